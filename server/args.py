@@ -1,0 +1,80 @@
+"""A cursor over the words of one request, and the number formats Redis accepts."""
+
+from __future__ import annotations
+
+import re
+
+from server import errors
+from server.errors import CommandError
+from store.ids import StreamID, parse_id
+
+INT64_MAX = (1 << 63) - 1
+INT64_MIN = -(1 << 63)
+
+# Redis reads integers strictly: no sign but minus, no leading zero, no blank.
+_INTEGER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
+
+
+def parse_int(text: bytes, error: str = errors.NOT_AN_INTEGER) -> int:
+    """A canonical signed 64-bit decimal; CommandError(error) for anything else."""
+    if _INTEGER.fullmatch(text):
+        number = int(text)
+        if INT64_MIN <= number <= INT64_MAX:
+            return number
+    raise CommandError(error)
+
+
+def parse_entry_id(text: bytes, missing_seq: int = 0) -> StreamID:
+    """A plain `ms` or `ms-seq`, none of the special forms; CommandError for anything else."""
+    entry_id = parse_id(text, missing_seq)
+    if entry_id is None:
+        raise CommandError(errors.INVALID_ID)
+    return entry_id
+
+
+class Args:
+    """Takes words from the left.  Taking past the end is a syntax error; arity was checked before."""
+
+    __slots__ = ("position", "words")
+
+    def __init__(self, words: list[bytes], position: int = 1) -> None:
+        self.words = words
+        self.position = position
+
+    def __len__(self) -> int:
+        """How many words are left."""
+        return len(self.words) - self.position
+
+    def take(self) -> bytes:
+        if self.position >= len(self.words):
+            raise CommandError(errors.SYNTAX)
+        word = self.words[self.position]
+        self.position += 1
+        return word
+
+    def take_option(self) -> bytes:
+        """The next word in upper case, for option words."""
+        return self.take().upper()
+
+    def peek_option(self) -> bytes:
+        """The next word in upper case without taking it; empty at the end."""
+        if self.position >= len(self.words):
+            return b""
+        return self.words[self.position].upper()
+
+    def take_int(self, error: str = errors.NOT_AN_INTEGER) -> int:
+        return parse_int(self.take(), error)
+
+    def take_id(self, missing_seq: int = 0) -> StreamID:
+        return parse_entry_id(self.take(), missing_seq)
+
+    def take_ids(self) -> list[StreamID]:
+        """All words left, as plain IDs."""
+        ids = [parse_entry_id(word) for word in self.words[self.position :]]
+        self.position = len(self.words)
+        return ids
+
+    def rest(self) -> list[bytes]:
+        words = self.words[self.position :]
+        self.position = len(self.words)
+        return words

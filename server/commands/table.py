@@ -1,0 +1,126 @@
+"""The table of commands: the one list that arity checks, refusals, COMMAND, help and tests all read.
+
+A command is declared where its handler stands:
+
+    @command(b"XLEN", arity=2, flags=READONLY | FAST, group="stream", since="5.0.0", summary="...")
+    def xlen(request: Request) -> int: ...
+
+A subcommand's name has two words, `b"XINFO STREAM"`; its container is declared by `container(...)`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from server.replies import Reply
+    from server.session import Request
+
+    Handler = Callable[[Request], Reply]
+
+
+class Flag(enum.Flag):
+    """What a command is, in the words of COMMAND INFO."""
+
+    NONE = 0
+    WRITE = enum.auto()
+    READONLY = enum.auto()
+    DENYOOM = enum.auto()  # needs space: refused when the disk is nearly full
+    ADMIN = enum.auto()
+    PUBSUB = enum.auto()
+    NOSCRIPT = enum.auto()
+    BLOCKING = enum.auto()
+    LOADING = enum.auto()
+    STALE = enum.auto()
+    SKIP_MONITOR = enum.auto()
+    SKIP_SLOWLOG = enum.auto()
+    FAST = enum.auto()
+    NO_AUTH = enum.auto()  # may be called before AUTH
+    NO_MULTI = enum.auto()  # refused inside MULTI
+    MOVABLEKEYS = enum.auto()
+    IMMEDIATE = enum.auto()  # ours: run at once inside MULTI instead of queued (EXEC, DISCARD, WATCH, ...)
+    SYSTEM = enum.auto()  # ours: never logged or counted as a client's write although it may change state
+
+
+@dataclass(frozen=True, slots=True)
+class KeySpec:
+    """Where the keys stand: first word, last word (negative counts from the end), step; (0, 0, 0) is none."""
+
+    first: int = 0
+    last: int = 0
+    step: int = 0
+
+
+NO_KEYS = KeySpec()
+FIRST_KEY = KeySpec(1, 1, 1)
+ALL_KEYS = KeySpec(1, -1, 1)
+
+
+@dataclass(slots=True)
+class Command:
+    """One row of the table.
+
+    `arity` counts the words, name included; negative means at least that many.  `name` is upper-case, two words for
+    a subcommand.
+    """
+
+    name: bytes
+    handler: Handler
+    arity: int
+    flags: Flag
+    keys: KeySpec
+    categories: tuple[str, ...]
+    group: str
+    since: str
+    summary: str
+    syntax: str
+    tips: tuple[str, ...] = ()
+    find_keys: Callable[[list[bytes]], list[bytes]] | None = None
+    subcommands: dict[bytes, Command] = field(default_factory=dict)
+
+    @property
+    def full_name(self) -> bytes:
+        """`xadd`, `xgroup|create`: how error texts and statistics spell it."""
+        return self.name.lower().replace(b" ", b"|")
+
+    def accepts(self, word_count: int) -> bool:
+        return word_count == self.arity if self.arity >= 0 else word_count >= -self.arity
+
+
+COMMANDS: dict[bytes, Command] = {}
+
+
+def command(
+    name: bytes,
+    *,
+    arity: int,
+    flags: Flag,
+    keys: KeySpec = NO_KEYS,
+    categories: tuple[str, ...] = (),
+    group: str,
+    since: str = "1.0.0",
+    summary: str = "",
+    syntax: str = "",
+    tips: tuple[str, ...] = (),
+    find_keys: Callable[[list[bytes]], list[bytes]] | None = None,
+) -> Callable[[Handler], Handler]:
+    """Declare the decorated handler as command `name`.
+
+    `syntax` is what follows the name, as in the public command pages; `categories` are ACL categories without `@`.
+    A subcommand is hung below its container, which must have been declared before.
+    """
+
+    def declare(handler: Handler) -> Handler:
+        row = Command(
+            name, handler, arity, flags, keys, categories, group, since, summary, syntax, tips, find_keys
+        )
+        container_name, _, subcommand = name.partition(b" ")
+        rows = COMMANDS[container_name].subcommands if subcommand else COMMANDS
+        assert (subcommand or name) not in rows, name
+        rows[subcommand or name] = row
+        return handler
+
+    return declare

@@ -1,0 +1,31 @@
+"""Every error reply, spelled once.
+
+Clients match on these texts, so they are Redis's to the letter.  Text that depends on the request is a function.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+
+class CommandError(Exception):
+    """A sound request that is refused.  `text` is the whole error line without `-` and CRLF, code word first."""
+
+    def __init__(self, text: str | bytes) -> None:
+        super().__init__(text)
+        self.text = text if isinstance(text, bytes) else text.encode()
+
+
+SYNTAX: Final = "ERR syntax error"
+NOT_AN_INTEGER: Final = "ERR value is not an integer or out of range"
+WRONG_TYPE: Final = "WRONGTYPE Operation against a key holding the wrong kind of value"
+NO_SUCH_KEY: Final = "ERR no such key"
+INVALID_ID: Final = "ERR Invalid stream ID specified as stream command argument"
+TIMEOUT_NOT_INTEGER: Final = "ERR timeout is not an integer or out of range"
+TIMEOUT_NEGATIVE: Final = "ERR timeout is negative"
+TIMEOUT_OUT_OF_RANGE: Final = "ERR timeout is out of range"
+
+
+def wrong_arity(command: bytes) -> CommandError:
+    """`command` is the full lower-case name, `xgroup|create` for a subcommand."""
+    return CommandError(b"ERR wrong number of arguments for '%b' command" % command)

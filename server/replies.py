@@ -1,0 +1,61 @@
+"""What a handler returns.
+
+    int                 :n
+    bytes               bulk string
+    str                 simple string ("OK")
+    None                null            $-1 in RESP2, _ in RESP3
+    NULL_ARRAY          null array      *-1 in RESP2, _ in RESP3
+    bool                # in RESP3, :1 or :0 in RESP2
+    float               , in RESP3, bulk in RESP2
+    list                array
+    dict                % in RESP3, a flat array in RESP2
+    set, frozenset      ~ in RESP3, an array in RESP2
+    Verbatim            = in RESP3, bulk in RESP2
+    CommandError        an error inside an array (EXEC); a handler's own errors are raised
+    (wire,)             a one-tuple: bytes that are RESP already, the same in both protocols
+    Park                nothing yet: the client waits (blocking reads)
+    NO_REPLY            nothing at all (CLIENT REPLY OFF, a blocked client that left)
+
+The one-tuple is for the hot path: entries are stored in the form a reader is sent, and a tuple costs a tenth of an
+instance of a class of ours.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+
+class _Singleton(enum.Enum):
+    NULL_ARRAY = enum.auto()
+    NO_REPLY = enum.auto()
+
+
+NULL_ARRAY: Final = _Singleton.NULL_ARRAY
+NO_REPLY: Final = _Singleton.NO_REPLY
+OK: Final = (b"+OK\r\n",)
+
+
+@dataclass(frozen=True, slots=True)
+class Verbatim:
+    """Text for people: INFO, CLIENT LIST."""
+
+    text: bytes
+    kind: bytes = b"txt"
+
+
+@dataclass(frozen=True, slots=True)
+class Park:
+    """The read found nothing; run the same command again when one of `keys` changes.
+
+    `deadline_ms` is unix time, None for ever.  `argv` is the command to run again, with what must not be
+    re-evaluated (`$`) already resolved.
+    """
+
+    keys: tuple[bytes, ...]
+    deadline_ms: int | None
+    argv: list[bytes]
+
+
+Reply: TypeAlias = Any

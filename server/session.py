@@ -1,0 +1,98 @@
+"""One client as commands see it, and one request of it.  No sockets here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from server.context import Context
+    from server.replies import Park
+    from store.keyspace import Database, WriteTxn
+
+
+class Peer(Protocol):
+    """What a session may ask of the connection it belongs to."""
+
+    address: str
+    local_address: str
+    fd: int
+
+    def close_soon(self) -> None:
+        """Close after the replies so far have been sent."""
+
+    def abort(self) -> None:
+        """Close now, dropping what was not sent."""
+
+    def output_bytes(self) -> int:
+        """Reply bytes that the client has not read yet."""
+
+
+class Session:
+    """A client's state between its requests.
+
+    `special` is True when the executor must take its careful path for this client (not authenticated, inside MULTI,
+    replies switched off, blocked, subscribed ...); `refresh_special` derives it.
+    """
+
+    def __init__(self, client_id: int, peer: Peer, db: Database, now_ms: int) -> None:
+        self.id = client_id
+        self.peer = peer
+        self.db = db
+        self.resp = 2
+        self.name = b""
+        self.library_name = b""
+        self.library_version = b""
+        self.authenticated = False
+        self.created_ms = now_ms
+        self.last_interaction_ms = now_ms
+        self.last_command = b""
+        self.commands_processed = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.no_evict = False
+        self.no_touch = False
+        self.is_monitor = False
+        self.is_replica = False
+        # CLIENT REPLY
+        self.replies_off = False
+        self.skip_replies = 0
+        # MULTI
+        self.queued: list[list[bytes]] | None = None
+        self.queue_failed = False
+        self.watched: dict[tuple[Database, bytes], int] = {}
+        self.watch_broken = False
+        # blocking
+        self.parked: Park | None = None
+        # replies of this tick, in order, one element a request
+        self.out: list[bytes] = []
+        self.closing = False
+        self.special = True
+
+    def refresh_special(self) -> None:
+        self.special = (
+            not self.authenticated
+            or self.queued is not None
+            or self.replies_off
+            or self.skip_replies > 0
+            or self.parked is not None
+            or self.is_monitor
+            or self.is_replica
+            or self.closing
+        )
+
+
+class Request:
+    """One command of one client.  Reused from request to request: keep nothing of it."""
+
+    __slots__ = ("argv", "context", "db", "from_log", "in_transaction", "may_block", "now_ms", "session", "txn")
+
+    def __init__(self, context: Context, session: Session, txn: WriteTxn) -> None:
+        self.context = context
+        self.session = session
+        self.txn = txn
+        self.db = session.db
+        self.argv: list[bytes] = []
+        self.now_ms = 0
+        self.from_log = False  # replayed from a log or a primary: the decisions are in the words already
+        self.in_transaction = False
+        self.may_block = True

@@ -1,0 +1,46 @@
+"""Everything the store raises on purpose, grouped by what the caller can do about it."""
+
+from __future__ import annotations
+
+
+class StoreError(Exception):
+    """Base of the store's own errors.  `OSError` passes through unwrapped."""
+
+
+# -- found while opening: the directory cannot be used as it is ------------------------------------------------------
+
+
+class VersionError(StoreError):
+    """The directory was written by a format version this program does not read."""
+
+
+class LockedError(StoreError):
+    """Another process serves this directory."""
+
+
+# -- found while reading: bytes are not what was written ---------------------------------------------------------------
+
+
+class CorruptionError(StoreError):
+    """A file does not hold what its format promises.
+
+    `offset` is a position in `file` in bytes, or None when the damage has no place of its own.
+    """
+
+    def __init__(self, file: str, offset: int | None, reason: str) -> None:
+        place = file if offset is None else f"{file} at byte {offset}"
+        super().__init__(f"{place}: {reason}")
+        self.file = file
+        self.offset = offset
+        self.reason = reason
+
+
+class ReplayError(StoreError):
+    """A logged command does not fit the state it is replayed on: a damaged log, or a bug."""
+
+
+# -- found while writing -----------------------------------------------------------------------------------------------
+
+
+class LogWriteError(StoreError):
+    """The log refused bytes or a sync.  What was being written is not durable and must not be acknowledged."""

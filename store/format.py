@@ -1,0 +1,202 @@
+"""Every byte of the LMDB tables: pure functions from values to keys and rows, and back.
+
+`FORMAT.md` says the same in prose with worked examples; a test decodes those with this module.  Integers inside keys
+are big-endian so that byte order is number order.  The log's bytes are `logformat.py`'s.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from struct import Struct
+from typing import Any, Final
+
+import msgpack
+
+from store.ids import ID_BYTES, StreamID, pack_id, unpack_id
+
+FORMAT_VERSION: Final = 1
+
+# LMDB refuses keys above 511 bytes; client keys longer than this are stored under their digest.
+MAX_PLAIN_KEY: Final = 400
+DIGEST_BYTES: Final = 32
+_PLAIN: Final = 0
+_DIGEST: Final = 1
+
+_KEYSPACE_KIND = Struct(">IB")  # keyspace_no:u32 kind:u8, then the client's key or its digest
+_KEYSPACE_STREAM = Struct(">IQ")  # keyspace_no:u32 stream_no:u64
+_STREAM = Struct(">Q")  # stream_no:u64
+_NODE = Struct(">IIQ16s")  # live:u32 total:u32 bytes:u64 last_id:16
+_DEADLINE = Struct(">QQ")  # deadline_ms:u64 stream_no:u64
+_KEYSPACE = Struct(">I")  # keyspace_no:u32
+_TRASH = Struct(">Q")  # trash_no:u64, in order of arrival
+
+assert _KEYSPACE_KIND.size == 5
+assert _KEYSPACE_STREAM.size == 12
+assert _NODE.size == 32
+assert _DEADLINE.size == 16
+
+# -- RESP pieces: entries are stored as the array a reader will be sent -------------------------------------------------
+
+# `$n` for every short word: a table look-up is a third of a `%` format (40 ns against 130).
+BULK_HEADS: Final = [b"$%d" % size for size in range(1024)]
+ARRAY_HEADS: Final = [b"*%d\r\n" % size for size in range(1024)]
+
+
+def bulk(word: bytes) -> bytes:
+    """One RESP bulk string."""
+    return b"$%d\r\n%b\r\n" % (len(word), word)
+
+
+def array_head(count: int) -> bytes:
+    return ARRAY_HEADS[count] if count < 1024 else b"*%d\r\n" % count
+
+
+def encode_words(words: list[bytes]) -> bytes:
+    """RESP bulk strings of `words`, one after the other, without an array header.
+
+    The short arities are spelled out: joining nine pieces takes 0.37 us, a comprehension that makes them 0.6 us.
+    """
+    count = len(words)
+    heads = BULK_HEADS
+    try:
+        if count == 2:
+            a, b = words
+            return b"\r\n".join((heads[len(a)], a, heads[len(b)], b, b""))
+        if count == 4:
+            a, b, c, d = words
+            return b"\r\n".join((heads[len(a)], a, heads[len(b)], b, heads[len(c)], c, heads[len(d)], d, b""))
+        pieces = [piece for word in words for piece in (heads[len(word)], word)]
+    except IndexError:  # a word of 1 KB or more
+        pieces = [piece for word in words for piece in (b"$%d" % len(word), word)]
+    pieces.append(b"")
+    return b"\r\n".join(pieces)
+
+
+def encode_command(words: list[bytes]) -> bytes:
+    """A command as RESP, the form in which the log holds it."""
+    return b"*%d\r\n%b" % (len(words), encode_words(words))
+
+
+def decode_words(wire: bytes) -> list[bytes]:
+    """Read a RESP array of bulk strings, as stored for an entry.  ValueError if it is not one."""
+    if wire[:1] != b"*":
+        raise ValueError("not a RESP array")
+    end = wire.index(b"\r\n")
+    count = int(wire[1:end])
+    position = end + 2
+    words = []
+    for _ in range(count):
+        if wire[position : position + 1] != b"$":
+            raise ValueError("not a RESP bulk string")
+        end = wire.index(b"\r\n", position)
+        start = end + 2
+        position = start + int(wire[position + 1 : end]) + 2
+        words.append(wire[start : position - 2])
+        if wire[position - 2 : position] != b"\r\n":
+            raise ValueError("a bulk string does not end where its length says")
+    if position != len(wire):
+        raise ValueError("bytes after the last word")
+    return words
+
+
+# -- keys ----------------------------------------------------------------------------------------------------------------
+
+
+def key_key(keyspace_no: int, key: bytes) -> bytes:
+    """`keyspace_no:u32 kind:u8 key` (kind 0) or, past 400 bytes, `keyspace_no:u32 kind:u8 blake2b-256` (kind 1)."""
+    if len(key) <= MAX_PLAIN_KEY:
+        return _KEYSPACE_KIND.pack(keyspace_no, _PLAIN) + key
+    return _KEYSPACE_KIND.pack(keyspace_no, _DIGEST) + hashlib.blake2b(key, digest_size=DIGEST_BYTES).digest()
+
+
+def name_key(keyspace_no: int, stream_no: int) -> bytes:
+    return _KEYSPACE_STREAM.pack(keyspace_no, stream_no)
+
+
+def decode_name_key(packed: bytes) -> tuple[int, int]:
+    """-> (keyspace_no, stream_no)"""
+    keyspace_no, stream_no = _KEYSPACE_STREAM.unpack(packed)
+    return keyspace_no, stream_no
+
+
+def stream_prefix(stream_no: int) -> bytes:
+    """What the keys of all rows of one stream (or of one group) begin with."""
+    return _STREAM.pack(stream_no)
+
+
+def decode_stream_prefix(packed: bytes) -> int:
+    (stream_no,) = _STREAM.unpack_from(packed)
+    return int(stream_no)
+
+
+def entry_key(stream_no: int, entry_id: StreamID) -> bytes:
+    """`stream_no:u64 ms:u64 seq:u64`; nodes are keyed alike, by the ID of their first entry."""
+    return _STREAM.pack(stream_no) + pack_id(entry_id)
+
+
+def decode_entry_key(packed: bytes) -> tuple[int, StreamID]:
+    """-> (stream_no, entry_id)"""
+    return decode_stream_prefix(packed), unpack_id(packed[8:])
+
+
+def expiry_key(deadline_ms: int, stream_no: int) -> bytes:
+    return _DEADLINE.pack(deadline_ms, stream_no)
+
+
+def decode_expiry_key(packed: bytes) -> tuple[int, int]:
+    """-> (deadline_ms, stream_no)"""
+    deadline_ms, stream_no = _DEADLINE.unpack(packed)
+    return deadline_ms, stream_no
+
+
+def encode_keyspace_no(keyspace_no: int) -> bytes:
+    return _KEYSPACE.pack(keyspace_no)
+
+
+def decode_keyspace_no(packed: bytes) -> int:
+    (keyspace_no,) = _KEYSPACE.unpack(packed)
+    return int(keyspace_no)
+
+
+def trash_key(trash_no: int) -> bytes:
+    return _TRASH.pack(trash_no)
+
+
+def decode_trash_key(packed: bytes) -> int:
+    (trash_no,) = _TRASH.unpack(packed)
+    return int(trash_no)
+
+
+# -- rows ----------------------------------------------------------------------------------------------------------------
+
+
+def encode_node(live: int, total: int, size: int, last_id: StreamID) -> bytes:
+    return _NODE.pack(live, total, size, pack_id(last_id))
+
+
+def decode_node(row: bytes) -> tuple[int, int, int, StreamID]:
+    """-> (live, total, bytes, last_id)"""
+    live, total, size, last_id = _NODE.unpack(row)
+    return live, total, size, unpack_id(last_id)
+
+
+def pack_row(values: Any) -> bytes:
+    """msgpack, the form of every row that is not on the hot path."""
+    return bytes(msgpack.packb(values))
+
+
+def unpack_row(row: bytes) -> Any:
+    return msgpack.unpackb(row, strict_map_key=False)
+
+
+def pack_ids(*ids: StreamID) -> bytes:
+    return b"".join([pack_id(entry_id) for entry_id in ids])
+
+
+def unpack_ids(packed: bytes) -> list[StreamID]:
+    return [unpack_id(packed[at : at + ID_BYTES]) for at in range(0, len(packed), ID_BYTES)]
+
+
+def digest16(text: bytes) -> bytes:
+    """A fixed-length stand-in for producer and idempotence ids of any length inside keys."""
+    return hashlib.blake2b(text, digest_size=16).digest()

@@ -1,0 +1,94 @@
+"""The LMDB environment: one named database per kind of row, and how it is opened.
+
+    keys      keyspace_no, key            -> the stream's row
+    names     keyspace_no, stream_no      -> the key; the order of SCAN
+    entries   stream_no, id               -> fields, as the RESP array a reader is sent
+    nodes     stream_no, first id         -> live, total, bytes, last id of about a hundred entries
+    expiry    deadline_ms, stream_no      -> keyspace_no
+    idmp, idmp_ids, idmp_times            -> idempotence records: by producer, by id, by age
+    groups, pel, pel_by_consumer          -> consumer groups
+    trash     trash_no                    -> rows that nobody can see any more and that wait to be deleted
+    meta      name                        -> format version, log position, counters
+
+Knows nothing of streams or commands.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import lmdb
+
+from store import format as fmt
+from store.errors import VersionError
+
+TABLES: Final = (
+    "keys",
+    "names",
+    "entries",
+    "nodes",
+    "expiry",
+    "idmp",
+    "idmp_ids",
+    "idmp_times",
+    "groups",
+    "pel",
+    "pel_by_consumer",
+    "trash",
+    "meta",
+)
+STATE_DIRECTORY: Final = "state"
+_VERSION_NAME: Final = b"format_version"
+
+
+class Tables:
+    """An open environment and the handles of its tables.
+
+    `sync` stays on and `writemap` off: with `sync=False` a power cut destroys the file, and a full disk under
+    `writemap` kills the process.  `metasync=False` may lose the last transaction of a power cut, never damage; the
+    log has that transaction.
+    """
+
+    def __init__(self, directory: Path, map_bytes: int, *, readonly: bool = False) -> None:
+        """Open or create `directory`/state.  Raises VersionError, lmdb.Error, OSError."""
+        path = directory / STATE_DIRECTORY
+        if not readonly:
+            path.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self.env = lmdb.open(
+            str(path),
+            map_size=map_bytes,
+            max_dbs=len(TABLES) + 3,
+            metasync=False,
+            readonly=readonly,
+            create=not readonly,
+            meminit=False,
+        )
+        try:
+            self.is_new = self._check_version(readonly)
+            self.handles = {name: self.env.open_db(name.encode(), create=not readonly) for name in TABLES}
+        except BaseException:
+            self.env.close()
+            raise
+
+    def _check_version(self, readonly: bool) -> bool:
+        """True when the environment was just created (or never reached its first checkpoint)."""
+        if readonly:
+            meta = self.env.open_db(b"meta", create=False)
+        else:
+            meta = self.env.open_db(b"meta")
+        with self.env.begin(db=meta) as txn:
+            row = txn.get(_VERSION_NAME)
+        if row is None:
+            if not readonly:
+                with self.env.begin(write=True, db=meta) as txn:
+                    txn.put(_VERSION_NAME, fmt.pack_row(fmt.FORMAT_VERSION))
+            return True
+        version = fmt.unpack_row(row)
+        if version != fmt.FORMAT_VERSION:
+            raise VersionError(f"{self.path} has format version {version}; this program reads {fmt.FORMAT_VERSION}")
+        return False
+
+    def close(self) -> None:
+        self.env.close()
