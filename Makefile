@@ -1,0 +1,54 @@
+# `make run` needs Python >= 3.11 and nothing else; `make test` installs what the tests need.
+# POSIX sh and make 3.81, so that macOS's own make will do.
+
+PORT ?= 6379
+DATA ?= data
+ARGS ?=
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+
+BIN := .venv/bin
+
+.PHONY: help run test lint bench clean
+
+help:
+	@echo "make run     start riverbed-server on port $(PORT) with its data in $(DATA)/ (PORT=, DATA=, ARGS='--appendfsync everysec')"
+	@echo "make test    linters, types, import contracts and every test (PYTEST_ARGS='-k xadd')"
+	@echo "make lint    the first three alone"
+	@echo "make bench   Riverbed beside redis-server (BENCH_ARGS=)"
+	@echo "make clean   remove the virtual environment and caches; data stays"
+
+run: .venv/installed
+	@exec $(BIN)/riverbed-server --port $(PORT) --dir $(DATA) $(ARGS)
+
+# pytest comes last, so that its summary is the last thing printed.
+test: lint
+	@sh .ci/install-test-tools
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+lint: .venv/installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: .venv/installed-test
+	@sh .ci/install-test-tools
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+clean:
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Editable, so that a change of code needs no new installation; a change of pyproject.toml does.
+.venv/installed: .venv/created pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+.venv/installed-test: .venv/created pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch .venv/installed $@
+
+.venv/created: .ci/make-venv
+	@sh .ci/make-venv .venv
+	@touch $@
