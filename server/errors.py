@@ -29,3 +29,15 @@ TIMEOUT_OUT_OF_RANGE: Final = "ERR timeout is out of range"
 def wrong_arity(command: bytes) -> CommandError:
     """`command` is the full lower-case name, `xgroup|create` for a subcommand."""
     return CommandError(b"ERR wrong number of arguments for '%b' command" % command)
+
+
+def unknown_subcommand(argv: list[bytes]) -> CommandError:
+    """`argv` of a container whose second word names none of its subcommands; the word is told as typed."""
+    return CommandError(b"ERR unknown subcommand '%b'. Try %b HELP." % (argv[1][:128], argv[0].upper()))
+
+
+def subcommand_syntax(argv: list[bytes]) -> CommandError:
+    """A subcommand that exists, with words it does not take."""
+    return CommandError(
+        b"ERR unknown subcommand or wrong number of arguments for '%b'. Try %b HELP." % (argv[1][:128], argv[0].upper())
+    )
