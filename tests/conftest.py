@@ -1,0 +1,102 @@
+"""Fixtures: servers on temporary directories, checked for broken invariants when a test is done with them.
+
+Two tests need to mount file systems, which takes root.  Anybody else sees them counted as deselected, with a line at
+the end of the run that says so.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.servers import RedisServer, RiverbedServer
+
+NEEDS_ROOT = "tests that mount file systems (power loss, full disk) did not run: they need root"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs_root: mounts a file system; left out, with a notice, for anybody else")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if os.geteuid() == 0:
+        return
+    left_out = [item for item in items if item.get_closest_marker("needs_root")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if os.geteuid() != 0:
+        terminalreporter.write_line(f"NOTE: {NEEDS_ROOT}", yellow=True)
+
+
+def broken_invariants(directory: Path) -> list[str]:
+    """What `store.check` finds wrong in a directory that no server is using."""
+    from store.check import check
+
+    return [str(violation) for violation in check(directory)]
+
+
+StartRiverbed = Callable[..., RiverbedServer]
+StartRedis = Callable[..., RedisServer]
+
+
+@pytest.fixture
+def start_riverbed(tmp_path: Path) -> Iterator[StartRiverbed]:
+    """Start our server, on a fresh directory or on `directory`; afterwards every one is stopped and its store checked.
+
+    A server that the test killed is checked as it was left.
+    """
+    servers: list[RiverbedServer] = []
+
+    def start(directory: Path | None = None, options: Mapping[str, object] | None = None) -> RiverbedServer:
+        place = directory or tmp_path / f"riverbed-{len(servers)}"
+        place.mkdir(parents=True, exist_ok=True)
+        server = RiverbedServer(place, tmp_path / "logs", options)
+        servers.append(server)
+        return server.start()
+
+    yield start
+    try:
+        for server in servers:
+            if server.process is not None:
+                server.stop()
+    finally:
+        for server in servers:
+            server.kill()
+    for directory in dict.fromkeys(server.directory for server in servers):
+        assert broken_invariants(directory) == []
+
+
+@pytest.fixture
+def start_redis(tmp_path: Path) -> Iterator[StartRedis]:
+    """Start redis-server, on a fresh directory or on `directory`; fails when it is not installed."""
+    servers: list[RedisServer] = []
+
+    def start(directory: Path | None = None, options: Mapping[str, object] | None = None) -> RedisServer:
+        place = directory or tmp_path / f"redis-{len(servers)}"
+        place.mkdir(parents=True, exist_ok=True)
+        server = RedisServer(place, tmp_path / "logs", options)
+        servers.append(server)
+        return server.start()
+
+    yield start
+    for server in servers:
+        server.kill()
+
+
+@pytest.fixture
+def riverbed(start_riverbed: StartRiverbed) -> RiverbedServer:
+    """A running server of ours with an empty store."""
+    return start_riverbed()
+
+
+@pytest.fixture
+def redis_server(start_redis: StartRedis) -> RedisServer:
+    """A running redis-server with an empty store."""
+    return start_redis()

@@ -1,0 +1,195 @@
+"""Real servers as test subjects: start one, wait until it answers, kill it, start it again on the same data.
+
+`RedisServer` is the oracle, redis-server with an append-only file; `RiverbedServer` is ours, as a process of its own.
+Both keep their log outside of the data directory, so that a full or lost disk does not take the explanation with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.raw import RawClient
+
+ROOT = Path(__file__).resolve().parent.parent
+REDIS_MISSING = (
+    "redis-server is not installed and these tests compare with it; run: sudo apt-get install -y redis-server"
+)
+START_TIMEOUT_S = 60.0
+
+
+def free_port() -> int:
+    """A port nobody listened on a moment ago.  `Server.start` tries another one when somebody was quicker."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+class StartError(AssertionError):
+    """A server did not come up.  Carries the end of its log."""
+
+
+class Server:
+    """One server process on one data directory; the port changes with each start."""
+
+    name = "server"
+
+    def __init__(self, directory: Path, log_directory: Path, options: Mapping[str, object] | None = None) -> None:
+        self.directory = directory
+        self.options = dict(options or {})
+        self.port = 0
+        self.process: subprocess.Popen[bytes] | None = None
+        log_directory.mkdir(parents=True, exist_ok=True)
+        self.log_path = log_directory / f"{self.name}-{id(self):x}.log"
+
+    # -- what the kinds of server differ in
+
+    def command(self) -> list[str]:
+        raise AssertionError("a kind of server says how it is started")
+
+    # -- life
+
+    def spawn(self) -> None:
+        """Start the process and return at once: it may not listen yet."""
+        assert self.process is None, "already running"
+        self.port = free_port()
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command(), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            )
+
+    def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Return when PING is answered; StartError when the process ends or says nothing for `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            assert self.process is not None
+            if self.process.poll() is not None:
+                status = self.process.returncode
+                self.process = None
+                raise StartError(f"{self.name} ended with status {status}\n{self.log_tail()}")
+            with contextlib.suppress(OSError), RawClient(self.port, timeout_s=10) as client:
+                reply = client.ask("PING")
+                if not reply.startswith(b"-LOADING"):
+                    return
+            time.sleep(0.01)
+        raise StartError(f"{self.name} did not answer in {timeout_s:.0f} s\n{self.log_tail()}")
+
+    def start(self) -> Self:
+        for attempt in range(3):
+            self.spawn()
+            try:
+                self.wait_ready()
+            except StartError as error:
+                if attempt < 2 and "in use" in str(error).lower():
+                    continue
+                self.kill()
+                raise
+            return self
+        raise AssertionError("not reached")
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until the process is gone.  Nothing to do when it is not running."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def stop(self, timeout_s: float = 60.0) -> int:
+        """SIGTERM, wait, and return the exit status."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            status = self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"{self.name} did not stop on SIGTERM\n{self.log_tail()}") from None
+        self.process = None
+        return status
+
+    def restart(self) -> Self:
+        self.stop()
+        return self.start()
+
+    def wait_ended(self, timeout_s: float = 60.0) -> int:
+        """Wait for a server that ends by itself (SHUTDOWN); its exit status."""
+        assert self.process is not None
+        status = self.process.wait(timeout_s)
+        self.process = None
+        return status
+
+    def __enter__(self) -> Self:
+        return self.start() if self.process is None else self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    # -- looking at it
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def client(self, *, timeout_s: float = 60.0) -> RawClient:
+        return RawClient(self.port, timeout_s=timeout_s)
+
+    def log_tail(self, byte_count: int = 6000) -> str:
+        try:
+            data = self.log_path.read_bytes()
+        except FileNotFoundError:
+            return "(no log)"
+        return f"--- end of {self.log_path.name}:\n" + data[-byte_count:].decode(errors="replace")
+
+    def private_bytes(self) -> int:
+        """RssAnon: memory that is the process's own, without file pages such as LMDB's map.  Linux only."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1]) * 1024
+        raise AssertionError("no RssAnon in /proc/PID/status")
+
+
+class RedisServer(Server):
+    """The oracle: redis-server with appendonly yes and a log in command format."""
+
+    name = "redis-server"
+
+    def command(self) -> list[str]:
+        program = shutil.which("redis-server")
+        if program is None:
+            raise AssertionError(REDIS_MISSING)
+        settings: dict[str, object] = {
+            "port": self.port,
+            "bind": "127.0.0.1",
+            "dir": self.directory,
+            "appendonly": "yes",
+            "appendfsync": "no",
+            "aof-use-rdb-preamble": "no",
+            "save": '""',
+            "daemonize": "no",
+            "enable-debug-command": "yes",
+        }
+        settings.update(self.options)
+        return [program, *(word for name, value in settings.items() for word in (f"--{name}", str(value)))]
+
+
+class RiverbedServer(Server):
+    """Ours: `python -m server.main` with the interpreter that runs the tests."""
+
+    name = "riverbed-server"
+
+    def command(self) -> list[str]:
+        settings: dict[str, object] = {"port": self.port, "bind": "127.0.0.1", "dir": self.directory}
+        settings.update(self.options)
+        flags = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+        return [sys.executable, "-m", "server.main", *flags]

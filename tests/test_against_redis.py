@@ -1,0 +1,100 @@
+"""The same script on redis-server 7.0.15 and on ours: equal replies, byte by byte, errors in full.
+
+`RIVERBED_SEED=n` or `RIVERBED_SEED=random` runs other scripts than CI does.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.conftest import StartRedis, StartRiverbed
+from tests.differential import DIFFERENCES, MASKS, Mismatch, Pair, Shrinker, as_text, from_text, script_of
+from tests.generators import Generator, Step
+
+ORACLE_VERSION = b"7.0.15"
+
+
+def base_seed() -> int:
+    asked = os.environ.get("RIVERBED_SEED", "1")
+    return random.SystemRandom().randrange(10**9) if asked == "random" else int(asked)
+
+
+@pytest.fixture
+def pair(start_redis: StartRedis, start_riverbed: StartRiverbed) -> Pair:
+    redis = start_redis(options={"databases": 16})
+    with redis.client() as client:
+        assert b"redis_version:" + ORACLE_VERSION in client.ask("INFO", "server"), (
+            "the named differences are with 7.0.15"
+        )
+    return Pair(redis, start_riverbed(options={"appendfsync": "no"}))
+
+
+def explain(pair: Pair, script: Sequence[Step], mismatch: Mismatch, node_entries: int, what: str) -> str:
+    shrinker = Shrinker(lambda steps: pair.run(steps, node_entries=node_entries))
+    steps, mismatch = shrinker.shrink(script, mismatch)
+    return (
+        f"{what}: the servers disagree {mismatch}\nscript (stream-node-max-entries {node_entries}):\n{as_text(steps)}"
+    )
+
+
+def run_and_explain(pair: Pair, script: Sequence[Step], node_entries: int, what: str) -> None:
+    mismatch = pair.run(script, node_entries=node_entries)
+    if mismatch is not None:
+        pytest.fail(explain(pair, script, mismatch, node_entries, what), pytrace=False)
+
+
+def test_two_copies_of_redis_agree_up_to_the_masks(start_redis: StartRedis) -> None:
+    """The control: what differs between a server and itself must be masked, and nothing is sent that cannot compare."""
+    copies = Pair(start_redis(), start_redis(), rules=tuple(MASKS.values()))
+    for number in range(2):
+        script = Generator(random.Random(base_seed() + number)).script(1_500)
+        run_and_explain(copies, script, 5, f"seed {base_seed() + number}")
+
+
+def test_long_random_scripts_get_the_same_replies(pair: Pair) -> None:
+    for number in range(12):
+        seed = base_seed() + number
+        node_entries = (1, 2, 3, 4, 5, 7, 10, 100)[number % 8]
+        script = Generator(random.Random(seed)).script(1_200)
+        run_and_explain(pair, script, node_entries, f"seed {seed}")
+    assert pair.commands_run > 14_000
+
+
+def test_many_short_scripts_from_hypothesis_get_the_same_replies(pair: Pair) -> None:
+    # Hypothesis chooses, our own shrinker explains: leaving out commands is quicker than re-drawing them.
+    @settings(
+        max_examples=150,
+        deadline=None,
+        database=None,
+        derandomize="RIVERBED_SEED" not in os.environ,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(source=st.randoms(use_true_random=False), node_entries=st.integers(1, 10), length=st.integers(10, 100))
+    def scripts(source: random.Random, node_entries: int, length: int) -> None:
+        run_and_explain(pair, Generator(source, wrong=0.15).script(length), node_entries, "hypothesis")
+
+    scripts()
+
+
+@pytest.mark.parametrize("name", DIFFERENCES)
+def test_each_named_difference_is_still_there(pair: Pair, name: str) -> None:
+    """A difference that has gone is deleted from the list; one that is there is covered by its own rule."""
+    difference = DIFFERENCES[name]
+    script = script_of(*difference.demonstration)
+    others = tuple(rule for other, rule in DIFFERENCES.items() if other != name)
+    without = Pair(*pair.servers, rules=(*MASKS.values(), *others)).run(script)
+    assert without is not None, f"both servers answer the same: {name}"
+    assert without.number == len(script) - 1
+    assert pair.run(script) is None
+
+
+def test_a_printed_script_reads_back() -> None:
+    script = Generator(random.Random(1), wrong=0.3).script(300)
+    assert from_text(as_text(script)) == script
