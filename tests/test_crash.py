@@ -1,0 +1,200 @@
+"""Kill the server, or cut the power of its disk, while producers write; then hold it to what it had acknowledged.
+
+SIGKILL takes the process and leaves what the kernel was given.  The power loss takes that too: the store lies on an
+ext4 image mounted through a loop device, and the file system is shut down by ioctl, with its journal flushed or not;
+pages that were never synced are gone when it is mounted again.
+
+What every round checks is in `ledger.py`, what the producers do in `producers.py`.  `RIVERBED_SEED=n` or
+`RIVERBED_SEED=random` runs other rounds than CI does.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import StartRiverbed, broken_invariants
+from tests.ledger import Fate, Ledger
+from tests.producers import SHARED, finish, read_streams, start_workers
+from tests.servers import RiverbedServer, Server
+
+KILL_ROUNDS = 50
+POWER_ROUNDS = 8
+IMAGE_BYTES = 256 << 20
+
+# linux/ext4.h: _IOR('X', 125, __u32).  LOGFLUSH writes the journal first, NOLOGFLUSH drops what it has in memory.
+EXT4_IOC_SHUTDOWN = 0x8004587D
+LOGFLUSH, NOLOGFLUSH = 1, 2
+
+
+def base_seed() -> int:
+    asked = os.environ.get("RIVERBED_SEED", "1")
+    return random.SystemRandom().randrange(10**6) if asked == "random" else int(asked)
+
+
+def options_for(chance: random.Random) -> dict[str, object]:
+    """Always durable; checkpoints and log files so small that the rounds meet their edges."""
+    return {
+        "appendfsync": "always",
+        "checkpoint-interval-ms": chance.choice((1, 5, 50, 200)),
+        "log-segment-bytes": chance.choice((1 << 16, 1 << 18, 1 << 26)),
+    }
+
+
+def crash_while_writing(
+    server: Server, seed: int, number: int, crash: Callable[[], None], *, longest_s: float = 0.5
+) -> Ledger:
+    """Let producers write for a while, crash, and return what they noted."""
+    ledger = Ledger()
+    workers = start_workers(server, ledger, seed, number)
+    time.sleep(random.Random(seed).uniform(0.02, longest_s))
+    crash()
+    finish(workers)
+    return ledger
+
+
+def hold_to_its_word(server: Server, ledger: Ledger, streams: set[bytes], what: str) -> None:
+    complaints = list(ledger.verify(read_streams(server, streams), streams))
+    if complaints:
+        shown = "\n".join(complaints[:20])
+        pytest.fail(f"{what}: {len(complaints)} complaints\n{shown}\n{server.log_tail()}", pytrace=False)
+
+
+class Rounds:
+    """The ledgers of a loop of crashes.  Each round has streams of its own; one stream is shared by all rounds."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.ledgers: list[Ledger] = []
+
+    def check(self, numbers: Sequence[int], what: str) -> None:
+        for number in dict.fromkeys(numbers):
+            ledger = self.ledgers[number]
+            hold_to_its_word(self.server, ledger, ledger.streams() - {SHARED}, what)
+
+    def check_all(self, what: str) -> None:
+        self.check(range(len(self.ledgers)), what)
+        everybody = Ledger(account for ledger in self.ledgers for account in ledger.accounts)
+        hold_to_its_word(self.server, everybody, {SHARED}, what)
+
+    def total(self, fate: Fate) -> int:
+        return sum(ledger.count(fate) for ledger in self.ledgers)
+
+    def assert_they_prove_something(self) -> None:
+        assert self.total(Fate.ACKNOWLEDGED) > 20 * len(self.ledgers)
+        assert self.total(Fate.UNKNOWN) > 0, "no crash met a write"
+
+
+def test_nothing_acknowledged_is_lost_when_the_process_is_killed(start_riverbed: StartRiverbed) -> None:
+    seed = base_seed()
+    server = start_riverbed(options=options_for(random.Random(seed)))
+    rounds = Rounds(server)
+    for number in range(KILL_ROUNDS):
+        chance = random.Random(seed * 1_000 + number)
+        rounds.ledgers.append(crash_while_writing(server, seed * 1_000 + number, number, server.kill))
+        server.options = options_for(chance)
+        while chance.random() < 0.2:  # killed again while it recovers
+            server.spawn()
+            time.sleep(chance.uniform(0, 0.5))
+            server.kill()
+        server.start()
+        what = f"seed {seed}, round {number}"
+        rounds.check([number, chance.randrange(number + 1)], what)
+        if number % 10 == 9:
+            rounds.check_all(what)
+    rounds.assert_they_prove_something()
+
+
+class PowerSwitch:
+    """An ext4 file system in a file, whose power can be cut."""
+
+    def __init__(self, place: Path) -> None:
+        self.image = place / "disk.img"
+        self.directory = place / "disk"
+        self.directory.mkdir()
+        with self.image.open("wb") as image:
+            image.truncate(IMAGE_BYTES)
+        self._run("mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", str(self.image))
+        self.mounted = False
+
+    def mount(self) -> None:
+        self._run("mount", "-o", "loop", str(self.image), str(self.directory))
+        self.mounted = True
+
+    def cut(self, flag: int) -> None:
+        """From now on every access fails, and nothing more reaches the image."""
+        handle = os.open(self.directory, os.O_RDONLY)
+        try:
+            fcntl.ioctl(handle, EXT4_IOC_SHUTDOWN, struct.pack("I", flag))
+        finally:
+            os.close(handle)
+
+    def unmount(self) -> None:
+        if self.mounted:
+            self._run("umount", str(self.directory))
+            self.mounted = False
+
+    @staticmethod
+    def _run(*words: str) -> None:
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (
+            f"{' '.join(words)}: {done.stderr.strip()} (root, and /dev/loop-control, are needed)"
+        )
+
+
+@pytest.fixture
+def power(tmp_path: Path) -> Iterator[PowerSwitch]:
+    switch = PowerSwitch(tmp_path)
+    switch.mount()
+    yield switch
+    switch.unmount()
+
+
+@pytest.mark.needs_root
+def test_nothing_acknowledged_is_lost_when_the_power_fails(power: PowerSwitch, tmp_path: Path) -> None:
+    seed = base_seed()
+    directory = power.directory / "data"
+    directory.mkdir()
+    os.sync()  # that the directory is there is our promise, not the server's
+    with RiverbedServer(directory, tmp_path / "logs", options_for(random.Random(seed))) as server:
+        lose_power_repeatedly(server, power, seed)
+    assert broken_invariants(server.directory) == []
+
+
+def lose_power_repeatedly(server: Server, power: PowerSwitch, seed: int) -> Rounds:
+    rounds = Rounds(server)
+    for number in range(POWER_ROUNDS):
+        chance = random.Random(seed * 1_000 + number)
+        flag = NOLOGFLUSH if number % 3 else LOGFLUSH
+
+        def crash(flag: int = flag, after_s: float = chance.choice((0, 0.05))) -> None:
+            power.cut(flag)
+            time.sleep(after_s)  # the server meets a disk that fails, and must not acknowledge any more
+            server.kill()
+
+        ledger = crash_while_writing(server, seed * 1_000 + number, number, crash, longest_s=1.0)
+        forget_refusals(ledger)
+        rounds.ledgers.append(ledger)
+        power.unmount()
+        power.mount()
+        server.options = options_for(chance)
+        server.start()
+        rounds.check_all(f"seed {seed}, round {number}, flag {flag}")
+    rounds.assert_they_prove_something()
+    return rounds
+
+
+def forget_refusals(ledger: Ledger) -> None:
+    """A write whose sync failed was refused, but its bytes may have reached the disk all the same."""
+    for account in ledger.accounts:
+        for one in (*account.adds, *account.deletes, *account.trims):
+            if one.fate is Fate.FAILED:
+                one.fate = Fate.UNKNOWN
