@@ -1,0 +1,345 @@
+"""The log: one group commit is one write; files are added, never changed.
+
+    incr 5 (closed)                    incr 6 (appended to)
+    | batch #CK | batch #CK | batch #CK |   | SELECT batch #CK | batch #CK |<- end
+                                                        synced ->'         '<- written
+
+`append` writes a tick's commands and the annotation that closes them, `sync` makes them durable, `rotate` begins the
+next file.  The end of the log is known only once it was read to its end, so a log that holds anything takes no appends
+before `read` was exhausted, and before `cut_tail` when that found a torn tail.
+
+After a failed write the file is cut back to the last batch, so that the next append finds it whole: a full disk is
+survived without a restart.  After a failed sync nothing is: the kernel may have dropped the pages it could not write
+and call the next sync a success, so the log refuses everything from then on.
+
+This module does not know what commands mean, when to sync, or what a checkpoint covers; the rules of reading are in
+`logreader.py`, the bytes in `logformat.py`, the list of files in `manifest.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, Self
+
+from crc32c import crc32c
+
+from store import manifest as manifests
+from store.errors import CorruptionError, LogWriteError
+from store.files import Files
+from store.logreader import Batch, LogPart, LogPosition, LogReader, TornTail, list_parts
+from store.manifest import FileType, LogFile, Manifest, ReplacedError
+
+__all__ = ["DIRECTORY_NAME", "FILE_NAME", "Batch", "Log", "LogPosition", "TornTail"]
+
+DIRECTORY_NAME: Final = "appendonlydir"
+FILE_NAME: Final = "appendonly.aof"
+DEFAULT_SEGMENT_BYTES: Final = 256 * 1024 * 1024
+
+_UNREAD: Final = "the log was not read to its end yet"
+_UNCUT: Final = "the log has a torn tail that was not cut off yet"
+_CLOSED: Final = "the log is closed"
+
+
+class Log:
+    """The append-only files of one server, made by `Log.open`.
+
+    For one thread, except that `sync` may run in another while this one appends; nothing may rotate meanwhile.
+    """
+
+    def __init__(
+        self, directory: Path, filename: str, files: Files, manifest: Manifest, segment_bytes: int, load_truncated: bool
+    ) -> None:
+        self.directory = directory
+        self.manifest = manifest
+        self.torn_tail: TornTail | None = None
+        self.synced_offset = 0
+        self.broken = False
+        # Why nothing may be appended now; None when it may.
+        self.refusal: str | None = _UNREAD
+        # Why the next file could not be begun when it was due; None when it could.
+        self.rotate_error: str | None = None
+        self._filename = filename
+        self._files = files
+        self._write = files.write
+        self._segment_bytes = segment_bytes
+        self._load_truncated = load_truncated
+        # The file appended to and its end; no descriptor (-1) while the last file is one that is not appended to.
+        self._fd = -1
+        self._seq = self._position = self._offset = 0
+        self._synced_position = 0
+        self._rotate_at = 0
+        self._closed_bytes = 0
+        self.base_bytes = 0
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        files: Files,
+        *,
+        dirname: str = DIRECTORY_NAME,
+        filename: str = FILE_NAME,
+        segment_bytes: int = DEFAULT_SEGMENT_BYTES,
+        load_truncated: bool = True,
+    ) -> Self:
+        """Open the log in `directory`/`dirname`, making an empty one when there is nothing.
+
+        A single file `directory`/`filename`, as Redis before 7 wrote it, is moved in and becomes the base.  Raises
+        CorruptionError when the files are not what the manifest says; their contents are looked at by `read`.
+        """
+        home = directory / dirname
+        manifest = manifests.load(home / f"{filename}.manifest", files) or Manifest()
+        if not manifest.files:
+            _refuse_orphans(home, filename, files)
+        manifest = _adopt_single_file(directory, home, filename, manifest, files)
+        log = cls(home, filename, files, manifest, segment_bytes, load_truncated)
+        if manifest.files:
+            sizes = {part.file: part.size for part in list_parts(home, manifest, files)}
+            log._closed_bytes = sum(sizes.values())
+            log.base_bytes = sizes[manifest.base] if manifest.base is not None else 0
+        else:
+            files.make_directory(home)
+            files.sync_directory(directory)
+            log._begin_file()
+            log.refusal = None
+        return log
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def end(self) -> LogPosition:
+        """The end of the last batch.  Raises LogWriteError while the log was not read to there."""
+        if self.refusal == _UNREAD:
+            raise LogWriteError(_UNREAD)
+        return LogPosition(self._seq, self._position, self._offset)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all files that would be loaded."""
+        return self._closed_bytes + self._position
+
+    @property
+    def incr_count(self) -> int:
+        return len(self.manifest.incrs)
+
+    @property
+    def unsynced_bytes(self) -> int:
+        return self._position - self._synced_position
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def read(self, start: LogPosition | None = None, *, min_position: LogPosition | None = None) -> Iterator[Batch]:
+        """Yield every batch from `start` on, a position between two batches, or from the very beginning.
+
+        What the log holds when the first batch is asked for: later appends do not appear.  The log is whole at least
+        up to `min_position` (default `start`), or CorruptionError is raised, as for any damage but a torn tail; see
+        `logreader.py`.  The first pass to the end sets `torn_tail` and opens the log for appends.
+        """
+        is_first = self.refusal in (_UNREAD, _UNCUT)
+        parts = list_parts(self.directory, self.manifest, self._files)
+        if not is_first:
+            parts[-1] = replace(parts[-1], size=self._position)
+        reader = LogReader(parts, self._files, load_truncated=self._load_truncated)
+        yield from reader.batches(start, min_position or start)
+        if is_first and reader.end is not None:
+            self._continue_at(parts[-1], reader.end, reader.torn_tail)
+
+    def _continue_at(self, last: LogPart, end: LogPosition, torn_tail: TornTail | None) -> None:
+        self._seq, self._position, self._offset = end
+        self._closed_bytes = sum(part.size for part in list_parts(self.directory, self.manifest, self._files)[:-1])
+        self.torn_tail = torn_tail
+        if torn_tail is not None:
+            self.refusal = _UNCUT
+            return
+        if self._fd >= 0:
+            self._files.close(self._fd)
+        self._fd = self._files.open_append(last.path)
+        # What a killed process wrote may be in the page cache alone, and is about to be shown to clients.
+        self._files.sync(self._fd)
+        self._synced_position, self.synced_offset = self._position, self._offset
+        if last.file.type is FileType.INCR and last.file.is_checksummed:
+            self._rotate_at = self._segment_bytes
+        else:
+            # Not ours: annotations must cover a whole file, so the first append begins one.
+            self._files.close(self._fd)
+            self._fd = -1
+            self._rotate_at = 0
+        self.refusal = None
+
+    def cut_tail(self) -> TornTail | None:
+        """Cut off the torn tail that `read` found, if any, and open the log for appends.  Returns what was cut."""
+        torn = self.torn_tail
+        if torn is None or self.refusal != _UNCUT:
+            return None
+        last = list_parts(self.directory, self.manifest, self._files)[-1]
+        fd = self._files.open_append(last.path)
+        try:
+            self._files.truncate(fd, torn.position)
+            self._files.sync(fd)
+        finally:
+            self._files.close(fd)
+        self._continue_at(last, self.end, None)
+        self.torn_tail = torn
+        return torn
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def append(self, commands: bytes, command_bytes: int, now_ms: int) -> None:
+        """Write one batch and its annotation; `command_bytes` is its length without comment lines.
+
+        Raises LogWriteError with nothing appended.  The next append may succeed, unless `broken`.
+
+        On the way of every tick: 0.9 us on 200 bytes and 2.4 us on 20 KB besides the system call.
+        """
+        if self.refusal is not None or self._fd < 0:
+            raise LogWriteError(self.refusal or "the last file is not one to append to: rotate first")
+        offset = self._offset + command_bytes
+        # logformat.encode_annotation, without the call; a test holds the two together.
+        tail = b";len=%d;off=%d;t=%d\r\n" % (len(commands), offset, now_ms)
+        data = b"%b#CK:crc32c=%08x%b" % (commands, crc32c(tail, crc32c(commands)), tail)
+        try:
+            written = self._write(self._fd, data)
+            if written != len(data):
+                self._write_rest(data, written)
+        except OSError as error:
+            raise self._cut_back(error) from error
+        self._position += len(data)
+        self._offset = offset
+
+    def _write_rest(self, data: bytes, written: int) -> None:
+        rest = memoryview(data)[written:]
+        while rest:
+            rest = rest[self._write(self._fd, rest) :]
+
+    def _cut_back(self, error: OSError) -> LogWriteError:
+        try:
+            self._files.truncate(self._fd, self._position)
+        except OSError as second:
+            return self._break(f"writing the log failed ({error}), and so did cutting it back ({second})")
+        return LogWriteError(f"writing the log failed: {error}")
+
+    def _break(self, reason: str) -> LogWriteError:
+        self.broken = True
+        self.refusal = reason
+        return LogWriteError(reason)
+
+    def sync(self) -> None:
+        """Make everything appended durable.  Raises LogWriteError, and the log is broken then."""
+        if self.refusal is not None:
+            raise LogWriteError(self.refusal)
+        position, offset = self._position, self._offset
+        if position == self._synced_position:
+            return
+        try:
+            self._files.sync(self._fd)
+        except OSError as error:
+            raise self._break(f"syncing the log failed: {error}") from error
+        self._synced_position, self.synced_offset = position, offset
+
+    def rotate_if_needed(self) -> bool:
+        """Begin the next file when this one is full; to be called before a batch is composed.
+
+        Returns whether the next batch is the first of its file, and so must begin with SELECT.  A full disk does not
+        stop the log here: it goes on in the present file, and `rotate_error` says why.
+        """
+        if self._position >= self._rotate_at:
+            try:
+                self.rotate()
+            except LogWriteError as error:
+                if self.refusal is not None or self._fd < 0:
+                    raise
+                self.rotate_error = str(error)
+                self._rotate_at = self._position + max(self._segment_bytes // 8, 1)
+        return self._position == 0
+
+    def rotate(self) -> None:
+        """Begin the next incr file; the present one is durable and closed then.
+
+        Raises LogWriteError; the log goes on in the present file, unless it is broken.
+        """
+        self.sync()
+        try:
+            self._begin_file()
+        except ReplacedError as error:
+            raise self._break(str(error)) from error
+        except OSError as error:
+            raise LogWriteError(f"the next file of the log could not be begun: {error}") from error
+        self.rotate_error = None
+
+    def _begin_file(self) -> None:
+        """Create the next incr file, then list it: a crash in between leaves a file that nobody reads."""
+        old = self.manifest
+        seq = max((file.seq for file in (*old.incrs, *old.history)), default=0) + 1
+        file = LogFile(
+            f"{self._filename}.{seq}.incr.aof", seq, FileType.INCR, start_offset=self._offset, is_checksummed=True
+        )
+        base, incrs = old.base, old.incrs
+        if incrs:
+            incrs = (*incrs[:-1], replace(incrs[-1], size=self._position))
+        elif base is not None:
+            base = replace(base, size=self._position)
+        manifest = Manifest(base, old.history, (*incrs, file))
+        path = self.directory / file.name
+        fd = self._files.create(path)
+        try:
+            manifests.replace(self.directory / f"{self._filename}.manifest", manifest, self._files)
+        except ReplacedError:
+            self._files.close(fd)
+            raise
+        except OSError:
+            self._files.close(fd)
+            self._files.unlink(path)
+            raise
+        if self._fd >= 0:
+            self._files.close(self._fd)
+        self.manifest = manifest
+        self._fd = fd
+        self._closed_bytes += self._position
+        self._seq = seq
+        self._position = self._synced_position = 0
+        self._rotate_at = self._segment_bytes
+
+    def close(self) -> None:
+        """Let go of the files.  Syncs nothing."""
+        if self._fd >= 0:
+            self._files.close(self._fd)
+            self._fd = -1
+        self.refusal = self.refusal or _CLOSED
+
+
+def _refuse_orphans(home: Path, filename: str, files: Files) -> None:
+    """A log without its manifest must not be taken for no log, and written over."""
+    if not files.exists(home):
+        return
+    ours = re.compile(re.escape(filename) + r"\.\d+\.(base|incr)\.(aof|rdb)")
+    for name in sorted(files.names(home)):
+        if ours.fullmatch(name):
+            fd = files.open_read(home / name)
+            try:
+                if files.size(fd):
+                    raise CorruptionError(str(home / name), None, "a log file is here, but no manifest lists it")
+            finally:
+                files.close(fd)
+
+
+def _adopt_single_file(directory: Path, home: Path, filename: str, manifest: Manifest, files: Files) -> Manifest:
+    """Make the one file that Redis before 7 wrote the base of `manifest`, if there is one."""
+    single, base = directory / filename, home / filename
+    if not files.exists(single):
+        return manifest
+    adopted = Manifest(base=LogFile(filename, 1, FileType.BASE))
+    if not manifest.files:
+        list_parts(directory, adopted, files)
+        files.make_directory(home)
+        files.sync_directory(directory)
+        # The manifest comes first, as in Redis: after a crash here it says what was about to happen.
+        manifests.replace(home / f"{filename}.manifest", adopted, files)
+    elif manifest != adopted or files.exists(base):
+        return manifest
+    files.rename(single, base)
+    files.sync_directory(home)
+    files.sync_directory(directory)
+    return adopted

@@ -1,0 +1,217 @@
+"""Every byte of the log's files: commands, annotation lines, extension lines.  Pure functions, no files.
+
+A log file is a Redis append-only file: RESP commands one after the other, and comment lines that start with `#`, which
+a real Redis skips.  Ours carry two kinds of comment:
+
+    #CK:crc32c=<8 hex>;len=<bytes covered>;off=<offset after>;t=<unix ms>\r\n    the annotation that closes a batch
+    #RB:<base64>\r\n  #RB+<base64>\r\n ...                                       a command a Redis 7 does not know
+
+    | *5..XADD.. | *3..XDEL.. | #RB:.. | #RB+.. | #CK:crc32c=..;len=..;off=..;t=..\r\n |
+    '------------------ len bytes --------------' '--- also under the checksum ---'
+
+The checksum covers the `len` bytes since the previous annotation and then the rest of its own line from `;len=` on, so
+that no byte of the file is outside of one: a flipped bit in an offset would otherwise move every replica.  The offset
+counts bytes of plain commands, what replicas are sent; comment lines are not part of it.
+
+Which files exist and what to do about damage is not decided here.  `FORMAT.md` has the same with worked examples.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from typing import Final, NamedTuple
+
+# crc32c and google-crc32c take the same time (190 ns on 200 bytes, 1.0 us on 20 KB, annotation's tail included);
+# crc32c also reads memoryviews and continues a sum in one call.
+from crc32c import crc32c
+
+ANNOTATION_START: Final = b"#CK:"
+EXTENSION_START: Final = b"#RB:"
+EXTENSION_NEXT: Final = b"#RB+"
+
+# Redis reads a comment into 1024 bytes, terminator and NUL included: 1023 is the longest it skips.
+MAX_COMMENT_LINE: Final = 1023
+# 720 bytes make 960 characters of base64; with the prefix and the line end the line stays under 1000.
+EXTENSION_PIECE: Final = 720
+# `#CK:crc32c=` + 8, then three numbers of at most 20 digits behind their names, then the line end.
+MAX_ANNOTATION_BYTES: Final = 19 + 25 + 25 + 23 + 2
+
+_HASH: Final = ord("#")
+_STAR: Final = ord("*")
+# Longer numbers cannot be sizes of anything a file holds.
+_MAX_DIGITS: Final = 18
+
+_ANNOTATION = re.compile(rb"#CK:crc32c=([0-9a-f]{8})(;len=(\d{1,20});off=(\d{1,20});t=(\d{1,20})\r\n)")
+_ARRAY = re.compile(rb"\*([1-9]\d{0,17})\r\n")
+_BULK = re.compile(rb"\$(0|[1-9]\d{0,17})\r\n")
+# What a header cut short may look like; anything else in its place is damage, not an early end.
+_CUT_HEADER = re.compile(rb"[*$](?:\d{0,18}|\d{1,18}\r)")
+
+match_annotation = _ANNOTATION.match
+
+
+class FrameError(ValueError):
+    """The bytes are neither a command nor a comment line, or a comment line of ours is not what it should be."""
+
+
+class ShortFrame(FrameError):
+    """The bytes end inside a command or line.  It cannot be whole before there are `needed` bytes.
+
+    `line_end` is where a bulk string of known length must be closed by CR LF, or None inside of a header or a line.
+    """
+
+    def __init__(self, needed: int, line_end: int | None = None) -> None:
+        super().__init__("the file ends in the middle of a command")
+        self.needed = needed
+        self.line_end = line_end
+
+
+class Annotation(NamedTuple):
+    """One `#CK` line: `checksum` of the `covered` bytes before it and of `tail`, the line from `;len=` on."""
+
+    checksum: int
+    covered: int
+    offset: int
+    time_ms: int
+    tail: bytes
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+
+def encode_command(words: list[bytes]) -> bytes:
+    """`words` as one RESP array of bulk strings."""
+    parts = [b"*%d\r\n" % len(words)]
+    parts += [b"$%d\r\n%b\r\n" % (len(word), word) for word in words]
+    return b"".join(parts)
+
+
+def encode_extension(words: list[bytes]) -> bytes:
+    """`words` as comment lines: for commands that a Redis 7 would refuse to load."""
+    payload = encode_command(words)
+    lines = []
+    start = EXTENSION_START
+    for at in range(0, len(payload), EXTENSION_PIECE):
+        piece = binascii.b2a_base64(payload[at : at + EXTENSION_PIECE], newline=False)
+        lines.append(b"%b%b\r\n" % (start, piece))
+        start = EXTENSION_NEXT
+    return b"".join(lines)
+
+
+def parse_frame(data: bytes, position: int) -> tuple[list[bytes] | None, int]:
+    """The command at `position` and where it ends, or (None, end) of a comment line.
+
+    The slow and exact reader of framing, for what cannot be trusted to `hiredis`: comment lines, logs without
+    checksums, damage.  Raises ShortFrame where `data` ends too early, FrameError where it is not a frame.  Lengths are
+    compared with what `data` holds before anything is taken.
+    """
+    size = len(data)
+    if position >= size:
+        raise ShortFrame(position + 1)
+    if data[position] == _HASH:
+        end = data.find(b"\n", position, position + MAX_COMMENT_LINE)
+        if end >= 0:
+            return None, end + 1
+        if size - position < MAX_COMMENT_LINE:
+            raise ShortFrame(size + 1)
+        raise FrameError(f"comment line of more than {MAX_COMMENT_LINE} bytes")
+    if data[position] != _STAR:
+        raise FrameError(f"byte {data[position]:#04x} where a command or a comment must begin")
+    head = _ARRAY.match(data, position)
+    if head is None:
+        raise _bad_header(data, position)
+    words = []
+    at = head.end()
+    for _ in range(int(head[1])):
+        head = _BULK.match(data, at)
+        if head is None:
+            raise _bad_header(data, at)
+        start = head.end()
+        at = start + int(head[1])
+        if at + 2 > size:
+            raise ShortFrame(at + 2, line_end=at)
+        if data[at : at + 2] != b"\r\n":
+            raise FrameError("a bulk string is not closed by a line end where its length says")
+        words.append(data[start:at])
+        at += 2
+    return words, at
+
+
+def _bad_header(data: bytes, position: int) -> FrameError:
+    rest = data[position : position + _MAX_DIGITS + 3]
+    if position + len(rest) == len(data) and (not rest or _CUT_HEADER.fullmatch(rest)):
+        return ShortFrame(len(data) + 1)
+    return FrameError("malformed length line")
+
+
+# -- comment lines -----------------------------------------------------------------------------------------------------
+
+
+def encode_annotation(covered: bytes, offset: int, now_ms: int) -> bytes:
+    """The line that closes the batch `covered`; `offset` is the replication offset after it."""
+    tail = b";len=%d;off=%d;t=%d\r\n" % (len(covered), offset, now_ms)
+    return b"#CK:crc32c=%08x%b" % (crc32c(tail, crc32c(covered)), tail)
+
+
+def parse_annotation(line: bytes, position: int = 0) -> Annotation | None:
+    """The annotation line at `position`, or None when there is none or only a part of one."""
+    match = _ANNOTATION.match(line, position)
+    if match is None:
+        return None
+    checksum, tail, covered, offset, time_ms = match.groups()
+    return Annotation(int(checksum, 16), int(covered), int(offset), int(time_ms), tail)
+
+
+def is_sound(annotation: Annotation, covered_sum: int) -> bool:
+    """Whether the checksum fits; `covered_sum` is the CRC-32C of the covered bytes."""
+    return crc32c(annotation.tail, covered_sum) == annotation.checksum
+
+
+def decode_extension(lines: list[bytes]) -> list[bytes]:
+    """The command in an extension line and its continuations.  Raises FrameError when they are not exactly one."""
+    if not lines[0].startswith(EXTENSION_START):
+        raise FrameError("an extension line continues nothing")
+    try:
+        payload = b"".join(
+            binascii.a2b_base64(line[len(EXTENSION_START) :].rstrip(b"\r\n"), strict_mode=True) for line in lines
+        )
+    except binascii.Error as error:
+        raise FrameError(f"an extension line is not base64: {error}") from error
+    words, end = parse_frame(payload, 0)
+    if words is None or end != len(payload):
+        raise FrameError("extension lines do not hold exactly one command")
+    return words
+
+
+class CommandCollector:
+    """Commands in the order they were logged, those in extension lines among them.
+
+    A command in extension lines is whole when something else follows, so `finish` must be called at the end.
+    """
+
+    def __init__(self) -> None:
+        self.commands: list[list[bytes]] = []
+        self._lines: list[bytes] = []
+
+    def take_command(self, words: list[bytes]) -> None:
+        if self._lines:
+            self.finish()
+        self.commands.append(words)
+
+    def take_comment(self, line: bytes) -> None:
+        continues = line.startswith(EXTENSION_NEXT)
+        if self._lines and not continues:
+            self.finish()
+        if continues or line.startswith(EXTENSION_START):
+            self._lines.append(line)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every line taken belongs to a command that is whole."""
+        return not self._lines
+
+    def finish(self) -> None:
+        if self._lines:
+            self.commands.append(decode_extension(self._lines))
+            self._lines = []

@@ -1,0 +1,264 @@
+"""Which files make up the log: the manifest of Redis 7's multi-part append-only file.
+
+    file appendonly.aof.2.base.aof seq 2 type b size 81234 checksum crc32c
+    file appendonly.aof.5.incr.aof seq 5 type i startoffset 900100 size 4001822 checksum crc32c
+    file appendonly.aof.6.incr.aof seq 6 type i startoffset 4818544 checksum crc32c
+    #CK:crc32c=1b2c3d4e
+
+One base at most, then what happened since, oldest first; the last one is appended to.  Redis ignores keys it does not
+know and lines that start with `#`, and forgets both when it writes the file anew, so everything of ours is optional:
+`checksum` marks a file whose every command is covered by annotation lines, `size` is the final length of a file that
+is closed, and the last line guards the lines above it.
+
+This module reads and replaces the one file.  It opens none of the files it lists.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from crc32c import crc32c
+
+from store.errors import CorruptionError
+from store.files import Files
+
+MAX_LINE: Final = 1024
+MAX_MANIFEST_BYTES: Final = 64 * 1024 * 1024
+CHECKSUM_NAME: Final = "crc32c"
+_GUARD = re.compile(rb"#CK:crc32c=([0-9a-f]{8})\n")
+_NUMBER = re.compile(r"\d{1,19}", re.ASCII)
+_PLAIN_NAME = re.compile(rb"[!#-&(-\[\]-~]+")
+_ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "a": "\a"}
+_ESCAPED: Final = {ord(text): f"\\{letter}" for letter, text in _ESCAPES.items()} | {34: '\\"', 92: "\\\\"}
+
+
+class FileType(Enum):
+    """Written to disk as these letters."""
+
+    BASE = "b"
+    HISTORY = "h"  # replaced by a rewrite, to be deleted; never loaded
+    INCR = "i"
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """One line of the manifest.  `name` stands for the bytes the file system knows, as `os.fsdecode` gives them."""
+
+    name: str
+    seq: int
+    type: FileType
+    start_offset: int | None = None
+    size: int | None = None
+    is_checksummed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    base: LogFile | None = None
+    history: tuple[LogFile, ...] = ()
+    incrs: tuple[LogFile, ...] = ()
+
+    @property
+    def files(self) -> tuple[LogFile, ...]:
+        """What is loaded, in the order of loading."""
+        return self.incrs if self.base is None else (self.base, *self.incrs)
+
+
+# -- text --------------------------------------------------------------------------------------------------------------
+
+
+def serialize(manifest: Manifest) -> bytes:
+    files = [] if manifest.base is None else [manifest.base]
+    lines = b"".join(_line(file) for file in (*files, *manifest.history, *manifest.incrs))
+    return lines + _guard(lines)
+
+
+def _guard(lines: bytes) -> bytes:
+    return b"#CK:crc32c=%08x\n" % crc32c(lines)
+
+
+def _line(file: LogFile) -> bytes:
+    words = ["file", quote(file.name), "seq", str(file.seq), "type", file.type.value]
+    if file.start_offset is not None:
+        words += ["startoffset", str(file.start_offset)]
+    if file.size is not None:
+        words += ["size", str(file.size)]
+    if file.is_checksummed:
+        words += ["checksum", CHECKSUM_NAME]
+    return os.fsencode(" ".join(words)) + b"\n"
+
+
+def quote(name: str) -> str:
+    """`name` as one word: itself, or in double quotes when a blank, a quote or an unprintable byte is in it."""
+    raw = os.fsencode(name)
+    if _PLAIN_NAME.fullmatch(raw):
+        return name
+    inner = "".join(_ESCAPED.get(byte) or (chr(byte) if 32 <= byte < 127 else f"\\x{byte:02x}") for byte in raw)
+    return f'"{inner}"'
+
+
+def split_words(line: str) -> list[str]:
+    """The words of a line in Redis's quoting.  Raises ValueError when a quote is left open or runs into text."""
+    words: list[str] = []
+    at = 0
+    while True:
+        while at < len(line) and line[at] in " \t\r\n\v\f\0":
+            at += 1
+        if at == len(line):
+            return words
+        word: list[str] = []
+        while at < len(line) and line[at] not in " \t\r\n\0":
+            quoting = line[at]
+            if quoting in "\"'":
+                at = _quoted(line, at + 1, quoting, word)
+                if at < len(line) and not line[at].isspace():
+                    raise ValueError("text follows a closing quote")
+                break
+            word.append(quoting)
+            at += 1
+        words.append("".join(word))
+
+
+def _quoted(line: str, at: int, quoting: str, word: list[str]) -> int:
+    raw = bytearray()
+    while at < len(line) and line[at] != quoting:
+        if line[at] == "\\" and at + 1 < len(line) and (quoting == '"' or line[at + 1] == "'"):
+            code = line[at + 2 : at + 4]
+            if line[at + 1] == "x" and re.fullmatch("[0-9a-fA-F]{2}", code):
+                raw.append(int(code, 16))
+                at += 4
+                continue
+            raw += os.fsencode(_ESCAPES.get(line[at + 1], line[at + 1]) if quoting == '"' else "'")
+            at += 2
+            continue
+        raw += os.fsencode(line[at])
+        at += 1
+    if at == len(line):
+        raise ValueError("a quote is left open")
+    word.append(os.fsdecode(bytes(raw)))
+    return at + 1
+
+
+def parse(data: bytes, file: str) -> Manifest:
+    """The manifest in `data`; `file` names it in errors.  Raises CorruptionError."""
+    if not data:
+        raise CorruptionError(file, 0, "the manifest is empty")
+    base: LogFile | None = None
+    history: list[LogFile] = []
+    incrs: list[LogFile] = []
+    at = 0
+    for line in io.BytesIO(data):
+        try:
+            if len(line) > MAX_LINE:
+                raise ValueError(f"line of more than {MAX_LINE} bytes")
+            if line.startswith(b"#"):
+                guard = _GUARD.fullmatch(line)
+                if guard and int(guard[1], 16) != crc32c(data[:at]):
+                    raise ValueError("the lines above do not have the checksum that this line promises")
+            else:
+                entry = _parse_line(line)
+                if entry.type is FileType.BASE:
+                    if base is not None:
+                        raise ValueError("second base file")
+                    base = entry
+                elif entry.type is FileType.HISTORY:
+                    history.append(entry)
+                else:
+                    if incrs and entry.seq <= incrs[-1].seq:
+                        raise ValueError("sequence numbers of incr files do not increase")
+                    incrs.append(entry)
+        except ValueError as error:
+            raise CorruptionError(file, at, str(error)) from error
+        at += len(line)
+    return Manifest(base, tuple(history), tuple(incrs))
+
+
+def _parse_line(line: bytes) -> LogFile:
+    if not line.endswith(b"\n"):
+        raise ValueError("the last line has no end")
+    words = split_words(os.fsdecode(line))
+    if len(words) < 6 or len(words) % 2:
+        raise ValueError("expected pairs of a key and a value, file, seq and type among them")
+    pairs: dict[str, str] = {}
+    for key, value in zip(words[::2], words[1::2], strict=True):
+        if pairs.setdefault(key.lower(), value) is not value:
+            raise ValueError(f"{key} is given twice")
+    missing = [key for key in ("file", "seq", "type") if not pairs.get(key)]
+    if missing:
+        raise ValueError(f"no {missing[0]} given")
+    name = pairs["file"]
+    if "/" in name or "\\" in name or "\0" in name or name in (".", ".."):
+        raise ValueError(f"{name!r} is not a bare file name")
+    seq = _number(pairs, "seq")
+    if not seq:
+        raise ValueError("seq is 0")
+    try:
+        file_type = FileType(pairs["type"])
+    except ValueError as error:
+        raise ValueError(f"unknown file type {pairs['type']!r}") from error
+    checksum = pairs.get("checksum")
+    if checksum not in (None, CHECKSUM_NAME):
+        raise ValueError(f"unknown checksum {checksum!r}")
+    return LogFile(
+        name, seq, file_type, _number(pairs, "startoffset"), _number(pairs, "size"), is_checksummed=checksum is not None
+    )
+
+
+def _number(pairs: dict[str, str], key: str) -> int | None:
+    text = pairs.get(key)
+    if text is None:
+        return None
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(f"{key} is not a number: {text!r}")
+    return int(text)
+
+
+# -- the file ----------------------------------------------------------------------------------------------------------
+
+
+def load(path: Path, files: Files) -> Manifest | None:
+    """The manifest at `path`, or None when there is no such file.  Raises CorruptionError."""
+    if not files.exists(path):
+        return None
+    fd = files.open_read(path)
+    try:
+        size = files.size(fd)
+        if size > MAX_MANIFEST_BYTES:
+            raise CorruptionError(str(path), None, f"{size} bytes are too many for a manifest")
+        return parse(files.read_at(fd, size, 0), str(path))
+    finally:
+        files.close(fd)
+
+
+def replace(path: Path, manifest: Manifest, files: Files) -> None:
+    """Put `manifest` in the place of whatever is at `path`, in one step that survives a crash.
+
+    Raises OSError before the step with the old file untouched, or `ReplacedError` when it was taken and could not be
+    made durable: then nobody knows which of the two a crash would leave.
+    """
+    temporary = path.with_name(f"temp-{path.name}")
+    fd = files.create(temporary)
+    try:
+        data = memoryview(serialize(manifest))
+        while data:
+            data = data[files.write(fd, data) :]
+        files.sync(fd)
+    finally:
+        files.close(fd)
+    # Also makes the names of new files that `manifest` lists durable before it mentions them.
+    files.sync_directory(path.parent)
+    files.rename(temporary, path)
+    try:
+        files.sync_directory(path.parent)
+    except OSError as error:
+        raise ReplacedError(error.errno, f"the manifest was replaced but not synced: {error}") from error
+
+
+class ReplacedError(OSError):
+    """The new manifest is in place, but a crash may bring the old one back."""
