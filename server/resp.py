@@ -198,8 +198,6 @@ class RequestReader:
                     _join(request)  # raises unless all words are bytes: the cheapest such test, in C
                     add(request)
             whole = not reader.has_data()
-            if whole and odd_words:
-                whole = _wire_bytes(batch) == size
             if whole:
                 # All bytes were used, but perhaps for the first words of a request; an array on top level tells.
                 reader.feed(b"*0\r\n")
@@ -210,6 +208,8 @@ class RequestReader:
             self._hiredis = hiredis.Reader(notEnoughData=_INCOMPLETE)
             size = _end_of_last(batch, data)
         if not size or not all(batch):  # `*0` and `*-1` are no requests
+            return 0
+        if odd_words and _wire_bytes(batch) != size:
             return 0
         requests += batch
         return size

@@ -20,6 +20,11 @@ from server.resp import INLINE_LIMIT_BYTES, RequestReader, split_inline
 PING = b"*1\r\n$4\r\nPING\r\n"
 LIMIT = INLINE_LIMIT_BYTES
 
+
+def wire(words: list[bytes]) -> bytes:
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
+
+
 # bytes -> requests
 SOUND = [
     (PING, [[b"PING"]]),
@@ -65,6 +70,7 @@ BROKEN = [
     (b"*1\r\n%1\r\n$1\r\na\r\n$1\r\nb\r\n", [], b"ERR Protocol error: expected '$', got '%'"),
     (b"*1\r\n+PING\r\n", [], b"ERR Protocol error: expected '$', got '+'"),
     (b"*1\r\n=8\r\ntxt:PING\r\n", [], b"ERR Protocol error: expected '$', got '='"),
+    (b"*1\r\n=5\r\ntxt:a\r\n" + wire([b"ECHO", b"a"]), [], b"ERR Protocol error: expected '$', got '='"),
     (b"*1\r\n(12\r\n", [], b"ERR Protocol error: expected '$', got '('"),
     (b"*1\r\n_\r\n", [], b"ERR Protocol error: expected '$', got '_'"),
     (b"*1\r\n#f\r\n", [], b"ERR Protocol error: expected '$', got '#'"),
@@ -258,10 +264,6 @@ ODD_WORDS = [b"", b"\r\n", PING, b"*12345", b"+", b"=", b"(1", b"~1\r\n", b">", 
 WORDS = st.lists(st.binary(max_size=12) | st.sampled_from(ODD_WORDS), min_size=1, max_size=8)
 
 
-def wire(words: list[bytes]) -> bytes:
-    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
-
-
 def cut(data: bytes, places: list[int]) -> list[bytes]:
     edges = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
     return [data[start:end] for start, end in pairwise(edges)]
@@ -280,8 +282,9 @@ def test_any_requests_cut_anywhere_come_out_as_they_went_in(
 
 
 PIECES = st.sampled_from(
-    [b"*1\r\n", b"*2\r\n", b"$4\r\n", b"$0\r\n", b"*0\r\n", b"*-1\r\n", b"$-1\r\n", b"PING", b"\r\n", b"\r", b"\n", b'"',
-     b" ", b"+a\r\n", b":1\r\n", b"_\r\n", b"~1\r\n", b"%1\r\n", b">1\r\n", b"|1\r\n", b"#f\r\n", b"=5\r\ntxt:a\r\n",
+    [b"*1\r\n", b"*2\r\n", b"$4\r\n", b"$0\r\n", b"*0\r\n", b"*-1\r\n", b"$-1\r\n", b"PING", b"\r\n", b"\r", b"\n",
+     b'"', b" ",
+     b"+a\r\n", b":1\r\n", b"_\r\n", b"~1\r\n", b"%1\r\n", b">1\r\n", b"|1\r\n", b"#f\r\n", b"=5\r\ntxt:a\r\n",
      b"(1\r\n", PING, PING * 3, PING * 50, b"*2\r\n$4\r\nECHO\r\n$5\r\nabcde\r\n"]
 )  # fmt: skip
 
