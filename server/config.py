@@ -37,6 +37,7 @@ from server.settings import (
     Setting,
     Text,
 )
+from store.engine import Fsync, Options
 from store.manifest import split_words
 
 _MB: Final = 1 << 20
@@ -162,7 +163,7 @@ class Config:
     )
     log_segment_bytes = Memory(
         Section.DATA,
-        1 << 30,
+        Options.segment_bytes,
         "Go on in a new log file when the current one is this long.",
         minimum=64 << 10,
         at_start=True,
@@ -174,14 +175,16 @@ class Config:
     aof_load_truncated = Boolean(
         Section.DATA, True, "Start although the log's last write was cut short, dropping that write and saying so."
     )
-    appenddirname = FileName(Section.DATA, "appendonlydir", "Folder of the log files, inside dir.", at_start=True)
-    appendfilename = FileName(Section.DATA, "appendonly.aof", "What the log's file names begin with.", at_start=True)
+    appenddirname = FileName(Section.DATA, Options.log_directory, "Folder of the log files, inside dir.", at_start=True)
+    appendfilename = FileName(
+        Section.DATA, Options.log_filename, "What the log's file names begin with.", at_start=True
+    )
     databases = Integer(
         Section.DATA, 16, "Number of databases that SELECT chooses from.", minimum=16, maximum=16, at_start=True
     )
     lmdb_map_size = Memory(
         Section.DATA,
-        1 << 40,
+        Options.map_bytes,
         "Most that the tables may grow to; takes address space only.",
         minimum=16 * _MB,
         maximum=1 << 46,
@@ -189,7 +192,7 @@ class Config:
     )
     disk_reserve_bytes = Memory(
         Section.DATA,
-        64 * _MB,
+        Options.reserve_bytes,
         "Refuse writes while less is free on the disk, so that deleting and trimming still can; on a small disk an"
         " eighth of it.",
         at_start=True,
@@ -199,11 +202,11 @@ class Config:
 
     stream_node_max_entries = Integer(
         Section.STREAMS,
-        100,
+        Options.node_max_entries,
         "Entries in one node, the unit of approximate trimming; 0 for no limit.",
         maximum=LLONG_MAX,
     )
-    stream_node_max_bytes = Memory(Section.STREAMS, 4096, "Bytes in one node; 0 for no limit.")
+    stream_node_max_bytes = Memory(Section.STREAMS, Options.node_max_bytes, "Bytes in one node; 0 for no limit.")
     stream_idmp_duration = Integer(
         Section.STREAMS,
         100,
@@ -295,6 +298,20 @@ class Config:
             for setting in SETTINGS.values()
             if any(matches(setting.name.encode()) for matches in matchers)
         }
+
+    def engine_options(self) -> Options:
+        """How the store is to be opened."""
+        return Options(
+            fsync=Fsync(self.appendfsync),
+            map_bytes=self.lmdb_map_size,
+            log_directory=self.appenddirname,
+            log_filename=self.appendfilename,
+            segment_bytes=self.log_segment_bytes,
+            load_truncated=self.aof_load_truncated,
+            reserve_bytes=self.disk_reserve_bytes,
+            node_max_entries=self.stream_node_max_entries,
+            node_max_bytes=self.stream_node_max_bytes,
+        )
 
     # -- changing ----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,148 @@
+"""CONFIG: look at settings, change them, write them to the file they came from, reset the counters.
+
+Which settings there are, and what they may be, `server.config` knows; this is how clients ask.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from server import errors
+from server.commands.table import Flag, command
+from server.config import ConfigError, ConfigFileError, UnknownSettingError
+from server.errors import CommandError
+from server.replies import OK
+
+if TYPE_CHECKING:
+    from server.replies import Reply
+    from server.session import Request
+
+NO_FILE: Final = "ERR The server is running without a config file"
+
+_FLAGS: Final = Flag.ADMIN | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE
+_CATEGORIES: Final = ("admin", "slow", "dangerous")
+
+
+@command(
+    b"CONFIG",
+    arity=-2,
+    flags=Flag.NONE,
+    categories=("slow",),
+    group="server",
+    since="2.0.0",
+    summary="Container of the commands about settings.",
+)
+def config(request: Request) -> Reply:
+    """Reached only with a subcommand that there is not."""
+    raise errors.unknown_subcommand(request.argv)
+
+
+@command(
+    b"CONFIG GET",
+    arity=-3,
+    flags=_FLAGS,
+    categories=_CATEGORIES,
+    group="server",
+    since="2.0.0",
+    summary="Tells the values of settings.",
+    syntax="parameter [parameter ...]",
+)
+def config_get(request: Request) -> dict[bytes, bytes]:
+    """CONFIG GET pattern [pattern ...] -> name and value of every setting that matches one of them."""
+    found = request.context.config.get(request.argv[2:])
+    return {name.encode(): os.fsencode(value) for name, value in found.items()}
+
+
+@command(
+    b"CONFIG SET",
+    arity=-4,
+    flags=_FLAGS,
+    categories=_CATEGORIES,
+    group="server",
+    since="2.0.0",
+    summary="Changes settings, all of them or none.",
+    syntax="parameter value [parameter value ...]",
+    tips=("request_policy:all_nodes", "response_policy:all_succeeded"),
+)
+def config_set(request: Request) -> Reply:
+    """CONFIG SET name value [name value ...] -> OK."""
+    words = [os.fsdecode(word) for word in request.argv[2:]]
+    if len(words) % 2:
+        raise CommandError(errors.SYNTAX)
+    try:
+        request.context.config.set(zip(words[::2], words[1::2], strict=True))
+    except UnknownSettingError as error:
+        raise CommandError(
+            os.fsencode(f"ERR Unknown option or number of arguments for CONFIG SET - '{error.setting}'")
+        ) from None
+    except ConfigError as error:
+        raise CommandError(
+            os.fsencode(f"ERR CONFIG SET failed (possibly related to argument '{error.setting}') - {error.reason}")
+        ) from None
+    return OK
+
+
+@command(
+    b"CONFIG REWRITE",
+    arity=2,
+    flags=_FLAGS,
+    categories=_CATEGORIES,
+    group="server",
+    since="2.8.0",
+    summary="Writes the settings in force to the configuration file.",
+)
+def config_rewrite(request: Request) -> Reply:
+    """CONFIG REWRITE -> OK once the file is safely on disk."""
+    settings = request.context.config
+    if settings.file is None:
+        raise CommandError(NO_FILE)
+    try:
+        settings.rewrite()
+    except OSError as error:
+        raise CommandError(os.fsencode(f"ERR Rewriting config file: {error.strerror}")) from None
+    except (ConfigError, ConfigFileError) as error:  # somebody edited it into something unreadable
+        raise CommandError(os.fsencode(f"ERR Rewriting config file: {error}")) from None
+    return OK
+
+
+@command(
+    b"CONFIG RESETSTAT",
+    arity=2,
+    flags=_FLAGS,
+    categories=_CATEGORIES,
+    group="server",
+    since="2.0.0",
+    summary="Sets the counters of INFO back to zero.",
+    tips=("request_policy:all_nodes", "response_policy:all_succeeded"),
+)
+def config_resetstat(request: Request) -> Reply:
+    """CONFIG RESETSTAT -> OK."""
+    request.context.stats.reset()
+    return OK
+
+
+@command(
+    b"CONFIG HELP",
+    arity=2,
+    flags=Flag.LOADING | Flag.STALE,
+    categories=("slow",),
+    group="server",
+    since="5.0.0",
+    summary="Explains the subcommands of CONFIG.",
+)
+def config_help(request: Request) -> list[str]:
+    """CONFIG HELP -> lines."""
+    return [
+        "CONFIG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+        "GET <pattern> [<pattern> ...]",
+        "    Settings whose names match a pattern, with their values.",
+        "SET <name> <value> [<name> <value> ...]",
+        "    Change settings: all of them, or none when one cannot be changed.",
+        "RESETSTAT",
+        "    Set the counters of INFO back to zero.",
+        "REWRITE",
+        "    Write the settings in force to the configuration file.",
+        "HELP",
+        "    Print this help.",
+    ]
