@@ -17,14 +17,20 @@ class Peer(Protocol):
     local_address: str
     fd: int
 
+    def send(self, data: bytes) -> None:
+        """Hand over replies; close behind them if the session is closing."""
+
     def close_soon(self) -> None:
-        """Close after the replies so far have been sent."""
+        """Close unless replies are waiting for the tick; `send` closes behind those."""
 
     def abort(self) -> None:
         """Close now, dropping what was not sent."""
 
     def output_bytes(self) -> int:
         """Reply bytes that the client has not read yet."""
+
+    def query_bytes(self) -> int:
+        """Bytes of a request that is not complete."""
 
 
 class Session:
@@ -63,10 +69,13 @@ class Session:
         self.watch_broken = False
         # blocking
         self.parked: Park | None = None
+        # requests that arrived while the client may not run any
+        self.backlog: list[list[bytes]] = []
         # replies of this tick, in order, one element a request
         self.out: list[bytes] = []
         self.closing = False
         self.special = True
+        self.request: Request  # set by whoever connects the session
 
     def refresh_special(self) -> None:
         self.special = (

@@ -309,7 +309,7 @@ def parse_memory(word: str) -> int:
 
 def memory_text(size: int) -> str:
     """`size` in the largest unit that divides it, for people and files."""
-    for unit in ("gb", "mb", "kb"):  # the units there are, largest first
+    for unit in ("gb", "mb", "kb"):
         if size and size % _MEMORY_UNITS[unit] == 0:
             return f"{size // _MEMORY_UNITS[unit]}{unit}"
     return str(size)

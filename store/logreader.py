@@ -34,6 +34,8 @@ from store.logformat import CommandCollector, FrameError, ShortFrame
 from store.manifest import FileType, LogFile, Manifest
 
 CHUNK_BYTES: Final = 1 << 20
+FEED_BYTES: Final = 1 << 15
+LONG_BATCH_BYTES: Final = 32 * CHUNK_BYTES
 # A log without annotations says nothing of batches: as many commands as this make one.
 PLAIN_BATCH_COMMANDS: Final = 256
 
@@ -250,44 +252,75 @@ class _PartReader:
         parser takes whole.  Whatever looks otherwise goes to `_exact_batch`, which trusts framing alone.
         """
         number, name, counts, size = self._number, self._name, self._counts, self._size
-        match_annotation, crc = logformat.match_annotation, crc32c
+        match_annotation, crc, finished = logformat.match_annotation, crc32c, False
         parser = hiredis.Reader()
         _, start, offset = self.place
+        wanted = CHUNK_BYTES
         while start < size:
-            data = self._read(start, min(CHUNK_BYTES, size - start))
+            data = self._read(start, min(wanted, size - start))
+            view = memoryview(data)
+            wanted = CHUNK_BYTES
             at = 0
             while at < len(data):
                 mark = data.find(b"\n#", at) + 1
                 match = match_annotation(data, mark) if mark else None
-                commands = None
                 if match is not None:
-                    checksum, tail, covered, after, time = match.groups()
+                    checksum, tail, covered, after_text, time = match.groups()
+                    after = int(after_text)
                     if (
                         int(covered) == mark - at
-                        and crc(tail, crc(data[at:mark])) == int(checksum, 16)
-                        and int(after) == (offset + mark - at if counts else offset)
+                        and crc(tail, crc(view[at:mark])) == int(checksum, 16)
+                        and after == (offset + mark - at if counts else offset)
                     ):
-                        commands = _parse_whole(parser, data, at, mark)
-                        if commands is None:
-                            parser = hiredis.Reader()
-                if commands is not None and match is not None:
-                    begin = start + at
-                    at = match.end()
-                    offset = int(after)
-                    self.place = place = LogPosition(number, start + at, offset)
-                    yield Batch(commands, place, int(time), name, begin)
-                    continue
-                if at and not mark and start + len(data) < size:
-                    break  # cut off by the end of the chunk, most likely: read on from here
+                        try:
+                            if mark - at <= FEED_BYTES:
+                                parser.feed(data, at, mark - at)
+                                commands = list(iter(parser.gets, finished))
+                            else:
+                                commands = _parse_long(parser, view[at:mark])
+                            is_whole = not parser.has_data()
+                        except hiredis.ProtocolError:
+                            is_whole = False
+                        if is_whole:
+                            begin = start + at
+                            at = match.end()
+                            offset = after
+                            self.place = place = LogPosition(number, start + at, offset)
+                            yield Batch(commands, place, int(time), name, begin)
+                            continue
+                        parser = hiredis.Reader()
+                if not mark and start + len(data) < size:
+                    # The chunk ends before the batch does.
+                    if at:
+                        break
+                    wanted = self._reach(start, len(data))
+                    if wanted > len(data):
+                        break
                 self._window, self._window_start = data, start
                 batch = self._exact_batch(start + at, offset)
                 if batch is None:
                     return
+                self._window = b""
                 self.place = batch.end
                 offset = batch.end.offset
                 yield batch
                 at = batch.end.position - start
             start += at
+
+    def _reach(self, start: int, searched: int) -> int:
+        """How many bytes from `start` on a long batch and its annotation take, 0 when it is not a simple one.
+
+        Beyond `LONG_BATCH_BYTES` a batch is not worth holding in memory twice, once here and once in the C parser.
+        """
+        for at in range(start + searched - 1, min(start + LONG_BATCH_BYTES, self._size), CHUNK_BYTES):
+            data = self._read(at, min(CHUNK_BYTES + logformat.MAX_ANNOTATION_BYTES, self._size - at))
+            mark = data.find(b"\n#", 0, CHUNK_BYTES + 1) + 1
+            if mark:
+                annotation = logformat.parse_annotation(data, mark)
+                if annotation is None or annotation.covered != at + mark - start:
+                    return 0
+                return annotation.covered + logformat.MAX_ANNOTATION_BYTES
+        return 0
 
     def _exact_batch(self, start: int, offset: int) -> Batch | None:
         """The batch at `start`, frame by frame.  None when it is not sound and no sound one follows (see `unsound`)."""
@@ -466,11 +499,14 @@ class _PartReader:
         return total
 
 
-def _parse_whole(parser: hiredis.Reader, data: bytes, start: int, end: int) -> list[list[bytes]] | None:
-    """The commands between `start` and `end`, or None when that is not whole commands: `parser` is spoilt then."""
-    parser.feed(data, start, end - start)
-    try:
-        commands = list(iter(parser.gets, False))
-    except hiredis.ProtocolError:
-        return None
-    return None if parser.has_data() else commands
+def _parse_long(parser: hiredis.Reader, covered: memoryview) -> list[list[bytes]]:
+    """The commands of a long batch.
+
+    Fed in pieces: hiredis moves all that is left in its buffer after every kilobyte, so that 2.4 MB at once take 50 ms
+    instead of 9.
+    """
+    commands: list[list[bytes]] = []
+    for at in range(0, len(covered), FEED_BYTES):
+        parser.feed(bytes(covered[at : at + FEED_BYTES]))
+        commands += iter(parser.gets, False)
+    return commands

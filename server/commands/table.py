@@ -42,6 +42,7 @@ class Flag(enum.Flag):
     NO_MULTI = enum.auto()  # refused inside MULTI
     MOVABLEKEYS = enum.auto()
     IMMEDIATE = enum.auto()  # ours: run at once inside MULTI instead of queued (EXEC, DISCARD, WATCH, ...)
+    LOG_ONLY = enum.auto()  # ours: an unknown command to every client
     SYSTEM = enum.auto()  # ours: never logged or counted as a client's write although it may change state
 
 

@@ -1,0 +1,124 @@
+"""Clients that wait: parked reads by key, first come first served, each with a deadline.
+
+A client parks with the command it sent.  When one of its keys changes, the executor runs that command again; if there
+is still nothing, the client keeps its place.  So one wake-up may serve several streams, and nobody overtakes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from sortedcontainers import SortedList
+
+if TYPE_CHECKING:
+    from server.replies import Park
+    from server.session import Session
+    from store.keyspace import Database
+
+Place = tuple["Database", bytes]
+
+
+def add_interest(place: Place) -> None:
+    """Have the store tell of changes of this key."""
+    db, key = place
+    db.interest[key] = db.interest.get(key, 0) + 1
+
+
+def drop_interest(place: Place) -> None:
+    db, key = place
+    left = db.interest[key] - 1
+    if left:
+        db.interest[key] = left
+    else:
+        del db.interest[key]
+
+
+class Waiters:
+    """Who waits for what.  A session waits with one command at a time, in the database it had then."""
+
+    def __init__(self) -> None:
+        # insertion order is order of arrival
+        self._by_key: dict[Place, dict[Session, None]] = {}
+        self._places: dict[Session, list[Place]] = {}
+        self._deadlines: SortedList[tuple[int, int]] = SortedList()  # (deadline_ms, client id)
+        self._by_id: dict[int, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, session: Session) -> bool:
+        return session in self._places
+
+    def park(self, session: Session, park: Park) -> None:
+        """The client waits from now on."""
+        session.parked = park
+        session.refresh_special()
+        places = [(session.db, key) for key in dict.fromkeys(park.keys)]
+        for place in places:
+            self._by_key.setdefault(place, {})[session] = None
+            add_interest(place)
+        self._places[session] = places
+        if park.deadline_ms is not None:
+            self._deadlines.add((park.deadline_ms, session.id))
+            self._by_id[session.id] = session
+
+    def release(self, session: Session) -> None:
+        """The client waits no longer, for whatever reason."""
+        park, session.parked = session.parked, None
+        session.refresh_special()
+        for place in self._places.pop(session):
+            waiting = self._by_key[place]
+            del waiting[session]
+            if not waiting:
+                del self._by_key[place]
+            drop_interest(place)
+        if park is not None and park.deadline_ms is not None:
+            self._deadlines.remove((park.deadline_ms, session.id))
+            del self._by_id[session.id]
+
+    def waits_for(self, place: Place) -> bool:
+        return place in self._by_key
+
+    def waiting_for(self, place: Place) -> list[Session]:
+        """Those who wait for a key at this moment, in order of arrival."""
+        return list(self._by_key.get(place, ()))
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def due(self, now_ms: int) -> Iterator[Session]:
+        """Those whose time is up; each must be released before the next is asked for."""
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            yield self._by_id[self._deadlines[0][1]]
+
+
+class Watches:
+    """WATCH: which sessions' transactions break when a key changes."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[Place, dict[Session, None]] = {}
+
+    def add(self, session: Session, key: bytes) -> None:
+        place = (session.db, key)
+        watching = self._by_key.setdefault(place, {})
+        if session not in watching:
+            watching[session] = None
+            session.watched[place] = 1
+            add_interest(place)
+
+    def clear(self, session: Session) -> None:
+        """The session watches nothing any more, and what broke is forgotten."""
+        for place in session.watched:
+            watching = self._by_key[place]
+            del watching[session]
+            if not watching:
+                del self._by_key[place]
+            drop_interest(place)
+        session.watched.clear()
+        session.watch_broken = False
+
+    def changed(self, place: Place) -> None:
+        for session in self._by_key.get(place, ()):
+            session.watch_broken = True

@@ -1,0 +1,28 @@
+"""Entries as replies.  They are stored as the array a reader is sent, so a reply is joined, never encoded."""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from store.format import BULK_HEADS, array_head
+from store.ids import MAX_HALF, SEQ_BITS, StreamID
+
+_ID_OF_KEY = Struct(">8xQQ").unpack  # an entry's LMDB key: stream number, ms, seq
+
+
+def entry_wire(entry_id: StreamID, fields: bytes) -> bytes:
+    """`[id [field value ...]]`; `fields` is the stored array."""
+    text = b"%d-%d" % (entry_id >> SEQ_BITS, entry_id & MAX_HALF)
+    return b"*2\r\n$%d\r\n%b\r\n%b" % (len(text), text, fields)
+
+
+def entries_wire(rows: list[tuple[bytes, bytes]]) -> bytes:
+    """The array of the entries in `rows`, (key, value) pairs of the table of entries."""
+    # 0.3 us an entry; a `%` per part instead of one per entry would take 0.5
+    parts = []
+    append = parts.append
+    heads = BULK_HEADS
+    for key, fields in rows:
+        text = b"%d-%d" % _ID_OF_KEY(key)
+        append(b"*2\r\n%b\r\n%b\r\n%b" % (heads[len(text)], text, fields))
+    return array_head(len(rows)) + b"".join(parts)

@@ -1,0 +1,194 @@
+"""Commands that read entries: XRANGE, XREVRANGE, XREAD."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from server import errors
+from server.args import Args, parse_entry_id
+from server.commands.entries import entries_wire
+from server.commands.streamargs import (
+    ReadOptions,
+    parse_range_end,
+    parse_range_start,
+    parse_read,
+)
+from server.commands.table import FIRST_KEY, Flag, command
+from server.errors import CommandError
+from server.replies import NULL_ARRAY, Park
+from store.format import array_head, bulk
+from store.ids import MAX_ID, MIN_ID, StreamID, id_text
+
+if TYPE_CHECKING:
+    from server.replies import Reply
+    from server.session import Request
+    from store.streams import Stream
+
+NEW_IN_XREAD: Final = (
+    "ERR The > ID can be specified only when calling XREADGROUP using the GROUP <group> <consumer> option."
+)
+
+
+@command(
+    b"XRANGE",
+    arity=-4,
+    flags=Flag.READONLY,
+    keys=FIRST_KEY,
+    categories=("read", "stream", "slow"),
+    group="stream",
+    since="5.0.0",
+    summary="Reads the entries of a range of IDs, oldest first.",
+    syntax="key start end [COUNT count]",
+)
+def xrange(request: Request) -> Reply:
+    """XRANGE key start end [COUNT n] -> [[id [field value ...]] ...]."""
+    argv = request.argv
+    start, end = parse_range_start(argv[2]), parse_range_end(argv[3])
+    return _range(request, start, end, reverse=False)
+
+
+@command(
+    b"XREVRANGE",
+    arity=-4,
+    flags=Flag.READONLY,
+    keys=FIRST_KEY,
+    categories=("read", "stream", "slow"),
+    group="stream",
+    since="5.0.0",
+    summary="Reads the entries of a range of IDs, newest first.",
+    syntax="key end start [COUNT count]",
+)
+def xrevrange(request: Request) -> Reply:
+    """XREVRANGE key end start [COUNT n] -> [[id [field value ...]] ...]."""
+    argv = request.argv
+    start, end = parse_range_start(argv[3]), parse_range_end(argv[2])
+    return _range(request, start, end, reverse=True)
+
+
+def _range(request: Request, start: StreamID, end: StreamID, *, reverse: bool) -> Reply:
+    count: int | None = None
+    if len(request.argv) > 4:
+        args = Args(request.argv, 4)
+        while len(args):
+            if args.take_option() != b"COUNT" or not len(args):
+                raise CommandError(errors.SYNTAX)
+            count = max(args.take_int(), 0)
+    stream = request.db.stream(request.argv[1], request.now_ms)
+    if stream is None:
+        return []
+    if count == 0:
+        return NULL_ARRAY
+    return (entries_wire(stream.rows(start, end, count, reverse=reverse)),)
+
+
+def read_keys(argv: list[bytes]) -> list[bytes]:
+    """The keys of an XREAD or XREADGROUP: the first half of what follows STREAMS."""
+    for position, word in enumerate(argv):
+        if word.upper() == b"STREAMS":
+            words = argv[position + 1 :]
+            return words[: len(words) // 2]
+    return []
+
+
+@command(
+    b"XREAD",
+    arity=-4,
+    flags=Flag.READONLY | Flag.BLOCKING | Flag.MOVABLEKEYS,
+    categories=("read", "stream", "slow", "blocking"),
+    group="stream",
+    since="5.0.0",
+    summary="Reads what is new in streams, and waits for it if asked to.",
+    syntax="[COUNT count] [MAXCOUNT count] [MAXSIZE bytes] [BLOCK milliseconds] STREAMS key [key ...] id [id ...]",
+    find_keys=read_keys,
+)
+def xread(request: Request) -> Reply:
+    """XREAD [COUNT n] [BLOCK ms] STREAMS key ... id ... -> what is newer than the IDs, a map of streams in RESP3."""
+    options = parse_read(request.argv, request.now_ms, with_group=False)
+    positions: list[tuple[bytes, Stream | None, StreamID]] = []
+    resolved: list[bytes] = []
+    for key, word in zip(options.keys, options.ids, strict=True):
+        stream = request.db.stream(key, request.now_ms)
+        position = _resolve_position(word, stream)
+        positions.append((key, stream, position))
+        # `$` keeps the meaning it has now, `+` is looked up again
+        resolved.append(id_text(position) if word == b"$" else word)
+    budget = ReadBudget(options)
+    served = []
+    for key, stream, position in positions:
+        if stream is None or not stream.length or stream.last_live_id <= position:
+            continue
+        rows = budget.cut(key, stream.rows(StreamID(position + 1), MAX_ID, budget.count))
+        if rows:
+            served.append((key, entries_wire(rows)))
+        if budget.exhausted:
+            break
+    if served:
+        return (streams_wire(served, request.session.resp),)
+    if options.block_ms is None or not request.may_block:
+        return NULL_ARRAY
+    deadline_ms = request.now_ms + options.block_ms if options.block_ms else None
+    return Park(tuple(options.keys), deadline_ms, request.argv[: options.first_id] + resolved)
+
+
+def _resolve_position(word: bytes, stream: Stream | None) -> StreamID:
+    """The ID after which to read."""
+    if word == b"$":
+        return MIN_ID if stream is None else stream.last_id
+    if word == b"+":
+        if stream is None or not stream.length:
+            return MIN_ID
+        return StreamID(stream.last_live_id - 1) if stream.last_live_id else MIN_ID
+    if word == b">":
+        raise CommandError(NEW_IN_XREAD)
+    return parse_entry_id(word)
+
+
+def streams_wire(served: list[tuple[bytes, bytes]], resp: int) -> bytes:
+    """`[[key entries] ...]`, or in RESP3 the map of keys to entries; `served` holds (key, encoded entries)."""
+    if resp == 3:
+        return b"%%%d\r\n" % len(served) + b"".join([bulk(key) + entries for key, entries in served])
+    return array_head(len(served)) + b"".join([b"*2\r\n" + bulk(key) + entries for key, entries in served])
+
+
+class ReadBudget:
+    """COUNT for each stream, MAXCOUNT and MAXSIZE for all of them together.
+
+    MAXSIZE is asked before each entry but never before the first of the reply, so one entry is always returned.
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._count = options.count
+        self._entries_left = options.max_count
+        self._bytes_left = options.max_size
+        self._is_first = True
+        self.exhausted = False
+
+    @property
+    def count(self) -> int | None:
+        """How many entries may be read from the next stream."""
+        if self._entries_left is None:
+            return self._count
+        return self._entries_left if self._count is None else min(self._count, self._entries_left)
+
+    def cut(self, key: bytes, rows: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        """The front of `rows` that is still within the limits; they are charged with it."""
+        if self._bytes_left is not None:
+            rows = self._cut_bytes(key, rows, self._bytes_left)
+        if self._entries_left is not None:
+            self._entries_left -= len(rows)
+            self.exhausted = self.exhausted or self._entries_left <= 0
+        return rows
+
+    def _cut_bytes(self, key: bytes, rows: list[tuple[bytes, bytes]], left: int) -> list[tuple[bytes, bytes]]:
+        left -= len(key) + 16  # the key and the headers of its entries
+        for index, row in enumerate(rows):
+            if left <= 0 and not self._is_first:
+                self.exhausted = True
+                self._bytes_left = 0
+                return rows[:index]
+            self._is_first = False
+            left -= len(entries_wire([row]))
+        self._bytes_left = left
+        return rows
+
+

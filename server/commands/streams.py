@@ -1,0 +1,312 @@
+"""Commands that change a stream's entries and counters: XADD, XDEL, XTRIM, XSETID, XCFGSET; and XLEN.
+
+Decides, and leaves the applying to `store.streams`.  Source: the public command pages and `XADD`'s idempotence rules.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from server import errors
+from server.args import Args, parse_entry_id
+from server.commands.streamargs import AutoSeq, Producer, auto_id, parse_append, parse_trim
+from server.commands.table import FIRST_KEY, Flag, command
+from server.errors import CommandError, wrong_arity
+from server.replies import OK
+from store.idempotence import Idempotence, content_iid
+from store.ids import MAX_ID, MIN_ID, SEQ_BITS, StreamID, id_text
+from store.streams import Stream
+
+if TYPE_CHECKING:
+    from server.replies import Reply
+    from server.session import Request
+
+ID_IS_ZERO: Final = "ERR The ID specified in XADD must be greater than 0-0"
+ID_TOO_SMALL: Final = "ERR The ID specified in XADD is equal or smaller than the target stream top item"
+EXHAUSTED: Final = "ERR The stream has exhausted the last possible ID, unable to add more items"
+TOO_LARGE: Final = "ERR Elements are too large to be stored"
+ENTRIES_ADDED_NEGATIVE: Final = "ERR entries_added must be positive"
+SETID_BELOW_GIVEN_MAX_DELETED: Final = (
+    "ERR The ID specified in XSETID is smaller than the provided max_deleted_entry_id"
+)
+SETID_BELOW_MAX_DELETED: Final = "ERR The ID specified in XSETID is smaller than current max_deleted_entry_id"
+SETID_BELOW_TOP: Final = "ERR The ID specified in XSETID is smaller than the target stream top item"
+ENTRIES_ADDED_BELOW_LENGTH: Final = "ERR The entries_added specified in XSETID is smaller than the target stream length"
+
+# Fields and values of one entry together; more than one request may carry under the default query-buffer limit.
+MAX_ENTRY_BYTES: Final = 1 << 30
+
+_XADD: Final = b"xadd"
+
+
+@command(
+    b"XADD",
+    arity=-5,
+    flags=Flag.WRITE | Flag.DENYOOM | Flag.FAST,
+    keys=FIRST_KEY,
+    categories=("write", "stream", "fast"),
+    group="stream",
+    since="5.0.0",
+    summary="Appends an entry to a stream, which is created if need be.",
+    syntax="key [NOMKSTREAM] [KEEPREF | DELREF | ACKED] [IDMPAUTO pid | IDMP pid iid] "
+    "[<MAXLEN | MINID> [= | ~] threshold [LIMIT count]] <* | id> field value [field value ...]",
+    tips=("nondeterministic_output",),
+)
+def xadd(request: Request) -> Reply:
+    """XADD key [options] <*|id> field value ... -> the entry's ID; null with NOMKSTREAM and no stream."""
+    argv = request.argv
+    if argv[2] != b"*" or not len(argv) & 1:
+        return _xadd_with_options(request)
+    # the common form, `XADD key * field value ...`, is worth its own path: it is half of a busy server's work
+    key = argv[1]
+    db = request.db
+    stream = db.cached.get(key)
+    if stream is None or stream.expire_ms:
+        stream = db.stream(key, request.now_ms) or db.create(key)
+    entry_id = request.now_ms << SEQ_BITS
+    if entry_id <= stream.last_id:
+        if stream.last_id == MAX_ID:
+            raise CommandError(EXHAUSTED)
+        entry_id = stream.last_id + 1
+    return (stream.append_entry(StreamID(entry_id), argv[3:]),)
+
+
+def _xadd_with_options(request: Request) -> Reply:
+    argv = request.argv
+    options = parse_append(argv, request.txn.node_max_entries, from_log=request.from_log)
+    words = argv[options.first_field :]
+    if len(words) < 2 or len(words) % 2:
+        raise wrong_arity(_XADD)
+    if options.entry_id == MIN_ID:
+        raise CommandError(ID_IS_ZERO)
+    key = argv[1]
+    stream = request.db.stream(key, request.now_ms)
+    if stream is None and not options.make_stream:
+        return None
+    producer = options.producer
+    if producer is not None and producer.iid is None:
+        producer = Producer(producer.pid, content_iid(words))
+    if producer is not None and producer.iid is not None and stream is not None:
+        idempotence = Idempotence(stream)
+        known = idempotence.find(producer.pid, producer.iid)
+        if known is not None:
+            idempotence.count_duplicate()
+            return id_text(known)
+    entry_id = _choose_id(options.entry_id, stream, request.now_ms)
+    if sum(map(len, words)) > MAX_ENTRY_BYTES:
+        raise CommandError(TOO_LARGE)
+    if stream is None:
+        stream = request.db.create(key)
+    reply = (stream.append_entry(entry_id, words, options.trim),)
+    if producer is not None and producer.iid is not None:
+        Idempotence(stream).record(producer.pid, producer.iid, entry_id)
+    return reply
+
+
+def _choose_id(wanted: StreamID | AutoSeq | None, stream: Stream | None, now_ms: int) -> StreamID:
+    """The ID of the new entry; it is above everything the stream has had."""
+    last_id = MIN_ID if stream is None else stream.last_id
+    if last_id == MAX_ID:
+        raise CommandError(EXHAUSTED)
+    if wanted is None:
+        return StreamID(max(now_ms << SEQ_BITS, last_id + 1))
+    entry_id = auto_id(last_id, wanted) if isinstance(wanted, AutoSeq) else wanted
+    if entry_id is None or entry_id <= last_id:
+        raise CommandError(ID_TOO_SMALL)
+    return entry_id
+
+
+@command(
+    b"XLEN",
+    arity=2,
+    flags=Flag.READONLY | Flag.FAST,
+    keys=FIRST_KEY,
+    categories=("read", "stream", "fast"),
+    group="stream",
+    since="5.0.0",
+    summary="Counts a stream's entries.",
+    syntax="key",
+)
+def xlen(request: Request) -> int:
+    """XLEN key -> how many entries; 0 for a missing key."""
+    stream = request.db.stream(request.argv[1], request.now_ms)
+    return 0 if stream is None else stream.length
+
+
+@command(
+    b"XDEL",
+    arity=-3,
+    flags=Flag.WRITE | Flag.FAST,
+    keys=FIRST_KEY,
+    categories=("write", "stream", "fast"),
+    group="stream",
+    since="5.0.0",
+    summary="Deletes entries from a stream.",
+    syntax="key id [id ...]",
+)
+def xdel(request: Request) -> int:
+    """XDEL key id [id ...] -> how many entries went.  A missing key deletes nothing before the IDs are parsed."""
+    stream = request.db.stream(request.argv[1], request.now_ms)
+    if stream is None:
+        return 0
+    return sum(stream.delete_entries(Args(request.argv, 2).take_ids()))
+
+
+@command(
+    b"XTRIM",
+    arity=-4,
+    flags=Flag.WRITE,
+    keys=FIRST_KEY,
+    categories=("write", "stream", "slow"),
+    group="stream",
+    since="5.0.0",
+    summary="Removes the oldest entries of a stream.",
+    syntax="key <MAXLEN | MINID> [= | ~] threshold [LIMIT count] [KEEPREF | DELREF | ACKED]",
+    tips=("nondeterministic_output",),
+)
+def xtrim(request: Request) -> int:
+    """XTRIM key MAXLEN|MINID [=|~] threshold [LIMIT n] [KEEPREF|DELREF|ACKED] -> how many entries went."""
+    trim = parse_trim(request.argv, request.txn.node_max_entries, from_log=request.from_log)
+    stream = request.db.stream(request.argv[1], request.now_ms)
+    return 0 if stream is None else stream.trim(trim)
+
+
+@command(
+    b"XSETID",
+    arity=-3,
+    flags=Flag.WRITE | Flag.DENYOOM | Flag.FAST,
+    keys=FIRST_KEY,
+    categories=("write", "stream", "fast"),
+    group="stream",
+    since="5.0.0",
+    summary="Sets a stream's counters; for replication and repair.",
+    syntax="key last-id [ENTRIESADDED entries-added] [MAXDELETEDID max-deleted-id]",
+)
+def xsetid(request: Request) -> Reply:
+    """XSETID key last-id [ENTRIESADDED n] [MAXDELETEDID id] -> OK."""
+    args = Args(request.argv)
+    key, last_id = args.take(), args.take_id()
+    entries_added: int | None = None
+    max_deleted_id: StreamID | None = None
+    while len(args):
+        option = args.take_option()
+        if option == b"ENTRIESADDED" and len(args):
+            entries_added = args.take_int()
+            if entries_added < 0:
+                raise CommandError(ENTRIES_ADDED_NEGATIVE)
+        elif option == b"MAXDELETEDID" and len(args):
+            max_deleted_id = args.take_id()
+            if last_id < max_deleted_id:
+                raise CommandError(SETID_BELOW_GIVEN_MAX_DELETED)
+        else:
+            raise CommandError(errors.SYNTAX)
+    stream = request.db.stream(key, request.now_ms)
+    if stream is None:
+        raise CommandError(errors.NO_SUCH_KEY)
+    if last_id < stream.max_deleted_id and not request.from_log:
+        raise CommandError(SETID_BELOW_MAX_DELETED)
+    if stream.length:
+        if last_id < stream.last_live_id:
+            raise CommandError(SETID_BELOW_TOP)
+        if entries_added is not None and entries_added < stream.length:
+            raise CommandError(ENTRIES_ADDED_BELOW_LENGTH)
+    stream.set_id(last_id, entries_added, max_deleted_id)
+    return OK
+
+
+# -- idempotent production -----------------------------------------------------------------------------------------------
+
+
+@command(
+    b"XCFGSET",
+    arity=-2,
+    flags=Flag.WRITE | Flag.FAST,
+    keys=FIRST_KEY,
+    categories=("write", "stream", "fast"),
+    group="stream",
+    since="8.6.0",
+    summary="Sets a stream's idempotence settings.",
+    syntax="key [IDMP-DURATION seconds] [IDMP-MAXSIZE count]",
+)
+def xcfgset(request: Request) -> Reply:
+    """XCFGSET key [IDMP-DURATION s] [IDMP-MAXSIZE n] -> OK.  A changed setting forgets the stream's records."""
+    args = Args(request.argv)
+    stream = request.db.stream(args.take(), request.now_ms)
+    if stream is None:
+        raise CommandError(errors.NO_SUCH_KEY)
+    duration_s: int | None = None
+    max_records: int | None = None
+    while len(args):
+        option = args.take_option()
+        if option == b"IDMP-DURATION" and len(args):
+            if duration_s is not None:
+                raise CommandError("ERR IDMP-DURATION specified multiple times")
+            duration_s = args.take_int()
+            if not 1 <= duration_s <= 86400:
+                raise CommandError("ERR IDMP-DURATION must be between 1 and 86400 seconds")
+        elif option == b"IDMP-MAXSIZE" and len(args):
+            if max_records is not None:
+                raise CommandError("ERR IDMP-MAXSIZE specified multiple times")
+            max_records = args.take_int()
+            if not 1 <= max_records <= 10000:
+                raise CommandError("ERR IDMP-MAXSIZE must be between 1 and 10000 entries")
+        else:
+            raise CommandError(errors.SYNTAX)
+    if duration_s is None and max_records is None:
+        raise CommandError("ERR At least one parameter must be specified")
+    Idempotence(stream).configure(duration_s, max_records)
+    return OK
+
+
+@command(
+    b"XIDMPRECORD",
+    arity=5,
+    flags=Flag.WRITE | Flag.DENYOOM | Flag.FAST,
+    keys=FIRST_KEY,
+    categories=("write", "stream", "fast"),
+    group="stream",
+    since="8.6.2",
+    summary="Records which entry a producer's idempotent id became; for replication and recovery.",
+    syntax="key pid iid id",
+)
+def xidmprecord(request: Request) -> Reply:
+    """XIDMPRECORD key pid iid id -> OK."""
+    key, pid, iid = request.argv[1:4]
+    entry_id = parse_entry_id(request.argv[4])
+    if not pid:
+        raise CommandError("ERR producer ID must be non-empty")
+    if not iid:
+        raise CommandError("ERR idempotent ID must be non-empty")
+    stream = request.db.stream(key, request.now_ms)
+    if stream is None:
+        raise CommandError(errors.NO_SUCH_KEY)
+    # a trim of the same XADD may have taken the entry before its record is replayed
+    if not stream.has(entry_id) and not request.from_log:
+        raise CommandError("ERR No such message in stream")
+    idempotence = Idempotence(stream)
+    known = idempotence.find(pid, iid)
+    if known is None:
+        idempotence.record(pid, iid, entry_id)
+    elif known != entry_id:
+        raise CommandError("ERR IID already exists for this producer with a different stream ID")
+    return OK
+
+
+@command(
+    b"XIDMPHIT",
+    arity=2,
+    flags=Flag.WRITE | Flag.FAST | Flag.LOG_ONLY,
+    keys=FIRST_KEY,
+    categories=("write", "stream", "fast"),
+    group="stream",
+    since="8.6.0",
+    summary="Counts a duplicate; only a log says so.",
+    syntax="key",
+)
+def xidmphit(request: Request) -> Reply:
+    """XIDMPHIT key: a duplicate was refused.  Read from a log, never from a client."""
+    stream = request.db.stream(request.argv[1], request.now_ms)
+    if stream is None:
+        raise CommandError(errors.NO_SUCH_KEY)
+    Idempotence(stream).count_duplicate()
+    return OK

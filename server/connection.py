@@ -1,0 +1,138 @@
+"""One client's socket: bytes to requests, replies to bytes, and patience with neither."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING, cast
+
+from server.encode import error_line
+from server.resp import RequestReader
+
+if TYPE_CHECKING:
+    from server.executor import Executor
+    from server.session import Session
+
+
+class Connection(asyncio.Protocol):
+    """A peer.  While a client leaves its replies unread, nothing more is read from it."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._stats = executor.stats
+        self.address = ""
+        self.local_address = ""
+        self.fd = -1
+        self._soft_limit_since: float | None = None
+
+    # -- asyncio.Protocol ------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        sock: socket.socket = transport.get_extra_info("socket")
+        self.fd = sock.fileno()
+        self.address = _address_text(transport.get_extra_info("peername"), sock)
+        self.local_address = _address_text(transport.get_extra_info("sockname"), sock)
+        config = self._executor.config
+        self.session: Session = self._executor.connect(self)
+        self._reader = RequestReader(
+            authenticated=self.session.authenticated,
+            max_bulk_bytes=config.proto_max_bulk_len,
+            max_query_bytes=config.client_query_buffer_limit,
+        )
+
+    def data_received(self, data: bytes) -> None:
+        self._stats.bytes_in += len(data)
+        self._stats.reads_processed += 1
+        session = self.session
+        session.bytes_in += len(data)
+        reader = self._reader
+        requests = reader.feed(data)
+        if requests:
+            self._executor.run(session, requests)
+        while reader.awaits_verdict:
+            reader.authenticated = session.authenticated
+            requests = reader.feed(b"")
+            if requests:
+                self._executor.run(session, requests)
+        reader.authenticated = session.authenticated
+        if reader.error is not None:
+            self._give_up(reader.error.text)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._executor.disconnect(self.session)
+
+    def pause_writing(self) -> None:
+        """The client reads too slowly: take no further requests of it."""
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    # -- Peer ------------------------------------------------------------------------------------------------------------
+
+    def send(self, data: bytes) -> None:
+        """Send replies.  A client beyond its output limit is cut off."""
+        self._stats.bytes_out += len(data)
+        self._stats.writes_processed += 1
+        transport = self._transport
+        if transport.is_closing():
+            return
+        transport.write(data)
+        if self.session.closing:
+            transport.close()
+        elif transport.get_write_buffer_size():
+            self._check_output_limit()
+
+    def close_soon(self) -> None:
+        if not self.session.out:
+            self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def output_bytes(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def query_bytes(self) -> int:
+        """Bytes of a request that is not complete."""
+        return self._reader.pending_bytes
+
+    def _give_up(self, text: bytes) -> None:
+        """These bytes are not RESP: answer what came before, say why, close."""
+        session = self.session
+        if text:
+            session.out.append(error_line(text))
+        session.closing = True
+        session.refresh_special()
+        self._executor.flush(session)
+
+    def _check_output_limit(self) -> None:
+        session = self.session
+        limits = self._executor.config.client_output_buffer_limit
+        limit = limits["pubsub" if session.is_monitor else "replica" if session.is_replica else "normal"]
+        size = self._transport.get_write_buffer_size()
+        now = self._executor.clock.monotonic()
+        over_soft = limit.soft and size > limit.soft
+        if not over_soft:
+            self._soft_limit_since = None
+        elif self._soft_limit_since is None:
+            self._soft_limit_since = now
+        too_long = self._soft_limit_since is not None and now - self._soft_limit_since > limit.seconds
+        if (limit.hard and size > limit.hard) or too_long:
+            self._stats.output_limit_disconnections += 1
+            self._transport.abort()
+
+
+def _address_text(name: object, sock: socket.socket) -> str:
+    """`host:port`, `[v6]:port`, or `path:0` for a Unix socket."""
+    if sock.family == socket.AF_UNIX:
+        return f"{sock.getsockname()}:0"
+    if isinstance(name, tuple):
+        host = f"[{name[0]}]" if ":" in name[0] else name[0]
+        return f"{host}:{name[1]}"
+    return "?:0"

@@ -1,0 +1,74 @@
+"""What commands may know of the server they run in, and what they may ask of it.
+
+`Context` is passed along with every request; nothing is global.  `Control` is the part of the executor that commands
+call: they name no event loop and no socket.
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from server.stats import Stats
+
+if TYPE_CHECKING:
+    from server.config import Config
+    from server.replies import Reply
+    from server.session import Request, Session
+    from store.engine import Clock, Engine
+
+
+class Control(Protocol):
+    """What a command may ask of the executor."""
+
+    monitors: list[Session]
+
+    def execute_queued(self, request: Request) -> Reply:
+        """Run the commands that the session has queued, as one transaction; -> the list of their replies (EXEC)."""
+
+    def pause(self, until_ms: int, *, writes_only: bool) -> None:
+        """Leave clients' commands, or only those that write, waiting until then (CLIENT PAUSE)."""
+
+    def unpause(self) -> None: ...
+
+    def unblock(self, session: Session, *, error: bool) -> bool:
+        """End a client's wait as by timeout, or with an error; -> whether it was waiting (CLIENT UNBLOCK)."""
+
+    def kill(self, session: Session) -> None:
+        """Close a client's connection now; when it is the one that asks, after its reply."""
+
+    def blocked_clients(self) -> int: ...
+
+    def watch(self, session: Session, key: bytes) -> None:
+        """Break the session's next transaction if `key` of its database changes (WATCH)."""
+
+    def unwatch(self, session: Session) -> None: ...
+
+    def forget(self, session: Session) -> None:
+        """Undo everything a session has under way: transaction, watches, wait, monitoring (RESET, disconnect)."""
+
+    def checkpoint(self) -> None:
+        """Checkpoint now, with the caller's own effects (SAVE).  Raises CommandError when it fails."""
+
+    def shutdown(self, *, save: bool) -> None:
+        """Stop the server once this tick's replies are out; a checkpoint first if `save`."""
+
+    def sleep(self, seconds: float) -> None:
+        """Stall everything (DEBUG SLEEP)."""
+
+
+class Context:
+    """One server, as seen by its commands."""
+
+    def __init__(self, config: Config, engine: Engine, control: Control, clock: Clock) -> None:
+        self.config = config
+        self.engine = engine
+        self.control = control
+        self.clock = clock
+        self.stats = Stats()
+        self.sessions: dict[int, Session] = {}
+        self.started_ms = int(clock.time() * 1000)
+        self.run_id = secrets.token_hex(20)
+        self.replication_id = secrets.token_hex(20)
+        self.directory: Path = engine.directory

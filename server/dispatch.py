@@ -1,0 +1,69 @@
+"""From a request's words to the row of the table that serves it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from server.commands import load_commands
+from server.commands.table import COMMANDS, Command, Flag
+from server.errors import CommandError
+
+if TYPE_CHECKING:
+    from server.commands.table import Handler
+    from server.stats import CommandCounters, Stats
+
+_SHOWN_BYTES = 128  # of a name or of all arguments in an error text
+_INTERNAL = Flag.LOG_ONLY
+# Whatever may be refused, run out of turn or act on the connection goes the careful way.
+_CAREFUL = Flag.IMMEDIATE | Flag.NO_AUTH | Flag.LOG_ONLY | Flag.ADMIN | Flag.PUBSUB | Flag.SYSTEM
+
+
+class Plain:
+    """A command the fast path may run at once: no subcommands, nothing special about it."""
+
+    __slots__ = ("command", "counters", "handler", "is_fast", "most_words", "least_words")
+
+    def __init__(self, command: Command, counters: CommandCounters) -> None:
+        self.command = command
+        self.counters = counters
+        self.handler: Handler = command.handler
+        self.is_fast = bool(command.flags & Flag.FAST)
+        self.least_words = abs(command.arity)
+        self.most_words = command.arity if command.arity >= 0 else 1 << 62
+
+
+def plain_commands(stats: Stats) -> dict[bytes, Plain]:
+    """The fast path's table, under upper-case and lower-case names; other spellings go the careful way."""
+    load_commands()
+    plain = {}
+    for name, command in COMMANDS.items():
+        if not command.subcommands and not command.flags & _CAREFUL:
+            plain[name] = plain[name.lower()] = Plain(command, stats.counters(command.full_name))
+    return plain
+
+
+def find_command(words: list[bytes]) -> Command | None:
+    """The row for a request, a subcommand's own where there is one; None for an unknown command."""
+    command = COMMANDS.get(words[0].upper())
+    if command is not None and command.subcommands and len(words) > 1:
+        return command.subcommands.get(words[1].upper(), command)
+    return command
+
+
+def client_command(words: list[bytes]) -> Command:
+    """As `find_command`, for a client.  Raises CommandError for what is unknown to clients."""
+    command = find_command(words)
+    if command is None or command.flags & _INTERNAL:
+        raise unknown_command(words)
+    return command
+
+
+def unknown_command(words: list[bytes]) -> CommandError:
+    """Tells the name and the first arguments, as Redis does."""
+    shown = b""
+    for word in words[1:]:
+        if len(shown) >= _SHOWN_BYTES:
+            break
+        shown += b"'%b' " % word[: _SHOWN_BYTES - len(shown)]
+    name = words[0][:_SHOWN_BYTES]
+    return CommandError(b"ERR unknown command '%b', with args beginning with: %b" % (name, shown))

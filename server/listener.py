@@ -1,0 +1,174 @@
+"""Sockets and signals: bind, accept, serve until told to stop, and stop in order.
+
+Start: open the store (recovery included), bind, accept.  Stop: accept no more, answer what has run, checkpoint, close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import os
+import signal
+import socket
+from typing import TYPE_CHECKING, cast
+
+import lmdb
+
+from server.connection import Connection
+from server.executor import Executor, open_executor
+from server.version import RIVERBED_VERSION
+from store.errors import LogWriteError
+
+if TYPE_CHECKING:
+    from server.config import Config
+
+log = logging.getLogger("riverbed")
+
+TOO_MANY_CLIENTS = b"-ERR max number of clients reached\r\n"
+PROTECTED = (
+    b"-DENIED Riverbed is running in protected mode because protected mode is enabled and no password is set. In "
+    b"this mode connections are only accepted from the loopback interface. Set requirepass, or protected-mode no.\r\n"
+)
+
+
+class Listener:
+    """The open sockets of one server."""
+
+    def __init__(self, config: Config, executor: Executor) -> None:
+        self.config = config
+        self.executor = executor
+        self.stopped = asyncio.Event()
+        self.save_on_stop = True
+        self._servers: list[asyncio.Server] = []
+        self._last_timeout_check = 0.0
+        executor.on_shutdown = self.stop
+
+    async def bind(self) -> None:
+        """Listen wherever the settings say.  Raises OSError, naming the address."""
+        loop = asyncio.get_running_loop()
+        config = self.config
+        if config.port:
+            for address in config.bind:
+                optional = address.startswith("-")
+                host = address.removeprefix("-")
+                host = {"*": "0.0.0.0", "::*": "::"}.get(host, host)
+                try:
+                    server = await loop.create_server(self._accept, host, config.port, backlog=config.tcp_backlog)
+                except OSError as error:
+                    if optional:
+                        continue
+                    raise OSError(error.errno, f"{error.strerror or error}", f"{host}:{config.port}") from None
+                self._servers.append(server)
+        if config.unixsocket:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(config.unixsocket)
+            unix = await loop.create_unix_server(self._accept, config.unixsocket, backlog=config.tcp_backlog)
+            if config.unixsocketperm:
+                os.chmod(config.unixsocket, config.unixsocketperm)
+            self._servers.append(unix)
+
+    def _accept(self) -> asyncio.Protocol:
+        if len(self.executor.context.sessions) >= self.config.maxclients:
+            self.executor.stats.connections_rejected += 1
+            return _Refusal(TOO_MANY_CLIENTS)
+        return _GuardedConnection(self.executor)
+
+    def stop(self, save: bool = True) -> None:
+        """Ask for the end; the second time for a quick one."""
+        self.save_on_stop = save
+        self.stopped.set()
+
+    async def run(self) -> None:
+        """Serve until `stop`."""
+        await self.stopped.wait()
+        for server in self._servers:
+            server.close()
+
+    def close_clients(self) -> None:
+        for session in list(self.executor.context.sessions.values()):
+            session.closing = True
+            session.peer.close_soon()
+
+
+class _GuardedConnection(Connection):
+    """Turns strangers away while protected mode says so; sets the socket's keep-alive."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        config = self._executor.config
+        sock: socket.socket = transport.get_extra_info("socket")
+        super().connection_made(transport)
+        if sock.family != socket.AF_UNIX:
+            if config.tcp_keepalive:
+                _keep_alive(sock, config.tcp_keepalive)
+            if config.protected_mode and not config.requirepass and not _is_local(transport.get_extra_info("peername")):
+                cast(asyncio.Transport, transport).write(PROTECTED)
+                cast(asyncio.Transport, transport).close()
+
+
+class _Refusal(asyncio.Protocol):
+    """Says one line and closes."""
+
+    def __init__(self, line: bytes) -> None:
+        self._line = line
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast(asyncio.Transport, transport).write(self._line)
+        cast(asyncio.Transport, transport).close()
+
+
+def _is_local(name: tuple[str, int]) -> bool:
+    return ipaddress.ip_address(name[0].partition("%")[0]).is_loopback
+
+
+def _keep_alive(sock: socket.socket, seconds: int) -> None:
+    """Probe a silent peer after `seconds`, then three times at a third of it, as Redis does."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", seconds), ("TCP_KEEPINTVL", max(seconds // 3, 1)), ("TCP_KEEPCNT", 3)):
+        option = getattr(socket, name, None)  # macOS spells the first one otherwise
+        if option is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+async def serve(config: Config) -> int:
+    """Open, serve, stop; -> the process's exit status.  Raises what opening and binding raise."""
+    executor = open_executor(config, config.dir)
+    engine = executor.engine
+    listener = Listener(config, executor)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, listener.stop)
+    try:
+        await listener.bind()
+    except BaseException:
+        engine.close()
+        raise
+    report = engine.recovery
+    if report.torn_tail is not None:
+        log.warning("cut a torn tail off the log: %s", report.torn_tail)
+    log.info(
+        "Riverbed %s, %d keys, %d commands of the log replayed in %.3f s; ready on port %d",
+        RIVERBED_VERSION,
+        sum(db.size for db in executor.txn.databases),
+        report.commands,
+        report.seconds,
+        config.port,
+    )
+    executor.upkeep.start()
+    await listener.run()
+    log.info("stopping%s", "" if listener.save_on_stop else " without a checkpoint")
+    executor.upkeep.stop()
+    listener.close_clients()
+    await asyncio.sleep(0)
+    return _close(executor, save=listener.save_on_stop)
+
+
+def _close(executor: Executor, *, save: bool) -> int:
+    try:
+        executor.engine.close(save=save)
+    except (LogWriteError, lmdb.Error) as error:
+        log.warning("the last checkpoint failed; the next start replays the log: %s", error)
+        return 1
+    log.info("stopped")
+    return 0

@@ -1,0 +1,63 @@
+"""Logged commands through the handlers that clients use: what recovery and offline tools are handed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from server.commands import load_commands
+from server.commands.table import Flag
+from server.dispatch import find_command
+from server.errors import CommandError
+from server.session import Request, Session
+from store.errors import ReplayError
+
+if TYPE_CHECKING:
+    from server.context import Context
+    from store.keyspace import Database
+
+
+class _NobodyThere:
+    """The peer of a log: it is never answered."""
+
+    address = "log"
+    local_address = "log"
+    fd = -1
+
+    def close_soon(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+    def send(self, data: bytes) -> None: ...
+
+    def output_bytes(self) -> int:
+        return 0
+
+    def query_bytes(self) -> int:
+        return 0
+
+
+class Replayer:
+    """Executes logged commands.  `context` may be set once there is one; nothing that is logged needs it."""
+
+    def __init__(self) -> None:
+        load_commands()
+        self.context: Context | None = None
+        self._request: Request | None = None
+
+    def execute(self, db: Database, words: list[bytes]) -> None:
+        """Run one command of the log on `db`.  Raises ReplayError when it does not fit the state."""
+        request = self._request
+        if request is None:
+            session = Session(0, _NobodyThere(), db, 0)
+            request = self._request = Request(self.context, session, db.txn)
+            request.from_log = True
+            request.may_block = False
+        request.session.db = request.db = db
+        request.argv = words
+        command = find_command(words)
+        if command is None or not command.accepts(len(words)) or not command.flags & Flag.WRITE:
+            raise ReplayError(f"not a command that a log may hold: {words[0][:64]!r}")
+        try:
+            command.handler(request)
+        except CommandError as error:
+            raise ReplayError(f"{command.full_name.decode()}: {error.text.decode(errors='replace')}") from error

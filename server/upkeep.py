@@ -1,0 +1,131 @@
+"""What the server does by itself between requests: checkpoints, purging, expiry, looking at the disk.
+
+Each piece is a timer on the loop and takes a bounded slice of a turn, so that no client waits for more than a few
+milliseconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+import lmdb
+
+from store import idempotence
+from store.errors import LogWriteError
+
+if TYPE_CHECKING:
+    from server.executor import Executor
+
+log = logging.getLogger("riverbed")
+
+# A slice of purging, and the pause after it: half of the time is left to clients.
+PURGE_SLICE_S: Final = 0.002
+PURGE_PAUSE_S: Final = 0.002
+CYCLE_S: Final = 0.1
+EXPIRE_SLICE_S: Final = 0.002
+EXPIRE_BATCH: Final = 64
+RETRY_S: Final = 1.0
+CYCLES_A_SPACE_CHECK: Final = 10
+
+
+class Upkeep:
+    """The timers of one executor."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._engine = executor.engine
+        self._clock = executor.clock
+        self._stats = executor.stats
+        self._loop = asyncio.get_running_loop()
+        self._checkpoint_timer: asyncio.TimerHandle | None = None
+        self._purge_timer: asyncio.TimerHandle | None = None
+        self._cycle_timer: asyncio.TimerHandle | None = None
+        self._cycles = 0
+
+    def start(self) -> None:
+        self._cycle_timer = self._loop.call_later(CYCLE_S, self._cycle)
+
+    def stop(self) -> None:
+        for timer in (self._checkpoint_timer, self._purge_timer, self._cycle_timer):
+            if timer is not None:
+                timer.cancel()
+
+    # -- checkpoints -----------------------------------------------------------------------------------------------------
+
+    def committed(self) -> None:
+        """Something was committed: have it in a checkpoint soon, at once if it is much."""
+        if self._engine.dirty_bytes >= self._executor.config.checkpoint_dirty_bytes:
+            self._checkpoint()
+        elif self._checkpoint_timer is None:
+            delay = self._executor.config.checkpoint_interval_ms / 1000
+            self._checkpoint_timer = self._loop.call_later(delay, self._checkpoint)
+        if self._engine.txn.trash.notes and self._purge_timer is None:
+            self._purge_timer = self._loop.call_later(PURGE_PAUSE_S, self._purge)
+
+    def checkpoint_now(self) -> None:
+        """Commit what has run so far, and checkpoint.  Raises LogWriteError, lmdb.Error."""
+        if self._checkpoint_timer is not None:
+            self._checkpoint_timer.cancel()
+            self._checkpoint_timer = None
+        self._engine.commit(self._executor.now_ms())
+        self._engine.checkpoint()
+        self._stats.note_checkpoint(self._engine.last_checkpoint_s * 1000)
+        self._stats.expired_keys += self._engine.txn.expired_keys
+        self._engine.txn.expired_keys = 0
+
+    def _checkpoint(self) -> None:
+        try:
+            self.checkpoint_now()
+        except (LogWriteError, lmdb.Error) as error:
+            log.warning("checkpoint failed, to be tried again: %s", error)
+            self._executor.refresh_special()
+            self._checkpoint_timer = self._loop.call_later(RETRY_S, self._checkpoint)
+
+    # -- purging ---------------------------------------------------------------------------------------------------------
+
+    def _purge(self) -> None:
+        self._purge_timer = None
+        try:
+            more = self._engine.purge(PURGE_SLICE_S)
+        except lmdb.Error as error:
+            log.warning("purge undone: %s", error)
+            self._engine.rollback(len(self._engine.txn.log), self._executor.now_ms())
+            self._purge_timer = self._loop.call_later(RETRY_S, self._purge)
+            return
+        if more:
+            self._purge_timer = self._loop.call_later(PURGE_PAUSE_S, self._purge)
+        if self._checkpoint_timer is None:
+            delay = self._executor.config.checkpoint_interval_ms / 1000
+            self._checkpoint_timer = self._loop.call_later(delay, self._checkpoint)
+
+    # -- every 100 ms ----------------------------------------------------------------------------------------------------
+
+    def _cycle(self) -> None:
+        self._cycle_timer = self._loop.call_later(CYCLE_S, self._cycle)
+        self._cycles += 1
+        now_ms = self._executor.now_ms()
+        end = self._clock.monotonic() + EXPIRE_SLICE_S
+        txn = self._engine.txn
+        while txn.expire_due(now_ms, EXPIRE_BATCH) == EXPIRE_BATCH and self._clock.monotonic() < end:
+            pass
+        idempotence.sweep(txn, now_ms, lambda: self._clock.monotonic() >= end)
+        if txn.log:
+            self._executor.want_tick()
+        if txn.trash.notes and self._purge_timer is None:
+            self._purge_timer = self._loop.call_later(PURGE_PAUSE_S, self._purge)
+        if self._cycles % CYCLES_A_SPACE_CHECK == 0:
+            self._check_space()
+        self._stats.sample(self._clock.monotonic())
+
+    def _check_space(self) -> None:
+        before = self._engine.refusal
+        self._engine.check_space()
+        after = self._engine.refusal
+        if before is not after:
+            if after is None:
+                log.info("there is space again: writes are taken")
+            else:
+                log.warning("%s: writes are refused", after.value)
+            self._executor.refresh_special()

@@ -1,0 +1,282 @@
+"""The engine ties log, tables and recovery together: open, commit a tick, checkpoint, purge, close.
+
+    tick          mutators change LMDB's open transaction and list canonical commands
+    commit        the list goes to the log in one write, durable as the fsync policy says; replies may go out
+    checkpoint    log synced, then LMDB committed with the log position it covers
+
+LMDB is therefore never ahead of the log, and the state is what the last checkpoint holds plus the log's tail.  One
+engine serves a directory; a lock on it says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import errno
+import fcntl
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+import lmdb
+
+from store import recovery
+from store.errors import LockedError, LogWriteError
+from store.files import Files, OsFiles
+from store.keyspace import NO_DATABASE, WriteTxn
+from store.log import Log
+from store.recovery import Execute
+from store.tables import Tables
+
+DEFAULT_MAP_BYTES: Final = 1 << 40
+_NO_LIMIT: Final = 1 << 62
+
+
+class Clock(Protocol):
+    """Where time comes from, so that tests may make it up."""
+
+    def time(self) -> float:
+        """Unix seconds."""
+
+    def monotonic(self) -> float:
+        """Seconds that only grow."""
+
+
+class Fsync(enum.Enum):
+    """When the log is made durable: before every reply, at least once a second, or when the system pleases."""
+
+    ALWAYS = "always"
+    EVERYSEC = "everysec"
+    NO = "no"
+
+
+@dataclass
+class Options:
+    """How an engine is opened.  Sizes in bytes."""
+
+    fsync: Fsync = Fsync.ALWAYS
+    map_bytes: int = DEFAULT_MAP_BYTES
+    log_directory: str = "appendonlydir"
+    log_filename: str = "appendonly.aof"
+    segment_bytes: int = 1 << 30
+    load_truncated: bool = True
+    reserve_bytes: int = 64 << 20
+    node_max_entries: int = 100
+    node_max_bytes: int = 4096
+
+
+class Refusal(enum.Enum):
+    """Why writes are refused."""
+
+    DISK_NEARLY_FULL = "the disk is nearly full"
+    DISK_FULL = "the disk is full"
+    LOG_FAILED = "the log could not be written or synced"
+
+
+class Engine:
+    """An open store.  Not for several threads."""
+
+    def __init__(self, directory: Path, options: Options, execute: Execute, clock: Clock, files: Files) -> None:
+        """Lock, open and recover `directory`; see `open`."""
+        self.directory = directory
+        self.options = options
+        self.clock = clock
+        self.files = files
+        self._execute = execute
+        self.refusal: Refusal | None = None
+        self.checkpoints = 0
+        self.last_checkpoint_ms = int(clock.time() * 1000)
+        self.last_checkpoint_ok = True
+        self.longest_checkpoint_s = 0.0
+        self.last_checkpoint_s = 0.0
+        self._reserve_bytes = options.reserve_bytes
+        self._committed_bytes = 0  # since the last checkpoint
+        self._unchecked_bytes = 0  # since free space was last looked at
+        self._lock_fd = _lock(directory)
+        try:
+            self.tables = Tables(directory, options.map_bytes)
+            self.txn = WriteTxn(self.tables)
+            self.configure_nodes(options.node_max_entries, options.node_max_bytes)
+            self.log = Log.open(
+                directory,
+                files,
+                dirname=options.log_directory,
+                filename=options.log_filename,
+                segment_bytes=options.segment_bytes,
+                load_truncated=options.load_truncated,
+            )
+            self.recovery = recovery.recover(self.log, self.txn, execute)
+            if self.recovery.commands:
+                self.checkpoint()
+            self.check_space()
+        except BaseException:
+            os.close(self._lock_fd)
+            raise
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        *,
+        execute: Execute,
+        clock: Clock,
+        options: Options | None = None,
+        files: Files | None = None,
+    ) -> Engine:
+        """Open `directory`, creating it if need be, and bring its state up to the end of the log.
+
+        `execute(txn, words)` runs one logged command.  Raises LockedError, VersionError, CorruptionError, ReplayError,
+        OSError.
+        """
+        directory.mkdir(parents=True, exist_ok=True)
+        return cls(directory, options or Options(), execute, clock, files or OsFiles())
+
+    # -- a tick ----------------------------------------------------------------------------------------------------------
+
+    def commit(self, now_ms: int) -> bool:
+        """Write what was logged since the last call, durable as the policy says; -> whether there was anything.
+
+        Raises LogWriteError: then all of it is undone, and writes are refused from now on.
+        """
+        txn = self.txn
+        if not txn.log:
+            return False
+        commands = b"".join(txn.log)
+        try:
+            self.log.append(commands, len(commands) - txn.extension_bytes, now_ms)
+            if self.options.fsync is Fsync.ALWAYS:
+                self.log.sync()
+        except LogWriteError as error:
+            self._log_failed(error)
+            self._restore()
+            raise
+        txn.log.clear()
+        txn.extension_bytes = 0
+        if self.log.rotate_if_needed():
+            txn.log_db = NO_DATABASE  # a new file begins with SELECT
+        self._committed_bytes += len(commands)
+        self._unchecked_bytes += len(commands)
+        if self._unchecked_bytes > self._reserve_bytes >> 3:
+            self.check_space()
+        return True
+
+    def rollback(self, keep: int, now_ms: int) -> None:
+        """Undo what the open transaction did beyond the first `keep` commands that this tick logged.
+
+        Those are committed first.  The state is then the last checkpoint with the log's tail executed on it again.
+        Raises LogWriteError when they cannot be written; then all of the tick is undone.
+        """
+        txn = self.txn
+        del txn.log[keep:]
+        txn.extension_bytes = sum(len(lines) for lines in txn.log if lines.startswith(b"#"))
+        self.commit(now_ms)
+        self._restore()
+
+    def _restore(self) -> None:
+        with contextlib.suppress(lmdb.Error):  # a transaction that failed to commit is gone already
+            self.txn.abort()
+        self.txn.reload()
+        recovery.recover(self.log, self.txn, self._execute)
+
+    def _log_failed(self, error: LogWriteError) -> None:
+        """No space is waited for; anything else, or a log that cannot be mended, is for good."""
+        cause = error.__cause__
+        full = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
+        self.refusal = Refusal.DISK_FULL if full and self.log.refusal is None else Refusal.LOG_FAILED
+
+    # -- checkpoints -----------------------------------------------------------------------------------------------------
+
+    @property
+    def needs_checkpoint(self) -> bool:
+        """Something was committed, or purged, since the last one."""
+        return self.txn.position != list(self.log.end) or self.txn.swept
+
+    @property
+    def dirty_bytes(self) -> int:
+        """Log bytes since the last checkpoint: about what LMDB has changed in memory."""
+        return self._committed_bytes
+
+    def checkpoint(self) -> None:
+        """Make the log durable, then commit LMDB with the position it covers.  Call it between ticks.
+
+        A failure leaves the state as it is, writes refused, and the next call tries again.  Raises LogWriteError,
+        lmdb.Error.
+        """
+        begun = self.clock.monotonic()
+        try:
+            self.log.sync()
+            self.txn.commit(list(self.log.end))
+        except LogWriteError as error:
+            self.last_checkpoint_ok = False
+            self._log_failed(error)
+            raise
+        except lmdb.Error:
+            self.last_checkpoint_ok = False
+            self.refusal = self.refusal or Refusal.DISK_FULL
+            self._restore()
+            raise
+        self._committed_bytes = 0
+        self.txn.swept = False
+        self.checkpoints += 1
+        self.last_checkpoint_ok = True
+        self.last_checkpoint_ms = int(self.clock.time() * 1000)
+        self.last_checkpoint_s = self.clock.monotonic() - begun
+        self.longest_checkpoint_s = max(self.longest_checkpoint_s, self.last_checkpoint_s)
+
+    def check_space(self) -> None:
+        """Refuse writes while less than the reserve is free, so that deleting and trimming still have room."""
+        self._unchecked_bytes = 0
+        free, total = self.files.space(self.directory)
+        # a small disk is not all reserve
+        self._reserve_bytes = min(self.options.reserve_bytes, total >> 3)
+        if self.refusal in (None, Refusal.DISK_NEARLY_FULL, Refusal.DISK_FULL):
+            if free < self._reserve_bytes:
+                self.refusal = self.refusal or Refusal.DISK_NEARLY_FULL
+            elif self.refusal is not None and free >= self._reserve_bytes + (self._reserve_bytes >> 2):
+                self.refusal = None
+
+    # -- the rest --------------------------------------------------------------------------------------------------------
+
+    def purge(self, seconds: float) -> bool:
+        """Delete dead rows for about `seconds`; -> whether any are left."""
+        trash = self.txn.trash
+        if not trash.notes:
+            return False
+        monotonic = self.clock.monotonic
+        end = monotonic() + seconds
+        self.txn.swept = True
+        return trash.purge(lambda: monotonic() >= end)
+
+    def configure_nodes(self, max_entries: int, max_bytes: int) -> None:
+        """The sizes of nodes to come, 0 for no limit: `stream-node-max-entries` and `stream-node-max-bytes`."""
+        self.txn.node_max_entries = max_entries or _NO_LIMIT
+        self.txn.node_max_bytes = max_bytes or _NO_LIMIT
+
+    def close(self, *, save: bool = True) -> None:
+        """Commit, checkpoint if `save`, and let go of the directory."""
+        try:
+            if self.txn.log:
+                self.commit(int(self.clock.time() * 1000))
+            if save and self.needs_checkpoint:
+                self.checkpoint()
+        finally:
+            with contextlib.suppress(lmdb.Error):
+                self.txn.abort()
+            self.tables.close()
+            self.log.close()
+            os.close(self._lock_fd)
+
+
+def _lock(directory: Path) -> int:
+    """Take the directory for this process; -> the descriptor that holds the lock.  Raises LockedError, OSError."""
+    fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise LockedError(f"{directory} is in use by another process") from None
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd

@@ -1,0 +1,247 @@
+"""Idempotent production: which entry a producer's idempotent id (iid) has become.
+
+A stream's records stand under a number of their own, `records_no`, so that dropping all of them (XCFGSET) is one note
+to the purge.  Below it:
+
+    idmp        records_no                            -> [duration_s, producers, records]
+    idmp        records_no pid-digest                 -> [pid, records, next record_no]
+    idmp        records_no pid-digest record_no       -> [iid, id], a queue, oldest first
+    idmp_ids    records_no pid-digest iid-digest      -> record_no, id
+    idmp_times  records_no id pid-digest record_no    -> nothing; oldest first, for the sweep
+
+Records expire only by the sweep, as in Redis: a look-up between the deadline and the sweep still hits.
+
+Source: the XADD, XCFGSET and XIDMPRECORD command pages.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+import xxhash
+
+from store import format as fmt
+from store.ids import ID_BYTES, MAX_HALF, StreamID, id_ms, id_text, pack_id, unpack_id
+from store.streams import IdempotenceSettings, Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from store.keyspace import WriteTxn
+
+_NUMBER = Struct(">Q")
+_DIGEST_BYTES: Final = 16
+_RECORD_KEY_BYTES: Final = 8 + _DIGEST_BYTES + 8
+
+
+class Idempotence:
+    """The records of one stream."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._txn = stream.txn
+        settings = stream.idempotence
+        self._settings = IdempotenceSettings() if settings is None else settings
+
+    # -- questions -------------------------------------------------------------------------------------------------------
+
+    @property
+    def duration_s(self) -> int:
+        duration = self._settings.duration_s
+        return self._txn.idmp_duration_s if duration is None else duration
+
+    @property
+    def max_records(self) -> int:
+        """How many records are kept for one producer."""
+        most = self._settings.max_records
+        return self._txn.idmp_max_records if most is None else most
+
+    @property
+    def records_added(self) -> int:
+        return self._settings.records_added
+
+    @property
+    def duplicates(self) -> int:
+        return self._settings.duplicates
+
+    def tracked(self) -> tuple[int, int]:
+        """-> (producers, records) held now."""
+        _, producers, records = self._header()
+        return producers, records
+
+    def find(self, pid: bytes, iid: bytes) -> StreamID | None:
+        """The entry that `iid` of producer `pid` has become, as far as is remembered."""
+        records_no = self._settings.records_no
+        if not records_no:
+            return None
+        key = _NUMBER.pack(records_no) + fmt.digest16(pid) + fmt.digest16(iid)
+        row = self._txn.lmdb.get(key, db=self._txn.handles["idmp_ids"])
+        return None if row is None else unpack_id(row[8:])
+
+    # -- mutators --------------------------------------------------------------------------------------------------------
+
+    def record(self, pid: bytes, iid: bytes, entry_id: StreamID) -> None:
+        """Remember that `iid` of `pid` is `entry_id`; the producer's oldest record goes when there are too many.
+
+        The caller has made sure that `iid` is not known.  Logs XIDMPRECORD, hidden from Redis 7.
+        """
+        txn, settings = self._txn, self._settings
+        self._stream.idempotence = settings
+        if not settings.records_no:
+            settings.records_no = txn.next_stream_no
+            txn.next_stream_no += 1
+        duration_s, producers, records = self._header()
+        producer_key = _NUMBER.pack(settings.records_no) + fmt.digest16(pid)
+        row = txn.lmdb.get(producer_key, db=txn.handles["idmp"])
+        if row is None:
+            held, record_no = 0, 1
+            producers += 1
+        else:
+            _, held, record_no = fmt.unpack_row(row)
+        record_key = producer_key + _NUMBER.pack(record_no)
+        put = txn.lmdb.put
+        put(record_key, fmt.pack_row([iid, pack_id(entry_id)]), db=txn.handles["idmp"])
+        ids_row = _NUMBER.pack(record_no) + pack_id(entry_id)
+        put(producer_key + fmt.digest16(iid), ids_row, db=txn.handles["idmp_ids"])
+        put(_time_key(record_key, entry_id), b"", db=txn.handles["idmp_times"])
+        put(producer_key, fmt.pack_row([pid, held + 1, record_no + 1]), db=txn.handles["idmp"])
+        _store_header(txn, settings.records_no, duration_s, producers, records + 1)
+        settings.records_added += 1
+        if held + 1 > self.max_records:
+            cursor = txn.cursor("idmp")
+            cursor.set_range(producer_key + _NUMBER.pack(1))
+            _drop_record(txn, cursor.key())
+        self._stream.touch()
+        words = [b"XIDMPRECORD", self._stream.key, pid, iid, id_text(entry_id)]
+        txn.log_extension(self._stream.db.number, words)
+
+    def count_duplicate(self) -> None:
+        """A producer sent what it had sent before.  Logs XIDMPHIT, hidden from Redis."""
+        self._settings.duplicates += 1
+        self._stream.idempotence = self._settings
+        self._stream.touch()
+        self._txn.log_extension(self._stream.db.number, [b"XIDMPHIT", self._stream.key])
+
+    def configure(self, duration_s: int | None, max_records: int | None) -> None:
+        """Change the settings that are not None; any change forgets all records.  Logs XCFGSET, hidden from Redis 7."""
+        words = [b"XCFGSET", self._stream.key]
+        settings = self._settings
+        if duration_s is not None and duration_s != self.duration_s:
+            settings.duration_s = duration_s
+            words += [b"IDMP-DURATION", b"%d" % duration_s]
+        if max_records is not None and max_records != self.max_records:
+            settings.max_records = max_records
+            words += [b"IDMP-MAXSIZE", b"%d" % max_records]
+        if len(words) == 2:
+            return
+        if settings.records_no:
+            self._txn.trash.add_stream(settings.records_no)
+            settings.records_no = 0
+        self._stream.idempotence = settings
+        self._stream.touch()
+        self._txn.log_extension(self._stream.db.number, words)
+
+    def copy_to(self, copy: Stream) -> None:
+        """Give `copy`, whose row is a copy of this stream's, records of its own."""
+        records_no = self._settings.records_no
+        if not records_no or copy.idempotence is None:
+            return
+        txn = self._txn
+        copy.idempotence.records_no = txn.next_stream_no
+        txn.next_stream_no += 1
+        old, new = _NUMBER.pack(records_no), _NUMBER.pack(copy.idempotence.records_no)
+        for table in ("idmp", "idmp_ids", "idmp_times"):
+            source, target = txn.lmdb.cursor(txn.handles[table]), txn.cursor(table)
+            found = source.set_range(old)
+            while found and source.key().startswith(old):
+                target.put(new + source.key()[8:], source.value())
+                found = source.next()
+
+    def _header(self) -> tuple[int, int, int]:
+        """-> (duration_s, producers, records)"""
+        row = None
+        if self._settings.records_no:
+            row = self._txn.lmdb.get(_NUMBER.pack(self._settings.records_no), db=self._txn.handles["idmp"])
+        if row is None:
+            return self.duration_s, 0, 0
+        duration_s, producers, records = fmt.unpack_row(row)
+        return duration_s, producers, records
+
+
+def content_iid(words: list[bytes]) -> bytes:
+    """The iid of IDMPAUTO: 16 bytes that depend on the fields and values, not on their order.
+
+    The sum and the exclusive or of one XXH3-128 per pair, so that equal fields in another order are the same entry.
+    """
+    sum_low = sum_high = xor_low = xor_high = 0
+    for field, value in zip(words[::2], words[1::2], strict=True):
+        digest = xxhash.xxh3_128_intdigest(field + len(field).to_bytes(8, "little") + value)
+        low, high = digest & MAX_HALF, digest >> 64
+        sum_low += low
+        sum_high += high
+        xor_low ^= low
+        xor_high ^= high
+    low = (sum_low & MAX_HALF) ^ _rotate_left(xor_high)
+    high = (sum_high & MAX_HALF) ^ _rotate_left(xor_low)
+    return low.to_bytes(8, "little") + high.to_bytes(8, "little")
+
+
+def _rotate_left(half: int) -> int:
+    return (half << 1 | half >> 63) & MAX_HALF
+
+
+def sweep(txn: WriteTxn, now_ms: int, expired: Callable[[], bool]) -> bool:
+    """Forget records older than their stream's duration until `expired()`; -> whether the table was finished.
+
+    Not logged: every server does it by its own clock, and a record that is due may be used until it is gone.
+    """
+    times = txn.cursor("idmp_times")
+    start = b""
+    while times.set_range(start):
+        prefix = times.key()[:8]
+        header = txn.lmdb.get(prefix, db=txn.handles["idmp"])
+        duration_s = 0 if header is None else fmt.unpack_row(header)[0]
+        while times.key()[:8] == prefix:
+            key = times.key()
+            if id_ms(unpack_id(key[8 : 8 + ID_BYTES])) > now_ms - duration_s * 1000:
+                break
+            _drop_record(txn, prefix + key[8 + ID_BYTES :])
+            txn.swept = True
+            if expired():
+                return False
+            if not times.set_range(key):
+                break
+        start = _NUMBER.pack(_NUMBER.unpack(prefix)[0] + 1)
+    return True
+
+
+def _drop_record(txn: WriteTxn, record_key: bytes) -> None:
+    """Delete one record from all three tables, and its producer with the last one."""
+    assert len(record_key) == _RECORD_KEY_BYTES
+    idmp = txn.handles["idmp"]
+    row = txn.lmdb.get(record_key, db=idmp)
+    assert row is not None, "an idempotence record without its row"
+    iid, packed_id = fmt.unpack_row(row)
+    producer_key = record_key[:-8]
+    txn.lmdb.delete(record_key, db=idmp)
+    txn.lmdb.delete(producer_key + fmt.digest16(iid), db=txn.handles["idmp_ids"])
+    txn.lmdb.delete(_time_key(record_key, unpack_id(packed_id)), db=txn.handles["idmp_times"])
+    (records_no,) = _NUMBER.unpack_from(record_key)
+    duration_s, producers, records = fmt.unpack_row(txn.lmdb.get(_NUMBER.pack(records_no), db=idmp))
+    pid, held, next_no = fmt.unpack_row(txn.lmdb.get(producer_key, db=idmp))
+    if held == 1:
+        txn.lmdb.delete(producer_key, db=idmp)
+        producers -= 1
+    else:
+        txn.lmdb.put(producer_key, fmt.pack_row([pid, held - 1, next_no]), db=idmp)
+    _store_header(txn, records_no, duration_s, producers, records - 1)
+
+
+def _store_header(txn: WriteTxn, records_no: int, duration_s: int, producers: int, records: int) -> None:
+    row = fmt.pack_row([duration_s, producers, records])
+    txn.lmdb.put(_NUMBER.pack(records_no), row, db=txn.handles["idmp"])
+
+
+def _time_key(record_key: bytes, entry_id: StreamID) -> bytes:
+    return record_key[:8] + pack_id(entry_id) + record_key[8:]

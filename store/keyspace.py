@@ -1,0 +1,468 @@
+"""The sixteen databases: which key is which stream, and the mutators that move whole streams about.
+
+A stream is rows under a number, not under its key, so RENAME, DEL, MOVE, FLUSHDB and SWAPDB touch one row or none:
+DEL forgets the number and leaves its rows to the purge, FLUSHDB gives the database a new *keyspace number* and
+forgets the old one, SWAPDB exchanges two of them.
+
+`WriteTxn` is the one logical write transaction that all requests share.  Underneath, every checkpoint commits an LMDB
+transaction and opens the next; the cursors are renewed then, and the cached streams are written back before.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Final
+
+import lmdb
+
+from store import format as fmt
+from store.idempotence import Idempotence
+from store.ids import StreamID
+from store.logformat import encode_extension
+from store.streams import Change, Notify, Stream, Trim
+from store.tables import Tables
+from store.trash import Trash
+
+DATABASE_COUNT: Final = 16
+# Clean cached streams are forgotten above this number; a stream's row costs about 3 us to read again.
+CACHED_STREAMS: Final = 4096
+
+# `log_db` while no SELECT stands in the current log file.
+NO_DATABASE: Final = -1
+
+_META_COUNTERS: Final = b"counters"
+_META_DATABASES: Final = b"databases"
+_META_POSITION: Final = b"position"
+
+
+def _ignore_change(change: Change, db: Database, key: bytes) -> None:
+    """Nobody listens: offline tools and recovery."""
+
+
+class Database:
+    """One of the databases SELECT chooses from.  The object stays; SWAPDB and FLUSHDB change what is behind it."""
+
+    def __init__(self, txn: WriteTxn, number: int, keyspace_no: int) -> None:
+        self.txn = txn
+        self.number = number
+        self.keyspace_no = keyspace_no
+        self.size = 0  # keys
+        self.expiring = 0  # keys with a deadline
+        self.cached: dict[bytes, Stream] = {}
+        # Keys that somebody waits for or watches, and how many do; the server keeps it.
+        self.interest: dict[bytes, int] = {}
+
+    # -- questions -------------------------------------------------------------------------------------------------------
+
+    def stream(self, key: bytes, now_ms: int) -> Stream | None:
+        """The stream at `key`, or None.  A key whose deadline has passed is deleted on the way, and that is logged."""
+        stream = self.cached.get(key)
+        if stream is None:
+            row = self.txn.lmdb.get(fmt.key_key(self.keyspace_no, key), db=self.txn.handles["keys"])
+            if row is None:
+                return None
+            stream = self.cached[key] = Stream.decode(self.txn, self, key, row)
+        if stream.expire_ms and stream.expire_ms <= now_ms and not self.txn.keep_expired:
+            self.expire(stream)
+            return None
+        return stream
+
+    def scan(self, cursor: int, count: int, now_ms: int) -> tuple[int, list[bytes]]:
+        """At most `count` keys after `cursor`; -> (next cursor, keys).  0 begins, and 0 says that it is complete.
+
+        The cursor is the number of the last stream seen.  A key that is there from beginning to end is reported
+        exactly once, whatever else comes and goes.
+        """
+        keys: list[bytes] = []
+        names = self.txn.cursor("names")
+        seen = 0
+        if not names.set_range(fmt.name_key(self.keyspace_no, min(cursor + 1, (1 << 64) - 1))):
+            return 0, keys
+        rows = list(islice(names.iternext(), count + 1))
+        for packed, key in rows[:count]:
+            keyspace_no, stream_no = fmt.decode_name_key(packed)
+            if keyspace_no != self.keyspace_no:
+                return 0, keys
+            seen = stream_no
+            if self.stream(key, now_ms) is not None:
+                keys.append(key)
+        complete = len(rows) <= count or fmt.decode_name_key(rows[count][0])[0] != self.keyspace_no
+        return (0 if complete else seen), keys
+
+    def keys(self, now_ms: int) -> Iterator[bytes]:
+        """Every key that has not expired, in the order of their creation."""
+        cursor = 0
+        while True:
+            cursor, keys = self.scan(cursor, 512, now_ms)
+            yield from keys
+            if not cursor:
+                return
+
+    def random_key(self, now_ms: int) -> bytes | None:
+        """A key chosen by chance, None when there is none.
+
+        A random stream number between the first and the last is looked up; gaps make the key after a gap likelier.
+        """
+        for _ in range(100):
+            names = self.txn.cursor("names")
+            if not self.size or not names.set_range(fmt.name_key(self.keyspace_no, 0)):
+                return None
+            low = fmt.decode_name_key(names.key())[1]
+            if not (names.set_range(fmt.name_key(self.keyspace_no + 1, 0)) and names.prev()):
+                names.last()
+            high = fmt.decode_name_key(names.key())[1]
+            names.set_range(fmt.name_key(self.keyspace_no, low + secrets.randbelow(high - low + 1)))
+            key = names.value()
+            if self.stream(key, now_ms) is not None:
+                return bytes(key)
+        return None
+
+    # -- mutators --------------------------------------------------------------------------------------------------------
+
+    def create(self, key: bytes) -> Stream:
+        """A new, empty stream at `key`, which must be free.
+
+        Logs nothing: the mutator that follows (an append, a group, an XSETID) does.  Its row reaches LMDB at the next
+        checkpoint like that of any changed stream.
+        """
+        txn = self.txn
+        stream = Stream(txn, self, key, txn.next_stream_no)
+        txn.next_stream_no += 1
+        self._link(stream)
+        return stream
+
+    def delete(self, stream: Stream) -> None:
+        """Logs DEL.  The stream's rows are left to the purge, however many they are."""
+        self._remove(stream)
+        self.txn.log_command(self.number, [b"DEL", stream.key])
+
+    def expire(self, stream: Stream) -> None:
+        """The deadline has passed: as `delete`, and counted."""
+        self.txn.expired_keys += 1
+        self.delete(stream)
+
+    def rename(self, stream: Stream, new_key: bytes) -> None:
+        """Give `stream` the key `new_key`; what was there is deleted.  Logs RENAME."""
+        old_key = stream.key
+        if new_key != old_key:
+            target = self.stream(new_key, 0)
+            if target is not None:
+                self._remove(target, notify=False)
+            self._unlink(stream)
+            stream.renamed(self, new_key)
+            self._link(stream)
+            self.txn.notify_interest(Change.REMOVED, self, old_key)
+            self.txn.notify_interest(Change.CREATED, self, new_key)
+        self.txn.log_command(self.number, [b"RENAME", old_key, new_key])
+
+    def move(self, stream: Stream, target: Database) -> None:
+        """Move `stream` to the database `target`, where its key must be free.  Logs MOVE."""
+        self._unlink(stream)
+        stream.renamed(target, stream.key)
+        target._link(stream)
+        self.txn.log_command(self.number, [b"MOVE", stream.key, b"%d" % target.number])
+        self.txn.notify_interest(Change.REMOVED, self, stream.key)
+        self.txn.notify_interest(Change.CREATED, target, stream.key)
+
+    def copy(self, stream: Stream, target: Database, new_key: bytes) -> Stream:
+        """Copy `stream` to `new_key` of `target`, groups and deadline included; what was there is deleted.
+
+        Takes time in proportion to the stream.  Logs COPY key new_key DB n REPLACE.
+        """
+        replaced = target.stream(new_key, 0)
+        if replaced is not None:
+            target._remove(replaced, notify=False)
+        txn = self.txn
+        copy = Stream.decode(txn, target, new_key, stream.encode())
+        copy.stream_no = txn.next_stream_no
+        copy.prefix = fmt.stream_prefix(copy.stream_no)
+        txn.next_stream_no += 1
+        target._link(copy)
+        txn.copy_rows(stream, copy)
+        Idempotence(stream).copy_to(copy)
+        words = [b"COPY", stream.key, new_key, b"DB", b"%d" % target.number, b"REPLACE"]
+        txn.log_command(self.number, words)
+        txn.notify_interest(Change.CREATED, target, new_key)
+        return copy
+
+    def set_expiry(self, stream: Stream, deadline_ms: int | None) -> None:
+        """Set or clear the deadline.  Logs PEXPIREAT or PERSIST."""
+        self._unlink_deadline(stream)
+        stream.expire_ms = deadline_ms or 0
+        self._link_deadline(stream)
+        stream.touch()
+        if deadline_ms is None:
+            self.txn.log_command(self.number, [b"PERSIST", stream.key])
+        else:
+            self.txn.log_command(self.number, [b"PEXPIREAT", stream.key, b"%d" % deadline_ms])
+        self.txn.notify_interest(Change.MODIFIED, self, stream.key)
+
+    def flush(self) -> int:
+        """Forget every key; -> how many there were.  Logs FLUSHDB."""
+        size = self.size
+        txn = self.txn
+        for stream in self.cached.values():
+            stream.dirty = False
+        txn.dirty = [stream for stream in txn.dirty if stream.dirty]
+        self.cached.clear()
+        if size:
+            txn.trash.add_keyspace(self.keyspace_no)
+            self.keyspace_no = txn.next_keyspace_no
+            txn.next_keyspace_no += 1
+        self.size = self.expiring = 0
+        txn.log_command(self.number, [b"FLUSHDB"])
+        for key in list(self.interest):
+            txn.notify(Change.REMOVED, self, key)
+        return size
+
+    # -- how they do it --------------------------------------------------------------------------------------------------
+
+    def _link(self, stream: Stream) -> None:
+        """Enter `stream` under its key and number."""
+        txn = self.txn
+        txn.cursor("names").put(fmt.name_key(self.keyspace_no, stream.stream_no), stream.key)
+        self.cached[stream.key] = stream
+        self.size += 1
+        self._link_deadline(stream)
+        stream.touch()
+
+    def _unlink(self, stream: Stream) -> None:
+        txn = self.txn
+        txn.lmdb.delete(fmt.key_key(self.keyspace_no, stream.key), db=txn.handles["keys"])
+        txn.lmdb.delete(fmt.name_key(self.keyspace_no, stream.stream_no), db=txn.handles["names"])
+        self._unlink_deadline(stream)
+        self.cached.pop(stream.key, None)
+        self.size -= 1
+
+    def _link_deadline(self, stream: Stream) -> None:
+        if stream.expire_ms:
+            row = fmt.encode_keyspace_no(self.keyspace_no)
+            self.txn.cursor("expiry").put(fmt.expiry_key(stream.expire_ms, stream.stream_no), row)
+            self.expiring += 1
+
+    def _unlink_deadline(self, stream: Stream) -> None:
+        if stream.expire_ms:
+            key = fmt.expiry_key(stream.expire_ms, stream.stream_no)
+            self.txn.lmdb.delete(key, db=self.txn.handles["expiry"])
+            self.expiring -= 1
+
+    def _remove(self, stream: Stream, *, notify: bool = True) -> None:
+        self._unlink(stream)
+        self.txn.forget(stream)
+        self.txn.trash.add_stream(stream.stream_no)
+        if stream.idempotence is not None and stream.idempotence.records_no:
+            self.txn.trash.add_stream(stream.idempotence.records_no)
+        if notify:
+            self.txn.notify_interest(Change.REMOVED, self, stream.key)
+
+
+class WriteTxn:
+    """The write transaction all requests share, and what they logged since the last group commit."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.tables = tables
+        self.handles = tables.handles
+        self.log: list[bytes] = []
+        self.extension_bytes = 0
+        self.log_db = NO_DATABASE
+        self.dirty: list[Stream] = []
+        self.keep_expired = False  # replicas and recovery leave it to the log to delete expired keys
+        self.expired_keys = 0
+        self.node_max_entries = 100
+        self.node_max_bytes = 4096
+        self.idmp_duration_s = 100
+        self.idmp_max_records = 100
+        self.swept = False  # rows went since the last checkpoint that no logged command accounts for
+        self.notify: Notify = _ignore_change
+        self.trim_with_references: Callable[[Stream, Trim], int] = _no_groups
+        self.position: list[int] | None = None  # of the log, as the last commit recorded it
+        self.databases = [Database(self, number, number) for number in range(DATABASE_COUNT)]
+        self.reload()
+
+    # -- the LMDB transaction underneath -----------------------------------------------------------------------------
+
+    def reload(self) -> None:
+        """Begin from what the last commit left: at the start, and after an `abort`."""
+        self.begin()
+        self.log.clear()
+        self.extension_bytes = 0
+        self.dirty.clear()
+        self._load_meta()
+        self.trash = Trash(self)
+
+    def begin(self) -> None:
+        """Open an LMDB transaction and renew the cursors."""
+        self.lmdb: lmdb.Transaction = self.tables.env.begin(write=True)
+        self._cursors: dict[str, lmdb.Cursor] = {}
+        entries = self.handles["entries"]
+        # One cursor stays at the end of what was appended last, so that LMDB finds the page without a descent
+        # (250 ns a put against 380 ns); the other one reads.
+        self.put_entry = self.lmdb.cursor(entries).put
+        self.reader = self.lmdb.cursor(entries)
+        self.nodes = self.lmdb.cursor(self.handles["nodes"])
+
+    def cursor(self, table: str) -> lmdb.Cursor:
+        """This transaction's cursor over `table`; its place is lost to whoever uses it next."""
+        cursor = self._cursors.get(table)
+        if cursor is None:
+            cursor = self._cursors[table] = self.lmdb.cursor(self.handles[table])
+        return cursor
+
+    def commit(self, position: list[int]) -> None:
+        """Write back what is cached, record `position` (see `engine.py`), commit, and open the next transaction.
+
+        After an exception the transaction is gone; the caller starts again from the last checkpoint.
+        """
+        self.write_back()
+        self._store_meta(position)
+        self.lmdb.commit()
+        self.position = position
+        if sum(len(db.cached) for db in self.databases) > CACHED_STREAMS:
+            for db in self.databases:
+                db.cached.clear()
+        self.begin()
+
+    def abort(self) -> None:
+        self.lmdb.abort()
+
+    def write_back(self) -> None:
+        """Put the rows of changed streams into their table."""
+        keys = self.handles["keys"]
+        for stream in self.dirty:
+            if stream.dirty:
+                self.lmdb.put(fmt.key_key(stream.db.keyspace_no, stream.key), stream.encode(), db=keys)
+                stream.dirty = False
+        self.dirty.clear()
+
+    def forget(self, stream: Stream) -> None:
+        """The stream is no more: never write its row back."""
+        stream.dirty = False
+
+    # -- meta ------------------------------------------------------------------------------------------------------------
+
+    def _load_meta(self) -> None:
+        meta = self.handles["meta"]
+        counters = self.lmdb.get(_META_COUNTERS, db=meta)
+        databases = self.lmdb.get(_META_DATABASES, db=meta)
+        position = self.lmdb.get(_META_POSITION, db=meta)
+        if counters is None or databases is None:
+            self.next_stream_no = 1
+            self.next_group_no = 1
+            self.next_keyspace_no = DATABASE_COUNT
+            self.log_db = NO_DATABASE
+            rows = [[number, 0, 0] for number in range(DATABASE_COUNT)]
+        else:
+            self.next_stream_no, self.next_group_no, self.next_keyspace_no = fmt.unpack_row(counters)
+            rows = fmt.unpack_row(databases)
+        for db, (keyspace_no, size, expiring) in zip(self.databases, rows, strict=True):
+            db.keyspace_no, db.size, db.expiring = keyspace_no, size, expiring
+            db.cached.clear()
+        if position is not None:
+            *self.position, self.log_db = fmt.unpack_row(position)
+
+    def _store_meta(self, position: list[int]) -> None:
+        meta = self.handles["meta"]
+        put = self.lmdb.put
+        put(
+            _META_COUNTERS,
+            fmt.pack_row([self.next_stream_no, self.next_group_no, self.next_keyspace_no]),
+            db=meta,
+        )
+        rows = [[db.keyspace_no, db.size, db.expiring] for db in self.databases]
+        put(_META_DATABASES, fmt.pack_row(rows), db=meta)
+        put(_META_POSITION, fmt.pack_row([*position, self.log_db]), db=meta)
+
+    # -- the log ---------------------------------------------------------------------------------------------------------
+
+    def log_select(self, number: int) -> None:
+        """What follows in the log is for database `number`."""
+        self.log.append(fmt.encode_command([b"SELECT", b"%d" % number]))
+        self.log_db = number
+
+    def log_command(self, number: int, words: list[bytes]) -> None:
+        """Log one canonical command of database `number`."""
+        if self.log_db != number:
+            self.log_select(number)
+        self.log.append(fmt.encode_command(words))
+
+    def log_extension(self, number: int, words: list[bytes]) -> None:
+        """Log a command that real Redis 7 does not know: it stands in comment lines, which Redis skips."""
+        if self.log_db != number:
+            self.log_select(number)
+        lines = encode_extension(words)
+        self.extension_bytes += len(lines)
+        self.log.append(lines)
+
+    def notify_interest(self, change: Change, db: Database, key: bytes) -> None:
+        if key in db.interest:
+            self.notify(change, db, key)
+
+    # -- rows of several tables ------------------------------------------------------------------------------------------
+
+    def get_entry(self, key: bytes) -> bytes | None:
+        row: bytes | None = self.lmdb.get(key, db=self.handles["entries"])
+        return row
+
+    def delete_range(self, low: bytes, high: bytes) -> None:
+        """Delete the entries and nodes with low <= key < high, now."""
+        for cursor in (self.reader, self.nodes):
+            found = cursor.set_range(low)
+            while found and cursor.key() < high:
+                found = cursor.delete() and bool(cursor.key())
+
+    def discard_below(self, stream_no: int, floor_id: StreamID) -> None:
+        """Entries and nodes of `stream_no` below `floor_id` are dead; the purge deletes them."""
+        self.trash.add_range(stream_no, floor_id)
+
+    def copy_rows(self, source: Stream, copy: Stream) -> None:
+        """Copy entries, nodes and idempotence records.  The groups are copied by whoever knows them."""
+        for cursor in (self.reader, self.nodes):
+            table = self.handles["entries" if cursor is self.reader else "nodes"]
+            found = cursor.set_range(fmt.entry_key(source.stream_no, source.floor_id))
+            target = self.lmdb.cursor(table)
+            while found and cursor.key().startswith(source.prefix):
+                key, row = cursor.item()
+                target.put(copy.prefix + key[8:], row)
+                found = cursor.next()
+
+    def swap(self, first: Database, second: Database) -> None:
+        """Exchange the contents of two databases.  Logs SWAPDB."""
+        self.write_back()
+        first.keyspace_no, second.keyspace_no = second.keyspace_no, first.keyspace_no
+        first.size, second.size = second.size, first.size
+        first.expiring, second.expiring = second.expiring, first.expiring
+        for db in (first, second):
+            db.cached.clear()
+        # SWAPDB names its databases itself; it needs no SELECT before it
+        self.log.append(fmt.encode_command([b"SWAPDB", b"%d" % first.number, b"%d" % second.number]))
+        for db in (first, second):
+            for key in list(db.interest):
+                self.notify(Change.CREATED, db, key)
+
+    def expire_due(self, now_ms: int, most: int) -> int:
+        """Delete at most `most` keys whose deadline has passed; -> how many deadlines were looked at."""
+        if self.keep_expired:
+            return 0
+        cursor = self.cursor("expiry")
+        if not cursor.first():
+            return 0
+        due = []
+        for packed, row in islice(cursor.iternext(), most):
+            deadline_ms, stream_no = fmt.decode_expiry_key(packed)
+            if deadline_ms > now_ms:
+                break
+            due.append((packed, stream_no, fmt.decode_keyspace_no(row)))
+        homes = {db.keyspace_no: db for db in self.databases}
+        for packed, stream_no, keyspace_no in due:
+            db = homes.get(keyspace_no)
+            key = db and self.lmdb.get(fmt.name_key(keyspace_no, stream_no), db=self.handles["names"])
+            if db is None or key is None or db.stream(bytes(key), now_ms) is not None:
+                # left behind by a flushed database
+                self.lmdb.delete(packed, db=self.handles["expiry"])
+        return len(due)
+
+
+def _no_groups(stream: Stream, trim: Trim) -> int:
+    raise AssertionError("a stream has groups although nothing has made any")

@@ -1,0 +1,92 @@
+"""From a checkpoint to the running state: execute the log's tail.
+
+State is the fold of the log, so recovery is the fold continued where the last checkpoint stopped; from nothing it is
+the whole fold.  The function that executes a command is handed in: it is the server's, and the store knows no server.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from store.errors import CorruptionError, ReplayError
+from store.keyspace import Database, WriteTxn
+from store.log import Log, LogPosition, TornTail
+
+# A rebuild from nothing commits this often, so that dirty pages do not pile up in memory.
+_BYTES_A_CHECKPOINT: Final = 16 << 20
+
+Execute = Callable[[Database, list[bytes]], None]
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What recovery did, for the server's log."""
+
+    commands: int = 0
+    refused: int = 0  # commands of a log made by another server that do not fit: Redis ignores them as well
+    seconds: float = 0.0
+    torn_tail: TornTail | None = None
+
+
+def recover(log: Log, txn: WriteTxn, execute: Execute) -> RecoveryReport:
+    """Execute what `log` holds beyond `txn.position`.
+
+    A torn tail is cut from the file.  Raises CorruptionError, ReplayError.
+    """
+    begun = time.monotonic()
+    report = RecoveryReport()
+    start = None if txn.position is None else LogPosition(*txn.position)
+    keep_expired, txn.keep_expired = txn.keep_expired, True  # the log says itself when a key expired
+    notify, txn.notify = txn.notify, lambda change, db, key: None
+    uncommitted = 0
+    try:
+        for batch in log.read(start):
+            for words in batch.commands:
+                _execute(txn, execute, words, batch.file, batch.start, report, annotated=batch.time_ms is not None)
+            txn.log.clear()
+            txn.extension_bytes = 0
+            uncommitted += batch.size
+            if uncommitted >= _BYTES_A_CHECKPOINT:
+                txn.commit(list(batch.end))
+                uncommitted = 0
+        report.torn_tail = log.cut_tail()
+    finally:
+        txn.keep_expired = keep_expired
+        txn.notify = notify
+    if start is not None and start.offset > log.end.offset:
+        raise CorruptionError("the log", None, f"ends at offset {log.end.offset}, before the checkpoint's {start.offset}")
+    report.seconds = time.monotonic() - begun
+    return report
+
+
+def _execute(
+    txn: WriteTxn,
+    execute: Execute,
+    words: list[bytes],
+    file: str,
+    position: int,
+    report: RecoveryReport,
+    *,
+    annotated: bool,
+) -> None:
+    name = words[0].upper()
+    report.commands += 1
+    if name == b"SELECT":
+        number = int(words[1])
+        if not 0 <= number < len(txn.databases):
+            raise ReplayError(f"{file} at byte {position}: database {number}; there are {len(txn.databases)}")
+        txn.log_db = number
+        return
+    if name in (b"MULTI", b"EXEC"):
+        return  # a batch is atomic already
+    if txn.log_db < 0:
+        txn.log_db = 0
+    try:
+        execute(txn.databases[txn.log_db], words)
+    except ReplayError as error:
+        if annotated:
+            raise ReplayError(f"{file} at byte {position}: {error}") from error
+        report.refused += 1

@@ -1,0 +1,641 @@
+"""One stream: what can be asked of it, and the mutators that change it.
+
+A stream's entries are LMDB rows in ID order.  Beside them stand *nodes*, runs of about a hundred entries with their
+counts, as Redis keeps entries in radix-tree nodes:
+
+        nodes     [ 1-0 .. 9-4 : 100 live ] [ 9-5 .. 12-0 : 98 live, 2 gone ] | tail: 41, in the stream's row
+        entries    1-0 1-1 2-0 ... 9-4        9-5 9-7 ... 12-0                | 12-3 ...
+                        ^ floor: rows below it are dead and wait to be purged
+
+Approximate trimming is defined on nodes, and they make exact trimming of millions of entries cheap: whole nodes are
+counted, not walked.  Trimming raises `floor_id` at once; what lies below is deleted later, in slices (`purge.py`).
+
+Every mutator changes the rows and logs its canonical command, the form Redis itself propagates.  The object is a
+cache of the stream's row and is written back at the next checkpoint.  It is valid until then; keep none across ticks.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from store import format as fmt
+from store.ids import ID_BYTES, MAX_HALF, MAX_ID, MIN_ID, SEQ_BITS, StreamID, id_text, pack_id, unpack_id
+
+if TYPE_CHECKING:
+    from store.keyspace import Database, WriteTxn
+
+# Trims that remove at most this many rows delete them on the spot; larger ones leave them to the purge.
+INLINE_DELETES: Final = 256
+_RANGE_CHUNK: Final = 1024
+_CRLF: Final = b"\r\n"
+_UNLIMITED: Final = 1 << 62
+_PAST_MAX: Final = StreamID(1 << 128)
+
+Row = tuple[bytes, bytes]
+
+
+class Strategy(enum.Enum):
+    """What a trim's threshold counts."""
+
+    MAXLEN = b"MAXLEN"
+    MINID = b"MINID"
+
+
+class References(enum.Enum):
+    """What happens to consumer groups' pending records of entries that are removed."""
+
+    KEEPREF = b"KEEPREF"
+    DELREF = b"DELREF"
+    ACKED = b"ACKED"
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """A trim as the client asked for it.  `limit` 0 is unlimited; it counts entries and whole nodes only."""
+
+    strategy: Strategy
+    threshold: int
+    approximate: bool = False
+    limit: int = 0
+    references: References = References.KEEPREF
+
+
+@dataclass(slots=True)
+class IdempotenceSettings:
+    """The idempotence part of a stream's row; None for `duration_s` and `max_records` means the server's default.
+
+    The records themselves stand under `records_no`, 0 while there are none; see `idempotence.py`.
+    """
+
+    duration_s: int | None = None
+    max_records: int | None = None
+    records_no: int = 0
+    records_added: int = 0
+    duplicates: int = 0
+
+
+class Stream:
+    """A stream of one database.  Made by `Database.stream` and `Database.create`."""
+
+    __slots__ = (
+        "_log_heads",
+        "_put",
+        "_txn_no",
+        "db",
+        "dirty",
+        "entries_added",
+        "expire_ms",
+        "first_id",
+        "floor_id",
+        "group_cache",
+        "group_count",
+        "idempotence",
+        "key",
+        "last_id",
+        "last_live_id",
+        "length",
+        "max_deleted_id",
+        "node_count",
+        "prefix",
+        "stream_no",
+        "tail_bytes",
+        "tail_dead",
+        "tail_first_id",
+        "tail_last_id",
+        "tail_total",
+        "txn",
+    )
+
+    def __init__(self, txn: WriteTxn, db: Database, key: bytes, stream_no: int) -> None:
+        self.txn = txn
+        self.db = db
+        self.key = key
+        self.stream_no = stream_no
+        self.prefix = fmt.stream_prefix(stream_no)
+        self.length = 0
+        self.first_id = MIN_ID
+        self.last_id = MIN_ID
+        self.last_live_id = MIN_ID
+        self.max_deleted_id = MIN_ID
+        self.floor_id = MIN_ID
+        self.entries_added = 0
+        self.expire_ms = 0
+        self.group_count = 0
+        self.node_count = 0  # closed nodes, the tail not counted
+        self.tail_first_id = MIN_ID
+        self.tail_last_id = MIN_ID
+        self.tail_total = 0
+        self.tail_dead = 0
+        self.tail_bytes = 0
+        self.idempotence: IdempotenceSettings | None = None
+        self.group_cache: object | None = None  # store/groups.py keeps the stream's groups here once they are read
+        self.dirty = False
+        self._log_heads: dict[int, bytes] = {}
+
+    # -- the row ---------------------------------------------------------------------------------------------------------
+
+    def encode(self) -> bytes:
+        """The stream's row in table `keys`; see FORMAT.md."""
+        idempotence = self.idempotence
+        return fmt.pack_row(
+            [
+                self.stream_no,
+                self.key if len(self.key) > fmt.MAX_PLAIN_KEY else None,
+                self.length,
+                self.entries_added,
+                self.expire_ms,
+                fmt.pack_ids(
+                    self.first_id,
+                    self.last_id,
+                    self.last_live_id,
+                    self.max_deleted_id,
+                    self.floor_id,
+                    self.tail_first_id,
+                    self.tail_last_id,
+                ),
+                self.group_count,
+                [self.node_count, self.tail_total, self.tail_dead, self.tail_bytes],
+                None
+                if idempotence is None
+                else [
+                    idempotence.duration_s,
+                    idempotence.max_records,
+                    idempotence.records_no,
+                    idempotence.records_added,
+                    idempotence.duplicates,
+                ],
+            ]
+        )
+
+    @classmethod
+    def decode(cls, txn: WriteTxn, db: Database, key: bytes, row: bytes) -> Stream:
+        stream_no, _, length, entries_added, expire_ms, ids, group_count, nodes, idempotence = fmt.unpack_row(row)
+        stream = cls(txn, db, key, stream_no)
+        stream.length = length
+        stream.entries_added = entries_added
+        stream.expire_ms = expire_ms
+        (
+            stream.first_id,
+            stream.last_id,
+            stream.last_live_id,
+            stream.max_deleted_id,
+            stream.floor_id,
+            stream.tail_first_id,
+            stream.tail_last_id,
+        ) = fmt.unpack_ids(ids)
+        stream.group_count = group_count
+        stream.node_count, stream.tail_total, stream.tail_dead, stream.tail_bytes = nodes
+        if idempotence is not None:
+            stream.idempotence = IdempotenceSettings(*idempotence)
+        return stream
+
+    @staticmethod
+    def decode_records_no(row: bytes) -> int:
+        """The number under which the idempotence records of the stream with this row stand, 0 if there are none."""
+        idempotence = fmt.unpack_row(row)[8]
+        return 0 if idempotence is None else IdempotenceSettings(*idempotence).records_no
+
+    def touch(self) -> None:
+        """Have the row written at the next checkpoint."""
+        if not self.dirty:
+            self.dirty = True
+            self.txn.dirty.append(self)
+
+    def renamed(self, db: Database, key: bytes) -> None:
+        """The stream stands under another name now; what was cached of the old one goes."""
+        self.db = db
+        self.key = key
+        self._log_heads.clear()
+        self.touch()
+
+    # -- questions -------------------------------------------------------------------------------------------------------
+
+    @property
+    def node_total(self) -> int:
+        """How many nodes hold live entries: `radix-tree-keys` of XINFO."""
+        return self.node_count + (self.tail_total > self.tail_dead)
+
+    def rows(self, start: StreamID, end: StreamID, count: int | None = None, *, reverse: bool = False) -> list[Row]:
+        """The (key, value) rows with start <= id <= end, at most `count`; newest first when `reverse`.
+
+        A key's last 16 bytes are the ID, a value is the RESP array of the fields.
+        """
+        if start < self.floor_id:
+            start = self.floor_id
+        if not self.length or start > end or (count is not None and count <= 0):
+            return []
+        low, high = self.prefix + pack_id(start), self.prefix + pack_id(end)
+        if reverse:
+            return self._rows_backward(low, high, count)
+        cursor = self.txn.reader
+        if not cursor.set_range(low):
+            return []
+        iterator = cursor.iternext()
+        if count is not None and count <= _RANGE_CHUNK:
+            rows = list(islice(iterator, count))
+            if rows and rows[-1][0] > high:
+                rows = rows[: _first_past(rows, high)]
+            return rows
+        rows = []
+        left = _UNLIMITED if count is None else count
+        while left > 0:
+            chunk = list(islice(iterator, min(left, _RANGE_CHUNK)))
+            if chunk and chunk[-1][0] > high:
+                rows += chunk[: _first_past(chunk, high)]
+                break
+            rows += chunk
+            left -= len(chunk)
+            if len(chunk) < _RANGE_CHUNK:
+                break
+        return rows
+
+    def _rows_backward(self, low: bytes, high: bytes, count: int | None) -> list[Row]:
+        cursor = self.txn.reader
+        if cursor.set_range(high):
+            if cursor.key() != high and not cursor.prev():
+                return []
+        elif not cursor.last():
+            return []
+        rows: list[Row] = []
+        for row in cursor.iterprev():
+            if row[0] < low or (count is not None and len(rows) >= count):
+                break
+            rows.append(row)
+        return rows
+
+    def count_range(self, start: StreamID, end: StreamID) -> int:
+        """How many live entries have start <= id <= end.  Counts whole nodes without reading their entries."""
+        if start < self.floor_id:
+            start = self.floor_id
+        if not self.length or start > end:
+            return 0
+        if start <= self.first_id and end >= self.last_live_id:
+            return self.length
+        return self._count_from(start) - (self._count_from(StreamID(end + 1)) if end < MAX_ID else 0)
+
+    def _count_from(self, start: StreamID) -> int:
+        """Live entries with id >= start."""
+        if start <= self.first_id:
+            return self.length
+        if start > self.last_live_id:
+            return 0
+        tail_live = self.tail_total - self.tail_dead
+        if tail_live and start >= self.tail_first_id:
+            return len(self.rows(start, MAX_ID))
+        count = tail_live
+        nodes = self.txn.nodes
+        key = self.prefix + pack_id(start)
+        if nodes.set_range(key):
+            for node_key, row in nodes.iternext():
+                if not node_key.startswith(self.prefix):
+                    break
+                count += fmt.decode_node(row)[0]
+            boundary = self._node_start_after(start)
+        else:
+            boundary = self.tail_first_id if tail_live else _PAST_MAX
+        if boundary > start:
+            count += len(self.rows(start, StreamID(boundary - 1)))
+        return count
+
+    def _node_start_after(self, start: StreamID) -> StreamID:
+        """The first ID of the first node that begins at `start` or later, past the largest ID if none does."""
+        nodes = self.txn.nodes
+        if nodes.set_range(self.prefix + pack_id(start)) and nodes.key().startswith(self.prefix):
+            return unpack_id(nodes.key()[8:])
+        if self.tail_total > self.tail_dead and self.tail_first_id >= start:
+            return self.tail_first_id
+        return _PAST_MAX
+
+    def entry(self, entry_id: StreamID) -> bytes | None:
+        """The fields of one entry as a RESP array, None when there is no such entry."""
+        if entry_id < self.floor_id or entry_id > self.last_live_id:
+            return None
+        return self.txn.get_entry(self.prefix + pack_id(entry_id))
+
+    def has(self, entry_id: StreamID) -> bool:
+        if entry_id < self.floor_id or entry_id > self.last_live_id:
+            return False
+        return self.txn.reader.set_key(self.prefix + pack_id(entry_id))
+
+    def byte_size(self) -> int:
+        """Bytes the entries take on disk, estimated from the nodes' counters of the tail and their number."""
+        nodes = self.txn.nodes
+        size = self.tail_bytes
+        seen = 0
+        if nodes.set_range(self.prefix):
+            for key, row in islice(nodes.iternext(), 64):
+                if not key.startswith(self.prefix):
+                    break
+                size += fmt.decode_node(row)[2]
+                seen += 1
+        if self.node_count > seen > 0:
+            size = self.tail_bytes + (size - self.tail_bytes) * self.node_count // seen
+        return size + self.length * (8 + ID_BYTES) + 200
+
+    # -- mutators --------------------------------------------------------------------------------------------------------
+
+    def append_entry(self, entry_id: StreamID, words: list[bytes], trim: Trim | None = None) -> bytes:
+        """Append an entry of the field and value `words`, then trim; -> the ID as a RESP bulk string.
+
+        The caller has made sure that `entry_id` is above `last_id`.  Logs `XADD key [MAXLEN|MINID = n] id f v ...`.
+        """
+        txn = self.txn
+        body = fmt.encode_words(words)
+        count = len(words)
+        text = b"%d-%d" % (entry_id >> SEQ_BITS, entry_id & MAX_HALF)
+        bulk = fmt.BULK_HEADS[len(text)] + b"\r\n" + text + b"\r\n"
+        txn.put_entry(self.prefix + entry_id.to_bytes(16, "big"), fmt.array_head(count) + body)
+
+        size = len(body)
+        total = self.tail_total
+        if total == 0 or total >= txn.node_max_entries or self.tail_bytes + size >= txn.node_max_bytes:
+            self._open_node(entry_id)
+        self.tail_total += 1
+        self.tail_bytes += size
+        if not self.length:
+            self.first_id = entry_id
+        self.length += 1
+        self.entries_added += 1
+        self.last_id = self.last_live_id = self.tail_last_id = entry_id
+        if not self.dirty:
+            self.touch()
+
+        db = self.db
+        if txn.log_db != db.number:
+            txn.log_select(db.number)
+        if trim is None:
+            head = self._log_heads.get(count)
+            if head is None:
+                head = self._log_heads[count] = b"*%d\r\n$4\r\nXADD\r\n%b" % (count + 3, fmt.bulk(self.key))
+            txn.log.append(head + bulk + body)
+        else:
+            removed = self._trim(trim)
+            extra = self._exact_words(trim) if removed else []
+            txn.log.append(
+                b"*%d\r\n%b%b%b"
+                % (count + 3 + len(extra), fmt.encode_words([b"XADD", self.key, *extra]), bulk, body)
+            )
+        if self.key in db.interest:
+            txn.notify(Change.APPENDED, db, self.key)
+        return bulk
+
+    def delete_entries(self, entry_ids: list[StreamID]) -> list[bool]:
+        """Delete those of `entry_ids` that exist, in order; -> which did.  Logs `XDEL key id ...`, only the hits."""
+        hits = [self._delete_entry(entry_id) for entry_id in entry_ids]
+        deleted = [entry_id for entry_id, hit in zip(entry_ids, hits, strict=True) if hit]
+        if deleted:
+            self.max_deleted_id = max(self.max_deleted_id, *deleted)
+            self._refresh_edges()
+            self.touch()
+            self.txn.log_command(self.db.number, [b"XDEL", self.key, *map(id_text, deleted)])
+            self._notify_modified()
+        return hits
+
+    def trim(self, trim: Trim) -> int:
+        """Trim; -> how many entries went.  Logs `XTRIM key MAXLEN|MINID = n` if any did."""
+        removed = self._trim(trim)
+        if removed:
+            self.txn.log_command(self.db.number, [b"XTRIM", self.key, *self._exact_words(trim)])
+            self._notify_modified()
+        return removed
+
+    def set_id(
+        self, last_id: StreamID, entries_added: int | None = None, max_deleted_id: StreamID | None = None
+    ) -> None:
+        """Set the counters; a `max_deleted_id` of 0-0 changes nothing.  Logs XSETID."""
+        words = [b"XSETID", self.key, id_text(last_id)]
+        self.last_id = last_id
+        if entries_added is not None:
+            self.entries_added = entries_added
+            words += [b"ENTRIESADDED", b"%d" % entries_added]
+        if max_deleted_id is not None:
+            if max_deleted_id:
+                self.max_deleted_id = max_deleted_id
+            words += [b"MAXDELETEDID", id_text(max_deleted_id)]
+        self.touch()
+        self.txn.log_command(self.db.number, words)
+
+    # -- how they do it --------------------------------------------------------------------------------------------------
+
+    def _open_node(self, first_id: StreamID) -> None:
+        """Close the tail node, if it holds anything, and begin one at `first_id`."""
+        live = self.tail_total - self.tail_dead
+        if live > 0:
+            row = fmt.encode_node(live, self.tail_total, self.tail_bytes, self.tail_last_id)
+            self.txn.nodes.put(self.prefix + pack_id(self.tail_first_id), row)
+            self.node_count += 1
+        self.tail_first_id = first_id
+        self.tail_total = self.tail_dead = self.tail_bytes = 0
+
+    def _drop_tail(self) -> None:
+        self.tail_total = self.tail_dead = self.tail_bytes = 0
+
+    def _delete_entry(self, entry_id: StreamID) -> bool:
+        """Delete one row and count it out of its node.  Leaves the stream's edges to `_refresh_edges`."""
+        if not self.has(entry_id):
+            return False
+        self.txn.reader.delete()
+        self.length -= 1
+        if self.tail_total > self.tail_dead and entry_id >= self.tail_first_id:
+            self.tail_dead += 1
+            if self.tail_dead == self.tail_total:
+                self._drop_tail()
+            return True
+        nodes = self.txn.nodes
+        key = self.prefix + pack_id(entry_id)
+        found = nodes.set_range(key)
+        if not found or nodes.key() != key:
+            # the node that holds an entry is the last one to begin at or before it
+            found = nodes.prev() if found else nodes.last()
+        assert found and nodes.key().startswith(self.prefix), "an entry without a node"
+        live, total, size, last_id = fmt.decode_node(nodes.value())
+        if live > 1:
+            nodes.put(nodes.key(), fmt.encode_node(live - 1, total, size, last_id))
+        else:
+            nodes.delete()
+            self.node_count -= 1
+        return True
+
+    def _refresh_edges(self) -> None:
+        """Find the first and the last live entry again after rows have gone."""
+        if not self.length:
+            self.first_id = self.last_live_id = MIN_ID
+            return
+        reader = self.txn.reader
+        if not self.has(self.first_id):
+            found = reader.set_range(self.prefix + pack_id(max(self.first_id, self.floor_id)))
+            assert found and reader.key().startswith(self.prefix), "a length without an entry"
+            self.first_id = unpack_id(reader.key()[8:])
+        if not self.has(self.last_live_id):
+            found = reader.set_range(self.prefix + pack_id(self.last_live_id))
+            found = reader.prev() if found else reader.last()
+            assert found and reader.key().startswith(self.prefix), "a length without an entry"
+            self.last_live_id = unpack_id(reader.key()[8:])
+
+    def _closed_nodes(self) -> Iterator[tuple[StreamID, int, int, int, StreamID]]:
+        """(first_id, live, total, bytes, last_id) of the closed nodes, oldest first."""
+        nodes = self.txn.nodes
+        if nodes.set_range(self.prefix + pack_id(self.floor_id)):
+            for key, row in nodes.iternext():
+                if not key.startswith(self.prefix):
+                    return
+                live, total, size, last_id = fmt.decode_node(row)
+                yield unpack_id(key[8:]), live, total, size, last_id
+
+    def _trim(self, trim: Trim) -> int:
+        """Remove what `trim` asks for, without logging; -> how many entries went."""
+        if not self.length:
+            return 0
+        if trim.references is not References.KEEPREF and self.group_count:
+            return self.txn.trim_with_references(self, trim)
+        return self._trim_front(trim)
+
+    def _trim_front(self, trim: Trim) -> int:
+        """Whole nodes from the front while they may go, then, if exact, the front of the next one.
+
+        Redis's own rule, so that approximate trims leave what Redis would leave.
+        """
+        by_length = trim.strategy is Strategy.MAXLEN
+        threshold, limit = trim.threshold, trim.limit
+        if by_length and self.length <= threshold:
+            return 0
+        if not by_length and self.first_id >= threshold:
+            # nothing is below the threshold; a node's tombstones cannot change that, for its first live entry is above
+            return 0
+        removed = 0
+        dropped_nodes = 0
+        partial: tuple[StreamID, int, int, int, StreamID] | None = None
+        for node in self._closed_nodes():
+            first_id, live, _, _, last_id = node
+            if by_length and self.length - removed <= threshold:
+                break
+            if limit and removed + live > limit:
+                break
+            if (self.length - removed - live >= threshold) if by_length else (last_id < threshold):
+                removed += live
+                dropped_nodes += 1
+                boundary = last_id
+                continue
+            if not trim.approximate:
+                partial = node
+            break
+        else:
+            return self._trim_tail(trim, removed, dropped_nodes)
+        if dropped_nodes:
+            self._drop_below(StreamID(boundary + 1), removed, dropped_nodes)
+        if partial is not None:
+            removed += self._trim_node(trim, partial)
+        if removed:
+            self._after_trim()
+        return removed
+
+    def _trim_tail(self, trim: Trim, removed: int, dropped_nodes: int) -> int:
+        """The closed nodes all go; what of the tail?"""
+        by_length = trim.strategy is Strategy.MAXLEN
+        tail_live = self.tail_total - self.tail_dead
+        within_limit = not trim.limit or removed + tail_live <= trim.limit
+        wanted = not by_length or self.length - removed > trim.threshold
+        if tail_live and within_limit and wanted:
+            whole = trim.threshold <= 0 if by_length else self.tail_last_id < trim.threshold
+            if whole:
+                removed = self.length
+                self._drop_below(StreamID(self.tail_last_id + 1), removed, self.node_count)
+                self._drop_tail()
+                self._after_trim()
+                return removed
+        if dropped_nodes:
+            self._drop_below(self.tail_first_id, removed, dropped_nodes)
+        if tail_live and within_limit and wanted and not trim.approximate:
+            gone = self._trim_rows(trim, self.tail_first_id, self.tail_last_id)
+            self.tail_dead += gone
+            removed += gone
+        if removed:
+            self._after_trim()
+        return removed
+
+    def _trim_node(self, trim: Trim, node: tuple[StreamID, int, int, int, StreamID]) -> int:
+        """Delete the front of one closed node.  Its row stays under the ID it began with, as its tombstones would."""
+        first_id, live, total, size, last_id = node
+        gone = self._trim_rows(trim, first_id, last_id)
+        if gone:
+            nodes = self.txn.nodes
+            nodes.set_key(self.prefix + pack_id(first_id))
+            nodes.put(nodes.key(), fmt.encode_node(live - gone, total, size, last_id))
+        return gone
+
+    def _trim_rows(self, trim: Trim, first_id: StreamID, last_id: StreamID) -> int:
+        """Delete entries of one node from its start as far as the threshold goes; -> how many."""
+        if trim.strategy is Strategy.MAXLEN:
+            rows = self.rows(first_id, last_id, self.length - trim.threshold)
+        else:
+            rows = self.rows(first_id, min(last_id, StreamID(trim.threshold - 1)))
+        for key, _ in rows:
+            self.txn.reader.set_key(key)
+            self.txn.reader.delete()
+        self.length -= len(rows)
+        return len(rows)
+
+    def _drop_below(self, floor_id: StreamID, removed: int, dropped_nodes: int) -> None:
+        """Everything below `floor_id` is dead: delete it now if it is little, else leave it to the purge."""
+        old_floor = self.floor_id
+        self.length -= removed
+        self.node_count -= dropped_nodes
+        self.floor_id = floor_id
+        if removed <= INLINE_DELETES:
+            self.txn.delete_range(self.prefix + pack_id(old_floor), self.prefix + pack_id(floor_id))
+        else:
+            self.txn.discard_below(self.stream_no, floor_id)
+
+    def _after_trim(self) -> None:
+        """Edges after entries went from the front: only the first one moves, unless nothing is left."""
+        if not self.length:
+            self.first_id = self.last_live_id = MIN_ID
+        else:
+            reader = self.txn.reader
+            found = reader.set_range(self.prefix + pack_id(max(self.first_id, self.floor_id)))
+            assert found and reader.key().startswith(self.prefix), "a length without an entry"
+            self.first_id = unpack_id(reader.key()[8:])
+        self.touch()
+
+    def _exact_words(self, trim: Trim) -> list[bytes]:
+        """The words of a trim that leaves exactly what is there now."""
+        if not trim.approximate:
+            threshold = b"%d" % trim.threshold if trim.strategy is Strategy.MAXLEN else id_text(StreamID(trim.threshold))
+            return [trim.strategy.value, b"=", threshold]
+        if trim.strategy is Strategy.MAXLEN:
+            return [b"MAXLEN", b"=", b"%d" % self.length]
+        return [b"MINID", b"=", id_text(self.first_id if self.length else MAX_ID)]
+
+    def _notify_modified(self) -> None:
+        if self.key in self.db.interest:
+            self.txn.notify(Change.MODIFIED, self.db, self.key)
+
+
+class Change(enum.Enum):
+    """What a mutator did to a key that somebody waits for or watches."""
+
+    APPENDED = enum.auto()
+    CREATED = enum.auto()  # the key came to be by another way than XADD: RENAME, COPY, SWAPDB, MKSTREAM ...
+    MODIFIED = enum.auto()  # entries went
+    REMOVED = enum.auto()
+    GROUP_REMOVED = enum.auto()
+    RELEASED = enum.auto()  # pending entries lost their owner (XNACK)
+
+
+Notify = Callable[[Change, "Database", bytes], None]
+
+
+def _first_past(rows: list[Row], high: bytes) -> int:
+    """The index of the first row whose key is above `high`."""
+    low, past = 0, len(rows)
+    while low < past:
+        middle = (low + past) // 2
+        if rows[middle][0] > high:
+            past = middle
+        else:
+            low = middle + 1
+    return low

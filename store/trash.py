@@ -1,0 +1,149 @@
+"""Rows that nobody can see any more, and their deletion in slices.
+
+DEL of a stream of millions, a trim, a flush: each makes rows unreachable at once by changing one number, and leaves a
+note here.  `purge` works the notes off, oldest first, a few milliseconds at a time.  Nothing of this is logged: what
+is purged was gone already.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from store import format as fmt
+from store.ids import StreamID
+from store.streams import Stream
+
+if TYPE_CHECKING:
+    import lmdb
+
+    from store.keyspace import WriteTxn
+
+# Rows deleted between two looks at the clock: 0.4 us each.
+_ROWS_A_LOOK: Final = 256
+
+
+class Kind(enum.IntEnum):
+    """What a note speaks of.  These values are on disk: never renumber."""
+
+    STREAM = 1  # all rows of a stream number
+    RANGE = 2  # entries and nodes of a stream below an ID
+    KEYSPACE = 3  # all keys of a keyspace number, and their streams
+    GROUP = 4  # all pending records of a group number
+    CONSUMER = 5  # the pending records of one consumer of a group number
+
+
+# The tables whose keys begin with a stream's number.
+_STREAM_TABLES: Final = ("entries", "nodes", "idmp", "idmp_ids", "idmp_times")
+_GROUP_TABLES: Final = ("pel", "pel_by_consumer")
+
+
+class Trash:
+    """The notes, in table `trash`."""
+
+    def __init__(self, txn: WriteTxn) -> None:
+        self._txn = txn
+        cursor = txn.cursor("trash")
+        self._next_no = fmt.decode_trash_key(cursor.key()) + 1 if cursor.last() else 1
+        self.notes = txn.lmdb.stat(txn.handles["trash"])["entries"]
+        self.rows_purged = 0
+
+    def add_stream(self, stream_no: int) -> None:
+        self._add(Kind.STREAM, stream_no)
+
+    def add_range(self, stream_no: int, floor_id: StreamID) -> None:
+        self._add(Kind.RANGE, stream_no, fmt.pack_ids(floor_id))
+
+    def add_keyspace(self, keyspace_no: int) -> None:
+        self._add(Kind.KEYSPACE, keyspace_no)
+
+    def add_group(self, group_no: int) -> None:
+        self._add(Kind.GROUP, group_no)
+
+    def _add(self, kind: Kind, *values: Any) -> None:
+        self._txn.cursor("trash").put(fmt.trash_key(self._next_no), fmt.pack_row([int(kind), *values]))
+        self._next_no += 1
+        self.notes += 1
+
+    def purge(self, expired: Callable[[], bool]) -> bool:
+        """Delete dead rows until there are none or `expired()` is true; -> whether any are left.
+
+        `expired` is asked every few hundred rows, so that a slice ends within a fraction of a millisecond of it.
+        """
+        txn = self._txn
+        while self.notes:
+            cursor = txn.cursor("trash")
+            cursor.first()
+            note_key, row = cursor.item()
+            kind, *values = fmt.unpack_row(row)
+            if not self._work_off(Kind(kind), values, expired):
+                return True
+            txn.lmdb.delete(note_key, db=txn.handles["trash"])
+            self.notes -= 1
+            if expired():
+                return self.notes > 0
+        return False
+
+    def _work_off(self, kind: Kind, values: list[Any], expired: Callable[[], bool]) -> bool:
+        """True when the note's rows are all gone."""
+        if kind is Kind.STREAM:
+            return self._purge_stream(values[0], expired)
+        if kind is Kind.RANGE:
+            stream_no, floor = values
+            low, high = fmt.stream_prefix(stream_no), fmt.stream_prefix(stream_no) + floor
+            return all(self._delete(table, low, high, expired) for table in ("entries", "nodes"))
+        if kind is Kind.KEYSPACE:
+            return self._purge_keyspace(values[0], expired)
+        if kind is Kind.GROUP:
+            low, high = fmt.stream_prefix(values[0]), fmt.stream_prefix(values[0] + 1)
+            return all(self._delete(table, low, high, expired) for table in _GROUP_TABLES)
+        raise AssertionError(kind)
+
+    def _purge_stream(self, stream_no: int, expired: Callable[[], bool]) -> bool:
+        low, high = fmt.stream_prefix(stream_no), fmt.stream_prefix(stream_no + 1)
+        for table in _STREAM_TABLES:
+            if not self._delete(table, low, high, expired):
+                return False
+        groups = self._txn.cursor("groups")
+        while groups.set_range(low) and groups.key() < high:
+            # a group's row is keyed by stream number and group number
+            self.add_group(fmt.decode_stream_prefix(groups.key()[8:]))
+            self._txn.cursor("groups").delete()
+        return True
+
+    def _purge_keyspace(self, keyspace_no: int, expired: Callable[[], bool]) -> bool:
+        """Turn the keys of a flushed database into notes of their streams."""
+        txn = self._txn
+        names = txn.cursor("names")
+        low = fmt.name_key(keyspace_no, 0)
+        while names.set_range(low):
+            packed, key = names.item()
+            home, stream_no = fmt.decode_name_key(packed)
+            if home != keyspace_no:
+                break
+            names.delete()
+            row = txn.lmdb.pop(fmt.key_key(keyspace_no, key), db=txn.handles["keys"])
+            self.add_stream(stream_no)
+            records_no = 0 if row is None else Stream.decode_records_no(row)
+            if records_no:
+                self.add_stream(records_no)
+            if self.notes % 64 == 0 and expired():
+                return False
+        return True
+
+    def _delete(self, table: str, low: bytes, high: bytes, expired: Callable[[], bool]) -> bool:
+        """Delete the rows of `table` with low <= key < high; False when time ran out before the last."""
+        cursor: lmdb.Cursor = self._txn.cursor(table)
+        if not cursor.set_range(low):
+            return True
+        while True:
+            for _ in range(_ROWS_A_LOOK):
+                # after the last row of the table the cursor stands nowhere and its key is empty
+                key = cursor.key()
+                if not key or key >= high:
+                    return True
+                cursor.delete()
+                self.rows_purged += 1
+            if expired():
+                return False
