@@ -66,8 +66,8 @@ _BREAKING: Final = frozenset(Change) - {Change.GROUP_REMOVED, Change.RELEASED}
 class SystemClock:
     """The real one."""
 
-    time = staticmethod(time.time)
     monotonic = staticmethod(time.monotonic)
+    time = staticmethod(time.time)
 
 
 class Executor:

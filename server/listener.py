@@ -18,7 +18,7 @@ import lmdb
 
 from server.connection import Connection
 from server.executor import Executor, open_executor
-from server.version import RIVERBED_VERSION
+from server.version import VERSION
 from store.errors import LogWriteError
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ async def serve(config: Config) -> int:
         log.warning("cut a torn tail off the log: %s", report.torn_tail)
     log.info(
         "Riverbed %s, %d keys, %d commands of the log replayed in %.3f s; ready on port %d",
-        RIVERBED_VERSION,
+        VERSION,
         sum(db.size for db in executor.txn.databases),
         report.commands,
         report.seconds,

@@ -107,6 +107,7 @@ class Engine:
                 load_truncated=options.load_truncated,
             )
             self.recovery = recovery.recover(self.log, self.txn, execute)
+            self._rotate_if_needed()
             if self.recovery.commands:
                 self.checkpoint()
             self.check_space()
@@ -153,13 +154,16 @@ class Engine:
             raise
         txn.log.clear()
         txn.extension_bytes = 0
-        if self.log.rotate_if_needed():
-            txn.log_db = NO_DATABASE  # a new file begins with SELECT
+        self._rotate_if_needed()
         self._committed_bytes += len(commands)
         self._unchecked_bytes += len(commands)
         if self._unchecked_bytes > self._reserve_bytes >> 3:
             self.check_space()
         return True
+
+    def _rotate_if_needed(self) -> None:
+        if self.log.rotate_if_needed():
+            self.txn.log_db = NO_DATABASE  # a new file begins with SELECT
 
     def rollback(self, keep: int, now_ms: int) -> None:
         """Undo what the open transaction did beyond the first `keep` commands that this tick logged.
@@ -183,7 +187,7 @@ class Engine:
         """No space is waited for; anything else, or a log that cannot be mended, is for good."""
         cause = error.__cause__
         full = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
-        self.refusal = Refusal.DISK_FULL if full and self.log.refusal is None else Refusal.LOG_FAILED
+        self.refusal = Refusal.DISK_FULL if full and not self.log.broken else Refusal.LOG_FAILED
 
     # -- checkpoints -----------------------------------------------------------------------------------------------------
 
@@ -227,9 +231,9 @@ class Engine:
     def check_space(self) -> None:
         """Refuse writes while less than the reserve is free, so that deleting and trimming still have room."""
         self._unchecked_bytes = 0
-        free, total = self.files.space(self.directory)
+        free = self.files.free_bytes(self.directory)
         # a small disk is not all reserve
-        self._reserve_bytes = min(self.options.reserve_bytes, total >> 3)
+        self._reserve_bytes = min(self.options.reserve_bytes, self.files.total_bytes(self.directory) >> 3)
         if self.refusal in (None, Refusal.DISK_NEARLY_FULL, Refusal.DISK_FULL):
             if free < self._reserve_bytes:
                 self.refusal = self.refusal or Refusal.DISK_NEARLY_FULL

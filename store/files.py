@@ -63,6 +63,9 @@ class Files(Protocol):
     def free_bytes(self, path: Path, /) -> int:
         """What an unprivileged process may still write on the file system of `path`."""
 
+    def total_bytes(self, path: Path, /) -> int:
+        """The size of the file system of `path`."""
+
 
 def _sync(fd: int, /) -> None:
     # On macOS fsync() stops at the drive's own cache; F_FULLFSYNC is what survives a power cut.
@@ -131,3 +134,7 @@ class OsFiles:
     def free_bytes(self, path: Path, /) -> int:
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
+
+    def total_bytes(self, path: Path, /) -> int:
+        status = os.statvfs(path)
+        return status.f_blocks * status.f_frsize
