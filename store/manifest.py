@@ -187,8 +187,9 @@ def _parse_line(line: bytes) -> LogFile:
         raise ValueError("expected pairs of a key and a value, file, seq and type among them")
     pairs: dict[str, str] = {}
     for key, value in zip(words[::2], words[1::2], strict=True):
-        if pairs.setdefault(key.lower(), value) is not value:
+        if key.lower() in pairs:
             raise ValueError(f"{key} is given twice")
+        pairs[key.lower()] = value
     missing = [key for key in ("file", "seq", "type") if not pairs.get(key)]
     if missing:
         raise ValueError(f"no {missing[0]} given")
