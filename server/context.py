@@ -45,6 +45,9 @@ class Control(Protocol):
 
     def unwatch(self, session: Session) -> None: ...
 
+    def monitor(self, session: Session) -> None:
+        """Show the session every command that anybody sends, until `forget` (MONITOR)."""
+
     def forget(self, session: Session) -> None:
         """Undo everything a session has under way: transaction, watches, wait, monitoring (RESET, disconnect)."""
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from server.commands import load_commands
 from server.commands.table import COMMANDS, Command, Flag
-from server.errors import CommandError
+from server.errors import CommandError, unknown_subcommand
 
 if TYPE_CHECKING:
     from server.commands.table import Handler
@@ -55,6 +55,8 @@ def client_command(words: list[bytes]) -> Command:
     command = find_command(words)
     if command is None or command.flags & _INTERNAL:
         raise unknown_command(words)
+    if command.subcommands and len(words) > 1:
+        raise unknown_subcommand(words)
     return command
 
 

@@ -426,6 +426,13 @@ class Executor:
     def unwatch(self, session: Session) -> None:
         self.watches.clear(session)
 
+    def monitor(self, session: Session) -> None:
+        if not session.is_monitor:
+            session.is_monitor = True
+            self.monitors.append(session)
+            session.refresh_special()
+            self.refresh_special()
+
     # -- waiting ---------------------------------------------------------------------------------------------------------
 
     def _notify(self, change: Change, db: Database, key: bytes) -> None:

@@ -142,11 +142,7 @@ def monitor(request: Request) -> Reply:
     """MONITOR -> OK, then a line for each command of anybody, until the client leaves or says RESET."""
     if not request.may_block:
         raise CommandError(MONITOR_DENIED)
-    session = request.session
-    if not session.is_monitor:
-        session.is_monitor = True
-        session.refresh_special()
-        request.context.control.monitors.append(session)
+    request.context.control.monitor(request.session)
     return OK
 
 
