@@ -1,0 +1,248 @@
+"""Commands about the connection itself: who the client is, which protocol and database it uses, when it leaves.
+
+Everything they change is in the session; the socket is asked to close by marking the session as closing.
+"""
+
+from __future__ import annotations
+
+import hmac
+from typing import TYPE_CHECKING, Final
+
+from server import errors
+from server.args import Args
+from server.commands.table import Flag, command
+from server.errors import CommandError
+from server.replies import OK
+from server.version import REDIS_VERSION
+
+if TYPE_CHECKING:
+    from server.replies import Reply
+    from server.session import Request
+
+DEFAULT_USER: Final = b"default"
+
+WRONGPASS: Final = "WRONGPASS invalid username-password pair or user is disabled."
+NO_PASSWORD_SET: Final = (
+    "ERR AUTH <password> called without any password configured for the default user. Are you sure your "
+    "configuration is correct?"
+)
+NOPROTO: Final = "NOPROTO unsupported protocol version"
+PROTOCOL_NOT_INTEGER: Final = "ERR Protocol version is not an integer or out of range"
+HELLO_NEEDS_AUTH: Final = (
+    "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> <pass> option "
+    "can be used to authenticate the client and select the RESP protocol version at the same time"
+)
+BAD_CLIENT_NAME: Final = "ERR Client names cannot contain spaces, newlines or special characters."
+DB_OUT_OF_RANGE: Final = "ERR DB index is out of range"
+NOT_AN_INT: Final = "ERR value is out of range, value must between -2147483648 and 2147483647"
+
+_PONG: Final = (b"+PONG\r\n",)
+
+# May be sent before AUTH, and to a server that has no data yet.
+_GREETING: Final = Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.FAST | Flag.NO_AUTH
+
+
+# -- greeting ----------------------------------------------------------------------------------------------------------
+
+
+@command(
+    b"AUTH",
+    arity=-2,
+    flags=_GREETING,
+    categories=("fast", "connection"),
+    group="connection",
+    summary="Authenticates the connection.",
+    syntax="[username] password",
+)
+def auth(request: Request) -> Reply:
+    """AUTH [username] password -> OK.
+
+    There is one user, `default`; its password is the setting requirepass.  A client that fails keeps what it was.
+    """
+    words = request.argv[1:]
+    if len(words) > 2:
+        raise CommandError(errors.SYNTAX)
+    if len(words) == 1 and not request.context.config.requirepass:
+        raise CommandError(NO_PASSWORD_SET)
+    user = words[0] if len(words) == 2 else DEFAULT_USER
+    _check_password(request, user, words[-1])
+    _mark_authenticated(request, True)
+    return OK
+
+
+@command(
+    b"HELLO",
+    arity=-1,
+    flags=_GREETING,
+    categories=("fast", "connection"),
+    group="connection",
+    since="6.0.0",
+    summary="Chooses the protocol, and may authenticate and name the connection.",
+    syntax="[protover [AUTH username password] [SETNAME clientname]]",
+)
+def hello(request: Request) -> Reply:
+    """HELLO [protover [AUTH username password] [SETNAME clientname]] -> what the server is.
+
+    All or nothing: the options are checked before any of them takes effect.
+    """
+    session = request.session
+    args = Args(request.argv)
+    resp = session.resp
+    authenticated = session.authenticated
+    name: bytes | None = None
+    if args:
+        resp = args.take_int(PROTOCOL_NOT_INTEGER)
+        if resp not in (2, 3):
+            raise CommandError(NOPROTO)
+    while args:
+        option = args.take()
+        if option.upper() == b"AUTH" and len(args) >= 2:
+            user, password = args.take(), args.take()
+            _check_password(request, user, password)
+            authenticated = True
+        elif option.upper() == b"SETNAME" and args:
+            name = args.take()
+            if not is_printable(name):
+                raise CommandError(BAD_CLIENT_NAME)
+        else:
+            raise CommandError(b"ERR Syntax error in HELLO option '%b'" % option)
+    if not authenticated:
+        raise CommandError(HELLO_NEEDS_AUTH)
+    _mark_authenticated(request, True)
+    if name is not None:
+        session.name = name
+    session.resp = resp
+    return {
+        b"server": b"redis",
+        b"version": REDIS_VERSION.encode(),
+        b"proto": resp,
+        b"id": session.id,
+        b"mode": b"standalone",
+        b"role": b"master",
+        b"modules": [],
+    }
+
+
+def is_printable(text: bytes) -> bool:
+    """Whether `text` may name a client: no blank, nothing that would break a line of CLIENT LIST."""
+    return all(33 <= byte <= 126 for byte in text)
+
+
+def _check_password(request: Request, user: bytes, password: bytes) -> None:
+    """Raise CommandError unless they fit.  Without requirepass any password does, for the user there is."""
+    expected = request.context.config.requirepass
+    # the time it takes tells nothing about how much of the password was right
+    fits = not expected or hmac.compare_digest(expected, password)
+    if user != DEFAULT_USER or not fits:
+        raise CommandError(WRONGPASS)
+
+
+def _mark_authenticated(request: Request, authenticated: bool) -> None:
+    session = request.session
+    session.authenticated = authenticated
+    session.refresh_special()
+
+
+# -- leaving and starting over -----------------------------------------------------------------------------------------
+
+
+@command(
+    b"QUIT",
+    arity=-1,
+    flags=_GREETING | Flag.IMMEDIATE,
+    categories=("fast", "connection"),
+    group="connection",
+    summary="Closes the connection.",
+)
+def quit_(request: Request) -> Reply:
+    """QUIT -> OK, then the connection closes.  Requests behind it are not run."""
+    request.session.closing = True
+    request.session.refresh_special()
+    return OK
+
+
+@command(
+    b"RESET",
+    arity=1,
+    flags=_GREETING | Flag.IMMEDIATE,
+    categories=("fast", "connection"),
+    group="connection",
+    since="6.2.0",
+    summary="Makes the connection as new.",
+)
+def reset(request: Request) -> str:
+    """RESET -> RESET.
+
+    Ends MULTI, WATCH and MONITOR, selects database 0 and RESP2, forgets the name and the authentication.  The names
+    of the client library stay: it is still the same library.
+    """
+    session = request.session
+    request.context.control.forget(session)
+    session.db = request.db = request.txn.databases[0]
+    session.resp = 2
+    session.name = b""
+    session.replies_off = False
+    session.skip_replies = 0
+    session.no_evict = False
+    session.no_touch = False
+    _mark_authenticated(request, not request.context.config.requirepass)
+    return "RESET"
+
+
+# -- small talk --------------------------------------------------------------------------------------------------------
+
+
+@command(
+    b"PING",
+    arity=-1,
+    flags=Flag.FAST,
+    categories=("fast", "connection"),
+    group="connection",
+    summary="Answers.",
+    syntax="[message]",
+    tips=("request_policy:all_shards", "response_policy:all_succeeded"),
+)
+def ping(request: Request) -> Reply:
+    """PING [message] -> PONG, or the message."""
+    words = request.argv
+    if len(words) == 1:
+        return _PONG
+    if len(words) > 2:
+        raise errors.wrong_arity(b"ping")
+    return words[1]
+
+
+@command(
+    b"ECHO",
+    arity=2,
+    flags=Flag.LOADING | Flag.STALE | Flag.FAST,
+    categories=("fast", "connection"),
+    group="connection",
+    summary="Answers with its argument.",
+    syntax="message",
+)
+def echo(request: Request) -> bytes:
+    """ECHO message -> the message."""
+    return request.argv[1]
+
+
+@command(
+    b"SELECT",
+    arity=2,
+    flags=Flag.LOADING | Flag.STALE | Flag.FAST,
+    categories=("fast", "connection"),
+    group="connection",
+    summary="Changes the database of the connection.",
+    syntax="index",
+)
+def select(request: Request) -> Reply:
+    """SELECT index -> OK."""
+    number = Args(request.argv).take_int()
+    if not -(1 << 31) <= number < 1 << 31:
+        raise CommandError(NOT_AN_INT)
+    databases = request.txn.databases
+    if not 0 <= number < len(databases):
+        raise CommandError(DB_OUT_OF_RANGE)
+    # both: the request object serves the client's next command as well
+    request.session.db = request.db = databases[number]
+    return OK

@@ -1,0 +1,119 @@
+"""MULTI, EXEC, DISCARD, WATCH, UNWATCH.
+
+Queueing is the executor's: while `session.queued` is a list, it appends to it every command that is not IMMEDIATE.
+These handlers begin and end that state, and ask the executor to run what was queued.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from server.commands.table import ALL_KEYS, Flag, command
+from server.errors import CommandError
+from server.replies import OK
+
+if TYPE_CHECKING:
+    from server.replies import Reply
+    from server.session import Request
+
+NESTED_MULTI: Final = "ERR MULTI calls can not be nested"
+WATCH_IN_MULTI: Final = "ERR WATCH inside MULTI is not allowed"
+EXEC_WITHOUT_MULTI: Final = "ERR EXEC without MULTI"
+DISCARD_WITHOUT_MULTI: Final = "ERR DISCARD without MULTI"
+
+_FLAGS: Final = Flag.NOSCRIPT | Flag.LOADING | Flag.STALE
+
+
+@command(
+    b"MULTI",
+    arity=1,
+    flags=_FLAGS | Flag.FAST | Flag.IMMEDIATE,
+    categories=("fast", "transaction"),
+    group="transactions",
+    since="1.2.0",
+    summary="Begins a transaction.",
+)
+def multi(request: Request) -> Reply:
+    """MULTI -> OK.  The commands that follow are queued until EXEC."""
+    session = request.session
+    if session.queued is not None:
+        raise CommandError(NESTED_MULTI)
+    session.queued = []
+    session.queue_failed = False
+    session.refresh_special()
+    return OK
+
+
+@command(
+    b"EXEC",
+    arity=1,
+    flags=_FLAGS | Flag.SKIP_SLOWLOG | Flag.IMMEDIATE,
+    categories=("slow", "transaction"),
+    group="transactions",
+    since="1.2.0",
+    summary="Runs the transaction.",
+)
+def exec_(request: Request) -> Reply:
+    """EXEC -> the replies of the queued commands; null when a watched key has changed."""
+    if request.session.queued is None:
+        raise CommandError(EXEC_WITHOUT_MULTI)
+    return request.context.control.execute_queued(request)
+
+
+@command(
+    b"DISCARD",
+    arity=1,
+    flags=_FLAGS | Flag.FAST | Flag.IMMEDIATE,
+    categories=("fast", "transaction"),
+    group="transactions",
+    since="2.0.0",
+    summary="Gives the transaction up.",
+)
+def discard(request: Request) -> Reply:
+    """DISCARD -> OK.  Forgets the queued commands and the watched keys."""
+    session = request.session
+    if session.queued is None:
+        raise CommandError(DISCARD_WITHOUT_MULTI)
+    session.queued = None
+    session.queue_failed = False
+    request.context.control.unwatch(session)
+    session.refresh_special()
+    return OK
+
+
+@command(
+    b"WATCH",
+    arity=-2,
+    flags=_FLAGS | Flag.FAST | Flag.IMMEDIATE,
+    keys=ALL_KEYS,
+    categories=("fast", "transaction"),
+    group="transactions",
+    since="2.2.0",
+    summary="Has the next transaction run only if these keys do not change before.",
+    syntax="key [key ...]",
+)
+def watch(request: Request) -> Reply:
+    """WATCH key [key ...] -> OK."""
+    session = request.session
+    if session.queued is not None:
+        raise CommandError(WATCH_IN_MULTI)
+    for key in request.argv[1:]:
+        # A key whose time has passed goes now, so that its going does not break the transaction.
+        request.db.stream(key, request.now_ms)
+        request.context.control.watch(session, key)
+    return OK
+
+
+@command(
+    b"UNWATCH",
+    arity=1,
+    flags=_FLAGS | Flag.FAST,
+    categories=("fast", "transaction"),
+    group="transactions",
+    since="2.2.0",
+    summary="Forgets all watched keys.",
+)
+def unwatch(request: Request) -> Reply:
+    """UNWATCH -> OK."""
+    request.context.control.unwatch(request.session)
+    return OK
