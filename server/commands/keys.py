@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 SAME_OBJECT: Final = "ERR source and destination objects are the same"
 DB_OUT_OF_RANGE: Final = "ERR DB index is out of range"
 DB_NOT_INT32: Final = "ERR value is out of range, value must between -2147483648 and 2147483647"
+INVALID_FIRST_DB: Final = "ERR invalid first DB index"
+INVALID_SECOND_DB: Final = "ERR invalid second DB index"
 INVALID_CURSOR: Final = "ERR invalid cursor"
 NO_LFU: Final = (
     "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching "
@@ -53,11 +55,11 @@ def _lookup(request: Request, key: bytes) -> Stream | None:
     return stream
 
 
-def _database(request: Request, word: bytes, error: str = DB_NOT_INT32) -> Database:
-    """The database a word names.  Two checks, as in Redis: a 32-bit number, then one that exists."""
-    number = parse_int(word, errors.NOT_AN_INTEGER if error is DB_NOT_INT32 else error)
+def _database(request: Request, word: bytes) -> Database:
+    """The database a word names.  Three checks, as in Redis: a number, a small one, and one that exists."""
+    number = parse_int(word)
     if number not in INT32:
-        raise CommandError(error)
+        raise CommandError(DB_NOT_INT32)
     databases = request.txn.databases
     if not 0 <= number < len(databases):
         raise CommandError(DB_OUT_OF_RANGE)
@@ -427,11 +429,12 @@ def flushall(request: Request) -> Reply:
 )
 def swapdb(request: Request) -> Reply:
     """SWAPDB index1 index2 -> OK.  Clients stay with their number and see the other contents at once."""
-    words = ((request.argv[1], "first"), (request.argv[2], "second"))
-    numbers = [parse_int(word, f"ERR invalid {place} DB index") for word, place in words]
-    for number, (_, place) in zip(numbers, words, strict=True):
+    numbers = []
+    for word, error in zip(request.argv[1:], (INVALID_FIRST_DB, INVALID_SECOND_DB), strict=True):
+        number = parse_int(word, error)
         if number not in INT32:
-            raise CommandError(f"ERR invalid {place} DB index")
+            raise CommandError(error)
+        numbers.append(number)
     databases = request.txn.databases
     if not all(0 <= number < len(databases) for number in numbers):
         raise CommandError(DB_OUT_OF_RANGE)

@@ -1,0 +1,43 @@
+"""Fixtures for tests of commands: one server of ours for a module, and a redis-server beside it to agree with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.pair import Pair
+from tests.raw import RawClient
+from tests.servers import RedisServer, RiverbedServer
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RiverbedServer]:
+    """A server that all tests of a module share."""
+    place = tmp_path_factory.mktemp("riverbed")
+    with RiverbedServer(place, tmp_path_factory.mktemp("logs")) as server:
+        yield server
+        server.stop()
+
+
+@pytest.fixture(scope="module")
+def oracle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    place = tmp_path_factory.mktemp("redis")
+    with RedisServer(place, tmp_path_factory.mktemp("logs")) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: RiverbedServer) -> Iterator[RawClient]:
+    """A connection to our server, which holds nothing."""
+    with server.client() as client:
+        assert client.ask("FLUSHALL") == b"+OK\r\n"
+        yield client
+
+
+@pytest.fixture
+def pair(client: RawClient, oracle: RedisServer) -> Iterator[Pair]:
+    """Connections to both servers, which hold nothing."""
+    with oracle.client() as theirs:
+        assert theirs.ask("FLUSHALL") == b"+OK\r\n"
+        yield Pair(client, theirs)
