@@ -25,6 +25,7 @@ from store.errors import CorruptionError, LockedError, ReplayError, StoreError, 
 
 # Descriptors that are not clients: listeners, log files, tables, the directory's lock, and some to spare.
 RESERVED_DESCRIPTORS: Final = 32
+HELP_COLUMNS: Final = 110  # of --help in a pipe or a file
 
 log = logging.getLogger(serverlog.ROOT)
 
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         from server.usage import print_help
 
-        print_help(Console(soft_wrap=False))
+        print_help(Console(width=None if sys.stdout.isatty() else HELP_COLUMNS))
         return 0
     if words and words[0] in ("--version", "-v"):
         return _print_version()
@@ -63,41 +64,39 @@ def run(config: Config) -> int:
         return uvloop.run(serve(config))
     except KeyboardInterrupt:  # before the listener took the signals over
         return 1
-    except LockedError:
-        log.error("%s is in use by another riverbed-server; stop that one, or give this one another --dir", config.dir)
-    except CorruptionError as error:
-        log.error("the data is damaged: %s", error)
-        log.error("nothing was changed; `riverbed check %s` tells more", config.dir)
-    except ReplayError as error:
-        log.error("the log in %s cannot be replayed: %s", config.dir, error)
-        log.error("nothing was changed; `riverbed check %s` tells more", config.dir)
-    except VersionError as error:
-        log.error("the data in %s is of another version: %s", config.dir, error)
-    except StoreError as error:
-        log.error("the data in %s cannot be opened: %s", config.dir, error)
-    except OSError as error:
-        log.error("%s", _explained(error, config))
-    return 1
+    except (StoreError, OSError) as error:
+        reason = _explained(error, config)
+    log.error("%s", reason)
+    # whoever started it by hand should not have to look for the log to learn that it did not start
+    return _complain(reason) if config.logfile else 1
 
 
-def _explained(error: OSError, config: Config) -> str:
-    """One line about what the operating system refused."""
-    if error.errno == errno.EADDRINUSE:
-        return f"port {config.port} is in use; stop what listens there, or choose another --port ({_detail(error)})"
-    if error.errno == errno.EADDRNOTAVAIL:
-        return f"an address to bind does not exist on this machine: {_detail(error)}"
-    if error.errno in (errno.EACCES, errno.EPERM):
-        if error.filename is None:
-            return f"no permission to listen on port {config.port}: {_detail(error)}"
-        return f"no permission: {_detail(error)}"
-    if error.errno == errno.ENOSPC:
-        return f"the disk under {config.dir} is full: {_detail(error)}"
-    return f"cannot start: {_detail(error)}"
-
-
-def _detail(error: OSError) -> str:
-    text = error.strerror or str(error)
-    return f"{os.fsdecode(error.filename)}: {text}" if isinstance(error.filename, (str, bytes)) else text
+def _explained(error: StoreError | OSError, config: Config) -> str:
+    """One line about what is wrong, and what to do."""
+    match error:
+        case LockedError():
+            return f"{config.dir} is in use by another riverbed-server; stop it, or give this one another --dir"
+        case CorruptionError():
+            return f"damaged data: {error}; nothing was changed, `riverbed check {config.dir}` tells more"
+        case ReplayError():
+            return f"the log cannot be replayed: {error}; nothing was changed, `riverbed check {config.dir}` tells more"
+        case VersionError():
+            return f"{config.dir} is of another version of Riverbed: {error}"
+        case StoreError():
+            return f"{config.dir} cannot be opened: {error}"
+    detail = os.strerror(error.errno) if error.errno else str(error)
+    if isinstance(error.filename, (str, bytes)):
+        detail = f"{os.fsdecode(error.filename)}: {detail}"
+    match error.errno:
+        case errno.EADDRINUSE:
+            return f"port {config.port} is in use; stop what listens there, or choose another --port ({detail})"
+        case errno.EADDRNOTAVAIL:
+            return f"this machine has no such address to bind: {detail}"
+        case errno.EACCES | errno.EPERM:
+            return f"no permission: {detail}"
+        case errno.ENOSPC:
+            return f"the disk is full: {detail}"
+    return f"cannot start: {detail}"
 
 
 def _allow_descriptors(config: Config) -> None:

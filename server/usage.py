@@ -24,7 +24,7 @@ that are not marked [cyan]at start[/] while the server runs, and CONFIG REWRITE 
 
 
 def print_help(console: Console) -> None:
-    console.print(_USAGE, highlight=False, soft_wrap=not console.is_terminal)
+    console.print(_USAGE, highlight=False)
     for section in Section:
         table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0), expand=False)
         table.add_column(no_wrap=True, style="bold", min_width=30)

@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import importlib
+import resource
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from server.config import SETTINGS, Config
+from server.main import _allow_descriptors
+from server.version import VERSION
+from tests.servers import ROOT, RiverbedServer, free_port
+
+StartRiverbed = Callable[..., RiverbedServer]
+
+
+def start_in_vain(*arguments: object) -> tuple[int, str, str]:
+    """Exit status, output and errors of a server that is not expected to come up."""
+    done = subprocess.run(
+        [sys.executable, "-m", "server.main", *map(str, arguments)],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+def newest_log(directory: Path) -> Path:
+    return max((directory / "appendonlydir").glob("*.incr.aof"))
+
+
+# -- looking around
+
+
+def test_help_explains_every_setting() -> None:
+    status, out, err = start_in_vain("--help")
+    assert (status, err) == (0, "")
+    for setting in SETTINGS.values():
+        assert f"  --{setting.name} " in out, setting.name
+    assert "(default 200 milliseconds)" in " ".join(out.split())
+
+
+def test_version_is_told() -> None:
+    status, out, err = start_in_vain("--version")
+    assert (status, err) == (0, "")
+    assert out.startswith(f"riverbed-server {VERSION} ")
+
+
+# -- what keeps it from starting
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--port", "abc"), "command line: port: argument couldn't be parsed into an integer"),
+        (("--nosuch", "1"), "command line: nosuch: there is no such setting"),
+        (("--port", "0"), "nothing to listen on: give a port and an address to bind, or a unixsocket"),
+        (("/nonexistent/riverbed.conf",), "/nonexistent/riverbed.conf: No such file or directory"),
+        (("--logfile", "/nonexistent/log"), "logfile: /nonexistent/log: No such file or directory"),
+    ],
+)
+def test_bad_setting_is_one_line_and_status_1(arguments: tuple[str, ...], reason: str) -> None:
+    assert start_in_vain(*arguments) == (1, "", f"riverbed-server: {reason}\n")
+
+
+def test_bad_line_of_a_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "riverbed.conf"
+    path.write_text("# fine\nport 1x\n")
+    assert start_in_vain(path) == (
+        1,
+        "",
+        f"riverbed-server: {path}:2: port: argument couldn't be parsed into an integer\n",
+    )
+
+
+def test_port_in_use_is_told(riverbed: RiverbedServer, tmp_path: Path) -> None:
+    status, out, _ = start_in_vain("--port", riverbed.port, "--bind", "127.0.0.1", "--dir", tmp_path / "other")
+    assert status == 1
+    assert out.splitlines()[-1].endswith(
+        f" # port {riverbed.port} is in use; stop what listens there, or choose another --port"
+        f" (127.0.0.1:{riverbed.port}: Address already in use)"
+    )
+
+
+def test_directory_in_use_is_told(riverbed: RiverbedServer) -> None:
+    status, out, _ = start_in_vain("--port", free_port(), "--bind", "127.0.0.1", "--dir", riverbed.directory)
+    assert status == 1
+    assert out.splitlines()[-1].endswith(
+        f" # {riverbed.directory} is in use by another riverbed-server; stop it, or give this one another --dir"
+    )
+
+
+def test_a_file_in_the_place_of_the_directory_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    status, out, _ = start_in_vain("--port", free_port(), "--dir", path)
+    assert status == 1
+    assert out.splitlines()[-1].endswith(f" # cannot start: {path}: File exists")
+
+
+def test_reason_goes_to_the_terminal_too_when_there_is_a_logfile(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    status, out, err = start_in_vain("--port", free_port(), "--dir", path, "--logfile", tmp_path / "log")
+    assert (status, out) == (1, "")
+    assert err == f"riverbed-server: cannot start: {path}: File exists\n"
+    assert (tmp_path / "log").read_text().splitlines()[-1].endswith(f" # cannot start: {path}: File exists")
+
+
+def test_damaged_log_is_told_with_file_and_offset(start_riverbed: StartRiverbed, tmp_path: Path) -> None:
+    server = start_riverbed(tmp_path / "whole")
+    with server.client() as client:
+        for number in range(20):
+            client.ask("XADD", "s", f"{number + 1}-1", "field", "value")
+    server.kill()
+    # LMDB must need the log, so it goes: the log alone rebuilds it, and finds the damage
+    damaged = tmp_path / "damaged"
+    (damaged / "appendonlydir").mkdir(parents=True)
+    for file in (server.directory / "appendonlydir").iterdir():
+        (damaged / "appendonlydir" / file.name).write_bytes(file.read_bytes())
+    log = newest_log(damaged)
+    data = bytearray(log.read_bytes())
+    data[data.index(b"value") + 1] ^= 1
+    log.write_bytes(data)
+    status, out, _ = start_in_vain("--port", free_port(), "--bind", "127.0.0.1", "--dir", damaged)
+    assert status == 1
+    last = out.splitlines()[-1]
+    assert f" # damaged data: {log.name} at byte " in last.replace(f"{log.parent}/", "")
+    assert f"`riverbed check {damaged}` tells more" in last
+    assert log.read_bytes() == data
+
+
+# -- a run
+
+
+def test_settings_come_from_the_file_and_are_written_back(tmp_path: Path) -> None:
+    path = tmp_path / "riverbed.conf"
+    path.write_text(f"# mine\ntimeout 77\nrdbchecksum yes\nport {free_port()}\n")
+    port = Config.load([str(path)]).port
+    with (tmp_path / "out").open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "server.main", str(path), "--dir", str(tmp_path / "data")],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+    server = RiverbedServer(tmp_path / "data", tmp_path / "logs")
+    server.process, server.port, server.log_path = process, port, tmp_path / "out"
+    try:
+        server.wait_ready()
+        with server.client() as client:
+            assert client.ask("CONFIG", "GET", "timeout") == b"*2\r\n$7\r\ntimeout\r\n$2\r\n77\r\n"
+            assert client.ask("CONFIG", "SET", "timeout", "78") == b"+OK\r\n"
+            assert client.ask("CONFIG", "REWRITE") == b"+OK\r\n"
+        assert server.stop() == 0
+    finally:
+        server.kill()
+    assert path.read_text() == (
+        f"# mine\ntimeout 78\nrdbchecksum yes\nport {port}\n\n# Written by CONFIG REWRITE\ndir {tmp_path}/data\n"
+    )
+    log = (tmp_path / "out").read_text()
+    assert f"{path}:3: rdbchecksum has no meaning here and is ignored" in log
+    assert f"riverbed-server {VERSION}, pid {process.pid}, data in {tmp_path}/data" in log
+
+
+def test_sigterm_and_sigint_end_with_status_0(start_riverbed: StartRiverbed) -> None:
+    assert start_riverbed().stop() == 0
+    server = start_riverbed()
+    assert server.process is not None
+    server.process.send_signal(2)
+    assert server.wait_ended() == 0
+
+
+def test_log_level_changes_while_it_runs(start_riverbed: StartRiverbed) -> None:
+    server = start_riverbed(options={"loglevel": "warning"})
+    with server.client() as client:
+        assert client.ask("CONFIG", "SET", "loglevel", "notice") == b"+OK\r\n"
+    assert "data in" not in server.log_tail()
+    server.stop()
+    assert "stopped" in server.log_tail()
+
+
+def test_maxclients_gives_way_to_the_limit_of_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 1000))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: asked.append(limits))
+    config = Config()
+    _allow_descriptors(config)
+    assert asked == [(1000, 1000)]
+    assert config.maxclients == 968
+    asked.clear()
+    config = Config.load(["--maxclients", "300"])
+    _allow_descriptors(config)
+    assert asked == [(332, 1000)]
+    assert config.maxclients == 300
+
+
+def test_entry_points_exist() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert set(scripts) == {"riverbed", "riverbed-server"}
+    for target in scripts.values():
+        module, _, function = target.partition(":")
+        assert callable(getattr(importlib.import_module(module), function))
