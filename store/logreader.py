@@ -30,7 +30,7 @@ from crc32c import crc32c
 from store import logformat
 from store.errors import CorruptionError
 from store.files import Files
-from store.logformat import CommandCollector, FrameError, ShortFrame
+from store.logformat import Annotation, CommandCollector, FrameError, ShortFrame
 from store.manifest import FileType, LogFile, Manifest
 
 CHUNK_BYTES: Final = 1 << 20
@@ -324,37 +324,44 @@ class _PartReader:
 
     def _exact_batch(self, start: int, offset: int) -> Batch | None:
         """The batch at `start`, frame by frame.  None when it is not sound and no sound one follows (see `unsound`)."""
-        found = CommandCollector()
-        command_bytes = 0
-        at = start
         try:
-            while True:
-                words, end = self._frame(at)
-                if words is not None:
-                    found.take_command(words)
-                    command_bytes += end - at
-                else:
-                    line = self._line(at, end)
-                    if line.startswith(logformat.ANNOTATION_START):
-                        break
-                    found.take_comment(line)
-                at = end
-            found.finish()
-            annotation = self._verified(line, start, at)
+            commands, command_bytes, annotation, end = self._parse_batch(start)
         except ShortFrame:
-            self._give_up(start, offset, "the file ends before an annotation closes the batch")
+            # So far the framing is faultless: a batch cut short, or one length in it grew.
+            self._give_up(start, offset, "the file ends before an annotation closes the batch", min_advance=1)
             return None
         except FrameError as error:
-            self._give_up(start, offset, str(error))
+            self._give_up(start, offset, str(error), min_advance=0)
             return None
         after = offset + command_bytes if self._counts else offset
         if annotation.offset != after:
             raise self._part.error(
-                at, offset, f"sound batch, but its annotation says replication offset {annotation.offset}, not {after}"
+                start,
+                offset,
+                f"sound batch, but its annotation says replication offset {annotation.offset}, not {after}",
             )
-        return Batch(found.commands, LogPosition(self._number, end, after), annotation.time_ms, self._name, start)
+        return Batch(commands, LogPosition(self._number, end, after), annotation.time_ms, self._name, start)
 
-    def _verified(self, line: bytes, start: int | None, end: int) -> logformat.Annotation:
+    def _parse_batch(self, start: int) -> tuple[list[list[bytes]], int, Annotation, int]:
+        """-> commands, bytes of the plain ones, annotation and end of the batch at `start`.  Raises FrameError."""
+        found = CommandCollector()
+        command_bytes = 0
+        at = start
+        while True:
+            words, end = self._frame(at)
+            if words is not None:
+                found.take_command(words)
+                command_bytes += end - at
+            else:
+                line = self._line(at, end)
+                if line.startswith(logformat.ANNOTATION_START):
+                    break
+                found.take_comment(line)
+            at = end
+        found.finish()
+        return found.commands, command_bytes, self._verified(line, start, at), end
+
+    def _verified(self, line: bytes, start: int | None, end: int) -> Annotation:
         """The annotation `line` at `end`; `start` is where the one before it ended, None when that is not known."""
         annotation = logformat.parse_annotation(line)
         if annotation is None:
@@ -366,44 +373,50 @@ class _PartReader:
             raise FrameError("checksum does not match")
         return annotation
 
-    def _give_up(self, start: int, offset: int, reason: str) -> None:
-        later = self._find_later_batch(start, offset)
+    def _give_up(self, start: int, offset: int, reason: str, min_advance: int) -> None:
+        later = self._find_later_batch(start, offset, min_advance if self._counts else 0)
         if later is not None:
             raise self._part.error(
                 start, offset, f"damaged batch: {reason}; the batch from byte {later} on is sound again"
             )
         self.unsound = reason
 
-    def _find_later_batch(self, start: int, offset: int) -> int | None:
+    def _find_later_batch(self, start: int, offset: int, min_advance: int) -> int | None:
         """Where the first sound batch beyond the damage at `start` begins.
 
         Annotations are found by their text here, as framing is what is broken.  Old log contents that a client stored
-        as a value are told from the log itself by their offset: what follows `start` is numbered after it, and not
-        further than there are bytes between.  A forgery that gets this right stops the start instead of being cut off,
-        which is the safe side.
+        as a value are told from the log itself by their offsets, which lie before `offset`; `min_advance` is 1 when
+        even a batch that moves the offset by nothing must lie beyond.  A forgery that gets the offset right stops the
+        start instead of being cut off, which is the safe side.
         """
         at = start
-        while at < self._size:
+        while True:
             data = self._read(at, min(CHUNK_BYTES, self._size - at))
             mark = 0
             while (mark := data.find(b"\n" + logformat.ANNOTATION_START, mark) + 1) > 0:
                 annotation = logformat.parse_annotation(data, mark)
                 if annotation is None:
                     continue
-                end = at + mark
-                begin = end - annotation.covered
-                if begin <= start or begin == end:
+                begin = at + mark - annotation.covered
+                if begin <= start or annotation.offset < offset + min_advance:
                     continue
-                advance = annotation.offset - offset
-                if advance < 0 or advance > end - start or (advance and not self._counts):
-                    continue
-                if logformat.is_sound(annotation, self._sum(begin, end)):
+                if self._is_batch_after(offset, begin, annotation):
                     return begin
             # The next chunk begins a little earlier, for a line that the end of this one cut.
-            if at + len(data) >= self._size:
+            if at + len(data) == self._size:
                 return None
             at += len(data) - logformat.MAX_ANNOTATION_BYTES - 1
-        return None
+
+    def _is_batch_after(self, offset: int, begin: int, annotation: Annotation) -> bool:
+        """Whether a sound batch that ends in `annotation` stands at `begin`, and begins at `offset` or later."""
+        # Cheaper than the frames, and wrong for nearly every look-alike.
+        if not logformat.is_sound(annotation, self._sum(begin, begin + annotation.covered)):
+            return False
+        try:
+            _, command_bytes, found, _ = self._parse_batch(begin)
+        except FrameError:
+            return False
+        return found == annotation and (not self._counts or annotation.offset - command_bytes >= offset)
 
     # -- files without checksums ---------------------------------------------------------------------------------------
 
