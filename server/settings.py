@@ -238,11 +238,11 @@ class Addresses(Setting[tuple[str, ...]]):
 
 
 class OutputLimit(NamedTuple):
-    """Cut off beyond `hard_bytes` of unread replies, or beyond `soft_bytes` for `soft_seconds`; 0 is never."""
+    """Cut off beyond `hard` bytes of unread replies, or beyond `soft` bytes for `seconds`; 0 is never."""
 
-    hard_bytes: int
-    soft_bytes: int
-    soft_seconds: int
+    hard: int
+    soft: int
+    seconds: int
 
 
 class OutputLimits(Setting[Mapping[str, OutputLimit]]):
@@ -274,14 +274,13 @@ class OutputLimits(Setting[Mapping[str, OutputLimit]]):
 
     def render(self, value: Mapping[str, OutputLimit]) -> str:
         return " ".join(
-            f"{self._SHOWN[name]} {limit.hard_bytes} {limit.soft_bytes} {limit.soft_seconds}"
-            for name, limit in value.items()
+            f"{self._SHOWN[name]} {limit.hard} {limit.soft} {limit.seconds}" for name, limit in value.items()
         )
 
     def file_words(self, value: Mapping[str, OutputLimit]) -> list[str]:
         words = []
         for name, limit in value.items():
-            words += [name, memory_text(limit.hard_bytes), memory_text(limit.soft_bytes), str(limit.soft_seconds)]
+            words += [name, memory_text(limit.hard), memory_text(limit.soft), str(limit.seconds)]
         return words
 
 
