@@ -148,7 +148,8 @@ def client_setinfo(request: Request) -> Reply:
 def client_reply(request: Request) -> Reply:
     """CLIENT REPLY ON -> OK; OFF and SKIP are not answered.  SKIP is for the next command alone.
 
-    Inside a transaction they are: EXEC's reply has an element for each command.
+    Inside a transaction they are, as EXEC's reply has an element for each command; for the same reason SKIP does
+    nothing there.
     """
     session = request.session
     mode = request.argv[2].upper()
@@ -158,7 +159,7 @@ def client_reply(request: Request) -> Reply:
     elif mode == b"OFF":
         session.replies_off = True
     elif mode == b"SKIP":
-        if not session.replies_off:
+        if not session.replies_off and not request.in_transaction:
             session.skip_replies = 1
     else:
         raise CommandError(errors.SYNTAX)
@@ -276,6 +277,7 @@ def _describe(request: Request, session: Session) -> bytes:
     words_bytes = sum(map(len, request.argv)) if session is request.session else 0
     output_bytes = peer.output_bytes()
     last_command = session.last_command.lower() or b"NULL"
+    in_transaction = request.in_transaction and session is request.session
     if session is request.session:
         last_command = b"|".join(request.argv[:2]).lower()
     fields = (
@@ -286,7 +288,7 @@ def _describe(request: Request, session: Session) -> bytes:
         (b"name", session.name),
         (b"age", _seconds_since(request, session.created_ms)),
         (b"idle", _seconds_since(request, session.last_interaction_ms)),
-        (b"flags", _flags(session)),
+        (b"flags", _flags(session, in_transaction)),
         (b"db", b"%d" % session.db.number),
         (b"sub", b"0"),
         (b"psub", b"0"),
@@ -322,12 +324,12 @@ def _seconds_since(request: Request, ms: int) -> bytes:
     return b"%d" % (max(request.now_ms - ms, 0) // 1000)
 
 
-def _flags(session: Session) -> bytes:
+def _flags(session: Session, in_transaction: bool) -> bytes:
     """One letter for each thing to know about a client, N for nothing."""
     letters = (
         (session.is_replica, b"S"),
         (session.is_monitor, b"O"),
-        (session.queued is not None, b"x"),
+        (in_transaction or session.queued is not None, b"x"),
         (session.parked is not None, b"b"),
         (session.watch_broken, b"d"),
         (session.closing, b"c"),
