@@ -37,7 +37,7 @@ from server.settings import (
     Setting,
     Text,
 )
-from store.engine import Fsync, Options
+from store.engine import Options
 from store.manifest import split_words
 
 _MB: Final = 1 << 20
@@ -179,9 +179,6 @@ class Config:
     appendfilename = FileName(
         Section.DATA, Options.log_filename, "What the log's file names begin with.", at_start=True
     )
-    databases = Integer(
-        Section.DATA, 16, "Number of databases that SELECT chooses from.", minimum=16, maximum=16, at_start=True
-    )
     lmdb_map_size = Memory(
         Section.DATA,
         Options.map_bytes,
@@ -247,10 +244,11 @@ class Config:
         maximum=LLONG_MAX,
         unit="milliseconds",
     )
-    hz = Integer(Section.DIAGNOSTICS, 10, "Times a second that background chores run.", minimum=1, maximum=500)
 
     # -- fixed -------------------------------------------------------------------------------------------------------
 
+    databases = Integer(Section.FIXED, 16, "databases that SELECT chooses from", minimum=16, maximum=16, at_start=True)
+    hz = Integer(Section.FIXED, 10, "background chores run ten times a second", minimum=10, maximum=10)
     appendonly = Fixed("yes", "the log is what the store is made of")
     save = Fixed("", "there are no RDB files; checkpoints happen by themselves")
     aof_use_rdb_preamble = Fixed("no", "the log is commands from its first byte")
@@ -298,20 +296,6 @@ class Config:
             for setting in SETTINGS.values()
             if any(matches(setting.name.encode()) for matches in matchers)
         }
-
-    def engine_options(self) -> Options:
-        """How the store is to be opened."""
-        return Options(
-            fsync=Fsync(self.appendfsync),
-            map_bytes=self.lmdb_map_size,
-            log_directory=self.appenddirname,
-            log_filename=self.appendfilename,
-            segment_bytes=self.log_segment_bytes,
-            load_truncated=self.aof_load_truncated,
-            reserve_bytes=self.disk_reserve_bytes,
-            node_max_entries=self.stream_node_max_entries,
-            node_max_bytes=self.stream_node_max_bytes,
-        )
 
     # -- changing ----------------------------------------------------------------------------------------------------
 

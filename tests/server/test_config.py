@@ -41,11 +41,8 @@ def test_fsync_policies_are_those_of_the_store() -> None:
     config = Config()
     for policy in Fsync:
         config.set([("appendfsync", policy.value)])
-        assert config.engine_options().fsync is policy
-
-
-def test_defaults_open_the_store_as_the_store_itself_would() -> None:
-    assert Config().engine_options() == Options()
+        assert Fsync(config.appendfsync) is policy
+    assert Fsync(Config().appendfsync) is Options().fsync
 
 
 @pytest.mark.parametrize(
