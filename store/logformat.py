@@ -39,14 +39,15 @@ MAX_ANNOTATION_BYTES: Final = 19 + 25 + 25 + 23 + 2
 
 _HASH: Final = ord("#")
 _STAR: Final = ord("*")
-# Longer numbers cannot be sizes of anything a file holds.
-_MAX_DIGITS: Final = 18
+# The longest length line: longer numbers cannot be sizes of anything a file holds.
+_MAX_HEADER: Final = 1 + 18 + 2
 
 _ANNOTATION = re.compile(rb"#CK:crc32c=([0-9a-f]{8})(;len=(\d{1,20});off=(\d{1,20});t=(\d{1,20})\r\n)")
 _ARRAY = re.compile(rb"\*([1-9]\d{0,17})\r\n")
 _BULK = re.compile(rb"\$(0|[1-9]\d{0,17})\r\n")
 # What a header cut short may look like; anything else in its place is damage, not an early end.
-_CUT_HEADER = re.compile(rb"[*$](?:\d{0,18}|\d{1,18}\r)")
+_CUT_ARRAY = re.compile(rb"\*(?:[1-9]\d{0,17}\r?)?")
+_CUT_BULK = re.compile(rb"\$(?:(?:0|[1-9]\d{0,17})\r?)?")
 
 match_annotation = _ANNOTATION.match
 
@@ -120,13 +121,13 @@ def parse_frame(data: bytes, position: int) -> tuple[list[bytes] | None, int]:
         raise FrameError(f"byte {data[position]:#04x} where a command or a comment must begin")
     head = _ARRAY.match(data, position)
     if head is None:
-        raise _bad_header(data, position)
+        raise _bad_header(data, position, _CUT_ARRAY)
     words = []
     at = head.end()
     for _ in range(int(head[1])):
         head = _BULK.match(data, at)
         if head is None:
-            raise _bad_header(data, at)
+            raise _bad_header(data, at, _CUT_BULK)
         start = head.end()
         at = start + int(head[1])
         if at + 2 > size:
@@ -138,9 +139,9 @@ def parse_frame(data: bytes, position: int) -> tuple[list[bytes] | None, int]:
     return words, at
 
 
-def _bad_header(data: bytes, position: int) -> FrameError:
-    rest = data[position : position + _MAX_DIGITS + 3]
-    if position + len(rest) == len(data) and (not rest or _CUT_HEADER.fullmatch(rest)):
+def _bad_header(data: bytes, position: int, cut: re.Pattern[bytes]) -> FrameError:
+    rest = data[position : position + _MAX_HEADER]
+    if position + len(rest) == len(data) and (not rest or cut.fullmatch(rest)):
         return ShortFrame(len(data) + 1)
     return FrameError("malformed length line")
 
