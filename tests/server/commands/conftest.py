@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.conftest import broken_invariants
 from tests.pair import Pair
 from tests.raw import RawClient
 from tests.servers import RedisServer, RiverbedServer
@@ -13,11 +14,12 @@ from tests.servers import RedisServer, RiverbedServer
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RiverbedServer]:
-    """A server that all tests of a module share."""
+    """A server that all tests of a module share; its store is checked when they are done with it."""
     place = tmp_path_factory.mktemp("riverbed")
     with RiverbedServer(place, tmp_path_factory.mktemp("logs")) as server:
         yield server
         server.stop()
+    assert broken_invariants(place) == []
 
 
 @pytest.fixture(scope="module")
