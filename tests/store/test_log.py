@@ -17,8 +17,8 @@ from store import manifest as manifests
 from store.errors import CorruptionError, LogWriteError
 from store.files import OsFiles
 from store.log import Batch, Log, LogPosition, TornTail
+from store.logfile import CHUNK_BYTES, PLAIN_BATCH_COMMANDS
 from store.logformat import encode_annotation, encode_command, encode_extension
-from store.logreader import CHUNK_BYTES, PLAIN_BATCH_COMMANDS
 from tests.raw import RawClient
 from tests.servers import RedisServer
 from tests.store.faulty_files import FaultyFiles
@@ -728,6 +728,38 @@ def test_a_log_stored_in_itself_is_read_back_and_cut_anywhere() -> None:
         again, found = reopened(cut)
         assert commands_of(found) == batches[:-1]
         assert (again.torn_tail is None) == (size == start.position)
+
+
+# -- a base of ours ----------------------------------------------------------------------------------------------------
+
+
+def test_the_commands_of_a_base_do_not_move_the_offset() -> None:
+    state = [[SELECT, xadd(1)], [SETTINGS], [xadd(2), xadd(3)]]
+    base = b""
+    for commands in state:
+        parts = [(encode_extension if words[0] == b"XCFGSET" else encode_command)(words) for words in commands]
+        base += b"".join(parts) + encode_annotation(b"".join(parts), 5000, 7)
+    text = plain([SELECT, xadd(4)])
+    files = FaultyFiles()
+    files.put(HOME / "appendonly.aof.2.base.aof", base)
+    files.put(HOME / "appendonly.aof.3.incr.aof", text + encode_annotation(text, 5000 + len(text), 8))
+    files.put(
+        MANIFEST,
+        b"file appendonly.aof.2.base.aof seq 2 type b size %d checksum crc32c\n" % len(base)
+        + b"file appendonly.aof.3.incr.aof seq 3 type i startoffset 5000 checksum crc32c\n",
+    )
+    log, found = reopened(files)
+    assert commands_of(found) == [*state, [SELECT, xadd(4)]]
+    assert [(batch.end.file_seq, batch.end.offset) for batch in found] == [(-2, 5000)] * 3 + [(3, 5000 + len(text))]
+    assert log.base_bytes == len(base)
+    assert sorted(batch.end for batch in found) == [batch.end for batch in found]
+    for number, batch in enumerate(found):
+        assert list(Log.open(ROOT, files).read(batch.end)) == found[number + 1 :]
+    data = files.data(HOME / "appendonly.aof.2.base.aof")
+    for at in range(len(data)):
+        data[at] ^= 1 << at % 8
+        assert isinstance(damage_of(files)[0], CorruptionError)
+        data[at] ^= 1 << at % 8
 
 
 # -- logs of Redis -----------------------------------------------------------------------------------------------------
