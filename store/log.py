@@ -140,12 +140,26 @@ class Log:
         """
         is_first = self.refusal in (_UNREAD, _UNCUT)
         parts = list_parts(self.directory, self.manifest, self._files)
-        if not is_first:
+        if is_first:
+            self._sync_files(parts)
+        else:
             parts[-1] = replace(parts[-1], size=self._position)
         reader = LogReader(parts, self._files, load_truncated=self._load_truncated)
         yield from reader.batches(start, min_position or start)
         if is_first and reader.end is not None:
             self._continue_at(parts[-1], reader.end, reader.torn_tail)
+
+    def _sync_files(self, parts: list[LogPart]) -> None:
+        """What a killed process wrote may be in the page cache alone.
+
+        It is about to be executed, checkpointed and shown to clients, and must not be lost after that.
+        """
+        for part in parts:
+            fd = self._files.open_append(part.path)
+            try:
+                self._files.sync(fd)
+            finally:
+                self._files.close(fd)
 
     def _continue_at(self, last: LogPart, end: LogPosition, torn_tail: TornTail | None) -> None:
         self._seq, self._position, self._offset = end
@@ -154,19 +168,13 @@ class Log:
         if torn_tail is not None:
             self.refusal = _UNCUT
             return
-        if self._fd >= 0:
-            self._files.close(self._fd)
-        self._fd = self._files.open_append(last.path)
-        # What a killed process wrote may be in the page cache alone, and is about to be shown to clients.
-        self._files.sync(self._fd)
-        self._synced_position, self.synced_offset = self._position, self._offset
         if last.file.type is FileType.INCR and last.file.is_checksummed:
+            self._fd = self._files.open_append(last.path)
             self._rotate_at = self._segment_bytes
         else:
-            # Not ours: annotations must cover a whole file, so the first append begins one.
-            self._files.close(self._fd)
-            self._fd = -1
+            # Annotations must cover a whole file, and they do not here: the first append begins a new one.
             self._rotate_at = 0
+        self._synced_position, self.synced_offset = self._position, self._offset
         self.refusal = None
 
     def cut_tail(self) -> TornTail | None:
