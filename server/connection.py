@@ -35,6 +35,7 @@ class Connection(asyncio.Protocol):
         self.local_address = _address_text(transport.get_extra_info("sockname"), sock)
         config = self._executor.config
         self.session: Session = self._executor.connect(self)
+        self.session.send = self._transport.write
         self._reader = RequestReader(
             authenticated=self.session.authenticated,
             max_bulk_bytes=config.proto_max_bulk_len,
@@ -42,20 +43,24 @@ class Connection(asyncio.Protocol):
         )
 
     def data_received(self, data: bytes) -> None:
-        self._stats.bytes_in += len(data)
-        self._stats.reads_processed += 1
         session = self.session
         session.bytes_in += len(data)
         reader = self._reader
         requests = reader.feed(data)
         if requests:
-            self._executor.run(session, requests)
-        while reader.awaits_verdict:
+            self._executor.submit(session, requests)
+        if not session.authenticated or reader.error is not None:
+            self._continue_reading()
+
+    def _continue_reading(self) -> None:
+        """What is beyond the common case: an AUTH that decides about the bytes behind it, bytes that are not RESP."""
+        reader, session = self._reader, self.session
+        while True:
+            self._executor.run_now(session, [])
             reader.authenticated = session.authenticated
-            requests = reader.feed(b"")
-            if requests:
-                self._executor.run(session, requests)
-        reader.authenticated = session.authenticated
+            if not reader.awaits_verdict:
+                break
+            self._executor.submit(session, reader.feed(b""))
         if reader.error is not None:
             self._give_up(reader.error.text)
 
@@ -68,29 +73,25 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The client reads too slowly: take no further requests of it."""
         self._transport.pause_reading()
+        self.session.attention = True
 
     def resume_writing(self) -> None:
+        self._soft_limit_since = None
+        self.session.attention = self.session.closing
         if not self._transport.is_closing():
             self._transport.resume_reading()
 
     # -- Peer ------------------------------------------------------------------------------------------------------------
 
-    def send(self, data: bytes) -> None:
-        """Send replies.  A client beyond its output limit is cut off."""
-        self._stats.bytes_out += len(data)
-        self._stats.writes_processed += 1
-        transport = self._transport
-        if transport.is_closing():
-            return
-        transport.write(data)
-        if self.session.closing:
-            transport.close()
-        elif transport.get_write_buffer_size():
-            self._check_output_limit()
-
     def close_soon(self) -> None:
         if not self.session.out:
             self._transport.close()
+
+    def attend(self) -> None:
+        if self.session.closing:
+            self.close_soon()
+        else:
+            self._check_output_limit()
 
     def abort(self) -> None:
         self._transport.abort()
@@ -105,6 +106,8 @@ class Connection(asyncio.Protocol):
     def _give_up(self, text: bytes) -> None:
         """These bytes are not RESP: answer what came before, say why, close."""
         session = self.session
+        if not text:
+            self._stats.query_limit_disconnections += 1
         if text:
             session.out.append(error_line(text))
         session.closing = True

@@ -21,12 +21,14 @@ _CAREFUL = Flag.IMMEDIATE | Flag.NO_AUTH | Flag.LOG_ONLY | Flag.ADMIN | Flag.PUB
 class Plain:
     """A command the fast path may run at once: no subcommands, nothing special about it."""
 
-    __slots__ = ("command", "counters", "handler", "is_fast", "most_words", "least_words")
+    __slots__ = ("command", "counters", "handler", "is_compound", "is_fast", "least_words", "most_words", "name")
 
     def __init__(self, command: Command, counters: CommandCounters) -> None:
         self.command = command
         self.counters = counters
         self.handler: Handler = command.handler
+        self.name = command.full_name
+        self.is_compound = bool(command.flags & Flag.WRITE) and command.name != b"XADD"
         self.is_fast = bool(command.flags & Flag.FAST)
         self.least_words = abs(command.arity)
         self.most_words = command.arity if command.arity >= 0 else 1 << 62

@@ -25,6 +25,8 @@ class _NobodyThere:
 
     def close_soon(self) -> None: ...
 
+    def attend(self) -> None: ...
+
     def abort(self) -> None: ...
 
     def send(self, data: bytes) -> None: ...
@@ -34,6 +36,9 @@ class _NobodyThere:
 
     def query_bytes(self) -> int:
         return 0
+
+
+NOBODY = _NobodyThere()
 
 
 class Replayer:
@@ -48,7 +53,7 @@ class Replayer:
         """Run one command of the log on `db`.  Raises ReplayError when it does not fit the state."""
         request = self._request
         if request is None:
-            session = Session(0, _NobodyThere(), db, 0)
+            session = Session(0, NOBODY, db, 0)
             request = self._request = Request(self.context, session, db.txn)
             request.from_log = True
             request.may_block = False

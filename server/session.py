@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from server.context import Context
+    from server.dispatch import Plain
     from server.replies import Park
     from store.keyspace import Database, WriteTxn
 
@@ -17,11 +20,11 @@ class Peer(Protocol):
     local_address: str
     fd: int
 
-    def send(self, data: bytes) -> None:
-        """Hand over replies; close behind them if the session is closing."""
-
     def close_soon(self) -> None:
-        """Close unless replies are waiting for the tick; `send` closes behind those."""
+        """Close unless replies are waiting for the tick; `attend` closes behind those."""
+
+    def attend(self) -> None:
+        """The session needs attention after a tick: close it if it is closing, cut it off beyond its output limit."""
 
     def abort(self) -> None:
         """Close now, dropping what was not sent."""
@@ -75,6 +78,12 @@ class Session:
         self.out: list[bytes] = []
         self.closing = False
         self.special = True
+        # the commands that may take the executor's fast path: all plain ones, or none while `special`
+        self.plain: dict[bytes, Plain] = {}
+        self.fast_path: dict[bytes, Plain] = {}
+        # closing, or not reading its replies: look at it after each tick
+        self.attention = False
+        self.send: Callable[[bytes], None]  # hands replies over to be sent
         self.request: Request  # set by whoever connects the session
 
     def refresh_special(self) -> None:
@@ -88,6 +97,9 @@ class Session:
             or self.is_replica
             or self.closing
         )
+        self.plain = {} if self.special else self.fast_path
+        if self.closing:
+            self.attention = True
 
 
 class Request:

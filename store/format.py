@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import hashlib
 from struct import Struct
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgpack
 
-from store.ids import ID_BYTES, StreamID, pack_id, unpack_id
+from store.ids import ID_BYTES, MAX_HALF, SEQ_BITS, StreamID, pack_id, unpack_id
 
 FORMAT_VERSION: Final = 1
 
 # LMDB refuses keys above 511 bytes; client keys longer than this are stored under their digest.
 MAX_PLAIN_KEY: Final = 400
 DIGEST_BYTES: Final = 32
+GROUP_KEY_BYTES: Final = 16
 _PLAIN: Final = 0
 _DIGEST: Final = 1
 
@@ -29,13 +30,22 @@ _NODE = Struct(">IIQ16s")  # live:u32 total:u32 bytes:u64 last_id:16
 _DEADLINE = Struct(">QQ")  # deadline_ms:u64 stream_no:u64
 _KEYSPACE = Struct(">I")  # keyspace_no:u32
 _TRASH = Struct(">Q")  # trash_no:u64, in order of arrival
+_GROUP = Struct(">QQ")  # stream_no:u64 group_no:u64
+_CONSUMER = Struct(">QQI")  # stream_no:u64 group_no:u64 consumer_no:u32
+_OWNER = Struct(">QI")  # group_no:u64 consumer_no:u32
+_MOMENT = Struct(">QQ")  # group_no:u64 time:u64
+_PENDING = Struct(">IQQ")  # consumer_no:u32 delivery_time_ms:u64 delivery_count:u64
 
 assert _KEYSPACE_KIND.size == 5
 assert _KEYSPACE_STREAM.size == 12
 assert _NODE.size == 32
 assert _DEADLINE.size == 16
+assert _GROUP.size == GROUP_KEY_BYTES == 16
+assert _CONSUMER.size == 20
+assert _OWNER.size == 12
+assert _PENDING.size == 20
 
-# -- RESP pieces: entries are stored as the array a reader will be sent -------------------------------------------------
+# -- RESP pieces: entries are stored as the array a reader will be sent ------------------------------------------------
 
 # `$n` for every short word: a table look-up is a third of a `%` format (40 ns against 130).
 BULK_HEADS: Final = [b"$%d" % size for size in range(1024)]
@@ -49,6 +59,33 @@ def bulk(word: bytes) -> bytes:
 
 def array_head(count: int) -> bytes:
     return ARRAY_HEADS[count] if count < 1024 else b"*%d\r\n" % count
+
+
+_SEQ_TAILS: Final = [b"%d\r\n" % seq for seq in range(1000)]
+_SEQ_DIGITS: Final = [len(b"%d" % seq) - 1 for seq in range(1000)]
+
+
+class _IdHeads:
+    """The bytes of a bulk ID up to its sequence number, of the millisecond used last, by that number's digits."""
+
+    ms = -1
+    heads: ClassVar[list[bytes]] = []
+
+
+def id_bulk(entry_id: StreamID) -> bytes:
+    """An ID as a RESP bulk string.
+
+    IDs come by the dozen in one millisecond: keeping what they share takes 0.15 us an ID instead of 0.33.
+    """
+    ms = entry_id >> SEQ_BITS
+    seq = entry_id & MAX_HALF
+    if seq >= 1000:
+        return bulk(b"%d-%d" % (ms, seq))
+    if ms != _IdHeads.ms:
+        text = b"%d-" % ms
+        _IdHeads.heads = [b"$%d\r\n%b" % (len(text) + digits, text) for digits in (1, 2, 3)]
+        _IdHeads.ms = ms
+    return _IdHeads.heads[_SEQ_DIGITS[seq]] + _SEQ_TAILS[seq]
 
 
 def encode_words(words: list[bytes]) -> bytes:
@@ -99,7 +136,7 @@ def decode_words(wire: bytes) -> list[bytes]:
     return words
 
 
-# -- keys ----------------------------------------------------------------------------------------------------------------
+# -- keys --------------------------------------------------------------------------------------------------------------
 
 
 def key_key(keyspace_no: int, key: bytes) -> bytes:
@@ -167,7 +204,46 @@ def decode_trash_key(packed: bytes) -> int:
     return int(trash_no)
 
 
-# -- rows ----------------------------------------------------------------------------------------------------------------
+# -- keys of consumer groups -------------------------------------------------------------------------------------------
+
+
+def group_key(stream_no: int, group_no: int) -> bytes:
+    """The key of a group's row, which its consumers' keys begin with."""
+    return _GROUP.pack(stream_no, group_no)
+
+
+def consumer_key(stream_no: int, group_no: int, consumer_no: int) -> bytes:
+    return _CONSUMER.pack(stream_no, group_no, consumer_no)
+
+
+def decode_group_no(packed: bytes) -> int:
+    """The group_no in the key of a group or of a consumer."""
+    _, group_no = _GROUP.unpack_from(packed)
+    return int(group_no)
+
+
+def decode_consumer_no(packed: bytes) -> int:
+    """The consumer_no in the key of a consumer."""
+    _, _, consumer_no = _CONSUMER.unpack(packed)
+    return int(consumer_no)
+
+
+def group_prefix(group_no: int) -> bytes:
+    """What the keys of all rows of one group's pending entries begin with; in `pel` the ID follows."""
+    return _STREAM.pack(group_no)
+
+
+def owner_prefix(group_no: int, consumer_no: int) -> bytes:
+    """In `pel_by_consumer` the ID follows."""
+    return _OWNER.pack(group_no, consumer_no)
+
+
+def moment_prefix(group_no: int, moment: int) -> bytes:
+    """In `pel_by_time` 16 bytes follow: an ID, or the number of a release; see `pel.py`."""
+    return _MOMENT.pack(group_no, moment)
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
 
 
 def encode_node(live: int, total: int, size: int, last_id: StreamID) -> bytes:
@@ -178,6 +254,14 @@ def decode_node(row: bytes) -> tuple[int, int, int, StreamID]:
     """-> (live, total, bytes, last_id)"""
     live, total, size, last_id = _NODE.unpack(row)
     return live, total, size, unpack_id(last_id)
+
+
+def encode_pending(consumer_no: int, delivery_time_ms: int, delivery_count: int) -> bytes:
+    """`consumer_no` 0 is nobody."""
+    return _PENDING.pack(consumer_no, delivery_time_ms, delivery_count)
+
+
+decode_pending = _PENDING.unpack  # -> (consumer_no, delivery_time_ms, delivery_count)
 
 
 def pack_row(values: Any) -> bytes:

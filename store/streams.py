@@ -23,7 +23,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from store import format as fmt
-from store.ids import ID_BYTES, MAX_HALF, MAX_ID, MIN_ID, SEQ_BITS, StreamID, id_text, pack_id, unpack_id
+from store.format import array_head, encode_words, id_bulk
+from store.ids import ID_BYTES, MAX_ID, MIN_ID, StreamID, id_text, pack_id, unpack_id
 
 if TYPE_CHECKING:
     from store.keyspace import Database, WriteTxn
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 # Trims that remove at most this many rows delete them on the spot; larger ones leave them to the purge.
 INLINE_DELETES: Final = 256
 _RANGE_CHUNK: Final = 1024
-_CRLF: Final = b"\r\n"
 _UNLIMITED: Final = 1 << 62
 _PAST_MAX: Final = StreamID(1 << 128)
 
@@ -344,17 +344,17 @@ class Stream:
         The caller has made sure that `entry_id` is above `last_id`.  Logs `XADD key [MAXLEN|MINID = n] id f v ...`.
         """
         txn = self.txn
-        body = fmt.encode_words(words)
+        body = encode_words(words)
         count = len(words)
-        text = b"%d-%d" % (entry_id >> SEQ_BITS, entry_id & MAX_HALF)
-        bulk = fmt.BULK_HEADS[len(text)] + b"\r\n" + text + b"\r\n"
-        txn.put_entry(self.prefix + entry_id.to_bytes(16, "big"), fmt.array_head(count) + body)
+        bulk = id_bulk(entry_id)
+        txn.put_entry(self.prefix + entry_id.to_bytes(16, "big"), array_head(count) + body)
 
         size = len(body)
         total = self.tail_total
         if total == 0 or total >= txn.node_max_entries or self.tail_bytes + size >= txn.node_max_bytes:
             self._open_node(entry_id)
-        self.tail_total += 1
+            total = 0
+        self.tail_total = total + 1
         self.tail_bytes += size
         if not self.length:
             self.first_id = entry_id
@@ -367,18 +367,20 @@ class Stream:
         db = self.db
         if txn.log_db != db.number:
             txn.log_select(db.number)
-        if trim is None:
+        by_reference = trim is not None and trim.references is not References.KEEPREF and self.group_count > 0
+        if trim is None or by_reference:
             head = self._log_heads.get(count)
             if head is None:
                 head = self._log_heads[count] = b"*%d\r\n$4\r\nXADD\r\n%b" % (count + 3, fmt.bulk(self.key))
             txn.log.append(head + bulk + body)
         else:
-            removed = self._trim(trim)
-            extra = self._exact_words(trim) if removed else []
+            extra = self.exact_words(trim) if self.trim_front(trim) else []
             txn.log.append(
                 b"*%d\r\n%b%b%b"
                 % (count + 3 + len(extra), fmt.encode_words([b"XADD", self.key, *extra]), bulk, body)
             )
+        if trim is not None and by_reference:
+            txn.trim_with_references(self, trim)
         if self.key in db.interest:
             txn.notify(Change.APPENDED, db, self.key)
         return bulk
@@ -397,9 +399,13 @@ class Stream:
 
     def trim(self, trim: Trim) -> int:
         """Trim; -> how many entries went.  Logs `XTRIM key MAXLEN|MINID = n` if any did."""
-        removed = self._trim(trim)
+        if trim.references is not References.KEEPREF and self.group_count:
+            removed = self.txn.trim_with_references(self, trim)
+        else:
+            removed = self.trim_front(trim)
+            if removed:
+                self.txn.log_command(self.db.number, [b"XTRIM", self.key, *self.exact_words(trim)])
         if removed:
-            self.txn.log_command(self.db.number, [b"XTRIM", self.key, *self._exact_words(trim)])
             self._notify_modified()
         return removed
 
@@ -460,6 +466,13 @@ class Stream:
             self.node_count -= 1
         return True
 
+    def drop_entries(self, entry_ids: list[StreamID]) -> None:
+        """Delete entries that exist as a trim does: `max_deleted_id` stays and nothing is logged."""
+        for entry_id in entry_ids:
+            self._delete_entry(entry_id)
+        self._refresh_edges()
+        self.touch()
+
     def _refresh_edges(self) -> None:
         """Find the first and the last live entry again after rows have gone."""
         if not self.length:
@@ -476,29 +489,23 @@ class Stream:
             assert found and reader.key().startswith(self.prefix), "a length without an entry"
             self.last_live_id = unpack_id(reader.key()[8:])
 
-    def _closed_nodes(self) -> Iterator[tuple[StreamID, int, int, int, StreamID]]:
-        """(first_id, live, total, bytes, last_id) of the closed nodes, oldest first."""
+    def closed_nodes(self, start: StreamID = MIN_ID) -> Iterator[tuple[StreamID, int, int, int, StreamID]]:
+        """(first_id, live, total, bytes, last_id) of the closed nodes that begin at `start` or later, oldest first."""
         nodes = self.txn.nodes
-        if nodes.set_range(self.prefix + pack_id(self.floor_id)):
+        if nodes.set_range(self.prefix + pack_id(max(start, self.floor_id))):
             for key, row in nodes.iternext():
                 if not key.startswith(self.prefix):
                     return
                 live, total, size, last_id = fmt.decode_node(row)
                 yield unpack_id(key[8:]), live, total, size, last_id
 
-    def _trim(self, trim: Trim) -> int:
-        """Remove what `trim` asks for, without logging; -> how many entries went."""
+    def trim_front(self, trim: Trim) -> int:
+        """Whole nodes from the front while they may go, then, if exact, the front of the next one; -> entries gone.
+
+        Redis's own rule, so that approximate trims leave what Redis would leave.  Heeds no references, logs nothing.
+        """
         if not self.length:
             return 0
-        if trim.references is not References.KEEPREF and self.group_count:
-            return self.txn.trim_with_references(self, trim)
-        return self._trim_front(trim)
-
-    def _trim_front(self, trim: Trim) -> int:
-        """Whole nodes from the front while they may go, then, if exact, the front of the next one.
-
-        Redis's own rule, so that approximate trims leave what Redis would leave.
-        """
         by_length = trim.strategy is Strategy.MAXLEN
         threshold, limit = trim.threshold, trim.limit
         if by_length and self.length <= threshold:
@@ -509,7 +516,7 @@ class Stream:
         removed = 0
         dropped_nodes = 0
         partial: tuple[StreamID, int, int, int, StreamID] | None = None
-        for node in self._closed_nodes():
+        for node in self.closed_nodes():
             first_id, live, _, _, last_id = node
             if by_length and self.length - removed <= threshold:
                 break
@@ -601,7 +608,7 @@ class Stream:
             self.first_id = unpack_id(reader.key()[8:])
         self.touch()
 
-    def _exact_words(self, trim: Trim) -> list[bytes]:
+    def exact_words(self, trim: Trim) -> list[bytes]:
         """The words of a trim that leaves exactly what is there now."""
         if not trim.approximate:
             threshold = b"%d" % trim.threshold if trim.strategy is Strategy.MAXLEN else id_text(StreamID(trim.threshold))
