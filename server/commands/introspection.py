@@ -52,7 +52,7 @@ _KEY_ACCESS: Final[dict[bytes, tuple[tuple[bytes, ...], ...]]] = {
     b"unlink": ((b"RM", b"delete"),),
     b"watch": ((b"RO",),),
     b"xackdel": ((b"RW", b"delete"),),
-    b"xautoclaim": ((b"RW", b"access", b"delete"),),
+    b"xautoclaim": ((b"RW", b"delete"),),
     b"xdel": ((b"RW", b"delete"),),
     b"xdelex": ((b"RW", b"delete"),),
     b"xgroup|create": ((b"RW", b"insert"),),
