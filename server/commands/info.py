@@ -170,7 +170,7 @@ def _persistence(request: Request) -> Fields:
     yield "current_fork_perc", "0.00"
     yield "current_save_keys_processed", 0
     yield "current_save_keys_total", 0
-    yield "rdb_changes_since_last_save", int(engine.needs_checkpoint)
+    yield "rdb_changes_since_last_save", int(engine.dirty_bytes > 0 or bool(request.txn.log))
     yield "rdb_bgsave_in_progress", 0
     yield "rdb_last_save_time", engine.last_checkpoint_ms // 1000
     yield "rdb_last_bgsave_status", "ok" if engine.last_checkpoint_ok else "err"
