@@ -43,8 +43,11 @@ class Connection(asyncio.Protocol):
         )
 
     def data_received(self, data: bytes) -> None:
-        session = self.session
-        session.bytes_in += len(data)
+        session, stats = self.session, self._stats
+        size = len(data)
+        session.bytes_in += size
+        stats.bytes_in += size
+        stats.reads_processed += 1
         reader = self._reader
         requests = reader.feed(data)
         if requests:
