@@ -76,13 +76,14 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The client reads too slowly: take no further requests of it."""
         self._transport.pause_reading()
-        self.session.attention = True
+        self.session.congested = True
+        self.session.refresh_special()
 
     def resume_writing(self) -> None:
         self._soft_limit_since = None
-        self.session.attention = self.session.closing
         if not self._transport.is_closing():
             self._transport.resume_reading()
+        self._executor.drained(self.session)
 
     # -- Peer ------------------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ tick, and its clients are told.  Everything is one thread; nothing here waits.
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 import time
 from typing import TYPE_CHECKING, Final
@@ -20,13 +21,14 @@ from typing import TYPE_CHECKING, Final
 import lmdb
 
 from server.blocked import Place, Waiters, Watches
+from server.commands.table import Command, Flag
 from server.context import Context
+from server.control import Controls
 from server.dispatch import Plain, client_command, plain_commands
 from server.encode import encode, error_line
 from server.errors import CommandError, wrong_arity
 from server.replay import NOBODY, Replayer
-from server.replies import NO_REPLY, NULL_ARRAY, Park
-from server.commands.table import Command, Flag
+from server.replies import NO_REPLY, NULL_ARRAY, LongReply, Park
 from server.session import Request, Session
 from server.upkeep import Upkeep
 from store.engine import Engine, Fsync, Options, Refusal
@@ -34,7 +36,6 @@ from store.errors import LogWriteError
 from store.streams import Change
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from server.config import Config
@@ -46,10 +47,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("riverbed")
 
 NOAUTH: Final = "NOAUTH Authentication required."
-EXECABORT: Final = "EXECABORT Transaction discarded because of previous errors."
 EXECABORT_BECAUSE: Final = b"EXECABORT Transaction discarded because of: %b"
 NOT_IN_MULTI: Final = "ERR Command not allowed inside a transaction"
-UNBLOCKED: Final = "UNBLOCKED client unblocked via CLIENT UNBLOCK"
 MISCONF: Final = {
     Refusal.DISK_NEARLY_FULL: "MISCONF The disk is nearly full. Commands that need space are refused until there is "
     "some again; reading, deleting and trimming go on.",
@@ -66,8 +65,18 @@ _WAKING: Final = frozenset(Change) - {Change.MODIFIED}
 _BREAKING: Final = frozenset(Change) - {Change.GROUP_REMOVED, Change.RELEASED}
 
 
+# A client with so many bytes of replies in one tick waits for the next with the rest of its requests.
+MOST_OUTPUT_A_TICK: Final = 1 << 20
 # A tick ends after about so many requests, some 5 ms, so that no client waits for another's long pipeline.
 MOST_REQUESTS_A_TICK: Final = 2048
+
+
+class Turn(enum.Enum):
+    """What becomes of a client's next request."""
+
+    GOES_ON = enum.auto()
+    WAITS_BEFORE = enum.auto()  # this request has not run yet
+    WAITS_AFTER = enum.auto()
 
 
 class SystemClock:
@@ -85,15 +94,13 @@ class Executor:
         self.engine = engine
         self.txn = engine.txn
         self.clock = clock
-        self.context = Context(config, engine, self, clock)
+        self.control = Controls(self)
+        self.context = Context(config, engine, self.control, clock)
         replayer.context = self.context
         self.stats = self.context.stats
-        self.monitors: list[Session] = []
         self.waiters = Waiters()
         self.watches = Watches()
         self.upkeep = Upkeep(self)
-        # Called when a command asks the server to stop: (save) -> None.
-        self.on_shutdown: Callable[[bool], None] = lambda save: None
         self.special = False  # no request may take the fast path
         self._loop = asyncio.get_running_loop()
         self._time = clock.time
@@ -105,10 +112,6 @@ class Executor:
         self._ran: list[Session] = []  # sessions that may have replies of this tick
         self._tick_due = False
         self._signals: list[Place] = []  # keys that changed and that somebody waits for
-        self._pause_until_ms = 0
-        self._pause_writes_only = False
-        self._paused: dict[Session, None] = {}
-        self._pause_timer: asyncio.TimerHandle | None = None
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._deadline_timer_ms = 0
         self.txn.notify = self._notify
@@ -158,33 +161,16 @@ class Executor:
 
     def disconnect(self, session: Session) -> None:
         """A client has gone."""
-        self.forget(session)
+        self.control.forget(session)
         session.closing = True
-        session.backlog.clear()
+        session.end_long_reply()
+        session.take_backlog()
         session.out.clear()
-        self._paused.pop(session, None)
         self.context.sessions.pop(session.id, None)
-
-    def forget(self, session: Session) -> None:
-        """See `Control.forget`."""
-        if session in self.waiters:
-            self.waiters.release(session)
-        self.forget_transaction(session)
-        if session in self.monitors:
-            self.monitors.remove(session)
-            session.is_monitor = False
-            self.refresh_special()
-        session.refresh_special()
-
-    def forget_transaction(self, session: Session) -> None:
-        self.watches.clear(session)
-        session.queued = None
-        session.queue_failed = False
-        session.refresh_special()
 
     def refresh_special(self) -> None:
         """Give everybody the fast path, or take it from them: for monitors, during a pause, while writes are refused."""
-        special = bool(self.monitors or self._pause_until_ms or self.engine.refusal is not None)
+        special = self.control.watches_everything or self.engine.refusal is not None
         if special != self.special:
             self.special = special
             for session in self.context.sessions.values():
@@ -236,9 +222,6 @@ class Executor:
         count = 0
         for position, (session, requests) in enumerate(inbox):
             ran.append(session)
-            if session.backlog or session.parked is not None:
-                session.backlog += requests
-                continue
             count += len(requests)
             session.commands_processed += len(requests)
             session.last_interaction_ms = now_ms
@@ -246,6 +229,7 @@ class Executor:
             request.db = session.db
             out = session.out
             plain = session.plain
+            produced = 0
             waiting = iter(requests)
             for argv in waiting:
                 entry = plain.get(argv[0])
@@ -253,8 +237,9 @@ class Executor:
                     if run_of is not None:
                         self._record(run_of, run_count, clock() - begun)
                         run_of = None
-                    if not self._run_carefully(session, argv):
-                        session.backlog += [argv, *waiting] if session in self._paused else waiting
+                    turn = self._run_carefully(session, argv)
+                    if turn is not Turn.GOES_ON:
+                        session.hold_back([argv, *waiting] if turn is Turn.WAITS_BEFORE else [*waiting])
                         break
                     begun = clock()
                     plain = session.plain
@@ -277,20 +262,25 @@ class Executor:
                     reply = self._refused(entry.command, error)
                 except Exception as error:
                     reply = self._fault(entry.command, error, mark)
+                session.last_command = entry.name
                 if reply.__class__ is tuple:
-                    out.append(reply[0])
-                elif reply.__class__ is Park:
-                    session.last_command = entry.name
-                    self._park(session, reply)
-                    session.backlog += waiting
+                    wire = reply[0]
+                elif reply.__class__ is Park or reply.__class__ is LongReply:
+                    self._deliver(session, reply)
+                    session.hold_back([*waiting])
                     break
                 else:
-                    out.append(encode(reply, session.resp))
+                    wire = encode(reply, session.resp)
+                out.append(wire)
                 if entry.is_compound and len(logged) - mark > 1:
-                    self._make_atomic(mark)
+                    self.make_atomic(mark)
                 if signals:
                     self._serve_waiters()
-                session.last_command = entry.name
+                produced += len(wire)
+                if produced > MOST_OUTPUT_A_TICK:
+                    # one that does not read must not have its pipeline executed ahead of its reading
+                    session.hold_back([*waiting])
+                    break
             if count >= MOST_REQUESTS_A_TICK and position + 1 < len(inbox):
                 self._inbox[:0] = inbox[position + 1 :]
                 break
@@ -319,52 +309,66 @@ class Executor:
 
     # -- the careful path ------------------------------------------------------------------------------------------------
 
-    def _run_carefully(self, session: Session, argv: list[bytes]) -> bool:
-        """Run one request with every check; False when the client must wait before its next one."""
+    def _run_carefully(self, session: Session, argv: list[bytes]) -> Turn:
+        """Run one request with every check."""
         if session.closing:
-            return True
+            return Turn.GOES_ON
+        if session.must_wait:
+            return Turn.WAITS_BEFORE
         request = session.request
         command = None
         try:
             command = client_command(argv)
-            self._check(session, command, argv)
+            self.check(session, command, argv)
         except CommandError as error:
-            if session.queued is not None:
-                if command is not None and command.name == b"EXEC":
-                    # a refused EXEC ends the transaction all the same
-                    self.forget_transaction(session)
-                    error = CommandError(EXECABORT_BECAUSE % error.text.removeprefix(b"ERR "))
-                else:
-                    session.queue_failed = True
-            self.stats.count_error(error.text)
-            if command is not None:
-                self.stats.counters(command.full_name).rejected += 1
-            self._answer(session, error_line(error.text))
-            return True
+            self._answer(session, self._rejected(session, command, error))
+            return Turn.GOES_ON
         if session.queued is not None and not command.flags & Flag.IMMEDIATE:
             session.queued.append(argv)
             self._answer(session, _QUEUED)
-            return True
-        if self._must_pause(command):
-            self._paused[session] = None
-            return False
-        if self.monitors and not command.flags & (Flag.SKIP_MONITOR | Flag.ADMIN):
-            self._feed_monitors(session, argv)
+            return Turn.GOES_ON
+        if self.control.holds_back(session, command):
+            return Turn.WAITS_BEFORE
         request.now_ms = self.now_ms()
         request.db = session.db
         request.argv = argv
         session.last_command = command.full_name
-        reply = self._call(session, command, argv)
-        if reply.__class__ is Park:
-            self._park(session, reply)
-            return False
+        reply = self.call(request, command)
+        if self.control.monitors and not command.flags & (Flag.SKIP_MONITOR | Flag.ADMIN):
+            self.control.feed_monitors(session, argv)
         if reply is not NO_REPLY:
-            self._answer(session, reply[0] if reply.__class__ is tuple else encode(reply, session.resp))
+            self._deliver(session, reply)
         if self._signals:
             self._serve_waiters()
-        return True
+        return Turn.WAITS_AFTER if session.must_wait else Turn.GOES_ON
 
-    def _check(self, session: Session, command: Command, argv: list[bytes]) -> None:
+    def _deliver(self, session: Session, reply: Reply) -> None:
+        """Put a reply of any kind where it belongs."""
+        if reply.__class__ is tuple:
+            self._answer(session, reply[0])
+        elif reply.__class__ is Park:
+            self.waiters.park(session, reply)
+            self._arm_deadline()
+        elif reply.__class__ is LongReply:
+            session.begin_long_reply(reply, self.clock.monotonic())
+        else:
+            self._answer(session, encode(reply, session.resp))
+
+    def _rejected(self, session: Session, command: Command | None, error: CommandError) -> bytes:
+        """The error line of a request that is refused before it runs."""
+        if session.queued is not None or (command is not None and command.name == b"EXEC"):
+            if command is not None and command.name == b"EXEC":
+                # a refused EXEC ends the transaction all the same
+                self.control.discard(session)
+                error = CommandError(EXECABORT_BECAUSE % error.text.removeprefix(b"ERR "))
+            else:
+                session.queue_failed = True
+        self.stats.count_error(error.text)
+        if command is not None:
+            self.stats.counters(command.full_name).rejected += 1
+        return error_line(error.text)
+
+    def check(self, session: Session, command: Command, argv: list[bytes]) -> None:
         """Raise what refuses the command before it runs."""
         flags = command.flags
         if not command.accepts(len(argv)):
@@ -379,22 +383,22 @@ class Executor:
         ):
             raise CommandError(MISCONF[refusal])
 
-    def _call(self, session: Session, command: Command, argv: list[bytes]) -> Reply:
-        """Run the handler; an error becomes the reply."""
+    def call(self, request: Request, command: Command) -> Reply:
+        """Run the handler; an error becomes the reply.  What it logged is undone if it fails for no good reason."""
         mark = len(self.txn.log)
         begun = time.perf_counter_ns()
         try:
-            reply = command.handler(session.request)
+            reply = command.handler(request)
         except CommandError as error:
             reply = self._refused(command, error)
         except Exception as error:
             reply = self._fault(command, error, mark)
         nanoseconds = time.perf_counter_ns() - begun
         if len(self.txn.log) - mark > 1:
-            self._make_atomic(mark)
+            self.make_atomic(mark)
         self.stats.counters(command.full_name).record(nanoseconds)
         if nanoseconds >= self._slow_ns:
-            self._note_slow(session, command, argv, nanoseconds // 1000)
+            self._note_slow(request.session, command, request.argv, nanoseconds // 1000)
         return reply
 
     def _answer(self, session: Session, wire: bytes) -> None:
@@ -424,73 +428,13 @@ class Executor:
             self._commit_failed(failure)
         return self._refused(command, CommandError(text.replace("\n", " ")))
 
-    def _make_atomic(self, mark: int) -> None:
+    def make_atomic(self, mark: int) -> None:
         """A command whose effect is several logged commands stands between MULTI and EXEC, for foreign readers."""
         logged = self.txn.log
         plain = [lines for lines in logged[mark:] if not lines.startswith((b"#", b"*2\r\n$6\r\nSELECT"))]
         if len(plain) > 1 and plain[0] != _MULTI:
             logged.insert(mark, _MULTI)
             logged.append(_EXEC)
-
-    # -- transactions ----------------------------------------------------------------------------------------------------
-
-    def execute_queued(self, request: Request) -> Reply:
-        """See `Control.execute_queued`.  The log shows the transaction as one, between MULTI and EXEC."""
-        session = request.session
-        queued, session.queued = session.queued or [], None
-        failed, session.queue_failed = session.queue_failed, False
-        for _, key in list(session.watched):
-            session.db.stream(key, request.now_ms)  # a deadline that has passed breaks the watch
-        broken = session.watch_broken
-        self.watches.clear(session)
-        session.refresh_special()
-        if failed:
-            raise CommandError(EXECABORT)
-        if broken:
-            return NULL_ARRAY
-        refusal = self.engine.refusal
-        replies: list[Reply] = []
-        mark = len(self.txn.log)
-        request.in_transaction = True
-        request.may_block = False
-        try:
-            for argv in queued:
-                command = client_command(argv)
-                if refusal is not None:
-                    self._check(session, command, argv)
-                request.argv = argv
-                request.db = session.db
-                counters = self.stats.counters(command.full_name)
-                begun = time.perf_counter_ns()
-                try:
-                    reply = command.handler(request)
-                except CommandError as error:
-                    counters.failed += 1
-                    self.stats.count_error(error.text)
-                    reply = error
-                counters.record(time.perf_counter_ns() - begun)
-                if self.monitors and not command.flags & Flag.SKIP_MONITOR:
-                    self._feed_monitors(session, argv)
-                replies.append(reply)
-        finally:
-            request.in_transaction = False
-            request.may_block = True
-        self.stats.commands_processed += len(queued)
-        self._make_atomic(mark)
-        return replies
-
-    def watch(self, session: Session, key: bytes) -> None:
-        self.watches.add(session, key)
-
-    def unwatch(self, session: Session) -> None:
-        self.watches.clear(session)
-
-    def monitor(self, session: Session) -> None:
-        if not session.is_monitor:
-            session.is_monitor = True
-            self.monitors.append(session)
-            session.refresh_special()
-            self.refresh_special()
 
     # -- waiting ---------------------------------------------------------------------------------------------------------
 
@@ -500,10 +444,6 @@ class Executor:
             self.watches.changed(place)
         if change in _WAKING and self.waiters.waits_for(place):
             self._signals.append(place)
-
-    def _park(self, session: Session, park: Park) -> None:
-        self.waiters.park(session, park)
-        self._arm_deadline()
 
     def _serve_waiters(self) -> None:
         """Run again the commands of those who wait for keys that have changed, in the order they came."""
@@ -520,20 +460,20 @@ class Executor:
         request.now_ms = self.now_ms()
         request.db = session.db
         request.argv = park.argv
-        command = client_command(park.argv)
-        reply = self._call(session, command, park.argv)
+        reply = self.call(request, client_command(park.argv))
         if reply.__class__ is not Park:
-            self._end_wait(session, reply[0] if reply.__class__ is tuple else encode(reply, session.resp))
+            self.end_wait(session, reply)
 
-    def _end_wait(self, session: Session, wire: bytes) -> None:
+    def end_wait(self, session: Session, reply: Reply) -> None:
+        """A client that waited for a key has its reply."""
         self.waiters.release(session)
-        self._answer(session, wire)
-        self._resume(session)
+        self._deliver(session, reply)
+        self.resume(session)
 
-    def _resume(self, session: Session) -> None:
+    def resume(self, session: Session) -> None:
         """Let the client's held-back requests run, and its replies go out, with this tick or the next."""
         self._ran.append(session)
-        backlog, session.backlog = session.backlog, []
+        backlog = session.take_backlog()
         if backlog:
             self._inbox.append((session, backlog))
         self.want_tick()
@@ -542,15 +482,6 @@ class Executor:
         if not self._tick_due:
             self._tick_due = True
             self._loop.call_soon(self._tick)
-
-    def unblock(self, session: Session, *, error: bool) -> bool:
-        if session.parked is None:
-            return False
-        self._end_wait(session, error_line(UNBLOCKED.encode()) if error else encode(NULL_ARRAY, session.resp))
-        return True
-
-    def blocked_clients(self) -> int:
-        return len(self.waiters)
 
     def _arm_deadline(self) -> None:
         """Keep one timer, for the earliest deadline."""
@@ -566,7 +497,7 @@ class Executor:
     def _deadline_passed(self) -> None:
         self._deadline_timer = None
         for session in self.waiters.due(self.now_ms()):
-            self._end_wait(session, encode(NULL_ARRAY, session.resp))
+            self.end_wait(session, NULL_ARRAY)
         self._arm_deadline()
 
     # -- the tick --------------------------------------------------------------------------------------------------------
@@ -595,7 +526,7 @@ class Executor:
                 session.bytes_out += size
                 session.send(data)
             if session.attention:
-                session.peer.attend()
+                self._attend(session)
         stats = self.stats
         stats.bytes_out += sent
         stats.writes_processed += len(ran)
@@ -605,85 +536,50 @@ class Executor:
             self.refresh_special()
         stats.note_tick((self._time() - begun) * 1000)
 
+    def _attend(self, session: Session) -> None:
+        """After its replies: close it, cut it off, go on with a long reply, or let held-back requests run."""
+        session.peer.attend()
+        if session.closing or session.congested:
+            return
+        if session.long_reply is not None:
+            self._continue_long_reply(session, session.long_reply)
+        elif session.backlog and not session.must_wait_for_others:
+            self.resume(session)
+
+    def drained(self, session: Session) -> None:
+        """A client that read too slowly has caught up."""
+        session.congested = False
+        session.refresh_special()
+        self._ran.append(session)
+        self.want_tick()
+
+    def _continue_long_reply(self, session: Session, reply: LongReply) -> None:
+        """Send a piece of a reply too long for memory; one that the client reads slowly waits for it."""
+        try:
+            piece = next(reply.pieces, None)
+        except lmdb.Error as error:
+            log.error("a long reply broke off: %s", error)
+            session.peer.abort()
+            return
+        if piece is None:
+            session.end_long_reply()
+        else:
+            reply.progress_s = self.clock.monotonic()
+            self.stats.bytes_out += len(piece)
+            session.send(piece)
+        # the rest comes with the next tick, unless the client is congested by now
+        if not session.congested:
+            self._ran.append(session)
+            self.want_tick()
+
     def _commit_failed(self, error: LogWriteError) -> None:
         """The tick was undone: every reply of it becomes an error, for any of them may rest on what is gone."""
         refusal = self.engine.refusal or Refusal.LOG_FAILED
         log.warning("a tick was undone: %s; %s", error, refusal.value)
         line = error_line(MISCONF[refusal].encode())
-        for session in self._ran:
+        for session in set(self._ran):
             session.out[:] = [line] * len(session.out)
         self.refresh_special()
-
-    # -- what else commands ask for --------------------------------------------------------------------------------------
-
-    def checkpoint(self) -> None:
-        try:
-            self.upkeep.checkpoint_now()
-        except (LogWriteError, lmdb.Error, OSError) as error:
-            raise CommandError(f"ERR the checkpoint failed: {error}") from None
-
-    def shutdown(self, *, save: bool) -> None:
-        self._loop.call_soon(self.on_shutdown, save)
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
-
-    def kill(self, session: Session) -> None:
-        session.closing = True
-        session.refresh_special()
-        if session.parked is not None:
-            self.waiters.release(session)
-        session.peer.close_soon()
-
-    def pause(self, until_ms: int, *, writes_only: bool) -> None:
-        self._pause_until_ms = max(until_ms, self._pause_until_ms)
-        self._pause_writes_only = writes_only and (self._pause_writes_only or not self._paused)
-        if self._pause_timer is not None:
-            self._pause_timer.cancel()
-        delay = max(self._pause_until_ms / 1000 - self.clock.time(), 0)
-        self._pause_timer = self._loop.call_later(delay, self.unpause)
-        self.refresh_special()
-
-    def unpause(self) -> None:
-        self._pause_until_ms = 0
-        if self._pause_timer is not None:
-            self._pause_timer.cancel()
-            self._pause_timer = None
-        self.refresh_special()
-        paused, self._paused = self._paused, {}
-        for session in paused:
-            self._resume(session)
-
-    def _must_pause(self, command: Command) -> bool:
-        if not self._pause_until_ms or command.name.startswith((b"CLIENT", b"SHUTDOWN")):
-            return False
-        return not self._pause_writes_only or bool(command.flags & Flag.WRITE) or command.name == b"EXEC"
-
-    def _feed_monitors(self, session: Session, argv: list[bytes]) -> None:
-        words = b" ".join([b'"%b"' % _quoted(word) for word in argv])
-        line = b"+%.6f [%d %b] %b\r\n" % (self.clock.time(), session.db.number, session.peer.address.encode(), words)
-        for monitor in self.monitors:
-            if monitor is not session:
-                monitor.out.append(line)
-                self._ran.append(monitor)
-        self.want_tick()
-
-
-def _quoted(word: bytes) -> bytes:
-    """A word as MONITOR shows it: printable, with C escapes."""
-    return "".join(_ESCAPES.get(byte) or (chr(byte) if 32 <= byte < 127 else f"\\x{byte:02x}") for byte in word).encode()
-
-
-_ESCAPES: Final = {
-    ord('"'): '\\"',
-    ord("\\"): "\\\\",
-    ord("\n"): "\\n",
-    ord("\r"): "\\r",
-    ord("\t"): "\\t",
-    7: "\\a",
-    8: "\\b",
-}
-
 
 def open_executor(config: Config, directory: Path, clock: Clock | None = None) -> Executor:
     """Open the store at `directory` and an executor over it.  Raises what `Engine.open` does."""

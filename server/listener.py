@@ -43,7 +43,7 @@ class Listener:
         self.save_on_stop = True
         self._servers: list[asyncio.Server] = []
         self._last_timeout_check = 0.0
-        executor.on_shutdown = self.stop
+        executor.control.on_shutdown = self.stop
 
     async def bind(self) -> None:
         """Listen wherever the settings say.  Raises OSError, naming the address."""

@@ -13,6 +13,7 @@
     Verbatim            = in RESP3, bulk in RESP2
     CommandError        an error inside an array (EXEC); a handler's own errors are raised
     (wire,)             a one-tuple: bytes that are RESP already, the same in both protocols
+    LongReply           sent piece by piece
     Park                nothing yet: the client waits (blocking reads)
     NO_REPLY            nothing at all (CLIENT REPLY OFF, a blocked client that left)
 
@@ -23,6 +24,7 @@ instance of a class of ours.
 from __future__ import annotations
 
 import enum
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -56,6 +58,18 @@ class Park:
     keys: tuple[bytes, ...]
     deadline_ms: int | None
     argv: list[bytes]
+    retry_ms: int | None = None  # run it again at this moment as well, whatever happens to the keys
+
+
+@dataclass(slots=True)
+class LongReply:
+    """A reply too long for memory: its RESP in pieces, read from a snapshot while the client takes them.
+
+    `pieces` is a generator; closing it lets go of the snapshot.  `progress_s` is when the last piece went out.
+    """
+
+    pieces: Generator[bytes, None, None]
+    progress_s: float = 0.0
 
 
 Reply: TypeAlias = Any

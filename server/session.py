@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from server.context import Context
     from server.dispatch import Plain
-    from server.replies import Park
+    from server.replies import LongReply, Park
     from store.keyspace import Database, WriteTxn
 
 
@@ -72,6 +72,9 @@ class Session:
         self.watch_broken = False
         # blocking
         self.parked: Park | None = None
+        self.paused = False  # by CLIENT PAUSE
+        self.congested = False  # does not read what it is sent
+        self.long_reply: LongReply | None = None
         # requests that arrived while the client may not run any
         self.backlog: list[list[bytes]] = []
         # replies of this tick, in order, one element a request
@@ -87,19 +90,53 @@ class Session:
         self.request: Request  # set by whoever connects the session
 
     def refresh_special(self) -> None:
+        """Derive what depends on several of the fields above; call it after changing one."""
         self.special = (
             not self.authenticated
             or self.queued is not None
             or self.replies_off
             or self.skip_replies > 0
-            or self.parked is not None
             or self.is_monitor
             or self.is_replica
             or self.closing
+            or self.must_wait
         )
         self.plain = {} if self.special else self.fast_path
-        if self.closing:
-            self.attention = True
+        self.attention = bool(self.closing or self.congested or self.backlog or self.long_reply)
+
+    # -- waiting ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def must_wait(self) -> bool:
+        """The client's next request may not run yet."""
+        return bool(self.must_wait_for_others or self.congested or self.backlog or self.long_reply)
+
+    @property
+    def must_wait_for_others(self) -> bool:
+        """It waits for a key or for the end of a pause, not for itself."""
+        return self.parked is not None or self.paused
+
+    def hold_back(self, requests: list[list[bytes]]) -> None:
+        """Keep `requests` until the client may go on."""
+        self.backlog += requests
+        self.refresh_special()
+
+    def take_backlog(self) -> list[list[bytes]]:
+        """What was held back, to be run now."""
+        backlog, self.backlog = self.backlog, []
+        self.refresh_special()
+        return backlog
+
+    def begin_long_reply(self, reply: LongReply, now_s: float) -> None:
+        self.long_reply = reply
+        reply.progress_s = now_s
+        self.refresh_special()
+
+    def end_long_reply(self) -> None:
+        if self.long_reply is not None:
+            self.long_reply.pieces.close()
+            self.long_reply = None
+            self.refresh_special()
 
 
 class Request:

@@ -27,6 +27,8 @@ CYCLE_S: Final = 0.1
 EXPIRE_SLICE_S: Final = 0.002
 EXPIRE_BATCH: Final = 64
 RETRY_S: Final = 1.0
+# A long reply reads a snapshot, which keeps its pages from being used again: not for longer than this without progress.
+LONG_REPLY_S: Final = 60.0
 CYCLES_A_SPACE_CHECK: Final = 10
 
 
@@ -117,6 +119,7 @@ class Upkeep:
             self._purge_timer = self._loop.call_later(PURGE_PAUSE_S, self._purge)
         if self._cycles % CYCLES_A_SPACE_CHECK == 0:
             self._check_space()
+            self._check_clients(now_ms)
         self._stats.sample(self._clock.monotonic())
 
     def _check_space(self) -> None:
@@ -129,3 +132,17 @@ class Upkeep:
             else:
                 log.warning("%s: writes are refused", after.value)
             self._executor.refresh_special()
+
+    def _check_clients(self, now_ms: int) -> None:
+        """Cut off who is idle for longer than `timeout`, over its output limit, or stuck in a long reply."""
+        timeout_ms = self._executor.config.timeout * 1000
+        now_s = self._clock.monotonic()
+        for session in list(self._executor.context.sessions.values()):
+            if session.attention:
+                session.peer.attend()
+            if session.long_reply is not None and now_s - session.long_reply.progress_s > LONG_REPLY_S:
+                log.warning("client %d stopped reading a long reply: closed", session.id)
+                session.peer.abort()
+            elif timeout_ms and not session.must_wait_for_others and not session.is_monitor:
+                if now_ms - session.last_interaction_ms > timeout_ms:
+                    session.peer.abort()

@@ -17,16 +17,18 @@ cache of the stream's row and is written back at the next checkpoint.  It is val
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from store import format as fmt
 from store.format import array_head, encode_words, id_bulk
 from store.ids import ID_BYTES, MAX_ID, MIN_ID, StreamID, id_text, pack_id, unpack_id
 
 if TYPE_CHECKING:
+    import lmdb
+
     from store.keyspace import Database, WriteTxn
 
 # Trims that remove at most this many rows delete them on the spot; larger ones leave them to the purge.
@@ -62,6 +64,16 @@ class Trim:
     approximate: bool = False
     limit: int = 0
     references: References = References.KEEPREF
+
+
+class Trimmed(NamedTuple):
+    """What a trim did: entries removed, and nodes dropped that held none any more."""
+
+    removed: int
+    dead_nodes: int
+
+
+NOT_TRIMMED: Final = Trimmed(0, 0)
 
 
 @dataclass(slots=True)
@@ -216,8 +228,11 @@ class Stream:
 
     @property
     def node_total(self) -> int:
-        """How many nodes hold live entries: `radix-tree-keys` of XINFO."""
-        return self.node_count + (self.tail_total > self.tail_dead)
+        """How many nodes there are: `radix-tree-keys` of XINFO.
+
+        A node goes with its last entry, but not when an exact trim took that one by itself, as in Redis.
+        """
+        return self.node_count + (self.tail_total > 0)
 
     def rows(self, start: StreamID, end: StreamID, count: int | None = None, *, reverse: bool = False) -> list[Row]:
         """The (key, value) rows with start <= id <= end, at most `count`; newest first when `reverse`.
@@ -266,6 +281,14 @@ class Stream:
                 break
             rows.append(row)
         return rows
+
+    def snapshot_rows(self, start: StreamID, end: StreamID, *, reverse: bool = False) -> Generator[Row, None, None]:
+        """As `rows`, one by one, as the last checkpoint left them, whatever happens until the generator is closed.
+
+        For as long as it lives, pages that are freed are not used again.
+        """
+        low, high = self.prefix + pack_id(max(start, self.floor_id)), self.prefix + pack_id(end)
+        return _snapshot_rows(self.txn.tables.env.begin(), self.txn.handles["entries"], low, high, reverse)
 
     def count_range(self, start: StreamID, end: StreamID) -> int:
         """How many live entries have start <= id <= end.  Counts whole nodes without reading their entries."""
@@ -374,7 +397,8 @@ class Stream:
                 head = self._log_heads[count] = b"*%d\r\n$4\r\nXADD\r\n%b" % (count + 3, fmt.bulk(self.key))
             txn.log.append(head + bulk + body)
         else:
-            extra = self.exact_words(trim) if self.trim_front(trim) else []
+            trimmed = self.trim_front(trim)
+            extra = self.exact_words(trim, trimmed) if any(trimmed) else []
             txn.log.append(
                 b"*%d\r\n%b%b%b"
                 % (count + 3 + len(extra), fmt.encode_words([b"XADD", self.key, *extra]), bulk, body)
@@ -402,9 +426,10 @@ class Stream:
         if trim.references is not References.KEEPREF and self.group_count:
             removed = self.txn.trim_with_references(self, trim)
         else:
-            removed = self.trim_front(trim)
-            if removed:
-                self.txn.log_command(self.db.number, [b"XTRIM", self.key, *self.exact_words(trim)])
+            trimmed = self.trim_front(trim)
+            removed = trimmed.removed
+            if any(trimmed):
+                self.txn.log_command(self.db.number, [b"XTRIM", self.key, *self.exact_words(trim, trimmed)])
         if removed:
             self._notify_modified()
         return removed
@@ -414,6 +439,10 @@ class Stream:
     ) -> None:
         """Set the counters; a `max_deleted_id` of 0-0 changes nothing.  Logs XSETID."""
         words = [b"XSETID", self.key, id_text(last_id)]
+        if last_id + 1 < self.floor_id:
+            # entries to come may stand where dead ones wait for the purge
+            self.txn.clear_below(self.stream_no, self.floor_id)
+            self.floor_id = MIN_ID
         self.last_id = last_id
         if entries_added is not None:
             self.entries_added = entries_added
@@ -429,8 +458,8 @@ class Stream:
 
     def _open_node(self, first_id: StreamID) -> None:
         """Close the tail node, if it holds anything, and begin one at `first_id`."""
-        live = self.tail_total - self.tail_dead
-        if live > 0:
+        if self.tail_total:
+            live = self.tail_total - self.tail_dead
             row = fmt.encode_node(live, self.tail_total, self.tail_bytes, self.tail_last_id)
             self.txn.nodes.put(self.prefix + pack_id(self.tail_first_id), row)
             self.node_count += 1
@@ -499,25 +528,19 @@ class Stream:
                 live, total, size, last_id = fmt.decode_node(row)
                 yield unpack_id(key[8:]), live, total, size, last_id
 
-    def trim_front(self, trim: Trim) -> int:
-        """Whole nodes from the front while they may go, then, if exact, the front of the next one; -> entries gone.
+    def trim_front(self, trim: Trim) -> Trimmed:
+        """Whole nodes from the front while they may go, then, if exact, the front of the next one.
 
         Redis's own rule, so that approximate trims leave what Redis would leave.  Heeds no references, logs nothing.
         """
-        if not self.length:
-            return 0
         by_length = trim.strategy is Strategy.MAXLEN
         threshold, limit = trim.threshold, trim.limit
         if by_length and self.length <= threshold:
-            return 0
-        if not by_length and self.first_id >= threshold:
-            # nothing is below the threshold; a node's tombstones cannot change that, for its first live entry is above
-            return 0
-        removed = 0
-        dropped_nodes = 0
+            return NOT_TRIMMED
+        removed = dropped_nodes = dead_nodes = 0
         partial: tuple[StreamID, int, int, int, StreamID] | None = None
         for node in self.closed_nodes():
-            first_id, live, _, _, last_id = node
+            _, live, _, _, last_id = node
             if by_length and self.length - removed <= threshold:
                 break
             if limit and removed + live > limit:
@@ -525,44 +548,41 @@ class Stream:
             if (self.length - removed - live >= threshold) if by_length else (last_id < threshold):
                 removed += live
                 dropped_nodes += 1
+                dead_nodes += not live
                 boundary = last_id
                 continue
             if not trim.approximate:
                 partial = node
             break
         else:
-            return self._trim_tail(trim, removed, dropped_nodes)
+            return self._trim_tail(trim, removed, dropped_nodes, dead_nodes)
         if dropped_nodes:
             self._drop_below(StreamID(boundary + 1), removed, dropped_nodes)
         if partial is not None:
             removed += self._trim_node(trim, partial)
-        if removed:
-            self._after_trim()
-        return removed
+        return self._after_trim(removed, dead_nodes)
 
-    def _trim_tail(self, trim: Trim, removed: int, dropped_nodes: int) -> int:
+    def _trim_tail(self, trim: Trim, removed: int, dropped_nodes: int, dead_nodes: int) -> Trimmed:
         """The closed nodes all go; what of the tail?"""
         by_length = trim.strategy is Strategy.MAXLEN
         tail_live = self.tail_total - self.tail_dead
         within_limit = not trim.limit or removed + tail_live <= trim.limit
         wanted = not by_length or self.length - removed > trim.threshold
-        if tail_live and within_limit and wanted:
+        if self.tail_total and within_limit and wanted:
             whole = trim.threshold <= 0 if by_length else self.tail_last_id < trim.threshold
             if whole:
                 removed = self.length
                 self._drop_below(StreamID(self.tail_last_id + 1), removed, self.node_count)
                 self._drop_tail()
-                self._after_trim()
-                return removed
+                return self._after_trim(removed, dead_nodes + (not tail_live))
         if dropped_nodes:
-            self._drop_below(self.tail_first_id, removed, dropped_nodes)
+            floor_id = self.tail_first_id if self.tail_total else StreamID(self.last_id + 1)
+            self._drop_below(floor_id, removed, dropped_nodes)
         if tail_live and within_limit and wanted and not trim.approximate:
             gone = self._trim_rows(trim, self.tail_first_id, self.tail_last_id)
             self.tail_dead += gone
             removed += gone
-        if removed:
-            self._after_trim()
-        return removed
+        return self._after_trim(removed, dead_nodes)
 
     def _trim_node(self, trim: Trim, node: tuple[StreamID, int, int, int, StreamID]) -> int:
         """Delete the front of one closed node.  Its row stays under the ID it began with, as its tombstones would."""
@@ -589,6 +609,11 @@ class Stream:
     def _drop_below(self, floor_id: StreamID, removed: int, dropped_nodes: int) -> None:
         """Everything below `floor_id` is dead: delete it now if it is little, else leave it to the purge."""
         old_floor = self.floor_id
+        if floor_id > MAX_ID:
+            # nothing is above the largest ID, so it cannot be below a floor: it goes by itself
+            floor_id = MAX_ID
+            if self.txn.reader.set_key(self.prefix + pack_id(MAX_ID)):
+                self.txn.reader.delete()
         self.length -= removed
         self.node_count -= dropped_nodes
         self.floor_id = floor_id
@@ -597,25 +622,38 @@ class Stream:
         else:
             self.txn.discard_below(self.stream_no, floor_id)
 
-    def _after_trim(self) -> None:
+    def _after_trim(self, removed: int, dead_nodes: int) -> Trimmed:
         """Edges after entries went from the front: only the first one moves, unless nothing is left."""
-        if not self.length:
-            self.first_id = self.last_live_id = MIN_ID
-        else:
-            reader = self.txn.reader
-            found = reader.set_range(self.prefix + pack_id(max(self.first_id, self.floor_id)))
-            assert found and reader.key().startswith(self.prefix), "a length without an entry"
-            self.first_id = unpack_id(reader.key()[8:])
-        self.touch()
+        if removed:
+            if not self.length:
+                self.first_id = self.last_live_id = MIN_ID
+            else:
+                reader = self.txn.reader
+                found = reader.set_range(self.prefix + pack_id(max(self.first_id, self.floor_id)))
+                assert found and reader.key().startswith(self.prefix), "a length without an entry"
+                self.first_id = unpack_id(reader.key()[8:])
+        if removed or dead_nodes:
+            self.touch()
+        return Trimmed(removed, dead_nodes)
 
-    def exact_words(self, trim: Trim) -> list[bytes]:
-        """The words of a trim that leaves exactly what is there now."""
+    def exact_words(self, trim: Trim, trimmed: Trimmed) -> list[bytes]:
+        """The words of a trim that does again what `trim` has done."""
         if not trim.approximate:
-            threshold = b"%d" % trim.threshold if trim.strategy is Strategy.MAXLEN else id_text(StreamID(trim.threshold))
+            is_by_length = trim.strategy is Strategy.MAXLEN
+            threshold = b"%d" % trim.threshold if is_by_length else id_text(StreamID(trim.threshold))
             return [trim.strategy.value, b"=", threshold]
+        if trimmed.dead_nodes:
+            # a length does not say that nodes without entries went as well
+            return [b"MINID", b"=", id_text(self._front_id())]
         if trim.strategy is Strategy.MAXLEN:
             return [b"MAXLEN", b"=", b"%d" % self.length]
         return [b"MINID", b"=", id_text(self.first_id if self.length else MAX_ID)]
+
+    def _front_id(self) -> StreamID:
+        """The ID that the first node began with, deleted or not; the largest ID when there is no node."""
+        for first_id, *_ in self.closed_nodes():
+            return first_id
+        return self.tail_first_id if self.tail_total else MAX_ID
 
     def _notify_modified(self) -> None:
         if self.key in self.db.interest:
@@ -634,6 +672,26 @@ class Change(enum.Enum):
 
 
 Notify = Callable[[Change, "Database", bytes], None]
+
+
+def _snapshot_rows(
+    snapshot: lmdb.Transaction, entries: Any, low: bytes, high: bytes, reverse: bool
+) -> Generator[Row, None, None]:
+    try:
+        cursor = snapshot.cursor(entries)
+        if not reverse:
+            if cursor.set_range(low):
+                for row in cursor.iternext():
+                    if row[0] > high:
+                        return
+                    yield row
+        elif (cursor.key() == high or cursor.prev()) if cursor.set_range(high) else cursor.last():
+            for row in cursor.iterprev():
+                if row[0] < low:
+                    return
+                yield row
+    finally:
+        snapshot.abort()
 
 
 def _first_past(rows: list[Row], high: bytes) -> int:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from server import errors
 from server.args import Args, parse_entry_id
-from server.commands.entries import entries_wire
+from server.commands.entries import entries_wire, long_range
 from server.commands.streamargs import (
     ReadOptions,
     parse_range_end,
@@ -15,7 +15,7 @@ from server.commands.streamargs import (
 )
 from server.commands.table import FIRST_KEY, Flag, command
 from server.errors import CommandError
-from server.replies import NULL_ARRAY, Park
+from server.replies import NULL_ARRAY, LongReply, Park
 from store.format import array_head, bulk
 from store.ids import MAX_ID, MIN_ID, StreamID, id_text
 
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 NEW_IN_XREAD: Final = (
     "ERR The > ID can be specified only when calling XREADGROUP using the GROUP <group> <consumer> option."
 )
+
+
+# Longer replies are sent in pieces, from a snapshot, so that neither memory nor other clients feel them.
+MOST_ENTRIES_AT_ONCE: Final = 20_000
 
 
 @command(
@@ -78,6 +82,12 @@ def _range(request: Request, start: StreamID, end: StreamID, *, reverse: bool) -
         return []
     if count == 0:
         return NULL_ARRAY
+    if request.may_block and (count is None or count > MOST_ENTRIES_AT_ONCE) and stream.length > MOST_ENTRIES_AT_ONCE:
+        found = stream.count_range(start, end)
+        wanted = found if count is None else min(count, found)
+        if wanted > MOST_ENTRIES_AT_ONCE:
+            request.context.control.checkpoint()  # so that a snapshot shows what this client may see
+            return LongReply(long_range(stream.snapshot_rows(start, end, reverse=reverse), wanted))
     return (entries_wire(stream.rows(start, end, count, reverse=reverse)),)
 
 

@@ -1,0 +1,223 @@
+"""What commands ask of the executor: transactions, pauses, monitors, ends of waits and of connections."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final
+
+import lmdb
+
+from server.commands.table import Command, Flag
+from server.dispatch import client_command
+from server.errors import CommandError
+from server.replies import NULL_ARRAY
+from store.errors import LogWriteError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from server.executor import Executor
+    from server.replies import Reply
+    from server.session import Request, Session
+
+EXECABORT: Final = "EXECABORT Transaction discarded because of previous errors."
+UNBLOCKED: Final = "UNBLOCKED client unblocked via CLIENT UNBLOCK"
+# These run during a pause too: one of them must be able to end it.
+_NEVER_PAUSED: Final = (b"CLIENT", b"SHUTDOWN")
+
+
+class Controls:
+    """The `Control` of one executor; see `context.py` for what each method promises."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._loop = asyncio.get_running_loop()
+        self.monitors: list[Session] = []
+        # Called when a command asks the server to stop: (save) -> None.
+        self.on_shutdown: Callable[[bool], None] = lambda save: None
+        self._pause_until_ms = 0
+        self._pause_writes_only = False
+        self._pause_timer: asyncio.TimerHandle | None = None
+        self._paused: dict[Session, None] = {}
+
+    @property
+    def watches_everything(self) -> bool:
+        """No request may take the fast path: somebody monitors, or there is a pause."""
+        return bool(self.monitors or self._pause_until_ms)
+
+    # -- transactions ----------------------------------------------------------------------------------------------------
+
+    def execute_queued(self, request: Request) -> Reply:
+        """Run what the session has queued; the log shows it as one transaction, between MULTI and EXEC."""
+        executor, session = self._executor, request.session
+        queued, failed = session.queued or [], session.queue_failed
+        for db, key in list(session.watched):
+            db.stream(key, request.now_ms)  # a deadline that has passed breaks the watch
+        broken = session.watch_broken
+        self.discard(session)
+        if failed:
+            raise CommandError(EXECABORT)
+        if broken:
+            return NULL_ARRAY
+        replies: list[Reply] = []
+        mark = len(executor.txn.log)
+        request.in_transaction = True
+        request.may_block = False
+        try:
+            for argv in queued:
+                command = client_command(argv)
+                if executor.engine.refusal is not None:
+                    executor.check(session, command, argv)
+                request.argv = argv
+                request.db = session.db
+                replies.append(self._call_queued(request, command))
+                if self.monitors and not command.flags & Flag.SKIP_MONITOR:
+                    self.feed_monitors(session, argv)
+        finally:
+            request.in_transaction = False
+            request.may_block = True
+        executor.stats.commands_processed += len(queued)
+        executor.make_atomic(mark)
+        return replies
+
+    def _call_queued(self, request: Request, command: Command) -> Reply:
+        """As `Executor.call`, but a bug's exception rises, so that the whole transaction is undone."""
+        stats = self._executor.stats
+        counters = stats.counters(command.full_name)
+        begun = time.perf_counter_ns()
+        try:
+            reply = command.handler(request)
+        except CommandError as error:
+            counters.failed += 1
+            stats.count_error(error.text)
+            reply = error
+        counters.record(time.perf_counter_ns() - begun)
+        return reply
+
+    def discard(self, session: Session) -> None:
+        """End the session's transaction, without running it, and its watches."""
+        self._executor.watches.clear(session)
+        session.queued = None
+        session.queue_failed = False
+        session.refresh_special()
+
+    def watch(self, session: Session, key: bytes) -> None:
+        self._executor.watches.add(session, key)
+
+    def unwatch(self, session: Session) -> None:
+        self._executor.watches.clear(session)
+
+    # -- clients ---------------------------------------------------------------------------------------------------------
+
+    def forget(self, session: Session) -> None:
+        if session in self._executor.waiters:
+            self._executor.waiters.release(session)
+        self._paused.pop(session, None)
+        session.paused = False
+        self.discard(session)
+        if session in self.monitors:
+            self.monitors.remove(session)
+            session.is_monitor = False
+            self._executor.refresh_special()
+        session.refresh_special()
+
+    def kill(self, session: Session) -> None:
+        session.closing = True
+        session.refresh_special()
+        if session.parked is not None:
+            self._executor.waiters.release(session)
+        session.take_backlog()
+        session.peer.close_soon()
+
+    def unblock(self, session: Session, *, error: bool) -> bool:
+        if session.parked is None:
+            return False
+        self._executor.end_wait(session, CommandError(UNBLOCKED) if error else NULL_ARRAY)
+        return True
+
+    def blocked_clients(self) -> int:
+        return len(self._executor.waiters)
+
+    # -- pauses ----------------------------------------------------------------------------------------------------------
+
+    def pause(self, until_ms: int, *, writes_only: bool) -> None:
+        """A second pause may only lengthen and widen the first, as in Redis."""
+        self._pause_writes_only = writes_only and (self._pause_writes_only or not self._pause_until_ms)
+        self._pause_until_ms = max(until_ms, self._pause_until_ms)
+        if self._pause_timer is not None:
+            self._pause_timer.cancel()
+        delay = max(self._pause_until_ms / 1000 - self._executor.clock.time(), 0)
+        self._pause_timer = self._loop.call_later(delay, self.unpause)
+        self._executor.refresh_special()
+
+    def unpause(self) -> None:
+        self._pause_until_ms = 0
+        if self._pause_timer is not None:
+            self._pause_timer.cancel()
+            self._pause_timer = None
+        self._executor.refresh_special()
+        paused, self._paused = self._paused, {}
+        for session in paused:
+            session.paused = False
+            session.refresh_special()
+            self._executor.resume(session)
+
+    def holds_back(self, session: Session, command: Command) -> bool:
+        """Whether a pause makes this command, and with it the client, wait."""
+        if not self._pause_until_ms or command.name.startswith(_NEVER_PAUSED):
+            return False
+        if self._pause_writes_only and not command.flags & Flag.WRITE and command.name != b"EXEC":
+            return False
+        self._paused[session] = None
+        session.paused = True
+        session.refresh_special()
+        return True
+
+    # -- monitors --------------------------------------------------------------------------------------------------------
+
+    def monitor(self, session: Session) -> None:
+        if session not in self.monitors:
+            self.monitors.append(session)
+            session.is_monitor = True
+            session.refresh_special()
+            self._executor.refresh_special()
+
+    def feed_monitors(self, session: Session, argv: list[bytes]) -> None:
+        """Show a command that has run to every monitor."""
+        words = b" ".join([b'"%b"' % _quoted(word) for word in argv])
+        now, place = self._executor.clock.time(), session.peer.address.encode()
+        line = b"+%.6f [%d %b] %b\r\n" % (now, session.db.number, place, words)
+        for monitor in self.monitors:
+            monitor.out.append(line)
+            self._executor.flush(monitor)
+
+    # -- the server ------------------------------------------------------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        try:
+            self._executor.upkeep.checkpoint_now()
+        except (LogWriteError, lmdb.Error, OSError) as error:
+            raise CommandError(f"ERR the checkpoint failed: {error}") from None
+
+    def shutdown(self, *, save: bool) -> None:
+        self._loop.call_soon(self.on_shutdown, save)
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+_ESCAPES: Final = {
+    ord('"'): '\\"',
+    ord("\\"): "\\\\",
+    ord("\n"): "\\n",
+    ord("\r"): "\\r",
+    ord("\t"): "\\t",
+    7: "\\a",
+    8: "\\b",
+}
+
+
+def _quoted(word: bytes) -> bytes:
+    """A word as MONITOR shows it: printable, with C escapes."""
+    return "".join(_ESCAPES.get(byte) or (chr(byte) if 32 <= byte < 127 else f"\\x{byte:02x}") for byte in word).encode()
