@@ -18,9 +18,11 @@ from typing import Final
 import lmdb
 
 from store import format as fmt
+from store.groups import groups_of
 from store.idempotence import Idempotence
 from store.ids import StreamID
 from store.logformat import encode_extension
+from store.reference_trim import trim_with_references
 from store.streams import Change, Notify, Stream, Trim
 from store.tables import Tables
 from store.trash import Trash
@@ -182,6 +184,8 @@ class Database:
         target._link(copy)
         txn.copy_rows(stream, copy)
         Idempotence(stream).copy_to(copy)
+        if stream.group_count:
+            groups_of(stream).copy_to(copy)
         words = [b"COPY", stream.key, new_key, b"DB", b"%d" % target.number, b"REPLACE"]
         txn.log_command(self.number, words)
         txn.notify_interest(Change.CREATED, target, new_key)
@@ -276,7 +280,8 @@ class WriteTxn:
         self.idmp_max_records = 100
         self.swept = False  # rows went since the last checkpoint that no logged command accounts for
         self.notify: Notify = _ignore_change
-        self.trim_with_references: Callable[[Stream, Trim], int] = _no_groups
+        # handed to streams, which stand below groups and so cannot ask them
+        self.trim_with_references: Callable[[Stream, Trim], int] = trim_with_references
         self.position: list[int] | None = None  # of the log, as the last commit recorded it
         self.databases = [Database(self, number, number) for number in range(DATABASE_COUNT)]
         self.reload()
@@ -333,6 +338,8 @@ class WriteTxn:
         for stream in self.dirty:
             if stream.dirty:
                 self.lmdb.put(fmt.key_key(stream.db.keyspace_no, stream.key), stream.encode(), db=keys)
+                if stream.group_cache is not None:
+                    groups_of(stream).write_back()
                 stream.dirty = False
         self.dirty.clear()
 
@@ -416,8 +423,13 @@ class WriteTxn:
         """Entries and nodes of `stream_no` below `floor_id` are dead; the purge deletes them."""
         self.trash.add_range(stream_no, floor_id)
 
+    def clear_below(self, stream_no: int, floor_id: StreamID) -> None:
+        """Delete now what `discard_below` has left to the purge."""
+        self.trash.drop_ranges(stream_no)
+        self.delete_range(fmt.stream_prefix(stream_no), fmt.entry_key(stream_no, floor_id))
+
     def copy_rows(self, source: Stream, copy: Stream) -> None:
-        """Copy entries, nodes and idempotence records.  The groups are copied by whoever knows them."""
+        """Copy entries and nodes."""
         for cursor in (self.reader, self.nodes):
             table = self.handles["entries" if cursor is self.reader else "nodes"]
             found = cursor.set_range(fmt.entry_key(source.stream_no, source.floor_id))
@@ -462,7 +474,3 @@ class WriteTxn:
                 # left behind by a flushed database
                 self.lmdb.delete(packed, db=self.handles["expiry"])
         return len(due)
-
-
-def _no_groups(stream: Stream, trim: Trim) -> int:
-    raise AssertionError("a stream has groups although nothing has made any")

@@ -6,7 +6,8 @@
     nodes     stream_no, first id         -> live, total, bytes, last id of about a hundred entries
     expiry    deadline_ms, stream_no      -> keyspace_no
     idmp, idmp_ids, idmp_times            -> idempotence records: by producer, by id, by age
-    groups, pel, pel_by_consumer          -> consumer groups
+    groups                                -> consumer groups, and their consumers below them
+    pel, pel_by_consumer, pel_by_time     -> pending entries: by ID, by owner, by age
     trash     trash_no                    -> rows that nobody can see any more and that wait to be deleted
     meta      name                        -> format version, log position, counters
 
@@ -35,6 +36,7 @@ TABLES: Final = (
     "groups",
     "pel",
     "pel_by_consumer",
+    "pel_by_time",
     "trash",
     "meta",
 )

@@ -30,13 +30,13 @@ class Kind(enum.IntEnum):
     STREAM = 1  # all rows of a stream number
     RANGE = 2  # entries and nodes of a stream below an ID
     KEYSPACE = 3  # all keys of a keyspace number, and their streams
-    GROUP = 4  # all pending records of a group number
-    CONSUMER = 5  # the pending records of one consumer of a group number
+    GROUP = 4  # all pending entries of a group number, and its consumers under a stream number
+    CONSUMER = 5  # the pending entries of one consumer number of a group number
 
 
 # The tables whose keys begin with a stream's number.
 _STREAM_TABLES: Final = ("entries", "nodes", "idmp", "idmp_ids", "idmp_times")
-_GROUP_TABLES: Final = ("pel", "pel_by_consumer")
+_GROUP_TABLES: Final = ("pel", "pel_by_consumer", "pel_by_time")
 
 
 class Trash:
@@ -58,8 +58,24 @@ class Trash:
     def add_keyspace(self, keyspace_no: int) -> None:
         self._add(Kind.KEYSPACE, keyspace_no)
 
-    def add_group(self, group_no: int) -> None:
-        self._add(Kind.GROUP, group_no)
+    def add_group(self, group_no: int, stream_no: int) -> None:
+        self._add(Kind.GROUP, group_no, stream_no)
+
+    def add_consumer(self, group_no: int, consumer_no: int) -> None:
+        self._add(Kind.CONSUMER, group_no, consumer_no)
+
+    def drop_ranges(self, stream_no: int) -> None:
+        """Forget the notes on ranges of one stream; the caller has deleted the rows."""
+        cursor = self._txn.cursor("trash")
+        found = cursor.first()
+        while found:
+            kind, *values = fmt.unpack_row(cursor.value())
+            if kind == Kind.RANGE and values[0] == stream_no:
+                cursor.delete()
+                self.notes -= 1
+                found = bool(cursor.key())
+            else:
+                found = cursor.next()
 
     def _add(self, kind: Kind, *values: Any) -> None:
         self._txn.cursor("trash").put(fmt.trash_key(self._next_no), fmt.pack_row([int(kind), *values]))
@@ -96,8 +112,9 @@ class Trash:
         if kind is Kind.KEYSPACE:
             return self._purge_keyspace(values[0], expired)
         if kind is Kind.GROUP:
-            low, high = fmt.stream_prefix(values[0]), fmt.stream_prefix(values[0] + 1)
-            return all(self._delete(table, low, high, expired) for table in _GROUP_TABLES)
+            return self._purge_group(values[0], values[1], expired)
+        if kind is Kind.CONSUMER:
+            return self._purge_consumer(values[0], values[1], expired)
         raise AssertionError(kind)
 
     def _purge_stream(self, stream_no: int, expired: Callable[[], bool]) -> bool:
@@ -107,9 +124,48 @@ class Trash:
                 return False
         groups = self._txn.cursor("groups")
         while groups.set_range(low) and groups.key() < high:
-            # a group's row is keyed by stream number and group number
-            self.add_group(fmt.decode_stream_prefix(groups.key()[8:]))
-            self._txn.cursor("groups").delete()
+            # a group's row is the first one under its number, its consumers' follow
+            group_no = fmt.decode_group_no(groups.key())
+            groups.delete()
+            self.add_group(group_no, stream_no)
+            if not self._delete_group_rows(group_no, stream_no, expired):
+                return False
+            groups = self._txn.cursor("groups")
+        return True
+
+    def _purge_group(self, group_no: int, stream_no: int, expired: Callable[[], bool]) -> bool:
+        low, high = fmt.group_prefix(group_no), fmt.group_prefix(group_no + 1)
+        if not all(self._delete(table, low, high, expired) for table in _GROUP_TABLES):
+            return False
+        return self._delete_group_rows(group_no, stream_no, expired)
+
+    def _delete_group_rows(self, group_no: int, stream_no: int, expired: Callable[[], bool]) -> bool:
+        low, high = fmt.group_key(stream_no, group_no), fmt.group_key(stream_no, group_no + 1)
+        return self._delete("groups", low, high, expired)
+
+    def _purge_consumer(self, group_no: int, consumer_no: int, expired: Callable[[], bool]) -> bool:
+        """Delete what a deleted consumer had pending, unless somebody else has got it since."""
+        txn = self._txn
+        pel, by_time = txn.handles["pel"], txn.handles["pel_by_time"]
+        prefix = fmt.owner_prefix(group_no, consumer_no)
+        cursor = txn.cursor("pel_by_consumer")
+        found = cursor.set_range(prefix)
+        while found and cursor.key().startswith(prefix):
+            for _ in range(_ROWS_A_LOOK):
+                packed_id = cursor.key()[12:]
+                pel_key = fmt.group_prefix(group_no) + packed_id
+                row = txn.lmdb.get(pel_key, db=pel)
+                if row is not None:
+                    owner_no, time_ms, _ = fmt.decode_pending(row)
+                    if owner_no == consumer_no:
+                        txn.lmdb.delete(pel_key, db=pel)
+                        txn.lmdb.delete(fmt.moment_prefix(group_no, time_ms + 1) + packed_id, db=by_time)
+                cursor.delete()
+                self.rows_purged += 1
+                if not cursor.key().startswith(prefix):
+                    return True
+            if expired():
+                return False
         return True
 
     def _purge_keyspace(self, keyspace_no: int, expired: Callable[[], bool]) -> bool:

@@ -86,15 +86,6 @@ class Oracle:
         method = name.decode().lower().replace(" ", "_")
         return getattr(self, "del_" if method == "del" else method)(words, now)
 
-    def reload(self) -> None:
-        """What a restart forgets: in which order deliveries of the same millisecond were made."""
-        for stream in self.streams.values():
-            for group in stream.groups.values():
-                owned = [entry_id for entry_id in group.by_time() if group.pel[entry_id].owner is not None]
-                for entry_id in sorted(owned):
-                    group.turns += 1
-                    group.pel[entry_id].turn = group.turns
-
     def sweep(self, now: int) -> None:
         """Idempotency records expire, which a server does now and then."""
         for stream in self.streams.values():
@@ -463,7 +454,7 @@ class Oracle:
         for entry_id in group.by_time():
             pending = group.pel[entry_id]
             idle = now - pending.time
-            if 0 <= idle < min_idle or len(messages) == room:
+            if (pending.owner is not None and 0 <= idle < min_idle) or len(messages) == room:
                 break
             if entry_id in stream.entries:
                 messages.append([text(entry_id), stream.entries[entry_id], idle, pending.count])

@@ -15,7 +15,7 @@ NEVER = -1
 
 @dataclass
 class Pending:
-    """One element of a PEL.  `owner` is None for an entry that XNACK released.  `turn` orders equal times."""
+    """One element of a PEL.  `owner` is None for an entry that XNACK released, and `turn` orders those."""
 
     owner: bytes | None
     time: int
@@ -45,11 +45,14 @@ class Group:
         self.pel[entry_id] = Pending(owner, time, count, self.turns)
 
     def by_time(self) -> list[int]:
-        """Released entries in the order of their release, then the others, longest idle first."""
+        """Released entries in the order of their release, then the others, longest idle first, then by ID.
+
+        Redis orders deliveries of one millisecond by their turn, but forgets the turns when it restarts.
+        """
 
         def key(entry_id: int) -> tuple[bool, int, int]:
             pending = self.pel[entry_id]
-            return pending.owner is not None, pending.time, pending.turn
+            return pending.owner is not None, pending.time, pending.turn if pending.owner is None else entry_id
 
         return sorted(self.pel, key=key)
 
@@ -173,7 +176,11 @@ class Trim:
 
 
 def trim_stream(stream: Stream, trim: Trim) -> int:
-    before = len(stream.entries)
+    """`~` ends at the first node that the threshold does not cover, whatever the references: so the fix of 8.4.4
+    describes itself, and so the XTRIM page says that the words have no effect in a stream without groups.
+    """
+    before, first_id = len(stream.entries), stream.first_id
+    references = trim.references if stream.groups else b"KEEPREF"
     for node in list(stream.nodes):
         if trim.strategy == b"MAXLEN" and len(stream.entries) <= trim.threshold:
             break
@@ -184,21 +191,24 @@ def trim_stream(stream: Stream, trim: Trim) -> int:
             is_whole = len(stream.entries) - len(live) >= trim.threshold
         else:
             is_whole = node[-1] < trim.threshold
-        if trim.references == b"KEEPREF" and trim.approximate and not is_whole:
+        if trim.approximate and not is_whole:
             break
         for entry_id in live:
             if trim.strategy == b"MAXLEN" and len(stream.entries) <= trim.threshold:
                 break
             if trim.strategy == b"MINID" and entry_id >= trim.threshold:
                 break
-            if trim.references == b"ACKED" and stream.is_referenced(entry_id):
+            if references == b"ACKED" and stream.is_referenced(entry_id):
                 continue
-            if trim.references == b"DELREF":
-                stream.forget(entry_id)
             del stream.entries[entry_id]
         # A node that an exact trim empties entry by entry stays until the next trim: its tombstones reach further.
-        if is_whole or trim.references != b"KEEPREF":
+        if live if references == b"ACKED" else is_whole:
             stream.drop_dead(node)
         if not is_whole:
             break
+    if references == b"DELREF" and len(stream.entries) < before:
+        # tombstones among what was removed are forgotten as well
+        boundary = stream.first_id or stream.last_id + 1
+        for group in stream.groups.values():
+            group.pel = {at: pending for at, pending in group.pel.items() if not first_id <= at < boundary}
     return before - len(stream.entries)

@@ -1,0 +1,230 @@
+"""XINFO: what streams, groups and consumers are made of."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from server import errors
+from server.args import parse_int
+from server.commands.entries import entries_wire, entry_wire
+from server.commands.groups import SECOND_WORD, no_group_of_key
+from server.commands.table import Flag, command
+from server.errors import CommandError
+from store.groups import NEVER, Consumer, Group, groups_of
+from store.idempotence import Idempotence
+from store.ids import MAX_ID, MIN_ID, id_text, unpack_id
+
+if TYPE_CHECKING:
+    from server.replies import Reply
+    from server.session import Request
+    from store.streams import Stream
+
+_DEFAULT_COUNT: Final = 10
+
+
+def _need_stream(request: Request) -> Stream:
+    stream = request.db.stream(request.argv[2], request.now_ms)
+    if stream is None:
+        raise CommandError(errors.NO_SUCH_KEY)
+    return stream
+
+
+@command(
+    b"XINFO",
+    arity=-2,
+    flags=Flag.NONE,
+    categories=("slow",),
+    group="stream",
+    since="5.0.0",
+    summary="Container of the commands that look at streams.",
+)
+def xinfo(request: Request) -> Reply:
+    """Reached only with a subcommand that there is not."""
+    raise errors.unknown_subcommand(request.argv)
+
+
+# -- XINFO STREAM ------------------------------------------------------------------------------------------------------
+
+
+@command(
+    b"XINFO STREAM",
+    arity=-3,
+    flags=Flag.READONLY,
+    keys=SECOND_WORD,
+    categories=("read", "stream", "slow"),
+    group="stream",
+    since="5.0.0",
+    summary="Describes a stream.",
+    syntax="key [FULL [COUNT count]]",
+)
+def xinfo_stream(request: Request) -> Reply:
+    """XINFO STREAM key [FULL [COUNT n]] -> a map.  FULL has the first n entries, and what groups have pending."""
+    stream = _need_stream(request)
+    words = request.argv[3:]
+    if not words:
+        return _describe(stream) | _ends(stream)
+    is_counted = len(words) == 3 and words[1].upper() == b"COUNT"
+    if words[0].upper() != b"FULL" or not (len(words) == 1 or is_counted):
+        raise errors.subcommand_syntax(request.argv)
+    count: int | None = _DEFAULT_COUNT
+    if is_counted:
+        count = parse_int(words[2])
+        if count < 0:
+            count = _DEFAULT_COUNT
+        count = count or None  # 0 is unlimited
+    return _describe(stream) | {
+        b"entries": (entries_wire(stream.rows(MIN_ID, MAX_ID, count)),),
+        b"groups": [_describe_group(group, count) for group in groups_of(stream)],
+    }
+
+
+def _describe(stream: Stream) -> dict[bytes, Reply]:
+    """What the short and the long answer begin with."""
+    idempotence = Idempotence(stream)
+    producers, records = idempotence.tracked()
+    return {
+        b"length": stream.length,
+        b"radix-tree-keys": stream.node_total,
+        # there is no tree here; one more than the nodes is what a flat one would have
+        b"radix-tree-nodes": stream.node_total + 1,
+        b"last-generated-id": id_text(stream.last_id),
+        b"max-deleted-entry-id": id_text(stream.max_deleted_id),
+        b"entries-added": stream.entries_added,
+        b"recorded-first-entry-id": id_text(stream.first_id),
+        b"idmp-duration": idempotence.duration_s,
+        b"idmp-maxsize": idempotence.max_records,
+        b"pids-tracked": producers,
+        b"iids-tracked": records,
+        b"iids-added": idempotence.records_added,
+        b"iids-duplicates": idempotence.duplicates,
+    }
+
+
+def _ends(stream: Stream) -> dict[bytes, Reply]:
+    first = stream.rows(MIN_ID, MAX_ID, 1)
+    last = stream.rows(MIN_ID, MAX_ID, 1, reverse=True)
+    ends = [(entry_wire(unpack_id(key[8:]), fields),) for key, fields in first + last]
+    return {
+        b"groups": stream.group_count,
+        b"first-entry": ends[0] if ends else None,
+        b"last-entry": ends[1] if ends else None,
+    }
+
+
+def _describe_group(group: Group, count: int | None) -> dict[bytes, Reply]:
+    """A group in XINFO STREAM FULL; times are unix milliseconds."""
+    return {
+        b"name": group.name,
+        b"last-delivered-id": id_text(group.last_id),
+        b"entries-read": group.entries_read,
+        b"lag": group.lag(),
+        b"pel-count": group.pel_count,
+        b"nacked-count": group.released_count,
+        b"pending": [
+            [
+                id_text(entry.entry_id),
+                b"" if entry.owner is None else entry.owner.name,
+                entry.delivery_time_ms,
+                entry.delivery_count,
+            ]
+            for entry in islice(group.pending(), count)
+        ],
+        b"consumers": [_describe_consumer(group, consumer, count) for consumer in group.sorted_consumers()],
+    }
+
+
+def _describe_consumer(group: Group, consumer: Consumer, count: int | None) -> dict[bytes, Reply]:
+    return {
+        b"name": consumer.name,
+        b"seen-time": consumer.seen_ms,
+        b"active-time": consumer.active_ms,
+        b"pel-count": consumer.pel_count,
+        b"pending": [
+            [id_text(entry.entry_id), entry.delivery_time_ms, entry.delivery_count]
+            for entry in islice(group.pending_of(consumer), count)
+        ],
+    }
+
+
+# -- XINFO GROUPS, CONSUMERS, HELP -------------------------------------------------------------------------------------
+
+
+@command(
+    b"XINFO GROUPS",
+    arity=3,
+    flags=Flag.READONLY,
+    keys=SECOND_WORD,
+    categories=("read", "stream", "slow"),
+    group="stream",
+    since="5.0.0",
+    summary="Lists the consumer groups of a stream.",
+    syntax="key",
+)
+def xinfo_groups(request: Request) -> Reply:
+    """XINFO GROUPS key -> a map for each group, in byte order of their names."""
+    return [
+        {
+            b"name": group.name,
+            b"consumers": group.consumer_count,
+            b"pending": group.pel_count,
+            b"last-delivered-id": id_text(group.last_id),
+            b"entries-read": group.entries_read,
+            b"lag": group.lag(),
+        }
+        for group in groups_of(_need_stream(request))
+    ]
+
+
+@command(
+    b"XINFO CONSUMERS",
+    arity=4,
+    flags=Flag.READONLY,
+    keys=SECOND_WORD,
+    categories=("read", "stream", "slow"),
+    group="stream",
+    since="5.0.0",
+    summary="Lists the consumers of a consumer group.",
+    syntax="key group",
+    tips=("nondeterministic_output",),
+)
+def xinfo_consumers(request: Request) -> Reply:
+    """XINFO CONSUMERS key group -> a map for each consumer, in byte order of their names; times are in milliseconds."""
+    stream = _need_stream(request)
+    group = groups_of(stream).get(request.argv[3])
+    if group is None:
+        raise no_group_of_key(request.argv[2], request.argv[3])
+    now_ms = request.now_ms
+    return [
+        {
+            b"name": consumer.name,
+            b"pending": consumer.pel_count,
+            b"idle": max(now_ms - consumer.seen_ms, 0),
+            b"inactive": NEVER if consumer.active_ms == NEVER else max(now_ms - consumer.active_ms, 0),
+        }
+        for consumer in group.sorted_consumers()
+    ]
+
+
+@command(
+    b"XINFO HELP",
+    arity=2,
+    flags=Flag.LOADING | Flag.STALE,
+    categories=("stream", "slow"),
+    group="stream",
+    since="5.0.0",
+    summary="Explains the subcommands of XINFO.",
+)
+def xinfo_help(request: Request) -> list[str]:
+    """XINFO HELP -> lines."""
+    return [
+        "XINFO <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+        "CONSUMERS <key> <groupname>",
+        "    Show consumers of <groupname>.",
+        "GROUPS <key>",
+        "    Show the stream consumer groups.",
+        "STREAM <key> [FULL [COUNT <count>]",
+        "    Show information about the stream.",
+        "HELP",
+        "    Print this help.",
+    ]
