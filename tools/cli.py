@@ -1,0 +1,24 @@
+"""`riverbed`: work on data directories without a server.  One file for each subcommand; this one lists them.
+
+Exit status: 0 all is well, 1 the command found something wrong, 2 it could not do its work.
+"""
+
+from __future__ import annotations
+
+import click
+
+from server.version import VERSION
+from tools.check import check
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(VERSION, "-v", "--version", prog_name="riverbed")
+def main() -> None:
+    """Work on the data directories of riverbed-server while no server uses them."""
+
+
+main.add_command(check)
+
+
+if __name__ == "__main__":
+    main()
