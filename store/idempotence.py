@@ -228,8 +228,10 @@ def _drop_record(txn: WriteTxn, record_key: bytes) -> None:
     txn.lmdb.delete(producer_key + fmt.digest16(iid), db=txn.handles["idmp_ids"])
     txn.lmdb.delete(_time_key(record_key, unpack_id(packed_id)), db=txn.handles["idmp_times"])
     (records_no,) = _NUMBER.unpack_from(record_key)
-    duration_s, producers, records = fmt.unpack_row(txn.lmdb.get(_NUMBER.pack(records_no), db=idmp))
-    pid, held, next_no = fmt.unpack_row(txn.lmdb.get(producer_key, db=idmp))
+    header, producer = txn.lmdb.get(_NUMBER.pack(records_no), db=idmp), txn.lmdb.get(producer_key, db=idmp)
+    assert header is not None and producer is not None, "an idempotence record without a producer"
+    duration_s, producers, records = fmt.unpack_row(header)
+    pid, held, next_no = fmt.unpack_row(producer)
     if held == 1:
         txn.lmdb.delete(producer_key, db=idmp)
         producers -= 1
