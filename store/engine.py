@@ -31,6 +31,8 @@ from store.tables import Tables
 
 DEFAULT_MAP_BYTES: Final = 1 << 40
 _NO_LIMIT: Final = 1 << 62
+# How many bytes of pages a checkpoint may write for a byte of log: half-full pages, and copies of the pages above them.
+_PAGES_A_LOGGED_BYTE: Final = 3
 
 
 class Clock(Protocol):
@@ -90,7 +92,7 @@ class Engine:
         self.last_checkpoint_ok = True
         self.longest_checkpoint_s = 0.0
         self.last_checkpoint_s = 0.0
-        self._reserve_bytes = options.reserve_bytes
+        self._space_check_bytes = 0
         self._committed_bytes = 0  # since the last checkpoint
         self._unchecked_bytes = 0  # since free space was last looked at
         self._lock_fd = _lock(directory)
@@ -108,8 +110,10 @@ class Engine:
             )
             self.recovery = recovery.recover(self.log, self.txn, execute)
             self._rotate_if_needed()
+            self._committed_bytes = self.recovery.uncommitted_bytes
             if self.recovery.commands:
-                self.checkpoint()
+                with contextlib.suppress(lmdb.Error):  # a full disk: serve what there is, and refuse writes
+                    self.checkpoint()
             self.check_space()
         except BaseException:
             os.close(self._lock_fd)
@@ -157,7 +161,7 @@ class Engine:
         self._rotate_if_needed()
         self._committed_bytes += len(commands)
         self._unchecked_bytes += len(commands)
-        if self._unchecked_bytes > self._reserve_bytes >> 3:
+        if self._unchecked_bytes > self._space_check_bytes:
             self.check_space()
         return True
 
@@ -231,13 +235,15 @@ class Engine:
     def check_space(self) -> None:
         """Refuse writes while less than the reserve is free, so that deleting and trimming still have room."""
         self._unchecked_bytes = 0
-        free = self.files.free_bytes(self.directory)
+        # what the next checkpoint will write counts as written
+        free = self.files.free_bytes(self.directory) - _PAGES_A_LOGGED_BYTE * self._committed_bytes
         # a small disk is not all reserve
-        self._reserve_bytes = min(self.options.reserve_bytes, self.files.total_bytes(self.directory) >> 3)
+        reserve = min(self.options.reserve_bytes, self.files.total_bytes(self.directory) >> 3)
+        self._space_check_bytes = reserve >> 4
         if self.refusal in (None, Refusal.DISK_NEARLY_FULL, Refusal.DISK_FULL):
-            if free < self._reserve_bytes:
+            if free < reserve:
                 self.refusal = self.refusal or Refusal.DISK_NEARLY_FULL
-            elif self.refusal is not None and free >= self._reserve_bytes + (self._reserve_bytes >> 2):
+            elif self.refusal is not None and free >= reserve + (reserve >> 2):
                 self.refusal = None
 
     # -- the rest --------------------------------------------------------------------------------------------------------

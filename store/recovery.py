@@ -29,6 +29,7 @@ class RecoveryReport:
     commands: int = 0
     refused: int = 0  # commands of a log made by another server that do not fit: Redis ignores them as well
     seconds: float = 0.0
+    uncommitted_bytes: int = 0  # of the log that was executed, but is not in LMDB yet
     torn_tail: TornTail | None = None
 
 
@@ -57,6 +58,7 @@ def recover(log: Log, txn: WriteTxn, execute: Execute) -> RecoveryReport:
     finally:
         txn.keep_expired = keep_expired
         txn.notify = notify
+    report.uncommitted_bytes = uncommitted
     report.seconds = time.monotonic() - begun
     return report
 
