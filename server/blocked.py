@@ -7,6 +7,7 @@ is still nothing, the client keeps its place.  So one wake-up may serve several 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sortedcontainers import SortedList
@@ -41,7 +42,8 @@ class Waiters:
         # insertion order is order of arrival
         self._by_key: dict[Place, dict[Session, None]] = {}
         self._places: dict[Session, list[Place]] = {}
-        self._deadlines: SortedList[tuple[int, int]] = SortedList()  # (deadline_ms, client id)
+        # (deadline or moment of the next try, client id), the earlier one of each
+        self._deadlines: SortedList[tuple[int, int]] = SortedList()
         self._by_id: dict[int, Session] = {}
 
     def __len__(self) -> int:
@@ -59,9 +61,27 @@ class Waiters:
             self._by_key.setdefault(place, {})[session] = None
             add_interest(place)
         self._places[session] = places
-        if park.deadline_ms is not None:
-            self._deadlines.add((park.deadline_ms, session.id))
+        self._set_timer(session, park)
+
+    def postpone(self, session: Session, retry_ms: int | None) -> None:
+        """A try came to nothing; the client keeps its place and is tried again at another moment."""
+        assert session.parked is not None
+        if retry_ms != session.parked.retry_ms:
+            self._drop_timer(session, session.parked)
+            session.parked = replace(session.parked, retry_ms=retry_ms)
+            self._set_timer(session, session.parked)
+
+    def _set_timer(self, session: Session, park: Park) -> None:
+        moment_ms = _next_moment_ms(park)
+        if moment_ms is not None:
+            self._deadlines.add((moment_ms, session.id))
             self._by_id[session.id] = session
+
+    def _drop_timer(self, session: Session, park: Park) -> None:
+        moment_ms = _next_moment_ms(park)
+        if moment_ms is not None:
+            self._deadlines.remove((moment_ms, session.id))
+            del self._by_id[session.id]
 
     def release(self, session: Session) -> None:
         """The client waits no longer, for whatever reason."""
@@ -73,9 +93,8 @@ class Waiters:
             if not waiting:
                 del self._by_key[place]
             drop_interest(place)
-        if park is not None and park.deadline_ms is not None:
-            self._deadlines.remove((park.deadline_ms, session.id))
-            del self._by_id[session.id]
+        if park is not None:
+            self._drop_timer(session, park)
 
     def waits_for(self, place: Place) -> bool:
         return place in self._by_key
@@ -89,9 +108,16 @@ class Waiters:
         return self._deadlines[0][0] if self._deadlines else None
 
     def due(self, now_ms: int) -> Iterator[Session]:
-        """Those whose time is up; each must be released before the next is asked for."""
+        """Those whose time is up; each must be released or postponed before the next is asked for."""
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             yield self._by_id[self._deadlines[0][1]]
+
+
+def _next_moment_ms(park: Park) -> int | None:
+    """When something is to be done about a client although no key has changed."""
+    if park.deadline_ms is None or park.retry_ms is None:
+        return park.deadline_ms if park.retry_ms is None else park.retry_ms
+    return min(park.deadline_ms, park.retry_ms)
 
 
 class Watches:

@@ -461,7 +461,10 @@ class Executor:
         request.db = session.db
         request.argv = park.argv
         reply = self.call(request, client_command(park.argv))
-        if reply.__class__ is not Park:
+        if reply.__class__ is Park:
+            self.waiters.postpone(session, reply.retry_ms)
+            self._arm_deadline()
+        else:
             self.end_wait(session, reply)
 
     def end_wait(self, session: Session, reply: Reply) -> None:
@@ -496,9 +499,15 @@ class Executor:
 
     def _deadline_passed(self) -> None:
         self._deadline_timer = None
-        for session in self.waiters.due(self.now_ms()):
-            self.end_wait(session, NULL_ARRAY)
+        now_ms = self.now_ms()
+        for session in self.waiters.due(now_ms):
+            park = session.parked
+            if park.deadline_ms is not None and park.deadline_ms <= now_ms:
+                self.end_wait(session, NULL_ARRAY)
+            else:
+                self._retry(session, park)
         self._arm_deadline()
+        self.want_tick()
 
     # -- the tick --------------------------------------------------------------------------------------------------------
 

@@ -98,7 +98,7 @@ def _next_claim_ms(
         return None
     oldest_ms = [group.oldest_delivery_ms() for _, _, group, _ in work]
     oldest = min(request.now_ms if delivery_ms is None else delivery_ms for delivery_ms in oldest_ms)
-    return oldest + options.claim_min_idle_ms + 1
+    return max(oldest + options.claim_min_idle_ms, request.now_ms) + 1
 
 
 class _Reader:

@@ -150,7 +150,7 @@ def _take_counted(args: Args) -> list[bytes]:
     tips=("nondeterministic_output",),
 )
 def xpending(request: Request) -> Reply:
-    """XPENDING key group -> [total first last [[consumer "count"] ...]]; with a range -> [[id consumer idle count] ...].
+    """XPENDING key group -> [total first last [[consumer "count"] ...]]; with a range -> [[id consumer idle n] ...].
 
     Deleted entries are told like any other.  Nothing is changed, no consumer is made.
     """
