@@ -63,11 +63,11 @@ def client_command(words: list[bytes]) -> Command:
 
 
 def unknown_command(words: list[bytes]) -> CommandError:
-    """Tells the name and the first arguments, as Redis does."""
+    """Tells the name and the first arguments, each up to its first NUL byte, as Redis does."""
     shown = b""
     for word in words[1:]:
         if len(shown) >= _SHOWN_BYTES:
             break
-        shown += b"'%b' " % word[: _SHOWN_BYTES - len(shown)]
-    name = words[0][:_SHOWN_BYTES]
+        shown += b"'%b' " % word[: _SHOWN_BYTES - len(shown)].partition(b"\0")[0]
+    name = words[0][:_SHOWN_BYTES].partition(b"\0")[0]
     return CommandError(b"ERR unknown command '%b', with args beginning with: %b" % (name, shown))

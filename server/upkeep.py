@@ -58,6 +58,7 @@ class Upkeep:
 
     def committed(self) -> None:
         """Something was committed: have it in a checkpoint soon, at once if it is much."""
+        self._stats.note_fsync(self._engine.last_sync_s * 1000)
         if self._engine.dirty_bytes >= self._executor.config.checkpoint_dirty_bytes:
             self._checkpoint()
         elif self._checkpoint_timer is None:

@@ -92,6 +92,7 @@ class Engine:
         self.last_checkpoint_ok = True
         self.longest_checkpoint_s = 0.0
         self.last_checkpoint_s = 0.0
+        self.last_sync_s = 0.0
         self._space_check_bytes = 0
         self._committed_bytes = 0  # since the last checkpoint
         self._unchecked_bytes = 0  # since free space was last looked at
@@ -151,7 +152,9 @@ class Engine:
         try:
             self.log.append(commands, len(commands) - txn.extension_bytes, now_ms)
             if self.options.fsync is Fsync.ALWAYS:
+                begun = self.clock.monotonic()
                 self.log.sync()
+                self.last_sync_s = self.clock.monotonic() - begun
         except LogWriteError as error:
             self._log_failed(error)
             self._restore()
