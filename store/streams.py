@@ -675,7 +675,7 @@ Notify = Callable[[Change, "Database", bytes], None]
 
 
 def _snapshot_rows(
-    snapshot: lmdb.Transaction, entries: Any, low: bytes, high: bytes, reverse: bool
+    snapshot: lmdb.Transaction[bytes], entries: Any, low: bytes, high: bytes, reverse: bool
 ) -> Generator[Row, None, None]:
     try:
         cursor = snapshot.cursor(entries)

@@ -190,7 +190,7 @@ class Trash:
 
     def _delete(self, table: str, low: bytes, high: bytes, expired: Callable[[], bool]) -> bool:
         """Delete the rows of `table` with low <= key < high; False when time ran out before the last."""
-        cursor: lmdb.Cursor = self._txn.cursor(table)
+        cursor: lmdb.Cursor[bytes] = self._txn.cursor(table)
         if not cursor.set_range(low):
             return True
         while True:
