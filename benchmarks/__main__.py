@@ -1,0 +1,95 @@
+"""`python -m benchmarks`: ask the questions, show progress, print the tables with ratios."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from benchmarks import appending, client, disk, memory, reading, stalls, starting
+from benchmarks.report import Answer, machine, markdown, terminal_table, versions
+from benchmarks.rig import FULL, QUICK, Rig
+from tests.servers import REDIS_MISSING
+
+QUESTIONS: dict[str, Callable[[Rig], Answer]] = {
+    "append": appending.answer,
+    "read": reading.answer,
+    "client": client.answer,
+    "start": starting.answer,
+    "memory": memory.answer,
+    "disk": disk.answer,
+    "stalls": stalls.answer,
+}
+
+
+@click.command()
+@click.argument("questions", nargs=-1, type=click.Choice(list(QUESTIONS)))
+@click.option("--quick", is_flag=True, help="One round and small sizes: does it work, and is it in the right region?")
+@click.option("--rounds", type=click.IntRange(1), help=f"Times each server has its turn (default {FULL.rounds}).")
+@click.option("--entries", type=click.IntRange(1000), help=f"In the large data set (default {FULL.entries:,}).")
+@click.option("--window", type=click.FloatRange(0.5), help=f"Seconds to look for stalls (default {FULL.window_s:g}).")
+@click.option("--directory", type=click.Path(file_okay=False, path_type=Path), help="Where the data is put meanwhile.")
+@click.option("--markdown", "markdown_path", type=click.Path(dir_okay=False, path_type=Path), help="Write tables here.")
+def main(
+    questions: tuple[str, ...],
+    quick: bool,
+    rounds: int | None,
+    entries: int | None,
+    window: float | None,
+    directory: Path | None,
+    markdown_path: Path | None,
+) -> None:
+    """Compare Riverbed with redis-server, both with an append-only file and the same appendfsync.
+
+    Without QUESTIONS all are asked.
+    """
+    if shutil.which("redis-server") is None or shutil.which("redis-benchmark") is None:
+        raise click.ClickException(REDIS_MISSING)
+    sizes = QUICK if quick else FULL
+    sizes = dataclasses.replace(
+        sizes,
+        rounds=rounds or sizes.rounds,
+        entries=entries or sizes.entries,
+        window_s=window or sizes.window_s,
+    )
+    console = Console()
+    console.print(f"{machine()}; {versions()}")
+    answers = []
+    progress = Progress(
+        SpinnerColumn(),
+        TextColumn("{task.completed}/{task.total}"),
+        BarColumn(20),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+        console=console,
+    )
+    chosen = questions or tuple(QUESTIONS)
+    with progress:
+        task = progress.add_task("", total=len(chosen))
+
+        def say(text: str) -> None:
+            progress.update(task, description=text)
+            if not console.is_terminal:
+                console.print(f"... {text}")
+
+        with Rig(sizes, directory, say) as rig:
+            for question in chosen:
+                answer = QUESTIONS[question](rig)
+                answers.append(answer)
+                console.print(terminal_table(answer))
+                progress.advance(task)
+    if markdown_path is not None:
+        rounds_text = f"{sizes.rounds} round{'s' if sizes.rounds > 1 else ''}"
+        markdown_path.write_text(markdown(answers, rounds_text))
+    missed = [each.what for answer in answers for each in answer.measurements if each.is_met is False]
+    if missed:
+        console.print(f"[red]over budget:[/red] {'; '.join(missed)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""How many bytes does an entry take on disk, in the log and in the tables, and in Redis's log and memory?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.report import Answer, Measurement
+from benchmarks.rig import Contender, Rig
+from benchmarks.traffic import fields, info
+
+_UNIT = "bytes/entry"
+
+
+def answer(rig: Rig) -> Answer:
+    entries = rig.sizes.entries
+    log = Measurement("log, as written", _UNIT)
+    tables = Measurement("tables (LMDB)", _UNIT)
+    rewritten = Measurement("log, rewritten (RDB)", _UNIT)
+    memory = Measurement("data set in memory (used_memory_dataset)", _UNIT)
+    for contender, own in ((Contender.RIVERBED, log.riverbed), (Contender.REDIS, log.redis)):
+        rig.say(f"bytes on disk: {contender.value}")
+        directory = rig.dataset(contender, entries).directory
+        with rig.opened(contender, directory) as server:
+            with server.client() as client:
+                length = int(client.ask("XLEN", "events")[1:])
+            own.append(_disk_bytes(directory / "appendonlydir") / length)
+            if contender is Contender.RIVERBED:
+                tables.riverbed.append(_disk_bytes(directory / "state") / length)
+            else:
+                memory.redis.append(int(info(server.port, "memory")["used_memory_dataset"]) / length)
+    rewritten.redis.append(_disk_bytes(rig.rewritten(entries).directory / "appendonlydir") / entries)
+    payload = sum(map(len, fields(0)))
+    return Answer(
+        f"Bytes per entry of {payload} bytes in 4 fields, {entries:,} entries",
+        "du DIR/appendonlydir DIR/state",
+        [log, tables, rewritten, memory],
+    )
+
+
+def _disk_bytes(directory: Path) -> int:
+    """Blocks in use: files may have holes."""
+    return sum(path.stat().st_blocks * 512 for path in directory.rglob("*") if path.is_file())

@@ -1,0 +1,55 @@
+"""How much memory of its own does a server with millions of entries take?
+
+RssAnon of /proc/PID/status: what cannot be had back from the process.  File pages (RssFile) are shown beside it: LMDB's
+map is the system's page cache, which gives it up when somebody else needs memory.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.report import Answer, Measurement, below
+from benchmarks.rig import Rig, samples_of
+from tests.servers import Server
+
+MB = 1_000_000
+_PAGE = 1000  # entries a request when all are read
+
+
+def answer(rig: Rig) -> Answer:
+    entries = rig.sizes.entries
+    budget = below(150, "MB")
+    loaded = Measurement("private, after loading", "MB", budget)
+    small = Measurement(f"private, after loading {entries // 10:,}", "MB", budget)
+    started = Measurement("private, after a start", "MB", budget)
+    read = Measurement("private, after reading all of it", "MB", budget)
+    cached = Measurement("file pages, after reading all of it", "MB")
+    for contender in rig.turns(f"memory with {entries:,} entries"):
+        for measurement, count in ((small, entries // 10), (loaded, entries)):
+            samples_of(measurement, contender).append(rig.dataset(contender, count).loaded_private_bytes / MB)
+        with rig.opened(contender, rig.dataset(contender, entries).directory) as server:
+            samples_of(started, contender).append(server.private_bytes() / MB)
+            _read_all(server)
+            samples_of(read, contender).append(server.private_bytes() / MB)
+            samples_of(cached, contender).append(_file_bytes(server) / MB)
+    return Answer(
+        f"Memory with {entries:,} entries of 70 bytes",
+        "grep Rss /proc/PID/status",
+        [small, loaded, started, read, cached],
+    )
+
+
+def _read_all(server: Server) -> None:
+    with server.client() as client:
+        last_id = "0"
+        while (reply := client.tree("XRANGE", "events", f"({last_id}", "+", "COUNT", _PAGE)).children:
+            children = reply.children[-1].children
+            assert children is not None
+            last_id = children[0].text.decode()
+
+
+def _file_bytes(server: Server) -> int:
+    for line in Path(f"/proc/{server.pid}/status").read_text().splitlines():
+        if line.startswith("RssFile:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no RssFile in /proc/PID/status")

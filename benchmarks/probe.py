@@ -1,0 +1,86 @@
+"""How long does a PING take, asked every millisecond?  A process of its own, so that no load generator delays it.
+
+    python -m benchmarks.probe PORT      until its input ends; then one line of JSON: count, p99.9 and longest in ms
+
+A PING that takes 20 ms kept 19 others from being sent.  They are counted with the times they would have taken (19 ms,
+18 ms ...), or the percentile would hide exactly what it is asked for.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import select
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+INTERVAL_S = 0.001
+_PING = b"*1\r\n$4\r\nPING\r\n"
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Of the PINGs of one probe, in milliseconds."""
+
+    count: int
+    p999_ms: float
+    longest_ms: float
+
+
+class Probe:
+    """A probe at work while the `with` block runs; `latency` afterwards."""
+
+    latency: Latency
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.probe", str(self._port)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self._process.stdout.readline()  # it is connected
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        output, _ = self._process.communicate()
+        if value is None:
+            self.latency = Latency(**json.loads(output))
+
+
+def probe(port: int) -> Latency:
+    """PING until standard input ends."""
+    gc.disable()
+    seconds: list[float] = []
+    clock = time.perf_counter
+    with socket.create_connection(("127.0.0.1", port), timeout=120) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        due = clock()
+        while not select.select([sys.stdin], [], [], max(due - clock(), 0))[0]:
+            sent = clock()
+            connection.sendall(_PING)
+            connection.recv(64)
+            took = clock() - sent
+            due = max(due + INTERVAL_S, clock())
+            while took > 0:
+                seconds.append(took)
+                took -= INTERVAL_S
+    seconds.sort()
+    return Latency(len(seconds), seconds[int(len(seconds) * 0.999)] * 1000, seconds[-1] * 1000)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(vars(probe(int(sys.argv[1])))) + "\n")

@@ -1,0 +1,140 @@
+"""What every question needs: the two servers in turn, data sets too large to load twice, and a word on progress.
+
+Machines are noisy and get slower and faster for minutes, so nothing is measured in blocks: `turns` goes Riverbed,
+Redis, Riverbed, Redis, one server running at a time, and the report takes medians.
+"""
+
+from __future__ import annotations
+
+import enum
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.report import Measurement
+from benchmarks.traffic import info, load
+from tests.servers import RedisServer, RiverbedServer, Server
+
+# A rewrite that one server begins in the middle of a round is not part of any question here.
+_COMMON = {"auto-aof-rewrite-percentage": 0}
+_REDIS = {"save": '""', "appendonly": "yes", "aof-use-rdb-preamble": "yes"}
+LOAD_TIMEOUT_S = 600.0
+
+
+class Contender(enum.Enum):
+    """Who is measured."""
+
+    RIVERBED = "Riverbed"
+    REDIS = "Redis"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much of everything."""
+
+    rounds: int
+    append_requests: dict[int, int]  # by pipeline depth
+    read_entries: int
+    read_requests: int
+    client_entries: int  # by redis-py
+    entries: int  # of the large data set
+    window_s: float  # over which stalls are looked for
+
+
+FULL = Sizes(3, {1: 300_000, 16: 1_500_000, 64: 1_500_000}, 1_000_000, 50_000, 300_000, 5_000_000, 15.0)
+QUICK = Sizes(1, {1: 50_000, 16: 200_000, 64: 200_000}, 100_000, 10_000, 50_000, 200_000, 3.0)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A directory left behind by a server that was killed, holding one stream of `entries` entries."""
+
+    directory: Path
+    entries: int
+    loaded_private_bytes: int  # RssAnon right after loading, before the kill
+
+
+class Rig:
+    """One run of the benchmarks.  A context manager: it owns a temporary directory."""
+
+    def __init__(self, sizes: Sizes, parent: Path | None, say: Callable[[str], None]) -> None:
+        self.sizes = sizes
+        self.say = say
+        self.directory = Path(tempfile.mkdtemp(prefix="riverbed-bench-", dir=parent))
+        self._datasets: dict[tuple[Contender, int], Dataset] = {}
+        self._rewritten: Dataset | None = None
+        self._directories = 0
+
+    def __enter__(self) -> Rig:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def turns(self, what: str) -> Iterator[Contender]:
+        """Riverbed, Redis, Riverbed, Redis, as often as there are rounds."""
+        for number in range(1, self.sizes.rounds + 1):
+            for contender in Contender:
+                self.say(f"{what}, round {number} of {self.sizes.rounds}: {contender.value}")
+                yield contender
+
+    def server(self, contender: Contender, fsync: str, directory: Path | None = None) -> Server:
+        """A server that is not running yet, on a directory of its own unless one is given."""
+        options: dict[str, object] = {"appendfsync": fsync, **_COMMON}
+        if directory is None:
+            directory = self.new_directory()
+        logs = self.directory / "logs"
+        if contender is Contender.RIVERBED:
+            return RiverbedServer(directory, logs, options)
+        return RedisServer(directory, logs, options | _REDIS)
+
+    def new_directory(self) -> Path:
+        self._directories += 1
+        directory = self.directory / f"data-{self._directories}"
+        directory.mkdir()
+        return directory
+
+    def dataset(self, contender: Contender, entries: int) -> Dataset:
+        """`entries` entries in stream `events`, loaded once and shared: copy it before you spoil it."""
+        known = self._datasets.get((contender, entries))
+        if known is not None:
+            return known
+        server = self.server(contender, "everysec")
+        with server:
+            self.say(f"loading {entries:,} entries: {contender.value}")
+            load(server.port, "events", entries)
+            dataset = Dataset(server.directory, entries, server.private_bytes())
+        self._datasets[contender, entries] = dataset
+        return dataset
+
+    def rewritten(self, entries: int) -> Dataset:
+        """Redis's data set after BGREWRITEAOF: an RDB file instead of the log as it was written."""
+        if self._rewritten is None:
+            dataset = self.dataset(Contender.REDIS, entries)
+            with self.opened(Contender.REDIS, self.copy(dataset)) as server, server.client() as client:
+                self.say(f"rewriting {entries:,} entries: Redis")
+                client.ask("BGREWRITEAOF")
+                while info(server.port, "persistence")["aof_rewrite_in_progress"] != "0":
+                    time.sleep(0.1)
+                self._rewritten = Dataset(server.directory, entries, dataset.loaded_private_bytes)
+        return self._rewritten
+
+    def opened(self, contender: Contender, directory: Path) -> Server:
+        """A running server on `directory`, which may take it long to load."""
+        server = self.server(contender, "everysec", directory)
+        server.spawn()
+        server.wait_ready(LOAD_TIMEOUT_S)
+        return server
+
+    def copy(self, dataset: Dataset) -> Path:
+        self.say(f"copying {dataset.entries:,} entries")
+        directory = self.new_directory()
+        shutil.copytree(dataset.directory, directory, dirs_exist_ok=True)
+        return directory
+
+
+def samples_of(measurement: Measurement, contender: Contender) -> list[float]:
+    return measurement.riverbed if contender is Contender.RIVERBED else measurement.redis

@@ -1,0 +1,135 @@
+"""Load: what an entry looks like, how millions of them get into a server, and what redis-benchmark says."""
+
+from __future__ import annotations
+
+import csv
+import re
+import socket
+import subprocess
+import threading
+import time
+from types import TracebackType
+from typing import Final, Self
+
+from tests.raw import RawClient, encode
+
+CLIENTS: Final = 50
+# Explicit IDs of a loaded stream: thirteen digits, like milliseconds of today, one entry each.  `1__rand_int__` is then
+# the ID of a random one, since redis-benchmark puts twelve digits in place of __rand_int__.
+FIRST_MS: Final = 10**12
+_CHUNK: Final = 1000
+# Servers are asked for this many chunks ahead, so that they never wait for the loader.
+_AHEAD: Final = 4
+_BATCH: Final = 100  # of the steady writer
+
+
+def fields(number: int) -> list[bytes]:
+    """Four fields and values, 70 bytes together, as a device might send them."""
+    return [
+        b"device", b"sensor-%08d" % (number * 7919 % 10**8),
+        b"temperature", b"%05.2f" % (number % 4000 / 100),
+        b"humidity", b"%04.1f" % (number % 1000 / 10),
+        b"status", b"operational",
+    ]  # fmt: skip
+
+
+def load(port: int, key: str, entries: int, *, explicit_ids: bool = False) -> float:
+    """XADD `entries` entries over one pipelined connection; -> seconds."""
+    begun = time.perf_counter()
+    with socket.create_connection(("127.0.0.1", port), timeout=120) as connection:
+        expected = 0
+        for first in range(0, entries, _CHUNK):
+            numbers = range(first, min(first + _CHUNK, entries))
+            ids = [b"%d" % (FIRST_MS + number) + b"-0" if explicit_ids else b"*" for number in numbers]
+            # the same thousand entries over and over: what the loader would spend on others, the servers would wait
+            bodies = _BODIES or _make_bodies()
+            connection.sendall(
+                b"".join(
+                    b"*11\r\n$4\r\nXADD\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n%b" % (len(key), key.encode(), len(i), i, body)
+                    for i, body in zip(ids, bodies, strict=False)
+                )
+            )
+            expected += 2 * len(numbers)
+            if expected >= 2 * _CHUNK * _AHEAD:
+                expected -= _take_lines(connection, 2 * _CHUNK)
+        while expected > 0:
+            expected -= _take_lines(connection, expected)
+    seconds = time.perf_counter() - begun
+    with RawClient(port) as client:
+        length = client.ask("XLEN", key)
+        if length != b":%d\r\n" % entries:
+            raise AssertionError(f"loaded {entries} entries, XLEN says {length!r}")
+    return seconds
+
+
+_BODIES: list[bytes] = []
+
+
+def _make_bodies() -> list[bytes]:
+    _BODIES.extend(b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in fields(n)) for n in range(_CHUNK))
+    return _BODIES
+
+
+def _take_lines(connection: socket.socket, least: int) -> int:
+    """Read replies of at least so many lines; -> how many."""
+    lines = 0
+    while lines < least:
+        data = connection.recv(1 << 18)
+        if not data:
+            raise ConnectionError("the server closed the connection")
+        lines += data.count(b"\n")
+    return lines
+
+
+def redis_benchmark(port: int, requests: int, *words: str, depth: int = 1, random_below: int = 0) -> float:
+    """Requests a second of one command, as redis-benchmark counts them."""
+    command = benchmark_command(port, requests, *words, depth=depth, random_below=random_below)
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    rows = list(csv.DictReader(line for line in output.splitlines() if line.startswith('"')))
+    if not rows:
+        raise AssertionError(f"redis-benchmark said {output!r}")
+    return float(rows[-1]["rps"])
+
+
+def benchmark_command(port: int, requests: int, *words: str, depth: int = 1, random_below: int = 0) -> list[str]:
+    options = ["-p", str(port), "-c", str(CLIENTS), "-n", str(requests), "-P", str(depth), "--csv"]
+    if random_below:
+        options += ["-r", str(random_below)]
+    return ["redis-benchmark", *options, *words]
+
+
+class SteadyWriter:
+    """A client that appends at a constant rate, in batches of 100, until it is stopped."""
+
+    def __init__(self, port: int, key: str, entries_a_second: int) -> None:
+        self._port = port
+        self._batch = b"".join(encode([b"XADD", key, b"*", *fields(n)]) for n in range(_BATCH))
+        self._interval_s = _BATCH / entries_a_second
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with socket.create_connection(("127.0.0.1", self._port), timeout=120) as connection:
+            due = time.monotonic()
+            while not self._stop.wait(max(due - time.monotonic(), 0)):
+                try:
+                    connection.sendall(self._batch)
+                    _take_lines(connection, 2 * _BATCH)
+                except OSError:  # killed, as a question about starting wants it
+                    return
+                due += self._interval_s
+
+
+def info(port: int, section: str) -> dict[str, str]:
+    with RawClient(port) as client:
+        return dict(re.findall(r"^(\w+):(.*?)\r?$", client.ask("INFO", section).decode(), re.MULTILINE))
