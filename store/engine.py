@@ -138,7 +138,7 @@ class Engine:
         directory.mkdir(parents=True, exist_ok=True)
         return cls(directory, options or Options(), execute, clock, files or OsFiles())
 
-    # -- a tick ----------------------------------------------------------------------------------------------------------
+    # -- a tick --------------------------------------------------------------------------------------------------------
 
     def commit(self, now_ms: int) -> bool:
         """Write what was logged since the last call, durable as the policy says; -> whether there was anything.
@@ -196,7 +196,7 @@ class Engine:
         full = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
         self.refusal = Refusal.DISK_FULL if full and not self.log.broken else Refusal.LOG_FAILED
 
-    # -- checkpoints -----------------------------------------------------------------------------------------------------
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
 
     @property
     def needs_checkpoint(self) -> bool:
@@ -249,7 +249,7 @@ class Engine:
             elif self.refusal is not None and free >= reserve + (reserve >> 2):
                 self.refusal = None
 
-    # -- the rest --------------------------------------------------------------------------------------------------------
+    # -- the rest ------------------------------------------------------------------------------------------------------
 
     def purge(self, seconds: float) -> bool:
         """Delete dead rows for about `seconds`; -> whether any are left."""

@@ -7,8 +7,9 @@ are big-endian so that byte order is number order.  The log's bytes are `logform
 from __future__ import annotations
 
 import hashlib
+import struct
 from struct import Struct
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 import msgpack
 
@@ -16,10 +17,16 @@ from store.ids import ID_BYTES, MAX_HALF, SEQ_BITS, StreamID, pack_id, unpack_id
 
 FORMAT_VERSION: Final = 1
 
+# What decoding raises when the bytes are not what was encoded.
+DECODE_ERRORS: Final = (struct.error, ValueError, TypeError, IndexError)
+
 # LMDB refuses keys above 511 bytes; client keys longer than this are stored under their digest.
 MAX_PLAIN_KEY: Final = 400
 DIGEST_BYTES: Final = 32
 GROUP_KEY_BYTES: Final = 16
+CONSUMER_KEY_BYTES: Final = 20
+PRODUCER_KEY_BYTES: Final = 24
+RECORD_KEY_BYTES: Final = 32
 _PLAIN: Final = 0
 _DIGEST: Final = 1
 
@@ -35,13 +42,15 @@ _CONSUMER = Struct(">QQI")  # stream_no:u64 group_no:u64 consumer_no:u32
 _OWNER = Struct(">QI")  # group_no:u64 consumer_no:u32
 _MOMENT = Struct(">QQ")  # group_no:u64 time:u64
 _PENDING = Struct(">IQQ")  # consumer_no:u32 delivery_time_ms:u64 delivery_count:u64
+_RECORD = Struct(">Q")  # record_no:u64
+_RECORD_ID = Struct(">Q16s")  # record_no:u64 id:16
 
 assert _KEYSPACE_KIND.size == 5
 assert _KEYSPACE_STREAM.size == 12
 assert _NODE.size == 32
 assert _DEADLINE.size == 16
 assert _GROUP.size == GROUP_KEY_BYTES == 16
-assert _CONSUMER.size == 20
+assert _CONSUMER.size == CONSUMER_KEY_BYTES == 20
 assert _OWNER.size == 12
 assert _PENDING.size == 20
 
@@ -146,6 +155,17 @@ def key_key(keyspace_no: int, key: bytes) -> bytes:
     return _KEYSPACE_KIND.pack(keyspace_no, _DIGEST) + hashlib.blake2b(key, digest_size=DIGEST_BYTES).digest()
 
 
+def decode_key_key(packed: bytes) -> tuple[int, bytes | None]:
+    """-> (keyspace_no, key), the key None when it stands in the row.  ValueError if it is neither."""
+    keyspace_no, kind = _KEYSPACE_KIND.unpack_from(packed)
+    name = packed[_KEYSPACE_KIND.size :]
+    if kind == _PLAIN and len(name) <= MAX_PLAIN_KEY:
+        return keyspace_no, name
+    if kind == _DIGEST and len(name) == DIGEST_BYTES:
+        return keyspace_no, None
+    raise ValueError(f"a key of kind {kind} with {len(name)} bytes")
+
+
 def name_key(keyspace_no: int, stream_no: int) -> bytes:
     return _KEYSPACE_STREAM.pack(keyspace_no, stream_no)
 
@@ -243,6 +263,45 @@ def moment_prefix(group_no: int, moment: int) -> bytes:
     return _MOMENT.pack(group_no, moment)
 
 
+# -- keys of idempotence records; `idempotence.py` shows how they hang together ----------------------------------------
+
+
+def digest16(text: bytes) -> bytes:
+    """A fixed-length stand-in for producer and idempotence ids of any length inside keys."""
+    return hashlib.blake2b(text, digest_size=16).digest()
+
+
+def producer_key(records_no: int, pid: bytes) -> bytes:
+    """`records_no:u64 digest(pid):16`, which the keys of the producer's records begin with."""
+    return _STREAM.pack(records_no) + digest16(pid)
+
+
+def record_key(packed_producer: bytes, record_no: int) -> bytes:
+    """`records_no:u64 digest(pid):16 record_no:u64`"""
+    return packed_producer + _RECORD.pack(record_no)
+
+
+def decode_record_no(packed: bytes) -> int:
+    """The record_no in the key of a record."""
+    (record_no,) = _RECORD.unpack(packed[PRODUCER_KEY_BYTES:])
+    return int(record_no)
+
+
+def iid_key(packed_producer: bytes, iid: bytes) -> bytes:
+    """`records_no:u64 digest(pid):16 digest(iid):16`, in `idmp_ids`."""
+    return packed_producer + digest16(iid)
+
+
+def record_time_key(packed_record: bytes, entry_id: StreamID) -> bytes:
+    """`records_no:u64 ms:u64 seq:u64 digest(pid):16 record_no:u64`, in `idmp_times`."""
+    return packed_record[:8] + pack_id(entry_id) + packed_record[8:]
+
+
+def decode_record_time_key(packed: bytes) -> tuple[bytes, StreamID]:
+    """-> (key of the record, entry_id)"""
+    return packed[:8] + packed[8 + ID_BYTES :], unpack_id(packed[8 : 8 + ID_BYTES])
+
+
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
@@ -281,6 +340,67 @@ def unpack_ids(packed: bytes) -> list[StreamID]:
     return [unpack_id(packed[at : at + ID_BYTES]) for at in range(0, len(packed), ID_BYTES)]
 
 
-def digest16(text: bytes) -> bytes:
-    """A fixed-length stand-in for producer and idempotence ids of any length inside keys."""
-    return hashlib.blake2b(text, digest_size=16).digest()
+class StreamRow(NamedTuple):
+    """A row of `keys`; `streams.py` says what the values mean."""
+
+    stream_no: int
+    long_key: bytes | None  # the key, when it is too long to stand in the row's key
+    length: int
+    entries_added: int
+    expire_ms: int
+    first_id: StreamID
+    last_id: StreamID
+    last_live_id: StreamID
+    max_deleted_id: StreamID
+    floor_id: StreamID
+    tail_first_id: StreamID
+    tail_last_id: StreamID
+    group_count: int
+    node_count: int
+    tail_total: int
+    tail_dead: int
+    tail_bytes: int
+    idempotence: list[Any] | None  # [duration_s, max_records, records_no, records_added, duplicates]
+
+
+def encode_stream(row: StreamRow) -> bytes:
+    stream_no, long_key, length, entries_added, expire_ms = row[:5]
+    group_count, *nodes, idempotence = row[12:]
+    ids = pack_ids(*row[5:12])
+    return pack_row([stream_no, long_key, length, entries_added, expire_ms, ids, group_count, nodes, idempotence])
+
+
+def decode_stream(row: bytes) -> StreamRow:
+    stream_no, long_key, length, entries_added, expire_ms, ids, group_count, nodes, idempotence = unpack_row(row)
+    first_id, last_id, last_live_id, max_deleted_id, floor_id, tail_first_id, tail_last_id = unpack_ids(ids)
+    node_count, tail_total, tail_dead, tail_bytes = nodes
+    return StreamRow(
+        stream_no,
+        long_key,
+        length,
+        entries_added,
+        expire_ms,
+        first_id,
+        last_id,
+        last_live_id,
+        max_deleted_id,
+        floor_id,
+        tail_first_id,
+        tail_last_id,
+        group_count,
+        node_count,
+        tail_total,
+        tail_dead,
+        tail_bytes,
+        idempotence,
+    )
+
+
+def encode_record_id(record_no: int, entry_id: StreamID) -> bytes:
+    return _RECORD_ID.pack(record_no, pack_id(entry_id))
+
+
+def decode_record_id(row: bytes) -> tuple[int, StreamID]:
+    """-> (record_no, entry_id)"""
+    record_no, packed_id = _RECORD_ID.unpack(row)
+    return record_no, unpack_id(packed_id)

@@ -16,23 +16,18 @@ Source: the XADD, XCFGSET and XIDMPRECORD command pages.
 
 from __future__ import annotations
 
-from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import xxhash
 
 from store import format as fmt
-from store.ids import ID_BYTES, MAX_HALF, StreamID, id_ms, id_text, pack_id, unpack_id
+from store.ids import MAX_HALF, StreamID, id_ms, id_text, pack_id, unpack_id
 from store.streams import IdempotenceSettings, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from store.keyspace import WriteTxn
-
-_NUMBER = Struct(">Q")
-_DIGEST_BYTES: Final = 16
-_RECORD_KEY_BYTES: Final = 8 + _DIGEST_BYTES + 8
 
 
 class Idempotence:
@@ -44,7 +39,7 @@ class Idempotence:
         settings = stream.idempotence
         self._settings = IdempotenceSettings() if settings is None else settings
 
-    # -- questions -------------------------------------------------------------------------------------------------------
+    # -- questions -----------------------------------------------------------------------------------------------------
 
     @property
     def duration_s(self) -> int:
@@ -75,11 +70,11 @@ class Idempotence:
         records_no = self._settings.records_no
         if not records_no:
             return None
-        key = _NUMBER.pack(records_no) + fmt.digest16(pid) + fmt.digest16(iid)
+        key = fmt.iid_key(fmt.producer_key(records_no, pid), iid)
         row = self._txn.lmdb.get(key, db=self._txn.handles["idmp_ids"])
-        return None if row is None else unpack_id(row[8:])
+        return None if row is None else fmt.decode_record_id(row)[1]
 
-    # -- mutators --------------------------------------------------------------------------------------------------------
+    # -- mutators ------------------------------------------------------------------------------------------------------
 
     def record(self, pid: bytes, iid: bytes, entry_id: StreamID) -> None:
         """Remember that `iid` of `pid` is `entry_id`; the producer's oldest record goes when there are too many.
@@ -92,25 +87,25 @@ class Idempotence:
             settings.records_no = txn.next_stream_no
             txn.next_stream_no += 1
         duration_s, producers, records = self._header()
-        producer_key = _NUMBER.pack(settings.records_no) + fmt.digest16(pid)
+        producer_key = fmt.producer_key(settings.records_no, pid)
         row = txn.lmdb.get(producer_key, db=txn.handles["idmp"])
         if row is None:
             held, record_no = 0, 1
             producers += 1
         else:
             _, held, record_no = fmt.unpack_row(row)
-        record_key = producer_key + _NUMBER.pack(record_no)
+        record_key = fmt.record_key(producer_key, record_no)
         put = txn.lmdb.put
         put(record_key, fmt.pack_row([iid, pack_id(entry_id)]), db=txn.handles["idmp"])
-        ids_row = _NUMBER.pack(record_no) + pack_id(entry_id)
-        put(producer_key + fmt.digest16(iid), ids_row, db=txn.handles["idmp_ids"])
-        put(_time_key(record_key, entry_id), b"", db=txn.handles["idmp_times"])
+        ids_row = fmt.encode_record_id(record_no, entry_id)
+        put(fmt.iid_key(producer_key, iid), ids_row, db=txn.handles["idmp_ids"])
+        put(fmt.record_time_key(record_key, entry_id), b"", db=txn.handles["idmp_times"])
         put(producer_key, fmt.pack_row([pid, held + 1, record_no + 1]), db=txn.handles["idmp"])
         _store_header(txn, settings.records_no, duration_s, producers, records + 1)
         settings.records_added += 1
         if held + 1 > self.max_records:
             cursor = txn.cursor("idmp")
-            cursor.set_range(producer_key + _NUMBER.pack(1))
+            cursor.set_range(fmt.record_key(producer_key, 1))
             _drop_record(txn, cursor.key())
         self._stream.touch()
         words = [b"XIDMPRECORD", self._stream.key, pid, iid, id_text(entry_id)]
@@ -150,7 +145,7 @@ class Idempotence:
         txn = self._txn
         copy.idempotence.records_no = txn.next_stream_no
         txn.next_stream_no += 1
-        old, new = _NUMBER.pack(records_no), _NUMBER.pack(copy.idempotence.records_no)
+        old, new = fmt.stream_prefix(records_no), fmt.stream_prefix(copy.idempotence.records_no)
         for table in ("idmp", "idmp_ids", "idmp_times"):
             source, target = txn.lmdb.cursor(txn.handles[table]), txn.cursor(table)
             found = source.set_range(old)
@@ -162,7 +157,7 @@ class Idempotence:
         """-> (duration_s, producers, records)"""
         row = None
         if self._settings.records_no:
-            row = self._txn.lmdb.get(_NUMBER.pack(self._settings.records_no), db=self._txn.handles["idmp"])
+            row = self._txn.lmdb.get(fmt.stream_prefix(self._settings.records_no), db=self._txn.handles["idmp"])
         if row is None:
             return self.duration_s, 0, 0
         duration_s, producers, records = fmt.unpack_row(row)
@@ -199,36 +194,38 @@ def sweep(txn: WriteTxn, now_ms: int, expired: Callable[[], bool]) -> bool:
     times = txn.cursor("idmp_times")
     start = b""
     while times.set_range(start):
-        prefix = times.key()[:8]
+        records_no = fmt.decode_stream_prefix(times.key())
+        prefix = fmt.stream_prefix(records_no)
         header = txn.lmdb.get(prefix, db=txn.handles["idmp"])
         duration_s = 0 if header is None else fmt.unpack_row(header)[0]
         while times.key()[:8] == prefix:
             key = times.key()
-            if id_ms(unpack_id(key[8 : 8 + ID_BYTES])) > now_ms - duration_s * 1000:
+            record_key, entry_id = fmt.decode_record_time_key(key)
+            if id_ms(entry_id) > now_ms - duration_s * 1000:
                 break
-            _drop_record(txn, prefix + key[8 + ID_BYTES :])
+            _drop_record(txn, record_key)
             txn.swept = True
             if expired():
                 return False
             if not times.set_range(key):
                 break
-        start = _NUMBER.pack(_NUMBER.unpack(prefix)[0] + 1)
+        start = fmt.stream_prefix(records_no + 1)
     return True
 
 
 def _drop_record(txn: WriteTxn, record_key: bytes) -> None:
     """Delete one record from all three tables, and its producer with the last one."""
-    assert len(record_key) == _RECORD_KEY_BYTES
+    assert len(record_key) == fmt.RECORD_KEY_BYTES
     idmp = txn.handles["idmp"]
     row = txn.lmdb.get(record_key, db=idmp)
     assert row is not None, "an idempotence record without its row"
     iid, packed_id = fmt.unpack_row(row)
-    producer_key = record_key[:-8]
+    producer_key = record_key[: fmt.PRODUCER_KEY_BYTES]
     txn.lmdb.delete(record_key, db=idmp)
-    txn.lmdb.delete(producer_key + fmt.digest16(iid), db=txn.handles["idmp_ids"])
-    txn.lmdb.delete(_time_key(record_key, unpack_id(packed_id)), db=txn.handles["idmp_times"])
-    (records_no,) = _NUMBER.unpack_from(record_key)
-    header, producer = txn.lmdb.get(_NUMBER.pack(records_no), db=idmp), txn.lmdb.get(producer_key, db=idmp)
+    txn.lmdb.delete(fmt.iid_key(producer_key, iid), db=txn.handles["idmp_ids"])
+    txn.lmdb.delete(fmt.record_time_key(record_key, unpack_id(packed_id)), db=txn.handles["idmp_times"])
+    records_no = fmt.decode_stream_prefix(record_key)
+    header, producer = txn.lmdb.get(fmt.stream_prefix(records_no), db=idmp), txn.lmdb.get(producer_key, db=idmp)
     assert header is not None and producer is not None, "an idempotence record without a producer"
     duration_s, producers, records = fmt.unpack_row(header)
     pid, held, next_no = fmt.unpack_row(producer)
@@ -242,8 +239,4 @@ def _drop_record(txn: WriteTxn, record_key: bytes) -> None:
 
 def _store_header(txn: WriteTxn, records_no: int, duration_s: int, producers: int, records: int) -> None:
     row = fmt.pack_row([duration_s, producers, records])
-    txn.lmdb.put(_NUMBER.pack(records_no), row, db=txn.handles["idmp"])
-
-
-def _time_key(record_key: bytes, entry_id: StreamID) -> bytes:
-    return record_key[:8] + pack_id(entry_id) + record_key[8:]
+    txn.lmdb.put(fmt.stream_prefix(records_no), row, db=txn.handles["idmp"])

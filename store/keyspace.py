@@ -56,7 +56,7 @@ class Database:
         # Keys that somebody waits for or watches, and how many do; the server keeps it.
         self.interest: dict[bytes, int] = {}
 
-    # -- questions -------------------------------------------------------------------------------------------------------
+    # -- questions -----------------------------------------------------------------------------------------------------
 
     def stream(self, key: bytes, now_ms: int) -> Stream | None:
         """The stream at `key`, or None.  A key whose deadline has passed is deleted on the way, and that is logged."""
@@ -121,7 +121,7 @@ class Database:
                 return key
         return None
 
-    # -- mutators --------------------------------------------------------------------------------------------------------
+    # -- mutators ------------------------------------------------------------------------------------------------------
 
     def create(self, key: bytes) -> Stream:
         """A new, empty stream at `key`, which must be free.
@@ -221,7 +221,7 @@ class Database:
             txn.notify(Change.REMOVED, self, key)
         return size
 
-    # -- how they do it --------------------------------------------------------------------------------------------------
+    # -- how they do it ------------------------------------------------------------------------------------------------
 
     def _link(self, stream: Stream) -> None:
         """Enter `stream` under its key and number."""
@@ -286,7 +286,7 @@ class WriteTxn:
         self.databases = [Database(self, number, number) for number in range(DATABASE_COUNT)]
         self.reload()
 
-    # -- the LMDB transaction underneath -----------------------------------------------------------------------------
+    # -- the LMDB transaction underneath -------------------------------------------------------------------------------
 
     def reload(self) -> None:
         """Begin from what the last commit left: at the start, and after an `abort`."""
@@ -347,7 +347,7 @@ class WriteTxn:
         """The stream is no more: never write its row back."""
         stream.dirty = False
 
-    # -- meta ------------------------------------------------------------------------------------------------------------
+    # -- meta ----------------------------------------------------------------------------------------------------------
 
     def _load_meta(self) -> None:
         meta = self.handles["meta"]
@@ -381,7 +381,7 @@ class WriteTxn:
         put(_META_DATABASES, fmt.pack_row(rows), db=meta)
         put(_META_POSITION, fmt.pack_row([*position, self.log_db]), db=meta)
 
-    # -- the log ---------------------------------------------------------------------------------------------------------
+    # -- the log -------------------------------------------------------------------------------------------------------
 
     def log_select(self, number: int) -> None:
         """What follows in the log is for database `number`."""
@@ -406,7 +406,7 @@ class WriteTxn:
         if key in db.interest:
             self.notify(change, db, key)
 
-    # -- rows of several tables ------------------------------------------------------------------------------------------
+    # -- rows of several tables ----------------------------------------------------------------------------------------
 
     def get_entry(self, key: bytes) -> bytes | None:
         return self.lmdb.get(key, db=self.handles["entries"])

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -148,67 +148,60 @@ class Stream:
         self.dirty = False
         self._log_heads: dict[int, bytes] = {}
 
-    # -- the row ---------------------------------------------------------------------------------------------------------
+    # -- the row -------------------------------------------------------------------------------------------------------
 
     def encode(self) -> bytes:
         """The stream's row in table `keys`; see FORMAT.md."""
         idempotence = self.idempotence
-        return fmt.pack_row(
-            [
-                self.stream_no,
-                self.key if len(self.key) > fmt.MAX_PLAIN_KEY else None,
-                self.length,
-                self.entries_added,
-                self.expire_ms,
-                fmt.pack_ids(
-                    self.first_id,
-                    self.last_id,
-                    self.last_live_id,
-                    self.max_deleted_id,
-                    self.floor_id,
-                    self.tail_first_id,
-                    self.tail_last_id,
-                ),
-                self.group_count,
-                [self.node_count, self.tail_total, self.tail_dead, self.tail_bytes],
-                None
-                if idempotence is None
-                else [
-                    idempotence.duration_s,
-                    idempotence.max_records,
-                    idempotence.records_no,
-                    idempotence.records_added,
-                    idempotence.duplicates,
-                ],
-            ]
+        row = fmt.StreamRow(
+            self.stream_no,
+            self.key if len(self.key) > fmt.MAX_PLAIN_KEY else None,
+            self.length,
+            self.entries_added,
+            self.expire_ms,
+            self.first_id,
+            self.last_id,
+            self.last_live_id,
+            self.max_deleted_id,
+            self.floor_id,
+            self.tail_first_id,
+            self.tail_last_id,
+            self.group_count,
+            self.node_count,
+            self.tail_total,
+            self.tail_dead,
+            self.tail_bytes,
+            None if idempotence is None else list(astuple(idempotence)),
         )
+        return fmt.encode_stream(row)
 
     @classmethod
     def decode(cls, txn: WriteTxn, db: Database, key: bytes, row: bytes) -> Stream:
-        stream_no, _, length, entries_added, expire_ms, ids, group_count, nodes, idempotence = fmt.unpack_row(row)
-        stream = cls(txn, db, key, stream_no)
-        stream.length = length
-        stream.entries_added = entries_added
-        stream.expire_ms = expire_ms
-        (
-            stream.first_id,
-            stream.last_id,
-            stream.last_live_id,
-            stream.max_deleted_id,
-            stream.floor_id,
-            stream.tail_first_id,
-            stream.tail_last_id,
-        ) = fmt.unpack_ids(ids)
-        stream.group_count = group_count
-        stream.node_count, stream.tail_total, stream.tail_dead, stream.tail_bytes = nodes
-        if idempotence is not None:
-            stream.idempotence = IdempotenceSettings(*idempotence)
+        values = fmt.decode_stream(row)
+        stream = cls(txn, db, key, values.stream_no)
+        stream.length = values.length
+        stream.entries_added = values.entries_added
+        stream.expire_ms = values.expire_ms
+        stream.first_id = values.first_id
+        stream.last_id = values.last_id
+        stream.last_live_id = values.last_live_id
+        stream.max_deleted_id = values.max_deleted_id
+        stream.floor_id = values.floor_id
+        stream.tail_first_id = values.tail_first_id
+        stream.tail_last_id = values.tail_last_id
+        stream.group_count = values.group_count
+        stream.node_count = values.node_count
+        stream.tail_total = values.tail_total
+        stream.tail_dead = values.tail_dead
+        stream.tail_bytes = values.tail_bytes
+        if values.idempotence is not None:
+            stream.idempotence = IdempotenceSettings(*values.idempotence)
         return stream
 
     @staticmethod
     def decode_records_no(row: bytes) -> int:
         """The number under which the idempotence records of the stream with this row stand, 0 if there are none."""
-        idempotence = fmt.unpack_row(row)[8]
+        idempotence = fmt.decode_stream(row).idempotence
         return 0 if idempotence is None else IdempotenceSettings(*idempotence).records_no
 
     def touch(self) -> None:
@@ -224,7 +217,7 @@ class Stream:
         self._log_heads.clear()
         self.touch()
 
-    # -- questions -------------------------------------------------------------------------------------------------------
+    # -- questions -----------------------------------------------------------------------------------------------------
 
     @property
     def node_total(self) -> int:
@@ -359,7 +352,7 @@ class Stream:
             size = self.tail_bytes + (size - self.tail_bytes) * self.node_count // seen
         return size + self.length * (8 + ID_BYTES) + 200
 
-    # -- mutators --------------------------------------------------------------------------------------------------------
+    # -- mutators ------------------------------------------------------------------------------------------------------
 
     def append_entry(self, entry_id: StreamID, words: list[bytes], trim: Trim | None = None) -> bytes:
         """Append an entry of the field and value `words`, then trim; -> the ID as a RESP bulk string.
@@ -400,8 +393,7 @@ class Stream:
             trimmed = self.trim_front(trim)
             extra = self.exact_words(trim, trimmed) if any(trimmed) else []
             txn.log.append(
-                b"*%d\r\n%b%b%b"
-                % (count + 3 + len(extra), fmt.encode_words([b"XADD", self.key, *extra]), bulk, body)
+                b"*%d\r\n%b%b%b" % (count + 3 + len(extra), fmt.encode_words([b"XADD", self.key, *extra]), bulk, body)
             )
         if trim is not None and by_reference:
             txn.trim_with_references(self, trim)
@@ -454,7 +446,7 @@ class Stream:
         self.touch()
         self.txn.log_command(self.db.number, words)
 
-    # -- how they do it --------------------------------------------------------------------------------------------------
+    # -- how they do it ------------------------------------------------------------------------------------------------
 
     def _open_node(self, first_id: StreamID) -> None:
         """Close the tail node, if it holds anything, and begin one at `first_id`."""
