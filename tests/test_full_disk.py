@@ -1,0 +1,163 @@
+"""A data directory on a tmpfs of 8 MB, written until it is full: refuse, keep reading, make room, go on.
+
+No step restarts the server, except the last one, which kills it to see that nothing acknowledged was lost.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import broken_invariants
+from tests.ledger import Account, Add, Fate, Ledger, read_id
+from tests.producers import read_streams
+from tests.raw import RawClient, parse
+from tests.servers import RiverbedServer
+
+DISK_BYTES = 8 << 20
+VALUE_BYTES = 1_000
+# Far more than fits: a server that never refuses has lost its mind, not found more disk.
+MOST_WRITES = 40 * DISK_BYTES // VALUE_BYTES
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """An empty tmpfs."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "riverbed-test", str(place)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(mount)}: {done.stderr.strip()} (root is needed)"
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.fixture
+def server(small_disk: Path, tmp_path: Path) -> Iterator[RiverbedServer]:
+    with RiverbedServer(small_disk, tmp_path / "logs", {"appendfsync": "always"}) as server:
+        yield server
+    assert broken_invariants(small_disk) == []
+
+
+class Writer:
+    """Appends to streams, one entry at a time, and keeps account."""
+
+    def __init__(self, server: RiverbedServer) -> None:
+        self.ledger = Ledger()
+        self.account: Account = self.ledger.account(b"w")
+        self.server = server
+
+    def append(self, client: RawClient, stream: bytes) -> bytes | None:
+        """Append one entry; None when it was acknowledged, else the error."""
+        add = Add(stream, b"%d" % len(self.account.adds) + b"." * VALUE_BYTES)
+        self.account.adds.append(add)
+        reply = client.ask("XADD", stream, "*", "f", add.payload)
+        if reply.startswith(b"-"):
+            add.fate = Fate.FAILED
+            return reply
+        add.fate, add.entry_id = Fate.ACKNOWLEDGED, read_id(parse(reply).text)
+        return None
+
+    def fill(self, client: RawClient, streams: list[bytes]) -> bytes:
+        """Append until the server refuses, and return its words."""
+        for number in range(MOST_WRITES):
+            refusal = self.append(client, streams[number % len(streams)])
+            if refusal is not None:
+                return refusal
+        raise AssertionError("the server never refused a write")
+
+    def append_until_accepted(self, client: RawClient, stream: bytes) -> None:
+        deadline = time.monotonic() + 60
+        while (refusal := self.append(client, stream)) is not None:
+            assert time.monotonic() < deadline, f"still refused: {refusal!r}\n{self.server.log_tail()}"
+            time.sleep(0.05)
+
+
+def is_clear(refusal: bytes) -> bool:
+    """An error a person understands: a code, and a word about the disk."""
+    return refusal.startswith((b"-MISCONF ", b"-OOM ", b"-NOSPACE ")) and b"disk" in refusal.lower()
+
+
+@pytest.mark.needs_root
+def test_a_full_disk_refuses_writes_and_still_serves_reads(server: RiverbedServer) -> None:
+    writer = Writer(server)
+    with server.client() as client:
+        refusal = writer.fill(client, [b"a", b"b"])
+        assert is_clear(refusal), refusal
+        for _ in range(50):
+            assert writer.append(client, b"a") is not None, "refused once, then accepted without any room"
+        assert client.ask("PING") == b"+PONG\r\n"
+        length = int(parse(client.ask("XLEN", "a")).text)
+        assert length == sum(add.stream == b"a" and add.fate is Fate.ACKNOWLEDGED for add in writer.account.adds)
+        assert len(client.tree("XRANGE", "a", "-", "+").children or ()) == length
+        assert client.tree("XREAD", "COUNT", 1, "STREAMS", "b", "0").children
+        assert client.tree("XINFO", "STREAM", "a", "FULL").children
+        assert client.ask("XADD", "new", "1-1", "f", "v").startswith(b"-MISCONF ")
+        assert client.ask("EXISTS", "new") == b":0\r\n"
+        assert client.pipeline([("MULTI",), ("XADD", "new", "1-1", "f", "v"), ("EXEC",)])[-1].startswith(b"-")
+    server.kill()
+    server.start()
+    assert list(writer.ledger.verify(read_streams(server, writer.ledger.streams()))) == []
+
+
+@pytest.mark.needs_root
+@pytest.mark.parametrize("way", ["DEL", "XTRIM", "XDEL", "FLUSHDB"])
+def test_deleting_works_on_a_full_disk(server: RiverbedServer, small_disk: Path, way: str) -> None:
+    """What a command removes leaves the tables; the log shrinks when it is rewritten, so the ballast stands in."""
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(b"\0" * (DISK_BYTES // 4))
+    writer = Writer(server)
+    with server.client() as client:
+        writer.fill(client, [b"kept", b"big"])
+        entries = client.tree("XRANGE", "big", "-", "+").children or ()
+        ids = [entry.children[0].text for entry in entries if entry.children]
+        assert len(ids) > 100
+        remove(client, way, ids)
+        assert client.ask("XLEN", "big") == b":0\r\n"
+        kept = client.ask("XRANGE", "kept", "-", "+")
+        ballast.unlink()
+        writer.append_until_accepted(client, b"after")
+        assert client.ask("XRANGE", "kept", "-", "+") == kept
+        after = client.ask("XRANGE", "after", "-", "+")
+    server.kill()
+    server.start()
+    with server.client() as client:
+        assert client.ask("XLEN", "big") == b":0\r\n"
+        assert client.ask("XRANGE", "kept", "-", "+") == kept
+        assert client.ask("XRANGE", "after", "-", "+") == after
+
+
+def remove(client: RawClient, way: str, ids: list[bytes]) -> None:
+    """Take all entries out of `big`, one way or another."""
+    match way:
+        case "DEL":
+            assert client.ask("DEL", "big") == b":1\r\n"
+        case "XTRIM":
+            assert client.ask("XTRIM", "big", "MAXLEN", "=", 0) == b":%d\r\n" % len(ids)
+        case "XDEL":
+            for start in range(0, len(ids), 50):
+                part = ids[start : start + 50]
+                assert client.ask("XDEL", "big", *part) == b":%d\r\n" % len(part)
+        case _:
+            assert client.pipeline([("MOVE", "kept", 1), ("FLUSHDB",)]) == [b":1\r\n", b"+OK\r\n"]
+            assert client.pipeline([("SELECT", 1), ("MOVE", "kept", 0), ("SELECT", 0)])[1] == b":1\r\n"
+
+
+@pytest.mark.needs_root
+def test_the_service_returns_when_somebody_else_makes_room(server: RiverbedServer, small_disk: Path) -> None:
+    ballast = [small_disk / "ballast-1", small_disk / "ballast-2"]
+    for file in ballast:
+        file.write_bytes(b"\0" * (DISK_BYTES // 4))
+    writer = Writer(server)
+    with server.client() as client:
+        for file in ballast:
+            assert is_clear(writer.fill(client, [b"a"]))
+            file.unlink()
+            writer.append_until_accepted(client, b"a")
+    server.kill()
+    server.start()
+    assert list(writer.ledger.verify(read_streams(server, {b"a"}))) == []
