@@ -87,7 +87,7 @@ class Config:
     The class body is the list: its order is that of `--help` and CONFIG GET.
     """
 
-    # -- network -----------------------------------------------------------------------------------------------------
+    # -- network -------------------------------------------------------------------------------------------------------
 
     bind = Addresses(
         Section.NETWORK,
@@ -112,7 +112,7 @@ class Config:
         Section.NETWORK, 0, "Close the connection of a client that was idle for so long; 0 for never.", unit="seconds"
     )
 
-    # -- clients -----------------------------------------------------------------------------------------------------
+    # -- clients -------------------------------------------------------------------------------------------------------
 
     requirepass = Secret(Section.CLIENTS, b"", "Password that clients must give with AUTH; empty for none.")
     protected_mode = Boolean(
@@ -139,7 +139,7 @@ class Config:
         unit="bytes, bytes, seconds",
     )
 
-    # -- data --------------------------------------------------------------------------------------------------------
+    # -- data ----------------------------------------------------------------------------------------------------------
 
     dir = Directory(
         Section.DATA, Path(), "Folder of the data; created if need be, and locked by the server.", at_start=True
@@ -195,7 +195,7 @@ class Config:
         at_start=True,
     )
 
-    # -- streams -----------------------------------------------------------------------------------------------------
+    # -- streams -------------------------------------------------------------------------------------------------------
 
     stream_node_max_entries = Integer(
         Section.STREAMS,
@@ -220,7 +220,7 @@ class Config:
         maximum=10000,
     )
 
-    # -- diagnostics -------------------------------------------------------------------------------------------------
+    # -- diagnostics ---------------------------------------------------------------------------------------------------
 
     loglevel = Choice(
         Section.DIAGNOSTICS, ("debug", "verbose", "notice", "warning"), "notice", "How much the server's log tells."
@@ -245,7 +245,7 @@ class Config:
         unit="milliseconds",
     )
 
-    # -- fixed -------------------------------------------------------------------------------------------------------
+    # -- fixed ---------------------------------------------------------------------------------------------------------
 
     databases = Integer(Section.FIXED, 16, "databases that SELECT chooses from", minimum=16, maximum=16, at_start=True)
     hz = Integer(Section.FIXED, 10, "background chores run ten times a second", minimum=10, maximum=10)
@@ -269,7 +269,7 @@ class Config:
         self._observers: dict[str, list[Callable[[], None]]] = {}
         self.__dict__.update(_defaults())
 
-    # -- reading -----------------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------------------
 
     @classmethod
     def load(cls, arguments: Sequence[str]) -> Config:
@@ -297,7 +297,7 @@ class Config:
             if any(matches(setting.name.encode()) for matches in matchers)
         }
 
-    # -- changing ----------------------------------------------------------------------------------------------------
+    # -- changing ------------------------------------------------------------------------------------------------------
 
     def set(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Change settings while the server runs, all of them or none.  Raises ConfigError."""
@@ -341,7 +341,7 @@ class Config:
         for callback in self._observers.get(setting.name, ()):
             callback()
 
-    # -- writing back ------------------------------------------------------------------------------------------------
+    # -- writing back --------------------------------------------------------------------------------------------------
 
     def rewrite(self) -> None:
         """Make the file say what is in force, and change no more of it than that takes.

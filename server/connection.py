@@ -25,7 +25,7 @@ class Connection(asyncio.Protocol):
         self.fd = -1
         self._soft_limit_since: float | None = None
 
-    # -- asyncio.Protocol ------------------------------------------------------------------------------------------------
+    # -- asyncio.Protocol ----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -85,7 +85,7 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
         self._executor.drained(self.session)
 
-    # -- Peer ------------------------------------------------------------------------------------------------------------
+    # -- Peer ----------------------------------------------------------------------------------------------------------
 
     def close_soon(self) -> None:
         if not self.session.out:

@@ -46,7 +46,7 @@ class Controls:
         """No request may take the fast path: somebody monitors, or there is a pause."""
         return bool(self.monitors or self._pause_until_ms)
 
-    # -- transactions ----------------------------------------------------------------------------------------------------
+    # -- transactions --------------------------------------------------------------------------------------------------
 
     def execute_queued(self, request: Request) -> Reply:
         """Run what the session has queued; the log shows it as one transaction, between MULTI and EXEC."""
@@ -108,7 +108,7 @@ class Controls:
     def unwatch(self, session: Session) -> None:
         self._executor.watches.clear(session)
 
-    # -- clients ---------------------------------------------------------------------------------------------------------
+    # -- clients -------------------------------------------------------------------------------------------------------
 
     def forget(self, session: Session) -> None:
         if session in self._executor.waiters:
@@ -139,7 +139,7 @@ class Controls:
     def blocked_clients(self) -> int:
         return len(self._executor.waiters)
 
-    # -- pauses ----------------------------------------------------------------------------------------------------------
+    # -- pauses --------------------------------------------------------------------------------------------------------
 
     def pause(self, until_ms: int, *, writes_only: bool) -> None:
         """A second pause may only lengthen and widen the first, as in Redis."""
@@ -174,7 +174,7 @@ class Controls:
         session.refresh_special()
         return True
 
-    # -- monitors --------------------------------------------------------------------------------------------------------
+    # -- monitors ------------------------------------------------------------------------------------------------------
 
     def monitor(self, session: Session) -> None:
         if session not in self.monitors:
@@ -192,7 +192,7 @@ class Controls:
             monitor.out.append(line)
             self._executor.flush(monitor)
 
-    # -- the server ------------------------------------------------------------------------------------------------------
+    # -- the server ----------------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> None:
         try:
@@ -220,4 +220,6 @@ _ESCAPES: Final = {
 
 def _quoted(word: bytes) -> bytes:
     """A word as MONITOR shows it: printable, with C escapes."""
-    return "".join(_ESCAPES.get(byte) or (chr(byte) if 32 <= byte < 127 else f"\\x{byte:02x}") for byte in word).encode()
+    return "".join(
+        _ESCAPES.get(byte) or (chr(byte) if 32 <= byte < 127 else f"\\x{byte:02x}") for byte in word
+    ).encode()

@@ -89,14 +89,13 @@ class SystemClock:
 class Executor:
     """Runs what clients ask for.  Needs a running asyncio loop."""
 
-    def __init__(self, config: Config, engine: Engine, replayer: Replayer, clock: Clock) -> None:
+    def __init__(self, config: Config, engine: Engine, clock: Clock) -> None:
         self.config = config
         self.engine = engine
         self.txn = engine.txn
         self.clock = clock
         self.control = Controls(self)
         self.context = Context(config, engine, self.control, clock)
-        replayer.context = self.context
         self.stats = self.context.stats
         self.waiters = Waiters()
         self.watches = Watches()
@@ -106,7 +105,7 @@ class Executor:
         self._time = clock.time
         self._plain = plain_commands(self.stats)
         nobody = Session(0, NOBODY, self.txn.databases[0], 0)
-        self._request = Request(self.context, nobody, self.txn)  # of the fast path, whoever sends it
+        self._request = Request(nobody, self.txn, self.context)  # of the fast path, whoever sends it
         self._next_client_id = 1
         self._inbox: list[tuple[Session, list[list[bytes]]]] = []
         self._ran: list[Session] = []  # sessions that may have replies of this tick
@@ -145,13 +144,13 @@ class Executor:
         ):
             config.observe(name, apply)
 
-    # -- sessions --------------------------------------------------------------------------------------------------------
+    # -- sessions ------------------------------------------------------------------------------------------------------
 
     def connect(self, peer: Peer) -> Session:
         """A client has come."""
         session = Session(self._next_client_id, peer, self.txn.databases[0], self.now_ms())
         self._next_client_id += 1
-        session.request = Request(self.context, session, self.txn)
+        session.request = Request(session, self.txn, self.context)
         session.authenticated = not self.config.requirepass
         session.fast_path = {} if self.special else self._plain
         session.refresh_special()
@@ -169,7 +168,7 @@ class Executor:
         self.context.sessions.pop(session.id, None)
 
     def refresh_special(self) -> None:
-        """Give everybody the fast path, or take it from them: for monitors, during a pause, while writes are refused."""
+        """Give everybody the fast path, or take it from them: for monitors, in a pause, while writes are refused."""
         special = self.control.watches_everything or self.engine.refusal is not None
         if special != self.special:
             self.special = special
@@ -185,7 +184,7 @@ class Executor:
     def now_ms(self) -> int:
         return int(self._time() * 1000)
 
-    # -- requests --------------------------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------------------
 
     def submit(self, session: Session, requests: list[list[bytes]]) -> None:
         """Have `requests` of one client, which arrived together, run in the next tick."""
@@ -301,13 +300,11 @@ class Executor:
         now = int(self.clock.time())
         slower_than = config.slowlog_log_slower_than
         if 0 <= slower_than <= usec and not command.flags & Flag.SKIP_SLOWLOG:
-            self.stats.slowlog.add(
-                argv, usec, now, session.peer.address.encode(), session.name, config.slowlog_max_len
-            )
+            self.stats.slowlog.add(argv, usec, now, session.peer.address.encode(), session.name, config.slowlog_max_len)
         event = b"fast-command" if command.flags & Flag.FAST else b"command"
         self.stats.latency.add(event, now, usec // 1000, config.latency_monitor_threshold)
 
-    # -- the careful path ------------------------------------------------------------------------------------------------
+    # -- the careful path ----------------------------------------------------------------------------------------------
 
     def _run_carefully(self, session: Session, argv: list[bytes]) -> Turn:
         """Run one request with every check."""
@@ -340,7 +337,9 @@ class Executor:
             self._deliver(session, reply)
         if self._signals:
             self._serve_waiters()
-        return Turn.WAITS_AFTER if session.must_wait else Turn.GOES_ON
+        # what the command may have changed: it parked, or its reply is a long one
+        must_wait: bool = session.must_wait
+        return Turn.WAITS_AFTER if must_wait else Turn.GOES_ON
 
     def _deliver(self, session: Session, reply: Reply) -> None:
         """Put a reply of any kind where it belongs."""
@@ -378,9 +377,7 @@ class Executor:
         if session.queued is not None and flags & Flag.NO_MULTI:
             raise CommandError(NOT_IN_MULTI)
         refusal = self.engine.refusal
-        if refusal is not None and flags & Flag.WRITE and (
-            flags & Flag.DENYOOM or refusal is Refusal.LOG_FAILED
-        ):
+        if refusal is not None and flags & Flag.WRITE and (flags & Flag.DENYOOM or refusal is Refusal.LOG_FAILED):
             raise CommandError(MISCONF[refusal])
 
     def call(self, request: Request, command: Command) -> Reply:
@@ -436,7 +433,7 @@ class Executor:
             logged.insert(mark, _MULTI)
             logged.append(_EXEC)
 
-    # -- waiting ---------------------------------------------------------------------------------------------------------
+    # -- waiting -------------------------------------------------------------------------------------------------------
 
     def _notify(self, change: Change, db: Database, key: bytes) -> None:
         place = (db, key)
@@ -502,6 +499,7 @@ class Executor:
         now_ms = self.now_ms()
         for session in self.waiters.due(now_ms):
             park = session.parked
+            assert park is not None
             if park.deadline_ms is not None and park.deadline_ms <= now_ms:
                 self.end_wait(session, NULL_ARRAY)
             else:
@@ -509,7 +507,7 @@ class Executor:
         self._arm_deadline()
         self.want_tick()
 
-    # -- the tick --------------------------------------------------------------------------------------------------------
+    # -- the tick ------------------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
         """Run what was submitted, commit it, then send the replies."""
@@ -590,10 +588,10 @@ class Executor:
             session.out[:] = [line] * len(session.out)
         self.refresh_special()
 
+
 def open_executor(config: Config, directory: Path, clock: Clock | None = None) -> Executor:
     """Open the store at `directory` and an executor over it.  Raises what `Engine.open` does."""
     clock = clock or SystemClock()
-    replayer = Replayer()
     options = Options(
         fsync=Fsync(config.appendfsync),
         map_bytes=config.lmdb_map_size,
@@ -605,5 +603,5 @@ def open_executor(config: Config, directory: Path, clock: Clock | None = None) -
         node_max_entries=config.stream_node_max_entries,
         node_max_bytes=config.stream_node_max_bytes,
     )
-    engine = Engine.open(directory, execute=replayer.execute, clock=clock, options=options)
-    return Executor(config, engine, replayer, clock)
+    engine = Engine.open(directory, execute=Replayer().execute, clock=clock, options=options)
+    return Executor(config, engine, clock)

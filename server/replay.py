@@ -12,7 +12,6 @@ from server.session import Request, Session
 from store.errors import ReplayError
 
 if TYPE_CHECKING:
-    from server.context import Context
     from store.keyspace import Database
 
 
@@ -42,11 +41,10 @@ NOBODY = _NobodyThere()
 
 
 class Replayer:
-    """Executes logged commands.  `context` may be set once there is one; nothing that is logged needs it."""
+    """Executes logged commands, for `store.recovery` and offline tools."""
 
     def __init__(self) -> None:
         load_commands()
-        self.context: Context | None = None
         self._request: Request | None = None
 
     def execute(self, db: Database, words: list[bytes]) -> None:
@@ -54,7 +52,7 @@ class Replayer:
         request = self._request
         if request is None:
             session = Session(0, NOBODY, db, 0)
-            request = self._request = Request(self.context, session, db.txn)
+            request = self._request = Request(session, db.txn)
             request.from_log = True
             request.may_block = False
         request.session.db = request.db = db

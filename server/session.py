@@ -104,7 +104,7 @@ class Session:
         self.plain = {} if self.special else self.fast_path
         self.attention = bool(self.closing or self.congested or self.backlog or self.long_reply)
 
-    # -- waiting ---------------------------------------------------------------------------------------------------------
+    # -- waiting -------------------------------------------------------------------------------------------------------
 
     @property
     def must_wait(self) -> bool:
@@ -144,8 +144,12 @@ class Request:
 
     __slots__ = ("argv", "context", "db", "from_log", "in_transaction", "may_block", "now_ms", "session", "txn")
 
-    def __init__(self, context: Context, session: Session, txn: WriteTxn) -> None:
-        self.context = context
+    context: Context
+
+    def __init__(self, session: Session, txn: WriteTxn, context: Context | None = None) -> None:
+        """Without a context for the commands of a log: none that is logged needs one."""
+        if context is not None:
+            self.context = context
         self.session = session
         self.txn = txn
         self.db = session.db

@@ -54,7 +54,7 @@ class Upkeep:
             if timer is not None:
                 timer.cancel()
 
-    # -- checkpoints -----------------------------------------------------------------------------------------------------
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
 
     def committed(self) -> None:
         """Something was committed: have it in a checkpoint soon, at once if it is much."""
@@ -86,7 +86,7 @@ class Upkeep:
             self._executor.refresh_special()
             self._checkpoint_timer = self._loop.call_later(RETRY_S, self._checkpoint)
 
-    # -- purging ---------------------------------------------------------------------------------------------------------
+    # -- purging -------------------------------------------------------------------------------------------------------
 
     def _purge(self) -> None:
         self._purge_timer = None
@@ -103,7 +103,7 @@ class Upkeep:
             delay = self._executor.config.checkpoint_interval_ms / 1000
             self._checkpoint_timer = self._loop.call_later(delay, self._checkpoint)
 
-    # -- every 100 ms ----------------------------------------------------------------------------------------------------
+    # -- every 100 ms --------------------------------------------------------------------------------------------------
 
     def _cycle(self) -> None:
         self._cycle_timer = self._loop.call_later(CYCLE_S, self._cycle)
@@ -144,6 +144,6 @@ class Upkeep:
             if session.long_reply is not None and now_s - session.long_reply.progress_s > LONG_REPLY_S:
                 log.warning("client %d stopped reading a long reply: closed", session.id)
                 session.peer.abort()
-            elif timeout_ms and not session.must_wait_for_others and not session.is_monitor:
-                if now_ms - session.last_interaction_ms > timeout_ms:
-                    session.peer.abort()
+            is_idle = timeout_ms and now_ms - session.last_interaction_ms > timeout_ms
+            if is_idle and not session.must_wait_for_others and not session.is_monitor:
+                session.peer.abort()

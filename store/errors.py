@@ -7,7 +7,7 @@ class StoreError(Exception):
     """Base of the store's own errors.  `OSError` passes through unwrapped."""
 
 
-# -- found while opening: the directory cannot be used as it is ------------------------------------------------------
+# -- found while opening: the directory cannot be used as it is --------------------------------------------------------
 
 
 class VersionError(StoreError):

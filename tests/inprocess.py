@@ -66,7 +66,7 @@ class Product:
     def _open(self) -> None:
         self.engine = Engine.open(self.directory, execute=Replayer().execute, clock=self.clock, options=self._options)
         self.session = Session(1, _Peer(), self.engine.txn.databases[0], self.clock.now_ms)
-        self.request: Request = Request(None, self.session, self.engine.txn)
+        self.request: Request = Request(self.session, self.engine.txn)
 
     # -- commands ------------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ def entries_wire(rows: list[tuple[bytes, bytes]]) -> bytes:
 
 def _wire(rows: list[tuple[bytes, bytes]]) -> bytes:
     # 0.3 us an entry; a `%` per part instead of one per entry would take 0.5
-    parts = []
+    parts: list[bytes] = []
     append = parts.append
     heads = BULK_HEADS
     for key, fields in rows:
@@ -37,7 +37,7 @@ def _wire(rows: list[tuple[bytes, bytes]]) -> bytes:
 
 
 def long_range(rows: Generator[tuple[bytes, bytes], None, None], count: int) -> Generator[bytes, None, None]:
-    """The array of the first `count` of `rows` in pieces, each about a millisecond's work.  Closes `rows` at the end."""
+    """The array of the first `count` of `rows`, in pieces of about a millisecond's work.  Closes `rows` at the end."""
     try:
         yield array_head(count)
         while count > 0:

@@ -185,7 +185,7 @@ def parse_trim(argv: list[bytes], node_max_entries: int, *, from_log: bool) -> T
     return trim
 
 
-# -- ranges --------------------------------------------------------------------------------------------------------------
+# -- ranges ------------------------------------------------------------------------------------------------------------
 
 
 def parse_range_start(word: bytes) -> StreamID:
@@ -216,7 +216,7 @@ def _parse_edge(word: bytes, missing_seq: int) -> StreamID:
     return parse_entry_id(word, missing_seq)
 
 
-# -- reads ---------------------------------------------------------------------------------------------------------------
+# -- reads -------------------------------------------------------------------------------------------------------------
 
 READ_GROUP_ONLY = "ERR The {} option is only supported by XREADGROUP. You called XREAD instead."
 UNBALANCED_XREAD = (

@@ -115,9 +115,7 @@ def command(
     """
 
     def declare(handler: Handler) -> Handler:
-        row = Command(
-            name, handler, arity, flags, keys, categories, group, since, summary, syntax, tips, find_keys
-        )
+        row = Command(name, handler, arity, flags, keys, categories, group, since, summary, syntax, tips, find_keys)
         container_name, _, subcommand = name.partition(b" ")
         rows = COMMANDS[container_name].subcommands if subcommand else COMMANDS
         assert (subcommand or name) not in rows, name
