@@ -159,7 +159,7 @@ class Config:
         unit="milliseconds",
     )
     checkpoint_dirty_bytes = Memory(
-        Section.DATA, 32 * _MB, "Do so earlier when this much was logged since the last time.", minimum=64 << 10
+        Section.DATA, 8 * _MB, "Do so earlier when this much was logged since the last time.", minimum=64 << 10
     )
     log_segment_bytes = Memory(
         Section.DATA,
