@@ -258,6 +258,12 @@ def owner_prefix(group_no: int, consumer_no: int) -> bytes:
     return _OWNER.pack(group_no, consumer_no)
 
 
+def decode_owner_no(packed: bytes) -> int:
+    """The consumer_no in a key of `pel_by_consumer`."""
+    _, consumer_no = _OWNER.unpack_from(packed)
+    return int(consumer_no)
+
+
 def moment_prefix(group_no: int, moment: int) -> bytes:
     """In `pel_by_time` 16 bytes follow: an ID, or the number of a release; see `pel.py`."""
     return _MOMENT.pack(group_no, moment)

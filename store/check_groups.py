@@ -1,0 +1,230 @@
+"""The part of the check that walks consumer groups: their counts, their consumers, and three tables that must agree.
+
+A row of a pending list under a consumer's number that no consumer has is dead; so is one under a number of a group that
+is gone.  Both are sound as long as a note in the trash speaks of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from store import format as fmt
+from store.checkview import Pass, View, integers, show, show_id
+from store.ids import ID_BYTES, StreamID, pack_id, unpack_id
+from store.pel import NOBODY
+
+_PEL_TABLES: Final = ("pel", "pel_by_consumer", "pel_by_time")
+
+
+class _Group(NamedTuple):
+    """What a group's row says of its pending entries and consumers."""
+
+    name: bytes
+    pel_count: int
+    released_count: int
+    consumer_count: int
+    next_consumer_no: int
+    next_release_no: int
+    ordered_to: StreamID | None
+
+
+def check_groups(view: View, key: str, stream: fmt.StreamRow) -> Pass:
+    """The groups of one stream."""
+    assert view.meta is not None
+    names: set[bytes] = set()
+    for packed, row in view.rows("groups", fmt.stream_prefix(stream.stream_no)):
+        yield
+        if len(packed) == fmt.CONSUMER_KEY_BYTES:
+            _check_home(view, packed)
+            continue
+        if len(packed) != fmt.GROUP_KEY_BYTES:
+            view.add("groups", show(packed), "is the key of neither a group nor a consumer")
+            continue
+        group_no = fmt.decode_group_no(packed)
+        group = view.decode("groups", f"group {group_no} of {key}", _decode_group, row)
+        if group is None:
+            continue
+        where = f"group {show(group.name)} of {key}"
+        if group.name in names:
+            view.add("groups", where, "is there twice")
+        names.add(group.name)
+        if group_no >= view.meta.next_group_no:
+            view.add("groups", where, f"group_no {group_no}, and {view.meta.next_group_no} is the next to be given out")
+        if group_no in view.notes.groups:
+            view.add("groups", where, f"group {group_no} is in use, and to be purged as well")
+        yield from _check_group(view, where, stream.stream_no, group_no, group)
+    if len(names) != stream.group_count:
+        view.add("keys", key, f"{stream.group_count} groups counted, there are {len(names)}")
+
+
+def _check_home(view: View, packed: bytes) -> None:
+    """A consumer's row stands below its group's, or the group is to be purged."""
+    if view.get("groups", packed[: fmt.GROUP_KEY_BYTES]) is None:
+        group_no = fmt.decode_group_no(packed)
+        if group_no not in view.notes.groups:
+            view.add("groups", show(packed), f"a consumer of group {group_no}, which is not there")
+
+
+def _decode_group(row: bytes) -> _Group:
+    name, last_id, entries_read, *counts, ordered_to = fmt.unpack_row(row)
+    if type(name) is not bytes or type(last_id) is not bytes or len(last_id) != ID_BYTES:
+        raise ValueError("not the row of a group")
+    integers([0 if entries_read is None else entries_read])
+    pel_count, released_count, consumer_count, next_consumer_no, next_release_no = integers(counts)
+    if ordered_to is not None:
+        (ordered_to,) = fmt.unpack_ids(ordered_to)
+    return _Group(name, pel_count, released_count, consumer_count, next_consumer_no, next_release_no, ordered_to)
+
+
+def _decode_consumer(row: bytes) -> tuple[bytes, int]:
+    """-> (name, pel_count)"""
+    name, seen_ms, active_ms, pel_count = fmt.unpack_row(row)
+    integers([abs(seen_ms), abs(active_ms), pel_count])
+    if type(name) is not bytes:
+        raise ValueError("not the row of a consumer")
+    return name, pel_count
+
+
+def _check_group(view: View, where: str, stream_no: int, group_no: int, group: _Group) -> Pass:
+    counted: dict[int, int] = {NOBODY: group.released_count}
+    names: dict[bytes, int] = {}
+    for packed, row in view.rows("groups", fmt.group_key(stream_no, group_no)):
+        yield
+        if len(packed) != fmt.CONSUMER_KEY_BYTES:
+            continue
+        consumer_no = fmt.decode_consumer_no(packed)
+        consumer = view.decode("groups", f"consumer {consumer_no} of {where}", _decode_consumer, row)
+        if consumer is None:
+            continue
+        if consumer[0] in names:
+            view.add("groups", where, f"consumer {show(consumer[0])} is there twice")
+        names[consumer[0]] = consumer_no
+        counted[consumer_no] = consumer[1]
+        if not NOBODY < consumer_no < group.next_consumer_no:
+            view.add(
+                "groups", where, f"consumer {consumer_no}, and {group.next_consumer_no} is the next to be given out"
+            )
+        if (group_no, consumer_no) in view.notes.consumers:
+            view.add("groups", where, f"consumer {consumer_no} is in use, and to be purged as well")
+    if len(names) != group.consumer_count:
+        view.add("groups", where, f"{group.consumer_count} consumers counted, there are {len(names)}")
+
+    found = dict.fromkeys(counted, 0)
+    for packed, row in view.rows("pel", fmt.group_prefix(group_no)):
+        yield
+        entry_id = view.decode("pel", show(packed), _decode_last_id, packed, 8)
+        values = view.decode("pel", show(packed), fmt.decode_pending, row)
+        if entry_id is None or values is None:
+            continue
+        _check_pending(view, where, group_no, group, entry_id, values, found)
+    for consumer_no, count in found.items():
+        if count != counted[consumer_no]:
+            owner = "nobody" if consumer_no == NOBODY else f"consumer {consumer_no}"
+            view.add("groups", where, f"{counted[consumer_no]} entries of {owner} counted, there are {count}")
+    if sum(found.values()) != group.pel_count:
+        view.add("groups", where, f"{group.pel_count} pending entries counted, there are {sum(found.values())}")
+    yield from _check_owners(view, where, group_no, found)
+    yield from _check_order(view, where, group_no, group, found)
+
+
+def _check_pending(
+    view: View,
+    where: str,
+    group_no: int,
+    group: _Group,
+    entry_id: StreamID,
+    values: tuple[Any, ...],
+    found: dict[int, int],
+) -> None:
+    """One row of `pel` is in the lists of its owner and of its age."""
+    consumer_no, time_ms, _ = values
+    packed_id = pack_id(entry_id)
+    told = f"{where}, {show_id(entry_id)}"
+    if consumer_no not in found:
+        if (group_no, consumer_no) not in view.notes.consumers:
+            view.add("pel", told, f"is consumer {consumer_no}'s, who is not there, and is not to be purged either")
+        return
+    found[consumer_no] += 1
+    if view.get("pel_by_consumer", fmt.owner_prefix(group_no, consumer_no) + packed_id) is None:
+        view.add("pel_by_consumer", told, f"is missing in the list of consumer {consumer_no}")
+    if consumer_no == NOBODY:
+        place = fmt.moment_prefix(group_no, 0) + time_ms.to_bytes(ID_BYTES, "big")
+        if time_ms >= group.next_release_no:
+            view.add("pel", told, f"release {time_ms}, and {group.next_release_no} is the next to be given out")
+        if view.get("pel_by_time", place) != packed_id:
+            view.add("pel_by_time", told, f"is not the entry of release {time_ms}")
+        return
+    place = fmt.moment_prefix(group_no, time_ms + 1) + packed_id
+    if group.ordered_to is not None and entry_id <= group.ordered_to and view.get("pel_by_time", place) is None:
+        view.add("pel_by_time", told, f"is missing at {time_ms} ms")
+
+
+def _check_owners(view: View, where: str, group_no: int, found: dict[int, int]) -> Pass:
+    """The lists of the consumers hold nothing else."""
+    listed = dict.fromkeys(found, 0)
+    for packed, _ in view.rows("pel_by_consumer", fmt.group_prefix(group_no)):
+        yield
+        entry_id = view.decode("pel_by_consumer", show(packed), _decode_last_id, packed, 12)
+        if entry_id is None:
+            continue
+        consumer_no = fmt.decode_owner_no(packed)
+        if consumer_no in listed:
+            listed[consumer_no] += 1
+        elif (group_no, consumer_no) not in view.notes.consumers:
+            told = f"is consumer {consumer_no}'s, who is not there, and is not to be purged either"
+            view.add("pel_by_consumer", f"{where}, {show_id(entry_id)}", told)
+    for consumer_no, count in listed.items():
+        if count != found[consumer_no]:
+            told = f"the list of consumer {consumer_no} holds {count}, the group has {found[consumer_no]}"
+            view.add("pel_by_consumer", where, told)
+
+
+def _check_order(view: View, where: str, group_no: int, group: _Group, found: dict[int, int]) -> Pass:
+    """The order by time holds nothing else."""
+    prefix = fmt.group_prefix(group_no)
+    for packed, row in view.rows("pel_by_time", prefix):
+        yield
+        entry_id = view.decode("pel_by_time", show(packed), _decode_last_id, row or packed, 0 if row else 16)
+        if entry_id is None:
+            continue
+        pending = view.get("pel", prefix + pack_id(entry_id))
+        values = None if pending is None else view.decode("pel", show(packed), fmt.decode_pending, pending)
+        told = f"{where}, {show_id(entry_id)}"
+        if values is None:
+            view.add("pel_by_time", told, "is not pending")
+            continue
+        consumer_no, time_ms, _ = values
+        moment = fmt.moment_prefix(group_no, 0 if consumer_no == NOBODY else time_ms + 1)
+        place = time_ms.to_bytes(ID_BYTES, "big") if consumer_no == NOBODY else pack_id(entry_id)
+        if moment + place != packed:
+            view.add("pel_by_time", told, "is not pending since then")
+        elif consumer_no != NOBODY and (group.ordered_to is None or entry_id > group.ordered_to):
+            ordered_to = "nothing" if group.ordered_to is None else show_id(group.ordered_to)
+            view.add("pel_by_time", told, f"is in an order that is built up to {ordered_to} only")
+
+
+def _decode_last_id(packed: bytes, start: int) -> StreamID:
+    if len(packed) != start + ID_BYTES:
+        raise ValueError(f"{len(packed)} bytes instead of {start + ID_BYTES}")
+    return unpack_id(packed[start:])
+
+
+def check_group_tables(view: View) -> Pass:
+    """Groups belong to a stream, pending entries to a group, or the trash knows of them."""
+    assert view.meta is not None
+    group_nos: set[int] = set()
+    for stream_no in view.heads("groups"):
+        yield
+        if not view.is_live_stream(stream_no) and not view.is_dead_stream(stream_no):
+            view.add("groups", f"stream {stream_no}", "belongs to no key, and is not to be purged either")
+        for packed, _ in view.rows("groups", fmt.stream_prefix(stream_no)):
+            yield
+            if len(packed) == fmt.GROUP_KEY_BYTES:
+                group_nos.add(fmt.decode_group_no(packed))
+    for table in _PEL_TABLES:
+        for group_no in view.heads(table):
+            yield
+            if group_no not in group_nos and group_no not in view.notes.groups:
+                view.add(table, f"group {group_no}", "is of no stream, and not to be purged either")
+            if group_no >= view.meta.next_group_no:
+                view.add(table, f"group {group_no}", "is a number not given out yet")
