@@ -207,9 +207,7 @@ class Database:
         """Forget every key; -> how many there were.  Logs FLUSHDB."""
         size = self.size
         txn = self.txn
-        for stream in self.cached.values():
-            stream.dirty = False
-        txn.dirty = [stream for stream in txn.dirty if stream.dirty]
+        txn.write_back()  # the purge finds groups and idempotence records by the rows of their streams
         self.cached.clear()
         if size:
             txn.trash.add_keyspace(self.keyspace_no)
@@ -344,7 +342,9 @@ class WriteTxn:
         self.dirty.clear()
 
     def forget(self, stream: Stream) -> None:
-        """The stream is no more: never write its row back."""
+        """The stream is no more: never write its row back.  Its groups' rows tell the purge what they have pending."""
+        if stream.dirty and stream.group_cache is not None:
+            groups_of(stream).write_back()
         stream.dirty = False
 
     # -- meta ----------------------------------------------------------------------------------------------------------
