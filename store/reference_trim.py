@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from store.groups import groups_of
-from store.ids import MIN_ID, StreamID, id_text, unpack_id
+from store.ids import MIN_ID, StreamID, id_text, pack_id, unpack_id
 from store.streams import References, Strategy, Stream, Trim
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def _trim_and_forget(stream: Stream, trim: Trim) -> int:
     if trimmed.removed:
         last_id = StreamID(stream.first_id - 1) if stream.length else stream.last_id
         for group in groups_of(stream):
-            group.ack([entry.entry_id for entry in group.pending(old_first_id, last_id)])
+            group.ack([pack_id(entry.entry_id) for entry in group.pending(old_first_id, last_id)])
     if any(trimmed):
         stream.txn.log_command(stream.db.number, [b"XTRIM", stream.key, *stream.exact_words(trim, trimmed)])
     return trimmed.removed

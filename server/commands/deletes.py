@@ -11,7 +11,7 @@ from server.commands.table import FIRST_KEY, Flag, command
 from server.errors import CommandError
 from server.replies import OK
 from store.groups import groups_of
-from store.ids import StreamID
+from store.ids import StreamID, pack_id
 from store.streams import References
 
 if TYPE_CHECKING:
@@ -109,7 +109,8 @@ def xackdel(request: Request) -> Reply:
         return [ABSENT] * len(words)
     stream, group = found
     entry_ids = [parse_entry_id(word) for word in words]
-    acked = group.ack(dict.fromkeys(entry_ids))
+    acked = [entry_id for entry_id in dict.fromkeys(entry_ids) if group.find(entry_id) is not None]
+    group.ack([pack_id(entry_id) for entry_id in acked])
     if references is References.DELREF:
         groups_of(stream).forget(acked)
     answers = dict(zip(acked, _delete(stream, acked, only_unreferenced=references is References.ACKED), strict=True))

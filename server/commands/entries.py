@@ -25,6 +25,21 @@ def entries_wire(rows: list[tuple[bytes, bytes]]) -> bytes:
     return array_head(len(rows)) + _wire(rows)
 
 
+def id_texts(rows: list[tuple[bytes, bytes]]) -> list[bytes]:
+    """The IDs of entries, for who needs them besides the reply."""
+    return [b"%d-%d" % _ID_OF_KEY(key) for key, _ in rows]
+
+
+def entries_wire_with(rows: list[tuple[bytes, bytes]], texts: list[bytes]) -> bytes:
+    """As `entries_wire`, with the texts of the IDs at hand."""
+    heads = BULK_HEADS
+    parts = [
+        b"*2\r\n%b\r\n%b\r\n%b" % (heads[len(text)], text, fields)
+        for (_, fields), text in zip(rows, texts, strict=True)
+    ]
+    return array_head(len(rows)) + b"".join(parts)
+
+
 def _wire(rows: list[tuple[bytes, bytes]]) -> bytes:
     # 0.3 us an entry; a `%` per part instead of one per entry would take 0.5
     parts: list[bytes] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from server.args import parse_entry_id
-from server.commands.entries import entries_wire
+from server.commands.entries import entries_wire, entries_wire_with, id_texts
 from server.commands.groups import need_group
 from server.commands.reads import ReadBudget, read_keys, streams_wire
 from server.commands.streamargs import ReadOptions, parse_read
@@ -19,7 +19,7 @@ from store.ids import MAX_ID, StreamID, id_text, pack_id
 if TYPE_CHECKING:
     from server.replies import Reply
     from server.session import Request
-    from store.streams import Stream
+    from store.streams import Row, Stream
 
 MEANINGLESS: Final = (
     "ERR The {0} ID is meaningless in the context of XREADGROUP: you want to read the history of this consumer by "
@@ -116,18 +116,20 @@ class _Reader:
 
     def new(self, options: ReadOptions) -> bytes | None:
         """What the group has not been given yet."""
-        rows = self._take_new(options, self._budget.count)
-        return entries_wire(rows) if rows else None
+        rows, texts = self._take_new(options, self._budget.count)
+        return entries_wire_with(rows, texts) if rows else None
 
-    def _take_new(self, options: ReadOptions, most: int | None) -> list[tuple[bytes, bytes]]:
+    def _take_new(self, options: ReadOptions, most: int | None) -> tuple[list[Row], list[bytes]]:
+        """Deliver the next entries; -> them, and the texts of their IDs."""
         stream, group = self._stream, self._group
         if stream.last_live_id <= group.last_id:
-            return []
+            return [], []
         rows = stream.rows(StreamID(group.last_id + 1), MAX_ID, most)
         rows = self._budget.cut(self._key, rows)
+        texts = id_texts(rows)
         if rows:
-            group.deliver(self._consumer, rows, self._request.now_ms, to_pel=not options.noack)
-        return rows
+            group.deliver(self._consumer, rows, texts, self._request.now_ms, to_pel=not options.noack)
+        return rows, texts
 
     def history(self, after: StreamID) -> bytes:
         """The consumer's own pending entries after an ID; deleted ones with a null for their fields."""
@@ -155,17 +157,17 @@ class _Reader:
         rows = [(self._stream.prefix + pack_id(entry.entry_id), fields) for entry, fields in overdue]
         overdue = overdue[: len(self._budget.cut(self._key, rows))] if rows else []
         parts = [
-            _entry_wire(entry.entry_id, fields)
+            _entry_wire(id_text(entry.entry_id), fields)
             + b":%d\r\n:%d\r\n" % (now_ms - entry.delivery_time_ms, entry.delivery_count)
             for entry, fields in overdue
         ]
         group.take_over(self._consumer, [entry for entry, _ in overdue], now_ms)
         if not self._budget.exhausted and (most is None or most > len(overdue)):
-            new = self._take_new(options, None if most is None else most - len(overdue))
-            parts += [_entry_wire(StreamID(int.from_bytes(key[8:], "big")), fields) + _NEW for key, fields in new]
+            new, texts = self._take_new(options, None if most is None else most - len(overdue))
+            parts += [_entry_wire(text, fields) + _NEW for (_, fields), text in zip(new, texts, strict=True)]
         return array_head(len(parts)) + b"".join(parts) if parts else None
 
 
-def _entry_wire(entry_id: StreamID, fields: bytes) -> bytes:
+def _entry_wire(text: bytes, fields: bytes) -> bytes:
     """The beginning of `[id [field value ...] idle count]`."""
-    return b"*4\r\n" + bulk(id_text(entry_id)) + fields
+    return b"*4\r\n" + bulk(text) + fields

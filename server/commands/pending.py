@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from server import errors
-from server.args import Args, parse_entry_id, parse_int
+from server.args import Args, parse_entry_id, parse_int, parse_packed_ids
 from server.commands.entries import entry_wire
 from server.commands.groups import find_group, need_group
 from server.commands.streamargs import parse_range_end, parse_range_start
@@ -19,7 +19,7 @@ from server.errors import CommandError
 from server.replies import NULL_ARRAY, OK
 from store.format import array_head
 from store.groups import MAX_COUNT, Consumer, Group, PendingEntry
-from store.ids import MIN_ID, StreamID, id_text, parse_id
+from store.ids import MIN_ID, StreamID, id_text, pack_id, parse_id
 
 if TYPE_CHECKING:
     from server.replies import Reply
@@ -64,7 +64,7 @@ def xack(request: Request) -> int:
     found = find_group(request, argv[1], argv[2])
     if found is None:
         return 0
-    return len(found[1].ack([parse_entry_id(word) for word in argv[3:]]))
+    return found[1].ack(parse_packed_ids(argv[3:]), argv[3:])
 
 
 @command(
@@ -169,16 +169,15 @@ def xpending(request: Request) -> Reply:
     count = parse_int(argv[position + 2])
     start, end = parse_range_start(argv[position]), parse_range_end(argv[position + 1])
     _, group = need_group(request, argv[1], argv[2])
+    now_ms = request.now_ms
+    until_ms = now_ms - min_idle_ms if min_idle_ms > 0 else None
     if len(argv) > position + 3:
         consumer = group.consumers.get(argv[position + 3])
         if consumer is None:
             return []
-        entries = group.pending_of(consumer, start, end)
+        entries = group.pending_of(consumer, start, end, until_ms=until_ms)
     else:
-        entries = group.pending(start, end)
-    now_ms = request.now_ms
-    if min_idle_ms > 0:
-        entries = (entry for entry in entries if _is_idle(entry, min_idle_ms, now_ms))
+        entries = group.pending(start, end, until_ms=until_ms)
     return [
         [
             id_text(entry.entry_id),
@@ -198,11 +197,6 @@ def _pending_summary(group: Group) -> Reply:
         [name, b"%d" % consumer.pel_count] for name, consumer in sorted(group.consumers.items()) if consumer.pel_count
     ]
     return [group.pel_count, id_text(edges[0]), id_text(edges[1]), consumers]
-
-
-def _is_idle(entry: PendingEntry, min_idle_ms: int, now_ms: int) -> bool:
-    """Nobody's entries are idle enough for anybody."""
-    return entry.owner is None or now_ms - entry.delivery_time_ms >= min_idle_ms
 
 
 # -- XCLAIM ------------------------------------------------------------------------------------------------------------
@@ -358,7 +352,7 @@ class _Claims:
 
     def apply(self, consumer: Consumer) -> None:
         if self.gone:
-            self._group.ack(self.gone)
+            self._group.ack([pack_id(entry_id) for entry_id in self.gone])
         self._group.claim(consumer, self._counts, self._time_ms, self._now_ms)
         self._group.note_position()
         self._group.note(consumer)
