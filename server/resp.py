@@ -82,6 +82,8 @@ _INCOMPLETE: Final = object()
 _join = b"".join
 # Chunks up to this size are tried as nothing but whole requests first; a larger one is likely cut off in one.
 _SMALL_BYTES: Final = 16 << 10
+_SMALLEST_BYTES: Final = len(b"*1\r\n$1\r\nX\r\n")
+_CR: Final = ord("\r")
 
 
 class ProtocolError(Exception):
@@ -186,38 +188,45 @@ class RequestReader:
     def _take_small(self, data: bytes) -> list[list[bytes]] | None:
         """The requests of a chunk that is nothing but whole plain requests, None for any other chunk.
 
-        What nearly every chunk is: 0.9 us for one request of 7 words, 0.37 us for each of 16 (`_take_plain`, which
+        What nearly every chunk is: 0.6 us for one request of 7 words, 0.37 us for each of 16 (`_take_plain`, which
         finds out what else it may be, takes 1.6 and 0.42).
         """
-        if (
-            _PLUS in data
-            or _EQUALS in data
-            or _PAREN in data
-            or _PERCENT in data
-            or _TILDE in data
-            or _BAR in data
-            or _GREATER in data
-            or _find_long_count(data) is not None
-        ):
-            return None
+        if len(data) < _SMALLEST_BYTES or (data[2] != _CR and data[3] != _CR):
+            return None  # a count of three digits or more is for the others to judge
         reader = self._hiredis
         gets = reader.gets
-        requests: list[list[bytes]] = []
         try:
             reader.feed(data)
-            while (request := gets()) is not _INCOMPLETE:
-                if not _join(request):  # raises unless all words are bytes; nothing joined is an empty request
-                    break
-                requests.append(request)
-            else:
-                # All bytes were used, but perhaps for the first words of a request; an array on top level tells.
-                reader.feed(b"*0\r\n")
-                if gets() == []:
+            request = gets()
+            # Joining raises unless all words are bytes, and is the cheapest such test.
+            if request is not _INCOMPLETE and _join(request) and not (_PLUS in data or _EQUALS in data or _PAREN in data):
+                requests = [request]
+                if not reader.has_data() or self._take_others(data, requests):
                     return requests
         except (hiredis.ProtocolError, TypeError):
             pass
         self._hiredis = hiredis.Reader(notEnoughData=_INCOMPLETE)
         return None
+
+    def _take_others(self, data: bytes, requests: list[list[bytes]]) -> bool:
+        """Append the requests behind the first of `data`, which hiredis has; False if that is not all of it."""
+        if (
+            _PERCENT in data
+            or _TILDE in data
+            or _BAR in data
+            or _GREATER in data
+            or _find_long_count(data) is not None
+        ):
+            return False
+        reader = self._hiredis
+        gets = reader.gets
+        while (request := gets()) is not _INCOMPLETE:
+            if not _join(request):  # nothing joined is an empty request
+                return False
+            requests.append(request)
+        # All bytes were used, but perhaps for the first words of a request; an array on top level tells.
+        reader.feed(b"*0\r\n")
+        return bool(gets() == [])
 
     # -- whole requests, by hiredis ------------------------------------------------------------------------------------
 
