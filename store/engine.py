@@ -96,10 +96,13 @@ class Engine:
         self._space_check_bytes = 0
         self._committed_bytes = 0  # since the last checkpoint
         self._unchecked_bytes = 0  # since free space was last looked at
-        self._lock_fd = _lock(directory)
-        try:
+        with contextlib.ExitStack() as held:
+            self._lock_fd = _lock(directory)
+            held.callback(os.close, self._lock_fd)
             self.tables = Tables(directory, options.map_bytes)
+            held.callback(self.tables.close)
             self.txn = WriteTxn(self.tables)
+            held.callback(self._abort)
             self.configure_nodes(options.node_max_entries, options.node_max_bytes)
             self.log = Log.open(
                 directory,
@@ -109,6 +112,7 @@ class Engine:
                 segment_bytes=options.segment_bytes,
                 load_truncated=options.load_truncated,
             )
+            held.callback(self.log.close)
             self.recovery = recovery.recover(self.log, self.txn, execute)
             self._rotate_if_needed()
             self._committed_bytes = self.recovery.uncommitted_bytes
@@ -116,9 +120,7 @@ class Engine:
                 with contextlib.suppress(lmdb.Error):  # a full disk: serve what there is, and refuse writes
                     self.checkpoint()
             self.check_space()
-        except BaseException:
-            os.close(self._lock_fd)
-            raise
+            self._held = held.pop_all()
 
     @classmethod
     def open(
@@ -184,11 +186,16 @@ class Engine:
         self.commit(now_ms)
         self._restore()
 
-    def _restore(self) -> None:
+    def _abort(self) -> None:
         with contextlib.suppress(lmdb.Error):  # a transaction that failed to commit is gone already
             self.txn.abort()
+
+    def _restore(self) -> None:
+        self._abort()
         self.txn.reload()
         recovery.recover(self.log, self.txn, self._execute)
+        if self.log.end.position == 0:
+            self.txn.log_db = NO_DATABASE
 
     def _log_failed(self, error: LogWriteError) -> None:
         """No space is waited for; anything else, or a log that cannot be mended, is for good."""
@@ -274,11 +281,7 @@ class Engine:
             if save and self.needs_checkpoint:
                 self.checkpoint()
         finally:
-            with contextlib.suppress(lmdb.Error):
-                self.txn.abort()
-            self.tables.close()
-            self.log.close()
-            os.close(self._lock_fd)
+            self._held.close()
 
 
 def _lock(directory: Path) -> int:

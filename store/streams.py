@@ -435,6 +435,8 @@ class Stream:
             # entries to come may stand where dead ones wait for the purge
             self.txn.clear_below(self.stream_no, self.floor_id)
             self.floor_id = MIN_ID
+        if last_id < self.last_id:
+            self._end_nodes_at(last_id)
         self.last_id = last_id
         if entries_added is not None:
             self.entries_added = entries_added
@@ -457,6 +459,25 @@ class Stream:
             self.node_count += 1
         self.tail_first_id = first_id
         self.tail_total = self.tail_dead = self.tail_bytes = 0
+
+    def _end_nodes_at(self, last_id: StreamID) -> None:
+        """Only tombstones are above `last_id`, where entries are to come: no node may reach there."""
+        if self.tail_total and self.tail_first_id > last_id:
+            self._drop_tail()
+        self.tail_last_id = min(self.tail_last_id, last_id)
+        nodes = self.txn.nodes
+        while True:
+            found = nodes.set_range(fmt.stream_prefix(self.stream_no + 1))
+            found = nodes.prev() if found else nodes.last()
+            if not found or nodes.key() < self.prefix + pack_id(self.floor_id):
+                return
+            live, total, size, node_last_id = fmt.decode_node(nodes.value())
+            if unpack_id(nodes.key()[8:]) <= last_id:
+                if node_last_id > last_id:
+                    nodes.put(nodes.key(), fmt.encode_node(live, total, size, last_id))
+                return
+            nodes.delete()
+            self.node_count -= 1
 
     def _drop_tail(self) -> None:
         self.tail_total = self.tail_dead = self.tail_bytes = 0
