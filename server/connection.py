@@ -43,11 +43,10 @@ class Connection(asyncio.Protocol):
         )
 
     def data_received(self, data: bytes) -> None:
-        session, stats = self.session, self._stats
+        session = self.session
         size = len(data)
         session.bytes_in += size
-        stats.bytes_in += size
-        stats.reads_processed += 1
+        self._stats.bytes_in += size
         reader = self._reader
         requests = reader.feed(data)
         if requests:

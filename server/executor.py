@@ -286,6 +286,7 @@ class Executor:
         if run_of is not None:
             self._record(run_of, run_count, clock() - begun)
         self.stats.commands_processed += count
+        self.stats.reads_processed += len(inbox)
 
     def _record(self, entry: Plain, count: int, seconds: float) -> None:
         """Account for a run of `count` calls of one command, the last of which `_request` still holds."""
