@@ -10,6 +10,9 @@ connection ended first, so the server may or may not have done it).  A store kee
 - both halves of a transaction are there, or neither;
 - whatever a reader has been shown is still there: nobody sees what a crash can take back.
 
+When it is not the process that ends but the disk, the server lives on for a moment, and what it says then needs judging
+by time: see `lost_disk`.  Times are those of `time.monotonic`.
+
 The ledger never asks a server: `verify` is given the contents.
 """
 
@@ -44,6 +47,8 @@ class Add:
     pair: bytes | None = None
     fate: Fate = Fate.UNKNOWN
     entry_id: EntryID | None = None
+    asked_at: float = 0.0
+    told_at: float = 0.0
 
 
 @dataclass(slots=True)
@@ -53,6 +58,8 @@ class Delete:
     stream: bytes
     entry_id: EntryID
     fate: Fate = Fate.UNKNOWN
+    asked_at: float = 0.0
+    told_at: float = 0.0
 
 
 @dataclass(slots=True)
@@ -62,6 +69,18 @@ class TrimBelow:
     stream: bytes
     entry_id: EntryID
     fate: Fate = Fate.UNKNOWN
+    asked_at: float = 0.0
+    told_at: float = 0.0
+
+
+@dataclass(slots=True)
+class Sight:
+    """An entry that a reader was shown."""
+
+    stream: bytes
+    entry_id: EntryID
+    payload: bytes
+    told_at: float = 0.0
 
 
 @dataclass
@@ -72,7 +91,7 @@ class Account:
     adds: list[Add] = field(default_factory=list)
     deletes: list[Delete] = field(default_factory=list)
     trims: list[TrimBelow] = field(default_factory=list)
-    seen: list[tuple[bytes, EntryID, bytes]] = field(default_factory=list)  # by a reader: stream, id, payload
+    seen: list[Sight] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -99,6 +118,23 @@ class Ledger:
 
     def count(self, fate: Fate) -> int:
         return sum(add.fate is fate for account in self.accounts for add in account.adds)
+
+    def lost_disk(self, begun_at: float, gone_at: float) -> Iterator[str]:
+        """The disk was taken away between these times: settle what was told since, and yield what never may be told.
+
+        A write asked for when the disk was gone for certain must not be acknowledged.  One that was under way may be: a
+        sync that the kernel lets return in that very moment is one of which nobody would hear after a real power loss.
+        A refused one may have reached the disk all the same.  So both are unknown.
+        """
+        for account in self.accounts:
+            account.seen = [sight for sight in account.seen if sight.told_at < begun_at]
+            for one in (*account.adds, *account.deletes, *account.trims):
+                if one.fate is Fate.ACKNOWLEDGED and one.asked_at > gone_at:
+                    yield f"{one.stream!r}: {one} was acknowledged without a disk"
+                if one.told_at >= begun_at:
+                    one.fate = Fate.UNKNOWN
+                    if isinstance(one, Add):
+                        one.entry_id = None
 
     def verify(self, stores: Mapping[bytes, Contents], streams: Iterable[bytes] | None = None) -> Iterator[str]:
         """Yield every way in which the streams found break the word given; `streams` limits what is judged."""
@@ -172,9 +208,10 @@ class Ledger:
             if missing and add.entry_id is not None and not may_be_missing(add.entry_id):
                 yield f"{stream!r}: {add.payload!r} was acknowledged at {add.entry_id}, and is lost"
         for account in self.accounts:
-            for seen_stream, entry_id, payload in account.seen:
-                if seen_stream == stream and by_payload.get(payload) != entry_id and not may_be_missing(entry_id):
-                    yield f"{stream!r}: {payload!r} was shown to a reader at {entry_id}, and is not there"
+            for sight in account.seen:
+                found = sight.stream != stream or by_payload.get(sight.payload) == sight.entry_id
+                if not found and not may_be_missing(sight.entry_id):
+                    yield f"{stream!r}: {sight.payload!r} was shown to a reader at {sight.entry_id}, and is not there"
 
     def _verify_order(self, stream: bytes, contents: Contents) -> Iterator[str]:
         position = {payload: number for number, (_, payload) in enumerate(contents.entries)}

@@ -11,10 +11,11 @@ import contextlib
 import itertools
 import random
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tests.ledger import Account, Add, Contents, Delete, EntryID, Fate, Ledger, TrimBelow, read_id
+from tests.ledger import Account, Add, Contents, Delete, EntryID, Fate, Ledger, Sight, TrimBelow, read_id
 from tests.raw import Node, RawClient, Word, encode, parse
 from tests.servers import Server
 
@@ -31,7 +32,9 @@ class Operation:
     add: Sequence[Add] = ()
     removal: Delete | TrimBelow | None = None
 
-    def settle(self, replies: Sequence[bytes]) -> None:
+    def settle(self, replies: Sequence[bytes], asked_at: float) -> None:
+        for one in (*self.add, *((self.removal,) if self.removal else ())):
+            one.asked_at, one.told_at = asked_at, time.monotonic()
         if self.removal is not None:
             self.removal.fate = Fate.FAILED if replies[0].startswith(b"-") else Fate.ACKNOWLEDGED
             return
@@ -83,11 +86,12 @@ class Producer(Worker):
             if self.stopping.is_set():
                 return
             batch = [self.operation() for _ in range(self.depth)]
+            asked_at = time.monotonic()
             client.send_bytes(b"".join(encode(words) for one in batch for words in one.commands))
             for one in batch:
                 replies = [client.reply() for _ in one.commands]
                 self.first_refusal = self.first_refusal or next((r for r in replies if r.startswith(b"-")), None)
-                one.settle(replies)
+                one.settle(replies, asked_at)
 
     def operation(self) -> Operation:
         payload = b"%b-%d" % (self.account.name, next(self._serial))
@@ -157,11 +161,11 @@ class Reader(Worker):
             read = client.tree("XREAD", "COUNT", 100, "BLOCK", 50, "STREAMS", log, last)
             for stream in read.children or ():
                 entries = list(entries_of((stream.children or ())[1]))
-                self.account.seen += [(log, entry_id, payload) for entry_id, payload in entries]
+                self.account.seen += [Sight(log, *entry, time.monotonic()) for entry in entries]
                 last = b"%d-%d" % entries[-1][0]
             other = self.prefix + self.random.choice((b"cap", b"gone", b"floor", b"left"))
-            for entry_id, payload in entries_of(client.tree("XREVRANGE", other, "+", "-", "COUNT", 2)):
-                self.account.seen.append((other, entry_id, payload))
+            for entry in entries_of(client.tree("XREVRANGE", other, "+", "-", "COUNT", 2)):
+                self.account.seen.append(Sight(other, *entry, time.monotonic()))
 
 
 def entries_of(node: Node) -> Iterator[tuple[EntryID, bytes]]:

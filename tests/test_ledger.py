@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.ledger import Account, Add, Contents, Delete, Fate, Ledger, TrimBelow
+from tests.ledger import Account, Add, Contents, Delete, Fate, Ledger, Sight, TrimBelow
 
 ONE, TWO, THREE = (1, 0), (2, 0), (3, 0)
 
@@ -92,6 +92,21 @@ def test_a_transaction_is_there_whole_or_not_at_all() -> None:
 @pytest.mark.parametrize("shown", [ONE, TWO])
 def test_what_a_reader_saw_must_still_be_there(shown: tuple[int, int]) -> None:
     ledger, account = ledger_of(Add(b"s", b"a"))
-    account.seen.append((b"s", shown, b"a"))
+    account.seen.append(Sight(b"s", shown, b"a"))
     lines = complaints(ledger, (ONE, b"a"))
     assert bool(lines) == (shown != ONE)
+
+
+def test_without_a_disk_nothing_may_be_acknowledged() -> None:
+    early, under_way, late = (
+        acknowledged(payload, entry_id) for payload, entry_id in ((b"a", ONE), (b"b", TWO), (b"c", THREE))
+    )
+    early.asked_at, early.told_at = 1, 2
+    under_way.asked_at, under_way.told_at = 9, 11
+    late.asked_at, late.told_at = 13, 14
+    ledger, account = ledger_of(early, under_way, late)
+    account.seen += [Sight(b"s", ONE, b"a", 5), Sight(b"s", TWO, b"b", 11)]
+    assert [b"c" in line.encode() for line in ledger.lost_disk(10, 12)] == [True]
+    assert complaints(ledger, (ONE, b"a")) == []
+    assert complaints(ledger, (ONE, b"a"), (TWO, b"b")) == []
+    assert complaints(ledger) != []
