@@ -151,13 +151,17 @@ class Engine:
         if not txn.log:
             return False
         commands = b"".join(txn.log)
+        appended = False
         try:
             self.log.append(commands, len(commands) - txn.extension_bytes, now_ms)
+            appended = True
             if self.options.fsync is Fsync.ALWAYS:
                 begun = self.clock.monotonic()
                 self.log.sync()
                 self.last_sync_s = self.clock.monotonic() - begun
         except LogWriteError as error:
+            if appended:
+                self.log.drop_last_batch()
             self._log_failed(error)
             self._restore()
             raise

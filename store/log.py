@@ -18,6 +18,7 @@ This module does not know what commands mean, when to sync, or what a checkpoint
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -70,6 +71,7 @@ class Log:
         self._fd = -1
         self._seq = self._position = self._offset = 0
         self._synced_position = 0
+        self._before_last = (0, 0)  # position and offset before the last append
         self._rotate_at = 0
         self._closed_bytes = 0
         self.base_bytes = 0
@@ -214,6 +216,7 @@ class Log:
                 self._write_rest(data, written)
         except OSError as error:
             raise self._cut_back(error) from error
+        self._before_last = (self._position, self._offset)
         self._position += len(data)
         self._offset = offset
 
@@ -233,6 +236,16 @@ class Log:
         self.broken = True
         self.refusal = reason
         return LogWriteError(reason)
+
+    def drop_last_batch(self) -> None:
+        """Cut off what the last `append` wrote, because it could not be synced and was not acknowledged.
+
+        Best effort, on a log that is broken already: if the cut fails too, the batch may be there after a restart.
+        """
+        position, offset = self._before_last
+        with contextlib.suppress(OSError):
+            self._files.truncate(self._fd, position)
+            self._position, self._offset = position, offset
 
     def sync(self) -> None:
         """Make everything appended durable.  Raises LogWriteError, and the log is broken then."""
