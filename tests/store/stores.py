@@ -1,0 +1,190 @@
+"""A store without a server: an engine under a clock that stands still, and its contents in comparable form."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from server.replay import Replayer
+from store.check import check
+from store.engine import Engine, Fsync, Options
+from store.files import Files
+from store.groups import Group, groups_of
+from store.idempotence import Idempotence
+from store.ids import MAX_ID, MIN_ID, StreamID, id_text, parse_id, unpack_id
+from store.keyspace import Database, WriteTxn
+from store.streams import Stream
+from tests.inprocess import HandClock
+
+
+def sid(text: str) -> StreamID:
+    entry_id = parse_id(text.encode())
+    assert entry_id is not None
+    return entry_id
+
+
+class Store:
+    """An engine in `directory`; `options` are those of `store.engine.Options`."""
+
+    def __init__(self, directory: Path, *, files: Files | None = None, **options: Any) -> None:
+        self.directory = directory
+        self.clock = HandClock()
+        self.files = files
+        defaults = {"fsync": Fsync.NO, "map_bytes": 1 << 28, "reserve_bytes": 0}
+        self.options = Options(**(defaults | options))
+        self.open()
+
+    def open(self) -> None:
+        self.engine = Engine.open(
+            self.directory,
+            execute=Replayer().execute,
+            clock=self.clock,
+            options=self.options,
+            files=self.files,
+        )
+
+    @property
+    def txn(self) -> WriteTxn:
+        return self.engine.txn
+
+    @property
+    def db(self) -> Database:
+        return self.txn.databases[0]
+
+    def stream(self, key: bytes = b"s", db: int = 0) -> Stream:
+        """The stream at `key`, made when there is none."""
+        database = self.txn.databases[db]
+        return database.stream(key, self.clock.now_ms) or database.create(key)
+
+    def add(self, key: bytes, *ids: str, words: tuple[bytes, ...] = (b"f", b"v"), db: int = 0) -> Stream:
+        """Append an entry for each of `ids`."""
+        stream = self.stream(key, db)
+        for text in ids:
+            stream.append_entry(sid(text), list(words))
+        return stream
+
+    def fill(self, key: bytes, count: int, db: int = 0) -> Stream:
+        """Append entries 1-0, 2-0 ... up to `count`."""
+        return self.add(key, *(f"{number}-0" for number in range(1, count + 1)), db=db)
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    def commit(self) -> None:
+        self.engine.commit(self.clock.now_ms)
+
+    def checkpoint(self) -> None:
+        self.commit()
+        self.engine.checkpoint()
+
+    def purge(self) -> None:
+        while self.engine.purge(0.0):
+            pass
+
+    def kill(self) -> None:
+        """Let go of the files as a process that dies; what the open tick logged is lost."""
+        self.txn.log.clear()
+        self.engine.close(save=False)
+
+    def restart(self) -> None:
+        self.commit()
+        self.engine.close()
+        self.open()
+
+    def crash(self) -> None:
+        self.commit()
+        self.kill()
+        self.open()
+
+    def rebuild(self) -> None:
+        """Lose the tables, and make them from the log alone."""
+        self.commit()
+        self.kill()
+        shutil.rmtree(self.directory / "state")
+        self.open()
+
+    def violations(self) -> list[str]:
+        """What the check finds after a clean stop."""
+        self.commit()
+        self.engine.close()
+        try:
+            return [str(violation) for violation in check(self.directory)]
+        finally:
+            self.open()
+
+    # -- contents ------------------------------------------------------------------------------------------------------
+
+    def count(self, table: str) -> int:
+        """Rows of a table, those that wait for the purge included."""
+        return int(self.txn.lmdb.stat(self.txn.handles[table])["entries"])
+
+    def dump(self) -> dict[int, dict[bytes, Any]]:
+        """Everything that clients can see, by database and key."""
+        return {db.number: dump_database(db) for db in self.txn.databases if db.size}
+
+
+def dump_database(db: Database) -> dict[bytes, Any]:
+    found = {}
+    for key in db.keys(0):
+        stream = db.stream(key, 0)
+        assert stream is not None
+        found[key] = dump_stream(stream)
+    assert len(found) == db.size
+    assert sum(stream["expire_ms"] > 0 for stream in found.values()) == db.expiring
+    return found
+
+
+def dump_stream(stream: Stream) -> dict[str, Any]:
+    names = ("length", "first_id", "last_id", "last_live_id", "max_deleted_id", "entries_added", "expire_ms")
+    settings = None
+    if stream.idempotence is not None:
+        settings = (stream.idempotence.duration_s, stream.idempotence.max_records)
+    idempotence = Idempotence(stream)
+    return {
+        **{name: getattr(stream, name) for name in names},
+        "entries": [(text_of(key), value) for key, value in stream.rows(MIN_ID, MAX_ID)],
+        "groups": [dump_group(group) for group in groups_of(stream)],
+        "settings": settings,
+        "idempotence": (idempotence.tracked(), idempotence.records_added, idempotence.duplicates),
+        "records": dump_records(stream),
+    }
+
+
+def dump_group(group: Group) -> dict[str, Any]:
+    pending = [
+        (entry.entry_id, entry.owner and entry.owner.name, entry.delivery_time_ms, entry.delivery_count)
+        for entry in group.pending()
+    ]
+    assert len(pending) == group.pel_count
+    consumers = [
+        (consumer.name, consumer.seen_ms, consumer.active_ms, [entry.entry_id for entry in group.pending_of(consumer)])
+        for consumer in group.sorted_consumers()
+    ]
+    return {
+        "name": group.name,
+        "last_id": group.last_id,
+        "entries_read": group.entries_read,
+        "lag": group.lag(),
+        "pending": pending,
+        "consumers": consumers,
+    }
+
+
+def dump_records(stream: Stream) -> list[tuple[bytes, bytes, StreamID]]:
+    """(pid digest, iid digest, id) of every idempotence record, sorted."""
+    if stream.idempotence is None or not stream.idempotence.records_no:
+        return []
+    prefix = stream.idempotence.records_no.to_bytes(8, "big")
+    cursor = stream.txn.lmdb.cursor(stream.txn.handles["idmp_ids"])
+    found = []
+    if cursor.set_range(prefix):
+        for key, row in cursor.iternext():
+            if not key.startswith(prefix):
+                break
+            found.append((key[8:24], key[24:], unpack_id(row[8:])))
+    return found
+
+
+def text_of(row_key: bytes) -> str:
+    """The ID in the key of an entry."""
+    return id_text(unpack_id(row_key[8:])).decode()
