@@ -22,6 +22,9 @@ from tests.generators import CONNECTIONS, FAR_SECONDS, Step
 from tests.raw import Node, RawClient, Word, encode_word, parse, quote
 from tests.servers import Server
 
+# In a script: kill the second server and start it again.  All connections begin anew, on both servers.
+KILL_STEP: Final = Step(-1, (b"KILL",))
+
 Words = tuple[bytes, ...]
 Change = Callable[[Words, Node], Node]
 
@@ -351,19 +354,53 @@ class Pair:
         Steps in a row on one connection are pipelined.  Ends by comparing everything that is stored.
         """
         self.reset(node_entries)
-        with ExitStack() as stack:
-            lanes = []
-            for number in range(CONNECTIONS):
-                clients = tuple(stack.enter_context(server.client(timeout_s=20)) for server in self.servers)
-                lanes.append(_Lane((clients[0], clients[1])))
-                if protocols[number] == 3 and (mismatch := self._run_batch(lanes[number], -1, [(b"HELLO", b"3")])):
-                    return mismatch
+        stack = ExitStack()
+        try:
+            lanes = self._connect(stack)
+            if mismatch := self._greet(lanes, protocols):
+                return mismatch
             for number, connection, batch in _batches(script):
-                if mismatch := self._run_batch(lanes[connection], number, batch):
+                if connection == KILL_STEP.connection:
+                    stack.close()
+                    self._kill_second()
+                    lanes = self._connect(stack)
+                    mismatch = self._greet(lanes, protocols)
+                else:
+                    mismatch = self._run_batch(lanes[connection], number, batch)
+                if mismatch is not None:
                     return mismatch
-            with ExitStack() as last:
-                clients = tuple(last.enter_context(server.client(timeout_s=20)) for server in self.servers)
-                return self._compare_stores(_Lane((clients[0], clients[1])), len(script))
+            stack.close()
+            return self._compare_stores(self._connect(stack)[0], len(script))
+        finally:
+            stack.close()
+
+    def _connect(self, stack: ExitStack) -> list[_Lane]:
+        lanes = []
+        for _ in range(CONNECTIONS):
+            one, other = (stack.enter_context(server.client(timeout_s=20)) for server in self.servers)
+            lanes.append(_Lane((one, other)))
+        return lanes
+
+    def _greet(self, lanes: Sequence[_Lane], protocols: Sequence[int]) -> Mismatch | None:
+        for lane, protocol in zip(lanes, protocols, strict=True):
+            if protocol == 3 and (mismatch := self._run_batch(lane, -1, [(b"HELLO", b"3")])):
+                return mismatch
+        return None
+
+    def _kill_second(self) -> None:
+        """SIGKILL our server and start it again; the other one goes on, and only its connections end.
+
+        The settings of stream nodes are given at the start: the log's tail is executed before anybody could set them.
+        """
+        ours = self.servers[1]
+        settings = ("stream-node-max-entries", "stream-node-max-bytes")
+        with ours.client() as client:
+            for name in settings:
+                ours.options[name] = (client.tree("CONFIG", "GET", name).children or ())[1].text.decode()
+        ours.kill()
+        ours.start()
+        for name in settings:
+            del ours.options[name]
 
     def _run_batch(self, lane: _Lane, number: int, batch: Sequence[Words]) -> Mismatch | None:
         for client in lane.clients:

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import StartRedis, StartRiverbed
-from tests.differential import DIFFERENCES, MASKS, Mismatch, Pair, Shrinker, as_text, from_text, script_of
+from tests.differential import DIFFERENCES, KILL_STEP, MASKS, Mismatch, Pair, Shrinker, as_text, from_text, script_of
 from tests.generators import Generator, Step
 from tests.servers import RedisServer, RiverbedServer, Server
 
@@ -97,6 +97,15 @@ def test_many_short_scripts_from_hypothesis_get_the_same_replies(pair: Pair) -> 
         run_and_explain(pair, Generator(source, wrong=0.15).script(length), node_entries, "hypothesis")
 
     scripts()
+
+
+def test_a_server_that_is_killed_again_and_again_answers_like_one_that_never_was(pair: Pair) -> None:
+    source = random.Random(base_seed())
+    for number in range(2):
+        script = Generator(source).script(1_000)
+        for _ in range(8):
+            script.insert(source.randrange(len(script)), KILL_STEP)
+        run_and_explain(pair, script, 4 + number, "killed in between")
 
 
 @pytest.mark.parametrize("name", DIFFERENCES)
