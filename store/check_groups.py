@@ -6,12 +6,12 @@ is gone.  Both are sound as long as a note in the trash speaks of them.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from store import format as fmt
 from store.checkview import Pass, View, integers, show, show_id
 from store.ids import ID_BYTES, StreamID, pack_id, unpack_id
-from store.pel import NOBODY
+from store.pel import MOST_IN_RUN, NOBODY, Run, place_of
 
 _PEL_TABLES: Final = ("pel", "pel_by_consumer", "pel_by_time")
 
@@ -25,7 +25,6 @@ class _Group(NamedTuple):
     consumer_count: int
     next_consumer_no: int
     next_release_no: int
-    ordered_to: StreamID | None
 
 
 def check_groups(view: View, key: str, stream: fmt.StreamRow) -> Pass:
@@ -66,14 +65,12 @@ def _check_home(view: View, packed: bytes) -> None:
 
 
 def _decode_group(row: bytes) -> _Group:
-    name, last_id, entries_read, *counts, ordered_to = fmt.unpack_row(row)
+    name, last_id, entries_read, *counts = fmt.unpack_row(row)
     if type(name) is not bytes or type(last_id) is not bytes or len(last_id) != ID_BYTES:
         raise ValueError("not the row of a group")
     integers([0 if entries_read is None else entries_read])
     pel_count, released_count, consumer_count, next_consumer_no, next_release_no = integers(counts)
-    if ordered_to is not None:
-        (ordered_to,) = fmt.unpack_ids(ordered_to)
-    return _Group(name, pel_count, released_count, consumer_count, next_consumer_no, next_release_no, ordered_to)
+    return _Group(name, pel_count, released_count, consumer_count, next_consumer_no, next_release_no)
 
 
 def _decode_consumer(row: bytes) -> tuple[bytes, int]:
@@ -110,97 +107,101 @@ def _check_group(view: View, where: str, stream_no: int, group_no: int, group: _
         view.add("groups", where, f"{group.consumer_count} consumers counted, there are {len(names)}")
 
     found = dict.fromkeys(counted, 0)
+    runs = dict.fromkeys(counted, 0)
+    past = b""  # the last ID of the run before
     for packed, row in view.rows("pel", fmt.group_prefix(group_no)):
         yield
-        entry_id = view.decode("pel", show(packed), _decode_last_id, packed, 8)
-        values = view.decode("pel", show(packed), fmt.decode_pending, row)
-        if entry_id is None or values is None:
+        run = view.decode("pel", f"{where}, {show(packed)}", _decode_run, packed, row)
+        if run is None:
             continue
-        _check_pending(view, where, group_no, group, entry_id, values, found)
+        told = f"{where}, the run up to {show_id(unpack_id(run.last))}"
+        if run.packed[:ID_BYTES] <= past:
+            view.add("pel", told, "begins before the one before it ends")
+        past = run.last
+        _check_run(view, told, group_no, group, run, found, runs)
     for consumer_no, count in found.items():
         if count != counted[consumer_no]:
             owner = "nobody" if consumer_no == NOBODY else f"consumer {consumer_no}"
             view.add("groups", where, f"{counted[consumer_no]} entries of {owner} counted, there are {count}")
     if sum(found.values()) != group.pel_count:
         view.add("groups", where, f"{group.pel_count} pending entries counted, there are {sum(found.values())}")
-    yield from _check_owners(view, where, group_no, found)
-    yield from _check_order(view, where, group_no, group, found)
+    yield from _check_owners(view, where, group_no, runs)
+    yield from _check_order(view, where, group_no)
 
 
-def _check_pending(
-    view: View,
-    where: str,
-    group_no: int,
-    group: _Group,
-    entry_id: StreamID,
-    values: tuple[Any, ...],
-    found: dict[int, int],
+def _decode_run(packed: bytes, row: bytes) -> Run:
+    run = Run.decode(row)
+    ids = run.ids()
+    if not ids or len(run.packed) % ID_BYTES:
+        raise ValueError(f"{len(run.packed)} bytes of IDs")
+    if ids != sorted(set(ids)):
+        raise ValueError("IDs that do not ascend")
+    if packed[8:] != ids[-1]:
+        raise ValueError(f"the last ID is {show_id(unpack_id(ids[-1]))}")
+    if len(ids) > (1 if run.consumer_no == NOBODY else MOST_IN_RUN):
+        raise ValueError(f"{len(ids)} entries in one run")
+    return run
+
+
+def _check_run(
+    view: View, told: str, group_no: int, group: _Group, run: Run, found: dict[int, int], runs: dict[int, int]
 ) -> None:
     """One row of `pel` is in the lists of its owner and of its age."""
-    consumer_no, time_ms, _ = values
-    packed_id = pack_id(entry_id)
-    told = f"{where}, {show_id(entry_id)}"
-    if consumer_no not in found:
-        if (group_no, consumer_no) not in view.notes.consumers:
-            view.add("pel", told, f"is consumer {consumer_no}'s, who is not there, and is not to be purged either")
-        return
-    found[consumer_no] += 1
-    if view.get("pel_by_consumer", fmt.owner_prefix(group_no, consumer_no) + packed_id) is None:
+    consumer_no = run.consumer_no
+    if consumer_no in found:
+        found[consumer_no] += len(run)
+        runs[consumer_no] += 1
+    elif (group_no, consumer_no) not in view.notes.consumers:
+        view.add("pel", told, f"is consumer {consumer_no}'s, who is not there, and is not to be purged either")
+    if view.get("pel_by_consumer", fmt.owner_prefix(group_no, consumer_no) + run.last) is None:
         view.add("pel_by_consumer", told, f"is missing in the list of consumer {consumer_no}")
+    listed = view.get("pel_by_time", place_of(group_no, run))
     if consumer_no == NOBODY:
-        place = fmt.moment_prefix(group_no, 0) + time_ms.to_bytes(ID_BYTES, "big")
-        if time_ms >= group.next_release_no:
-            view.add("pel", told, f"release {time_ms}, and {group.next_release_no} is the next to be given out")
-        if view.get("pel_by_time", place) != packed_id:
-            view.add("pel_by_time", told, f"is not the entry of release {time_ms}")
-        return
-    place = fmt.moment_prefix(group_no, time_ms + 1) + packed_id
-    if group.ordered_to is not None and entry_id <= group.ordered_to and view.get("pel_by_time", place) is None:
-        view.add("pel_by_time", told, f"is missing at {time_ms} ms")
+        if run.time_ms >= group.next_release_no:
+            told_no = f"release {run.time_ms}, and {group.next_release_no} is the next to be given out"
+            view.add("pel", told, told_no)
+        if listed != run.last:
+            view.add("pel_by_time", told, f"is not the entry of release {run.time_ms}")
+    elif listed is None:
+        view.add("pel_by_time", told, f"is missing at {run.time_ms} ms")
 
 
-def _check_owners(view: View, where: str, group_no: int, found: dict[int, int]) -> Pass:
+def _check_owners(view: View, where: str, group_no: int, runs: dict[int, int]) -> Pass:
     """The lists of the consumers hold nothing else."""
-    listed = dict.fromkeys(found, 0)
+    listed = dict.fromkeys(runs, 0)
     for packed, _ in view.rows("pel_by_consumer", fmt.group_prefix(group_no)):
         yield
-        entry_id = view.decode("pel_by_consumer", show(packed), _decode_last_id, packed, 12)
-        if entry_id is None:
+        last_id = view.decode("pel_by_consumer", show(packed), _decode_last_id, packed, 12)
+        if last_id is None:
             continue
         consumer_no = fmt.decode_owner_no(packed)
         if consumer_no in listed:
             listed[consumer_no] += 1
         elif (group_no, consumer_no) not in view.notes.consumers:
             told = f"is consumer {consumer_no}'s, who is not there, and is not to be purged either"
-            view.add("pel_by_consumer", f"{where}, {show_id(entry_id)}", told)
+            view.add("pel_by_consumer", f"{where}, {show_id(last_id)}", told)
     for consumer_no, count in listed.items():
-        if count != found[consumer_no]:
-            told = f"the list of consumer {consumer_no} holds {count}, the group has {found[consumer_no]}"
+        if count != runs[consumer_no]:
+            told = f"the list of consumer {consumer_no} holds {count} runs, the group has {runs[consumer_no]}"
             view.add("pel_by_consumer", where, told)
 
 
-def _check_order(view: View, where: str, group_no: int, group: _Group, found: dict[int, int]) -> Pass:
+def _check_order(view: View, where: str, group_no: int) -> Pass:
     """The order by time holds nothing else."""
     prefix = fmt.group_prefix(group_no)
     for packed, row in view.rows("pel_by_time", prefix):
         yield
-        entry_id = view.decode("pel_by_time", show(packed), _decode_last_id, row or packed, 0 if row else 16)
-        if entry_id is None:
+        last_id = view.decode("pel_by_time", show(packed), _decode_last_id, row or packed, 0 if row else 16)
+        if last_id is None:
             continue
-        pending = view.get("pel", prefix + pack_id(entry_id))
-        values = None if pending is None else view.decode("pel", show(packed), fmt.decode_pending, pending)
-        told = f"{where}, {show_id(entry_id)}"
-        if values is None:
-            view.add("pel_by_time", told, "is not pending")
-            continue
-        consumer_no, time_ms, _ = values
-        moment = fmt.moment_prefix(group_no, 0 if consumer_no == NOBODY else time_ms + 1)
-        place = time_ms.to_bytes(ID_BYTES, "big") if consumer_no == NOBODY else pack_id(entry_id)
-        if moment + place != packed:
+        key = prefix + pack_id(last_id)
+        run_row = view.get("pel", key)
+        run = None if run_row is None else view.decode("pel", show(key), _decode_run, key, run_row)
+        told = f"{where}, {show_id(last_id)}"
+        if run is None:
+            view.add("pel_by_time", told, "is not the end of a run")
+        elif place_of(group_no, run) != packed:
             view.add("pel_by_time", told, "is not pending since then")
-        elif consumer_no != NOBODY and (group.ordered_to is None or entry_id > group.ordered_to):
-            ordered_to = "nothing" if group.ordered_to is None else show_id(group.ordered_to)
-            view.add("pel_by_time", told, f"is in an order that is built up to {ordered_to} only")
 
 
 def _decode_last_id(packed: bytes, start: int) -> StreamID:

@@ -24,6 +24,7 @@ DECODE_ERRORS: Final = (struct.error, ValueError, TypeError, IndexError)
 MAX_PLAIN_KEY: Final = 400
 DIGEST_BYTES: Final = 32
 GROUP_KEY_BYTES: Final = 16
+RUN_HEAD_BYTES: Final = 20
 CONSUMER_KEY_BYTES: Final = 20
 PRODUCER_KEY_BYTES: Final = 24
 RECORD_KEY_BYTES: Final = 32
@@ -41,7 +42,7 @@ _GROUP = Struct(">QQ")  # stream_no:u64 group_no:u64
 _CONSUMER = Struct(">QQI")  # stream_no:u64 group_no:u64 consumer_no:u32
 _OWNER = Struct(">QI")  # group_no:u64 consumer_no:u32
 _MOMENT = Struct(">QQ")  # group_no:u64 time:u64
-_PENDING = Struct(">IQQ")  # consumer_no:u32 delivery_time_ms:u64 delivery_count:u64
+_RUN = Struct(">IQQ")  # consumer_no:u32 delivery_time_ms:u64 delivery_count:u64, then the IDs, 16 bytes each
 _RECORD = Struct(">Q")  # record_no:u64
 _RECORD_ID = Struct(">Q16s")  # record_no:u64 id:16
 
@@ -52,7 +53,7 @@ assert _DEADLINE.size == 16
 assert _GROUP.size == GROUP_KEY_BYTES == 16
 assert _CONSUMER.size == CONSUMER_KEY_BYTES == 20
 assert _OWNER.size == 12
-assert _PENDING.size == 20
+assert _RUN.size == RUN_HEAD_BYTES == 20
 
 # -- RESP pieces: entries are stored as the array a reader will be sent ------------------------------------------------
 
@@ -249,12 +250,12 @@ def decode_consumer_no(packed: bytes) -> int:
 
 
 def group_prefix(group_no: int) -> bytes:
-    """What the keys of all rows of one group's pending entries begin with; in `pel` the ID follows."""
+    """What the keys of all rows of one group's pending entries begin with; in `pel` a run's last ID follows."""
     return _STREAM.pack(group_no)
 
 
 def owner_prefix(group_no: int, consumer_no: int) -> bytes:
-    """In `pel_by_consumer` the ID follows."""
+    """In `pel_by_consumer` a run's last ID follows."""
     return _OWNER.pack(group_no, consumer_no)
 
 
@@ -265,7 +266,7 @@ def decode_owner_no(packed: bytes) -> int:
 
 
 def moment_prefix(group_no: int, moment: int) -> bytes:
-    """In `pel_by_time` 16 bytes follow: an ID, or the number of a release; see `pel.py`."""
+    """In `pel_by_time` 16 bytes follow: a run's last ID, or the number of a release; see `pel.py`."""
     return _MOMENT.pack(group_no, moment)
 
 
@@ -321,12 +322,12 @@ def decode_node(row: bytes) -> tuple[int, int, int, StreamID]:
     return live, total, size, unpack_id(last_id)
 
 
-def encode_pending(consumer_no: int, delivery_time_ms: int, delivery_count: int) -> bytes:
-    """`consumer_no` 0 is nobody."""
-    return _PENDING.pack(consumer_no, delivery_time_ms, delivery_count)
+def encode_run(consumer_no: int, delivery_time_ms: int, delivery_count: int, packed_ids: bytes) -> bytes:
+    """A run of pending entries; `consumer_no` 0 is nobody.  `packed_ids` are ascending, 16 bytes each."""
+    return _RUN.pack(consumer_no, delivery_time_ms, delivery_count) + packed_ids
 
 
-decode_pending = _PENDING.unpack  # -> (consumer_no, delivery_time_ms, delivery_count)
+decode_run_head = _RUN.unpack_from  # -> (consumer_no, delivery_time_ms, delivery_count)
 
 
 def pack_row(values: Any) -> bytes:

@@ -101,7 +101,6 @@ class Group:
     # -- rows of groups and consumers ----------------------------------------------------------------------------------
 
     def encode(self) -> bytes:
-        ordered_to = self.pel.ordered_to
         return fmt.pack_row(
             [
                 self.name,
@@ -112,17 +111,15 @@ class Group:
                 self.consumer_count,
                 self._next_consumer_no,
                 self._next_release_no,
-                None if ordered_to is None else fmt.pack_ids(ordered_to),
             ]
         )
 
     @classmethod
     def decode(cls, stream: Stream, group_no: int, row: bytes) -> Group:
-        name, last_id, entries_read, *counts, ordered_to = fmt.unpack_row(row)
+        name, last_id, entries_read, *counts = fmt.unpack_row(row)
         group = cls(stream, group_no, name, unpack_id(last_id), entries_read)
         group.pel_count, group.released_count, group.consumer_count = counts[:3]
         group._next_consumer_no, group._next_release_no = counts[3:]
-        group.pel.ordered_to = None if ordered_to is None else unpack_id(ordered_to)
         group.is_dirty = False
         return group
 
@@ -210,7 +207,7 @@ class Group:
         if not self.pel_count:
             return None
         first = next(self.pending()).entry_id
-        last = self.pel.last_row(self._owner_nos())
+        last = self.pel.last_id(self._owner_nos())
         assert last is not None, "a count of pending entries without one"
         return first, last
 
@@ -222,16 +219,19 @@ class Group:
         """
         if not self.pel_count:
             return []
-        if self.pel.ordered_to != MAX_ID:
-            self.pel.build_order(self._owner_nos())
-            self._touch()
         found: list[tuple[PendingEntry, bytes]] = []
-        for examined, (place, row) in enumerate(self.pel.by_time(self._claim_place)):
-            if len(found) == most or (row.consumer_no != NOBODY and 0 <= now_ms - row.time_ms < min_idle_ms):
+        examined = 0
+        for place, run in self.pel.by_time(self._claim_place):
+            if run.consumer_no != NOBODY and 0 <= now_ms - run.time_ms < min_idle_ms:
                 break
-            fields = self.stream.entry(row.entry_id)
-            if fields is not None:
-                found.append((self._entry_of(row), fields))
+            for row in run.rows():
+                if len(found) == most:
+                    self._claim_place = b""
+                    return found
+                fields = self.stream.entry(row.entry_id)
+                if fields is not None:
+                    found.append((self._entry_of(row), fields))
+            examined += len(run)
             if examined >= _MOST_EXAMINED and not found:
                 self._claim_place = place
                 return found
@@ -599,8 +599,7 @@ class Groups:
                 )
                 new._consumers[twin.name] = new._by_no[twin.consumer_no] = twin
                 new._dirty_consumers.add(twin)
-            for row in group.pel.rows(MIN_ID, MAX_ID, group._owner_nos()):
-                new.pel.copy_row(row)
+            new.pel.copy_from(group.pel)
         copy.group_cache = groups
         copy.touch()
 

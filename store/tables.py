@@ -7,7 +7,7 @@
     expiry    deadline_ms, stream_no      -> keyspace_no
     idmp, idmp_ids, idmp_times            -> idempotence records: by producer, by id, by age
     groups                                -> consumer groups, and their consumers below them
-    pel, pel_by_consumer, pel_by_time     -> pending entries: by ID, by owner, by age
+    pel, pel_by_consumer, pel_by_time     -> runs of pending entries: by ID, by owner, by age
     trash     trash_no                    -> rows that nobody can see any more and that wait to be deleted
     meta      name                        -> format version, log position, counters
 

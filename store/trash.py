@@ -144,7 +144,7 @@ class Trash:
         return self._delete("groups", low, high, expired)
 
     def _purge_consumer(self, group_no: int, consumer_no: int, expired: Callable[[], bool]) -> bool:
-        """Delete what a deleted consumer had pending, unless somebody else has got it since."""
+        """Delete what a deleted consumer had pending."""
         txn = self._txn
         pel, by_time = txn.handles["pel"], txn.handles["pel_by_time"]
         prefix = fmt.owner_prefix(group_no, consumer_no)
@@ -152,14 +152,11 @@ class Trash:
         found = cursor.set_range(prefix)
         while found and cursor.key().startswith(prefix):
             for _ in range(_ROWS_A_LOOK):
-                packed_id = cursor.key()[12:]
-                pel_key = fmt.group_prefix(group_no) + packed_id
-                row = txn.lmdb.get(pel_key, db=pel)
-                if row is not None:
-                    owner_no, time_ms, _ = fmt.decode_pending(row)
-                    if owner_no == consumer_no:
-                        txn.lmdb.delete(pel_key, db=pel)
-                        txn.lmdb.delete(fmt.moment_prefix(group_no, time_ms + 1) + packed_id, db=by_time)
+                last_id = cursor.key()[12:]
+                run = txn.lmdb.pop(fmt.group_prefix(group_no) + last_id, db=pel)
+                assert run is not None, "a consumer's list holds what the group's does not"
+                _, time_ms, _ = fmt.decode_run_head(run)
+                txn.lmdb.delete(fmt.moment_prefix(group_no, time_ms + 1) + last_id, db=by_time)
                 cursor.delete()
                 self.rows_purged += 1
                 if not cursor.key().startswith(prefix):

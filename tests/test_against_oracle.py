@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from store.check import check
 from tests.generators import STREAMS, Command, Generator, StreamCommands
 from tests.group_commands import GROUP_FAMILY, NEWER_FAMILY, GroupCommands, NewerCommands
 from tests.inprocess import HandClock, Product, answer
@@ -144,8 +145,11 @@ class GroupMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "subject"):
-            self.subject.product.close()
+            self.subject.product.checkpoint()
+            self.subject.product.abandon()
+            violations = [str(violation) for violation in check(self.subject.product.directory)]
             self.home.cleanup()
+            assert violations == []
 
 
 TestGroups = GroupMachine.TestCase

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from store import format as fmt
 from store import tables
 from store.groups import Consumer, Group
-from store.ids import MAX_ID, StreamID, make_id, pack_id, unpack_id
-from store.pel import NOBODY
+from store.ids import StreamID, make_id, pack_id, unpack_id
+from store.pel import NOBODY, Run, place_of
 
 FORMAT = Path(fmt.__file__).with_name("FORMAT.md").read_text()
 
@@ -134,31 +134,34 @@ def test_the_documents_group_and_consumer() -> None:
     group = Group.decode(Nothing(), fmt.decode_group_no(key), row)
     assert key == fmt.group_key(7, 3)
     assert (group.group_no, group.name, group.last_id, group.entries_read) == (3, b"g", make_id(2, 5), 2)
-    assert (group.pel_count, group.released_count, group.consumer_count) == (2, 1, 1)
-    assert group.pel.ordered_to == MAX_ID
+    assert (group.pel_count, group.released_count, group.consumer_count) == (3, 1, 1)
     assert group.encode() == row
 
     consumer = Consumer(fmt.decode_consumer_no(consumer_key), *fmt.unpack_row(consumer_row))
     assert consumer_key == fmt.consumer_key(7, 3, 1)
     assert fmt.decode_group_no(consumer_key) == 3
-    assert (consumer.name, consumer.seen_ms, consumer.active_ms, consumer.pel_count) == (b"Alice", DEADLINE_MS, -1, 1)
+    assert (consumer.name, consumer.seen_ms, consumer.active_ms, consumer.pel_count) == (b"Alice", DEADLINE_MS, -1, 2)
 
 
 def test_the_documents_pending_entries() -> None:
     (key, row), (released_key, released_row) = examples("pel")
-    assert key == fmt.group_prefix(3) + pack_id(make_id(1, 1))
-    assert fmt.decode_pending(row) == (1, DEADLINE_MS, 1)
-    assert fmt.encode_pending(1, DEADLINE_MS, 1) == row
-    assert unpack_id(released_key[8:]) == make_id(2, 5)
-    assert fmt.decode_pending(released_row) == (NOBODY, 4, 2)
+    last_id = pack_id(make_id(2, 0))
+    assert key == fmt.group_prefix(3) + last_id
+    assert fmt.decode_run_head(row) == (1, DEADLINE_MS, 1)
+    run = Run.decode(row)
+    assert run.ids() == [pack_id(make_id(1, 1)), last_id]
+    assert fmt.encode_run(1, DEADLINE_MS, 1, run.packed) == row
+    released = Run.decode(released_row)
+    assert (released.consumer_no, released.time_ms, released.delivery_count) == (NOBODY, 4, 2)
+    assert released.ids() == [released_key[8:]] == [pack_id(make_id(2, 5))]
 
     ((key, row),) = examples("pel_by_consumer")
-    assert (key, row) == (fmt.owner_prefix(3, 1) + pack_id(make_id(1, 1)), b"")
+    assert (key, row) == (fmt.owner_prefix(3, 1) + last_id, b"")
     assert fmt.decode_owner_no(key) == 1
 
     (key, row), (released_key, released_row) = examples("pel_by_time")
-    assert (key, row) == (fmt.moment_prefix(3, DEADLINE_MS + 1) + pack_id(make_id(1, 1)), b"")
-    assert released_key == fmt.moment_prefix(3, 0) + (4).to_bytes(16, "big")
+    assert (key, row) == (fmt.moment_prefix(3, DEADLINE_MS + 1) + last_id, b"") == (place_of(3, run), b"")
+    assert released_key == fmt.moment_prefix(3, 0) + (4).to_bytes(16, "big") == place_of(3, released)
     assert unpack_id(released_row) == make_id(2, 5)
 
 
@@ -268,7 +271,7 @@ def test_a_shortened_stream_row_does_not_decode(row: fmt.StreamRow, data: st.Dat
 @given(SMALL_NUMBERS, SMALL_NUMBERS, NUMBERS, IDS)
 def test_nodes_and_pending_entries_read_back(live: int, total: int, size: int, last_id: StreamID) -> None:
     assert fmt.decode_node(fmt.encode_node(live, total, size, last_id)) == (live, total, size, last_id)
-    assert fmt.decode_pending(fmt.encode_pending(live, size, total)) == (live, size, total)
+    assert fmt.decode_run_head(fmt.encode_run(live, size, total, pack_id(last_id))) == (live, size, total)
 
 
 @pytest.mark.parametrize("value", [0, -1, b"", b"\xff", [1, [b"x", None]], {1: b"a"}])
