@@ -58,6 +58,7 @@ MISCONF: Final = {
 }
 _QUEUED: Final = b"+QUEUED\r\n"
 _MULTI: Final = b"*1\r\n$5\r\nMULTI\r\n"
+_SELECT: Final = b"*2\r\n$6\r\nSELECT"
 _EXEC: Final = b"*1\r\n$4\r\nEXEC\r\n"
 # What wakes those who wait for a key.  Trims and deletions of entries wake nobody.
 _WAKING: Final = frozenset(Change) - {Change.MODIFIED}
@@ -429,7 +430,9 @@ class Executor:
     def make_atomic(self, mark: int) -> None:
         """A command whose effect is several logged commands stands between MULTI and EXEC, for foreign readers."""
         logged = self.txn.log
-        plain = [lines for lines in logged[mark:] if not lines.startswith((b"#", b"*2\r\n$6\r\nSELECT"))]
+        if logged[mark : mark + 1] and logged[mark].startswith(_SELECT):
+            mark += 1  # a file of the log begins with SELECT, whatever comes then
+        plain = [lines for lines in logged[mark:] if not lines.startswith((b"#", _SELECT))]
         if len(plain) > 1 and plain[0] != _MULTI:
             logged.insert(mark, _MULTI)
             logged.append(_EXEC)
