@@ -6,7 +6,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from server.replay import Replayer
+from server.dispatch import find_command
+from server.replay import NOBODY, Replayer
+from server.session import Request, Session
 from store.check import check
 from store.engine import Engine, Fsync, Options
 from store.files import Files
@@ -67,6 +69,22 @@ class Store:
     def fill(self, key: bytes, count: int, db: int = 0) -> Stream:
         """Append entries 1-0, 2-0 ... up to `count`."""
         return self.add(key, *(f"{number}-0" for number in range(1, count + 1)), db=db)
+
+    def run(self, *words: bytes | str | int, db: int = 0) -> Any:
+        """Execute a client's command, within the open tick; -> what its handler returns.  Raises CommandError."""
+        argv = [word if isinstance(word, bytes) else str(word).encode() for word in words]
+        command = find_command(argv)
+        assert command is not None and command.accepts(len(argv)), argv
+        session = Session(1, NOBODY, self.txn.databases[db], self.clock.now_ms)
+        request = Request(session, self.txn)
+        request.db, request.argv, request.now_ms, request.may_block = session.db, argv, self.clock.now_ms, False
+        return command.handler(request)
+
+    def deliver(self, key: bytes, count: int, group: str = "g", consumer: str = "Alice", db: int = 0) -> None:
+        """Have a consumer read `count` entries through a group, which is made when there is none."""
+        if groups_of(self.stream(key, db)).get(group.encode()) is None:
+            self.run("XGROUP", "CREATE", key, group, "0", db=db)
+        self.run("XREADGROUP", "GROUP", group, consumer, "COUNT", count, "STREAMS", key, ">", db=db)
 
     # -- life ----------------------------------------------------------------------------------------------------------
 

@@ -188,9 +188,7 @@ class Run:
 
 @given(st.lists(STEPS, min_size=1, max_size=14))
 @settings(max_examples=120, deadline=None)
-def test_a_stream_is_what_lists_say_whatever_is_done_to_it(
-    shared: Store, steps: list[tuple[str, object]]
-) -> None:
+def test_a_stream_is_what_lists_say_whatever_is_done_to_it(shared: Store, steps: list[tuple[str, object]]) -> None:
     with patch.object(streams, "INLINE_DELETES", 3):  # most trims leave rows to the purge
         run = Run(shared)
         for kind, how in steps:
@@ -284,9 +282,7 @@ def test_snapshot_rows_do_not_change_while_they_are_read(store: Store) -> None:
     ],
     ids=["empty", "empty value", "binary", "4000 words", "9 MB", "around 1 KB"],
 )
-def test_fields_and_values_come_back_after_every_kind_of_start(
-    store: Store, words: tuple[bytes, ...]
-) -> None:
+def test_fields_and_values_come_back_after_every_kind_of_start(store: Store, words: tuple[bytes, ...]) -> None:
     store.add(b"s", "1-1", words=words)
     for start_again in (store.checkpoint, store.restart, store.crash, store.rebuild):
         start_again()
