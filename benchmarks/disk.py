@@ -28,7 +28,7 @@ def answer(rig: Rig) -> Answer:
                 tables.riverbed.append(_disk_bytes(directory / "state") / length)
             else:
                 memory.redis.append(int(info(server.port, "memory")["used_memory_dataset"]) / length)
-    rewritten.redis.append(_disk_bytes(rig.rewritten(entries).directory / "appendonlydir") / entries)
+    rewritten.redis.append(_disk_bytes(rig.rewritten(entries).directory / "appendonlydir", "*.base.rdb") / entries)
     payload = sum(map(len, fields(0)))
     return Answer(
         f"Bytes per entry of {payload} bytes in 4 fields, {entries:,} entries",
@@ -37,6 +37,6 @@ def answer(rig: Rig) -> Answer:
     )
 
 
-def _disk_bytes(directory: Path) -> int:
+def _disk_bytes(directory: Path, pattern: str = "*") -> int:
     """Blocks in use: files may have holes."""
-    return sum(path.stat().st_blocks * 512 for path in directory.rglob("*") if path.is_file())
+    return sum(path.stat().st_blocks * 512 for path in directory.rglob(pattern) if path.is_file())

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import redis
+
 from benchmarks.report import Answer, Measurement, below
 from benchmarks.rig import Rig, samples_of
 from tests.servers import Server
@@ -40,12 +42,10 @@ def answer(rig: Rig) -> Answer:
 
 
 def _read_all(server: Server) -> None:
-    with server.client() as client:
-        last_id = "0"
-        while (reply := client.tree("XRANGE", "events", f"({last_id}", "+", "COUNT", _PAGE)).children:
-            children = reply.children[-1].children
-            assert children is not None
-            last_id = children[0].text.decode()
+    with redis.Redis(port=server.port) as client:
+        last_id = b"0"
+        while entries := client.xrange("events", b"(" + last_id, "+", _PAGE):
+            last_id = entries[-1][0]
 
 
 def _file_bytes(server: Server) -> int:

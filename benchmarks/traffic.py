@@ -14,6 +14,7 @@ from typing import Final, Self
 from tests.raw import RawClient, encode
 
 CLIENTS: Final = 50
+TIMEOUT_S: Final = 300.0  # redis-benchmark tries for ever to reach a server that is gone
 # Explicit IDs of a loaded stream: thirteen digits, like milliseconds of today, one entry each.  `1__rand_int__` is then
 # the ID of a random one, since redis-benchmark puts twelve digits in place of __rand_int__.
 FIRST_MS: Final = 10**12
@@ -84,7 +85,7 @@ def _take_lines(connection: socket.socket, least: int) -> int:
 def redis_benchmark(port: int, requests: int, *words: str, depth: int = 1, random_below: int = 0) -> float:
     """Requests a second of one command, as redis-benchmark counts them."""
     command = benchmark_command(port, requests, *words, depth=depth, random_below=random_below)
-    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=TIMEOUT_S).stdout
     rows = list(csv.DictReader(line for line in output.splitlines() if line.startswith('"')))
     if not rows:
         raise AssertionError(f"redis-benchmark said {output!r}")
