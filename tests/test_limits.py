@@ -223,6 +223,37 @@ def test_a_client_that_leaves_without_reading_hurts_nobody(riverbed: Server) -> 
     assert_serves(riverbed)
 
 
+def test_a_monitor_that_never_reads_is_bounded(riverbed: Server) -> None:
+    with riverbed.client() as monitor, riverbed.client() as writer:
+        assert monitor.ask("MONITOR") == b"+OK\r\n"
+        with bounded(riverbed, 160 * MB):
+            batch = [("ECHO", b"x" * 10_000)] * 100
+            for _ in range(400):  # 400 MB
+                assert len(writer.pipeline(batch)) == 100
+
+
+def test_what_is_sent_behind_a_blocking_read_stays_with_the_sender(riverbed: Server) -> None:
+    with riverbed.client(timeout_s=1) as client, bounded(riverbed, 100 * MB):
+        client.send("XREAD", "BLOCK", 0, "STREAMS", "nothing", "$")
+        batch = encode(["ECHO", b"x" * 100_000]) * 10
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            for _ in range(400):  # 400 MB
+                client.send_bytes(batch)
+
+
+def test_what_is_queued_by_multi_counts_towards_the_query_buffer_limit(riverbed: Server) -> None:
+    with riverbed.client() as client:
+        assert client.ask("CONFIG", "SET", "client-query-buffer-limit", 8 * MB) == b"+OK\r\n"
+    with riverbed.client() as client, bounded(riverbed, 100 * MB):
+        client.send("MULTI")
+        batch = encode(["ECHO", b"x" * 100_000]) * 10
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            for _ in range(300):  # 300 MB
+                client.send_bytes(batch)
+                for _ in range(10):
+                    client.reply()
+
+
 # -- many clients, small pieces ----------------------------------------------------------------------------------------
 
 
