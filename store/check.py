@@ -22,7 +22,7 @@ from store import manifest as manifests
 from store.check_groups import check_group_tables, check_groups
 from store.checkview import Meta, Notes, Pass, View, Violation, integers, show, show_id
 from store.errors import CorruptionError
-from store.files import OsFiles
+from store.files import Files, OsFiles
 from store.ids import MIN_ID, StreamID, pack_id, unpack_id
 from store.log import DIRECTORY_NAME, FILE_NAME
 from store.logreader import LogPosition, LogReader, list_parts
@@ -36,10 +36,16 @@ _DATABASES: Final = 16
 # The tables whose keys begin with a stream's number, or with that of its idempotence records.
 _ENTRY_TABLES: Final = ("entries", "nodes")
 _RECORD_TABLES: Final = ("idmp", "idmp_ids", "idmp_times")
+# Commands that are the same whichever database is selected.
+_WITHOUT_DATABASE: Final = frozenset((b"MULTI", b"EXEC", b"SWAPDB", b"FLUSHALL"))
 
 
 def check(
-    directory: Path, *, log_directory: str = DIRECTORY_NAME, log_filename: str = FILE_NAME
+    directory: Path,
+    *,
+    log_directory: str = DIRECTORY_NAME,
+    log_filename: str = FILE_NAME,
+    files: Files | None = None,
 ) -> Iterator[Violation]:
     """Yield every promise that the data in `directory` breaks; nothing when it is sound.
 
@@ -52,7 +58,7 @@ def check(
                 yield item
             else:
                 position = item
-    yield from _check_log(directory / log_directory, log_filename, position)
+    yield from _check_log(directory / log_directory, log_filename, files or OsFiles(), position)
 
 
 def _check_state(directory: Path) -> Iterator[Violation | LogPosition]:
@@ -489,13 +495,12 @@ def _check_strays(view: View) -> Pass:
 # -- the log -----------------------------------------------------------------------------------------------------------
 
 
-def _check_log(home: Path, filename: str, position: LogPosition | None) -> Iterator[Violation]:
-    """Every batch is readable, every file begins by choosing a database, and nothing is missing that LMDB covers.
+def _check_log(home: Path, filename: str, files: Files, position: LogPosition | None) -> Iterator[Violation]:
+    """Every batch is readable, every file chooses its databases itself, and nothing is missing that LMDB covers.
 
     A torn tail is what a crash leaves and no violation.
     """
-    files = OsFiles()
-    file = str(home / filename)
+    file = ""
     try:
         manifest = manifests.load(home / f"{filename}.manifest", files)
         if manifest is None or not manifest.files:
@@ -503,12 +508,17 @@ def _check_log(home: Path, filename: str, position: LogPosition | None) -> Itera
                 yield Violation("log", str(home), "there is none, and the tables say how far they cover it")
             return
         reader = LogReader(list_parts(home, manifest, files), files)
-        previous = ""
+        needs_select = False
         for batch in reader.batches(None, position):
+            needs_select = batch.time_ms is not None and (needs_select or batch.file != file)
             file = batch.file
-            if file != previous and batch.time_ms is not None and batch.commands[0][0].upper() != b"SELECT":
-                yield Violation("log", f"{file} at byte {batch.start}", "does not begin with SELECT")
-            previous = file
+            for words in batch.commands if needs_select else ():
+                name = words[0].upper()
+                if name not in _WITHOUT_DATABASE:
+                    needs_select = False
+                    if name != b"SELECT":
+                        yield Violation("log", f"{file} at byte {batch.start}", "no SELECT before a command needs it")
+                    break
     except CorruptionError as error:
         place = error.file if error.offset is None else f"{error.file} at byte {error.offset}"
         yield Violation("log", place, error.reason)

@@ -28,7 +28,7 @@ def open_store(tmp_path: Path) -> Iterator[OpenStore]:
     for store in stores:
         store.commit()
         store.engine.close()
-        assert [str(violation) for violation in check(store.directory)] == []
+        assert [str(violation) for violation in check(store.directory, files=store.files)] == []
 
 
 @pytest.fixture

@@ -126,7 +126,7 @@ class Store:
         self.commit()
         self.engine.close()
         try:
-            return [str(violation) for violation in check(self.directory)]
+            return [str(violation) for violation in check(self.directory, files=self.files)]
         finally:
             self.open()
 
