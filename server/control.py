@@ -197,7 +197,10 @@ class Controls:
     def checkpoint(self) -> None:
         try:
             self._executor.upkeep.checkpoint_now()
-        except (LogWriteError, lmdb.Error, OSError) as error:
+        except LogWriteError as error:
+            self._executor.commit_failed(error)
+            raise CommandError(f"ERR the checkpoint failed: {error}") from None
+        except lmdb.Error as error:
             raise CommandError(f"ERR the checkpoint failed: {error}") from None
 
     def shutdown(self, *, save: bool) -> None:

@@ -32,8 +32,9 @@ def wrong_arity(command: bytes) -> CommandError:
 
 
 def unknown_subcommand(argv: list[bytes]) -> CommandError:
-    """`argv` of a container whose second word names none of its subcommands; the word is told as typed."""
-    return CommandError(b"ERR unknown subcommand '%b'. Try %b HELP." % (argv[1][:128], argv[0].upper()))
+    """`argv` of a container whose second word names none of its subcommands; it is told as typed, up to a NUL byte."""
+    typed = argv[1][:128].partition(b"\0")[0]
+    return CommandError(b"ERR unknown subcommand '%b'. Try %b HELP." % (typed, argv[0].upper()))
 
 
 def subcommand_syntax(argv: list[bytes]) -> CommandError:

@@ -32,7 +32,7 @@ from server.replies import NO_REPLY, NULL_ARRAY, LongReply, Park
 from server.session import Request, Session
 from server.upkeep import Upkeep
 from store.engine import Engine, Fsync, Options, Refusal
-from store.errors import LogWriteError
+from store.errors import LogWriteError, StateLostError
 from store.streams import Change
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ class Executor:
         self.watches = Watches()
         self.upkeep = Upkeep(self)
         self.special = False  # no request may take the fast path
+        self.gave_up = False
         self._loop = asyncio.get_running_loop()
         self._time = clock.time
         self._plain = plain_commands(self.stats)
@@ -260,6 +261,8 @@ class Executor:
                     reply = entry.handler(request)
                 except CommandError as error:
                     reply = self._refused(entry.command, error)
+                except StateLostError:
+                    raise
                 except Exception as error:
                     reply = self._fault(entry.command, error, mark)
                 session.last_command = entry.name
@@ -390,6 +393,8 @@ class Executor:
             reply = command.handler(request)
         except CommandError as error:
             reply = self._refused(command, error)
+        except StateLostError:
+            raise
         except Exception as error:
             reply = self._fault(command, error, mark)
         nanoseconds = time.perf_counter_ns() - begun
@@ -424,7 +429,7 @@ class Executor:
         try:
             self.engine.rollback(mark, self.now_ms())
         except LogWriteError as failure:
-            self._commit_failed(failure)
+            self.commit_failed(failure)
         return self._refused(command, CommandError(text.replace("\n", " ")))
 
     def make_atomic(self, mark: int) -> None:
@@ -514,6 +519,24 @@ class Executor:
     # -- the tick ------------------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
+        """One tick; what cannot be undone ends the server, for nothing in memory may be told any more."""
+        try:
+            self._run_tick()
+        except StateLostError as error:
+            self.give_up(error)
+
+    def give_up(self, error: StateLostError) -> None:
+        """Cut everybody off, unanswered, and have the server stop; the next start recovers from the disk."""
+        log.error("%s; stopping", error)
+        self.gave_up = True
+        for session in list(self.context.sessions.values()):
+            session.out.clear()
+            session.peer.abort()
+        self._inbox.clear()
+        self._ran.clear()
+        self.control.shutdown(save=False)
+
+    def _run_tick(self) -> None:
         """Run what was submitted, commit it, then send the replies."""
         begun = self._time()
         self._tick_due = False
@@ -523,7 +546,7 @@ class Executor:
         try:
             committed = self.engine.commit(int(begun * 1000))
         except LogWriteError as error:
-            self._commit_failed(error)
+            self.commit_failed(error)
             committed = False
         ran, self._ran = self._ran, []
         sent = 0
@@ -583,7 +606,7 @@ class Executor:
             self._ran.append(session)
             self.want_tick()
 
-    def _commit_failed(self, error: LogWriteError) -> None:
+    def commit_failed(self, error: LogWriteError) -> None:
         """The tick was undone: every reply of it becomes an error, for any of them may rest on what is gone."""
         refusal = self.engine.refusal or Refusal.LOG_FAILED
         log.warning("a tick was undone: %s; %s", error, refusal.value)

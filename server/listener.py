@@ -161,6 +161,9 @@ async def serve(config: Config) -> int:
     executor.upkeep.stop()
     listener.close_clients()
     await asyncio.sleep(0)
+    if executor.gave_up:
+        executor.engine.abandon()
+        return 1
     return _close(executor, save=listener.save_on_stop)
 
 

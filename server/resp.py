@@ -199,7 +199,8 @@ class RequestReader:
             reader.feed(data)
             request = gets()
             # Joining raises unless all words are bytes, and is the cheapest such test.
-            if request is not _INCOMPLETE and _join(request) and not (_PLUS in data or _EQUALS in data or _PAREN in data):
+            odd_words = _PLUS in data or _EQUALS in data or _PAREN in data
+            if request is not _INCOMPLETE and _join(request) and not odd_words:
                 requests = [request]
                 if not reader.has_data() or self._take_others(data, requests):
                     return requests

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import lmdb
 
 from store import idempotence
-from store.errors import LogWriteError
+from store.errors import LogWriteError, StateLostError
 
 if TYPE_CHECKING:
     from server.executor import Executor
@@ -81,6 +81,8 @@ class Upkeep:
     def _checkpoint(self) -> None:
         try:
             self.checkpoint_now()
+        except StateLostError as error:
+            self._executor.give_up(error)
         except (LogWriteError, lmdb.Error) as error:
             log.warning("checkpoint failed, to be tried again: %s", error)
             self._executor.refresh_special()
@@ -94,7 +96,13 @@ class Upkeep:
             more = self._engine.purge(PURGE_SLICE_S)
         except lmdb.Error as error:
             log.warning("purge undone: %s", error)
-            self._engine.rollback(len(self._engine.txn.log), self._executor.now_ms())
+            try:
+                self._engine.rollback(len(self._engine.txn.log), self._executor.now_ms())
+            except LogWriteError as failure:
+                log.warning("%s", failure)
+            except StateLostError as failure:
+                self._executor.give_up(failure)
+                return
             self._purge_timer = self._loop.call_later(RETRY_S, self._purge)
             return
         if more:

@@ -22,7 +22,7 @@ from typing import Final, Protocol
 import lmdb
 
 from store import recovery
-from store.errors import LockedError, LogWriteError
+from store.errors import LockedError, LogWriteError, StateLostError, StoreError
 from store.files import Files, OsFiles
 from store.keyspace import NO_DATABASE, WriteTxn
 from store.log import Log
@@ -195,9 +195,13 @@ class Engine:
             self.txn.abort()
 
     def _restore(self) -> None:
+        """Back to the last checkpoint, and the log's tail again.  Raises StateLostError when even that fails."""
         self._abort()
-        self.txn.reload()
-        recovery.recover(self.log, self.txn, self._execute)
+        try:
+            self.txn.reload()
+            recovery.recover(self.log, self.txn, self._execute)
+        except (OSError, lmdb.Error, StoreError) as error:
+            raise StateLostError(f"the state could not be rebuilt: {error}") from error
         if self.log.end.position == 0:
             self.txn.log_db = NO_DATABASE
 
@@ -285,7 +289,11 @@ class Engine:
             if save and self.needs_checkpoint:
                 self.checkpoint()
         finally:
-            self._held.close()
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of the directory without writing anything."""
+        self._held.close()
 
 
 def _lock(directory: Path) -> int:

@@ -44,3 +44,7 @@ class ReplayError(StoreError):
 
 class LogWriteError(StoreError):
     """The log refused bytes or a sync.  What was being written is not durable and must not be acknowledged."""
+
+
+class StateLostError(StoreError):
+    """Undoing a failed write failed as well: what is in memory is nothing anybody may be told.  Start again."""

@@ -207,6 +207,7 @@ class Database:
         """Forget every key; -> how many there were.  Logs FLUSHDB."""
         size = self.size
         txn = self.txn
+        gone = [key for key in self.interest if self.stream(key, 0) is not None]
         txn.write_back()  # the purge finds groups and idempotence records by the rows of their streams
         self.cached.clear()
         if size:
@@ -215,7 +216,7 @@ class Database:
             txn.next_keyspace_no += 1
         self.size = self.expiring = 0
         txn.log_command(self.number, [b"FLUSHDB"])
-        for key in list(self.interest):
+        for key in gone:
             txn.notify(Change.REMOVED, self, key)
         return size
 
@@ -450,7 +451,8 @@ class WriteTxn:
         self.log.append(fmt.encode_command([b"SWAPDB", b"%d" % first.number, b"%d" % second.number]))
         for db in (first, second):
             for key in list(db.interest):
-                self.notify(Change.CREATED, db, key)
+                if first.stream(key, 0) is not None or second.stream(key, 0) is not None:
+                    self.notify(Change.CREATED, db, key)
 
     def expire_due(self, now_ms: int, most: int) -> int:
         """Delete at most `most` keys whose deadline has passed; -> how many deadlines were looked at."""
