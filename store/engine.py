@@ -251,12 +251,17 @@ class Engine:
         self.longest_checkpoint_s = max(self.longest_checkpoint_s, self.last_checkpoint_s)
 
     def check_space(self) -> None:
-        """Refuse writes while less than the reserve is free, so that deleting and trimming still have room."""
+        """Refuse writes while less than the reserve is free, so that deleting and trimming still have room.
+
+        The disk may be short of space, or the tables of what `map_bytes` lets them grow to.
+        """
         self._unchecked_bytes = 0
+        map_bytes = self.options.map_bytes
+        room = min(self.files.free_bytes(self.directory), map_bytes - self.tables.used_bytes(self.txn.lmdb))
         # what the next checkpoint will write counts as written
-        free = self.files.free_bytes(self.directory) - _PAGES_A_LOGGED_BYTE * self._committed_bytes
-        # a small disk is not all reserve
-        reserve = min(self.options.reserve_bytes, self.files.total_bytes(self.directory) >> 3)
+        free = room - _PAGES_A_LOGGED_BYTE * self._committed_bytes
+        # a small disk, or a small map, is not all reserve
+        reserve = min(self.options.reserve_bytes, self.files.total_bytes(self.directory) >> 3, map_bytes >> 3)
         self._space_check_bytes = reserve >> 4
         if self.refusal in (None, Refusal.DISK_NEARLY_FULL, Refusal.DISK_FULL):
             if free < reserve:

@@ -92,5 +92,13 @@ class Tables:
             raise VersionError(f"{self.path} has format version {version}; this program reads {fmt.FORMAT_VERSION}")
         return False
 
+    def used_bytes(self, txn: lmdb.Transaction[bytes]) -> int:
+        """Bytes of pages that hold rows.  Those that were freed are used again before the file grows."""
+        used = 0
+        for handle in self.handles.values():
+            counts = txn.stat(handle)
+            used += counts["psize"] * (counts["branch_pages"] + counts["leaf_pages"] + counts["overflow_pages"])
+        return used
+
     def close(self) -> None:
         self.env.close()

@@ -1,0 +1,459 @@
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+import lmdb
+import pytest
+
+from server.replay import Replayer
+from store import recovery
+from store.check import check
+from store.engine import Engine, Fsync, Options, Refusal
+from store.errors import CorruptionError, LockedError, LogWriteError, ReplayError, VersionError
+from store.idempotence import Idempotence
+from store.ids import MAX_ID, MIN_ID, id_ms
+from store.log import DIRECTORY_NAME
+from store.streams import Strategy, Stream, Trim
+from store.tables import Tables
+from tests.inprocess import HandClock
+from tests.store.conftest import OpenStore
+from tests.store.faulty_files import FaultyFiles
+from tests.store.stores import Store, sid, text_of
+
+
+def ids_of(store: Store, key: bytes = b"s") -> list[str]:
+    return [text_of(row_key) for row_key, _ in store.stream(key).rows(MIN_ID, MAX_ID)]
+
+
+def make_something(store: Store) -> None:
+    """Rows in every table, in two databases."""
+    store.fill(b"a", 300)
+    store.stream(b"a").trim(Trim(Strategy.MAXLEN, 20))
+    store.deliver(b"a", 6)
+    store.run("XACK", "a", "g", "282-0")
+    Idempotence(store.add(b"a", "900-0")).record(b"producer", b"one", sid("900-0"))
+    store.fill(b"k" * 500, 9, db=1)
+    store.txn.databases[1].set_expiry(store.stream(b"k" * 500, 1), store.clock.now_ms + 1_000_000)
+    store.fill(b"gone", 5)
+    store.db.delete(store.stream(b"gone"))
+
+
+# -- one process -------------------------------------------------------------------------------------------------------
+
+
+def open_engine(directory: Path) -> Engine:
+    options = Options(fsync=Fsync.NO, map_bytes=1 << 28, reserve_bytes=0)
+    return Engine.open(directory, execute=Replayer().execute, clock=HandClock(), options=options)
+
+
+def test_a_directory_is_served_once_at_a_time(store: Store) -> None:
+    with pytest.raises(LockedError, match="in use"):
+        open_engine(store.directory)
+    store.add(b"s", "1-0")
+    store.restart()
+    assert ids_of(store) == ["1-0"]
+
+
+def test_a_failed_start_lets_go_of_everything(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.fill(b"s", 10)
+    store.commit()
+    store.engine.close()
+    log = next((tmp_path / DIRECTORY_NAME).glob("*.incr.aof"))
+    whole = log.read_bytes()
+    log.write_bytes(whole[:-30])
+    for _ in range(3):
+        with pytest.raises(CorruptionError):
+            open_engine(tmp_path)
+    log.write_bytes(whole)
+    store.open()
+    assert store.stream().length == 10
+    store.engine.close()
+
+
+def test_a_directory_of_another_version_is_refused(tmp_path: Path) -> None:
+    open_engine(tmp_path).close()
+    tables = Tables(tmp_path, 1 << 28)
+    with tables.env.begin(write=True, db=tables.handles["meta"]) as txn:
+        txn.put(b"format_version", b"\x63")
+    tables.close()
+    with pytest.raises(VersionError, match="format version 99"):
+        open_engine(tmp_path)
+
+
+# -- the same state ----------------------------------------------------------------------------------------------------
+
+
+def test_every_kind_of_start_leads_to_the_same_state(store: Store) -> None:
+    make_something(store)
+    expected = store.dump()
+    for start_again in (store.restart, store.crash, store.rebuild, store.crash, store.restart):
+        start_again()
+        assert store.dump() == expected
+    store.checkpoint()
+    store.add(b"a", "901-0")
+    store.fill(b"b", 4)
+    expected = store.dump()
+    store.crash()
+    assert store.engine.recovery.commands == 5
+    assert store.dump() == expected
+
+
+def test_tables_of_long_ago_catch_up_with_the_log(open_store: OpenStore, tmp_path: Path) -> None:
+    store = open_store(node_max_entries=4, segment_bytes=3000)
+    make_something(store)
+    store.commit()
+    store.engine.close()
+    shutil.copytree(store.directory / "state", tmp_path / "old")
+    store.open()
+    for number in range(50):
+        store.add(b"a", f"{1000 + number}-0", words=(b"f", b"x" * 100))
+        store.commit()
+    store.run("XDEL", "a", "900-0")
+    store.db.rename(store.stream(b"a"), b"c")
+    expected = store.dump()
+    store.commit()
+    assert store.engine.log.incr_count > 2
+    store.engine.close()
+    shutil.rmtree(store.directory / "state")
+    (tmp_path / "old").rename(store.directory / "state")
+    store.open()
+    assert store.dump() == expected
+
+
+def test_a_long_rebuild_commits_on_the_way_and_goes_on_where_it_was_interrupted(store: Store) -> None:
+    for number in range(1, 400):
+        store.add(b"s", f"{number}-0")
+        store.commit()
+    store.kill()
+    shutil.rmtree(store.directory / "state")
+    executed = 0
+    replayer = Replayer()
+
+    def interrupted(db: object, words: list[bytes]) -> None:
+        nonlocal executed
+        executed += 1
+        if executed == 300:
+            raise KeyboardInterrupt
+        replayer.execute(db, words)
+
+    with patch.object(recovery, "_BYTES_A_CHECKPOINT", 2000):
+        with pytest.raises(KeyboardInterrupt):
+            Engine.open(store.directory, execute=interrupted, clock=store.clock, options=store.options)
+        store.open()
+    assert store.engine.recovery.commands < 200
+    assert store.stream().length == 399
+
+
+def test_what_was_not_committed_when_the_process_died_never_was(store: Store) -> None:
+    store.fill(b"s", 3)
+    store.commit()
+    store.add(b"s", "4-0")
+    store.db.set_expiry(store.stream(), 5)
+    store.kill()
+    store.open()
+    assert (ids_of(store), store.stream().expire_ms) == (["1-0", "2-0", "3-0"], 0)
+
+
+def test_a_torn_tail_is_cut_off_and_reported(store: Store) -> None:
+    store.fill(b"s", 3)
+    store.commit()
+    whole = store.engine.log.end.position
+    store.add(b"s", "4-0")
+    store.commit()
+    store.kill()
+    log = next((store.directory / DIRECTORY_NAME).glob("*.incr.aof"))
+    os.truncate(log, log.stat().st_size - 1)
+    store.open()
+    torn = store.engine.recovery.torn_tail
+    assert torn is not None
+    assert torn.position == whole
+    assert ids_of(store) == ["1-0", "2-0", "3-0"]
+    assert log.stat().st_size == whole
+
+
+def test_a_logged_command_that_does_not_fit_stops_the_start(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.txn.log_command(0, [b"XSETID", b"nothing", b"1-0"])
+    store.commit()
+    store.kill()
+    with pytest.raises(ReplayError, match=r"byte 0: .*no such key"):
+        open_engine(tmp_path)
+
+
+# -- checkpoints -------------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_is_due_after_a_commit_or_a_purge_and_not_otherwise(store: Store) -> None:
+    store.checkpoint()
+    assert not store.engine.needs_checkpoint
+    store.fill(b"s", 500)
+    store.db.delete(store.stream())
+    store.commit()
+    assert store.engine.needs_checkpoint
+    assert store.engine.dirty_bytes > 0
+    store.checkpoint()
+    assert (store.engine.needs_checkpoint, store.engine.dirty_bytes) == (False, 0)
+    store.purge()
+    assert store.engine.needs_checkpoint
+    store.checkpoint()
+    store.crash()
+    assert store.engine.recovery.commands == 0
+    assert store.count("entries") == 0
+
+
+def test_the_position_of_a_checkpoint_is_the_end_of_the_log(store: Store) -> None:
+    store.fill(b"s", 5)
+    store.checkpoint()
+    assert store.txn.position == list(store.engine.log.end)
+    end = store.engine.log.end
+    store.restart()
+    assert store.engine.log.end == end
+
+
+# -- undoing -----------------------------------------------------------------------------------------------------------
+
+
+class Mishap(Exception):
+    """What escapes a mutator."""
+
+
+@pytest.mark.parametrize("checkpoint_first", [False, True])
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_command_that_fails_half_way_has_changed_nothing(store: Store, kept: bool, checkpoint_first: bool) -> None:
+    make_something(store)
+    store.commit()
+    if checkpoint_first:
+        store.checkpoint()
+    if kept:
+        store.add(b"kept", "1-0", db=2)
+        Idempotence(store.stream(b"a")).record(b"producer", b"two", sid("900-0"))
+    expected = store.dump()
+    mark = len(store.txn.log)
+
+    stream = store.stream(b"a")
+    stream.append_entry(sid("950-0"), [b"f", b"v"])
+    stream.trim(Trim(Strategy.MAXLEN, 3))
+    store.deliver(b"a", 3, group="new")
+    store.db.flush()
+    store.txn.swap(store.db, store.txn.databases[1])
+    store.add(b"other", "1-0", db=5)
+    with patch.object(Stream, "_refresh_edges", side_effect=Mishap), pytest.raises(Mishap):
+        store.stream(b"other", 5).delete_entries([sid("1-0")])
+    store.engine.rollback(mark, store.clock.now_ms)
+
+    assert store.dump() == expected
+    assert store.txn.log == []
+    for start_again in (store.crash, store.restart, store.rebuild):
+        start_again()
+        assert store.dump() == expected
+
+
+def test_a_rollback_behind_a_new_file_still_begins_it_with_its_database(open_store: OpenStore) -> None:
+    store = open_store(segment_bytes=200)
+    store.checkpoint()
+    store.add(b"s", "1-0", words=(b"f", b"x" * 300), db=3)
+    store.commit()
+    assert store.engine.log.end.position == 0
+    store.add(b"s", "2-0", db=3)
+    store.engine.rollback(0, store.clock.now_ms)
+    store.add(b"s", "3-0", db=3)
+    assert store.txn.log[0].startswith(b"*2\r\n$6\r\nSELECT\r\n")
+    assert store.violations() == []
+    store.rebuild()
+    assert [text_of(key) for key, _ in store.stream(b"s", 3).rows(MIN_ID, MAX_ID)] == ["1-0", "3-0"]
+
+
+# -- LMDB is full ------------------------------------------------------------------------------------------------------
+
+
+def fill_the_map(store: Store, *, heed: bool) -> int:
+    """Append until LMDB refuses, or until the engine does if that is to be heeded; -> how many entries there are."""
+    number = id_ms(store.stream().last_id)
+    with contextlib.suppress(lmdb.MapFullError):
+        while not heed or store.engine.refusal is None:
+            store.add(b"s", f"{number + 1}-0", words=(b"f", b"x" * 1000))
+            store.commit()
+            number += 1
+            if number % 50 == 0:
+                store.checkpoint()
+        return store.stream().length
+    store.engine.rollback(0, store.clock.now_ms)
+    return store.stream().length
+
+
+def test_a_full_map_undoes_the_write_and_keeps_all_before_it(open_store: OpenStore) -> None:
+    store = open_store(map_bytes=2 << 20)
+    count = fill_the_map(store, heed=False)
+    assert 500 < count < 2000
+    assert (store.stream().length, len(store.stream().rows(MIN_ID, MAX_ID))) == (count, count)
+    expected = store.dump()
+    store.kill()
+    store.options.map_bytes = 4 << 20
+    store.open()
+    assert store.dump() == expected
+
+
+def test_a_map_that_is_nearly_full_still_lets_entries_go_and_has_room_again_then(open_store: OpenStore) -> None:
+    store = open_store(map_bytes=2 << 20, reserve_bytes=1 << 20)
+    count = fill_the_map(store, heed=True)
+    assert (store.engine.refusal, count > 400) == (Refusal.DISK_NEARLY_FULL, True)
+    store.checkpoint()
+    store.stream().trim(Trim(Strategy.MAXLEN, 10))
+    store.checkpoint()
+    store.purge()
+    store.checkpoint()
+    store.engine.check_space()
+    assert store.engine.refusal is None
+    assert store.stream().length == 10
+    assert fill_the_map(store, heed=True) > 300
+    store.restart()
+    assert store.engine.last_checkpoint_ok
+
+
+def test_a_checkpoint_that_finds_no_room_loses_nothing_and_is_made_with_a_larger_map(open_store: OpenStore) -> None:
+    store = open_store(map_bytes=1 << 20)
+    with contextlib.suppress(lmdb.MapFullError):
+        for number in itertools.count():
+            # the rows of streams reach LMDB at the checkpoint
+            store.add(b"key %d" % number + b"." * 300, "1-0")
+            store.commit()
+            if number % 200 == 199:
+                store.engine.checkpoint()
+    store.engine.rollback(0, store.clock.now_ms)
+    expected = store.dump()
+    assert len(expected[0]) > 500
+    store.kill()
+    store.options.map_bytes = 1 << 26
+    store.open()
+    assert store.dump() == expected
+    assert store.engine.refusal is None
+
+
+def test_a_refused_checkpoint_refuses_writes_and_says_so(store: Store) -> None:
+    store.fill(b"s", 3)
+    store.commit()
+    with patch.object(store.txn, "commit", side_effect=lmdb.MapFullError("full")), pytest.raises(lmdb.MapFullError):
+        store.engine.checkpoint()
+    assert (store.engine.refusal, store.engine.last_checkpoint_ok) == (Refusal.DISK_FULL, False)
+    assert ids_of(store) == ["1-0", "2-0", "3-0"]
+    store.engine.check_space()
+    store.checkpoint()
+    assert (store.engine.refusal, store.engine.last_checkpoint_ok) == (None, True)
+
+
+# -- the log's disk is full, or broken ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def faulty(tmp_path: Path) -> Iterator[Store]:
+    """A store whose log is in memory; its tables are on the disk."""
+    store = Store(tmp_path / "faulty", files=FaultyFiles(), fsync=Fsync.ALWAYS)
+    yield store
+    store.engine.close(save=False)
+    assert [str(violation) for violation in check(store.directory, files=store.files)] == []
+
+
+def files_of(store: Store) -> FaultyFiles:
+    assert isinstance(store.files, FaultyFiles)
+    return store.files
+
+
+@pytest.mark.parametrize("room", [0, 1, 30, 70])
+def test_a_full_disk_undoes_the_tick_and_writing_goes_on_when_there_is_room(faulty: Store, room: int) -> None:
+    make_something(faulty)
+    faulty.commit()
+    expected = faulty.dump()
+    files_of(faulty).free = room
+    faulty.add(b"a", "950-0")
+    faulty.db.flush()
+    with pytest.raises(LogWriteError, match="No space left"):
+        faulty.commit()
+    assert faulty.engine.refusal is Refusal.DISK_FULL
+    assert (faulty.dump(), faulty.txn.log) == (expected, [])
+
+    files_of(faulty).free = None
+    faulty.engine.check_space()
+    assert faulty.engine.refusal is None
+    faulty.add(b"a", "951-0")
+    faulty.restart()
+    assert ids_of(faulty, b"a")[-1] == "951-0"
+    faulty.rebuild()
+    assert ids_of(faulty, b"a")[-1] == "951-0"
+
+
+def test_a_log_that_could_not_be_synced_takes_no_more_writes_and_reads_go_on(faulty: Store) -> None:
+    make_something(faulty)
+    faulty.commit()
+    expected = faulty.dump()
+    files_of(faulty).fail("sync", errno.EIO)
+    faulty.add(b"a", "950-0")
+    with pytest.raises(LogWriteError):
+        faulty.commit()
+    assert faulty.engine.refusal is Refusal.LOG_FAILED
+    assert faulty.dump() == expected
+    faulty.engine.check_space()
+    assert faulty.engine.refusal is Refusal.LOG_FAILED
+    faulty.add(b"a", "951-0")
+    with pytest.raises(LogWriteError):
+        faulty.commit()
+    assert faulty.dump() == expected
+    with pytest.raises(LogWriteError):
+        faulty.engine.checkpoint()
+    faulty.kill()
+    faulty.open()
+    assert faulty.dump() == expected
+
+
+def test_writes_are_refused_before_the_disk_is_full_and_allowed_when_it_is_well_free(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    store = Store(tmp_path, files=files, reserve_bytes=1000)
+    for free, refusal in (
+        (1001, None),
+        (999, Refusal.DISK_NEARLY_FULL),
+        (1100, Refusal.DISK_NEARLY_FULL),
+        (1250, None),
+        (1100, None),
+    ):
+        files.free = free
+        store.engine.check_space()
+        assert store.engine.refusal is refusal, free
+    files.free = None
+    store.engine.close()
+
+
+@pytest.mark.parametrize("kept", [0, 1, 60, 150, 10_000])
+def test_a_power_cut_loses_no_more_than_what_was_not_synced(tmp_path: Path, kept: int) -> None:
+    """The tables are never ahead of the log, whatever of it was left."""
+    store = Store(tmp_path, files=FaultyFiles(), fsync=Fsync.NO)
+    store.fill(b"s", 5)
+    store.checkpoint()
+    for number in range(6, 12):
+        store.add(b"s", f"{number}-0")
+        store.commit()
+    store.kill()
+    store.files = files_of(store).crash(kept)
+    store.open()
+    found = ids_of(store)
+    assert found == [f"{number}-0" for number in range(1, len(found) + 1)]
+    assert 5 <= len(found) <= 11
+    assert (len(found) == 11) == (kept == 10_000)
+    assert store.violations() == []
+    store.engine.close()
+
+
+def test_what_was_acknowledged_under_always_survives_a_power_cut(faulty: Store) -> None:
+    for number in range(1, 8):
+        faulty.add(b"s", f"{number}-0")
+        faulty.commit()
+    faulty.kill()
+    faulty.files = files_of(faulty).crash()
+    faulty.open()
+    assert ids_of(faulty) == [f"{number}-0" for number in range(1, 8)]
