@@ -540,6 +540,8 @@ class Executor:
         """Run what was submitted, commit it, then send the replies."""
         begun = self._time()
         self._tick_due = False
+        if self._signals:
+            self._serve_waiters()  # for keys that expired between requests
         self._run_inbox()
         if self._inbox:
             self.want_tick()  # the rest has to wait until these have their replies
