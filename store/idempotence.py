@@ -79,9 +79,12 @@ class Idempotence:
     def record(self, pid: bytes, iid: bytes, entry_id: StreamID) -> None:
         """Remember that `iid` of `pid` is `entry_id`; the producer's oldest record goes when there are too many.
 
-        The caller has made sure that `iid` is not known.  Logs XIDMPRECORD, hidden from Redis 7.
+        The caller has made sure that `iid` is not known.  Logs XIDMPRECORD, hidden from Redis 7; before the first one
+        XCFGSET of what the server's settings were, for they decide which records make room later.
         """
         txn, settings = self._txn, self._settings
+        if settings.duration_s is None or settings.max_records is None:
+            self._keep_settings()
         self._stream.idempotence = settings
         if not settings.records_no:
             settings.records_no = txn.next_stream_no
@@ -110,6 +113,14 @@ class Idempotence:
         self._stream.touch()
         words = [b"XIDMPRECORD", self._stream.key, pid, iid, id_text(entry_id)]
         txn.log_extension(self._stream.db.number, words)
+
+    def _keep_settings(self) -> None:
+        """From now on the stream's settings are its own, whatever becomes of the server's."""
+        settings = self._settings
+        settings.duration_s, settings.max_records = self.duration_s, self.max_records
+        words = [b"XCFGSET", self._stream.key, b"IDMP-DURATION", b"%d" % settings.duration_s]
+        words += [b"IDMP-MAXSIZE", b"%d" % settings.max_records]
+        self._txn.log_extension(self._stream.db.number, words)
 
     def count_duplicate(self) -> None:
         """A producer sent what it had sent before.  Logs XIDMPHIT, hidden from Redis."""

@@ -60,11 +60,18 @@ def test_the_oldest_record_of_a_producer_makes_room_and_other_producers_keep_the
     assert records_of(store).records_added == 11
 
 
-def test_a_producer_with_room_for_none_is_forgotten_at_once(store: Store) -> None:
-    store.txn.idmp_max_records = 0
-    record(store, b"p", b"i", "1-0")
-    assert find(store, b"p", b"i") is None
-    assert records_of(store).tracked() == (0, 0)
+def test_the_servers_settings_count_until_the_first_record(store: Store) -> None:
+    store.txn.idmp_duration_s, store.txn.idmp_max_records = 7, 2
+    assert (records_of(store).duration_s, records_of(store).max_records) == (7, 2)
+    store.txn.idmp_duration_s, store.txn.idmp_max_records = 8, 3
+    record(store, b"p", b"0", "1-0")
+    store.txn.idmp_duration_s, store.txn.idmp_max_records = 100, 1
+    for start_again in (store.restart, store.rebuild):
+        start_again()
+        assert (records_of(store).duration_s, records_of(store).max_records) == (8, 3)
+    for number in range(1, 5):
+        record(store, b"p", b"%d" % number, f"{number}-0")
+    assert records_of(store).tracked() == (1, 3)
 
 
 def test_the_sweep_forgets_what_is_older_than_the_duration_and_not_before(store: Store) -> None:

@@ -421,7 +421,8 @@ def test_xidmprecord_may_evict(client: RawClient) -> None:
 def test_the_log_has_the_entry_and_its_record_in_one_batch(client: RawClient, server: RiverbedServer) -> None:
     tail = LogTail(server.directory)
     made = add(client, "p", "i", "MAXLEN", 5)
-    assert tail.batches() == [[b"XADD s %b f v" % made, b"XIDMPRECORD s p i %b" % made]]
+    settings = b"XCFGSET s IDMP-DURATION 100 IDMP-MAXSIZE 100"
+    assert tail.batches() == [[b"XADD s %b f v" % made, settings, b"XIDMPRECORD s p i %b" % made]]
     add(client, "p", "i")
     assert tail.batches() == [[b"XIDMPHIT s"]]
     gone = add(client, "p", "j", "MAXLEN", 0)
