@@ -200,5 +200,3 @@ class ReadBudget:
             left -= len(entries_wire([row]))
         self._bytes_left = left
         return rows
-
-

@@ -219,9 +219,7 @@ def _parse_edge(word: bytes, missing_seq: int) -> StreamID:
 # -- reads -------------------------------------------------------------------------------------------------------------
 
 READ_GROUP_ONLY = "ERR The {} option is only supported by XREADGROUP. You called XREAD instead."
-UNBALANCED_XREAD = (
-    "ERR Unbalanced 'xread' list of streams: for each stream key an ID, '+', or '$' must be specified."
-)
+UNBALANCED_XREAD = "ERR Unbalanced 'xread' list of streams: for each stream key an ID, '+', or '$' must be specified."
 UNBALANCED_XREADGROUP = (
     "ERR Unbalanced 'xreadgroup' list of streams: for each stream key an ID or '>' must be specified."
 )
@@ -323,4 +321,3 @@ def auto_id(last_id: StreamID, wanted: AutoSeq) -> StreamID | None:
     if last_id >> 64 == wanted.ms:
         return StreamID(last_id + 1) if last_id & MAX_HALF < MAX_HALF else None
     return make_id(wanted.ms, 0)
-
