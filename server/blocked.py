@@ -108,8 +108,8 @@ class Waiters:
         return self._deadlines[0][0] if self._deadlines else None
 
     def due(self, now_ms: int) -> Iterator[Session]:
-        """Those whose time is up; each must be released or postponed before the next is asked for."""
-        while self._deadlines and self._deadlines[0][0] <= now_ms:
+        """Those whose moment has passed; each must be released or postponed before the next is asked for."""
+        while self._deadlines and self._deadlines[0][0] < now_ms:
             yield self._by_id[self._deadlines[0][1]]
 
 

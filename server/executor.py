@@ -111,6 +111,7 @@ class Executor:
         self._next_client_id = 1
         self._inbox: list[tuple[Session, list[list[bytes]]]] = []
         self._ran: list[Session] = []  # sessions that may have replies of this tick
+        self._resumed: dict[Session, None] = {}  # whose held-back requests come first in the next
         self._tick_due = False
         self._signals: list[Place] = []  # keys that changed and that somebody waits for
         self._deadline_timer: asyncio.TimerHandle | None = None
@@ -210,6 +211,8 @@ class Executor:
         that is 1.3 us of 5 a request.
         """
         inbox, self._inbox = self._inbox, []
+        if self._resumed:
+            inbox[:0] = self._take_resumed()
         clock = self._time
         begun = clock()
         request = self._request
@@ -292,6 +295,15 @@ class Executor:
         self.stats.commands_processed += count
         self.stats.reads_processed += len(inbox)
 
+    def _take_resumed(self) -> list[tuple[Session, list[list[bytes]]]]:
+        """What clients may go on with, who waited with the rest of their requests."""
+        resumed = [(session, session.take_backlog()) for session in self._resumed]
+        self._resumed.clear()
+        for session, requests in resumed:  # they were counted when they came
+            session.commands_processed -= len(requests)
+            self.stats.commands_processed -= len(requests)
+        return resumed
+
     def _record(self, entry: Plain, count: int, seconds: float) -> None:
         """Account for a run of `count` calls of one command, the last of which `_request` still holds."""
         nanoseconds = max(int(seconds * 1e9), 0)  # the clock may have been set back
@@ -326,7 +338,10 @@ class Executor:
             self._answer(session, self._rejected(session, command, error))
             return Turn.GOES_ON
         if session.queued is not None and not command.flags & Flag.IMMEDIATE:
-            session.queued.append(argv)
+            session.queue(argv)
+            if session.queued_bytes > self.config.client_query_buffer_limit:
+                self.stats.query_limit_disconnections += 1
+                self.control.kill(session)
             self._answer(session, _QUEUED)
             return Turn.GOES_ON
         if self.control.holds_back(session, command):
@@ -482,9 +497,9 @@ class Executor:
     def resume(self, session: Session) -> None:
         """Let the client's held-back requests run, and its replies go out, with this tick or the next."""
         self._ran.append(session)
-        backlog = session.take_backlog()
-        if backlog:
-            self._inbox.append((session, backlog))
+        if session.backlog:
+            # left where it is until then: what has arrived in this tick must queue up behind it
+            self._resumed[session] = None
         self.want_tick()
 
     def want_tick(self) -> None:
@@ -500,7 +515,8 @@ class Executor:
         if self._deadline_timer is not None:
             self._deadline_timer.cancel()
         self._deadline_timer_ms = deadline_ms
-        delay = max(deadline_ms / 1000 - self.clock.time(), 0)
+        # strictly past it, for it was reckoned from a whole millisecond: nobody waits for less than asked
+        delay = max((deadline_ms + 1) / 1000 - self.clock.time(), 0)
         self._deadline_timer = self._loop.call_later(delay, self._deadline_passed)
 
     def _deadline_passed(self) -> None:
@@ -509,7 +525,7 @@ class Executor:
         for session in self.waiters.due(now_ms):
             park = session.parked
             assert park is not None
-            if park.deadline_ms is not None and park.deadline_ms <= now_ms:
+            if park.deadline_ms is not None and park.deadline_ms < now_ms:
                 self.end_wait(session, NULL_ARRAY)
             else:
                 self._retry(session, park)
@@ -533,6 +549,7 @@ class Executor:
             session.out.clear()
             session.peer.abort()
         self._inbox.clear()
+        self._resumed.clear()
         self._ran.clear()
         self.control.shutdown(save=False)
 
@@ -584,7 +601,6 @@ class Executor:
 
     def drained(self, session: Session) -> None:
         """A client that read too slowly has caught up."""
-        session.congested = False
         session.refresh_special()
         self._ran.append(session)
         self.want_tick()
