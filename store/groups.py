@@ -95,6 +95,7 @@ class Group:
         self._dirty_consumers: set[Consumer] = set()
         self._logged_position: tuple[StreamID, int | None] = (last_id, entries_read)
         self._position_head: tuple[bytes, bytes] | None = None  # (key, how XGROUP SETID begins)
+        self._pel_end: StreamID | None = None  # nothing is pending above, as far as is known
         self._claim_place = b""  # where the last CLAIM gave up, empty for the beginning
         self.pel = Pel(stream.txn, group_no, self._is_alive)
 
@@ -331,6 +332,7 @@ class Group:
         txn.lmdb.delete(key, db=txn.handles["groups"])
         del self.consumers[consumer.name]
         del self._by_no[consumer.consumer_no]
+        self.pel.forget_recent()
         self._dirty_consumers.discard(consumer)
         self.consumer_count -= 1
         self.pel_count -= count
@@ -378,13 +380,15 @@ class Group:
         self._advance(rows)
         self._touch(consumer)
         if to_pel:
-            if self.pel_count and self.pel.holds_any_from(StreamID(before + 1)):
+            is_past_all = self._pel_end is not None and before >= self._pel_end
+            if self.pel_count and not is_past_all and self.pel.holds_any_from(StreamID(before + 1)):
                 # the position was set back: some may be pending already, and begin anew
                 self._assign([(unpack_id(key[8:]), 1) for key, _ in rows], consumer, now_ms)
             else:
                 self.pel.add_new([key[8:] for key, _ in rows], consumer.consumer_no, now_ms)
                 self.pel_count += len(rows)
                 consumer.pel_count += len(rows)
+                self._pel_end = self.last_id
             consumer.active_ms = now_ms
             self._log_claims(consumer, {1: texts}, now_ms)
         self.note_position()
@@ -455,6 +459,7 @@ class Group:
 
     def _assign(self, counts: Iterable[tuple[StreamID, int]], owner: Consumer | None, time_ms: int) -> None:
         """Make `owner` the owner of entries, each with its count, whoever had them before, if anybody."""
+        self._pel_end = None
         former = self.pel.assign(counts, NOBODY if owner is None else owner.consumer_no, time_ms)
         total = 0
         for consumer_no, count in former.items():

@@ -105,6 +105,7 @@ class Pel:
         self._group_no = group_no
         self._prefix = fmt.group_prefix(group_no)
         self._is_alive = is_alive
+        self._recent: Run | None = None  # the living run that `get` found last, as long as nothing has changed
 
     def _lives(self, consumer_no: int) -> bool:
         return consumer_no == NOBODY or self._is_alive(consumer_no)
@@ -123,10 +124,19 @@ class Pel:
     def get(self, entry_id: StreamID) -> PelRow | None:
         """One pending entry, unless it is dead."""
         packed = pack_id(entry_id)
-        run = self._run_for(packed)
-        if run is None or run.find(packed) < 0 or not self._lives(run.consumer_no):
+        run = self._recent
+        if run is None or not run.packed[:ID_BYTES] <= packed <= run.last:
+            run = self._run_for(packed)
+            if run is None or not self._lives(run.consumer_no):
+                return None
+            self._recent = run
+        if run.find(packed) < 0:
             return None
         return PelRow(entry_id, run.consumer_no, run.time_ms, run.delivery_count)
+
+    def forget_recent(self) -> None:
+        """A consumer is no more, and its runs are dead."""
+        self._recent = None
 
     def holds_any_from(self, start: StreamID) -> bool:
         """Whether there is anything, dead or alive, with id >= start."""
@@ -278,6 +288,7 @@ class Pel:
 
     def _shorten(self, run: Run, places: set[int]) -> None:
         """Take the IDs at `places` out of a run."""
+        self._recent = None
         old = run.packed
         last = run.last
         if len(places) == 1:
@@ -353,16 +364,23 @@ class Pel:
         return fmt.encode_run(run.consumer_no, run.time_ms, run.delivery_count, run.packed)
 
     def _put(self, run: Run) -> None:
+        self._recent = None
         cursor, last = self._txn.cursor, run.last
         cursor("pel").put(self._prefix + last, self._encode(run))
         cursor("pel_by_consumer").put(fmt.owner_prefix(self._group_no, run.consumer_no) + last, b"")
         cursor("pel_by_time").put(place_of(self._group_no, run), last if run.consumer_no == NOBODY else b"")
 
     def _delete(self, run: Run) -> None:
-        delete, handles, last = self._txn.lmdb.delete, self._txn.handles, run.last
-        delete(self._prefix + last, db=handles["pel"])
-        delete(fmt.owner_prefix(self._group_no, run.consumer_no) + last, db=handles["pel_by_consumer"])
-        delete(place_of(self._group_no, run), db=handles["pel_by_time"])
+        self._recent = None
+        cursor, last = self._txn.cursor, run.last
+        for table, key in (
+            ("pel", self._prefix + last),
+            ("pel_by_consumer", fmt.owner_prefix(self._group_no, run.consumer_no) + last),
+            ("pel_by_time", place_of(self._group_no, run)),
+        ):
+            # 0.36 us; a delete without a cursor takes 0.5
+            if cursor(table).set_key(key):
+                cursor(table).delete()
 
 
 def place_of(group_no: int, run: Run) -> bytes:
