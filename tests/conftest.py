@@ -1,12 +1,13 @@
 """Fixtures: servers on temporary directories, checked for broken invariants when a test is done with them.
 
-Two tests need to mount file systems, which takes root.  Anybody else sees them counted as deselected, with a line at
+Some tests mount file systems, which takes root.  Anybody else sees them counted as deselected, with a line at
 the end of the run that says so.
 """
 
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -33,6 +34,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if os.geteuid() != 0:
         terminalreporter.write_line(f"NOTE: {NEEDS_ROOT}", yellow=True)
+
+
+def base_seed() -> int:
+    """Where random tests begin: the same in every run, unless `RIVERBED_SEED` is a number or `random`."""
+    asked = os.environ.get("RIVERBED_SEED", "1")
+    return random.SystemRandom().randrange(10**6) if asked == "random" else int(asked)
 
 
 def broken_invariants(directory: Path) -> list[str]:

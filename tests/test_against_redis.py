@@ -15,17 +15,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import StartRedis, StartRiverbed
+from tests.conftest import StartRedis, StartRiverbed, base_seed
 from tests.differential import DIFFERENCES, KILL_STEP, MASKS, Mismatch, Pair, Shrinker, as_text, from_text, script_of
 from tests.generators import Generator, Step
 from tests.servers import RedisServer, RiverbedServer, Server
 
 ORACLE_VERSION = b"7.0.15"
-
-
-def base_seed() -> int:
-    asked = os.environ.get("RIVERBED_SEED", "1")
-    return random.SystemRandom().randrange(10**9) if asked == "random" else int(asked)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import StartRiverbed, broken_invariants
+from tests.conftest import StartRiverbed, base_seed, broken_invariants
 from tests.ledger import Fate, Ledger
 from tests.producers import SHARED, finish, read_streams, start_workers
 from tests.servers import RiverbedServer, Server
@@ -33,11 +33,6 @@ IMAGE_BYTES = 256 << 20
 # linux/ext4.h: _IOR('X', 125, __u32).  LOGFLUSH writes the journal first, NOLOGFLUSH drops what it has in memory.
 EXT4_IOC_SHUTDOWN = 0x8004587D
 LOGFLUSH, NOLOGFLUSH = 1, 2
-
-
-def base_seed() -> int:
-    asked = os.environ.get("RIVERBED_SEED", "1")
-    return random.SystemRandom().randrange(10**6) if asked == "random" else int(asked)
 
 
 def options_for(chance: random.Random) -> dict[str, object]:

@@ -7,7 +7,6 @@ load a log that redis-server wrote.
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import StartRedis, StartRiverbed
+from tests.conftest import StartRedis, StartRiverbed, base_seed
 from tests.differential import IDMP_FIELDS
 from tests.generators import CONNECTION, KEYSPACE, STREAMS, Generator, Step
 from tests.raw import Node, RawClient, parse
@@ -31,11 +30,6 @@ NODES: dict[str, object] = {"stream-node-max-entries": 5, "stream-node-max-bytes
 INTERNAL = frozenset((b"radix-tree-nodes",))
 
 State = dict[tuple[int, bytes], tuple[dict[bytes, Node], bytes]]
-
-
-def base_seed() -> int:
-    asked = os.environ.get("RIVERBED_SEED", "1")
-    return random.SystemRandom().randrange(10**6) if asked == "random" else int(asked)
 
 
 def state_of(server: Server, without: frozenset[bytes] = frozenset()) -> State:
