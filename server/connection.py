@@ -24,6 +24,7 @@ class Connection(asyncio.Protocol):
         self.local_address = ""
         self.fd = -1
         self._soft_limit_since: float | None = None
+        self._may_read = True
 
     # -- asyncio.Protocol ----------------------------------------------------------------------------------------------
 
@@ -74,15 +75,23 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The client reads too slowly: take no further requests of it."""
-        self._transport.pause_reading()
         self.session.congested = True
+        self._read_or_not()
         self.session.refresh_special()
 
     def resume_writing(self) -> None:
         self._soft_limit_since = None
-        if not self._transport.is_closing():
-            self._transport.resume_reading()
+        self.session.congested = False
+        self._read_or_not()
         self._executor.drained(self.session)
+
+    def _read_or_not(self) -> None:
+        if self._transport.is_closing():
+            return
+        if self._may_read and not self.session.congested:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
 
     # -- Peer ----------------------------------------------------------------------------------------------------------
 
@@ -95,6 +104,11 @@ class Connection(asyncio.Protocol):
             self.close_soon()
         else:
             self._check_output_limit()
+
+    def set_reading(self, on: bool) -> None:
+        if on is not self._may_read:
+            self._may_read = on
+            self._read_or_not()
 
     def abort(self) -> None:
         self._transport.abort()

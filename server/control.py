@@ -99,6 +99,7 @@ class Controls:
         """End the session's transaction, without running it, and its watches."""
         self._executor.watches.clear(session)
         session.queued = None
+        session.queued_bytes = 0
         session.queue_failed = False
         session.refresh_special()
 

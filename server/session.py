@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -11,6 +11,17 @@ if TYPE_CHECKING:
     from server.dispatch import Plain
     from server.replies import LongReply, Park
     from store.keyspace import Database, WriteTxn
+
+
+# What a client that waits may have sent behind the command it waits with, before its socket is left alone.
+MOST_BACKLOG_BYTES: Final = 64 << 10
+# A word's own share of memory: the object and its place in a list.
+_WORD_BYTES: Final = 48
+
+
+def request_bytes(argv: list[bytes]) -> int:
+    """What a kept request takes, about."""
+    return sum(map(len, argv)) + _WORD_BYTES * len(argv)
 
 
 class Peer(Protocol):
@@ -25,6 +36,9 @@ class Peer(Protocol):
 
     def attend(self) -> None:
         """The session needs attention after a tick: close it if it is closing, cut it off beyond its output limit."""
+
+    def set_reading(self, on: bool) -> None:
+        """Read from the client, or leave what it sends with it."""
 
     def abort(self) -> None:
         """Close now, dropping what was not sent."""
@@ -67,6 +81,7 @@ class Session:
         self.skip_replies = 0
         # MULTI
         self.queued: list[list[bytes]] | None = None
+        self.queued_bytes = 0
         self.queue_failed = False
         self.watched: dict[tuple[Database, bytes], int] = {}
         self.watch_broken = False
@@ -77,6 +92,7 @@ class Session:
         self.long_reply: LongReply | None = None
         # requests that arrived while the client may not run any
         self.backlog: list[list[bytes]] = []
+        self.backlog_bytes = 0
         # replies of this tick, in order, one element a request
         self.out: list[bytes] = []
         self.closing = False
@@ -117,13 +133,24 @@ class Session:
         return self.parked is not None or self.paused
 
     def hold_back(self, requests: list[list[bytes]]) -> None:
-        """Keep `requests` until the client may go on."""
+        """Keep `requests` until the client may go on; much of it, and no more is read from the client until then."""
         self.backlog += requests
+        self.backlog_bytes += sum(map(request_bytes, requests))
+        self.peer.set_reading(self.backlog_bytes <= MOST_BACKLOG_BYTES)
         self.refresh_special()
+
+    def queue(self, argv: list[bytes]) -> None:
+        """Keep a command for EXEC."""
+        assert self.queued is not None
+        self.queued.append(argv)
+        self.queued_bytes += request_bytes(argv)
 
     def take_backlog(self) -> list[list[bytes]]:
         """What was held back, to be run now."""
         backlog, self.backlog = self.backlog, []
+        self.backlog_bytes = 0
+        if backlog:
+            self.peer.set_reading(True)
         self.refresh_special()
         return backlog
 

@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
-from store import check as store_check
+from store.check import check as violations
 from store.errors import CorruptionError, LockedError, StoreError
 
 # A broken index breaks one promise for every entry; nobody reads a million lines of it.
@@ -40,7 +40,7 @@ def check(context: click.Context, directory: Path, limit: int) -> None:
     found = 0
     try:
         with notes.status(f"checking {escape(str(directory))}"):
-            for violation in store_check.check(directory):
+            for violation in violations(directory):
                 click.echo(str(violation))
                 found += 1
                 if found == limit:

@@ -288,7 +288,9 @@ def xidmprecord(request: Request) -> Reply:
     if known is None:
         idempotence.record(pid, iid, entry_id)
     elif known != entry_id:
-        raise CommandError("ERR IID already exists for this producer with a different stream ID")
+        if not request.from_log:
+            raise CommandError("ERR IID already exists for this producer with a different stream ID")
+        idempotence.replace(pid, iid, entry_id)
     return OK
 
 

@@ -39,6 +39,7 @@ def multi(request: Request) -> Reply:
     if session.queued is not None:
         raise CommandError(NESTED_MULTI)
     session.queued = []
+    session.queued_bytes = 0
     session.queue_failed = False
     session.refresh_special()
     return OK
