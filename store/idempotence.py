@@ -114,6 +114,17 @@ class Idempotence:
         words = [b"XIDMPRECORD", self._stream.key, pid, iid, id_text(entry_id)]
         txn.log_extension(self._stream.db.number, words)
 
+    def replace(self, pid: bytes, iid: bytes, entry_id: StreamID) -> None:
+        """As `record`, of an iid that is another entry's so far.
+
+        So it is in a log when the record had expired before: what the sweep does is not logged.
+        """
+        producer_key = fmt.producer_key(self._settings.records_no, pid)
+        row = self._txn.lmdb.get(fmt.iid_key(producer_key, iid), db=self._txn.handles["idmp_ids"])
+        assert row is not None, "the caller has found it"
+        _drop_record(self._txn, fmt.record_key(producer_key, fmt.decode_record_id(row)[0]))
+        self.record(pid, iid, entry_id)
+
     def _keep_settings(self) -> None:
         """From now on the stream's settings are its own, whatever becomes of the server's."""
         settings = self._settings

@@ -87,6 +87,21 @@ def test_the_sweep_forgets_what_is_older_than_the_duration_and_not_before(store:
     assert records_of(store).tracked() == (1, 1)
 
 
+def test_an_id_that_was_swept_and_used_again_is_replayed_as_the_later_entry(store: Store) -> None:
+    for pid in (b"p", b"q"):
+        record(store, pid, b"i", "1000-0")
+        record(store, pid, b"j", "1000-1")
+    sweep_all(store, 1 << 40)
+    record(store, b"p", b"i", "200000-0")
+    store.rebuild()
+    assert find(store, b"p", b"i") == sid("200000-0")
+    assert records_of(store).records_added == 5
+    assert store.violations() == []
+    sweep_all(store, 150_000)
+    assert records_of(store).tracked() == (1, 1)
+    assert find(store, b"p", b"i") == sid("200000-0")
+
+
 def test_a_sweep_stops_when_its_time_is_up_and_goes_on_later(store: Store) -> None:
     for number in range(6):
         record(store, b"p%d" % number, b"i", f"{number}-1")
