@@ -648,5 +648,6 @@ def open_executor(config: Config, directory: Path, clock: Clock | None = None) -
         node_max_entries=config.stream_node_max_entries,
         node_max_bytes=config.stream_node_max_bytes,
     )
-    engine = Engine.open(directory, execute=Replayer().execute, clock=clock, options=options)
+    replayer = Replayer(int(clock.time() * 1000))
+    engine = Engine.open(directory, execute=replayer.execute, clock=clock, options=options)
     return Executor(config, engine, clock)

@@ -43,10 +43,14 @@ NOBODY = _NobodyThere()
 
 
 class Replayer:
-    """Executes logged commands, for `store.recovery` and offline tools."""
+    """Executes logged commands, for `store.recovery` and offline tools.
 
-    def __init__(self) -> None:
+    Our log says itself when everything happened; in logs that Redis wrote, consumers have been seen at `now_ms`.
+    """
+
+    def __init__(self, now_ms: int = 0) -> None:
         load_commands()
+        self._now_ms = now_ms
         self._request: Request | None = None
 
     def execute(self, db: Database, words: list[bytes]) -> None:
@@ -56,6 +60,7 @@ class Replayer:
             session = Session(0, NOBODY, db, 0)
             request = self._request = Request(session, db.txn)
             request.from_log = True
+            request.now_ms = self._now_ms
             request.may_block = False
         request.session.db = request.db = db
         request.argv = words

@@ -64,7 +64,8 @@ class Product:
         self._open()
 
     def _open(self) -> None:
-        self.engine = Engine.open(self.directory, execute=Replayer().execute, clock=self.clock, options=self._options)
+        replayer = Replayer(self.clock.now_ms)
+        self.engine = Engine.open(self.directory, execute=replayer.execute, clock=self.clock, options=self._options)
         self.session = Session(1, _Peer(), self.engine.txn.databases[0], self.clock.now_ms)
         self.request: Request = Request(self.session, self.engine.txn)
 
