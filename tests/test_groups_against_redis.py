@@ -105,3 +105,20 @@ def test_redis_shows_the_same_groups_from_a_copy_of_the_log(
     ours.kill()
     shutil.copytree(ours.directory / "appendonlydir", tmp_path / "copy" / "appendonlydir")
     assert groups_of(start_redis(tmp_path / "copy", options=options)) == expected
+
+
+def test_we_make_the_same_of_a_log_that_redis_wrote_as_redis_does(
+    start_riverbed: StartRiverbed, start_redis: StartRedis, tmp_path: Path
+) -> None:
+    options: dict[str, object] = {"stream-node-max-entries": 5, "stream-node-max-bytes": 0}
+    redis = start_redis(options=options)
+    generator = GroupScripts(random.Random(base_seed() + 60), FAMILIES, wrong=0.05)
+    with redis.client() as client:
+        for step in generator.script(1_500):
+            client.ask(*step.words)
+        client.ask("DISCARD")
+    assert redis.stop() == 0
+    shutil.copytree(redis.directory / "appendonlydir", tmp_path / "copy" / "appendonlydir")
+    redis.start()
+    ours = start_riverbed(tmp_path / "copy", options=options)
+    assert groups_of(ours) == groups_of(redis)
