@@ -211,13 +211,7 @@ class RequestReader:
 
     def _take_others(self, data: bytes, requests: list[list[bytes]]) -> bool:
         """Append the requests behind the first of `data`, which hiredis has; False if that is not all of it."""
-        if (
-            _PERCENT in data
-            or _TILDE in data
-            or _BAR in data
-            or _GREATER in data
-            or _find_long_count(data) is not None
-        ):
+        if _PERCENT in data or _TILDE in data or _BAR in data or _GREATER in data or _find_long_count(data) is not None:
             return False
         reader = self._hiredis
         gets = reader.gets

@@ -23,7 +23,7 @@ from store.check_groups import check_group_tables, check_groups
 from store.checkview import Meta, Notes, Pass, View, Violation, integers, show, show_id
 from store.errors import CorruptionError
 from store.files import Files, OsFiles
-from store.ids import MIN_ID, StreamID, pack_id, unpack_id
+from store.ids import MIN_ID, StreamID, id_text, pack_id, unpack_id
 from store.log import DIRECTORY_NAME, FILE_NAME
 from store.logreader import LogPosition, LogReader, list_parts
 from store.tables import STATE_DIRECTORY, Tables
@@ -49,7 +49,7 @@ def check(
 ) -> Iterator[Violation]:
     """Yield every promise that the data in `directory` breaks; nothing when it is sound.
 
-    Raises VersionError, lmdb.Error and OSError when it cannot be read at all.
+    Raises VersionError, and OSError when it cannot be read at all.
     """
     position: LogPosition | None = None
     if (directory / STATE_DIRECTORY / "data.mdb").exists():
@@ -67,6 +67,9 @@ def _check_state(directory: Path) -> Iterator[Violation | LogPosition]:
         tables = Tables(directory, _MAP_BYTES, readonly=True)
     except lmdb.NotFoundError:
         return  # a server was killed while it made them
+    except lmdb.Error as error:
+        yield Violation("lmdb", str(directory / STATE_DIRECTORY), str(error))
+        return
     try:
         with tables.env.begin() as txn:
             view = View(tables, txn)
@@ -78,6 +81,8 @@ def _check_state(directory: Path) -> Iterator[Violation | LogPosition]:
                     return  # nothing was ever checkpointed, or nothing can be said
             assert view.meta is not None
             yield view.meta.position
+    except lmdb.Error as error:
+        yield Violation("lmdb", str(tables.path), str(error))
     finally:
         tables.close()
 
@@ -297,9 +302,9 @@ def _check_entries(view: View, key: str, stream: fmt.StreamRow) -> Pass:
             view.add("entries", _place(stream.stream_no, entry_id), "is in no node")
         else:
             node.found += 1
-        words = view.decode("entries", _place(stream.stream_no, entry_id), _decode_fields, row)
+        words = view.decode("entries", _place(stream.stream_no, entry_id), _count_words, entry_id, row)
         if words is not None and node is not None:
-            node.found_bytes += len(row) - len(fmt.array_head(words))
+            node.found_bytes += len(row) - len(fmt.id_bulk(entry_id)) - len(fmt.array_head(words))
     while node is not None or coming is not None:
         yield
         _finish_node(view, stream, node, coming)
@@ -317,12 +322,14 @@ def _check_entries(view: View, key: str, stream: fmt.StreamRow) -> Pass:
         view.add("keys", key, f"{stream.node_count} closed nodes counted, {node_count} found with the last one")
 
 
-def _decode_fields(row: bytes) -> int:
-    """The number of words of an entry.  ValueError if it is not the RESP array that a reader can be sent."""
-    words = fmt.decode_words(row)
+def _count_words(entry_id: StreamID, row: bytes) -> int:
+    """The number of words of an entry.  ValueError if the row is not the RESP that a reader can be sent."""
+    text, words = fmt.decode_entry(row)
+    if text != id_text(entry_id):
+        raise ValueError(f"is the row of {text.decode(errors='replace')}")
     if not words or len(words) % 2:
         raise ValueError(f"{len(words)} words are not fields with values")
-    if fmt.encode_command(words) != row:
+    if fmt.encode_entry(entry_id, words) != row:
         raise ValueError("a length is written in an unusual way")
     return len(words)
 

@@ -124,6 +124,20 @@ def encode_command(words: list[bytes]) -> bytes:
     return b"*%d\r\n%b" % (len(words), encode_words(words))
 
 
+def encode_entry(entry_id: StreamID, words: list[bytes]) -> bytes:
+    """An entry's row: `[id [field value ...]]` as RESP, without the outermost header, which is the same for all."""
+    return id_bulk(entry_id) + encode_command(words)
+
+
+def decode_entry(row: bytes) -> tuple[bytes, list[bytes]]:
+    """-> (the ID's text, the words).  ValueError if the row is not what a reader can be sent."""
+    head, star, fields = row.partition(b"*")  # no ID has one
+    parts = head.split(b"\r\n")
+    if len(parts) != 3 or parts[2] or parts[0] != b"$%d" % len(parts[1]):
+        raise ValueError("does not begin with an ID")
+    return parts[1], decode_words(star + fields)
+
+
 def decode_words(wire: bytes) -> list[bytes]:
     """Read a RESP array of bulk strings, as stored for an entry.  ValueError if it is not one."""
     if wire[:1] != b"*":

@@ -229,9 +229,9 @@ class Group:
                 if len(found) == most:
                     self._claim_place = b""
                     return found
-                fields = self.stream.entry(row.entry_id)
-                if fields is not None:
-                    found.append((self._entry_of(row), fields))
+                entry_row = self.stream.entry(row.entry_id)
+                if entry_row is not None:
+                    found.append((self._entry_of(row), entry_row))
             examined += len(run)
             if examined >= _MOST_EXAMINED and not found:
                 self._claim_place = place

@@ -230,7 +230,7 @@ class Stream:
     def rows(self, start: StreamID, end: StreamID, count: int | None = None, *, reverse: bool = False) -> list[Row]:
         """The (key, value) rows with start <= id <= end, at most `count`; newest first when `reverse`.
 
-        A key's last 16 bytes are the ID, a value is the RESP array of the fields.
+        A key's last 16 bytes are the ID; a value is the entry as a reader is sent it, see `format.encode_entry`.
         """
         if start < self.floor_id:
             start = self.floor_id
@@ -327,7 +327,7 @@ class Stream:
         return _PAST_MAX
 
     def entry(self, entry_id: StreamID) -> bytes | None:
-        """The fields of one entry as a RESP array, None when there is no such entry."""
+        """The row of one entry, None when there is no such entry."""
         if entry_id < self.floor_id or entry_id > self.last_live_id:
             return None
         return self.txn.get_entry(self.prefix + pack_id(entry_id))
@@ -363,7 +363,7 @@ class Stream:
         body = encode_words(words)
         count = len(words)
         bulk = id_bulk(entry_id)
-        txn.put_entry(self.prefix + entry_id.to_bytes(16, "big"), array_head(count) + body)
+        txn.put_entry(self.prefix + entry_id.to_bytes(16, "big"), bulk + array_head(count) + body)
 
         size = len(body)
         total = self.tail_total

@@ -2,7 +2,7 @@
 
     keys      keyspace_no, key            -> the stream's row
     names     keyspace_no, stream_no      -> the key; the order of SCAN
-    entries   stream_no, id               -> fields, as the RESP array a reader is sent
+    entries   stream_no, id               -> id and fields, as the RESP a reader is sent
     nodes     stream_no, first id         -> live, total, bytes, last id of about a hundred entries
     expiry    deadline_ms, stream_no      -> keyspace_no
     idmp, idmp_ids, idmp_times            -> idempotence records: by producer, by id, by age

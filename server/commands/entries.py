@@ -7,17 +7,16 @@ from itertools import islice
 from struct import Struct
 from typing import Final
 
-from store.format import BULK_HEADS, array_head
-from store.ids import MAX_HALF, SEQ_BITS, StreamID
+from store.format import array_head
 
 _PIECE_ENTRIES: Final = 2000
 _ID_OF_KEY = Struct(">8xQQ").unpack  # an entry's LMDB key: stream number, ms, seq
+_PAIR: Final = b"*2\r\n"
 
 
-def entry_wire(entry_id: StreamID, fields: bytes) -> bytes:
-    """`[id [field value ...]]`; `fields` is the stored array."""
-    text = b"%d-%d" % (entry_id >> SEQ_BITS, entry_id & MAX_HALF)
-    return b"*2\r\n$%d\r\n%b\r\n%b" % (len(text), text, fields)
+def entry_wire(row: bytes) -> bytes:
+    """`[id [field value ...]]` of a stored entry."""
+    return _PAIR + row
 
 
 def entries_wire(rows: list[tuple[bytes, bytes]]) -> bytes:
@@ -30,25 +29,9 @@ def id_texts(rows: list[tuple[bytes, bytes]]) -> list[bytes]:
     return [b"%d-%d" % _ID_OF_KEY(key) for key, _ in rows]
 
 
-def entries_wire_with(rows: list[tuple[bytes, bytes]], texts: list[bytes]) -> bytes:
-    """As `entries_wire`, with the texts of the IDs at hand."""
-    heads = BULK_HEADS
-    parts = [
-        b"*2\r\n%b\r\n%b\r\n%b" % (heads[len(text)], text, fields)
-        for (_, fields), text in zip(rows, texts, strict=True)
-    ]
-    return array_head(len(rows)) + b"".join(parts)
-
-
 def _wire(rows: list[tuple[bytes, bytes]]) -> bytes:
-    # 0.3 us an entry; a `%` per part instead of one per entry would take 0.5
-    parts: list[bytes] = []
-    append = parts.append
-    heads = BULK_HEADS
-    for key, fields in rows:
-        text = b"%d-%d" % _ID_OF_KEY(key)
-        append(b"*2\r\n%b\r\n%b\r\n%b" % (heads[len(text)], text, fields))
-    return b"".join(parts)
+    # A row holds its ID as text for this: 0.05 us an entry instead of 0.31 with the ID made from the key.
+    return _PAIR + _PAIR.join([row for _, row in rows]) if rows else b""
 
 
 def long_range(rows: Generator[tuple[bytes, bytes], None, None], count: int) -> Generator[bytes, None, None]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from server.args import parse_entry_id
-from server.commands.entries import entries_wire, entries_wire_with, id_texts
+from server.commands.entries import entries_wire, id_texts
 from server.commands.groups import need_group
 from server.commands.reads import ReadBudget, read_keys, streams_wire
 from server.commands.streamargs import ReadOptions, parse_read
 from server.commands.table import Flag, command
 from server.errors import CommandError
 from server.replies import NULL_ARRAY, Park
-from store.format import array_head, bulk
+from store.format import array_head, id_bulk
 from store.groups import Consumer, Group, PendingEntry
-from store.ids import MAX_ID, StreamID, id_text, pack_id
+from store.ids import MAX_ID, StreamID, pack_id
 
 if TYPE_CHECKING:
     from server.replies import Reply
@@ -116,20 +116,19 @@ class _Reader:
 
     def new(self, options: ReadOptions) -> bytes | None:
         """What the group has not been given yet."""
-        rows, texts = self._take_new(options, self._budget.count)
-        return entries_wire_with(rows, texts) if rows else None
+        rows = self._take_new(options, self._budget.count)
+        return entries_wire(rows) if rows else None
 
-    def _take_new(self, options: ReadOptions, most: int | None) -> tuple[list[Row], list[bytes]]:
-        """Deliver the next entries; -> them, and the texts of their IDs."""
+    def _take_new(self, options: ReadOptions, most: int | None) -> list[Row]:
+        """Deliver the next entries; -> them."""
         stream, group = self._stream, self._group
         if stream.last_live_id <= group.last_id:
-            return [], []
+            return []
         rows = stream.rows(StreamID(group.last_id + 1), MAX_ID, most)
         rows = self._budget.cut(self._key, rows)
-        texts = id_texts(rows)
         if rows:
-            group.deliver(self._consumer, rows, texts, self._request.now_ms, to_pel=not options.noack)
-        return rows, texts
+            group.deliver(self._consumer, rows, id_texts(rows), self._request.now_ms, to_pel=not options.noack)
+        return rows
 
     def history(self, after: StreamID) -> bytes:
         """The consumer's own pending entries after an ID; deleted ones with a null for their fields."""
@@ -141,11 +140,12 @@ class _Reader:
         for entry in self._group.pending_of(self._consumer, StreamID(after + 1)):
             if len(rows) == most:
                 break
-            fields = stream.entry(entry.entry_id)
-            entries.append((entry, fields))
-            rows.append((stream.prefix + pack_id(entry.entry_id), null if fields is None else fields))
+            row = stream.entry(entry.entry_id)
+            entries.append((entry, row))
+            shown = id_bulk(entry.entry_id) + null if row is None else row
+            rows.append((stream.prefix + pack_id(entry.entry_id), shown))
         rows = self._budget.cut(self._key, rows)
-        read = [entry for entry, fields in entries[: len(rows)] if fields is not None]
+        read = [entry for entry, row in entries[: len(rows)] if row is not None]
         self._group.redeliver(self._consumer, read, self._request.now_ms)
         return entries_wire(rows)
 
@@ -154,20 +154,14 @@ class _Reader:
         group, now_ms = self._group, self._request.now_ms
         most = self._budget.count
         overdue = group.overdue(min_idle_ms, now_ms, most)
-        rows = [(self._stream.prefix + pack_id(entry.entry_id), fields) for entry, fields in overdue]
+        rows = [(self._stream.prefix + pack_id(entry.entry_id), row) for entry, row in overdue]
         overdue = overdue[: len(self._budget.cut(self._key, rows))] if rows else []
         parts = [
-            _entry_wire(id_text(entry.entry_id), fields)
-            + b":%d\r\n:%d\r\n" % (now_ms - entry.delivery_time_ms, entry.delivery_count)
-            for entry, fields in overdue
+            b"*4\r\n%b:%d\r\n:%d\r\n" % (row, now_ms - entry.delivery_time_ms, entry.delivery_count)
+            for entry, row in overdue
         ]
         group.take_over(self._consumer, [entry for entry, _ in overdue], now_ms)
         if not self._budget.exhausted and (most is None or most > len(overdue)):
-            new, texts = self._take_new(options, None if most is None else most - len(overdue))
-            parts += [_entry_wire(text, fields) + _NEW for (_, fields), text in zip(new, texts, strict=True)]
+            new = self._take_new(options, None if most is None else most - len(overdue))
+            parts += [b"*4\r\n" + row + _NEW for _, row in new]
         return array_head(len(parts)) + b"".join(parts) if parts else None
-
-
-def _entry_wire(text: bytes, fields: bytes) -> bytes:
-    """The beginning of `[id [field value ...] idle count]`."""
-    return b"*4\r\n" + bulk(text) + fields

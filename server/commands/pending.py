@@ -314,37 +314,37 @@ class _Claims:
         self._just_id = just_id
         self._retry_count = retry_count
         self._counts: dict[StreamID, int] = {}  # delivery counts of what is taken
-        self._taken: list[tuple[StreamID, bytes]] = []
+        self._taken: list[tuple[StreamID, bytes]] = []  # with their rows
         self.gone: list[StreamID] = []
 
     def consider(self, entry_id: StreamID, *, force: bool) -> None:
         """Take the entry with this ID if it is idle for long enough; an ID given twice is taken twice."""
-        fields = self._stream.entry(entry_id)
-        if fields is None:
+        row = self._stream.entry(entry_id)
+        if row is None:
             self.gone.append(entry_id)
             return
         if entry_id not in self._counts:
             entry = self._group.find(entry_id)
             if entry is None:
                 if force:
-                    self._take(entry_id, fields, 1)
+                    self._take(entry_id, row, 1)
             else:
-                self.consider_pending(entry, fields)
+                self.consider_pending(entry, row)
         elif self._min_idle_ms <= 0 or self._now_ms - self._time_ms >= self._min_idle_ms:
-            self._take(entry_id, fields, self._counts[entry_id])
+            self._take(entry_id, row, self._counts[entry_id])
 
-    def consider_pending(self, entry: PendingEntry, fields: bytes) -> None:
+    def consider_pending(self, entry: PendingEntry, row: bytes) -> None:
         idle_ms = self._now_ms - entry.delivery_time_ms
         if self._min_idle_ms <= 0 or entry.owner is None or idle_ms >= self._min_idle_ms:
-            self._take(entry.entry_id, fields, entry.delivery_count)
+            self._take(entry.entry_id, row, entry.delivery_count)
 
-    def _take(self, entry_id: StreamID, fields: bytes, count: int) -> None:
+    def _take(self, entry_id: StreamID, row: bytes, count: int) -> None:
         if self._retry_count is not None:
             count = self._retry_count
         elif not self._just_id:
             count = min(count + 1, MAX_COUNT)
         self._counts[entry_id] = count
-        self._taken.append((entry_id, fields))
+        self._taken.append((entry_id, row))
 
     @property
     def taken_count(self) -> int:
@@ -360,7 +360,7 @@ class _Claims:
     def reply(self) -> Reply:
         if self._just_id:
             return [id_text(entry_id) for entry_id, _ in self._taken]
-        entries = [entry_wire(entry_id, fields) for entry_id, fields in self._taken]
+        entries = [entry_wire(row) for _, row in self._taken]
         return (array_head(len(entries)) + b"".join(entries),)
 
 
@@ -405,11 +405,11 @@ def xautoclaim(request: Request) -> Reply:
         if examined == count * _EXAMINED_A_CLAIM or claims.taken_count + len(claims.gone) == count:
             cursor = entry.entry_id
             break
-        fields = stream.entry(entry.entry_id)
-        if fields is None:
+        row = stream.entry(entry.entry_id)
+        if row is None:
             claims.gone.append(entry.entry_id)
         else:
-            claims.consider_pending(entry, fields)
+            claims.consider_pending(entry, row)
     claims.apply(consumer)
     return [id_text(cursor), claims.reply(), [id_text(entry_id) for entry_id in claims.gone]]
 

@@ -13,7 +13,7 @@ from server.commands.table import Flag, command
 from server.errors import CommandError
 from store.groups import NEVER, Consumer, Group, groups_of
 from store.idempotence import Idempotence
-from store.ids import MAX_ID, MIN_ID, id_text, unpack_id
+from store.ids import MAX_ID, MIN_ID, id_text
 
 if TYPE_CHECKING:
     from server.replies import Reply
@@ -104,7 +104,7 @@ def _describe(stream: Stream) -> dict[bytes, Reply]:
 def _ends(stream: Stream) -> dict[bytes, Reply]:
     first = stream.rows(MIN_ID, MAX_ID, 1)
     last = stream.rows(MIN_ID, MAX_ID, 1, reverse=True)
-    ends = [(entry_wire(unpack_id(key[8:]), fields),) for key, fields in first + last]
+    ends = [(entry_wire(row),) for _, row in first + last]
     return {
         b"groups": stream.group_count,
         b"first-entry": ends[0] if ends else None,

@@ -149,13 +149,14 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "too few were added": (do.stream(entries_added=3), "were ever added"),
     "an entry is lost": (do.delete("entries", 3), "but there are"),
     "an entry too many": (
-        do.put("entries", fmt.entry_key(1, sid("5-5")), b"*2\r\n$1\r\na\r\n$0\r\n\r\n"),
+        do.put("entries", fmt.entry_key(1, sid("5-5")), fmt.encode_entry(sid("5-5"), [b"a", b""])),
         "but there are",
     ),
     "an entry is cut": (lambda rows: rows.change("entries", rows.all("entries")[0][1][:-1], 0), "does not decode"),
-    "a field without a value": (do.change("entries", b"*1\r\n$1\r\na\r\n"), "not fields with values"),
-    "an entry of nothing": (do.change("entries", b"*0\r\n"), "not fields with values"),
-    "a length with a zero": (do.change("entries", b"*2\r\n$01\r\nf\r\n$1\r\nv\r\n"), "unusual"),
+    "a field without a value": (do.change("entries", fmt.encode_entry(sid("1-0"), [b"a"])), "not fields with values"),
+    "an entry of nothing": (do.change("entries", fmt.encode_entry(sid("1-0"), [])), "not fields with values"),
+    "a length with a zero": (do.change("entries", b"$3\r\n1-0\r\n*2\r\n$01\r\nf\r\n$1\r\nv\r\n"), "unusual"),
+    "another entry's row": (do.change("entries", fmt.encode_entry(sid("1-1"), [b"f", b"v"])), "is the row of 1-1"),
     "entries of nobody": (do.put("entries", fmt.entry_key(50, sid("1-0")), b"*0\r\n"), "belongs to no key"),
     "a short key of an entry": (do.put("entries", b"\0\0\0", b""), "too short"),
     "the floor is too high": (do.stream(floor_id=sid("3-0")), "nobody is to purge it"),
@@ -347,6 +348,22 @@ def test_a_log_without_tables_is_sound(sound: Path) -> None:
         path.unlink()
     (sound / "state").rmdir()
     assert violations(sound) == []
+
+
+def test_tables_that_are_no_lmdb_file_are_found(sound: Path) -> None:
+    data = sound / "state" / "data.mdb"
+    data.write_bytes(b"x" * data.stat().st_size)
+    (found,) = violations(sound)
+    assert found.startswith(f"lmdb: {sound / 'state'}: ")
+
+
+def test_a_broken_page_is_found(sound: Path) -> None:
+    data = sound / "state" / "data.mdb"
+    pages = bytearray(data.read_bytes())
+    for start in range(2 * 4096, len(pages), 4096):
+        pages[start : start + 16] = bytes(16)
+    data.write_bytes(pages)
+    assert any(violation.startswith("lmdb: ") for violation in violations(sound))
 
 
 CHECK_FROM_OUTSIDE = """

@@ -89,8 +89,8 @@ def test_the_documents_names_entries_nodes_and_deadlines() -> None:
     ((key, row),) = examples("entries")
     assert fmt.decode_entry_key(key) == (7, make_id(1, 1))
     assert fmt.entry_key(7, make_id(1, 1)) == key
-    assert fmt.decode_words(row) == [b"f", b"v"]
-    assert fmt.encode_command([b"f", b"v"]) == row
+    assert fmt.decode_entry(row) == (b"1-1", [b"f", b"v"])
+    assert fmt.encode_entry(make_id(1, 1), [b"f", b"v"]) == row
 
     ((key, row),) = examples("nodes")
     assert fmt.decode_entry_key(key) == (7, make_id(1, 1))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
@@ -57,7 +58,7 @@ class Model:
         self.is_tail_open = True
         self.last_id = entry_id
         self.entries_added += 1
-        self.values[entry_id] = fmt.encode_command(words)
+        self.values[entry_id] = fmt.encode_entry(entry_id, words)
 
     def delete(self, entry_ids: list[StreamID]) -> list[bool]:
         return [self._delete_one(entry_id) for entry_id in entry_ids]
@@ -140,13 +141,16 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     store.engine.close()
 
 
+KEYS = itertools.count()
+
+
 class Run:
     """One stream and its model, through the same steps."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.model = Model()
-        self.key = b"key-%d" % store.txn.next_stream_no
+        self.key = b"key-%d" % next(KEYS)
         store.db.create(self.key)
 
     @property
@@ -286,9 +290,9 @@ def test_fields_and_values_come_back_after_every_kind_of_start(store: Store, wor
     store.add(b"s", "1-1", words=words)
     for start_again in (store.checkpoint, store.restart, store.crash, store.rebuild):
         start_again()
-        fields = store.stream().entry(sid("1-1"))
-        assert fields is not None
-        assert fmt.decode_words(fields) == list(words)
+        row = store.stream().entry(sid("1-1"))
+        assert row is not None
+        assert fmt.decode_entry(row) == (b"1-1", list(words))
 
 
 def test_keys_of_every_length_are_different_streams(store: Store) -> None:
