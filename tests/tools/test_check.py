@@ -7,7 +7,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from server.version import VERSION
-from store import check as store_check
 from store.errors import CorruptionError, LockedError, VersionError
 from tests.servers import RiverbedServer
 from tools.cli import main
@@ -25,7 +24,7 @@ def promise(monkeypatch: pytest.MonkeyPatch, *found: str, error: Exception | Non
         if error is not None:
             raise error
 
-    monkeypatch.setattr(store_check, "check", check)
+    monkeypatch.setattr("tools.check.violations", check)
 
 
 def test_sound_directory_is_called_sound(start_riverbed: Callable[..., RiverbedServer]) -> None:
