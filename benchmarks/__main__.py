@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from benchmarks import appending, client, disk, memory, reading, stalls, starting
-from benchmarks.report import Answer, machine, markdown, terminal_table, versions
+from benchmarks.report import Answer, machine, record, terminal_table, versions
 from benchmarks.rig import FULL, QUICK, Rig
 from tests.servers import REDIS_MISSING
 
@@ -25,6 +25,7 @@ QUESTIONS: dict[str, Callable[[Rig], Answer]] = {
     "disk": disk.answer,
     "stalls": stalls.answer,
 }
+README = Path(__file__).with_name("README.md")
 
 
 @click.command()
@@ -34,7 +35,7 @@ QUESTIONS: dict[str, Callable[[Rig], Answer]] = {
 @click.option("--entries", type=click.IntRange(1000), help=f"In the large data set (default {FULL.entries:,}).")
 @click.option("--window", type=click.FloatRange(0.5), help=f"Seconds to look for stalls (default {FULL.window_s:g}).")
 @click.option("--directory", type=click.Path(file_okay=False, path_type=Path), help="Where the data is put meanwhile.")
-@click.option("--markdown", "markdown_path", type=click.Path(dir_okay=False, path_type=Path), help="Write tables here.")
+@click.option("--record", "is_recorded", is_flag=True, help="Put the tables into benchmarks/README.md.")
 def main(
     questions: tuple[str, ...],
     quick: bool,
@@ -42,7 +43,7 @@ def main(
     entries: int | None,
     window: float | None,
     directory: Path | None,
-    markdown_path: Path | None,
+    is_recorded: bool,
 ) -> None:
     """Compare Riverbed with redis-server, both with an append-only file and the same appendfsync.
 
@@ -82,10 +83,9 @@ def main(
                 answer = QUESTIONS[question](rig)
                 answers.append(answer)
                 console.print(terminal_table(answer))
+                if is_recorded:
+                    record(README, question, answer, f"medians of {sizes.rounds}")
                 progress.advance(task)
-    if markdown_path is not None:
-        rounds_text = f"{sizes.rounds} round{'s' if sizes.rounds > 1 else ''}"
-        markdown_path.write_text(markdown(answers, rounds_text))
     missed = [each.what for answer in answers for each in answer.measurements if each.is_met is False]
     if missed:
         console.print(f"[red]over budget:[/red] {'; '.join(missed)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date
 from importlib.metadata import version
@@ -85,16 +85,23 @@ def terminal_table(answer: Answer) -> Table:
     return table
 
 
-def markdown(answers: Iterable[Answer], settings: str) -> str:
-    """All answers, under what they were measured with."""
-    parts = [f"{date.today():%Y-%m-%d}; {machine()}; {versions()}; {settings}.\n"]
-    for answer in answers:
-        parts.append(f"### {answer.title}\n\n`{answer.command}`\n")
-        rows = [list(HEADINGS), ["---", "---", "--:", "--:", "--:", "---"]]
-        rows += [measurement.cells() for measurement in answer.measurements]
-        parts.append("\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n")
-        parts += [f"{note}\n" for note in answer.notes]
-    return "\n".join(parts)
+def record(path: Path, name: str, answer: Answer, settings: str) -> None:
+    """Put `answer` between the marks of question `name` in a Markdown file; the text around them stays as it is."""
+    text = path.read_text()
+    before, mark, rest = text.partition(f"<!-- {name} -->\n")
+    _, end, after = rest.partition("<!-- end -->\n")
+    if not mark or not end:
+        raise ValueError(f"{path} has no place for {name}: <!-- {name} --> ... <!-- end -->")
+    path.write_text(before + mark + markdown(answer, settings) + end + after)
+
+
+def markdown(answer: Answer, settings: str) -> str:
+    """One answer, with what it was measured on."""
+    rows = [list(HEADINGS), ["---", "---", "--:", "--:", "--:", "---"]]
+    rows += [measurement.cells() for measurement in answer.measurements]
+    table = "".join("| " + " | ".join(row) + " |\n" for row in rows)
+    notes = " ".join((*answer.notes, f"{date.today():%Y-%m-%d}; {settings}; {machine()}; {versions()}."))
+    return f"**{answer.title}**: `{answer.command}`\n\n{table}\n{notes}\n"
 
 
 def machine() -> str:

@@ -7,6 +7,7 @@ Redis, Riverbed, Redis, one server running at a time, and the report takes media
 from __future__ import annotations
 
 import enum
+import os
 import shutil
 import tempfile
 import time
@@ -133,6 +134,8 @@ class Rig:
         self.say(f"copying {dataset.entries:,} entries")
         directory = self.new_directory()
         shutil.copytree(dataset.directory, directory, dirs_exist_ok=True)
+        # the first checkpoint would wait for gigabytes that are not its own: a PING of 80 ms instead of 5
+        os.sync()
         return directory
 
 
