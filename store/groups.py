@@ -308,7 +308,7 @@ class Group:
 
     def set_times(self, consumer: Consumer, seen_ms: int, active_ms: int) -> None:
         """What an XSEEN line says."""
-        consumer.seen_ms, consumer.active_ms = seen_ms, active_ms
+        consumer.seen_ms, consumer.active_ms = consumer.logged_times = seen_ms, active_ms
         self._touch(consumer)
 
     def create_consumer(self, name: bytes, now_ms: int) -> Consumer:
