@@ -33,7 +33,7 @@ from server.session import Request, Session
 from server.upkeep import Upkeep
 from store.engine import Engine, Fsync, Options, Refusal
 from store.errors import LogWriteError, StateLostError
-from store.streams import Change
+from store.model import Change
 
 if TYPE_CHECKING:
     from pathlib import Path

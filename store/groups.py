@@ -23,8 +23,9 @@ from typing import Final, NamedTuple
 
 from store import format as fmt
 from store.ids import MAX_ID, MIN_ID, StreamID, id_text, pack_id, unpack_id
+from store.model import Change, Row
 from store.pel import EVER, NOBODY, Pel, PelRow
-from store.streams import Change, Row, Stream
+from store.streams import Stream
 
 NEVER: Final = -1
 UNKNOWN: Final = -1  # how the log spells an entries_read that is not known

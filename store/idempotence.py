@@ -22,7 +22,8 @@ import xxhash
 
 from store import format as fmt
 from store.ids import MAX_HALF, StreamID, id_ms, id_text, pack_id, unpack_id
-from store.streams import IdempotenceSettings, Stream
+from store.model import IdempotenceSettings
+from store.streams import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable

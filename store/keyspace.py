@@ -22,8 +22,9 @@ from store.groups import groups_of
 from store.idempotence import Idempotence
 from store.ids import StreamID
 from store.logformat import encode_extension
+from store.model import Change, Trim
 from store.reference_trim import trim_with_references
-from store.streams import Change, Notify, Stream, Trim
+from store.streams import Stream
 from store.tables import Tables
 from store.trash import Trash
 
@@ -37,6 +38,9 @@ NO_DATABASE: Final = -1
 _META_COUNTERS: Final = b"counters"
 _META_DATABASES: Final = b"databases"
 _META_POSITION: Final = b"position"
+
+
+Notify = Callable[[Change, "Database", bytes], None]
 
 
 def _ignore_change(change: Change, db: Database, key: bytes) -> None:

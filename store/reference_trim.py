@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from store import trimming
 from store.groups import groups_of
 from store.ids import MIN_ID, StreamID, id_text, pack_id, unpack_id
-from store.streams import References, Strategy, Stream, Trim
+from store.model import References, Strategy, Trim
+from store.streams import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,13 +34,13 @@ def trim_with_references(stream: Stream, trim: Trim) -> int:
 def _trim_and_forget(stream: Stream, trim: Trim) -> int:
     """The front of the stream goes, and with it all that is pending there, tombstones too."""
     old_first_id = stream.first_id
-    trimmed = stream.trim_front(trim)
+    trimmed = trimming.trim_front(stream, trim)
     if trimmed.removed:
         last_id = StreamID(stream.first_id - 1) if stream.length else stream.last_id
         for group in groups_of(stream):
             group.ack([pack_id(entry.entry_id) for entry in group.pending(old_first_id, last_id)])
     if any(trimmed):
-        stream.txn.log_command(stream.db.number, [b"XTRIM", stream.key, *stream.exact_words(trim, trimmed)])
+        stream.txn.log_command(stream.db.number, [b"XTRIM", stream.key, *trimming.exact_words(stream, trim, trimmed)])
     return trimmed.removed
 
 

@@ -16,78 +16,21 @@ cache of the stream's row and is written back at the next checkpoint.  It is val
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import astuple, dataclass
+from collections.abc import Generator, Iterator
+from dataclasses import astuple
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from store import format as fmt
+from store import ranges, trimming
 from store.format import array_head, encode_words, id_bulk
 from store.ids import ID_BYTES, MAX_ID, MIN_ID, StreamID, id_text, pack_id, unpack_id
+from store.model import Change, IdempotenceSettings, References, Row, Trim
 
 if TYPE_CHECKING:
-    import lmdb
-
     from store.keyspace import Database, WriteTxn
 
-# Trims that remove at most this many rows delete them on the spot; larger ones leave them to the purge.
-INLINE_DELETES: Final = 256
-_RANGE_CHUNK: Final = 1024
-_UNLIMITED: Final = 1 << 62
 _PAST_MAX: Final = StreamID(1 << 128)
-
-Row = tuple[bytes, bytes]
-
-
-class Strategy(enum.Enum):
-    """What a trim's threshold counts."""
-
-    MAXLEN = b"MAXLEN"
-    MINID = b"MINID"
-
-
-class References(enum.Enum):
-    """What happens to consumer groups' pending records of entries that are removed."""
-
-    KEEPREF = b"KEEPREF"
-    DELREF = b"DELREF"
-    ACKED = b"ACKED"
-
-
-@dataclass(frozen=True, slots=True)
-class Trim:
-    """A trim as the client asked for it.  `limit` 0 is unlimited; it counts entries and whole nodes only."""
-
-    strategy: Strategy
-    threshold: int
-    approximate: bool = False
-    limit: int = 0
-    references: References = References.KEEPREF
-
-
-class Trimmed(NamedTuple):
-    """What a trim did: entries removed, and nodes dropped that held none any more."""
-
-    removed: int
-    dead_nodes: int
-
-
-NOT_TRIMMED: Final = Trimmed(0, 0)
-
-
-@dataclass(slots=True)
-class IdempotenceSettings:
-    """The idempotence part of a stream's row; None for `duration_s` and `max_records` means the server's default.
-
-    The records themselves stand under `records_no`, 0 while there are none; see `idempotence.py`.
-    """
-
-    duration_s: int | None = None
-    max_records: int | None = None
-    records_no: int = 0
-    records_added: int = 0
-    duplicates: int = 0
 
 
 class Stream:
@@ -95,8 +38,6 @@ class Stream:
 
     __slots__ = (
         "_log_heads",
-        "_put",
-        "_txn_no",
         "db",
         "dirty",
         "entries_added",
@@ -237,43 +178,7 @@ class Stream:
         if not self.length or start > end or (count is not None and count <= 0):
             return []
         low, high = self.prefix + pack_id(start), self.prefix + pack_id(end)
-        if reverse:
-            return self._rows_backward(low, high, count)
-        cursor = self.txn.reader
-        if not cursor.set_range(low):
-            return []
-        iterator = cursor.iternext()
-        if count is not None and count <= _RANGE_CHUNK:
-            rows = list(islice(iterator, count))
-            if rows and rows[-1][0] > high:
-                rows = rows[: _first_past(rows, high)]
-            return rows
-        rows = []
-        left = _UNLIMITED if count is None else count
-        while left > 0:
-            chunk = list(islice(iterator, min(left, _RANGE_CHUNK)))
-            if chunk and chunk[-1][0] > high:
-                rows += chunk[: _first_past(chunk, high)]
-                break
-            rows += chunk
-            left -= len(chunk)
-            if len(chunk) < _RANGE_CHUNK:
-                break
-        return rows
-
-    def _rows_backward(self, low: bytes, high: bytes, count: int | None) -> list[Row]:
-        cursor = self.txn.reader
-        if cursor.set_range(high):
-            if cursor.key() != high and not cursor.prev():
-                return []
-        elif not cursor.last():
-            return []
-        rows: list[Row] = []
-        for row in cursor.iterprev():
-            if row[0] < low or (count is not None and len(rows) >= count):
-                break
-            rows.append(row)
-        return rows
+        return ranges.read(self.txn.reader, low, high, count, reverse=reverse)
 
     def snapshot_rows(self, start: StreamID, end: StreamID, *, reverse: bool = False) -> Generator[Row, None, None]:
         """As `rows`, one by one, as the last checkpoint left them, whatever happens until the generator is closed.
@@ -281,7 +186,9 @@ class Stream:
         For as long as it lives, pages that are freed are not used again.
         """
         low, high = self.prefix + pack_id(max(start, self.floor_id)), self.prefix + pack_id(end)
-        return _snapshot_rows(self.txn.tables.env.begin(), self.txn.handles["entries"], low, high, reverse)
+        return ranges.read_snapshot(
+            self.txn.tables.env.begin(), self.txn.handles["entries"], low, high, reverse=reverse
+        )
 
     def count_range(self, start: StreamID, end: StreamID) -> int:
         """How many live entries have start <= id <= end.  Counts whole nodes without reading their entries."""
@@ -390,8 +297,8 @@ class Stream:
                 head = self._log_heads[count] = b"*%d\r\n$4\r\nXADD\r\n%b" % (count + 3, fmt.bulk(self.key))
             txn.log.append(head + bulk + body)
         else:
-            trimmed = self.trim_front(trim)
-            extra = self.exact_words(trim, trimmed) if any(trimmed) else []
+            trimmed = trimming.trim_front(self, trim)
+            extra = trimming.exact_words(self, trim, trimmed) if any(trimmed) else []
             txn.log.append(
                 b"*%d\r\n%b%b%b" % (count + 3 + len(extra), fmt.encode_words([b"XADD", self.key, *extra]), bulk, body)
             )
@@ -418,10 +325,10 @@ class Stream:
         if trim.references is not References.KEEPREF and self.group_count:
             removed = self.txn.trim_with_references(self, trim)
         else:
-            trimmed = self.trim_front(trim)
+            trimmed = trimming.trim_front(self, trim)
             removed = trimmed.removed
             if any(trimmed):
-                self.txn.log_command(self.db.number, [b"XTRIM", self.key, *self.exact_words(trim, trimmed)])
+                self.txn.log_command(self.db.number, [b"XTRIM", self.key, *trimming.exact_words(self, trim, trimmed)])
         if removed:
             self._notify_modified()
         return removed
@@ -463,7 +370,7 @@ class Stream:
     def _end_nodes_at(self, last_id: StreamID) -> None:
         """Only tombstones are above `last_id`, where entries are to come: no node may reach there."""
         if self.tail_total and self.tail_first_id > last_id:
-            self._drop_tail()
+            self.drop_tail()
         self.tail_last_id = min(self.tail_last_id, last_id)
         nodes = self.txn.nodes
         while True:
@@ -479,7 +386,8 @@ class Stream:
             nodes.delete()
             self.node_count -= 1
 
-    def _drop_tail(self) -> None:
+    def drop_tail(self) -> None:
+        """Forget the last node: nothing of it is left."""
         self.tail_total = self.tail_dead = self.tail_bytes = 0
 
     def _delete_entry(self, entry_id: StreamID) -> bool:
@@ -491,7 +399,7 @@ class Stream:
         if self.tail_total > self.tail_dead and entry_id >= self.tail_first_id:
             self.tail_dead += 1
             if self.tail_dead == self.tail_total:
-                self._drop_tail()
+                self.drop_tail()
             return True
         nodes = self.txn.nodes
         key = self.prefix + pack_id(entry_id)
@@ -541,179 +449,6 @@ class Stream:
                 live, total, size, last_id = fmt.decode_node(row)
                 yield unpack_id(key[8:]), live, total, size, last_id
 
-    def trim_front(self, trim: Trim) -> Trimmed:
-        """Whole nodes from the front while they may go, then, if exact, the front of the next one.
-
-        Redis's own rule, so that approximate trims leave what Redis would leave.  Heeds no references, logs nothing.
-        """
-        by_length = trim.strategy is Strategy.MAXLEN
-        threshold, limit = trim.threshold, trim.limit
-        if by_length and self.length <= threshold:
-            return NOT_TRIMMED
-        removed = dropped_nodes = dead_nodes = 0
-        partial: tuple[StreamID, int, int, int, StreamID] | None = None
-        for node in self.closed_nodes():
-            _, live, _, _, last_id = node
-            if by_length and self.length - removed <= threshold:
-                break
-            if limit and removed + live > limit:
-                break
-            if (self.length - removed - live >= threshold) if by_length else (last_id < threshold):
-                removed += live
-                dropped_nodes += 1
-                dead_nodes += not live
-                boundary = last_id
-                continue
-            if not trim.approximate:
-                partial = node
-            break
-        else:
-            return self._trim_tail(trim, removed, dropped_nodes, dead_nodes)
-        if dropped_nodes:
-            self._drop_below(StreamID(boundary + 1), removed, dropped_nodes)
-        if partial is not None:
-            removed += self._trim_node(trim, partial)
-        return self._after_trim(removed, dead_nodes)
-
-    def _trim_tail(self, trim: Trim, removed: int, dropped_nodes: int, dead_nodes: int) -> Trimmed:
-        """The closed nodes all go; what of the tail?"""
-        by_length = trim.strategy is Strategy.MAXLEN
-        tail_live = self.tail_total - self.tail_dead
-        within_limit = not trim.limit or removed + tail_live <= trim.limit
-        wanted = not by_length or self.length - removed > trim.threshold
-        if self.tail_total and within_limit and wanted:
-            whole = trim.threshold <= 0 if by_length else self.tail_last_id < trim.threshold
-            if whole:
-                removed = self.length
-                self._drop_below(StreamID(self.tail_last_id + 1), removed, self.node_count)
-                self._drop_tail()
-                return self._after_trim(removed, dead_nodes + (not tail_live))
-        if dropped_nodes:
-            floor_id = self.tail_first_id if self.tail_total else StreamID(self.last_id + 1)
-            self._drop_below(floor_id, removed, dropped_nodes)
-        if tail_live and within_limit and wanted and not trim.approximate:
-            gone = self._trim_rows(trim, self.tail_first_id, self.tail_last_id)
-            self.tail_dead += gone
-            removed += gone
-        return self._after_trim(removed, dead_nodes)
-
-    def _trim_node(self, trim: Trim, node: tuple[StreamID, int, int, int, StreamID]) -> int:
-        """Delete the front of one closed node.  Its row stays under the ID it began with, as its tombstones would."""
-        first_id, live, total, size, last_id = node
-        gone = self._trim_rows(trim, first_id, last_id)
-        if gone:
-            nodes = self.txn.nodes
-            nodes.set_key(self.prefix + pack_id(first_id))
-            nodes.put(nodes.key(), fmt.encode_node(live - gone, total, size, last_id))
-        return gone
-
-    def _trim_rows(self, trim: Trim, first_id: StreamID, last_id: StreamID) -> int:
-        """Delete entries of one node from its start as far as the threshold goes; -> how many."""
-        if trim.strategy is Strategy.MAXLEN:
-            rows = self.rows(first_id, last_id, self.length - trim.threshold)
-        else:
-            rows = self.rows(first_id, min(last_id, StreamID(trim.threshold - 1)))
-        for key, _ in rows:
-            self.txn.reader.set_key(key)
-            self.txn.reader.delete()
-        self.length -= len(rows)
-        return len(rows)
-
-    def _drop_below(self, floor_id: StreamID, removed: int, dropped_nodes: int) -> None:
-        """Everything below `floor_id` is dead: delete it now if it is little, else leave it to the purge."""
-        old_floor = self.floor_id
-        if floor_id > MAX_ID:
-            # nothing is above the largest ID, so it cannot be below a floor: it goes by itself
-            floor_id = MAX_ID
-            if self.txn.reader.set_key(self.prefix + pack_id(MAX_ID)):
-                self.txn.reader.delete()
-        self.length -= removed
-        self.node_count -= dropped_nodes
-        self.floor_id = floor_id
-        if removed <= INLINE_DELETES:
-            self.txn.delete_range(self.prefix + pack_id(old_floor), self.prefix + pack_id(floor_id))
-        else:
-            self.txn.discard_below(self.stream_no, floor_id)
-
-    def _after_trim(self, removed: int, dead_nodes: int) -> Trimmed:
-        """Edges after entries went from the front: only the first one moves, unless nothing is left."""
-        if removed:
-            if not self.length:
-                self.first_id = self.last_live_id = MIN_ID
-            else:
-                reader = self.txn.reader
-                found = reader.set_range(self.prefix + pack_id(max(self.first_id, self.floor_id)))
-                assert found and reader.key().startswith(self.prefix), "a length without an entry"
-                self.first_id = unpack_id(reader.key()[8:])
-        if removed or dead_nodes:
-            self.touch()
-        return Trimmed(removed, dead_nodes)
-
-    def exact_words(self, trim: Trim, trimmed: Trimmed) -> list[bytes]:
-        """The words of a trim that does again what `trim` has done."""
-        if not trim.approximate:
-            is_by_length = trim.strategy is Strategy.MAXLEN
-            threshold = b"%d" % trim.threshold if is_by_length else id_text(StreamID(trim.threshold))
-            return [trim.strategy.value, b"=", threshold]
-        if trimmed.dead_nodes:
-            # a length does not say that nodes without entries went as well
-            return [b"MINID", b"=", id_text(self._front_id())]
-        if trim.strategy is Strategy.MAXLEN:
-            return [b"MAXLEN", b"=", b"%d" % self.length]
-        return [b"MINID", b"=", id_text(self.first_id if self.length else MAX_ID)]
-
-    def _front_id(self) -> StreamID:
-        """The ID that the first node began with, deleted or not; the largest ID when there is no node."""
-        for first_id, *_ in self.closed_nodes():
-            return first_id
-        return self.tail_first_id if self.tail_total else MAX_ID
-
     def _notify_modified(self) -> None:
         if self.key in self.db.interest:
             self.txn.notify(Change.MODIFIED, self.db, self.key)
-
-
-class Change(enum.Enum):
-    """What a mutator did to a key that somebody waits for or watches."""
-
-    APPENDED = enum.auto()
-    CREATED = enum.auto()  # the key came to be by another way than XADD: RENAME, COPY, SWAPDB, MKSTREAM ...
-    MODIFIED = enum.auto()  # entries went
-    REMOVED = enum.auto()
-    GROUP_REMOVED = enum.auto()
-    RELEASED = enum.auto()  # pending entries lost their owner (XNACK)
-
-
-Notify = Callable[[Change, "Database", bytes], None]
-
-
-def _snapshot_rows(
-    snapshot: lmdb.Transaction[bytes], entries: Any, low: bytes, high: bytes, reverse: bool
-) -> Generator[Row, None, None]:
-    try:
-        cursor = snapshot.cursor(entries)
-        if not reverse:
-            if cursor.set_range(low):
-                for row in cursor.iternext():
-                    if row[0] > high:
-                        return
-                    yield row
-        elif (cursor.key() == high or cursor.prev()) if cursor.set_range(high) else cursor.last():
-            for row in cursor.iterprev():
-                if row[0] < low:
-                    return
-                yield row
-    finally:
-        snapshot.abort()
-
-
-def _first_past(rows: list[Row], high: bytes) -> int:
-    """The index of the first row whose key is above `high`."""
-    low, past = 0, len(rows)
-    while low < past:
-        middle = (low + past) // 2
-        if rows[middle][0] > high:
-            past = middle
-        else:
-            low = middle + 1
-    return low

@@ -12,7 +12,7 @@ from server.errors import CommandError
 from server.replies import OK
 from store.groups import groups_of
 from store.ids import StreamID, pack_id
-from store.streams import References
+from store.model import References
 
 if TYPE_CHECKING:
     from server.replies import Reply

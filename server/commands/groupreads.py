@@ -19,7 +19,8 @@ from store.ids import MAX_ID, StreamID, pack_id
 if TYPE_CHECKING:
     from server.replies import Reply
     from server.session import Request
-    from store.streams import Row, Stream
+    from store.model import Row
+    from store.streams import Stream
 
 MEANINGLESS: Final = (
     "ERR The {0} ID is meaningless in the context of XREADGROUP: you want to read the history of this consumer by "

@@ -10,7 +10,7 @@ from server import errors
 from server.args import INT64_MAX, Args, parse_entry_id, parse_int
 from server.errors import CommandError
 from store.ids import MAX_HALF, MAX_ID, MIN_ID, StreamID, make_id
-from store.streams import References, Strategy, Trim
+from store.model import References, Strategy, Trim
 
 MAXLEN_NEGATIVE: Final = "ERR The MAXLEN argument must be >= 0."
 LIMIT_NEGATIVE: Final = "ERR The LIMIT argument must be >= 0."

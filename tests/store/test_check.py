@@ -14,7 +14,7 @@ from store import format as fmt
 from store.check import Violation, check
 from store.ids import MAX_ID, make_id, pack_id
 from store.log import DIRECTORY_NAME
-from store.streams import Strategy, Trim
+from store.model import Strategy, Trim
 from store.tables import TABLES, Tables
 from tests.servers import ROOT
 from tests.store.stores import Store, sid

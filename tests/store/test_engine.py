@@ -20,7 +20,8 @@ from store.errors import CorruptionError, LockedError, LogWriteError, ReplayErro
 from store.idempotence import Idempotence
 from store.ids import MAX_ID, MIN_ID, id_ms
 from store.log import DIRECTORY_NAME
-from store.streams import Strategy, Stream, Trim
+from store.model import Strategy, Trim
+from store.streams import Stream
 from store.tables import Tables
 from tests.inprocess import HandClock
 from tests.store.conftest import OpenStore

@@ -24,7 +24,8 @@ from store.groups import Group, Groups, groups_of
 from store.idempotence import Idempotence
 from store.ids import MIN_ID
 from store.keyspace import Database, WriteTxn
-from store.streams import References, Strategy, Stream, Trim
+from store.model import References, Strategy, Trim
+from store.streams import Stream
 from tests.store.stores import Store, sid
 from tests.test_against_oracle import FAMILIES, Commands
 

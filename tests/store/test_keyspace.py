@@ -6,7 +6,7 @@ import pytest
 
 from store.ids import MAX_ID, MIN_ID
 from store.keyspace import CACHED_STREAMS, Database
-from store.streams import Change, Strategy, Trim
+from store.model import Change, Strategy, Trim
 from tests.store.stores import Store, sid, text_of
 
 NOW_MS = 1_700_000_000_000

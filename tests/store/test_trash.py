@@ -7,7 +7,7 @@ import pytest
 from store import trash
 from store.groups import groups_of
 from store.idempotence import Idempotence
-from store.streams import Strategy, Trim
+from store.model import Strategy, Trim
 from tests.store.stores import Store, sid
 
 ROWS = ("entries", "nodes", "idmp", "idmp_ids", "idmp_times", "groups", "pel", "pel_by_consumer", "pel_by_time")
