@@ -27,6 +27,7 @@ CYCLE_S: Final = 0.1
 EXPIRE_SLICE_S: Final = 0.002
 EXPIRE_BATCH: Final = 64
 RETRY_S: Final = 1.0
+EVERYSEC_S: Final = 1.0
 # A long reply reads a snapshot, which keeps its pages from being used again: not for longer than this without progress.
 LONG_REPLY_S: Final = 60.0
 CYCLES_A_SPACE_CHECK: Final = 10
@@ -45,6 +46,8 @@ class Upkeep:
         self._purge_timer: asyncio.TimerHandle | None = None
         self._cycle_timer: asyncio.TimerHandle | None = None
         self._cycles = 0
+        for name in ("appendfsync", "checkpoint-interval-ms"):
+            executor.config.observe(name, self._follow_config)
 
     def start(self) -> None:
         self._cycle_timer = self._loop.call_later(CYCLE_S, self._cycle)
@@ -62,10 +65,22 @@ class Upkeep:
         if self._engine.dirty_bytes >= self._executor.config.checkpoint_dirty_bytes:
             self._checkpoint()
         elif self._checkpoint_timer is None:
-            delay = self._executor.config.checkpoint_interval_ms / 1000
-            self._checkpoint_timer = self._loop.call_later(delay, self._checkpoint)
+            self._arm_checkpoint()
         if self._engine.txn.trash.notes and self._purge_timer is None:
             self._purge_timer = self._loop.call_later(PURGE_PAUSE_S, self._purge)
+
+    def _arm_checkpoint(self) -> None:
+        config = self._executor.config
+        delay = config.checkpoint_interval_ms / 1000
+        if config.appendfsync == "everysec":
+            delay = min(delay, EVERYSEC_S)  # it is the checkpoint that syncs the log then
+        self._checkpoint_timer = self._loop.call_later(delay, self._checkpoint)
+
+    def _follow_config(self) -> None:
+        """A checkpoint that is due may be due earlier now."""
+        if self._checkpoint_timer is not None:
+            self._checkpoint_timer.cancel()
+            self._arm_checkpoint()
 
     def checkpoint_now(self) -> None:
         """Commit what has run so far, and checkpoint.  Raises LogWriteError, lmdb.Error."""
@@ -108,8 +123,7 @@ class Upkeep:
         if more:
             self._purge_timer = self._loop.call_later(PURGE_PAUSE_S, self._purge)
         if self._checkpoint_timer is None:
-            delay = self._executor.config.checkpoint_interval_ms / 1000
-            self._checkpoint_timer = self._loop.call_later(delay, self._checkpoint)
+            self._arm_checkpoint()
 
     # -- every 100 ms --------------------------------------------------------------------------------------------------
 
