@@ -6,14 +6,17 @@ Sections 3 and 4 of the behaviour reference; the tests' names are its sentences.
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
+from server.commands import streams
 from tests.pair import Pair
 from tests.raw import RawClient, parse
 from tests.readlog import LogTail
 from tests.rows import assert_same_row
 from tests.servers import RiverbedServer
+from tests.ticks import Ticks, in_loop
 
 OK = b"+OK\r\n"
 NIL = b"$-1\r\n"
@@ -358,6 +361,23 @@ def test_xadd_trims_after_appending(pair: Pair) -> None:
 def test_an_exhausted_stream_that_is_deleted_starts_afresh(pair: Pair) -> None:
     run(pair, f"XADD s {MAX}-{MAX} f v; DEL s")
     assert run(pair, "XADD s 1-1 f v") == b"$3\r\n1-1\r\n"
+
+
+def test_an_entry_that_is_too_large_leaves_no_key_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # a gigabyte is more than a request may have by default; upstream would leave an empty stream
+    monkeypatch.setattr(streams, "MAX_ENTRY_BYTES", 1000)
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        client.send_words("XADD", "s", "1-1", "f", "x" * 1000)
+        client.send_words("EXISTS", "s")
+        client.send_words("XADD", "s", "1-1", "f", "x" * 999)
+        await ticks.settle()
+        assert client.replies() == [b"-ERR Elements are too large to be stored\r\n", b":0\r\n", b"$3\r\n1-1\r\n"]
+        ticks.close()
+
+    in_loop(body())
 
 
 # -- XLEN, XDEL --------------------------------------------------------------------------------------------------------
