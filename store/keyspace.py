@@ -78,8 +78,9 @@ class Database:
     def scan(self, cursor: int, count: int, now_ms: int) -> tuple[int, list[bytes]]:
         """At most `count` keys after `cursor`; -> (next cursor, keys).  0 begins, and 0 says that it is complete.
 
-        The cursor is the number of the last stream seen.  A key that is there from beginning to end is reported
-        exactly once, whatever else comes and goes.
+        The cursor is the number of the last stream seen.  A key that is there from beginning to end, as the same
+        stream, is reported exactly once, whatever else comes and goes.  One that RENAME overwrites in the meantime
+        takes the other stream's place in the order, and may be missed.
         """
         keys: list[bytes] = []
         names = self.txn.cursor("names")
