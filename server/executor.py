@@ -50,8 +50,8 @@ NOAUTH: Final = "NOAUTH Authentication required."
 EXECABORT_BECAUSE: Final = b"EXECABORT Transaction discarded because of: %b"
 NOT_IN_MULTI: Final = "ERR Command not allowed inside a transaction"
 MISCONF: Final = {
-    Refusal.DISK_NEARLY_FULL: "MISCONF The disk, or the room of lmdb-map-size, is nearly full. Commands that need space are refused until there is "
-    "some again; reading, deleting and trimming go on.",
+    Refusal.DISK_NEARLY_FULL: "MISCONF The disk, or the room of lmdb-map-size, is nearly full. Commands that need "
+    "space are refused until there is some again; reading, deleting and trimming go on.",
     Refusal.DISK_FULL: "MISCONF The disk is full. Writes are refused until there is space again; reads go on.",
     Refusal.LOG_FAILED: "MISCONF Errors writing to the AOF file: the log could not be written or synced. Writes are "
     "refused until a restart; reads go on.",

@@ -32,8 +32,8 @@ FAILED: Final = 2
 def check(context: click.Context, directory: Path, limit: int) -> None:
     """Walk the data in DIR and report what is wrong with it.
 
-    Changes nothing, and may run beside a server: it sees that one's last checkpoint.  Exit status 0: sound; 1: violations, one on each line of the output;
-    2: DIR cannot be checked.
+    Changes nothing, and may run beside a server: it sees that one's last checkpoint.  Exit status 0: sound; 1:
+    violations, one on each line of the output; 2: DIR cannot be checked.
     """
     notes = Console(stderr=True, highlight=False)
     begun = time.monotonic()
