@@ -5,6 +5,7 @@ What redis-server 7.0 knows is compared with it; `+`, MAXCOUNT and MAXSIZE are n
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 
@@ -22,6 +23,8 @@ NULL_ARRAY = b"*-1\r\n"
 EMPTY = b"*0\r\n"
 MAX = 2**64 - 1
 LONG = 50_000
+# The ID that begins an entry, where no field and no value looks like one.
+ID = re.compile(rb"\$\d+\r\n(\d+-\d+)\r\n")
 
 
 def entry(entry_id: str | bytes, *words: str) -> bytes:
@@ -430,13 +433,12 @@ def sliced(client: RawClient, name: str, start: str, end: str) -> bytes:
     """The reply to a whole range, put together from slices."""
     count, parts, edge = 0, [], start
     while True:
-        reply = client.ask(name, "s", edge, end, "COUNT", 1000)
-        found = ids_of(parse(reply))
-        if not found:
+        head, _, body = client.ask(name, "s", edge, end, "COUNT", 1000).partition(b"\r\n")
+        if head == b"*0":
             return b"*%d\r\n" % count + b"".join(parts)
-        count += len(found)
-        parts.append(reply.partition(b"\r\n")[2])
-        edge = "(" + found[-1].decode()
+        count += int(head[1:])
+        parts.append(body)
+        edge = "(" + ID.findall(body)[-1].decode()
 
 
 def test_long_ranges_equal_the_same_read_in_slices(client: RawClient) -> None:
@@ -470,7 +472,6 @@ def test_a_long_reply_shows_one_moment_whatever_happens_meanwhile(
 ) -> None:
     fill_long(client)
     edges = ("-", "+") if name == "XRANGE" else ("+", "-")
-    whole = sliced(client, name, *edges)
     # a moment ago, so in no checkpoint yet
     extra = client.ask("XADD", "s", "90000-0", "late", "entry")
     assert extra == b"$7\r\n90000-0\r\n"
@@ -517,8 +518,8 @@ def test_others_are_served_while_a_long_reply_waits_for_its_reader(client: RawCl
         for _ in range(50):
             assert client.ask("PING") == b"+PONG\r\n"
         assert client.ask("XADD", "s", "*", "f", "v").startswith(b"$")
-        lengths = [len(parse(reader.reply()).children or ()) for _ in range(3)]
+        heads = [reader.reply().partition(b"\r\n")[0] for _ in range(3)]
         # the later ones of the pipeline are looked up when it is their turn
-        assert lengths[0] == 50_000
-        assert set(lengths) <= {50_000, 50_001}
+        assert heads[0] == b"*50000"
+        assert set(heads) <= {b"*50000", b"*50001"}
         assert reader.reply() == b"$3\r\n1-1\r\n"
