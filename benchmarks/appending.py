@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.report import Answer, Budget, Measurement, at_least
 from benchmarks.rig import Rig, samples_of
-from benchmarks.traffic import redis_benchmark
+from benchmarks.traffic import measure
 
 BUDGETS: dict[int, Budget | None] = {1: at_least(0.9), 16: at_least(0.5), 64: None}
 
@@ -13,13 +13,15 @@ def answer(rig: Rig) -> Answer:
     measurements: list[Measurement] = []
     for fsync in ("everysec", "always"):
         by_depth = {depth: Measurement(f"P={depth}, {fsync}", "XADD/s", budget) for depth, budget in BUDGETS.items()}
+        cpu_by_depth = {depth: Measurement(f"P={depth}, {fsync}: server's CPU", "us/XADD") for depth in BUDGETS}
         for contender in rig.turns(f"XADD, appendfsync {fsync}"):
             with rig.server(contender, fsync) as server:
                 for depth, requests in rig.sizes.append_requests.items():
                     words = ("XADD", f"stream{depth}", "*", "f1", "v1", "f2", "v2")
-                    rate = redis_benchmark(server.port, requests, *words, depth=depth)
-                    samples_of(by_depth[depth], contender).append(rate)
-        measurements += by_depth.values()
+                    rate = measure(server, requests, *words, depth=depth)
+                    samples_of(by_depth[depth], contender).append(rate.a_second)
+                    samples_of(cpu_by_depth[depth], contender).append(rate.cpu_us)
+        measurements += [*by_depth.values(), *cpu_by_depth.values()]
     return Answer(
         "Appending: XADD with two small fields, 50 clients",
         "redis-benchmark -c 50 -n N -P depth XADD stream '*' f1 v1 f2 v2",

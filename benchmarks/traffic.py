@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
 import socket
 import subprocess
 import threading
 import time
+from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from tests.raw import RawClient, encode
+from tests.servers import Server
 
 CLIENTS: Final = 50
 TIMEOUT_S: Final = 300.0  # redis-benchmark tries for ever to reach a server that is gone
@@ -80,6 +84,27 @@ def _take_lines(connection: socket.socket, least: int) -> int:
             raise ConnectionError("the server closed the connection")
         lines += data.count(b"\n")
     return lines
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What redis-benchmark counted, and what the server's process took for it."""
+
+    a_second: float
+    cpu_us: float  # user and system time for each request
+
+
+def measure(server: Server, requests: int, *words: str, depth: int = 1, random_below: int = 0) -> Rate:
+    """Run redis-benchmark.  The CPU time says what the rate would be if the two did not share their cores."""
+    before = _cpu_seconds(server)
+    a_second = redis_benchmark(server.port, requests, *words, depth=depth, random_below=random_below)
+    return Rate(a_second, (_cpu_seconds(server) - before) / requests * 1e6)
+
+
+def _cpu_seconds(server: Server) -> float:
+    """Of the server's process so far.  Linux only."""
+    fields_after_name = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields_after_name[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def redis_benchmark(port: int, requests: int, *words: str, depth: int = 1, random_below: int = 0) -> float:
