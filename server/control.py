@@ -134,7 +134,7 @@ class Controls:
     def unblock(self, session: Session, *, error: bool) -> bool:
         if session.parked is None:
             return False
-        self._executor.end_wait(session, CommandError(UNBLOCKED) if error else NULL_ARRAY)
+        self._executor.wakeups.end_wait(session, CommandError(UNBLOCKED) if error else NULL_ARRAY)
         return True
 
     def blocked_clients(self) -> int:

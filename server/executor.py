@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Final
 
 import lmdb
 
-from server.blocked import Place, Waiters, Watches
 from server.commands.table import Command, Flag
 from server.context import Context
 from server.control import Controls
@@ -28,12 +27,12 @@ from server.dispatch import Plain, client_command, plain_commands
 from server.encode import encode, error_line
 from server.errors import CommandError, wrong_arity
 from server.replay import NOBODY, Replayer
-from server.replies import NO_REPLY, NULL_ARRAY, LongReply, Park
+from server.replies import NO_REPLY, LongReply, Park
 from server.session import Request, Session
 from server.upkeep import Upkeep
+from server.wakeups import Wakeups
 from store.engine import Engine, Fsync, Options, Refusal
 from store.errors import LogWriteError, StateLostError
-from store.model import Change
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from server.replies import Reply
     from server.session import Peer
     from store.engine import Clock
-    from store.keyspace import Database
 
 log = logging.getLogger("riverbed")
 
@@ -60,12 +58,6 @@ _QUEUED: Final = b"+QUEUED\r\n"
 _MULTI: Final = b"*1\r\n$5\r\nMULTI\r\n"
 _SELECT: Final = b"*2\r\n$6\r\nSELECT"
 _EXEC: Final = b"*1\r\n$4\r\nEXEC\r\n"
-# What wakes those who wait for a key.  Trims and deletions of entries wake nobody.
-_WAKING: Final = frozenset(Change) - {Change.MODIFIED}
-# What breaks a transaction that watches a key.
-_BREAKING: Final = frozenset(Change) - {Change.GROUP_REMOVED, Change.RELEASED}
-
-
 # A client with so many bytes of replies in one tick waits for the next with the rest of its requests.
 MOST_OUTPUT_A_TICK: Final = 1 << 20
 # A tick ends after about so many requests, some 5 ms, so that no client waits for another's long pipeline.
@@ -98,8 +90,9 @@ class Executor:
         self.control = Controls(self)
         self.context = Context(config, engine, self.control, clock)
         self.stats = self.context.stats
-        self.waiters = Waiters()
-        self.watches = Watches()
+        self.wakeups = Wakeups(self)
+        self.waiters = self.wakeups.waiters
+        self.watches = self.wakeups.watches
         self.upkeep = Upkeep(self)
         self.special = False  # no request may take the fast path
         self.gave_up = False
@@ -113,10 +106,8 @@ class Executor:
         self._ran: list[Session] = []  # sessions that may have replies of this tick
         self._resumed: dict[Session, None] = {}  # whose held-back requests come first in the next
         self._tick_due = False
-        self._signals: list[Place] = []  # keys that changed and that somebody waits for
-        self._deadline_timer: asyncio.TimerHandle | None = None
-        self._deadline_timer_ms = 0
-        self.txn.notify = self._notify
+        self._signals = self.wakeups.signals
+        self.txn.notify = self.wakeups.notify
         self.refresh_special()
         self._follow_config()
 
@@ -272,7 +263,7 @@ class Executor:
                 if reply.__class__ is tuple:
                     wire = reply[0]
                 elif reply.__class__ is Park or reply.__class__ is LongReply:
-                    self._deliver(session, reply)
+                    self.deliver(session, reply)
                     session.hold_back([*waiting])
                     break
                 else:
@@ -281,7 +272,7 @@ class Executor:
                 if entry.is_compound and len(logged) - mark > 1:
                     self.make_atomic(mark)
                 if signals:
-                    self._serve_waiters()
+                    self.wakeups.serve()
                 produced += len(wire)
                 if produced > MOST_OUTPUT_A_TICK:
                     # one that does not read must not have its pipeline executed ahead of its reading
@@ -354,20 +345,19 @@ class Executor:
         if self.control.monitors and not command.flags & (Flag.SKIP_MONITOR | Flag.ADMIN):
             self.control.feed_monitors(session, argv)
         if reply is not NO_REPLY:
-            self._deliver(session, reply)
+            self.deliver(session, reply)
         if self._signals:
-            self._serve_waiters()
+            self.wakeups.serve()
         # what the command may have changed: it parked, or its reply is a long one
         must_wait: bool = session.must_wait
         return Turn.WAITS_AFTER if must_wait else Turn.GOES_ON
 
-    def _deliver(self, session: Session, reply: Reply) -> None:
+    def deliver(self, session: Session, reply: Reply) -> None:
         """Put a reply of any kind where it belongs."""
         if reply.__class__ is tuple:
             self._answer(session, reply[0])
         elif reply.__class__ is Park:
-            self.waiters.park(session, reply)
-            self._arm_deadline()
+            self.wakeups.park(session, reply)
         elif reply.__class__ is LongReply:
             session.begin_long_reply(reply, self.clock.monotonic())
         else:
@@ -457,42 +447,7 @@ class Executor:
             logged.insert(mark, _MULTI)
             logged.append(_EXEC)
 
-    # -- waiting -------------------------------------------------------------------------------------------------------
-
-    def _notify(self, change: Change, db: Database, key: bytes) -> None:
-        place = (db, key)
-        if change in _BREAKING:
-            self.watches.changed(place)
-        if change in _WAKING and self.waiters.waits_for(place):
-            self._signals.append(place)
-
-    def _serve_waiters(self) -> None:
-        """Run again the commands of those who wait for keys that have changed, in the order they came."""
-        while self._signals:
-            places = dict.fromkeys(self._signals)
-            self._signals.clear()
-            for place in places:
-                for session in self.waiters.waiting_for(place):
-                    if session.parked is not None:
-                        self._retry(session, session.parked)
-
-    def _retry(self, session: Session, park: Park) -> None:
-        request = session.request
-        request.now_ms = self.now_ms()
-        request.db = session.db
-        request.argv = park.argv
-        reply = self.call(request, client_command(park.argv))
-        if reply.__class__ is Park:
-            self.waiters.postpone(session, reply.retry_ms)
-            self._arm_deadline()
-        else:
-            self.end_wait(session, reply)
-
-    def end_wait(self, session: Session, reply: Reply) -> None:
-        """A client that waited for a key has its reply."""
-        self.waiters.release(session)
-        self._deliver(session, reply)
-        self.resume(session)
+    # -- coming back ---------------------------------------------------------------------------------------------------
 
     def resume(self, session: Session) -> None:
         """Let the client's held-back requests run, and its replies go out, with this tick or the next."""
@@ -506,31 +461,6 @@ class Executor:
         if not self._tick_due:
             self._tick_due = True
             self._loop.call_soon(self._tick)
-
-    def _arm_deadline(self) -> None:
-        """Keep one timer, for the earliest deadline."""
-        deadline_ms = self.waiters.next_deadline_ms
-        if deadline_ms is None or (self._deadline_timer is not None and self._deadline_timer_ms <= deadline_ms):
-            return
-        if self._deadline_timer is not None:
-            self._deadline_timer.cancel()
-        self._deadline_timer_ms = deadline_ms
-        # strictly past it, for it was reckoned from a whole millisecond: nobody waits for less than asked
-        delay = max((deadline_ms + 1) / 1000 - self.clock.time(), 0)
-        self._deadline_timer = self._loop.call_later(delay, self._deadline_passed)
-
-    def _deadline_passed(self) -> None:
-        self._deadline_timer = None
-        now_ms = self.now_ms()
-        for session in self.waiters.due(now_ms):
-            park = session.parked
-            assert park is not None
-            if park.deadline_ms is not None and park.deadline_ms < now_ms:
-                self.end_wait(session, NULL_ARRAY)
-            else:
-                self._retry(session, park)
-        self._arm_deadline()
-        self.want_tick()
 
     # -- the tick ------------------------------------------------------------------------------------------------------
 
@@ -558,7 +488,7 @@ class Executor:
         begun = self._time()
         self._tick_due = False
         if self._signals:
-            self._serve_waiters()  # for keys that expired between requests
+            self.wakeups.serve()  # for keys that expired between requests
         self._run_inbox()
         if self._inbox:
             self.want_tick()  # the rest has to wait until these have their replies

@@ -1,0 +1,106 @@
+"""Who is woken, when, and what becomes of it: the parked reads of one executor.
+
+A change of a key is noted by the mutator that makes it; the executor serves the waiters when the command, or the
+whole transaction, is done.  Deadlines are one timer, for the earliest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from server.blocked import Place, Waiters, Watches
+from server.dispatch import client_command
+from server.replies import NULL_ARRAY, Park
+from store.model import Change
+
+if TYPE_CHECKING:
+    from server.executor import Executor
+    from server.replies import Reply
+    from server.session import Session
+    from store.keyspace import Database
+
+# What wakes those who wait for a key.  Trims and deletions of entries wake nobody.
+_WAKING: Final = frozenset(Change) - {Change.MODIFIED}
+# What breaks a transaction that watches a key.
+_BREAKING: Final = frozenset(Change) - {Change.GROUP_REMOVED, Change.RELEASED}
+
+
+class Wakeups:
+    """Parks clients, and runs their commands again when there may be something for them."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._loop = asyncio.get_running_loop()
+        self.waiters = Waiters()
+        self.watches = Watches()
+        self.signals: list[Place] = []  # keys that changed and that somebody waits for
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+
+    def park(self, session: Session, park: Park) -> None:
+        """The client waits, with this command."""
+        self.waiters.park(session, park)
+        self._arm_deadline()
+
+    def notify(self, change: Change, db: Database, key: bytes) -> None:
+        """The store tells of a change of a key that somebody waits for or watches."""
+        place = (db, key)
+        if change in _BREAKING:
+            self.watches.changed(place)
+        if change in _WAKING and self.waiters.waits_for(place):
+            self.signals.append(place)
+
+    def serve(self) -> None:
+        """Run again the commands of those who wait for keys that have changed, in the order they came."""
+        while self.signals:
+            places = dict.fromkeys(self.signals)
+            self.signals.clear()
+            for place in places:
+                for session in self.waiters.waiting_for(place):
+                    if session.parked is not None:
+                        self._retry(session, session.parked)
+
+    def _retry(self, session: Session, park: Park) -> None:
+        request = session.request
+        request.now_ms = self._executor.now_ms()
+        request.db = session.db
+        request.argv = park.argv
+        reply = self._executor.call(request, client_command(park.argv))
+        if reply.__class__ is Park:
+            self.waiters.postpone(session, reply.retry_ms)
+            self._arm_deadline()
+        else:
+            self.end_wait(session, reply)
+
+    def end_wait(self, session: Session, reply: Reply) -> None:
+        """A client that waited for a key has its reply."""
+        self.waiters.release(session)
+        self._executor.deliver(session, reply)
+        self._executor.resume(session)
+
+    def _arm_deadline(self) -> None:
+        """Keep one timer, for the earliest deadline."""
+        deadline_ms = self.waiters.next_deadline_ms
+        if deadline_ms is None or (self._timer is not None and self._timer_ms <= deadline_ms):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = deadline_ms
+        # strictly past it, for it was reckoned from a whole millisecond: nobody waits for less than asked
+        delay = max((deadline_ms + 1) / 1000 - self._executor.clock.time(), 0)
+        self._timer = self._loop.call_later(delay, self.deadline_passed)
+
+    def deadline_passed(self) -> None:
+        """Answer those whose time is up, and try those who asked to be tried now."""
+        self._timer = None
+        now_ms = self._executor.now_ms()
+        for session in self.waiters.due(now_ms):
+            park = session.parked
+            assert park is not None
+            if park.deadline_ms is not None and park.deadline_ms < now_ms:
+                self.end_wait(session, NULL_ARRAY)
+            else:
+                self._retry(session, park)
+        self._arm_deadline()
+        self._executor.want_tick()
