@@ -19,8 +19,8 @@ from tests.ticks import Ticks, in_loop
 
 OK = b"+OK\r\n"
 NEARLY_FULL = (
-    b"-MISCONF The disk, or the room of lmdb-map-size, is nearly full. Commands that need space are refused until there "
-    b"is some again; reading, deleting and trimming go on.\r\n"
+    b"-MISCONF The disk, or the room of lmdb-map-size, is nearly full. Commands that need space are refused until "
+    b"there is some again; reading, deleting and trimming go on.\r\n"
 )
 
 
