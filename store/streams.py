@@ -30,6 +30,7 @@ from store.model import Change, IdempotenceSettings, References, Row, Trim
 if TYPE_CHECKING:
     from store.keyspace import Database, WriteTxn
 
+_NODE_CHUNK: Final = 1000
 _PAST_MAX: Final = StreamID(1 << 128)
 
 
@@ -438,6 +439,16 @@ class Stream:
             found = reader.prev() if found else reader.last()
             assert found and reader.key().startswith(self.prefix), "a length without an entry"
             self.last_live_id = unpack_id(reader.key()[8:])
+
+    def node_chunks(self) -> Iterator[list[bytes]]:
+        """The rows of the closed nodes, oldest first, a thousand at a time; the last few hundred are left out."""
+        nodes = self.txn.nodes
+        if nodes.set_range(self.prefix + pack_id(self.floor_id)):
+            values = nodes.iternext(keys=False)
+            while rows := list(islice(values, _NODE_CHUNK)):
+                if len(rows) < _NODE_CHUNK or not nodes.key().startswith(self.prefix):
+                    return
+                yield rows
 
     def closed_nodes(self, start: StreamID = MIN_ID) -> Iterator[tuple[StreamID, int, int, int, StreamID]]:
         """(first_id, live, total, bytes, last_id) of the closed nodes that begin at `start` or later, oldest first."""
