@@ -105,6 +105,10 @@ class Connection(asyncio.Protocol):
         else:
             self._check_output_limit()
 
+    def limit_requests(self, bulk_bytes: int, query_bytes: int) -> None:
+        self._reader.max_bulk_bytes = bulk_bytes
+        self._reader.max_query_bytes = query_bytes
+
     def set_reading(self, on: bool) -> None:
         if on is not self._may_read:
             self._may_read = on

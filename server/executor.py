@@ -138,6 +138,13 @@ class Executor:
         ):
             config.observe(name, apply)
 
+        def limit_requests() -> None:
+            for session in self.context.sessions.values():
+                session.peer.limit_requests(config.proto_max_bulk_len, config.client_query_buffer_limit)
+
+        for name in ("proto-max-bulk-len", "client-query-buffer-limit"):
+            config.observe(name, limit_requests)
+
     # -- sessions ------------------------------------------------------------------------------------------------------
 
     def connect(self, peer: Peer) -> Session:

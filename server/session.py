@@ -40,6 +40,9 @@ class Peer(Protocol):
     def set_reading(self, on: bool) -> None:
         """Read from the client, or leave what it sends with it."""
 
+    def limit_requests(self, bulk_bytes: int, query_bytes: int) -> None:
+        """The largest word, and the largest unfinished request, from now on."""
+
     def abort(self) -> None:
         """Close now, dropping what was not sent."""
 

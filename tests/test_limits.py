@@ -88,6 +88,14 @@ def test_the_limit_of_a_word_can_be_set(riverbed: Server) -> None:
         assert closed_by_server(client) == b"-ERR Protocol error: invalid bulk length\r\n"
 
 
+def test_a_limit_that_is_set_holds_for_clients_that_are_connected(riverbed: Server) -> None:
+    with riverbed.client() as connected, riverbed.client() as client:
+        assert connected.ask("ECHO", b"x" * (2 * MB)).startswith(b"$%d\r\n" % (2 * MB))
+        assert client.ask("CONFIG", "SET", "proto-max-bulk-len", MB) == b"+OK\r\n"
+        connected.send_bytes(b"*2\r\n$4\r\nECHO\r\n$%d\r\n" % (2 * MB))
+        assert closed_by_server(connected) == b"-ERR Protocol error: invalid bulk length\r\n"
+
+
 def test_a_request_above_the_query_buffer_limit_ends_the_connection(riverbed: Server) -> None:
     with riverbed.client() as client:
         assert client.ask("CONFIG", "SET", "client-query-buffer-limit", 2 * MB) == b"+OK\r\n"

@@ -85,6 +85,8 @@ class Client:
 
     def set_reading(self, on: bool) -> None: ...
 
+    def limit_requests(self, bulk_bytes: int, query_bytes: int) -> None: ...
+
     def abort(self) -> None:
         self.is_closed = True
 
