@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from server import errors
 from server.args import parse_entry_id, parse_int
-from server.commands.table import Flag, KeySpec, command
+from server.commands.table import SECOND_WORD, Flag, command
 from server.errors import CommandError
 from server.replies import OK
 from store.groups import Group, groups_of
@@ -23,7 +23,6 @@ KEY_REQUIRED: Final = (
 )
 GROUP_EXISTS: Final = "BUSYGROUP Consumer Group name already exists"
 ENTRIES_READ_NEGATIVE: Final = "ERR value for ENTRIESREAD must be positive or -1"
-SECOND_WORD: Final = KeySpec(2, 2, 1)
 
 
 # -- finding groups ----------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from server import errors, process
 from server.args import Args
-from server.commands.table import Flag, KeySpec, command
+from server.commands.table import SECOND_WORD, Flag, command
 from server.errors import CommandError
 from server.replies import OK, Verbatim
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from server.replies import Reply
     from server.session import Request
 
-_SECOND_WORD: Final = KeySpec(2, 2, 1)
 _TIPS: Final = ("nondeterministic_output", "request_policy:all_shards", "response_policy:special")
 
 
@@ -157,7 +156,7 @@ def memory_stats(request: Request) -> dict[bytes, Reply]:
     b"MEMORY USAGE",
     arity=-3,
     flags=Flag.READONLY,
-    keys=_SECOND_WORD,
+    keys=SECOND_WORD,
     categories=("read", "slow"),
     group="server",
     since="4.0.0",

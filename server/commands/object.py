@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from server import errors
 from server.commands.keys import TYPE_NAME, lookup
-from server.commands.table import Flag, KeySpec, command
+from server.commands.table import SECOND_WORD, Flag, command
 from server.errors import CommandError
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ NO_LFU: Final = (
     "between policies at runtime LRU and LFU data will take some time to adjust."
 )
 
-_SECOND_WORD: Final = KeySpec(2, 2, 1)
 _CATEGORIES: Final = ("keyspace", "read", "slow")
 
 
@@ -44,7 +43,7 @@ def object_(request: Request) -> Reply:
     b"OBJECT ENCODING",
     arity=3,
     flags=Flag.READONLY,
-    keys=_SECOND_WORD,
+    keys=SECOND_WORD,
     categories=_CATEGORIES,
     group="generic",
     since="2.2.3",
@@ -61,7 +60,7 @@ def object_encoding(request: Request) -> bytes | None:
     b"OBJECT FREQ",
     arity=3,
     flags=Flag.READONLY,
-    keys=_SECOND_WORD,
+    keys=SECOND_WORD,
     categories=_CATEGORIES,
     group="generic",
     since="4.0.0",
@@ -105,7 +104,7 @@ def object_help(request: Request) -> list[str]:
     b"OBJECT IDLETIME",
     arity=3,
     flags=Flag.READONLY,
-    keys=_SECOND_WORD,
+    keys=SECOND_WORD,
     categories=_CATEGORIES,
     group="generic",
     since="2.2.3",
@@ -126,7 +125,7 @@ def object_idletime(request: Request) -> int | None:
     b"OBJECT REFCOUNT",
     arity=3,
     flags=Flag.READONLY,
-    keys=_SECOND_WORD,
+    keys=SECOND_WORD,
     categories=_CATEGORIES,
     group="generic",
     since="2.2.3",

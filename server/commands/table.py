@@ -5,7 +5,7 @@ A command is declared where its handler stands:
     @command(b"XLEN", arity=2, flags=READONLY | FAST, group="stream", since="5.0.0", summary="...")
     def xlen(request: Request) -> int: ...
 
-A subcommand's name has two words, `b"XINFO STREAM"`; its container is declared by `container(...)`.
+A subcommand's name has two words, `b"XINFO STREAM"`; its container is declared before it, like any command.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class KeySpec:
 
 NO_KEYS = KeySpec()
 FIRST_KEY = KeySpec(1, 1, 1)
+SECOND_WORD = KeySpec(2, 2, 1)  # the key of most subcommands
 ALL_KEYS = KeySpec(1, -1, 1)
 
 

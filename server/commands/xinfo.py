@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from server import errors
 from server.args import parse_int
 from server.commands.entries import entries_wire, entry_wire
-from server.commands.groups import SECOND_WORD, no_group_of_key
-from server.commands.table import Flag, command
+from server.commands.groups import no_group_of_key
+from server.commands.table import SECOND_WORD, Flag, command
 from server.errors import CommandError
 from store.groups import NEVER, Consumer, Group, groups_of
 from store.idempotence import Idempotence
