@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _SHOWN_BYTES = 128  # of a name or of all arguments in an error text
 _INTERNAL = Flag.LOG_ONLY
 # Whatever may be refused, run out of turn or act on the connection goes the careful way.
-_CAREFUL = Flag.IMMEDIATE | Flag.NO_AUTH | Flag.LOG_ONLY | Flag.ADMIN | Flag.PUBSUB | Flag.SYSTEM
+_CAREFUL = Flag.IMMEDIATE | Flag.NO_AUTH | Flag.LOG_ONLY | Flag.ADMIN | Flag.PUBSUB
 
 
 class Plain:

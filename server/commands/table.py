@@ -43,7 +43,6 @@ class Flag(enum.Flag):
     MOVABLEKEYS = enum.auto()
     IMMEDIATE = enum.auto()  # ours: run at once inside MULTI instead of queued (EXEC, DISCARD, WATCH, ...)
     LOG_ONLY = enum.auto()  # ours: an unknown command to every client
-    SYSTEM = enum.auto()  # ours: never logged or counted as a client's write although it may change state
 
 
 @dataclass(frozen=True, slots=True)
