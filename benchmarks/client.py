@@ -22,7 +22,7 @@ def answer(rig: Rig) -> Answer:
                 samples_of(measurement, contender).append(_load(server.port, depth, rig.sizes.client_entries))
     parser = "with hiredis" if find_spec("hiredis") else "with its Python parser"
     return Answer(
-        f"Loading with redis-py {redis.__version__} {parser}: one client, entries of 70 bytes, everysec",
+        f"Loading with redis-py {redis.__version__} {parser}: one client, entries of 66 bytes, everysec",
         "pipeline(transaction=False), xadd(...) x depth, execute()",
         list(by_depth.values()),
         ("Most of the time is the client's own.",),

@@ -35,7 +35,7 @@ def answer(rig: Rig) -> Answer:
             samples_of(read, contender).append(server.private_bytes() / MB)
             samples_of(cached, contender).append(_file_bytes(server) / MB)
     return Answer(
-        f"Memory with {entries:,} entries of 70 bytes",
+        f"Memory with {entries:,} entries of 66 bytes",
         "grep Rss /proc/PID/status",
         [small, loaded, started, read, cached],
     )

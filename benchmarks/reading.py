@@ -32,7 +32,7 @@ def answer(rig: Rig) -> Answer:
                 samples_of(by_name[what], contender).append(rate.a_second)
                 samples_of(cpu_by_name[what], contender).append(rate.cpu_us)
     return Answer(
-        f"Reading: a stream of {entries:,} entries of 70 bytes, 50 clients, P=1",
+        f"Reading: a stream of {entries:,} entries of 66 bytes, 50 clients, P=1",
         f"redis-benchmark -c 50 -n {rig.sizes.read_requests} -r {entries - 100} XRANGE events {_SOMEWHERE} + COUNT 100",
         [*by_name.values(), *cpu_by_name.values()],
         (f"Entries have the IDs {FIRST_MS}-0 and up, so `1__rand_int__` is the ID of a random one.",),

@@ -29,7 +29,7 @@ _BATCH: Final = 100  # of the steady writer
 
 
 def fields(number: int) -> list[bytes]:
-    """Four fields and values, 70 bytes together, as a device might send them."""
+    """Four fields and values, 66 bytes together, as a device might send them."""
     return [
         b"device", b"sensor-%08d" % (number * 7919 % 10**8),
         b"temperature", b"%05.2f" % (number % 4000 / 100),
