@@ -10,17 +10,14 @@ from pathlib import Path
 from typing import Final
 
 import click
-from rich.console import Console
 from rich.markup import escape
 
 from store.check import check as violations
 from store.errors import CorruptionError, LockedError, StoreError
+from tools.console import FAILED, FOUND, notes, seconds_text
 
 # A broken index breaks one promise for every entry; nobody reads a million lines of it.
 DEFAULT_LIMIT: Final = 100
-
-FOUND: Final = 1
-FAILED: Final = 2
 
 
 @click.command()
@@ -35,11 +32,11 @@ def check(context: click.Context, directory: Path, limit: int) -> None:
     Changes nothing, and may run beside a server: it sees that one's last checkpoint.  Exit status 0: sound; 1:
     violations, one on each line of the output; 2: DIR cannot be checked.
     """
-    notes = Console(stderr=True, highlight=False)
+    console = notes()
     begun = time.monotonic()
     found = 0
     try:
-        with notes.status(f"checking {escape(str(directory))}"):
+        with console.status(f"checking {escape(str(directory))}"):
             for violation in violations(directory):
                 click.echo(str(violation))
                 found += 1
@@ -49,14 +46,14 @@ def check(context: click.Context, directory: Path, limit: int) -> None:
         click.echo(str(error))
         found += 1
     except LockedError:
-        notes.print(f"{escape(str(directory))} is in use; stop its server first")
+        console.print(f"{escape(str(directory))} is in use; stop its server first")
         context.exit(FAILED)
     except (StoreError, OSError) as error:
-        notes.print(f"cannot check {escape(str(directory))}: {escape(str(error))}")
+        console.print(f"cannot check {escape(str(directory))}: {escape(str(error))}")
         context.exit(FAILED)
-    elapsed = time.monotonic() - begun
+    elapsed = seconds_text(time.monotonic() - begun)
     if found:
         more = ", and perhaps more" if found == limit else ""
-        notes.print(f"[red]{found} violation{'s' * (found > 1)}[/]{more} ({elapsed:.1f} s)")
+        console.print(f"[red]{found} violation{'s' * (found > 1)}[/]{more} ({elapsed})")
         context.exit(FOUND)
-    notes.print(f"[green]sound[/] ({elapsed:.1f} s)")
+    console.print(f"[green]sound[/] ({elapsed})")
