@@ -22,7 +22,7 @@ number, so a run under a number that no consumer has is dead, is skipped by ever
 
 Entries of one millisecond stand in ID order among the idle; Redis has them in the order of delivery until it restarts.
 
-Knows rows and numbers.  Names, counters, positions and the log are `groups.py`'s.
+Knows rows and numbers.  Names, counters and the log are `group.py`'s.
 """
 
 from __future__ import annotations

@@ -13,8 +13,9 @@ from server.commands.table import Flag, command
 from server.errors import CommandError
 from server.replies import NULL_ARRAY, Park
 from store.format import array_head, id_bulk
-from store.groups import Consumer, Group, PendingEntry
+from store.group import Group, PendingEntry
 from store.ids import MAX_ID, StreamID, pack_id
+from store.members import Consumer
 
 if TYPE_CHECKING:
     from server.replies import Reply

@@ -9,7 +9,8 @@ from server.args import parse_entry_id, parse_int
 from server.commands.table import SECOND_WORD, Flag, command
 from server.errors import CommandError
 from server.replies import OK
-from store.groups import Group, groups_of
+from store.group import Group
+from store.groups import groups_of
 from store.ids import MAX_ID, MIN_ID, StreamID
 
 if TYPE_CHECKING:

@@ -18,8 +18,9 @@ from server.commands.table import FIRST_KEY, Flag, command
 from server.errors import CommandError
 from server.replies import NULL_ARRAY, OK
 from store.format import array_head
-from store.groups import MAX_COUNT, Consumer, Group, PendingEntry
+from store.group import MAX_COUNT, Group, PendingEntry
 from store.ids import MIN_ID, StreamID, id_text, pack_id, parse_id
+from store.members import Consumer
 
 if TYPE_CHECKING:
     from server.replies import Reply

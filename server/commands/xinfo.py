@@ -11,9 +11,11 @@ from server.commands.entries import entries_wire, entry_wire
 from server.commands.groups import no_group_of_key
 from server.commands.table import SECOND_WORD, Flag, command
 from server.errors import CommandError
-from store.groups import NEVER, Consumer, Group, groups_of
+from store.group import Group
+from store.groups import groups_of
 from store.idempotence import Idempotence
 from store.ids import MAX_ID, MIN_ID, id_text
+from store.members import NEVER, Consumer
 
 if TYPE_CHECKING:
     from server.replies import Reply

@@ -12,7 +12,8 @@ from server.session import Request, Session
 from store.check import check
 from store.engine import Engine, Fsync, Options
 from store.files import Files
-from store.groups import Group, groups_of
+from store.group import Group
+from store.groups import groups_of
 from store.idempotence import Idempotence
 from store.ids import MAX_ID, MIN_ID, StreamID, id_text, parse_id, unpack_id
 from store.keyspace import Database, WriteTxn

@@ -20,10 +20,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.errors import CommandError
-from store.groups import Group, Groups, groups_of
+from store.group import Group
+from store.groups import Groups, groups_of
 from store.idempotence import Idempotence
 from store.ids import MIN_ID
 from store.keyspace import Database, WriteTxn
+from store.members import Members
 from store.model import References, Strategy, Trim
 from store.streams import Stream
 from tests.store.stores import Store, sid
@@ -32,7 +34,7 @@ from tests.test_against_oracle import FAMILIES, Commands
 Case = Callable[[Store], object]
 
 NOW_MS = 1_700_000_000_000
-CLASSES = (Stream, Database, WriteTxn, Idempotence, Group, Groups)
+CLASSES = (Stream, Database, WriteTxn, Idempotence, Members, Group, Groups)
 
 
 # -- one case or more for each mutator ---------------------------------------------------------------------------------

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from store import format as fmt
 from store import tables
-from store.groups import Consumer, Group
+from store.group import Group
 from store.ids import StreamID, make_id, pack_id, unpack_id
+from store.members import Consumer
 from store.pel import NOBODY, Run, place_of
 
 FORMAT = Path(fmt.__file__).with_name("FORMAT.md").read_text()

@@ -1,0 +1,263 @@
+"""What a consumer group has pending: who was given which entry, when, how often, and how another takes it over.
+
+    stream ── groups_of(stream) ── Group "workers"                     last_delivered_id, entries_read
+                                     ├── Consumer "Alice"              seen, active, pel_count
+                                     ├── Consumer "Bob"
+                                     └── Pel                           the rows; see pel.py
+
+The group's own row, its consumers and its position are `members.py`'s.  Source: the public pages of the group commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from store import format as fmt
+from store.ids import MAX_ID, MIN_ID, StreamID, id_text, unpack_id
+from store.members import Consumer, Members
+from store.model import Change
+from store.pel import EVER, NOBODY, PelRow
+
+if TYPE_CHECKING:
+    from store.model import Row
+    from store.streams import Stream
+
+MAX_COUNT: Final = (1 << 63) - 1
+# Entries that one CLAIM looks at; where most of a long list is of deleted entries the next one goes on from there.
+_MOST_EXAMINED: Final = 10_000
+
+_CLAIM_END: Final = (
+    b"$4\r\nTIME\r\n$%d\r\n%b\r\n$10\r\nRETRYCOUNT\r\n%b$5\r\nFORCE\r\n$6\r\nJUSTID\r\n$6\r\nLASTID\r\n$%d\r\n%b\r\n"
+)
+
+
+class PendingEntry(NamedTuple):
+    """An entry that was delivered and not acknowledged.  `owner` is None, and the time 0, after XNACK."""
+
+    entry_id: StreamID
+    owner: Consumer | None
+    delivery_time_ms: int
+    delivery_count: int
+
+
+class Group(Members):
+    """A consumer group of a stream."""
+
+    def __init__(self, stream: Stream, group_no: int, name: bytes, last_id: StreamID, entries_read: int | None) -> None:
+        super().__init__(stream, group_no, name, last_id, entries_read)
+        self._pel_end: StreamID | None = None  # nothing is pending above, as far as is known
+        self._claim_place = b""  # where the last CLAIM gave up, empty for the beginning
+
+    # -- questions -----------------------------------------------------------------------------------------------------
+
+    def find(self, entry_id: StreamID) -> PendingEntry | None:
+        row = self.pel.get(entry_id)
+        return None if row is None else self._entry_of(row)
+
+    def _entry_of(self, row: PelRow) -> PendingEntry:
+        if row.consumer_no == NOBODY:
+            return PendingEntry(row.entry_id, None, 0, row.delivery_count)
+        return PendingEntry(row.entry_id, self._by_no[row.consumer_no], row.time_ms, row.delivery_count)
+
+    def pending(
+        self, start: StreamID = MIN_ID, end: StreamID = MAX_ID, *, until_ms: int | None = None
+    ) -> Iterator[PendingEntry]:
+        """What is pending with start <= id <= end, in ID order.  It may be changed while this is under way.
+
+        With `until_ms` only what was delivered by then, and what nobody owns.
+        """
+        if self.pel_count:
+            for row in self.pel.rows(start, end, self._owner_nos(), EVER if until_ms is None else until_ms):
+                yield self._entry_of(row)
+
+    def pending_of(
+        self, consumer: Consumer, start: StreamID = MIN_ID, end: StreamID = MAX_ID, *, until_ms: int | None = None
+    ) -> Iterator[PendingEntry]:
+        """As `pending`, of one consumer."""
+        if consumer.pel_count:
+            for row in self.pel.owned(consumer.consumer_no, start, end, EVER if until_ms is None else until_ms):
+                yield PendingEntry(row.entry_id, consumer, row.time_ms, row.delivery_count)
+
+    def edges(self) -> tuple[StreamID, StreamID] | None:
+        """The lowest and the highest pending ID; None when nothing is pending."""
+        if not self.pel_count:
+            return None
+        first = next(self.pending()).entry_id
+        last = self.pel.last_id(self._owner_nos())
+        assert last is not None, "a count of pending entries without one"
+        return first, last
+
+    def overdue(self, min_idle_ms: int, now_ms: int, most: int | None) -> list[tuple[PendingEntry, bytes]]:
+        """What CLAIM may take: released entries, then those idle for `min_idle_ms`, longest first; with their fields.
+
+        Entries that are gone from the stream are stepped over.  Idle time is unsigned, so a delivery in the future,
+        after the clock was set back, is overdue too.
+        """
+        if not self.pel_count:
+            return []
+        found: list[tuple[PendingEntry, bytes]] = []
+        examined = 0
+        for place, run in self.pel.by_time(self._claim_place):
+            if run.consumer_no != NOBODY and 0 <= now_ms - run.time_ms < min_idle_ms:
+                break
+            for row in run.rows():
+                if len(found) == most:
+                    self._claim_place = b""
+                    return found
+                entry_row = self.stream.entry(row.entry_id)
+                if entry_row is not None:
+                    found.append((self._entry_of(row), entry_row))
+            examined += len(run)
+            if examined >= _MOST_EXAMINED and not found:
+                self._claim_place = place
+                return found
+        self._claim_place = b""
+        return found
+
+    def oldest_delivery_ms(self) -> int | None:
+        """When the entry that CLAIM would take first was delivered; None when there is none."""
+        oldest = self.overdue(0, MAX_COUNT, 1)
+        return oldest[0][0].delivery_time_ms if oldest else None
+
+    # -- mutators: pending entries -------------------------------------------------------------------------------------
+
+    def deliver(self, consumer: Consumer, rows: list[Row], texts: list[bytes], now_ms: int, *, to_pel: bool) -> None:
+        """Give the entries in `rows`, which follow the group's position, to a consumer; `texts` are their IDs.
+
+        Logs one XCLAIM for them if they become pending, and the new position.
+        """
+        before = self.last_id
+        self._advance(rows)
+        self._touch(consumer)
+        if to_pel:
+            is_past_all = self._pel_end is not None and before >= self._pel_end
+            if self.pel_count and not is_past_all and self.pel.holds_any_from(StreamID(before + 1)):
+                # the position was set back: some may be pending already, and begin anew
+                self._assign([(unpack_id(key[8:]), 1) for key, _ in rows], consumer, now_ms)
+            else:
+                self.pel.add_new([key[8:] for key, _ in rows], consumer.consumer_no, now_ms)
+                self.pel_count += len(rows)
+                consumer.pel_count += len(rows)
+                self._pel_end = self.last_id
+            consumer.active_ms = now_ms
+            self._log_claims(consumer, {1: texts}, now_ms)
+        self.note_position()
+
+    def claim(self, consumer: Consumer, counts: dict[StreamID, int], time_ms: int, now_ms: int) -> None:
+        """Make `consumer` the owner of entries, delivered at `time_ms` for the so-manieth time.
+
+        Logs one XCLAIM for each count there is.
+        """
+        if counts:
+            self._assign(counts.items(), consumer, time_ms)
+            consumer.active_ms = now_ms
+            self._touch(consumer)
+            self._log_claims(consumer, _by_count(counts), time_ms)
+
+    def take_over(self, consumer: Consumer, entries: list[PendingEntry], now_ms: int) -> None:
+        """`claim` of what `overdue` found: each counts once more."""
+        counts = {entry.entry_id: min(entry.delivery_count + 1, MAX_COUNT) for entry in entries}
+        self.claim(consumer, counts, now_ms, now_ms)
+
+    def redeliver(self, consumer: Consumer, entries: list[PendingEntry], now_ms: int) -> None:
+        """A consumer reads again what it has: each counts once more, but this makes nobody active.  Logs XCLAIM."""
+        counts = {entry.entry_id: min(entry.delivery_count + 1, MAX_COUNT) for entry in entries}
+        if counts:
+            self._assign(counts.items(), consumer, now_ms)
+            self._touch(consumer)
+            self._log_claims(consumer, _by_count(counts), now_ms)
+
+    def ack(self, packed_ids: list[bytes], texts: list[bytes] | None = None) -> int:
+        """Take entries off the list; -> how many were on it.  Logs XACK of those.
+
+        `texts` are the IDs as the client spelt them, if it did.
+        """
+        if not self.pel_count:
+            return 0
+        removed, by_owner = self.pel.remove(packed_ids)
+        if not removed:
+            return 0
+        for consumer_no, count in by_owner.items():
+            if consumer_no == NOBODY:
+                self.released_count -= count
+            else:
+                self._move_count(self._by_no[consumer_no], -count)
+        self.pel_count -= len(removed)
+        self._touch()
+        if texts is None or len(removed) < len(packed_ids):
+            texts = [id_text(unpack_id(packed)) for packed in removed]
+        self._log([b"XACK", self.stream.key, self.name, *texts])
+        return len(removed)
+
+    def release(self, counts: list[tuple[StreamID, int]]) -> None:
+        """Take entries, in this order, from their owners and give them to nobody; each with its count.
+
+        Logs XNACK, hidden from Redis 7, one for each run of equal counts.
+        """
+        for released in counts:
+            self._assign([released], None, self._next_release_no)
+            self._next_release_no += 1
+        if not counts:
+            return
+        self._touch()
+        txn = self.stream.txn
+        for count, entry_ids in _runs(counts):
+            ids = [id_text(entry_id) for entry_id in entry_ids]
+            words = [b"XNACK", self.stream.key, self.name, b"FAIL", b"IDS", b"%d" % len(ids), *ids]
+            txn.log_extension(self.stream.db.number, [*words, b"RETRYCOUNT", b"%d" % count, b"FORCE"])
+        txn.notify_interest(Change.RELEASED, self.stream.db, self.stream.key)
+
+    def _assign(self, counts: Iterable[tuple[StreamID, int]], owner: Consumer | None, time_ms: int) -> None:
+        """Make `owner` the owner of entries, each with its count, whoever had them before, if anybody."""
+        self._pel_end = None
+        former = self.pel.assign(counts, NOBODY if owner is None else owner.consumer_no, time_ms)
+        total = 0
+        for consumer_no, count in former.items():
+            total += count
+            if consumer_no is None:
+                self.pel_count += count
+            elif consumer_no == NOBODY:
+                self.released_count -= count
+            else:
+                self._move_count(self._by_no[consumer_no], -count)
+        if owner is None:
+            self.released_count += total
+        else:
+            self._move_count(owner, total)
+
+    def _move_count(self, consumer: Consumer, difference: int) -> None:
+        consumer.pel_count += difference
+        self._dirty_consumers.add(consumer)
+
+    def _log_claims(self, consumer: Consumer, texts_by_count: dict[int, list[bytes]], time_ms: int) -> None:
+        """One XCLAIM for each delivery count; Redis writes one for each entry."""
+        key = self.stream.key
+        if consumer.claim_head is None or consumer.claim_head[0] != key:
+            consumer.claim_head = (key, fmt.encode_words([b"XCLAIM", key, self.name, consumer.name, b"0"]))
+        head = consumer.claim_head[1]
+        time_text, last_id = b"%d" % time_ms, id_text(self.last_id)
+        for count, texts in texts_by_count.items():
+            how = _CLAIM_END % (len(time_text), time_text, fmt.bulk(b"%d" % count), len(last_id), last_id)
+            self._log_wire(b"*%d\r\n%b%b%b" % (13 + len(texts), head, fmt.encode_words(texts), how))
+        self._logged_position = (max(self.last_id, self._logged_position[0]), self._logged_position[1])
+        consumer.is_logged = True
+        consumer.logged_times = (time_ms, time_ms)
+
+
+def _by_count(counts: dict[StreamID, int]) -> dict[int, list[bytes]]:
+    """The texts of the IDs that have each count."""
+    texts: dict[int, list[bytes]] = {}
+    for entry_id, count in counts.items():
+        texts.setdefault(count, []).append(id_text(entry_id))
+    return texts
+
+
+def _runs(counts: list[tuple[StreamID, int]]) -> Iterator[tuple[int, list[StreamID]]]:
+    """(count, IDs) of the neighbours with equal counts."""
+    run: list[StreamID] = []
+    for index, (entry_id, count) in enumerate(counts):
+        run.append(entry_id)
+        if index + 1 == len(counts) or counts[index + 1][1] != count:
+            yield count, run
+            run = []
