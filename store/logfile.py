@@ -50,7 +50,8 @@ class Batch(NamedTuple):
     """What one group commit wrote: `commands` in order, from byte `start` of `file` up to `end`.
 
     `time_ms` is the moment of the commit, None in a file that is not ours: nothing vouches for its commands then, and
-    Redis ignores the errors of those that do not fit.
+    Redis ignores the errors of those that do not fit.  `noted_ms` is when they were written, to the second, if that
+    Redis noted it.
     """
 
     commands: list[list[bytes]]
@@ -58,6 +59,7 @@ class Batch(NamedTuple):
     time_ms: int | None
     file: str
     start: int
+    noted_ms: int | None = None
 
     @property
     def size(self) -> int:
@@ -85,7 +87,8 @@ class LogPart:
 class PartReader:
     """The batches of one file.  `place` is the end of the last one; `unsound` why the file does not end there."""
 
-    def __init__(self, files: Files, fd: int, part: LogPart) -> None:
+    def __init__(self, files: Files, fd: int, part: LogPart, plain_batch_commands: int = PLAIN_BATCH_COMMANDS) -> None:
+        self._plain_batch_commands = plain_batch_commands
         self.place = LogPosition(part.number, 0, 0)
         self.unsound: str | None = None
         self._part = part
@@ -319,6 +322,8 @@ class PartReader:
         at = start
         uncovered = None if start else 0
         is_open = False
+        # A batch holds what was written in one second, as far as that is noted; a transaction is never parted.
+        noted_ms = next_noted_ms = None
         # Up to where the file would be kept if it ended now, and with how many of the commands found.
         safe, safe_count = self.place, 0
         try:
@@ -338,14 +343,17 @@ class PartReader:
                         uncovered, offset = end, annotation.offset
                     else:
                         found.take_comment(line)
+                        if line.startswith(logformat.TIMESTAMP_START):
+                            next_noted_ms = logformat.parse_timestamp(line)
                 at = end
                 if is_open or not found.is_settled:
                     continue
                 safe, safe_count = LogPosition(number, at, offset), len(found.commands)
-                if safe_count >= PLAIN_BATCH_COMMANDS:
+                if safe_count >= self._plain_batch_commands or (safe_count and next_noted_ms != noted_ms):
                     self.place = safe
-                    yield Batch(found.commands, safe, None, self._name, start)
+                    yield Batch(found.commands, safe, None, self._name, start, noted_ms)
                     found, safe_count, start = CommandCollector(), 0, at
+                noted_ms = next_noted_ms
             found.finish()
             if is_open:
                 self.unsound = "the file ends inside of MULTI"
@@ -357,7 +365,7 @@ class PartReader:
             raise self._part.error(at, offset, str(error)) from error
         self.place = safe
         if safe_count:
-            yield Batch(found.commands[:safe_count], safe, None, self._name, start)
+            yield Batch(found.commands[:safe_count], safe, None, self._name, start, noted_ms)
 
     # -- bytes of the file ---------------------------------------------------------------------------------------------
 

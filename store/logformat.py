@@ -29,6 +29,8 @@ from crc32c import crc32c
 ANNOTATION_START: Final = b"#CK:"
 EXTENSION_START: Final = b"#RB:"
 EXTENSION_NEXT: Final = b"#RB+"
+# Redis's own, with `aof-timestamp-enabled yes`: the second in which what follows was written.
+TIMESTAMP_START: Final = b"#TS:"
 
 # Redis reads a comment into 1024 bytes, terminator and NUL included: 1023 is the longest it skips.
 MAX_COMMENT_LINE: Final = 1023
@@ -43,6 +45,7 @@ _STAR: Final = ord("*")
 _MAX_HEADER: Final = 1 + 18 + 2
 
 _ANNOTATION = re.compile(rb"#CK:crc32c=([0-9a-f]{8})(;len=(\d{1,20});off=(\d{1,20});t=(\d{1,20})\r\n)")
+_TIMESTAMP = re.compile(rb"#TS:(\d{1,12})\r?\n")
 _ARRAY = re.compile(rb"\*([1-9]\d{0,17})\r\n")
 _BULK = re.compile(rb"\$(0|[1-9]\d{0,17})\r\n")
 # What a header cut short may look like; anything else in its place is damage, not an early end.
@@ -162,6 +165,12 @@ def parse_annotation(line: bytes, position: int = 0) -> Annotation | None:
         return None
     checksum, tail, covered, offset, time_ms = match.groups()
     return Annotation(int(checksum, 16), int(covered), int(offset), int(time_ms), tail)
+
+
+def parse_timestamp(line: bytes) -> int | None:
+    """The unix milliseconds in a `#TS:` line, whole seconds; None when it does not hold a number."""
+    match = _TIMESTAMP.fullmatch(line)
+    return None if match is None else int(match[1]) * 1000
 
 
 def is_sound(annotation: Annotation, covered_sum: int) -> bool:

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from store.errors import CorruptionError
 from store.files import Files
-from store.logfile import Batch, LogPart, LogPosition, PartReader
+from store.logfile import PLAIN_BATCH_COMMANDS, Batch, LogPart, LogPosition, PartReader
 from store.manifest import FileType, Manifest
 
 __all__ = ["Batch", "LogPart", "LogPosition", "LogReader", "TornTail", "list_parts"]
@@ -82,12 +82,21 @@ def list_parts(directory: Path, manifest: Manifest, files: Files) -> list[LogPar
 class LogReader:
     """One pass over `parts`.  When `batches` is exhausted, `end` and `torn_tail` say how the log ends."""
 
-    def __init__(self, parts: list[LogPart], files: Files, *, load_truncated: bool = True) -> None:
+    def __init__(
+        self,
+        parts: list[LogPart],
+        files: Files,
+        *,
+        load_truncated: bool = True,
+        plain_batch_commands: int = PLAIN_BATCH_COMMANDS,
+    ) -> None:
+        """`plain_batch_commands` make a batch where no annotation says what is one."""
         self.end: LogPosition | None = None
         self.torn_tail: TornTail | None = None
         self._parts = parts
         self._files = files
         self._load_truncated = load_truncated
+        self._plain_batch_commands = plain_batch_commands
 
     def batches(self, start: LogPosition | None, durable: LogPosition | None) -> Iterator[Batch]:
         """Yield every batch from `start` (None: the beginning) on.
@@ -109,7 +118,7 @@ class LogReader:
         for part in parts:
             fd = self._files.open_read(part.path)
             try:
-                reader = PartReader(self._files, fd, part)
+                reader = PartReader(self._files, fd, part, self._plain_batch_commands)
                 reader.begin(place)
                 yield from reader.batches()
                 place = reader.place

@@ -7,14 +7,14 @@ the whole fold.  The function that executes a command is handed in: it is the se
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from store.errors import ReplayError
 from store.keyspace import Database, WriteTxn
 from store.log import Log
-from store.logreader import LogPosition, TornTail
+from store.logreader import Batch, LogPosition, TornTail
 
 # A rebuild from nothing commits this often, so that dirty pages do not pile up in memory.
 _BYTES_A_CHECKPOINT: Final = 16 << 20
@@ -41,11 +41,19 @@ def recover(log: Log, txn: WriteTxn, execute: Execute) -> RecoveryReport:
     begun = time.monotonic()
     report = RecoveryReport()
     start = None if txn.position is None else LogPosition(*txn.position)
+    fold(log.read(start), txn, execute, report)
+    report.torn_tail = log.cut_tail()
+    report.seconds = time.monotonic() - begun
+    return report
+
+
+def fold(batches: Iterable[Batch], txn: WriteTxn, execute: Execute, report: RecoveryReport) -> None:
+    """Execute `batches` on `txn`, which commits now and then, and count in `report`.  Raises ReplayError."""
     keep_expired, txn.keep_expired = txn.keep_expired, True  # the log says itself when a key expired
     notify, txn.notify = txn.notify, lambda change, db, key: None
     uncommitted = 0
     try:
-        for batch in log.read(start):
+        for batch in batches:
             for words in batch.commands:
                 _execute(txn, execute, words, batch.file, batch.start, report, annotated=batch.time_ms is not None)
             txn.log.clear()
@@ -54,13 +62,10 @@ def recover(log: Log, txn: WriteTxn, execute: Execute) -> RecoveryReport:
             if uncommitted >= _BYTES_A_CHECKPOINT:
                 txn.commit(list(batch.end))
                 uncommitted = 0
-        report.torn_tail = log.cut_tail()
     finally:
         txn.keep_expired = keep_expired
         txn.notify = notify
     report.uncommitted_bytes = uncommitted
-    report.seconds = time.monotonic() - begun
-    return report
 
 
 def _execute(

@@ -19,6 +19,7 @@ from store.files import OsFiles
 from store.log import Batch, Log, LogPosition, TornTail
 from store.logfile import CHUNK_BYTES, PLAIN_BATCH_COMMANDS
 from store.logformat import encode_annotation, encode_command, encode_extension
+from store.logreader import LogReader, list_parts
 from tests.raw import RawClient
 from tests.servers import RedisServer
 from tests.store.faulty_files import FaultyFiles
@@ -811,6 +812,30 @@ def test_a_log_without_annotations_is_read_and_continued_in_a_file_of_ours() -> 
     assert again.end.file_seq == 2
     assert again.base_bytes == len(files.data(HOME / "appendonly.aof.1.base.aof"))
     assert again.size_bytes == sum(len(files.data(HOME / name)) for name in files.names(HOME) if "manifest" not in name)
+
+
+def test_a_batch_of_redis_holds_what_was_written_in_one_second_and_whole_transactions() -> None:
+    text = (
+        plain([SELECT])
+        + b"#TS:1700000000\r\n"
+        + plain([xadd(1), xadd(2), [b"MULTI"], xadd(3)])
+        + b"#TS:1700000001\r\n"
+        + plain([xadd(4), [b"EXEC"], xadd(5)])
+        + b"#TS:1700000001\r\n#TS:not a number\r\n"
+        + plain([xadd(6)])
+        + b"#TS:1700000009\r\n"
+    )
+    _, found = reopened(redis_log(text))
+    assert [(batch.noted_ms, len(batch.commands)) for batch in found] == [
+        (None, 1),
+        (1_700_000_000_000, 6),
+        (1_700_000_001_000, 1),
+        (None, 1),
+    ]
+    parts = list_parts(HOME, Log.open(ROOT, redis_log(text)).manifest, redis_log(text))
+    single = list(LogReader(parts, redis_log(text), plain_batch_commands=1).batches(None, None))
+    assert [len(batch.commands) for batch in single] == [1, 1, 1, 4, 1, 1]
+    assert flat(single) == flat(found)
 
 
 def test_a_truncated_log_of_redis_is_cut_back_to_a_command_or_before_multi() -> None:
