@@ -24,6 +24,9 @@ def answer(rig: Rig) -> Answer:
     loaded = Measurement("private, after loading", "MB", budget)
     small = Measurement(f"private, after loading {entries // 10:,}", "MB", budget)
     started = Measurement("private, after a start", "MB", budget)
+    pending = min(rig.sizes.pending, entries)
+    with_pending = Measurement(f"private, after reading {pending:,} for a group", "MB", budget)
+    started_with_pending = Measurement(f"private, after a start with {pending:,} pending", "MB", budget)
     read = Measurement("private, after reading all of it", "MB", budget)
     cached = Measurement("file pages, after reading all of it", "MB")
     for contender in rig.turns(f"memory with {entries:,} entries"):
@@ -34,10 +37,14 @@ def answer(rig: Rig) -> Answer:
             _read_all(server)
             samples_of(read, contender).append(server.private_bytes() / MB)
             samples_of(cached, contender).append(_file_bytes(server) / MB)
+        dataset = rig.with_pending(contender)
+        samples_of(with_pending, contender).append(dataset.loaded_private_bytes / MB)
+        with rig.opened(contender, dataset.directory) as server:
+            samples_of(started_with_pending, contender).append(server.private_bytes() / MB)
     return Answer(
         f"Memory with {entries:,} entries of 66 bytes",
         "grep Rss /proc/PID/status",
-        [small, loaded, started, read, cached],
+        [small, loaded, started, read, cached, with_pending, started_with_pending],
     )
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.report import Measurement
-from benchmarks.traffic import info, load
+from benchmarks.traffic import info, load, read_for
 from tests.servers import RedisServer, RiverbedServer, Server
 
 # A rewrite that one server begins in the middle of a round is not part of any question here.
@@ -43,10 +43,38 @@ class Sizes:
     client_entries: int  # by redis-py
     entries: int  # of the large data set
     window_s: float  # over which stalls are looked for
+    group_entries: int  # of the stream that consumers work off
+    pending: int
+    pending_requests: int
+    unread: int  # entries that one XREADGROUP without COUNT takes
 
 
-FULL = Sizes(3, {1: 300_000, 16: 1_500_000, 64: 1_500_000}, 1_000_000, 50_000, 300_000, 5_000_000, 15.0)
-QUICK = Sizes(1, {1: 50_000, 16: 200_000, 64: 200_000}, 100_000, 10_000, 50_000, 200_000, 3.0)
+FULL = Sizes(
+    3,
+    {1: 300_000, 16: 1_500_000, 64: 1_500_000},
+    1_000_000,
+    50_000,
+    300_000,
+    5_000_000,
+    15.0,
+    group_entries=400_000,
+    pending=1_000_000,
+    pending_requests=20_000,
+    unread=100_000,
+)
+QUICK = Sizes(
+    1,
+    {1: 50_000, 16: 200_000, 64: 200_000},
+    100_000,
+    10_000,
+    50_000,
+    200_000,
+    3.0,
+    group_entries=40_000,
+    pending=100_000,
+    pending_requests=2_000,
+    unread=20_000,
+)
 
 
 @dataclass(frozen=True)
@@ -66,6 +94,7 @@ class Rig:
         self.say = say
         self.directory = Path(tempfile.mkdtemp(prefix="riverbed-bench-", dir=parent))
         self._datasets: dict[tuple[Contender, int], Dataset] = {}
+        self._with_pending: dict[Contender, Dataset] = {}
         self._rewritten: Dataset | None = None
         self._directories = 0
 
@@ -110,6 +139,17 @@ class Rig:
             dataset = Dataset(server.directory, entries, server.private_bytes())
         self._datasets[contender, entries] = dataset
         return dataset
+
+    def with_pending(self, contender: Contender) -> Dataset:
+        """The large data set, and a group whose consumers have read some of it and acknowledged nothing."""
+        if contender not in self._with_pending:
+            dataset = self.dataset(contender, self.sizes.entries)
+            pending = min(self.sizes.pending, dataset.entries)
+            with self.opened(contender, self.copy(dataset)) as server:
+                self.say(f"reading {pending:,} entries for a group: {contender.value}")
+                read_for(server.port, "events", "workers", pending)
+                self._with_pending[contender] = Dataset(server.directory, dataset.entries, server.private_bytes())
+        return self._with_pending[contender]
 
     def rewritten(self, entries: int) -> Dataset:
         """Redis's data set after BGREWRITEAOF: an RDB file instead of the log as it was written."""

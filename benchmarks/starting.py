@@ -24,6 +24,12 @@ def answer(rig: Rig) -> Answer:
             directory = rig.dataset(contender, entries).directory
             samples_of(measurement, contender).append(_start(rig, contender, directory))
         measurements.append(measurement)
+    pending = min(rig.sizes.pending, entries)
+    with_pending = Measurement(f"{entries:,} entries, {pending:,} pending", "s", below(1, "s"))
+    for contender in rig.turns(f"starting on {entries:,} entries and {pending:,} pending"):
+        directory = rig.with_pending(contender).directory
+        samples_of(with_pending, contender).append(_start(rig, contender, directory))
+    measurements.append(with_pending)
     rewritten = Measurement(f"{entries:,} entries, Redis after BGREWRITEAOF", "s", riverbed=measurement.riverbed)
     directory = rig.rewritten(entries).directory
     rewritten.redis = [_start(rig, Contender.REDIS, directory) for _ in range(rig.sizes.rounds)]

@@ -26,6 +26,7 @@ _CHUNK: Final = 1000
 # Servers are asked for this many chunks ahead, so that they never wait for the loader.
 _AHEAD: Final = 4
 _BATCH: Final = 100  # of the steady writer
+_TURN: Final = 100  # entries a consumer is given at a time
 
 
 def fields(number: int) -> list[bytes]:
@@ -67,6 +68,23 @@ def load(port: int, key: str, entries: int, *, explicit_ids: bool = False) -> fl
     return seconds
 
 
+def read_for(port: int, key: str, group: str, entries: int, consumers: int = 10) -> None:
+    """Give a new group's consumers `entries` entries to have pending, in turns of a hundred."""
+    with RawClient(port, timeout_s=TIMEOUT_S) as client:
+        client.ask("XGROUP", "CREATE", key, group, 0)
+        # nobody needs the replies, and taking them would take longer than making them
+        client.send("CLIENT", "REPLY", "OFF")
+        for number in range(0, entries, _TURN):
+            count = min(_TURN, entries - number)
+            consumer = f"consumer{number // _TURN % consumers}"
+            client.send("XREADGROUP", "GROUP", group, consumer, "COUNT", count, "STREAMS", key, ">")
+        if client.ask("CLIENT", "REPLY", "ON") != b"+OK\r\n":
+            raise AssertionError("replies are still off")
+        summary = client.ask("XPENDING", key, group)
+        if not summary.startswith(b"*4\r\n:%d\r\n" % entries):
+            raise AssertionError(f"read {entries} entries, XPENDING says {summary[:60]!r}")
+
+
 _BODIES: list[bytes] = []
 
 
@@ -96,12 +114,12 @@ class Rate:
 
 def measure(server: Server, requests: int, *words: str, depth: int = 1, random_below: int = 0) -> Rate:
     """Run redis-benchmark.  The CPU time says what the rate would be if the two did not share their cores."""
-    before = _cpu_seconds(server)
+    before = cpu_seconds(server)
     a_second = redis_benchmark(server.port, requests, *words, depth=depth, random_below=random_below)
-    return Rate(a_second, (_cpu_seconds(server) - before) / requests * 1e6)
+    return Rate(a_second, (cpu_seconds(server) - before) / requests * 1e6)
 
 
-def _cpu_seconds(server: Server) -> float:
+def cpu_seconds(server: Server) -> float:
     """Of the server's process so far.  Linux only."""
     fields_after_name = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields_after_name[11:13])) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,187 @@
+"""How fast do consumers of a group work off a stream: read, acknowledge, take over?
+
+A round is what a consumer does over and over: XREADGROUP of 1 or of 100 entries and an XACK of all of them, or an
+XCLAIM of 100 that another consumer has pending.  One consumer waits for each reply before it goes on; many keep the
+server busy, and send the acknowledgement and the next read in one piece, as pipelining clients do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from benchmarks.consumers import Consumer, drive
+from benchmarks.report import Answer, Budget, Measurement, at_least
+from benchmarks.rig import Contender, Rig, samples_of
+from benchmarks.traffic import FIRST_MS, fields, load, read_for
+from tests.raw import encode
+from tests.servers import Server
+
+KEY: Final = "events"
+MANY: Final = 16
+_ID_BYTES: Final = len(b"%d-0" % FIRST_MS)
+_BUDGET: Final = at_least(1.0)
+
+
+def bulk(word: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(word), word)
+
+
+def entry_id(number: int) -> bytes:
+    return b"%d-0" % (FIRST_MS + number)
+
+
+def ids(first: int, count: int) -> bytes:
+    """Words of a request, or elements of a reply: the IDs of consecutive entries."""
+    return b"".join(bulk(entry_id(number)) for number in range(first, first + count))
+
+
+def entry_bytes() -> int:
+    """Of one entry in a reply; they are all as long."""
+    return len(b"*2\r\n" + bulk(entry_id(0)) + b"*8\r\n" + b"".join(map(bulk, fields(0))))
+
+
+class Reader:
+    """Reads `count` entries, acknowledges them, reads the next; for `rounds` rounds."""
+
+    def __init__(self, group: str, name: str, count: int, rounds: int, batches: Sequence[bytes] | None) -> None:
+        """`batches` are the IDs of the entries by hundreds, None when one is read at a time."""
+        self.rounds = 0
+        self._most = rounds
+        self._count = count
+        self._batches = batches
+        self._read = encode(("XREADGROUP", "GROUP", group, name, "COUNT", count, "STREAMS", KEY, ">"))
+        self._ack = encode(("XACK", KEY, group))
+        self._ack = b"*%d\r\n" % (3 + count) + self._ack.partition(b"\r\n")[2]
+        head = b"*1\r\n*2\r\n" + bulk(KEY.encode()) + b"*%d\r\n" % count
+        self._reply_bytes = len(head) + count * entry_bytes()
+        self._id_at = len(head) + len(b"*2\r\n$%d\r\n" % _ID_BYTES)
+        self._ack_bytes = len(b":%d\r\n" % count)
+
+    def first(self) -> tuple[bytes, int]:
+        return self._read, self._reply_bytes
+
+    def acknowledgement(self, reply: memoryview) -> bytes:
+        """Of what the reply to a read contains."""
+        start = self._id_at + len(reply) - self._reply_bytes
+        first_id = bytes(reply[start : start + _ID_BYTES])
+        if self._batches is None:
+            return self._ack + bulk(first_id)
+        return self._ack + self._batches[(int(first_id[:-2]) - FIRST_MS) // self._count]
+
+    def next(self, reply: memoryview) -> tuple[bytes, int] | None:
+        if len(reply) == self._reply_bytes:
+            return self.acknowledgement(reply), self._ack_bytes
+        self.rounds += 1
+        return self.first() if self.rounds < self._most else None
+
+
+class PipeliningReader(Reader):
+    """As `Reader`, with the acknowledgement and the next read in one piece."""
+
+    def next(self, reply: memoryview) -> tuple[bytes, int] | None:
+        if len(reply) == self._ack_bytes:
+            self.rounds += 1
+            return None
+        ack = self.acknowledgement(reply)
+        if self.rounds + 1 == self._most:
+            return ack, self._ack_bytes
+        self.rounds += 1
+        return ack + self._read, self._ack_bytes + self._reply_bytes
+
+
+class Claimer:
+    """Claims hundreds of entries, one hundred after the other."""
+
+    def __init__(self, group: str, name: str, batches: Sequence[bytes], *, just_id: bool) -> None:
+        self.rounds = 0
+        self._batches = batches
+        words = ("XCLAIM", KEY, group, name, 0)
+        count = len(words) + 100 + just_id
+        self._head = b"*%d\r\n" % count + encode(words).partition(b"\r\n")[2]
+        self._tail = bulk(b"JUSTID") if just_id else b""
+        self._reply_bytes = len(b"*100\r\n") + 100 * (len(bulk(entry_id(0))) if just_id else entry_bytes())
+
+    def first(self) -> tuple[bytes, int]:
+        return self._head + self._batches[self.rounds] + self._tail, self._reply_bytes
+
+    def next(self, reply: memoryview) -> tuple[bytes, int] | None:
+        self.rounds += 1
+        return self.first() if self.rounds < len(self._batches) else None
+
+
+def answer(rig: Rig) -> Answer:
+    entries = rig.sizes.group_entries // (100 * MANY) * 100 * MANY
+    batches = [ids(first, 100) for first in range(0, entries, 100)]
+    rates: dict[str, tuple[Measurement, Measurement]] = {}
+    for fsync in ("everysec", "always"):
+        for contender in rig.turns(f"consumers, appendfsync {fsync}"):
+            with rig.server(contender, fsync) as server:
+                load(server.port, KEY, entries, explicit_ids=True)
+                for what, budget, run in _runs(entries, batches):
+                    rig.say(f"{what}, appendfsync {fsync}: {contender.value}")
+                    rate = drive(server, run(server))
+                    a_second, cpu = rates.setdefault(
+                        f"{what}, {fsync}",
+                        (
+                            Measurement(f"{what}, {fsync}", "rounds/s", budget),
+                            Measurement(f"{what}, {fsync}: server's CPU", "us/round"),
+                        ),
+                    )
+                    samples_of(a_second, contender).append(rate.a_second)
+                    samples_of(cpu, contender).append(rate.cpu_us)
+                _check(server, contender)
+    return Answer(
+        f"Consumers of a group: a stream of {entries:,} entries of 66 bytes",
+        "XREADGROUP GROUP g c COUNT n STREAMS events >, XACK events g id ...; XCLAIM events g c 0 id ...",
+        [measurement for pair in rates.values() for measurement in pair],
+        (f"Many are {MANY} consumers that pipeline; one waits for each reply.",),
+    )
+
+
+Run = tuple[str, Budget | None, Callable[[Server], list[Consumer]]]
+
+
+def _runs(entries: int, batches: Sequence[bytes]) -> list[Run]:
+    """What is done with one server, each time with a group of its own."""
+    singles = entries // 4
+
+    def readers(group: str, count: int, total: int, among: int) -> Callable[[Server], list[Consumer]]:
+        def make(server: Server) -> list[Consumer]:
+            with server.client() as client:
+                client.ask("XGROUP", "CREATE", KEY, group, 0)
+            kind = Reader if among == 1 else PipeliningReader
+            known = batches if count == 100 else None
+            return [kind(group, f"c{n}", count, total // count // among, known) for n in range(among)]
+
+        return make
+
+    def claimers(group: str, among: int, *, just_id: bool) -> Callable[[Server], list[Consumer]]:
+        def make(server: Server) -> list[Consumer]:
+            if among == 1:
+                read_for(server.port, KEY, group, entries)
+            share = len(batches) // among
+            return [
+                Claimer(group, f"c{n}", batches[n * share : (n + 1) * share], just_id=just_id) for n in range(among)
+            ]
+
+        return make
+
+    return [
+        ("COUNT 1 and XACK, one", None, readers("one-1", 1, singles // 4, 1)),
+        (f"COUNT 1 and XACK, {MANY}", None, readers("many-1", 1, singles, MANY)),
+        ("COUNT 100 and XACK, one", _BUDGET, readers("one-100", 100, entries, 1)),
+        (f"COUNT 100 and XACK, {MANY}", _BUDGET, readers("many-100", 100, entries, MANY)),
+        ("XCLAIM of 100, one", None, claimers("claims", 1, just_id=False)),
+        (f"XCLAIM of 100, {MANY}", None, claimers("claims", MANY, just_id=False)),
+        (f"XCLAIM of 100 JUSTID, {MANY}", None, claimers("claims", MANY, just_id=True)),
+    ]
+
+
+def _check(server: Server, contender: Contender) -> None:
+    """What was acknowledged is no longer pending, or something else was measured."""
+    with server.client() as client:
+        for group in ("one-1", "many-1", "one-100", "many-100"):
+            summary = client.ask("XPENDING", KEY, group)
+            if not summary.startswith(b"*4\r\n:0\r\n"):
+                raise AssertionError(f"{contender.value}, {group}: {summary[:60]!r}")
