@@ -138,8 +138,9 @@ class Connection(asyncio.Protocol):
     def _check_output_limit(self) -> None:
         session = self.session
         limits = self._executor.config.client_output_buffer_limit
-        limit = limits["pubsub" if session.is_monitor else "replica" if session.is_replica else "normal"]
-        size = self._transport.get_write_buffer_size()
+        is_pushed_to = session.is_monitor or session.is_subscriber
+        limit = limits["replica" if session.is_replica else "pubsub" if is_pushed_to else "normal"]
+        size = self._transport.get_write_buffer_size() + session.held_push_bytes
         now = self._executor.clock.monotonic()
         over_soft = limit.soft and size > limit.soft
         if not over_soft:

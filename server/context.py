@@ -10,6 +10,7 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from server.pubsub import PubSub
 from server.stats import Stats
 
 if TYPE_CHECKING:
@@ -49,7 +50,10 @@ class Control(Protocol):
         """Show the session every command that anybody sends, until `forget` (MONITOR)."""
 
     def forget(self, session: Session) -> None:
-        """Undo everything a session has under way: transaction, watches, wait, monitoring (RESET, disconnect)."""
+        """Undo everything a session has under way (RESET, disconnect).
+
+        That is its transaction, watches, wait, monitoring and subscriptions.
+        """
 
     def checkpoint(self) -> None:
         """Checkpoint now, with the caller's own effects (SAVE).  Raises CommandError when it fails."""
@@ -70,6 +74,7 @@ class Context:
         self.control = control
         self.clock = clock
         self.stats = Stats()
+        self.pubsub = PubSub()
         self.sessions: dict[int, Session] = {}
         self.started_ms = int(clock.time() * 1000)
         self.run_id = secrets.token_hex(20)

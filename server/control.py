@@ -11,7 +11,7 @@ import lmdb
 from server.commands.table import Command, Flag
 from server.dispatch import client_command
 from server.errors import CommandError
-from server.replies import NULL_ARRAY
+from server.replies import NULL_ARRAY, Message
 from store.errors import LogWriteError
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ class Controls:
         self._paused.pop(session, None)
         session.paused = False
         self.discard(session)
+        self._executor.context.pubsub.forget(session)
         if session in self.monitors:
             self.monitors.remove(session)
             session.is_monitor = False
@@ -129,6 +130,7 @@ class Controls:
         if session.parked is not None:
             self._executor.waiters.release(session)
         session.take_backlog()
+        self._executor.context.pubsub.forget(session)
         session.peer.close_soon()
 
     def unblock(self, session: Session, *, error: bool) -> bool:
@@ -168,7 +170,8 @@ class Controls:
         """Whether a pause makes this command, and with it the client, wait."""
         if not self._pause_until_ms or command.name.startswith(_NEVER_PAUSED):
             return False
-        if self._pause_writes_only and not command.flags & Flag.WRITE and command.name != b"EXEC":
+        writes = command.flags & (Flag.WRITE | Flag.MAY_REPLICATE)
+        if self._pause_writes_only and not writes and command.name != b"EXEC":
             return False
         self._paused[session] = None
         session.paused = True
@@ -188,10 +191,9 @@ class Controls:
         """Show a command that has run to every monitor."""
         words = b" ".join([b'"%b"' % _quoted(word) for word in argv])
         now, place = self._executor.clock.time(), session.peer.address.encode()
-        line = b"+%.6f [%d %b] %b\r\n" % (now, session.db.number, place, words)
+        line = Message(b"+%.6f [%d %b] %b\r\n" % (now, session.db.number, place, words))
         for monitor in self.monitors:
-            monitor.out.append(line)
-            self._executor.flush(monitor)
+            self._executor.push(monitor, line)
 
     # -- the server ----------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from server.errors import CommandError
-from server.replies import NO_REPLY, NULL_ARRAY, Park, Reply, Verbatim
+from server.replies import NO_REPLY, NULL_ARRAY, Park, Push, Reply, Verbatim
 
 # Most lengths and counts are small.  Indexing a tuple costs 30 ns, formatting 110; short of 1,024 the tables take
 # 100 kB together and hold the usual COUNT, the usual length of a word, and most answers of XACK and XLEN.
@@ -103,6 +103,8 @@ def _append(add: Callable[[bytes], None], reply: Reply, resp: int) -> None:
             add(bulk(reply.text))
     elif isinstance(reply, CommandError):
         add(error_line(reply.text))
+    elif isinstance(reply, Push):
+        add(reply)
     elif reply is NULL_ARRAY:
         add(NULL_ARRAY_RESP2 if resp == 2 else NULL_RESP3)
     elif reply is NO_REPLY:

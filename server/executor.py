@@ -27,7 +27,7 @@ from server.dispatch import Plain, client_command, plain_commands
 from server.encode import encode, error_line
 from server.errors import CommandError, wrong_arity
 from server.replay import NOBODY, Replayer
-from server.replies import NO_REPLY, LongReply, Park
+from server.replies import NO_REPLY, LongReply, Message, Park, Push
 from server.session import Request, Session
 from server.upkeep import Upkeep
 from server.wakeups import Wakeups
@@ -54,6 +54,9 @@ MISCONF: Final = {
     Refusal.LOG_FAILED: "MISCONF Errors writing to the AOF file: the log could not be written or synced. Writes are "
     "refused until a restart; reads go on.",
 }
+CONFINED: Final = (
+    b"ERR Can't execute '%b': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"
+)
 _QUEUED: Final = b"+QUEUED\r\n"
 _MULTI: Final = b"*1\r\n$5\r\nMULTI\r\n"
 _SELECT: Final = b"*2\r\n$6\r\nSELECT"
@@ -90,6 +93,8 @@ class Executor:
         self.control = Controls(self)
         self.context = Context(config, engine, self.control, clock)
         self.stats = self.context.stats
+        self.context.pubsub.deliver = self.push
+        self._caller: Session | None = None  # whose command is running on the careful path
         self.wakeups = Wakeups(self)
         self.waiters = self.wakeups.waiters
         self.watches = self.wakeups.watches
@@ -332,6 +337,8 @@ class Executor:
         try:
             command = client_command(argv)
             self.check(session, command, argv)
+            if session.is_confined and not command.flags & Flag.SUBSCRIBER:
+                raise CommandError(CONFINED % command.full_name)
         except CommandError as error:
             self._answer(session, self._rejected(session, command, error))
             return Turn.GOES_ON
@@ -348,11 +355,15 @@ class Executor:
         request.db = session.db
         request.argv = argv
         session.last_command = command.full_name
+        self._caller = session
         reply = self.call(request, command)
+        self._caller = None
         if self.control.monitors and not command.flags & (Flag.SKIP_MONITOR | Flag.ADMIN):
             self.control.feed_monitors(session, argv)
         if reply is not NO_REPLY:
             self.deliver(session, reply)
+        if session.held_pushes and session.long_reply is None:
+            session.release_pushes()
         if self._signals:
             self.wakeups.serve()
         # what the command may have changed: it parked, or its reply is a long one
@@ -367,8 +378,27 @@ class Executor:
             self.wakeups.park(session, reply)
         elif reply.__class__ is LongReply:
             session.begin_long_reply(reply, self.clock.monotonic())
+        elif reply.__class__ is Push:
+            session.out.append(reply)
+            if session.skip_replies:
+                session.skip_replies -= 1
+                session.refresh_special()
         else:
             self._answer(session, encode(reply, session.resp))
+
+    def push(self, session: Session, message: Message) -> None:
+        """Send a client what it did not ask for: behind its replies so far, and never in the middle of one.
+
+        A client that publishes to itself hears of it behind the reply, as in Redis since 7.2: inside EXEC there would
+        be one element too many otherwise.
+        """
+        if session.closing:
+            return
+        if session is self._caller or session.long_reply is not None:
+            session.hold_push(message)
+        else:
+            session.out.append(message)
+        self.flush(session)
 
     def _rejected(self, session: Session, command: Command | None, error: CommandError) -> bytes:
         """The error line of a request that is refused before it runs."""
@@ -552,6 +582,7 @@ class Executor:
             return
         if piece is None:
             session.end_long_reply()
+            session.release_pushes()
         else:
             reply.progress_s = self.clock.monotonic()
             self.stats.bytes_out += len(piece)
@@ -567,7 +598,8 @@ class Executor:
         log.warning("a tick was undone: %s; %s", error, refusal.value)
         line = error_line(MISCONF[refusal].encode())
         for session in set(self._ran):
-            session.out[:] = [line] * len(session.out)
+            kept = [wire for wire in session.out if wire.__class__ is not Message]
+            session.out[:] = [wire if wire.__class__ is Push else line for wire in kept]
         self.refresh_special()
 
 

@@ -16,6 +16,7 @@
     LongReply           sent piece by piece
     Park                nothing yet: the client waits (blocking reads)
     NO_REPLY            nothing at all (CLIENT REPLY OFF, a blocked client that left)
+    Push                RESP that is no reply (SUBSCRIBE's confirmations): sent to who wants no replies, too
 
 The one-tuple is for the hot path: entries are stored in the form a reader is sent, and a tuple costs a tenth of an
 instance of a class of ours.
@@ -37,6 +38,18 @@ class _Singleton(enum.Enum):
 NULL_ARRAY: Final = _Singleton.NULL_ARRAY
 NO_REPLY: Final = _Singleton.NO_REPLY
 OK: Final = (b"+OK\r\n",)
+
+
+class Push(bytes):
+    """RESP, encoded for its receiver, that answers nothing: CLIENT REPLY OFF and SKIP do not hold it back."""
+
+    __slots__ = ()
+
+
+class Message(Push):
+    """A push the receiver did not ask for.  It speaks of the tick it was published in, and is dropped with it."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)

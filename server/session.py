@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from server.context import Context
     from server.dispatch import Plain
-    from server.replies import LongReply, Park
+    from server.replies import LongReply, Park, Push
     from store.keyspace import Database, WriteTxn
 
 
@@ -88,6 +88,12 @@ class Session:
         self.queue_failed = False
         self.watched: dict[tuple[Database, bytes], int] = {}
         self.watch_broken = False
+        # subscriptions, oldest first; `server.pubsub` keeps them
+        self.channels: dict[bytes, None] = {}
+        self.patterns: dict[bytes, None] = {}
+        self.shard_channels: dict[bytes, None] = {}
+        self.held_pushes: list[Push] = []  # not to be put into the middle of a reply
+        self.held_push_bytes = 0
         # blocking
         self.parked: Park | None = None
         self.paused = False  # by CLIENT PAUSE
@@ -117,11 +123,34 @@ class Session:
             or self.skip_replies > 0
             or self.is_monitor
             or self.is_replica
+            or self.is_confined
             or self.closing
             or self.must_wait
         )
         self.plain = {} if self.special else self.fast_path
         self.attention = bool(self.closing or self.congested or self.backlog or self.long_reply)
+
+    # -- subscriptions -------------------------------------------------------------------------------------------------
+
+    @property
+    def is_subscriber(self) -> bool:
+        return bool(self.channels or self.patterns or self.shard_channels)
+
+    @property
+    def is_confined(self) -> bool:
+        """A subscriber in RESP2 cannot tell messages from replies, so there are to be no replies of most commands."""
+        return self.resp == 2 and self.is_subscriber
+
+    def hold_push(self, push: Push) -> None:
+        """Keep a push until the reply under way is complete."""
+        self.held_pushes.append(push)
+        self.held_push_bytes += len(push)
+
+    def release_pushes(self) -> None:
+        """The reply is complete: what was kept goes out behind it."""
+        self.out += self.held_pushes
+        self.held_pushes.clear()
+        self.held_push_bytes = 0
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 

@@ -167,5 +167,6 @@ class Upkeep:
                 log.warning("client %d stopped reading a long reply: closed", session.id)
                 session.peer.abort()
             is_idle = timeout_ms and now_ms - session.last_interaction_ms > timeout_ms
-            if is_idle and not session.must_wait_for_others and not session.is_monitor:
+            listens = session.is_monitor or session.is_subscriber
+            if is_idle and not session.must_wait_for_others and not listens:
                 session.peer.abort()

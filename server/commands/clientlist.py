@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 INVALID_CLIENT_ID: Final = "ERR Invalid client ID"
 
-# Masters and subscribers are kinds of clients that there are none of.
 _KINDS: Final = {
     b"NORMAL": "normal",
     b"REPLICA": "replica",
@@ -39,8 +38,10 @@ def parse_kind(word: bytes) -> str:
 
 
 def kind_of(session: Session) -> str:
-    """`replica` or `normal`."""
-    return "replica" if session.is_replica else "normal"
+    """`replica`, `pubsub` or `normal`."""
+    if session.is_replica:
+        return "replica"
+    return "pubsub" if session.is_subscriber else "normal"
 
 
 @command(
@@ -91,7 +92,7 @@ def _describe(request: Request, session: Session) -> bytes:
     """One line of CLIENT LIST.
 
     Fields are Redis's, in its order, because tools read them by name and by place; what has no meaning here (buffers
-    of fixed size, subscriptions, threads) is 0.
+    of fixed size, threads) is 0.
     """
     peer = session.peer
     queued = session.queued
@@ -113,9 +114,9 @@ def _describe(request: Request, session: Session) -> bytes:
         (b"idle", _seconds_since(request, session.last_interaction_ms)),
         (b"flags", _flags(session, in_transaction)),
         (b"db", b"%d" % session.db.number),
-        (b"sub", b"0"),
-        (b"psub", b"0"),
-        (b"ssub", b"0"),
+        (b"sub", b"%d" % len(session.channels)),
+        (b"psub", b"%d" % len(session.patterns)),
+        (b"ssub", b"%d" % len(session.shard_channels)),
         (b"multi", b"%d" % (-1 if queued is None else len(queued))),
         (b"watch", b"%d" % len(session.watched)),
         (b"qbuf", b"%d" % query_bytes),
@@ -152,6 +153,7 @@ def _flags(session: Session, in_transaction: bool) -> bytes:
     letters = (
         (session.is_replica, b"S"),
         (session.is_monitor, b"O"),
+        (session.is_subscriber, b"P"),
         (in_transaction or session.queued is not None, b"x"),
         (session.parked is not None, b"b"),
         (session.watch_broken, b"d"),

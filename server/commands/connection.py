@@ -108,10 +108,10 @@ def hello(request: Request) -> Reply:
             raise CommandError(b"ERR Syntax error in HELLO option '%b'" % option)
     if not authenticated:
         raise CommandError(HELLO_NEEDS_AUTH)
+    session.resp = resp
     _mark_authenticated(request, True)
     if name is not None:
         session.name = name
-    session.resp = resp
     return {
         b"server": b"redis",
         b"version": REDIS_VERSION.encode(),
@@ -149,7 +149,7 @@ def _mark_authenticated(request: Request, authenticated: bool) -> None:
 @command(
     b"QUIT",
     arity=-1,
-    flags=_GREETING | Flag.IMMEDIATE,
+    flags=_GREETING | Flag.IMMEDIATE | Flag.SUBSCRIBER,
     categories=("fast", "connection"),
     group="connection",
     summary="Closes the connection.",
@@ -164,7 +164,7 @@ def quit_(request: Request) -> Reply:
 @command(
     b"RESET",
     arity=1,
-    flags=_GREETING | Flag.IMMEDIATE,
+    flags=_GREETING | Flag.IMMEDIATE | Flag.SUBSCRIBER,
     categories=("fast", "connection"),
     group="connection",
     since="6.2.0",
@@ -173,8 +173,8 @@ def quit_(request: Request) -> Reply:
 def reset(request: Request) -> str:
     """RESET -> RESET.
 
-    Ends MULTI, WATCH and MONITOR, selects database 0 and RESP2, forgets the name and the authentication.  The names
-    of the client library stay: it is still the same library.
+    Ends MULTI, WATCH, MONITOR and all subscriptions, selects database 0 and RESP2, forgets the name and the
+    authentication.  The names of the client library stay: it is still the same library.
     """
     session = request.session
     request.context.control.forget(session)
@@ -195,7 +195,7 @@ def reset(request: Request) -> str:
 @command(
     b"PING",
     arity=-1,
-    flags=Flag.FAST,
+    flags=Flag.FAST | Flag.SUBSCRIBER,
     categories=("fast", "connection"),
     group="connection",
     summary="Answers.",
@@ -203,13 +203,16 @@ def reset(request: Request) -> str:
     tips=("request_policy:all_shards", "response_policy:all_succeeded"),
 )
 def ping(request: Request) -> Reply:
-    """PING [message] -> PONG, or the message."""
+    """PING [message] -> PONG, or the message.
+
+    A subscriber in RESP2 gets `pong` and the message instead, in an array that it cannot take for a published one.
+    """
     words = request.argv
-    if len(words) == 1:
-        return _PONG
     if len(words) > 2:
         raise errors.wrong_arity(b"ping")
-    return words[1]
+    if request.session.is_confined:
+        return [b"pong", words[1] if len(words) == 2 else b""]
+    return _PONG if len(words) == 1 else words[1]
 
 
 @command(

@@ -88,7 +88,7 @@ def _clients(request: Request) -> Fields:
     yield "client_recent_max_output_buffer", max(map(_output_bytes, sessions), default=0)
     yield "blocked_clients", context.control.blocked_clients()
     yield "tracking_clients", 0
-    yield "pubsub_clients", 0
+    yield "pubsub_clients", sum(session.is_subscriber for session in sessions)
     yield "watching_clients", sum(bool(session.watched) for session in sessions)
     yield "clients_in_timeout_table", _waiting_with_deadline(sessions)
     yield "total_watched_keys", len(watched)
@@ -238,9 +238,9 @@ def _stats(request: Request) -> Fields:
     yield "evicted_clients", 0
     yield "keyspace_hits", stats.keyspace_hits
     yield "keyspace_misses", stats.keyspace_misses
-    yield "pubsub_channels", 0
-    yield "pubsub_patterns", 0
-    yield "pubsubshard_channels", 0
+    yield "pubsub_channels", len(request.context.pubsub.channels)
+    yield "pubsub_patterns", len(request.context.pubsub.patterns)
+    yield "pubsubshard_channels", len(request.context.pubsub.shard_channels)
     yield "latest_fork_usec", 0
     yield "total_forks", 0
     yield "migrate_cached_sockets", 0

@@ -31,7 +31,7 @@ _CATEGORIES: Final = (
     *("keyspace", "read", "write", "set", "sortedset", "list", "hash", "string", "bitmap", "hyperloglog", "geo"),
     *("stream", "pubsub", "admin", "fast", "slow", "blocking", "dangerous", "connection", "transaction", "scripting"),
 )
-_OURS: Final = Flag.IMMEDIATE | Flag.LOG_ONLY
+_OURS: Final = Flag.IMMEDIATE | Flag.LOG_ONLY | Flag.SUBSCRIBER | Flag.MAY_REPLICATE
 
 # How a command uses its keys, where that does not follow from WRITE (it updates) or READONLY (it reads the value).
 # One tuple for each key specification.
@@ -47,6 +47,9 @@ _KEY_ACCESS: Final[dict[bytes, tuple[tuple[bytes, ...], ...]]] = {
     b"object|refcount": ((b"RO",),),
     b"rename": ((b"RW", b"access", b"delete"), (b"OW", b"update")),
     b"renamenx": ((b"RW", b"access", b"delete"), (b"OW", b"insert")),
+    b"spublish": ((b"not_key",),),
+    b"ssubscribe": ((b"not_key",),),
+    b"sunsubscribe": ((b"not_key",),),
     b"touch": ((b"RO",),),
     b"type": ((b"RO",),),
     b"unlink": ((b"RM", b"delete"),),
@@ -126,7 +129,8 @@ def _key_accesses(row: Command) -> tuple[tuple[bytes, ...], ...]:
 
 
 def _has_keys(row: Command) -> bool:
-    return row.keys.first > 0 or Flag.MOVABLEKEYS in row.flags
+    """Shard channels are none, although a cluster finds its node by them."""
+    return (row.keys.first > 0 and (b"not_key",) not in _key_accesses(row)) or Flag.MOVABLEKEYS in row.flags
 
 
 def _key_positions(row: Command, words: list[bytes]) -> list[tuple[int, int]]:

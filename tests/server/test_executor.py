@@ -226,6 +226,42 @@ def test_a_sync_that_fails_undoes_the_tick_and_refuses_writes_for_good(tmp_path:
     in_loop(body())
 
 
+def test_messages_of_a_tick_that_fails_go_to_nobody(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        listener, writer = ticks.connect(), ticks.connect()
+        assert await ticks.ask(listener, "SUBSCRIBE x") == [b"*3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n"]
+        fail_syncs(ticks.files)
+        writer.send("MULTI", "XADD s 1-1 f v", "PUBLISH x 1-1", "EXEC")
+        listener.send("SUBSCRIBE y", "PING")
+        await ticks.settle()
+        assert set(writer.replies()) == {LOG_FAILED}
+        # a subscription rests on nothing that was undone, so its confirmation stands
+        assert listener.replies() == [b"*3\r\n$9\r\nsubscribe\r\n$1\r\ny\r\n:2\r\n", LOG_FAILED]
+        assert await ticks.ask(writer, "PUBLISH y text") == [b":1\r\n"]
+        assert listener.replies() == [b"*3\r\n$7\r\nmessage\r\n$1\r\ny\r\n$4\r\ntext\r\n"]
+        ticks.close(save=False)
+
+    in_loop(body())
+
+
+def test_no_message_leaves_before_the_log_has_the_tick(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        listener, writer = ticks.connect(), ticks.connect()
+        await ticks.ask(listener, "SUBSCRIBE x")
+        before = listener.sent
+        sent_at_sync: list[int] = []
+        ticks.files.before_sync = lambda: sent_at_sync.append(listener.sent - before)
+        writer.send("XADD s 1-1 f v", "PUBLISH x 1-1")
+        await ticks.settle()
+        assert sent_at_sync == [0]
+        assert len(listener.replies()) == 1
+        ticks.close()
+
+    in_loop(body())
+
+
 def test_a_full_disk_undoes_the_tick_and_writes_return_with_space(tmp_path: Path) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path)

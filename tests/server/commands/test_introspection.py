@@ -145,7 +145,7 @@ def test_docs_in_resp3_are_maps(client: RawClient) -> None:
 def test_every_command_is_documented(row: Command) -> None:
     assert row.summary.endswith(".")
     assert row.summary[0].isupper()
-    assert row.group in ("generic", "stream", "connection", "server", "transactions")
+    assert row.group in ("generic", "stream", "pubsub", "connection", "server", "transactions")
     assert row.since.count(".") == 2
     arguments = parse_syntax(row.syntax)
     assert parse_syntax(format_syntax(arguments)) == arguments

@@ -1,0 +1,325 @@
+"""SUBSCRIBE, PUBLISH and their kin: messages that are kept nowhere.
+
+Who listens to what is in `server.pubsub`; here are the words clients use, and the replies.  A subscription is answered
+once for each name, by what is no reply but a push, so CLIENT REPLY OFF does not hide it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from server import errors
+from server.commands.table import Flag, KeySpec, command
+from server.replies import Push
+
+if TYPE_CHECKING:
+    from server.pubsub import Channels
+    from server.session import Request, Session
+
+_SUBSCRIBING: Final = Flag.PUBSUB | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.SUBSCRIBER
+_PUBLISHING: Final = Flag.PUBSUB | Flag.LOADING | Flag.STALE | Flag.FAST | Flag.MAY_REPLICATE
+_LOOKING: Final = Flag.PUBSUB | Flag.LOADING | Flag.STALE
+_CATEGORIES: Final = ("pubsub", "slow")
+_ALL_CHANNELS: Final = KeySpec(1, -1, 1)
+_FIRST_CHANNEL: Final = KeySpec(1, 1, 1)
+
+
+def _listened(session: Session) -> int:
+    """How many channels and patterns the client has subscribed to: what every confirmation of them tells."""
+    return len(session.channels) + len(session.patterns)
+
+
+def _listened_shards(session: Session) -> int:
+    return len(session.shard_channels)
+
+
+def _confirmation(session: Session, kind: bytes, name: bytes | None, count: int) -> bytes:
+    resp2 = session.resp == 2
+    head = b"%b3\r\n$%d\r\n%b\r\n" % (b"*" if resp2 else b">", len(kind), kind)
+    if name is None:
+        return b"%b%b:%d\r\n" % (head, b"$-1\r\n" if resp2 else b"_\r\n", count)
+    return b"%b$%d\r\n%b\r\n:%d\r\n" % (head, len(name), name, count)
+
+
+def _subscribe(request: Request, channels: Channels, kind: bytes) -> Push:
+    """Subscribe to every name in the request, and confirm each with the count so far."""
+    session = request.session
+    counted = _listened_shards if kind == b"ssubscribe" else _listened
+    confirmations = []
+    for name in request.argv[1:]:
+        channels.subscribe(session, name)
+        confirmations.append(_confirmation(session, kind, name, counted(session)))
+    session.refresh_special()
+    return Push(b"".join(confirmations))
+
+
+def _unsubscribe(request: Request, channels: Channels, kind: bytes) -> Push:
+    """End the named subscriptions, all of that kind without names; each is confirmed, one that there is not as well."""
+    session = request.session
+    counted = _listened_shards if kind == b"sunsubscribe" else _listened
+    confirmations = []
+    for name in request.argv[1:] or channels.names_of(session):
+        channels.unsubscribe(session, name)
+        confirmations.append(_confirmation(session, kind, name, counted(session)))
+    session.refresh_special()
+    if not confirmations:
+        confirmations.append(_confirmation(session, kind, None, counted(session)))
+    return Push(b"".join(confirmations))
+
+
+# -- listening ---------------------------------------------------------------------------------------------------------
+
+
+@command(
+    b"SUBSCRIBE",
+    arity=-2,
+    flags=_SUBSCRIBING,
+    categories=_CATEGORIES,
+    group="pubsub",
+    since="2.0.0",
+    summary="Listens to channels.",
+    syntax="channel [channel ...]",
+)
+def subscribe(request: Request) -> Push:
+    """SUBSCRIBE channel [channel ...] -> for each: `subscribe`, channel, how many channels and patterns by now."""
+    return _subscribe(request, request.context.pubsub.channels, b"subscribe")
+
+
+@command(
+    b"UNSUBSCRIBE",
+    arity=-1,
+    flags=_SUBSCRIBING,
+    categories=_CATEGORIES,
+    group="pubsub",
+    since="2.0.0",
+    summary="Listens to channels no longer.",
+    syntax="[channel [channel ...]]",
+)
+def unsubscribe(request: Request) -> Push:
+    """UNSUBSCRIBE [channel ...] -> for each: `unsubscribe`, channel, how many channels and patterns are left."""
+    return _unsubscribe(request, request.context.pubsub.channels, b"unsubscribe")
+
+
+@command(
+    b"PSUBSCRIBE",
+    arity=-2,
+    flags=_SUBSCRIBING,
+    categories=_CATEGORIES,
+    group="pubsub",
+    since="2.0.0",
+    summary="Listens to all channels that match patterns.",
+    syntax="pattern [pattern ...]",
+)
+def psubscribe(request: Request) -> Push:
+    """PSUBSCRIBE pattern [pattern ...] -> for each: `psubscribe`, pattern, how many channels and patterns by now."""
+    return _subscribe(request, request.context.pubsub.patterns, b"psubscribe")
+
+
+@command(
+    b"PUNSUBSCRIBE",
+    arity=-1,
+    flags=_SUBSCRIBING,
+    categories=_CATEGORIES,
+    group="pubsub",
+    since="2.0.0",
+    summary="Listens to patterns no longer.",
+    syntax="[pattern [pattern ...]]",
+)
+def punsubscribe(request: Request) -> Push:
+    """PUNSUBSCRIBE [pattern ...] -> for each: `punsubscribe`, pattern, how many channels and patterns are left."""
+    return _unsubscribe(request, request.context.pubsub.patterns, b"punsubscribe")
+
+
+@command(
+    b"SSUBSCRIBE",
+    arity=-2,
+    flags=_SUBSCRIBING,
+    keys=_ALL_CHANNELS,
+    categories=_CATEGORIES,
+    group="pubsub",
+    since="7.0.0",
+    summary="Listens to shard channels, which are names of their own.",
+    syntax="shardchannel [shardchannel ...]",
+)
+def ssubscribe(request: Request) -> Push:
+    """SSUBSCRIBE shardchannel [shardchannel ...] -> for each: `ssubscribe`, channel, how many shard channels by now."""
+    return _subscribe(request, request.context.pubsub.shard_channels, b"ssubscribe")
+
+
+@command(
+    b"SUNSUBSCRIBE",
+    arity=-1,
+    flags=_SUBSCRIBING,
+    keys=_ALL_CHANNELS,
+    categories=_CATEGORIES,
+    group="pubsub",
+    since="7.0.0",
+    summary="Listens to shard channels no longer.",
+    syntax="[shardchannel [shardchannel ...]]",
+)
+def sunsubscribe(request: Request) -> Push:
+    """SUNSUBSCRIBE [shardchannel ...] -> for each: `sunsubscribe`, channel, how many shard channels are left."""
+    return _unsubscribe(request, request.context.pubsub.shard_channels, b"sunsubscribe")
+
+
+# -- speaking ----------------------------------------------------------------------------------------------------------
+
+
+@command(
+    b"PUBLISH",
+    arity=3,
+    flags=_PUBLISHING,
+    categories=("pubsub", "fast"),
+    group="pubsub",
+    since="2.0.0",
+    summary="Sends a message to all who listen to a channel.",
+    syntax="channel message",
+)
+def publish(request: Request) -> int:
+    """PUBLISH channel message -> how many subscriptions it went to, here; subscribers of replicas do not get it."""
+    return request.context.pubsub.publish(*request.argv[1:])
+
+
+@command(
+    b"SPUBLISH",
+    arity=3,
+    flags=_PUBLISHING,
+    keys=_FIRST_CHANNEL,
+    categories=("pubsub", "fast"),
+    group="pubsub",
+    since="7.0.0",
+    summary="Sends a message to all who listen to a shard channel.",
+    syntax="shardchannel message",
+)
+def spublish(request: Request) -> int:
+    """SPUBLISH shardchannel message -> how many subscriptions it went to."""
+    return request.context.pubsub.publish_to_shard(*request.argv[1:])
+
+
+# -- who listens to what -----------------------------------------------------------------------------------------------
+
+
+@command(
+    b"PUBSUB",
+    arity=-2,
+    flags=Flag.NONE,
+    categories=("slow",),
+    group="pubsub",
+    since="2.8.0",
+    summary="Container of commands about subscriptions.",
+)
+def pubsub(request: Request) -> None:
+    """Reached only with a subcommand that there is not."""
+    raise errors.unknown_subcommand(request.argv)
+
+
+@command(
+    b"PUBSUB CHANNELS",
+    arity=-2,
+    flags=_LOOKING,
+    categories=_CATEGORIES,
+    group="pubsub",
+    since="2.8.0",
+    summary="Lists the channels somebody listens to.",
+    syntax="[pattern]",
+)
+def pubsub_channels(request: Request) -> list[bytes]:
+    """PUBSUB CHANNELS [pattern] -> the channels somebody has subscribed to; patterns of others do not show."""
+    return _names(request, request.context.pubsub.channels)
+
+
+@command(
+    b"PUBSUB SHARDCHANNELS",
+    arity=-2,
+    flags=_LOOKING,
+    categories=_CATEGORIES,
+    group="pubsub",
+    since="7.0.0",
+    summary="Lists the shard channels somebody listens to.",
+    syntax="[pattern]",
+)
+def pubsub_shardchannels(request: Request) -> list[bytes]:
+    """PUBSUB SHARDCHANNELS [pattern] -> the shard channels somebody has subscribed to."""
+    return _names(request, request.context.pubsub.shard_channels)
+
+
+@command(
+    b"PUBSUB NUMSUB",
+    arity=-2,
+    flags=_LOOKING,
+    categories=_CATEGORIES,
+    group="pubsub",
+    since="2.8.0",
+    summary="Counts who listens to channels.",
+    syntax="[channel [channel ...]]",
+)
+def pubsub_numsub(request: Request) -> list[bytes | int]:
+    """PUBSUB NUMSUB [channel ...] -> channel, count, channel, count ...; listening by pattern does not count."""
+    return _counts(request, request.context.pubsub.channels)
+
+
+@command(
+    b"PUBSUB SHARDNUMSUB",
+    arity=-2,
+    flags=_LOOKING,
+    categories=_CATEGORIES,
+    group="pubsub",
+    since="7.0.0",
+    summary="Counts who listens to shard channels.",
+    syntax="[shardchannel [shardchannel ...]]",
+)
+def pubsub_shardnumsub(request: Request) -> list[bytes | int]:
+    """PUBSUB SHARDNUMSUB [shardchannel ...] -> channel, count, channel, count ..."""
+    return _counts(request, request.context.pubsub.shard_channels)
+
+
+@command(
+    b"PUBSUB NUMPAT",
+    arity=2,
+    flags=_LOOKING,
+    categories=_CATEGORIES,
+    group="pubsub",
+    since="2.8.0",
+    summary="Counts the patterns somebody listens to.",
+)
+def pubsub_numpat(request: Request) -> int:
+    """PUBSUB NUMPAT -> how many different patterns there are."""
+    return len(request.context.pubsub.patterns)
+
+
+@command(
+    b"PUBSUB HELP",
+    arity=2,
+    flags=Flag.LOADING | Flag.STALE,
+    categories=("slow",),
+    group="pubsub",
+    since="6.2.0",
+    summary="Explains the subcommands of PUBSUB.",
+)
+def pubsub_help(request: Request) -> list[str]:
+    """PUBSUB HELP -> lines."""
+    return [
+        "PUBSUB <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+        "CHANNELS [<pattern>]",
+        "    Channels that somebody listens to, all or those that match.",
+        "NUMPAT",
+        "    How many different patterns somebody listens to.",
+        "NUMSUB [<channel> ...]",
+        "    How many listen to each of these channels, not counting patterns.",
+        "SHARDCHANNELS [<pattern>]",
+        "    Shard channels that somebody listens to, all or those that match.",
+        "SHARDNUMSUB [<shardchannel> ...]",
+        "    How many listen to each of these shard channels.",
+        "HELP",
+        "    Print this help.",
+    ]
+
+
+def _names(request: Request, channels: Channels) -> list[bytes]:
+    if len(request.argv) > 3:
+        raise errors.subcommand_syntax(request.argv)
+    return channels.names(request.argv[2] if len(request.argv) == 3 else None)
+
+
+def _counts(request: Request, channels: Channels) -> list[bytes | int]:
+    return [item for name in request.argv[2:] for item in (name, channels.count(name))]
