@@ -46,7 +46,7 @@ clean:
 	@touch $@
 
 .venv/installed-test: .venv/created pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,spark]'
 	@touch .venv/installed $@
 
 .venv/created: .ci/make-venv
