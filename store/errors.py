@@ -18,6 +18,10 @@ class LockedError(StoreError):
     """Another process serves this directory."""
 
 
+class NoSnapshotError(StoreError):
+    """There is no snapshot where one was asked for: nothing at all, something else, or one that was never finished."""
+
+
 # -- found while reading: bytes are not what was written ---------------------------------------------------------------
 
 
@@ -44,6 +48,10 @@ class ReplayError(StoreError):
 
 class LogWriteError(StoreError):
     """The log refused bytes or a sync.  What was being written is not durable and must not be acknowledged."""
+
+
+class SnapshotError(StoreError):
+    """No snapshot could be made.  Nothing was changed, and nothing was left behind."""
 
 
 class StateLostError(StoreError):

@@ -52,9 +52,14 @@ class Tables:
     log has that transaction.
     """
 
-    def __init__(self, directory: Path, map_bytes: int, *, readonly: bool = False) -> None:
-        """Open or create `directory`/state.  Raises VersionError, lmdb.Error, OSError."""
-        path = directory / STATE_DIRECTORY
+    def __init__(self, directory: Path, map_bytes: int, *, readonly: bool = False, frozen: bool = False) -> None:
+        """Open or create `directory`/state.  Raises VersionError, lmdb.Error, OSError.
+
+        `frozen` is for a snapshot: the tables are in `directory` itself, and nobody ever writes them, so that there is
+        no lock file either.
+        """
+        path = directory if frozen else directory / STATE_DIRECTORY
+        readonly = readonly or frozen
         if not readonly:
             path.mkdir(parents=True, exist_ok=True)
         self.path = path
@@ -65,6 +70,7 @@ class Tables:
             metasync=False,
             readonly=readonly,
             create=not readonly,
+            lock=not frozen,
             meminit=False,
         )
         try:

@@ -1,0 +1,487 @@
+"""Making a snapshot, beside a running server or of a stopped store, and deleting those that are too many.
+
+    .temp-snapshot-XXXXXXXX/     LMDB's compact copy, from one read transaction    ->  data.mdb
+                                 one walk over the copy                            ->  streams.jsonl
+                                 all of it synced, then                            ->  manifest.json, synced
+    NAME/                        one rename
+
+The copy is the snapshot: everything the manifest says is read from it and not from the live tables, so nothing that
+is written meanwhile can make the two differ.  A kill leaves a directory with a temporary name, which the next
+snapshot in the same place clears away; a lock on it tells whether somebody still works there.
+
+LMDB cannot use pages again that are freed while it is copied: state/data.mdb may grow meanwhile.
+
+What the files look like, and how they are read, `snapshot.py` knows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import heapq
+import os
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import lmdb
+from crc32c import crc32c
+
+from store import format as fmt
+from store.errors import CorruptionError, SnapshotError
+from store.files import Files, OsFiles
+from store.ids import StreamID, pack_id, unpack_id
+from store.logfile import LogPosition
+from store.snapshot import (
+    DATA_NAME,
+    MANIFEST_NAME,
+    SNAPSHOTS_DIRECTORY,
+    STREAMS_NAME,
+    TEMPORARY_PREFIX,
+    FileDigest,
+    Snapshot,
+    SnapshotManifest,
+    StreamPart,
+    StreamSummary,
+    encode_manifest,
+    encode_stream_line,
+    list_snapshots,
+    open_snapshot,
+)
+from store.tables import STATE_DIRECTORY, TABLES, Tables
+
+DEFAULT_SPLIT_EVERY: Final = 65_536
+
+_MAP_BYTES: Final = 1 << 40
+_WORKING_PREFIX: Final = f"{TEMPORARY_PREFIX}snapshot-"
+# What LMDB hands over at a time, and how much of it may wait to reach the disk: one sync of hundreds of megabytes would
+# make the syncs of a server beside it wait as long.
+_PIPE_BYTES: Final = 1 << 20
+_UNSYNCED_BYTES: Final = 8 << 20
+# A stream's line is about this long; for the question whether there is space.
+_LINE_BYTES: Final = 400
+_SPARE_BYTES: Final = 1 << 20
+
+# Called with what is being done, how much of it is done, and of how much: bytes, then streams.
+Steps = Callable[[str, int, int], None]
+
+COPYING: Final = "copying"
+LISTING: Final = "listing streams"
+
+
+def _unwatched(step: str, done: int, total: int) -> None:
+    """Nobody wants to know how far it has come."""
+
+
+def take_snapshot(
+    directory: Path,
+    out: Path | None = None,
+    *,
+    program: str,
+    keep: int = 0,
+    split_every: int = DEFAULT_SPLIT_EVERY,
+    leave_bytes: int = 0,
+    steps: Steps = _unwatched,
+    files: Files | None = None,
+) -> Snapshot:
+    """Freeze what the last checkpoint of the store in `directory` holds.
+
+    It goes to `out`, which must not exist; into `out` under a name of time and offset, when that is a folder; into
+    `directory`/snapshots without `out`.  When it is done, all but the newest `keep` (0 for all) of those in the same
+    folder that have such a name, and are this store's, are deleted.  `program` is written down as its maker.
+
+    Raises SnapshotError, with nothing left behind, when the store holds nothing yet, when `out` exists, or when there
+    is no space for it beyond `leave_bytes`; VersionError, CorruptionError, OSError.
+    """
+    files = files or OsFiles()
+    folder, name = _place(directory, out)
+    with _open_state(directory) as tables:
+        _require_space(tables, folder, leave_bytes, files)
+        files.make_directory(folder)
+        clear_leftovers(folder)
+        with _working_directory(folder) as working:
+            maker = _Maker(working, files, steps, split_every)
+            time_ms = time.time_ns() // 1_000_000
+            data_file = maker.copy(tables)
+            maker.list_streams(data_file)
+            manifest = SnapshotManifest(
+                program=program,
+                source=_source(directory),
+                is_automatic=name is None,
+                time_ms=time_ms,
+                position=maker.position,
+                replication_id=None,
+                split_every=split_every,
+                streams=maker.streams,
+                entries=maker.entries,
+                rows=maker.rows,
+                data_file=data_file,
+                streams_file=maker.streams_file,
+            )
+            maker.write(MANIFEST_NAME, [encode_manifest(manifest, _time_text(time_ms))])
+            files.sync_directory(working)
+            path = _publish(working, folder, name or _automatic_name(manifest), manifest, files)
+    snapshot = open_snapshot(path)
+    if keep:
+        delete_old(folder, keep, directory, files)
+    return snapshot
+
+
+def _place(directory: Path, out: Path | None) -> tuple[Path, str | None]:
+    """-> (the folder it goes to, its name there or None)"""
+    if out is None:
+        return directory / SNAPSHOTS_DIRECTORY, None
+    if not os.path.lexists(out):
+        return out.parent, out.name
+    if not out.is_dir() or any((out / name).exists() for name in (MANIFEST_NAME, DATA_NAME)):
+        raise SnapshotError(f"{out} exists already")
+    return out, None
+
+
+@contextlib.contextmanager
+def _open_state(directory: Path) -> Iterator[Tables]:
+    if not (directory / STATE_DIRECTORY / DATA_NAME).exists():
+        what = "holds no tables yet" if directory.is_dir() else "is not a directory"
+        raise SnapshotError(f"{directory} {what}: there is no {directory / STATE_DIRECTORY / DATA_NAME}")
+    try:
+        tables = Tables(directory, _MAP_BYTES, readonly=True)
+    except lmdb.NotFoundError:
+        raise SnapshotError(f"the store in {directory} was never checkpointed") from None
+    except lmdb.Error as error:
+        raise SnapshotError(f"{directory / STATE_DIRECTORY} cannot be opened: {error}") from error
+    try:
+        yield tables
+    finally:
+        tables.close()
+
+
+def _require_space(tables: Tables, folder: Path, leave_bytes: int, files: Files) -> None:
+    with tables.env.begin() as txn:
+        if txn.get(b"position", db=tables.handles["meta"]) is None:
+            raise SnapshotError(f"the store in {tables.path.parent} was never checkpointed")
+        needed = tables.used_bytes(txn) + txn.stat(tables.handles["names"])["entries"] * _LINE_BYTES + _SPARE_BYTES
+    standing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    free = files.free_bytes(standing)
+    if free < needed + leave_bytes:
+        left = f", and {leave_bytes:,} must be left" if leave_bytes else ""
+        raise SnapshotError(f"not enough space in {folder}: {needed:,} bytes are needed, {free:,} are free{left}")
+
+
+def _source(directory: Path) -> str:
+    return f"{os.uname().nodename}:{directory.resolve()}"
+
+
+def _time_text(time_ms: int) -> str:
+    moment = datetime.fromtimestamp(time_ms // 1000, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03d}Z"
+
+
+def _automatic_name(manifest: SnapshotManifest) -> str:
+    return f"{datetime.fromtimestamp(manifest.time_ms // 1000, UTC):%Y%m%dT%H%M%SZ}-{manifest.offset}"
+
+
+# -- the directory -----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _working_directory(folder: Path) -> Iterator[Path]:
+    """A new directory in `folder`, locked while it is worked in, and gone afterwards unless it was renamed."""
+    path, fd = _make_working_directory(folder)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(fd)
+
+
+def _make_working_directory(folder: Path) -> tuple[Path, int]:
+    while True:
+        path = folder / f"{_WORKING_PREFIX}{secrets.token_hex(4)}"
+        path.mkdir()
+        fd = _lock(path)
+        # Somebody who clears leftovers away may have seen it before it was locked.
+        if fd is not None and path.exists():
+            return path, fd
+        if fd is not None:
+            os.close(fd)
+
+
+def _lock(path: Path) -> int | None:
+    """-> a descriptor that holds the lock on a directory, or None when somebody has it, or the directory is gone."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def clear_leftovers(folder: Path) -> int:
+    """Delete what killed makers have left in `folder`; -> how many there were."""
+    cleared = 0
+    for name in os.listdir(folder):
+        if not name.startswith(_WORKING_PREFIX):
+            continue
+        fd = _lock(folder / name)
+        if fd is not None:
+            shutil.rmtree(folder / name, ignore_errors=True)
+            os.close(fd)
+            cleared += 1
+    return cleared
+
+
+def _publish(working: Path, folder: Path, name: str, manifest: SnapshotManifest, files: Files) -> Path:
+    """Give the finished directory its name."""
+    path = folder / name
+    number = 1
+    while True:
+        try:
+            files.rename(working, path)
+            break
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+            if not manifest.is_automatic:
+                raise SnapshotError(f"{path} exists already") from error
+            number += 1  # a second one within a second, of the same offset
+            path = folder / f"{name}-{number}"
+    files.sync_directory(folder)
+    return path
+
+
+# -- the files ---------------------------------------------------------------------------------------------------------
+
+
+class _Maker:
+    """The files of one snapshot, and what the manifest will say of them."""
+
+    def __init__(self, working: Path, files: Files, steps: Steps, split_every: int) -> None:
+        self.working = working
+        self.files = files
+        self.steps = steps
+        self.split_every = split_every
+        self.streams = self.entries = 0
+        self.position: LogPosition  # these three once `list_streams` is done
+        self.rows: dict[str, int]
+        self.streams_file: FileDigest
+
+    def copy(self, tables: Tables) -> FileDigest:
+        """LMDB's compact copy of `tables`.
+
+        It comes through a pipe: so its checksum is of what LMDB meant to write, an interrupt does not have to wait for
+        its end, and it reaches the disk in pieces.
+        """
+        with tables.env.begin() as txn:
+            total = tables.used_bytes(txn)
+        read_fd, write_fd = os.pipe()
+        failures: list[lmdb.Error] = []
+
+        def copy() -> None:
+            try:
+                tables.env.copyfd(write_fd, compact=True)
+            except lmdb.Error as error:
+                failures.append(error)
+            finally:
+                os.close(write_fd)
+
+        thread = threading.Thread(target=copy, name="lmdb copy", daemon=True)
+        with contextlib.suppress(OSError, AttributeError):  # where a pipe's size can be set; faster by a third
+            fcntl.fcntl(write_fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        thread.start()
+        try:
+            digest = self.write(DATA_NAME, _pieces(read_fd), lambda size: self.steps(COPYING, size, max(size, total)))
+        finally:
+            os.close(read_fd)  # what LMDB has not written yet meets EPIPE
+            thread.join()
+        if failures:
+            raise SnapshotError(f"the tables cannot be copied: {failures[0]}") from failures[0]
+        return digest
+
+    def write(
+        self, name: str, pieces: Iterator[bytes] | list[bytes], wrote: Callable[[int], None] | None = None
+    ) -> FileDigest:
+        """Write and sync a file; `wrote` is told its length so far."""
+        files = self.files
+        checksum = size = unsynced = 0
+        fd = files.create(self.working / name)
+        try:
+            for data in pieces:
+                checksum = crc32c(data, checksum)
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[files.write(fd, rest) :]
+                size += len(data)
+                unsynced += len(data)
+                if unsynced >= _UNSYNCED_BYTES:
+                    files.sync(fd)
+                    unsynced = 0
+                if wrote is not None:
+                    wrote(size)
+            files.sync(fd)
+        finally:
+            files.close(fd)
+        return FileDigest(size, checksum)
+
+    def list_streams(self, data_file: FileDigest) -> None:
+        """Walk the copy: its position in the log, its rows, and a line for each stream."""
+        path = self.working / DATA_NAME
+        try:
+            tables = Tables(self.working, data_file.size, frozen=True)
+        except lmdb.Error as error:
+            raise SnapshotError(f"the copy cannot be read: {error}") from error
+        try:
+            with tables.env.begin() as txn:
+                self.rows = {table: int(txn.stat(tables.handles[table])["entries"]) for table in TABLES}
+                walk = _Walk(txn, tables.handles, self.split_every)
+                self.position = walk.position()
+                self.streams_file = self.write(STREAMS_NAME, self._lines(walk))
+        except fmt.DECODE_ERRORS as error:
+            raise CorruptionError(str(path), None, f"a row does not decode: {error!r}") from error
+        except lmdb.Error as error:
+            raise CorruptionError(str(path), None, str(error)) from error
+        finally:
+            tables.close()
+
+    def _lines(self, walk: _Walk) -> Iterator[bytes]:
+        lines: list[bytes] = []
+        for stream in walk.streams():
+            self.streams += 1
+            self.entries += stream.length
+            lines.append(encode_stream_line(stream))
+            if len(lines) == 1000:
+                yield b"".join(lines)
+                lines.clear()
+                self.steps(LISTING, self.streams, walk.stream_count)
+        yield b"".join(lines)
+        self.steps(LISTING, self.streams, self.streams)
+
+
+def _pieces(fd: int) -> Iterator[bytes]:
+    while data := os.read(fd, _PIPE_BYTES):
+        yield data
+
+
+class _Walk:
+    """The streams in a copy of the tables, in the order of their numbers: that of every table they are in."""
+
+    def __init__(self, txn: lmdb.Transaction[bytes], handles: dict[str, lmdb._Database], split_every: int) -> None:
+        self._txn = txn
+        self._handles = handles
+        self._split_every = split_every
+        self._nodes = txn.cursor(handles["nodes"])
+        databases = fmt.unpack_row(self._meta(b"databases"))
+        self._keyspaces: list[tuple[int, int]] = [(db, row[0]) for db, row in enumerate(databases)]
+        self.stream_count: int = sum(size for _, size, _ in databases)
+
+    def _meta(self, name: bytes) -> bytes:
+        row = self._txn.get(name, db=self._handles["meta"])
+        if row is None:
+            raise ValueError(f"no row {name.decode()} in meta")
+        return row
+
+    def position(self) -> LogPosition:
+        file_seq, byte, offset, _ = fmt.unpack_row(self._meta(b"position"))
+        return LogPosition(file_seq, byte, offset)
+
+    def streams(self) -> Iterator[StreamSummary]:
+        names = [self._names(db, keyspace_no) for db, keyspace_no in self._keyspaces]
+        for _, db, keyspace_no, key in heapq.merge(*names):
+            row = self._txn.get(fmt.key_key(keyspace_no, key), db=self._handles["keys"])
+            if row is None:
+                raise ValueError(f"the key {key[:60]!r} has a number and no row")
+            yield self._summary(db, key, fmt.decode_stream(row))
+
+    def _names(self, db: int, keyspace_no: int) -> Iterator[tuple[int, int, int, bytes]]:
+        cursor = self._txn.cursor(self._handles["names"])
+        if cursor.set_range(fmt.name_key(keyspace_no, 0)):
+            for packed, key in cursor:
+                found, stream_no = fmt.decode_name_key(packed)
+                if found != keyspace_no:
+                    return
+                yield stream_no, db, keyspace_no, key
+
+    def _summary(self, db: int, key: bytes, row: fmt.StreamRow) -> StreamSummary:
+        return StreamSummary(
+            stream_no=row.stream_no,
+            db=db,
+            key=key,
+            length=row.length,
+            first_id=row.first_id,
+            last_live_id=row.last_live_id,
+            last_id=row.last_id,
+            max_deleted_id=row.max_deleted_id,
+            entries_added=row.entries_added,
+            expire_ms=row.expire_ms,
+            groups=row.group_count,
+            parts=tuple(self._parts(row)) if row.length else (),
+        )
+
+    def _parts(self, row: fmt.StreamRow) -> Iterator[StreamPart]:
+        """Cuts at nodes, so that no entry has to be looked at."""
+        start, entries, size = row.first_id, 0, 0
+        for first_id, node_entries, node_bytes in self._runs(row):
+            if entries >= self._split_every and node_entries:
+                yield StreamPart(start, entries, size)
+                start, entries, size = first_id, 0, 0
+            entries += node_entries
+            size += node_bytes
+        yield StreamPart(start, entries, size)
+
+    def _runs(self, row: fmt.StreamRow) -> Iterator[tuple[StreamID, int, int]]:
+        """(first_id, entries, bytes) of each node, the last one included; tombstones count in neither."""
+        prefix = fmt.stream_prefix(row.stream_no)
+        if row.node_count and self._nodes.set_range(prefix + pack_id(row.floor_id)):
+            for key, node in self._nodes:
+                if not key.startswith(prefix):
+                    break
+                live, total, size, _ = fmt.decode_node(node)
+                yield unpack_id(key[8:]), live, size * live // max(total, 1)
+        if row.tail_total:
+            live = row.tail_total - row.tail_dead
+            yield row.tail_first_id, live, row.tail_bytes * live // row.tail_total
+
+
+# -- retention ---------------------------------------------------------------------------------------------------------
+
+
+def delete_old(folder: Path, keep: int, directory: Path, files: Files | None = None) -> list[str]:
+    """Delete all but the newest `keep` snapshots of the store in `directory`; -> their names, the oldest first.
+
+    Only whole ones whose names were given by `take_snapshot` count and go: neither what people have named nor what
+    another store has left in the same folder.
+    """
+    assert keep > 0
+    files = files or OsFiles()
+    is_own = folder.resolve() == (directory / SNAPSHOTS_DIRECTORY).resolve()
+    source = _source(directory)
+    found = [
+        snapshot
+        for snapshot in list_snapshots(folder)
+        if snapshot.manifest.is_automatic and (is_own or snapshot.manifest.source == source)
+    ]
+    for snapshot in found[:-keep]:
+        delete_snapshot(snapshot, files)
+    return [snapshot.name for snapshot in found[:-keep]]
+
+
+def delete_snapshot(snapshot: Snapshot, files: Files | None = None) -> None:
+    """Make it none in one step, then free its space.  Who has it open reads on."""
+    files = files or OsFiles()
+    folder = snapshot.path.parent
+    going = folder / f"{_WORKING_PREFIX}{secrets.token_hex(4)}"
+    files.rename(snapshot.path, going)
+    files.sync_directory(folder)
+    shutil.rmtree(going, ignore_errors=True)
