@@ -15,6 +15,7 @@ import enum
 import errno
 import fcntl
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -97,8 +98,7 @@ class Engine:
         self._committed_bytes = 0  # since the last checkpoint
         self._unchecked_bytes = 0  # since free space was last looked at
         with contextlib.ExitStack() as held:
-            self._lock_fd = _lock(directory)
-            held.callback(os.close, self._lock_fd)
+            held.enter_context(lock_directory(directory))
             self.tables = Tables(directory, options.map_bytes)
             held.callback(self.tables.close)
             self.txn = WriteTxn(self.tables)
@@ -301,15 +301,15 @@ class Engine:
         self._held.close()
 
 
-def _lock(directory: Path) -> int:
-    """Take the directory for this process; -> the descriptor that holds the lock.  Raises LockedError, OSError."""
+@contextlib.contextmanager
+def lock_directory(directory: Path) -> Iterator[None]:
+    """Hold the directory for this process.  Raises LockedError, OSError."""
     fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LockedError(f"{directory} is in use by another process") from None
+        yield
+    finally:
         os.close(fd)
-        raise LockedError(f"{directory} is in use by another process") from None
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd

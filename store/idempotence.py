@@ -145,10 +145,11 @@ class Idempotence:
         """Change the settings that are not None; any change forgets all records.  Logs XCFGSET, hidden from Redis 7."""
         words = [b"XCFGSET", self._stream.key]
         settings = self._settings
-        if duration_s is not None and duration_s != self.duration_s:
+        # one that is the server's so far becomes the stream's own by being named, and is nothing that records rest on
+        if duration_s is not None and duration_s != settings.duration_s:
             settings.duration_s = duration_s
             words += [b"IDMP-DURATION", b"%d" % duration_s]
-        if max_records is not None and max_records != self.max_records:
+        if max_records is not None and max_records != settings.max_records:
             settings.max_records = max_records
             words += [b"IDMP-MAXSIZE", b"%d" % max_records]
         if len(words) == 2:
@@ -158,6 +159,14 @@ class Idempotence:
             settings.records_no = 0
         self._stream.idempotence = settings
         self._stream.touch()
+        self._txn.log_extension(self._stream.db.number, words)
+
+    def set_counts(self, records_added: int, duplicates: int) -> None:
+        """What a rewritten log says of the records that are no more.  Logs XIDMPCOUNTS, hidden from Redis."""
+        self._settings.records_added, self._settings.duplicates = records_added, duplicates
+        self._stream.idempotence = self._settings
+        self._stream.touch()
+        words = [b"XIDMPCOUNTS", self._stream.key, b"%d" % records_added, b"%d" % duplicates]
         self._txn.log_extension(self._stream.db.number, words)
 
     def copy_to(self, copy: Stream) -> None:

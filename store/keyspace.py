@@ -36,8 +36,8 @@ CACHED_STREAMS: Final = 4096
 NO_DATABASE: Final = -1
 
 _META_COUNTERS: Final = b"counters"
-_META_DATABASES: Final = b"databases"
-_META_POSITION: Final = b"position"
+META_DATABASES: Final = b"databases"
+META_POSITION: Final = b"position"
 
 
 Notify = Callable[[Change, "Database", bytes], None]
@@ -358,8 +358,8 @@ class WriteTxn:
     def _load_meta(self) -> None:
         meta = self.handles["meta"]
         counters = self.lmdb.get(_META_COUNTERS, db=meta)
-        databases = self.lmdb.get(_META_DATABASES, db=meta)
-        position = self.lmdb.get(_META_POSITION, db=meta)
+        databases = self.lmdb.get(META_DATABASES, db=meta)
+        position = self.lmdb.get(META_POSITION, db=meta)
         if counters is None or databases is None:
             self.next_stream_no = 1
             self.next_group_no = 1
@@ -384,8 +384,8 @@ class WriteTxn:
             db=meta,
         )
         rows = [[db.keyspace_no, db.size, db.expiring] for db in self.databases]
-        put(_META_DATABASES, fmt.pack_row(rows), db=meta)
-        put(_META_POSITION, fmt.pack_row([*position, self.log_db]), db=meta)
+        put(META_DATABASES, fmt.pack_row(rows), db=meta)
+        put(META_POSITION, fmt.pack_row([*position, self.log_db]), db=meta)
 
     # -- the log -------------------------------------------------------------------------------------------------------
 

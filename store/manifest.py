@@ -8,7 +8,7 @@
 One base at most, then what happened since, oldest first; the last one is appended to.  Redis ignores keys it does not
 know and lines that start with `#`, and forgets both when it writes the file anew, so everything of ours is optional:
 `checksum` marks a file whose every command is covered by annotation lines, `size` is the final length of a file that
-is closed, and the last line guards the lines above it.
+is closed, `commands` how many bytes of a base are commands, and the last line guards the lines above it.
 
 This module reads and replaces the one file.  It opens none of the files it lists.
 """
@@ -56,6 +56,7 @@ class LogFile:
     start_offset: int | None = None
     size: int | None = None
     is_checksummed: bool = False
+    command_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,8 @@ def _line(file: LogFile) -> bytes:
         words += ["size", str(file.size)]
     if file.is_checksummed:
         words += ["checksum", CHECKSUM_NAME]
+    if file.command_bytes is not None:
+        words += ["commands", str(file.command_bytes)]
     return os.fsencode(" ".join(words)) + b"\n"
 
 
@@ -207,7 +210,13 @@ def _parse_line(line: bytes) -> LogFile:
     if checksum not in (None, CHECKSUM_NAME):
         raise ValueError(f"unknown checksum {checksum!r}")
     return LogFile(
-        name, seq, file_type, _number(pairs, "startoffset"), _number(pairs, "size"), is_checksummed=checksum is not None
+        name,
+        seq,
+        file_type,
+        _number(pairs, "startoffset"),
+        _number(pairs, "size"),
+        is_checksummed=checksum is not None,
+        command_bytes=_number(pairs, "commands"),
     )
 
 

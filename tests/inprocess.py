@@ -6,7 +6,6 @@ so that what is compared is what a client would see.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -119,10 +118,7 @@ class Product:
 
     def abandon(self) -> None:
         """Let go of the files without a checkpoint."""
-        self.engine.txn.abort()
-        self.engine.tables.close()
-        self.engine.log.close()
-        os.close(self.engine._lock_fd)
+        self.engine.abandon()
 
     def close(self) -> None:
         self.engine.close()

@@ -312,3 +312,24 @@ def xidmphit(request: Request) -> Reply:
         raise CommandError(errors.NO_SUCH_KEY)
     Idempotence(stream).count_duplicate()
     return OK
+
+
+@command(
+    b"XIDMPCOUNTS",
+    arity=4,
+    flags=Flag.WRITE | Flag.FAST | Flag.LOG_ONLY,
+    keys=FIRST_KEY,
+    categories=("write", "stream", "fast"),
+    group="stream",
+    since="8.6.0",
+    summary="Says how many records and duplicates a stream has had; only a rewritten log does.",
+    syntax="key records-added duplicates",
+)
+def xidmpcounts(request: Request) -> Reply:
+    """XIDMPCOUNTS key added duplicates.  Read from a log, never from a client."""
+    args = Args(request.argv)
+    stream = request.db.stream(args.take(), request.now_ms)
+    if stream is None:
+        raise CommandError(errors.NO_SUCH_KEY)
+    Idempotence(stream).set_counts(args.take_int(), args.take_int())
+    return OK

@@ -142,6 +142,7 @@ def records(store: Store) -> None:
         idempotence.record(b"\0\r\n", b"%d" % number, sid("1-0"))
     idempotence.count_duplicate()
     store.db.copy(store.stream(), store.db, b"t")
+    Idempotence(store.stream(b"t")).set_counts(70, 7)
     Idempotence(store.stream(b"t")).configure(50, 2)
     Idempotence(store.stream(b"t")).record(b"p", b"i", sid("2-0"))
 
