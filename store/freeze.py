@@ -84,7 +84,6 @@ def take_snapshot(
     out: Path | None = None,
     *,
     program: str,
-    keep: int = 0,
     split_every: int = DEFAULT_SPLIT_EVERY,
     leave_bytes: int = 0,
     steps: Steps = _unwatched,
@@ -93,8 +92,7 @@ def take_snapshot(
     """Freeze what the last checkpoint of the store in `directory` holds.
 
     It goes to `out`, which must not exist; into `out` under a name of time and offset, when that is a folder; into
-    `directory`/snapshots without `out`.  When it is done, all but the newest `keep` (0 for all) of those in the same
-    folder that have such a name, and are this store's, are deleted.  `program` is written down as its maker.
+    `directory`/snapshots without `out`.  `program` is written down as its maker, `steps` is told how far it has come.
 
     Raises SnapshotError, with nothing left behind, when the store holds nothing yet, when `out` exists, or when there
     is no space for it beyond `leave_bytes`; VersionError, CorruptionError, OSError.
@@ -127,10 +125,7 @@ def take_snapshot(
             maker.write(MANIFEST_NAME, [encode_manifest(manifest, _time_text(time_ms))])
             files.sync_directory(working)
             path = _publish(working, folder, name or _automatic_name(manifest), manifest, files)
-    snapshot = open_snapshot(path)
-    if keep:
-        delete_old(folder, keep, directory, files)
-    return snapshot
+    return open_snapshot(path)
 
 
 def _place(directory: Path, out: Path | None) -> tuple[Path, str | None]:

@@ -9,6 +9,7 @@ import click
 
 from server.version import VERSION
 from tools.check import check
+from tools.snapshot import snapshot
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -18,6 +19,7 @@ def main() -> None:
 
 
 main.add_command(check)
+main.add_command(snapshot)
 
 
 if __name__ == "__main__":

@@ -111,15 +111,24 @@ class Meter:
     """How far a long piece of work has come: bytes of `total_bytes`, items a second, the time that is left.
 
     `advance` costs about a microsecond, so that loops may call it for every batch.  Nothing is shown unless standard
-    error is a terminal.  `total_bytes` None: the end is not known.
+    error is a terminal.  `total_bytes` None: the end is not known.  With `total_items` it is items that the bar counts,
+    and bytes are not shown; without a word for `items` they are not shown.
     """
 
-    def __init__(self, what: str, total_bytes: int | None = None, items: str = "entries") -> None:
+    def __init__(
+        self,
+        what: str,
+        total_bytes: int | None = None,
+        items: str = "entries",
+        *,
+        total_items: int | None = None,
+    ) -> None:
         console = notes()
         self.done_bytes = 0
         self.done_items = 0
         self._total_bytes = total_bytes
         self._items = items
+        self._total_items = total_items
         self._begun = self._drawn = time.monotonic()
         # Redrawn from `advance` and not from a thread: threads cost the loop its turns.
         self._progress = Progress(
@@ -134,7 +143,7 @@ class Meter:
             expand=True,
             disable=not console.is_terminal,
         )
-        self._task = self._progress.add_task(escape(what), total=total_bytes, numbers="")
+        self._task = self._progress.add_task(escape(what), total=total_items or total_bytes, numbers="")
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -167,8 +176,13 @@ class Meter:
         self._drawn = time.monotonic()
         if self._progress.disable:
             return
-        rate = self.done_items / max(self.seconds, 0.001)
-        total = "" if self._total_bytes is None else f" of {size_text(self._total_bytes)}"
-        numbers = f"{size_text(self.done_bytes)}{total}, {rate:,.0f} {self._items}/s"
-        self._progress.update(self._task, completed=self.done_bytes, numbers=numbers)
+        seconds = max(self.seconds, 0.001)
+        rate = f"{self.done_items / seconds:,.0f} {self._items}/s" if self._items else ""
+        if self._total_items is not None:
+            done, numbers = self.done_items, f"{self.done_items:,} of {self._total_items:,}"
+        else:
+            done, numbers = self.done_bytes, size_text(self.done_bytes)
+            numbers += "" if self._total_bytes is None else f" of {size_text(self._total_bytes)}"
+            rate = rate or f"{size_text(self.done_bytes / seconds)}/s"
+        self._progress.update(self._task, completed=done, numbers=f"{numbers}, {rate}")
         self._progress.refresh()

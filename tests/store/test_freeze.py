@@ -37,12 +37,15 @@ OpenStore = Callable[..., Store]
 MANY = 4000
 
 
-def freeze(store: Store, out: Path | None = None, **options: Any) -> Snapshot:
+def freeze(store: Store, out: Path | None = None, keep: int = 0, **options: Any) -> Snapshot:
     """A snapshot of the last checkpoint.  LMDB opens a file once in a process, so the store is closed meanwhile."""
     store.commit()
     store.engine.close(save=True)
     try:
-        return take_snapshot(store.directory, out, program="test", **options)
+        snapshot = take_snapshot(store.directory, out, program="test", **options)
+        if keep:
+            delete_old(snapshot.path.parent, keep, store.directory)
+        return snapshot
     finally:
         store.open()
 
@@ -309,9 +312,10 @@ def test_steps_are_told_up_to_the_end(store: Store) -> None:
 CHILD = """
 import sys
 from pathlib import Path
-from store.freeze import take_snapshot
+from store.freeze import delete_old, take_snapshot
 while True:
-    take_snapshot(Path(sys.argv[1]), program="test", keep=2)
+    made = take_snapshot(Path(sys.argv[1]), program="test")
+    delete_old(made.path.parent, 2, Path(sys.argv[1]))
     print("one", flush=True)
 """
 
@@ -358,7 +362,8 @@ def test_a_kill_at_any_moment_leaves_only_whole_snapshots(
             assert open_snapshot(path, verify=True).manifest.entries == MANY
         assert 1 <= len(names(folder)) <= 3
     assert left_behind
-    take_snapshot(store.directory, program="test", keep=1)
+    take_snapshot(store.directory, program="test")
+    delete_old(folder, 1, store.directory)
     assert [path.name for path in folder.iterdir()] == names(folder)
     assert len(names(folder)) == 1
 

@@ -1,0 +1,136 @@
+"""`riverbed snapshot DIR [OUT]`: freeze a store as files, for backups and for Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import click
+from rich.console import Console
+from rich.markup import escape
+
+from server.version import VERSION
+from store.freeze import COPYING, DEFAULT_SPLIT_EVERY, delete_old, take_snapshot
+from store.snapshot import Snapshot
+from tools.console import Failure, Meter, counted, failures_explained, notes, seconds_text, size_text
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path), metavar="DIR")
+@click.argument("out", type=click.Path(path_type=Path), metavar="[OUT]", required=False)
+@click.option("--keep", type=click.IntRange(min=1), metavar="N", help="Delete all but the newest N of OUT afterwards.")
+@click.option(
+    "--split-every",
+    type=click.IntRange(min=1),
+    default=DEFAULT_SPLIT_EVERY,
+    show_default=True,
+    metavar="N",
+    help="Note where to cut longer streams into parts of N entries.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Report as one JSON object.")
+def snapshot(directory: Path, out: Path | None, keep: int | None, split_every: int, as_json: bool) -> None:
+    """Freeze the store in DIR as a snapshot.
+
+    It holds what the last checkpoint holds: of a running server, which goes on meanwhile, all up to a fraction of a
+    second ago; of a stopped one, everything. (One that was killed has more in its log; its next start reads that.)
+
+    \b
+    OUT is   a new name      the snapshot gets it
+             a folder        the snapshot gets a name of time and offset in it
+             left out        the same, in DIR/snapshots
+
+    --keep counts and deletes only what has such a name, is whole, and is of the same store. With --keep, OUT is a
+    folder, which is made when it is missing.
+
+    \b
+    Examples
+      riverbed snapshot /srv/riverbed
+      riverbed snapshot /srv/riverbed /backup/riverbed --keep 7
+      riverbed snapshot /srv/riverbed /backup/before-upgrade
+
+    Exit status 0: made, 2: not made, and nothing is left of it.
+    """
+    with failures_explained(f"take a snapshot of {directory}"):
+        if keep is not None and out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+        with _Steps() as steps:
+            made = take_snapshot(
+                directory, out, program=f"riverbed {VERSION}", split_every=split_every, steps=steps.show
+            )
+    deleted: list[str] = []
+    try:
+        if keep is not None:
+            deleted = delete_old(made.path.parent, keep, directory)
+    except OSError as error:
+        raise Failure(f"{made.path} is made, but an old one could not be deleted: {error}") from error
+    if as_json:
+        click.echo(json.dumps(_as_json(made, steps.seconds, deleted), indent=2))
+    else:
+        _print_report(made, steps.seconds, deleted)
+
+
+class _Steps:
+    """A bar for each step in turn."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._step = ""
+        self._meter: Meter | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._meter is not None:
+            self.seconds += self._meter.seconds
+            self._meter.__exit__(kind, value, traceback)
+            self._meter = None
+
+    def show(self, step: str, done: int, total: int) -> None:
+        if step != self._step or self._meter is None:
+            self.__exit__(None, None, None)
+            self._step = step
+            if step == COPYING:
+                self._meter = Meter(step, total, items="")
+            else:
+                self._meter = Meter(step, items="streams", total_items=total)
+            self._meter.__enter__()
+        if step == COPYING:
+            self._meter.advance(done - self._meter.done_bytes)
+        else:
+            self._meter.advance(0, done - self._meter.done_items)
+
+
+def _print_report(made: Snapshot, seconds: float, deleted: list[str]) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    manifest = made.manifest
+    rate = manifest.entries / max(seconds, 0.001)
+    lines = {
+        "up to": f"replication offset {manifest.offset}",
+        "streams": f"{manifest.streams:,}",
+        "entries": f"{manifest.entries:,}, {rate:,.0f}/s",
+        "size": f"{size_text(made.size_bytes)} in {seconds_text(seconds)}",
+    }
+    console.print(f"[green]made[/] [bold]{escape(str(made.path))}[/]")
+    for name, text in lines.items():
+        console.print(f"  [dim]{name:<10}[/]{text}")
+    if deleted:
+        notes().print(f"deleted {counted(len(deleted), 'older snapshot')}: {escape(', '.join(deleted))}")
+
+
+def _as_json(made: Snapshot, seconds: float, deleted: list[str]) -> dict[str, Any]:
+    manifest = made.manifest
+    return {
+        "path": str(made.path.resolve()),
+        "offset": manifest.offset,
+        "time_ms": manifest.time_ms,
+        "streams": manifest.streams,
+        "entries": manifest.entries,
+        "bytes": made.size_bytes,
+        "seconds": round(seconds, 3),
+        "deleted": deleted,
+    }
