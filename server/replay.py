@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from server.commands import load_commands
-from server.commands.table import COMMANDS, Flag
+from server.commands.table import COMMANDS, Command, Flag
 from server.dispatch import find_command
 from server.errors import CommandError
 from server.session import Request, Session
@@ -61,6 +61,18 @@ class Replayer:
             if command.flags & Flag.WRITE and not command.subcommands
         }
 
+    def knows(self, words: list[bytes]) -> bool:
+        """Whether this is a command that changes streams; a Redis has others in its logs."""
+        return self._find(words) is not None
+
+    def _find(self, words: list[bytes]) -> Command | None:
+        command = self._commands.get(words[0])
+        if command is None:
+            command = find_command(words)
+            if command is not None and not command.flags & Flag.WRITE:
+                return None
+        return command
+
     def execute(self, db: Database, words: list[bytes]) -> None:
         """Run one command of the log on `db`.  Raises ReplayError when it does not fit the state."""
         request = self._request
@@ -72,11 +84,7 @@ class Replayer:
             request.may_block = False
         request.session.db = request.db = db
         request.argv = words
-        command = self._commands.get(words[0])
-        if command is None:
-            command = find_command(words)
-            if command is not None and not command.flags & Flag.WRITE:
-                command = None
+        command = self._find(words)
         if command is None or not command.accepts(len(words)):
             raise ReplayError(f"not a command that a log may hold: {words[0][:64]!r}")
         try:
