@@ -1,0 +1,315 @@
+"""Threads that storm a server with group commands, and notes from which its state after a crash can be judged.
+
+Each `Stormer` has a stream of its own, so the order in which its commands ran is the order in which it sent them.  With
+every batch it asks what the stream looks like then: the last such look that was answered is what must be there after a
+crash, to the millisecond, unless a later batch was under way.  Of that batch the oracle says what it may have made.
+
+`Worker`s of one group share a stream and take entries from each other; they note what they were told of each entry.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tests.generators import Command, Generator, StreamCommands
+from tests.group_commands import GroupCommands, NewerCommands
+from tests.inprocess import answer, value_of
+from tests.oracle import Oracle
+from tests.raw import RawClient, encode, parse
+from tests.servers import Server
+
+NODE_MAX_ENTRIES: Final = 4
+NODES: Final[dict[str, object]] = {"stream-node-max-entries": NODE_MAX_ENTRIES, "stream-node-max-bytes": 0}
+GROUPS: Final = (b"g", b"h")
+# The tree that Redis keeps nodes in is not ours, and what the oracle says of it is a guess.
+UNKNOWN_TO_ALL: Final = b"radix-tree-nodes"
+TIMES: Final = frozenset((b"seen-time", b"active-time"))
+_PATIENCE_S: Final = 60
+
+
+class Words(NewerCommands, Generator):
+    """Commands on one stream whose effect does not depend on the clock.
+
+    So no `*`, and no reads with CLAIM, which begin with what has waited longest.
+    """
+
+    def __init__(self, seed: int, key: bytes, families: Sequence[Any]) -> None:
+        super().__init__(random.Random(seed), families, wrong=0.02)
+        self._key = key
+
+    def key(self) -> bytes:
+        return self._key
+
+    def group(self) -> bytes:
+        return GROUPS[0] if self.chance(0.75) else GROUPS[1]
+
+    def read_options(self) -> list[list[bytes]]:
+        return GroupCommands.read_options(self)
+
+    def delete(self) -> Command:
+        return [b"DEL", self.key()]
+
+    def batch(self) -> list[Command]:
+        commands: list[Command] = []
+        count = self.random.choice((1, 1, 2, 5, 20))
+        while len(commands) < count:
+            words = self.command()
+            if self.chance(self.wrong):
+                words = self.spoil(words)
+            if b"*" not in words and words[1:2] != [b"HELP"] and b"CLAIM" not in [word.upper() for word in words[1:]]:
+                commands.append(words)
+        return commands
+
+
+STOCK: Final = [
+    [
+        (60, StreamCommands.xadd),
+        (6, StreamCommands.xdel),
+        (4, StreamCommands.xtrim),
+        (2, StreamCommands.xsetid),
+        (1, Words.delete),
+    ],
+    [
+        (10, GroupCommands.xgroup_create),
+        (2, GroupCommands.xgroup_setid),
+        (2, GroupCommands.xgroup_destroy),
+        (2, GroupCommands.xgroup_createconsumer),
+        (3, GroupCommands.xgroup_delconsumer),
+        (30, GroupCommands.xreadgroup),
+        (12, GroupCommands.xack),
+        (14, GroupCommands.xclaim),
+        (8, GroupCommands.xautoclaim),
+    ],
+]
+# The effects of these are stock commands in the log.
+REFERENCES: Final = [
+    [
+        (5, NewerCommands.xdelex),
+        (5, NewerCommands.xackdel),
+        (4, NewerCommands.xtrim_references),
+        (4, NewerCommands.xadd_references),
+    ]
+]
+RELEASE: Final = [[(8, NewerCommands.xnack)]]
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a server shows of one stream: XINFO STREAM FULL, and XPENDING of its groups without idle times."""
+
+    full: Any
+    pending: tuple[Any, ...]
+
+
+def questions(key: bytes) -> list[Command]:
+    pending = [[b"XPENDING", key, group] for group in GROUPS]
+    return [[b"XINFO", b"STREAM", key, b"FULL", b"COUNT", b"0"], *pending]
+
+
+def look_of(replies: Sequence[bytes]) -> Look:
+    full, *pending = (value_of(parse(reply)) for reply in replies)
+    return Look(without_tree(full), tuple(pending))
+
+
+def look_at(server: Server, key: bytes) -> Look:
+    with server.client() as client:
+        return look_of(client.pipeline(questions(key)))
+
+
+def without_tree(full: Any) -> Any:
+    if isinstance(full, list) and UNKNOWN_TO_ALL in full:
+        at = full.index(UNKNOWN_TO_ALL)
+        return full[:at] + full[at + 2 :]
+    return full
+
+
+def flat(reply: Any) -> Any:
+    """The oracle's reply as RESP2 has it."""
+    if isinstance(reply, dict):
+        return [flat(item) for pair in reply.items() for item in pair]
+    if isinstance(reply, list):
+        return [flat(item) for item in reply]
+    return reply
+
+
+def untimed(full: Any) -> Any:
+    """XINFO STREAM FULL without moments; that there was one stays."""
+    if not isinstance(full, list):
+        return full
+    if len(full) % 2 or not full or full[0] not in (b"length", b"name"):
+        return [untimed(item) for item in full]
+    pairs: list[Any] = []
+    for name, value in zip(full[::2], full[1::2], strict=True):
+        if name in TIMES:
+            value = value is not None and value != -1
+        elif name == b"pending" and isinstance(value, list):
+            value = [[*row[:-2], row[-1]] for row in value]
+        pairs += [name, untimed(value)]
+    return pairs
+
+
+class Stormer(threading.Thread):
+    """Sends batches and looks until the connection ends; then says whether what is there may be there."""
+
+    def __init__(self, server: Server, seed: int, key: bytes, families: Sequence[Any]) -> None:
+        super().__init__(daemon=True)
+        self.key = key
+        self.error: BaseException | None = None
+        self.looks = 0
+        self._port = server.port
+        self._words = Words(seed, key, families)
+        self._random = random.Random(seed)
+        self._done: list[Command] = []  # up to the last look
+        self._look: Look | None = None
+        self._under_way: list[Command] = []
+        self._answered = 0  # of those under way
+
+    def run(self) -> None:
+        try:
+            with contextlib.suppress(OSError), RawClient(self._port, timeout_s=_PATIENCE_S) as client:
+                while True:
+                    self._send(client, self._words.batch())
+                    if self._random.random() < 0.3:
+                        time.sleep(self._random.uniform(0, 0.004))
+        except BaseException as error:  # whatever it is, the test must see it
+            self.error = error
+
+    def _send(self, client: RawClient, batch: list[Command]) -> None:
+        asked = questions(self.key)
+        self._answered = 0
+        self._under_way = batch
+        client.send_bytes(b"".join(map(encode, [*batch, *asked])))
+        for _ in batch:
+            client.reply()
+            self._answered += 1
+        look = look_of([client.reply() for _ in asked])
+        self._done += batch
+        self._look = look
+        self._under_way = []
+        self._answered = 0
+        self.looks += 1
+
+    def complaints(self, found: Look) -> list[str]:
+        """What is wrong with the state found after the crash."""
+        if self._answered == 0 and (found == self._look or (self._look is None and not self._under_way)):
+            return []
+        told = f"{self.key!r}: after {len(self._done)} commands, {self._answered} of {len(self._under_way)} answered"
+        if not self._under_way:
+            return [f"{told}: not what was shown\n{self._look}\n{found}"]
+        oracle = Oracle(node_max_entries=NODE_MAX_ENTRIES)
+        now_ms = int(time.time() * 1000)
+        for words in [*self._done, *self._under_way[: self._answered]]:
+            answer(lambda words=words: oracle.execute(words, now_ms))
+        possible = []
+        for words in [*self._under_way[self._answered :], None]:
+            shown = answer(lambda: flat(oracle.execute(questions(self.key)[0], now_ms)))
+            possible.append(untimed(without_tree(shown)))
+            if words is not None:
+                answer(lambda words=words: oracle.execute(words, now_ms))
+        if untimed(found.full) in possible:
+            return []
+        return [f"{told}: not what any of the commands under way made\n{possible}\n{untimed(found.full)}"]
+
+
+# -- one stream, many consumers ----------------------------------------------------------------------------------------
+
+SHARED_GROUP: Final = "workers"
+
+
+@dataclass
+class Notes:
+    """What one consumer was told of the entries of the shared stream, and what it asked for without an answer."""
+
+    name: str
+    given: set[bytes] = field(default_factory=set)  # it was sent them, by reading or by claiming
+    acknowledged: set[bytes] = field(default_factory=set)  # it was told so
+    perhaps_acknowledged: set[bytes] = field(default_factory=set)
+    added: set[bytes] = field(default_factory=set)
+
+
+class Worker(threading.Thread):
+    """A consumer that adds entries, reads, acknowledges and claims from others, one request at a time."""
+
+    def __init__(self, server: Server, seed: int, key: str, name: str) -> None:
+        super().__init__(daemon=True)
+        self.notes = Notes(name)
+        self.error: BaseException | None = None
+        self._port = server.port
+        self._key = key
+        self._random = random.Random(seed)
+
+    def run(self) -> None:
+        try:
+            with contextlib.suppress(OSError), RawClient(self._port, timeout_s=_PATIENCE_S) as client:
+                while True:
+                    self._work(client)
+        except BaseException as error:  # whatever it is, the test must see it
+            self.error = error
+
+    def _work(self, client: RawClient) -> None:
+        notes, key = self.notes, self._key
+        held = sorted(notes.given - notes.perhaps_acknowledged)
+        match self._random.randrange(6):
+            case 0 | 1:
+                notes.added.add(parse(client.ask("XADD", key, "*", "f", "v")).text)
+            case 2:
+                words = ("XREADGROUP", "GROUP", SHARED_GROUP, notes.name, "COUNT", 3, "STREAMS", key, ">")
+                reply = parse(client.ask(*words))
+                for stream in reply.children or ():
+                    notes.given |= _ids(stream.children[1] if stream.children else None)
+            case 3:
+                words = ("XAUTOCLAIM", key, SHARED_GROUP, notes.name, 0, 0, "COUNT", self._random.randint(1, 4))
+                notes.given |= _ids((parse(client.ask(*words)).children or (None, None))[1])
+            case _ if held:
+                chosen = self._random.choice(held)
+                notes.perhaps_acknowledged.add(chosen)
+                if client.ask("XACK", key, SHARED_GROUP, chosen) in (b":1\r\n", b":0\r\n"):
+                    notes.acknowledged.add(chosen)
+
+
+def _ids(entries: Any) -> set[bytes]:
+    return {entry.children[0].text for entry in (entries.children if entries else None) or () if entry.children}
+
+
+def complaints_of_workers(server: Server, key: str, all_notes: Sequence[Notes]) -> list[str]:
+    """What of the acknowledged is not so, in the state of a server that was killed and started again."""
+    names = {notes.name.encode() for notes in all_notes}
+    with server.client() as client:
+        rows = client.tree("XPENDING", key, SHARED_GROUP, "-", "+", 1 << 30).children or ()
+        pending = {row.children[0].text: row.children for row in rows if row.children}
+        there = _ids(client.tree("XRANGE", key, "-", "+"))
+        (group,) = client.tree("XINFO", "GROUPS", key).children or ()
+        last_id = _parts({name.text: value.text for name, value in group.pairs()}[b"last-delivered-id"])
+    acknowledged = {entry_id for notes in all_notes for entry_id in notes.acknowledged}
+    perhaps = {entry_id for notes in all_notes for entry_id in notes.perhaps_acknowledged}
+    given = {entry_id for notes in all_notes for entry_id in notes.given}
+    complaints = [f"{entry_id!r} was acknowledged and is pending" for entry_id in acknowledged & pending.keys()]
+    complaints += [f"{entry_id!r} was delivered and is not pending" for entry_id in given - perhaps - pending.keys()]
+    complaints += [f"{entry_id!r} was delivered, and may be again" for entry_id in given if _parts(entry_id) > last_id]
+    complaints += [
+        f"{entry_id!r} was added and is not there" for notes in all_notes for entry_id in notes.added - there
+    ]
+    for entry_id, row in pending.items():
+        if row[1].text not in names or int(row[3].text) < 1 or entry_id not in there:
+            complaints.append(f"{entry_id!r} is pending in a way it never was: {row}")
+    return complaints
+
+
+def _parts(entry_id: bytes) -> tuple[int, int]:
+    ms, _, seq = entry_id.partition(b"-")
+    return int(ms), int(seq)
+
+
+def finish(threads: Sequence[Stormer | Worker]) -> None:
+    """Wait for all, after a crash; raise what went wrong in any of them, other than a connection that ended."""
+    for thread in threads:
+        thread.join(_PATIENCE_S)
+        assert not thread.is_alive(), "a client hangs"
+        if thread.error is not None:
+            raise thread.error
