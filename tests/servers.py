@@ -53,15 +53,25 @@ class Server:
 
     # -- what the kinds of server differ in
 
+    def program(self) -> list[str]:
+        raise AssertionError("a kind of server says what is started")
+
+    def settings(self) -> dict[str, object]:
+        raise AssertionError("a kind of server says with which settings")
+
     def command(self) -> list[str]:
-        raise AssertionError("a kind of server says how it is started")
+        flags = [word for name, value in self.settings().items() for word in (f"--{name}", str(value))]
+        return [*self.program(), *flags]
+
+    def choose_port(self) -> int:
+        return free_port()
 
     # -- life
 
     def spawn(self) -> None:
         """Start the process and return at once: it may not listen yet."""
         assert self.process is None, "already running"
-        self.port = free_port()
+        self.port = self.choose_port()
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 self.command(), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
@@ -164,11 +174,14 @@ class RedisServer(Server):
 
     name = "redis-server"
 
-    def command(self) -> list[str]:
+    def program(self) -> list[str]:
         program = shutil.which("redis-server")
         if program is None:
             raise AssertionError(REDIS_MISSING)
-        settings: dict[str, object] = {
+        return [program]
+
+    def settings(self) -> dict[str, object]:
+        return {
             "port": self.port,
             "bind": "127.0.0.1",
             "dir": self.directory,
@@ -178,9 +191,8 @@ class RedisServer(Server):
             "save": '""',
             "daemonize": "no",
             "enable-debug-command": "yes",
+            **self.options,
         }
-        settings.update(self.options)
-        return [program, *(word for name, value in settings.items() for word in (f"--{name}", str(value)))]
 
 
 class RiverbedServer(Server):
@@ -188,8 +200,8 @@ class RiverbedServer(Server):
 
     name = "riverbed-server"
 
-    def command(self) -> list[str]:
-        settings: dict[str, object] = {"port": self.port, "bind": "127.0.0.1", "dir": self.directory}
-        settings.update(self.options)
-        flags = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
-        return [sys.executable, "-m", "server.main", *flags]
+    def program(self) -> list[str]:
+        return [sys.executable, "-m", "server.main"]
+
+    def settings(self) -> dict[str, object]:
+        return {"port": self.port, "bind": "127.0.0.1", "dir": self.directory, **self.options}
