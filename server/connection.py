@@ -136,6 +136,8 @@ class Connection(asyncio.Protocol):
         self._executor.flush(session)
 
     def _check_output_limit(self) -> None:
+        if self._transport.is_closing():  # cut off already
+            return
         session = self.session
         limits = self._executor.config.client_output_buffer_limit
         is_pushed_to = session.is_monitor or session.is_subscriber

@@ -68,7 +68,8 @@ class Channels:
         """The names, or those that match a pattern."""
         if pattern is None:
             return list(self._subscribers)
-        return list(filter(compile_glob(pattern), self._subscribers))
+        matches = compile_glob(pattern)
+        return [name for name in self._subscribers if matches(name) and (name or not pattern)]
 
     def subscribers(self, name: bytes) -> Iterable[Session]:
         return self._subscribers.get(name, ())
@@ -101,6 +102,8 @@ class Patterns(Channels):
 
     def matching(self, channel: bytes) -> list[tuple[bytes, Subscribers]]:
         """The patterns that match, with who listens; costs a match of every pattern there is, as in Redis."""
+        if not channel:  # which no star matches: that KEYS * shows an empty key is KEYS's own doing
+            return [(channel, self._subscribers[channel])] if channel in self._subscribers else []
         return [(name, row.subscribers) for name, row in self._patterns.items() if row.matches(channel)]
 
 
