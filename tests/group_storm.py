@@ -154,10 +154,31 @@ def untimed(full: Any) -> Any:
     return pairs
 
 
+def moments(full: Any) -> dict[tuple[bytes, ...], int]:
+    """When each consumer of each group was seen and active, and when each entry was delivered."""
+    found = {}
+    for group in field_of(full, b"groups") or ():
+        name = field_of(group, b"name")
+        for consumer in field_of(group, b"consumers"):
+            for moment in TIMES:
+                if (at := field_of(consumer, moment)) is not None:
+                    found[name, field_of(consumer, b"name"), moment] = at
+        for row in field_of(group, b"pending"):
+            found[name, row[0]] = row[-2]
+    return found
+
+
+def field_of(pairs: Any, name: bytes) -> Any:
+    """A value of a map that came as a flat array; None of what is none, an error line for example."""
+    return dict(zip(pairs[::2], pairs[1::2], strict=True))[name] if isinstance(pairs, list) else None
+
+
 class Stormer(threading.Thread):
     """Sends batches and looks until the connection ends; then says whether what is there may be there."""
 
-    def __init__(self, server: Server, seed: int, key: bytes, families: Sequence[Any]) -> None:
+    def __init__(
+        self, server: Server, seed: int, key: bytes, families: Sequence[Any], *, longest_pause_s: float
+    ) -> None:
         super().__init__(daemon=True)
         self.key = key
         self.error: BaseException | None = None
@@ -165,9 +186,11 @@ class Stormer(threading.Thread):
         self._port = server.port
         self._words = Words(seed, key, families)
         self._random = random.Random(seed)
+        self._longest_pause_s = longest_pause_s
         self._done: list[Command] = []  # up to the last look
         self._look: Look | None = None
         self._under_way: list[Command] = []
+        self._under_way_since_ms = 0
         self._answered = 0  # of those under way
 
     def run(self) -> None:
@@ -175,8 +198,7 @@ class Stormer(threading.Thread):
             with contextlib.suppress(OSError), RawClient(self._port, timeout_s=_PATIENCE_S) as client:
                 while True:
                     self._send(client, self._words.batch())
-                    if self._random.random() < 0.3:
-                        time.sleep(self._random.uniform(0, 0.004))
+                    time.sleep(self._random.uniform(0, self._longest_pause_s))
         except BaseException as error:  # whatever it is, the test must see it
             self.error = error
 
@@ -184,6 +206,7 @@ class Stormer(threading.Thread):
         asked = questions(self.key)
         self._answered = 0
         self._under_way = batch
+        self._under_way_since_ms = int(time.time() * 1000)
         client.send_bytes(b"".join(map(encode, [*batch, *asked])))
         for _ in batch:
             client.reply()
@@ -213,8 +236,20 @@ class Stormer(threading.Thread):
             if words is not None:
                 answer(lambda words=words: oracle.execute(words, now_ms))
         if untimed(found.full) in possible:
-            return []
+            return self._wrong_moments(found)
         return [f"{told}: not what any of the commands under way made\n{possible}\n{untimed(found.full)}"]
+
+    def _wrong_moments(self, found: Look) -> list[str]:
+        """What is under way may have set a moment to now; XCLAIM may have set when something was delivered to any."""
+        before = {} if self._look is None else moments(self._look.full)
+        claims = any(words[0] == b"XCLAIM" for words in self._under_way)
+        return [
+            f"{self.key!r}: {place} is {at}, was {before.get(place)} before {self._under_way_since_ms}"
+            for place, at in moments(found.full).items()
+            if at != before.get(place)
+            and -1 != at < self._under_way_since_ms
+            and not (claims and place[-1] not in TIMES)
+        ]
 
 
 # -- one stream, many consumers ----------------------------------------------------------------------------------------

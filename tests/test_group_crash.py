@@ -50,7 +50,11 @@ def options_for(chance: random.Random) -> dict[str, object]:
 
 def storm(server: Server, seed: int, number: int, families: Sequence[Any], *, longest_s: float = 0.4) -> list[Stormer]:
     """Storm for a while and kill the server in the middle."""
-    stormers = [Stormer(server, seed * 10 + n, b"%d:%d" % (number, n), families) for n in range(STORMERS)]
+    stormers = [
+        # half of them pause so long that a kill will hardly find them with anything under way
+        Stormer(server, seed * 10 + n, b"%d:%d" % (number, n), families, longest_pause_s=(0.0, 0.03)[n % 2])
+        for n in range(STORMERS)
+    ]
     for stormer in stormers:
         stormer.start()
     time.sleep(random.Random(seed).uniform(0.02, longest_s))
