@@ -175,7 +175,8 @@ class Executor:
 
     def refresh_special(self) -> None:
         """Give everybody the fast path, or take it from them: for monitors, in a pause, while writes are refused."""
-        special = self.control.watches_everything or self.engine.refusal is not None
+        self.txn.is_short_of_space = self.engine.refusal is not None
+        special = self.control.watches_everything or self.txn.is_short_of_space
         if special != self.special:
             self.special = special
             for session in self.context.sessions.values():

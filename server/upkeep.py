@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import lmdb
 
-from store import idempotence
+from store import consumerttl, idempotence
 from store.errors import LogWriteError, StateLostError
 
 if TYPE_CHECKING:
@@ -136,6 +136,9 @@ class Upkeep:
         while txn.expire_due(now_ms, EXPIRE_BATCH) == EXPIRE_BATCH and self._clock.monotonic() < end:
             pass
         idempotence.sweep(txn, now_ms, lambda: self._clock.monotonic() >= end)
+        if self._engine.refusal is None:
+            waiting = self._executor.wakeups.waiting_consumers
+            consumerttl.sweep(txn, now_ms, lambda: self._clock.monotonic() >= end, waiting)
         if txn.log:
             self._executor.want_tick()
         if txn.trash.notes and self._purge_timer is None:

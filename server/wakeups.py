@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from server.blocked import Place, Waiters, Watches
+from server.commands.streamargs import parse_read
 from server.dispatch import client_command
 from server.replies import NULL_ARRAY, Park
 from store.model import Change
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from server.executor import Executor
     from server.replies import Reply
     from server.session import Session
+    from store.group import Group
     from store.keyspace import Database
 
 # What wakes those who wait for a key.  Trims and deletions of entries wake nobody.
@@ -78,6 +80,17 @@ class Wakeups:
         self.waiters.release(session)
         self._executor.deliver(session, reply)
         self._executor.resume(session)
+
+    def waiting_consumers(self, group: Group) -> set[bytes]:
+        """The names of those of a group's consumers that wait in an XREADGROUP."""
+        names = set()
+        for session in self.waiters.waiting_for((group.stream.db, group.stream.key)):
+            argv = [] if session.parked is None else session.parked.argv
+            if argv and argv[0].upper() == b"XREADGROUP":
+                options = parse_read(argv, 0, with_group=True)
+                if options.group == group.name:
+                    names.add(options.consumer)
+        return names
 
     def _arm_deadline(self) -> None:
         """Keep one timer, for the earliest deadline."""

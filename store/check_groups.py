@@ -6,7 +6,7 @@ is gone.  Both are sound as long as a note in the trash speaks of them.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from store import format as fmt
 from store.checkview import Pass, View, integers, show, show_id
@@ -25,6 +25,7 @@ class _Group(NamedTuple):
     consumer_count: int
     next_consumer_no: int
     next_release_no: int
+    look_ms: int | None  # under which it stands in `consumer_ttls`
 
 
 def check_groups(view: View, key: str, stream: fmt.StreamRow) -> Pass:
@@ -51,6 +52,10 @@ def check_groups(view: View, key: str, stream: fmt.StreamRow) -> Pass:
             view.add("groups", where, f"group_no {group_no}, and {view.meta.next_group_no} is the next to be given out")
         if group_no in view.notes.groups:
             view.add("groups", where, f"group {group_no} is in use, and to be purged as well")
+        if group.look_ms is not None:
+            listed = view.get("consumer_ttls", fmt.look_key(group.look_ms, stream.stream_no, group_no))
+            if listed != group.name:
+                view.add("consumer_ttls", where, f"is not listed at {group.look_ms} ms")
         yield from _check_group(view, where, stream.stream_no, group_no, group)
     if len(names) != stream.group_count:
         view.add("keys", key, f"{stream.group_count} groups counted, there are {len(names)}")
@@ -65,12 +70,22 @@ def _check_home(view: View, packed: bytes) -> None:
 
 
 def _decode_group(row: bytes) -> _Group:
-    name, last_id, entries_read, *counts = fmt.unpack_row(row)
+    name, last_id, entries_read, *counts, policy = fmt.unpack_row(row)
     if type(name) is not bytes or type(last_id) is not bytes or len(last_id) != ID_BYTES:
         raise ValueError("not the row of a group")
     integers([0 if entries_read is None else entries_read])
     pel_count, released_count, consumer_count, next_consumer_no, next_release_no = integers(counts)
-    return _Group(name, pel_count, released_count, consumer_count, next_consumer_no, next_release_no)
+    look_ms = None if policy is None else _decode_policy(policy)
+    return _Group(name, pel_count, released_count, consumer_count, next_consumer_no, next_release_no, look_ms)
+
+
+def _decode_policy(policy: list[Any]) -> int | None:
+    """-> when the consumers are to be looked at, None when never"""
+    max_deliveries, dead_letter, consumer_ttl_ms, look_ms = policy
+    integers([max_deliveries, consumer_ttl_ms, look_ms])
+    if (max_deliveries > 0) != (type(dead_letter) is bytes) or not max_deliveries | consumer_ttl_ms:
+        raise ValueError(f"{policy} is no delivery policy")
+    return look_ms if consumer_ttl_ms else None
 
 
 def _decode_consumer(row: bytes) -> tuple[bytes, int]:
@@ -222,6 +237,7 @@ def check_group_tables(view: View) -> Pass:
             yield
             if len(packed) == fmt.GROUP_KEY_BYTES:
                 group_nos.add(fmt.decode_group_no(packed))
+    yield from _check_looks(view)
     for table in _PEL_TABLES:
         for group_no in view.heads(table):
             yield
@@ -229,3 +245,23 @@ def check_group_tables(view: View) -> Pass:
                 view.add(table, f"group {group_no}", "is of no stream, and not to be purged either")
             if group_no >= view.meta.next_group_no:
                 view.add(table, f"group {group_no}", "is a number not given out yet")
+
+
+def _check_looks(view: View) -> Pass:
+    """A group of a living stream is listed once, at the moment that its row says; others wait for their turn."""
+    assert view.meta is not None
+    for packed, name in view.rows("consumer_ttls"):
+        yield
+        key = view.decode("consumer_ttls", show(packed), fmt.decode_look_key, packed)
+        if key is None:
+            continue
+        look_ms, stream_no, group_no = key
+        where = f"group {show(name)} of stream {stream_no}"
+        if stream_no >= view.meta.next_stream_no or group_no >= view.meta.next_group_no:
+            view.add("consumer_ttls", where, f"stream {stream_no} or group {group_no} is a number not given out yet")
+        if not view.is_live_stream(stream_no):
+            continue
+        row = view.get("groups", fmt.group_key(stream_no, group_no))
+        group = None if row is None else view.decode("groups", where, _decode_group, row)
+        if group is None or (group.name, group.look_ms) != (name, look_ms):
+            view.add("consumer_ttls", where, f"is listed at {look_ms} ms, of which its row knows nothing")

@@ -41,6 +41,7 @@ _KEYSPACE = Struct(">I")  # keyspace_no:u32
 _TRASH = Struct(">Q")  # trash_no:u64, in order of arrival
 _GROUP = Struct(">QQ")  # stream_no:u64 group_no:u64
 _CONSUMER = Struct(">QQI")  # stream_no:u64 group_no:u64 consumer_no:u32
+_LOOK = Struct(">QQQ")  # look_ms:u64 stream_no:u64 group_no:u64
 _OWNER = Struct(">QI")  # group_no:u64 consumer_no:u32
 _MOMENT = Struct(">QQ")  # group_no:u64 time:u64
 _RUN = Struct(">IQQ")  # consumer_no:u32 delivery_time_ms:u64 delivery_count:u64, then the IDs, 16 bytes each
@@ -54,6 +55,7 @@ assert _NODE.size == _NODE_LIVE.size == 32
 assert _DEADLINE.size == 16
 assert _GROUP.size == GROUP_KEY_BYTES == 16
 assert _CONSUMER.size == CONSUMER_KEY_BYTES == 20
+assert _LOOK.size == 24
 assert _OWNER.size == 12
 assert _RUN.size == RUN_HEAD_BYTES == 20
 assert _ID.size == ID_BYTES
@@ -264,6 +266,17 @@ def decode_consumer_no(packed: bytes) -> int:
     """The consumer_no in the key of a consumer."""
     _, _, consumer_no = _CONSUMER.unpack(packed)
     return int(consumer_no)
+
+
+def look_key(look_ms: int, stream_no: int, group_no: int) -> bytes:
+    """In `consumer_ttls`: when to look for consumers of a group that have stayed away."""
+    return _LOOK.pack(look_ms, stream_no, group_no)
+
+
+def decode_look_key(packed: bytes) -> tuple[int, int, int]:
+    """-> (look_ms, stream_no, group_no)"""
+    look_ms, stream_no, group_no = _LOOK.unpack(packed)
+    return look_ms, stream_no, group_no
 
 
 def group_prefix(group_no: int) -> bytes:

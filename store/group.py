@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from store import format as fmt
-from store.ids import MAX_ID, MIN_ID, StreamID, id_text, unpack_id
+from store.ids import MAX_ID, MIN_ID, StreamID, id_text, pack_id, unpack_id
 from store.members import Consumer, Members
 from store.model import Change
 from store.pel import EVER, NOBODY, PelRow
@@ -26,6 +26,16 @@ if TYPE_CHECKING:
 MAX_COUNT: Final = (1 << 63) - 1
 # Entries that one CLAIM looks at; where most of a long list is of deleted entries the next one goes on from there.
 _MOST_EXAMINED: Final = 10_000
+# Entries that one command may move to the dead-letter stream, give or take a run; a millisecond for each hundred.
+MOST_WORN_OUT: Final = 1000
+# What a dead letter has behind its own fields.  Clients read these names: never rename.
+ORIGIN_FIELDS: Final = (
+    b"riverbed-origin-key",
+    b"riverbed-origin-id",
+    b"riverbed-group",
+    b"riverbed-consumer",  # the last one; empty after XNACK
+    b"riverbed-deliveries",
+)
 
 _CLAIM_END: Final = (
     b"$4\r\nTIME\r\n$%d\r\n%b\r\n$10\r\nRETRYCOUNT\r\n%b$5\r\nFORCE\r\n$6\r\nJUSTID\r\n$6\r\nLASTID\r\n$%d\r\n%b\r\n"
@@ -39,6 +49,10 @@ class PendingEntry(NamedTuple):
     owner: Consumer | None
     delivery_time_ms: int
     delivery_count: int
+
+
+# A pending entry and its row in the stream.
+Found = tuple[PendingEntry, bytes]
 
 
 class Group(Members):
@@ -88,26 +102,34 @@ class Group(Members):
         assert last is not None, "a count of pending entries without one"
         return first, last
 
-    def overdue(self, min_idle_ms: int, now_ms: int, most: int | None) -> list[tuple[PendingEntry, bytes]]:
+    def overdue(
+        self, min_idle_ms: int, now_ms: int, most: int | None, worn_out: list[Found] | None = None
+    ) -> list[Found]:
         """What CLAIM may take: released entries, then those idle for `min_idle_ms`, longest first; with their fields.
 
         Entries that are gone from the stream are stepped over.  Idle time is unsigned, so a delivery in the future,
-        after the clock was set back, is overdue too.
+        after the clock was set back, is overdue too.  With a list `worn_out`, what the policy lets nobody have again
+        is put there instead, up to MOST_WORN_OUT of them.
         """
         if not self.pel_count:
             return []
-        found: list[tuple[PendingEntry, bytes]] = []
+        found: list[Found] = []
         examined = 0
         for place, run in self.pel.by_time(self._claim_place):
             if run.consumer_no != NOBODY and 0 <= now_ms - run.time_ms < min_idle_ms:
                 break
+            into = found
+            if worn_out is not None and run.delivery_count >= self.policy.max_deliveries:
+                if len(worn_out) >= MOST_WORN_OUT:
+                    break
+                into = worn_out
             for row in run.rows():
                 if len(found) == most:
                     self._claim_place = b""
                     return found
                 entry_row = self.stream.entry(row.entry_id)
                 if entry_row is not None:
-                    found.append((self._entry_of(row), entry_row))
+                    into.append((self._entry_of(row), entry_row))
             examined += len(run)
             if examined >= _MOST_EXAMINED and not found:
                 self._claim_place = place
@@ -189,6 +211,26 @@ class Group(Members):
             texts = [id_text(unpack_id(packed)) for packed in removed]
         self._log([b"XACK", self.stream.key, self.name, *texts])
         return len(removed)
+
+    def move_out(self, worn_out: list[Found], target: Stream, first_id: StreamID) -> None:
+        """Move pending entries to the dead-letter stream `target`, whose last ID is below `first_id`.
+
+        They get IDs in a row from there on, and behind their own fields those that say where they come from; the group
+        is done with them.  Logs XADD for each, and one XACK.
+        """
+        if not worn_out:
+            return
+        for number, (entry, row) in enumerate(worn_out, first_id):
+            values = (
+                self.stream.key,
+                id_text(entry.entry_id),
+                self.name,
+                b"" if entry.owner is None else entry.owner.name,
+                b"%d" % entry.delivery_count,
+            )
+            origin = [word for pair in zip(ORIGIN_FIELDS, values, strict=True) for word in pair]
+            target.append_entry(StreamID(number), fmt.decode_entry(row)[1] + origin)
+        self.ack([pack_id(entry.entry_id) for entry, _ in worn_out])
 
     def release(self, counts: list[tuple[StreamID, int]]) -> None:
         """Take entries, in this order, from their owners and give them to nobody; each with its count.

@@ -85,6 +85,7 @@ class Groups:
         txn = stream.txn
         txn.lmdb.delete(fmt.group_key(stream.stream_no, group.group_no), db=txn.handles["groups"])
         txn.trash.add_group(group.group_no, stream.stream_no)
+        group.unlist()
         del self._by_name[group.name]
         stream.group_count -= 1
         stream.touch()
@@ -105,7 +106,6 @@ class Groups:
         groups._by_name.clear()
         for group in self:
             new = Group.decode(copy, txn.next_group_no, group.encode())
-            new.is_dirty = True
             new._consumers = {}
             txn.next_group_no += 1
             groups._by_name[new.name] = new
@@ -116,6 +116,7 @@ class Groups:
                 new._consumers[twin.name] = new._by_no[twin.consumer_no] = twin
                 new._dirty_consumers.add(twin)
             new.pel.copy_from(group.pel)
+            new.enlist(0)
         copy.group_cache = groups
         copy.touch()
 

@@ -277,6 +277,7 @@ class WriteTxn:
         self.log_db = NO_DATABASE
         self.dirty: list[Stream] = []
         self.keep_expired = False  # replicas and recovery leave it to the log to delete expired keys
+        self.is_short_of_space = False  # nothing is to be added that was not asked for; the server keeps it
         self.expired_keys = 0
         self.node_max_entries = 100
         self.node_max_bytes = 4096

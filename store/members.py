@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from store import format as fmt
 from store.ids import MAX_ID, MIN_ID, StreamID, id_text, pack_id, unpack_id
+from store.model import NO_POLICY, DeliveryPolicy
 from store.pel import Pel
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ class Members:
         self.pel_count = 0
         self.released_count = 0  # those of them that nobody owns
         self.consumer_count = 0
+        self.policy = NO_POLICY
+        self.look_ms = 0  # under which the group stands in `consumer_ttls`, if its policy has one
         self.is_dirty = True
         self._next_consumer_no = 1
         self._next_release_no = 1
@@ -93,15 +96,19 @@ class Members:
                 self.consumer_count,
                 self._next_consumer_no,
                 self._next_release_no,
+                None if self.policy is NO_POLICY else [*self.policy, self.look_ms],
             ]
         )
 
     @classmethod
     def decode(cls, stream: Stream, group_no: int, row: bytes) -> Self:
-        name, last_id, entries_read, *counts = fmt.unpack_row(row)
+        name, last_id, entries_read, *counts, policy = fmt.unpack_row(row)
         group = cls(stream, group_no, name, unpack_id(last_id), entries_read)
         group.pel_count, group.released_count, group.consumer_count = counts[:3]
         group._next_consumer_no, group._next_release_no = counts[3:]
+        if policy is not None:
+            *values, group.look_ms = policy
+            group.policy = DeliveryPolicy(*values)
         group.is_dirty = False
         return group
 
@@ -253,6 +260,30 @@ class Members:
         self._log([b"XGROUP", b"DELCONSUMER", self.stream.key, self.name, consumer.name])
         return count
 
+    # -- mutators: policy ----------------------------------------------------------------------------------------------
+
+    def set_policy(self, policy: DeliveryPolicy) -> None:
+        """Replace the delivery policy; `NO_POLICY` ends it.  Logs XGROUP POLICY, hidden from Redis."""
+        self.unlist()
+        self.policy = NO_POLICY if policy == NO_POLICY else policy
+        self.enlist(0)
+        self.stream.txn.log_extension(self.stream.db.number, policy_words(self.stream.key, self.name, policy))
+
+    def enlist(self, look_ms: int) -> None:
+        """Have the sweep look at the consumers at `look_ms`, at once for 0, if the policy says how long they live."""
+        self.look_ms = look_ms
+        if self.policy.consumer_ttl_ms:
+            key = fmt.look_key(look_ms, self.stream.stream_no, self.group_no)
+            self.stream.txn.cursor("consumer_ttls").put(key, self.name)
+        self._touch()
+
+    def unlist(self) -> None:
+        """The sweep need not look at the consumers any more, or not when it was to."""
+        if self.policy.consumer_ttl_ms:
+            txn = self.stream.txn
+            key = fmt.look_key(self.look_ms, self.stream.stream_no, self.group_no)
+            txn.lmdb.delete(key, db=txn.handles["consumer_ttls"])
+
     # -- mutators: position --------------------------------------------------------------------------------------------
 
     def set_position(self, last_id: StreamID, entries_read: int | None) -> None:
@@ -291,6 +322,14 @@ class Members:
 
     def _log(self, words: list[bytes]) -> None:
         self.stream.txn.log_command(self.stream.db.number, words)
+
+
+def policy_words(key: bytes, name: bytes, policy: DeliveryPolicy) -> list[bytes]:
+    """The command that gives the group `name` of the stream `key` its policy, whatever it had before."""
+    words = [b"XGROUP", b"POLICY", key, name, b"MAXDELIVERIES", b"%d" % policy.max_deliveries]
+    if policy.dead_letter is not None:
+        words += [b"DEADLETTER", policy.dead_letter]
+    return [*words, b"CONSUMERTTL", b"%d" % policy.consumer_ttl_ms]
 
 
 def _estimate_read(stream: Stream, entry_id: StreamID) -> int | None:

@@ -59,6 +59,22 @@ class IdempotenceSettings:
     duplicates: int = 0
 
 
+class DeliveryPolicy(NamedTuple):
+    """What a group does by itself about entries that are delivered again and again, and consumers that stay away.
+
+    An entry that was delivered `max_deliveries` times goes to the stream `dead_letter` of the same database instead of
+    being delivered once more; a consumer that was not seen for `consumer_ttl_ms` and has nothing pending is deleted.
+    0 is off, and `dead_letter` is None exactly when `max_deliveries` is 0.
+    """
+
+    max_deliveries: int = 0
+    dead_letter: bytes | None = None
+    consumer_ttl_ms: int = 0
+
+
+NO_POLICY: Final = DeliveryPolicy()
+
+
 class Change(enum.Enum):
     """What a mutator did to a key that somebody waits for or watches."""
 

@@ -8,6 +8,7 @@
     idmp, idmp_ids, idmp_times            -> idempotence records: by producer, by id, by age
     groups                                -> consumer groups, and their consumers below them
     pel, pel_by_consumer, pel_by_time     -> runs of pending entries: by ID, by owner, by age
+    consumer_ttls  look_ms, group         -> the group's name: when to look for consumers that have stayed away
     trash     trash_no                    -> rows that nobody can see any more and that wait to be deleted
     meta      name                        -> format version, log position, counters
 
@@ -37,6 +38,7 @@ TABLES: Final = (
     "pel",
     "pel_by_consumer",
     "pel_by_time",
+    "consumer_ttls",
     "trash",
     "meta",
 )

@@ -66,7 +66,7 @@ def _need_stream(request: Request) -> Stream:
     return stream
 
 
-def _need_group(request: Request) -> tuple[Stream, Group]:
+def named_group(request: Request) -> tuple[Stream, Group]:
     """The stream and the group that an XGROUP names."""
     stream = _need_stream(request)
     group = groups_of(stream).get(request.argv[3])
@@ -167,7 +167,7 @@ def xgroup_setid(request: Request) -> Reply:
     """XGROUP SETID key group id|$|-|+ [ENTRIESREAD n] -> OK.  Without ENTRIESREAD the counter becomes unknown."""
     argv = request.argv
     _, entries_read = _take_options(argv, may_make=False)
-    stream, group = _need_group(request)
+    stream, group = named_group(request)
     if len(argv) not in (5, 7):
         raise errors.subcommand_syntax(argv)
     special: dict[bytes, StreamID] = {b"$": stream.last_id, b"-": MIN_ID, b"+": MAX_ID}
@@ -212,7 +212,7 @@ def xgroup_destroy(request: Request) -> int:
 )
 def xgroup_createconsumer(request: Request) -> int:
     """XGROUP CREATECONSUMER key group consumer -> 1, or 0 when there was one."""
-    _, group = _need_group(request)
+    _, group = named_group(request)
     if request.argv[4] in group.consumers:
         return 0
     group.create_consumer(request.argv[4], request.now_ms)
@@ -232,7 +232,7 @@ def xgroup_createconsumer(request: Request) -> int:
 )
 def xgroup_delconsumer(request: Request) -> int:
     """XGROUP DELCONSUMER key group consumer -> how much it had pending; that is given to nobody."""
-    _, group = _need_group(request)
+    _, group = named_group(request)
     consumer = group.consumers.get(request.argv[4])
     return 0 if consumer is None else group.delete_consumer(consumer)
 
@@ -264,6 +264,14 @@ def xgroup_help(request: Request) -> list[str]:
         "    Remove the specified group.",
         "SETID <key> <groupname> <id|$> [ENTRIESREAD entries_read]",
         "    Set the current group ID and entries_read counter.",
+        "POLICY <key> <groupname> [option]",
+        "    Set or, without options, show the group's delivery policy (Riverbed only). Options are:",
+        "    * MAXDELIVERIES count",
+        "      How often an entry is delivered before it goes to the dead-letter stream; 0 or OFF: no limit.",
+        "    * DEADLETTER key",
+        "      The dead-letter stream, in the same database.",
+        "    * CONSUMERTTL milliseconds",
+        "      How long a consumer with nothing pending may stay away before it is deleted; 0 or OFF: for ever.",
         "HELP",
         "    Print this help.",
     ]

@@ -183,6 +183,7 @@ def dump_group(group: Group) -> dict[str, Any]:
         "name": group.name,
         "last_id": group.last_id,
         "entries_read": group.entries_read,
+        "policy": group.policy,
         "lag": group.lag(),
         "pending": pending,
         "consumers": consumers,

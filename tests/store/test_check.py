@@ -69,6 +69,7 @@ def sound(tmp_path: Path) -> Path:
     store.deliver(b"s", 2, consumer="Bob")
     store.run("XREADGROUP", "GROUP", "g", "Carol", "COUNT", 1, "CLAIM", 100_000, "STREAMS", "s", ">")
     store.run("XNACK", "s", "g", "FAIL", "IDS", 1, "4-0")
+    store.run("XGROUP", "POLICY", "s", "g", "MAXDELIVERIES", 9, "DEADLETTER", "dead", "CONSUMERTTL", 1000)
     store.run("XADD", "s", "IDMP", "producer", "one", "*", "f", "v")
     store.run("XADD", "s", "IDMP", "producer", "two", "*", "f", "v")
     store.db.set_expiry(store.stream(), store.clock.now_ms + 5)
@@ -230,6 +231,16 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         do.put("pel_by_time", fmt.moment_prefix(1, 5) + pack_id(make_id(7, 7)), b""),
         "pel_by_time",
     ),
+    "nobody looks for idle consumers": (do.empty("consumer_ttls"), "is not listed at"),
+    "somebody looks for idle consumers twice": (
+        do.put("consumer_ttls", fmt.look_key(5, 1, 1), b"g"),
+        "is listed at 5 ms, of which its row knows nothing",
+    ),
+    "somebody looks in a group that is not there yet": (
+        do.put("consumer_ttls", fmt.look_key(5, 1, 77), b"g"),
+        "a number not given out yet",
+    ),
+    "a policy without a dead-letter stream": (do.repack("groups", 8, [5, None, 0, 0]), "is no delivery policy"),
     "pending entries of no group": (do.put("pel", fmt.group_prefix(60) + bytes(16), bytes(20)), "is of no stream"),
 }
 

@@ -20,7 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.errors import CommandError
-from store.group import Group
+from store.consumerttl import sweep
+from store.group import Found, Group
 from store.groups import Groups, groups_of
 from store.idempotence import Idempotence
 from store.ids import MIN_ID
@@ -208,6 +209,27 @@ def removals_by_reference(store: Store) -> None:
     groups_of(store.stream()).forget([sid("7-0"), sid("8-0")])
 
 
+def policies(store: Store) -> None:
+    store.fill(b"s", 12)
+    store.deliver(b"s", 8)
+    store.deliver(b"s", 2, consumer="Bob")
+    store.run("XNACK", "s", "g", "FATAL", "IDS", 1, "3-0")
+    store.run("XGROUP", "POLICY", "s", "g", "MAXDELIVERIES", 2, "DEADLETTER", "dead", "CONSUMERTTL", 5_000)
+    store.run("XCLAIM", "s", "g", "Alice", 0, "9-0")
+    worn_out: list[Found] = []
+    group = group_of(store, b"g")
+    assert len(group.overdue(0, store.clock.now_ms, None, worn_out)) == 8
+    group.move_out(worn_out, store.stream(b"dead"), sid("5-5"))
+    store.run("XGROUP", "CREATE", "s", "h", "$")
+    store.run("XGROUP", "POLICY", "s", "h", "CONSUMERTTL", 1)
+    store.run("XGROUP", "POLICY", "s", "h", "CONSUMERTTL", "OFF")
+    store.run("XGROUP", "CREATECONSUMER", "s", "g", "Idle")
+    store.db.copy(store.stream(b"s"), store.txn.databases[3], b"copy")
+    store.clock.now_ms += 10_000
+    assert sweep(store.txn, store.clock.now_ms, lambda: False, lambda group: ())
+    assert sorted(group_of(store, b"g").consumers) == [b"Alice", b"Bob"]
+
+
 CASES: list[Case] = [
     append,
     append_with_trims,
@@ -222,6 +244,7 @@ CASES: list[Case] = [
     deliveries,
     claims,
     removals_by_reference,
+    policies,
 ]
 
 

@@ -13,6 +13,7 @@ from store import tables
 from store.group import Group
 from store.ids import StreamID, make_id, pack_id, unpack_id
 from store.members import Consumer
+from store.model import NO_POLICY, DeliveryPolicy
 from store.pel import NOBODY, Run, place_of
 
 FORMAT = Path(fmt.__file__).with_name("FORMAT.md").read_text()
@@ -131,12 +132,22 @@ class Nothing:
 
 
 def test_the_documents_group_and_consumer() -> None:
-    (key, row), (consumer_key, consumer_row) = examples("groups")
+    (key, row), (consumer_key, consumer_row), (policy_key, policy_row) = examples("groups")
     group = Group.decode(Nothing(), fmt.decode_group_no(key), row)
     assert key == fmt.group_key(7, 3)
     assert (group.group_no, group.name, group.last_id, group.entries_read) == (3, b"g", make_id(2, 5), 2)
     assert (group.pel_count, group.released_count, group.consumer_count) == (3, 1, 1)
+    assert group.policy is NO_POLICY
     assert group.encode() == row
+
+    group = Group.decode(Nothing(), fmt.decode_group_no(policy_key), policy_row)
+    assert (group.group_no, group.name, group.entries_read) == (4, b"h", 0)
+    assert (group.policy, group.look_ms) == (DeliveryPolicy(5, b"dead", 1000), DEADLINE_MS)
+    assert group.encode() == policy_row
+    ((look_key, look_row),) = examples("consumer_ttls")
+    assert fmt.look_key(group.look_ms, 7, group.group_no) == look_key
+    assert fmt.decode_look_key(look_key) == (DEADLINE_MS, 7, 4)
+    assert look_row == group.name
 
     consumer = Consumer(fmt.decode_consumer_no(consumer_key), *fmt.unpack_row(consumer_row))
     assert consumer_key == fmt.consumer_key(7, 3, 1)

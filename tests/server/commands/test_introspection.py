@@ -229,8 +229,9 @@ DIFFERS: dict[str, dict[str, str]] = {
     "client|list": {"tips": "newer releases say that all nodes must be asked"},
     "config|resetstat": {"tips": "newer releases say that all nodes must be asked"},
 }
-# Commands of Redis 7.2 to 8.8.
+# Commands of Redis 7.2 to 8.8, and our own.
 NEWER_THAN_THE_ORACLE = {
+    "xgroup|policy",
     *("client|no-touch", "client|setinfo"),
     *("xackdel", "xcfgset", "xdelex", "xidmprecord", "xnack"),
 }
