@@ -9,6 +9,7 @@ import click
 
 from server.version import VERSION
 from tools.check import check
+from tools.replay import replay
 from tools.snapshot import snapshot
 
 
@@ -19,6 +20,7 @@ def main() -> None:
 
 
 main.add_command(check)
+main.add_command(replay)
 main.add_command(snapshot)
 
 

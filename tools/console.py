@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import IO, Any, Final, Self
 
 import click
+import lmdb
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -60,6 +61,8 @@ def failures_explained(what: str) -> Iterator[None]:
         raise Failure(f"cannot {what}: {error}") from error
     except OSError as error:
         raise Failure(f"cannot {what}: {explain(error)}") from error
+    except lmdb.Error as error:
+        raise Failure(f"cannot {what}: LMDB says {error}") from error
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted: did not {what}") from None
 

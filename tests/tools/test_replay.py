@@ -1,0 +1,553 @@
+"""Replay stops at the exact batch, on any log, and what it makes is a whole directory or nothing."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from store import manifest
+from store.files import OsFiles
+from store.logformat import encode_annotation, encode_command
+from tests.conftest import StartRedis, StartRiverbed, base_seed, broken_invariants
+from tests.generators import STREAMS, Command, Family, Generator, KeyCommands
+from tests.group_commands import GROUP_FAMILY, NEWER_FAMILY, NewerCommands
+from tests.inprocess import HandClock, Product, answer, value_of
+from tests.raw import RawClient, parse
+from tests.servers import Server
+from tools.cli import main
+
+LOG = "appendonlydir"
+Ask = Callable[..., Any]
+
+# Those that change keys.
+KEYS: Family = [
+    (4, KeyCommands.delete),
+    (6, KeyCommands.rename),
+    (6, KeyCommands.copy),
+    (5, KeyCommands.move),
+    (1, KeyCommands.flush),
+    (1, KeyCommands.swapdb),
+    (8, KeyCommands.expire),
+    (3, KeyCommands.persist),
+]
+
+
+class AnyGenerator(NewerCommands, Generator):
+    """Streams, groups and keys."""
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+def replay(source: Path, target: Path, *options: object, status: int = 0) -> dict[str, Any]:
+    """The report of `riverbed replay`, which must end with `status`."""
+    result = run("replay", source, target, "--json", *options)
+    assert result.exit_code == status, result.stderr
+    report: dict[str, Any] = json.loads(result.stdout)
+    return report
+
+
+def refused(source: Path, target: Path, *options: object) -> str:
+    """Why `riverbed replay` makes nothing."""
+    before = sorted(target.parent.iterdir())
+    result = run("replay", source, target, *options)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert sorted(target.parent.iterdir()) == before
+    assert result.stderr.startswith("riverbed: "), result.stderr
+    return result.stderr.removeprefix("riverbed: ").strip()
+
+
+# -- what is in a store ------------------------------------------------------------------------------------------------
+
+
+def state_of(ask: Ask, deadline: Callable[[int, bytes], int]) -> dict[tuple[int, bytes], Any]:
+    """Everything stored: XINFO STREAM FULL, the deadline and the pending entries of every group, of every key."""
+    state = {}
+    for database in range(16):
+        ask("SELECT", database)
+        for key in ask("KEYS", "*"):
+            full = ask("XINFO", "STREAM", key, "FULL", "COUNT", 0)
+            groups = dict(zip(full[::2], full[1::2], strict=True))[b"groups"]
+            pending = [ask("XPENDING", key, group[1]) for group in groups]
+            state[database, key] = full, pending, deadline(database, key)
+    ask("SELECT", 0)
+    return state
+
+
+def state_in(product: Product) -> dict[tuple[int, bytes], Any]:
+    def deadline(database: int, key: bytes) -> int:
+        stream = product.engine.txn.databases[database].stream(key, 0)
+        assert stream is not None
+        return stream.expire_ms or -1
+
+    return state_of(product.run, deadline)
+
+
+def opened(directory: Path, now_ms: int) -> dict[tuple[int, bytes], Any]:
+    """The state in `directory`, which must be sound."""
+    assert broken_invariants(directory) == []
+    product = Product(directory, HandClock(now_ms))
+    try:
+        return state_in(product)
+    finally:
+        product.close()
+
+
+def shown_by(client: RawClient) -> dict[tuple[int, bytes], Any]:
+    def ask(*words: object) -> Any:
+        return value_of(parse(client.ask(*words)))
+
+    return state_of(ask, lambda database, key: ask("PEXPIRETIME", key))
+
+
+# -- the exact batch ---------------------------------------------------------------------------------------------------
+
+
+class Moments:
+    """A random log, and after which offset and time it had which state."""
+
+    def __init__(self, directory: Path, seed: int, count: int) -> None:
+        self.clock = HandClock()
+        self.product = Product(directory, self.clock)
+        self.generator = AnyGenerator(random.Random(seed), (STREAMS, KEYS, GROUP_FAMILY, NEWER_FAMILY), wrong=0.02)
+        self.found: list[tuple[int, int, dict[tuple[int, bytes], Any]]] = []
+        while len(self.found) < count:
+            self.step()
+        self.product.close()
+
+    def step(self) -> None:
+        product = self.product
+        before = product.engine.log.end
+        self.clock.now_ms += 7
+        product.session.db = product.engine.txn.databases[self.generator.random.randrange(3)]
+        words: Command = self.generator.command()
+        answer(lambda: product.execute(words))
+        state = state_in(product)  # what has expired goes here, which is logged as well
+        end = product.engine.log.end
+        if end.position != before.position:
+            self.found.append((end.offset, self.clock.now_ms, state))
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_replay_stops_at_the_exact_batch(tmp_path: Path, number: int) -> None:
+    source = tmp_path / "source"
+    moments = Moments(source, base_seed() + number, 60)
+    offsets = [offset for offset, _, _ in moments.found]
+    for place, (offset, now_ms, state) in enumerate(moments.found):
+        target = tmp_path / f"{place}-by-time"
+        report = replay(source, target, "--until", f"@{now_ms}")
+        assert (report["offset"], report["time_ms"], report["copied"]) == (offset, now_ms, True)
+        assert opened(target, now_ms) == state
+        if offset not in offsets[place + 1 :]:  # else only extensions follow, which replicas of Redis do not count
+            target = tmp_path / f"{place}-by-offset"
+            report = replay(source, target, "--until", offset)
+            assert (report["offset"], report["time_ms"]) == (offset, now_ms)
+            assert opened(target, now_ms) == state
+
+
+def test_replay_stops_where_a_running_server_was(start_riverbed: StartRiverbed, tmp_path: Path) -> None:
+    server = start_riverbed(options={"log-segment-bytes": 1 << 16})
+    moments: list[tuple[int, dict[tuple[int, bytes], Any]]] = []
+    with server.client() as client:
+        for number in range(1, 13):
+            client.ask("SELECT", number % 3)
+            client.pipeline([("MULTI",), *(xadd(number * 100 + more) for more in range(90)), ("EXEC",)])
+            client.ask("XGROUP", "CREATE", "s", "g", "0")
+            client.ask("XREADGROUP", "GROUP", "g", f"c{number}", "COUNT", 3, "STREAMS", "s", ">")
+            client.ask("XDEL", "s", f"{number * 100}-1")
+            info = parse(client.ask("INFO", "replication")).text.decode()
+            (offset,) = (line.split(":")[1] for line in info.splitlines() if line.startswith("master_repl_offset"))
+            moments.append((int(offset), shown_by(client)))
+        assert len(list((server.directory / LOG).glob("*.incr.aof"))) > 2
+        for offset, state in moments[::3]:
+            target = tmp_path / f"at-{offset}"
+            replay(server.directory, target, "--until", offset)  # the server is still running
+            restored = start_riverbed(target)
+            with restored.client() as reader:
+                assert shown_by(reader) == state
+                assert reader.ask(*xadd(10_000)) == b"$7\r\n10000-1\r\n"
+            restored.restart()
+            with restored.client() as reader:
+                assert reader.ask("XREVRANGE", "s", "+", "-", "COUNT", 1).startswith(b"*1\r\n*2\r\n$7\r\n10000-1")
+            restored.stop()
+
+
+def xadd(number: int, key: str = "s") -> tuple[str, ...]:
+    return "XADD", key, f"{number}-1", "field", "value" * 20
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A directory with a log of ours: ten batches, of XADD 1-1 to 10-1, at 1,700,000,000,001 ms and so on."""
+    clock = HandClock()
+    product = Product(tmp_path / "log", clock)
+    for number in range(1, 11):
+        clock.now_ms += 1
+        product.run(*xadd(number))
+    product.close()
+    return tmp_path / "log"
+
+
+def file_of(log: Path) -> Path:
+    return log / LOG / "appendonly.aof.1.incr.aof"
+
+
+@pytest.mark.parametrize("place", ["", LOG, f"{LOG}/appendonly.aof.manifest", f"{LOG}/appendonly.aof.1.incr.aof"])
+def test_source_is_any_place_that_says_where_the_log_is(log: Path, tmp_path: Path, place: str) -> None:
+    report = replay(log / place, tmp_path / "new")
+    assert (report["entries"], report["commands"], report["copied"]) == (10, 11, True)
+    assert file_of(tmp_path / "new").read_bytes() == file_of(log).read_bytes()
+    assert opened(tmp_path / "new", 0) == opened(log, 0)
+
+
+def test_moments_before_and_after_all_batches(log: Path, tmp_path: Path) -> None:
+    report = replay(log, tmp_path / "early", "--until", "2020-01-01")
+    assert (report["entries"], report["offset"], report["next_time_ms"]) == (0, 0, 1_700_000_000_001)
+    assert opened(tmp_path / "early", 0) == {}
+    report = replay(log, tmp_path / "late", "--until", "2030-01-01T00:00:00Z")
+    assert (report["entries"], report["next_offset"], report["missing"]) == (10, None, [])
+    report = replay(log, tmp_path / "beyond", "--until", report["offset"] + 1, status=1)
+    assert "the log ends at replication offset" in report["missing"][0]
+
+
+def test_a_copy_has_another_replication_id_than_its_source(log: Path, tmp_path: Path) -> None:
+    replay(log, tmp_path / "new")
+    lines = (tmp_path / "new" / LOG / "appendonly.aof.manifest").read_text().splitlines()
+    assert [line.split(" ")[0].split("=")[0] for line in lines] == ["file", "#CK:crc32c"]
+
+
+BASE_TIME_MS = 1_700_000_000_005
+
+
+@pytest.fixture
+def based(tmp_path: Path) -> Path:
+    """The same log, with its first five batches in a base."""
+    state = b"".join(map(encoded, [("SELECT", "0"), *map(xadd, range(1, 6))]))
+    home = tmp_path / "based" / LOG
+    home.mkdir(parents=True)
+    base = manifest.LogFile("appendonly.aof.1.base.aof", 1, manifest.FileType.BASE, is_checksummed=True)
+    incr = manifest.LogFile("x.3.incr.aof", 3, manifest.FileType.INCR, 5_000, is_checksummed=True)
+    (home / base.name).write_bytes(state + encode_annotation(state, 5_000, BASE_TIME_MS))
+    (home / incr.name).touch()
+    manifest.replace(home / "appendonly.aof.manifest", manifest.Manifest(base, (), (incr,)), OsFiles())
+    clock = HandClock(BASE_TIME_MS)
+    product = Product(tmp_path / "based", clock)
+    for number in range(6, 11):
+        clock.now_ms += 1
+        product.run(*xadd(number))
+    product.close()
+    return tmp_path / "based"
+
+
+def test_a_base_is_a_moment_and_no_history(based: Path, log: Path, tmp_path: Path) -> None:
+    report = replay(based, tmp_path / "all")
+    assert report["entries"] == 10
+    assert opened(tmp_path / "all", 0) == opened(log, 0)
+    report = replay(based, tmp_path / "base", "--until", f"@{BASE_TIME_MS}")
+    assert (report["entries"], report["next_time_ms"]) == (5, BASE_TIME_MS + 1)
+    assert sorted(entry_ids(tmp_path / "base")) == [f"{number}-1" for number in range(1, 6)]
+    again = replay(tmp_path / "base", tmp_path / "again")
+    assert (again["entries"], again["offset"]) == (5, report["offset"])
+    assert "this log does not go back to 2023-11-14T22:13:20.004Z" in refused(
+        based, tmp_path / "no", "--until", f"@{BASE_TIME_MS - 1}"
+    )
+    assert "this log does not go back to replication offset 10" in refused(based, tmp_path / "no", "--until", 10)
+
+
+def entry_ids(directory: Path) -> list[str]:
+    product = Product(directory, HandClock())
+    try:
+        return [entry_id.decode() for entry_id, _ in product.run("XRANGE", "s", "-", "+")]
+    finally:
+        product.close()
+
+
+def test_what_was_made_is_written_to_like_any_other(based: Path, tmp_path: Path) -> None:
+    for until in (f"@{BASE_TIME_MS}", f"@{BASE_TIME_MS + 2}"):
+        target = tmp_path / f"new{until}"
+        replay(based, target, "--until", until)
+        product = Product(target, HandClock(BASE_TIME_MS + 50))
+        product.run(*xadd(77))
+        product.replay()  # from the log alone
+        assert product.run("XREVRANGE", "s", "+", "-", "COUNT", 1)[0][0] == b"77-1"
+        product.close()
+        assert broken_invariants(target) == []
+
+
+# -- what is wrong with a source ---------------------------------------------------------------------------------------
+
+
+def test_torn_tail_is_reported_and_left_out(log: Path, tmp_path: Path) -> None:
+    data = file_of(log).read_bytes()
+    file_of(log).write_bytes(data[:-10])
+    report = replay(log, tmp_path / "new", status=1)
+    assert report["entries"] == 9
+    assert report["torn_tail"]["file"] == str(file_of(log))
+    assert data[: report["torn_tail"]["position"]].endswith(b"t=1700000000009\r\n")
+    assert len(entry_ids(tmp_path / "new")) == 9
+    assert file_of(log).read_bytes() == data[:-10]
+
+
+def test_damage_is_refused_with_file_and_place_and_leaves_nothing_behind(log: Path, tmp_path: Path) -> None:
+    data = bytearray(file_of(log).read_bytes())
+    for at in random.Random(base_seed()).sample(range(len(data) * 2 // 3), 20):
+        data[at] ^= 1
+        file_of(log).write_bytes(data)
+        reason = refused(log, tmp_path / "new")
+        assert f"{file_of(log)} at byte " in reason
+        data[at] ^= 1
+
+
+def test_damage_behind_the_moment_does_not_matter(log: Path, tmp_path: Path) -> None:
+    data = file_of(log).read_bytes()
+    file_of(log).write_bytes(data.replace(b"9-1", b"9-2"))
+    report = replay(log, tmp_path / "new", "--until", "@1700000000007")
+    assert report["entries"] == 7
+    assert len(entry_ids(tmp_path / "new")) == 7
+
+
+def test_missing_and_shortened_files_are_refused(based: Path, tmp_path: Path) -> None:
+    incr = based / LOG / "x.3.incr.aof"
+    whole = incr.read_bytes()
+    incr.unlink()
+    assert "the manifest lists this file, and it is missing" in refused(based, tmp_path / "new")
+    incr.write_bytes(whole)
+    base = based / LOG / "appendonly.aof.1.base.aof"
+    base.write_bytes(base.read_bytes()[:-3])
+    assert str(base) in refused(based, tmp_path / "new")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("dump.rdb", b"REDIS0011\xfa\x09redis-ver", "BGREWRITEAOF"),
+        ("appendonly.aof", b"REDIS0009\xff", "CONFIG SET aof-use-rdb-preamble no"),
+        ("appendonly.aof", b"\x00\x01\x02 garbage", "at byte 0: byte 0x00 where a command"),
+        ("appendonly.aof", b"*2\r\n$3\r\nDEL\r\n$1\r\na\r\n*1\r\n$x\r\n", "at byte 20: malformed length line"),
+        ("appendonly.aof", b"*1\r\n$999999999999999\r\nx", None),
+        ("appendonly.aof.7.incr.aof", b"", None),
+    ],
+)
+def test_files_that_are_no_log(tmp_path: Path, name: str, content: bytes, reason: str | None) -> None:
+    (tmp_path / name).write_bytes(content)
+    if reason is None:  # nothing, or nothing but a torn tail
+        report = replay(tmp_path / name, tmp_path / "new", status=bool(content))
+        assert report["commands"] == 0
+    else:
+        assert reason in refused(tmp_path / name, tmp_path / "new")
+
+
+def test_directories_without_one_log(log: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert "holds no log" in refused(empty, tmp_path / "new")
+    assert "no such file or directory" in refused(tmp_path / "nowhere", tmp_path / "new")
+    (empty / "dump.rdb").write_bytes(b"REDIS0011")
+    assert "riverbed import" in refused(empty, tmp_path / "new")
+    shutil.copytree(log / LOG, empty / "one")
+    assert replay(empty, tmp_path / "from-one")["entries"] == 10
+    shutil.copytree(log / LOG, empty / "two")
+    assert "several logs" in refused(empty, tmp_path / "new")
+    for file in (empty / "one").glob("*.manifest"):
+        file.unlink()
+    assert "no manifest that says how they belong together" in refused(empty / "one", tmp_path / "new")
+    for file in (empty / "two").glob("*.manifest"):
+        file.write_bytes(b"file x seq 0 type i\n")
+    assert "at byte 0: seq is 0" in refused(empty / "two", tmp_path / "new")
+
+
+def test_one_file_out_of_several_is_refused(based: Path, tmp_path: Path) -> None:
+    assert "what came before is in other files" in refused(based / LOG / "x.3.incr.aof", tmp_path / "new")
+    assert replay(based / LOG / "appendonly.aof.1.base.aof", tmp_path / "new")["entries"] == 5
+
+
+def test_nothing_is_written_over(log: Path, tmp_path: Path) -> None:
+    before = file_of(log).read_bytes()
+    assert "is not empty" in refused(log, log)
+    assert "exists" in refused(log, file_of(log))
+    assert file_of(log).read_bytes() == before
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "2026-13-01", "@", "@x", "-5", "1.5", "@170000000000.5", "9" * 21])
+def test_moments_that_are_none(log: Path, tmp_path: Path, text: str) -> None:
+    result = run("replay", log, tmp_path / "new", f"--until={text}")
+    assert result.exit_code == 2
+    assert "--until" in result.stderr
+    assert not (tmp_path / "new").exists()
+
+
+def test_report_for_people(log: Path, tmp_path: Path) -> None:
+    (tmp_path / "new.partial-0123").mkdir()
+    result = run("replay", log, tmp_path / "new", "--until", "@1700000000003")
+    lines = result.stdout.splitlines()
+    assert lines[0] == f"made {tmp_path / 'new'}"
+    assert "  entries   3" in lines
+    assert any(line.startswith("  up to     2023-11-14T22:13:20.003Z, replication offset ") for line in lines)
+    assert any("the batch of 2023-11-14T22:13:20.004Z" in line for line in lines)
+    assert "new.partial-0123 was half made by a command that was killed" in result.stderr
+
+
+# -- logs of Redis -----------------------------------------------------------------------------------------------------
+
+
+def fill_with_everything(redis: Server) -> None:
+    """Streams, and other types that come, go and take their places."""
+    generator = AnyGenerator(random.Random(base_seed() + 5), (STREAMS, KEYS, GROUP_FAMILY), wrong=0.02)
+    others: Sequence[tuple[object, ...]] = (
+        ("SET", "user:1", "x"),
+        ("HSET", "h", "f", "v"),
+        ("RPUSH", "l", 1, 2, 3),
+        ("SET", "a", "over a stream"),
+        ("MSET", "m", 1, "b", 2),
+        ("RENAME", "user:1", "c"),
+        ("COPY", "h", "a", "REPLACE"),
+        ("SUNIONSTORE", "b", "no", "such"),
+        ("DEL", "a", "b", "c"),
+        ("EXPIREAT", "h", 4_102_444_800),
+        ("SORT", "l", "STORE", "c"),
+    )
+    with redis.client() as client:
+        for number in range(900):
+            client.ask(*generator.command())
+            if number % 9 == 0:
+                client.ask(*others[number // 9 % len(others)])
+            if number % 60 == 0:
+                client.ask("SELECT", number // 60 % 3)
+        client.ask("SELECT", 0)
+        client.pipeline([("MULTI",), xadd(1, "tx"), ("SET", "in", "multi"), xadd(2, "tx"), ("EXEC",)])
+
+
+def streams_in(redis: Server) -> dict[tuple[int, bytes], Any]:
+    """What `shown_by` tells of the streams of a Redis."""
+    with redis.client() as client:
+        for database in range(16):
+            client.ask("SELECT", database)
+            for key in value_of(parse(client.ask("KEYS", "*"))):
+                if client.ask("TYPE", key) != b"+stream\r\n":
+                    client.ask("DEL", key)
+        return shown_by(client)
+
+
+# Not of the data: the size of nodes in bytes, and what 7.0 does not tell.
+_OWN = (b"radix-tree-keys", b"radix-tree-nodes", b"idmp-duration", b"idmp-maxsize", b"pids-tracked", b"iids-tracked",
+        b"iids-added", b"iids-duplicates", b"nacked-count", b"active-time", b"seen-time")  # fmt: skip
+
+
+def comparable(value: Any) -> Any:
+    """A reply without what the two servers may differ in."""
+    if isinstance(value, (list, tuple)):
+        if value and len(value) % 2 == 0 and isinstance(value[0], bytes) and value[0] in (b"length", b"name"):
+            pairs = zip(value[::2], value[1::2], strict=True)
+            return {name: comparable(content) for name, content in pairs if name not in _OWN}
+        return [comparable(part) for part in value]
+    return value
+
+
+@pytest.mark.parametrize("timed", ["yes", "no"])
+def test_streams_of_a_redis_with_other_types(start_redis: StartRedis, tmp_path: Path, timed: str) -> None:
+    redis = start_redis(options={"aof-timestamp-enabled": timed})
+    fill_with_everything(redis)
+    copy = tmp_path / "copy"
+    shutil.copytree(redis.directory / LOG, copy)
+    expected = streams_in(redis)
+    report = replay(copy, tmp_path / "new", status=1)
+    assert report["copied"] is False
+    assert {"SET", "HSET", "RPUSH", "MSET", "SORT"} <= report["skipped"]["commands"].keys()
+    assert "h" in report["skipped"]["keys"]["HSET"]
+    assert report["skipped"]["databases"] == {}
+    found = opened(tmp_path / "new", 0)
+    assert sorted(found) == sorted(expected)
+    for place, state in expected.items():
+        assert comparable(found[place]) == comparable(state), place
+    # what was logged anew is a log like any other, for both servers
+    again = replay(tmp_path / "new", tmp_path / "again")
+    assert again["copied"] is True
+    assert opened(tmp_path / "again", 0) == found
+    other = start_redis(tmp_path / "again")
+    assert {place: comparable(state) for place, state in streams_in(other).items()} == {
+        place: comparable(state) for place, state in expected.items()
+    }
+
+
+def test_a_log_of_redis_stops_at_any_offset(start_redis: StartRedis, tmp_path: Path) -> None:
+    redis = start_redis()
+    incr = redis.directory / LOG / "appendonly.aof.1.incr.aof"
+    moments = []
+    with redis.client() as client:
+        for number in range(1, 9):
+            client.ask(*xadd(number))
+            client.pipeline([("MULTI",), xadd(number, "t"), ("HSET", "h", number, 1), xadd(number, "u"), ("EXEC",)])
+            moments.append((incr.stat().st_size, [[f"{n}-1".encode() for n in range(1, number + 1)]] * 3))
+    redis.stop()
+    for offset, expected in moments:
+        target = tmp_path / str(offset)
+        report = replay(incr, target, "--until", offset, status=1)
+        assert report["offset"] == offset
+        product = Product(target, HandClock())
+        found = [[row[0] for row in product.run("XRANGE", key, "-", "+")] for key in ("s", "t", "u")]
+        product.close()
+        assert found == expected
+
+
+def test_a_log_of_redis_stops_at_a_second_it_noted(tmp_path: Path) -> None:
+    parts = [b"#TS:%d\r\n" % (1_700_000_000 + number) + encoded(xadd(number)) for number in range(1, 6)]
+    (tmp_path / "appendonly.aof").write_bytes(encoded(("SELECT", "0")) + b"".join(parts))
+    report = replay(tmp_path / "appendonly.aof", tmp_path / "new", "--until", "@1700000003")
+    assert (report["entries"], report["time_ms"], report["next_time_ms"]) == (3, 1_700_000_003_000, 1_700_000_004_000)
+    assert entry_ids(tmp_path / "new") == ["1-1", "2-1", "3-1"]
+    # and the times are in the new log
+    assert replay(tmp_path / "new", tmp_path / "again", "--until", "@1700000002")["entries"] == 2
+
+
+def encoded(words: Sequence[str]) -> bytes:
+    return encode_command([word.encode() for word in words])
+
+
+def test_a_log_without_times_has_no_moments(tmp_path: Path) -> None:
+    (tmp_path / "appendonly.aof").write_bytes(encoded(xadd(1)))
+    reason = refused(tmp_path / "appendonly.aof", tmp_path / "new", "--until", "2026-01-01")
+    assert "aof-timestamp-enabled" in reason
+
+
+def test_what_a_redis_ignores_is_counted(tmp_path: Path) -> None:
+    commands = [
+        ("SELECT", "20"),
+        xadd(1),
+        ("SELECT", "0"),
+        xadd(5),
+        xadd(4),
+        ("XGROUP", "CREATE", "no", "g", "0"),
+        ("RESTORE", "r", "0", "payload"),
+        ("PING",),
+        ("evil[red]\x1b[31m", "k[/]\x07"),
+    ]
+    (tmp_path / "appendonly.aof").write_bytes(b"".join(map(encoded, commands)))
+    report = replay(tmp_path, tmp_path / "new", status=1)
+    assert report["entries"] == 1
+    assert report["skipped"]["databases"] == {"20": 1}
+    assert sum(report["skipped"]["refused"].values()) == 2
+    assert report["skipped"]["commands"] == {"RESTORE": 1, "EVIL[RED]?[31M": 1}
+    result = run("replay", tmp_path, tmp_path / "other")
+    assert result.exit_code == 1
+    assert "1 command for database 20; there are 16" in result.stdout
+    assert "EVIL[RED]?[31M" in result.stdout
+    assert "\x1b" not in result.stdout
+    assert "RESTORE may have held streams" in result.stdout
+
+
+def test_a_mixed_log_is_logged_anew(log: Path, tmp_path: Path) -> None:
+    """A Redis loaded ours, and went on in it."""
+    lines = b"file appendonly.aof.1.incr.aof seq 1 type i\nfile appendonly.aof.2.incr.aof seq 2 type i\n"
+    (log / LOG / "appendonly.aof.manifest").write_bytes(lines)
+    (log / LOG / "appendonly.aof.2.incr.aof").write_bytes(encoded(("SELECT", "0")) + encoded(xadd(99)))
+    report = replay(log, tmp_path / "new")
+    assert (report["entries"], report["copied"]) == (11, False)
+    assert entry_ids(tmp_path / "new")[-1] == "99-1"

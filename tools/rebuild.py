@@ -1,0 +1,309 @@
+"""A data directory from a log, without a server: the fold of all batches up to a moment.
+
+A log of ours is copied, byte for byte up to the stop, so that its checksums and replication offsets stay what they are;
+the tables are built beside it.  A log that a Redis had a hand in is executed, and logged anew as our server would.
+Neither keeps the source's replication id: from the stop on, the two may differ.
+
+Memory is flat: LMDB commits every 16 MB of log.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from server.replay import Replayer
+from store import manifest, recovery
+from store.engine import DEFAULT_MAP_BYTES, Engine, Fsync, Options
+from store.files import Files, OsFiles
+from store.groups import groups_of
+from store.keyspace import NO_DATABASE, WriteTxn
+from store.log import DIRECTORY_NAME, FILE_NAME
+from store.logfile import PLAIN_BATCH_COMMANDS, Batch, LogPart
+from store.logreader import LogPosition, LogReader, TornTail
+from store.manifest import FileType, LogFile, Manifest
+from store.recovery import RecoveryReport
+from store.tables import Tables
+from tools.console import Failure, Meter
+from tools.foreign import ForeignLog, Skipped
+from tools.moment import Moment, time_text
+from tools.source import Source
+
+CHECKPOINT_BYTES: Final = 16 << 20
+_COPY_BYTES: Final = 4 << 20
+# Streams looked at before those in memory are let go.
+_STREAMS_A_LOOK: Final = 1024
+
+
+class SystemClock:
+    """What `store.engine` asks for the time."""
+
+    def time(self) -> float:
+        return time.time()
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+@dataclass(slots=True)
+class Contents:
+    """What a store holds."""
+
+    streams: int = 0
+    entries: int = 0
+    groups: int = 0
+    pending: int = 0
+
+
+@dataclass(slots=True)
+class Rebuilt:
+    """What was done.  `offset` and `time_ms` are of the last batch executed; times are None where none was noted."""
+
+    commands: int = 0
+    offset: int = 0  # in the source
+    new_offset: int = 0  # where the new log ends: the same in a copy
+    time_ms: int | None = None
+    next_offset: int | None = None  # of the batch that was the first one too many, None at the end of the log
+    next_time_ms: int | None = None
+    copied: bool = True  # the log, byte for byte; otherwise it was written anew
+    torn_tail: TornTail | None = None
+    contents: Contents = field(default_factory=Contents)
+    skipped: Skipped = field(default_factory=Skipped)
+
+
+class LogUntil:
+    """The batches of a log up to a moment, and what became known on the way."""
+
+    def __init__(self, source: Source, files: Files, until: Moment | None, meter: Meter) -> None:
+        by_offset = until is not None and until.offset is not None
+        self._reader = LogReader(source.parts, files, plain_batch_commands=1 if by_offset else PLAIN_BATCH_COMMANDS)
+        self._start = source.start
+        self._until = until
+        self._meter = meter
+        self.end = source.start or LogPosition(source.parts[0].number, 0, 0)
+        self.time_ms: int | None = None
+        self.beyond: Batch | None = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Raises Failure when the moment lies where this log has no history, CorruptionError, OSError."""
+        until = self._until
+        for batch in self._reader.batches(self._start, None):
+            # What a Redis wrote in the same second has no time of its own, nor has what begins a file.
+            time_ms = batch.time_ms or batch.noted_ms or self.time_ms
+            if until is not None and _is_beyond(batch, time_ms, until):
+                if batch.end.file_seq < 0:
+                    raise Failure(
+                        f"{batch.file} holds the state at {_place(time_ms, batch.end.offset)}: "
+                        f"this log does not go back to {until}"
+                    )
+                self.beyond = batch
+                return
+            self.end, self.time_ms = batch.end, time_ms
+            yield batch
+            self._meter.advance(batch.size, len(batch.commands))
+        if until is not None and until.time_ms is not None and self.time_ms is None and self.end.position:
+            raise Failure(
+                f"{self._meter.done_items} commands and no time: `aof-timestamp-enabled` was off when this log was "
+                f"written; stop at a replication offset instead"
+            )
+
+    @property
+    def torn_tail(self) -> TornTail | None:
+        return self._reader.torn_tail
+
+
+def _is_beyond(batch: Batch, time_ms: int | None, until: Moment) -> bool:
+    if until.offset is not None:
+        return batch.end.offset > until.offset
+    return time_ms is not None and until.time_ms is not None and time_ms > until.time_ms
+
+
+def _place(time_ms: int | None, offset: int) -> str:
+    at = f"replication offset {offset}"
+    return at if time_ms is None else f"{time_text(time_ms)} ({at})"
+
+
+def rebuild(source: Source, directory: Path, until: Moment | None, meter: Meter) -> Rebuilt:
+    """Make `directory`, which must be empty, the state that `source` had at `until`, or has at its end.
+
+    Raises Failure, StoreError, lmdb.Error, OSError; then what is in `directory` is worth nothing.
+    """
+    files = OsFiles()
+    batches = LogUntil(source, files, until, meter)
+    report = _copy(source, directory, batches, files) if source.is_ours else _log_anew(directory, batches)
+    report.offset, report.time_ms = batches.end.offset, batches.time_ms
+    report.torn_tail = batches.torn_tail
+    if batches.beyond is not None:
+        report.next_offset = batches.beyond.end.offset
+        report.next_time_ms = batches.beyond.time_ms or batches.beyond.noted_ms
+    return report
+
+
+# -- a log of ours -----------------------------------------------------------------------------------------------------
+
+
+def _copy(source: Source, directory: Path, batches: LogUntil, files: Files) -> Rebuilt:
+    report, folded = Rebuilt(), RecoveryReport()
+    tables = Tables(directory, DEFAULT_MAP_BYTES)
+    try:
+        txn = WriteTxn(tables)
+        recovery.fold(_purged(batches, txn), txn, Replayer().execute, folded)
+        end = _copy_log(source.parts, batches.end, directory, files)
+        if end.position == 0:
+            txn.log_db = NO_DATABASE  # a file of the log begins with SELECT
+        txn.trash.purge(lambda: False)
+        txn.commit(list(end))
+        report.contents = count_contents(txn)
+        txn.abort()
+    finally:
+        tables.close()
+    # What a server would do first: it finds the end of the log where the tables say it is, or says what is wrong.
+    Engine.open(directory, execute=Replayer().execute, clock=SystemClock(), options=Options(fsync=Fsync.NO)).close()
+    report.commands, report.new_offset = folded.commands, end.offset
+    return report
+
+
+def _purged(batches: LogUntil, txn: WriteTxn) -> Iterator[Batch]:
+    """`batches`, with what they delete purged now and then, so that LMDB can use the pages again."""
+    unpurged = 0
+    for batch in batches:
+        yield batch
+        unpurged += batch.size
+        if unpurged >= CHECKPOINT_BYTES and txn.trash.notes:
+            txn.trash.purge(lambda: False)
+            unpurged = 0
+
+
+def _copy_log(parts: list[LogPart], end: LogPosition, directory: Path, files: Files) -> LogPosition:
+    """Copy the log up to `end` -> the same place in the copy."""
+    home = directory / DIRECTORY_NAME
+    files.make_directory(home)
+    base: LogFile | None = None
+    incrs: list[LogFile] = []
+    for part in parts:
+        if part.number > end.file_seq:
+            break
+        is_last = part.number == end.file_seq
+        kind = "base" if part.file.type is FileType.BASE else "incr"
+        file = LogFile(
+            f"{FILE_NAME}.{part.file.seq}.{kind}.aof",
+            part.file.seq,
+            part.file.type,
+            start_offset=part.file.start_offset,
+            size=None if is_last and kind == "incr" else part.size,
+            is_checksummed=True,
+        )
+        _copy_bytes(part.path, home / file.name, end.position if is_last else part.size, files)
+        if kind == "base":
+            base = file
+        else:
+            incrs.append(file)
+    if not incrs:
+        # An incr says at which offset the log goes on after its base.
+        following = [part.file.seq for part in parts if part.file.type is FileType.INCR]
+        seq = following[0] if following else 1
+        name = f"{FILE_NAME}.{seq}.incr.aof"
+        incrs.append(LogFile(name, seq, FileType.INCR, start_offset=end.offset, is_checksummed=True))
+        files.close(files.create(home / name))
+        end = LogPosition(seq, 0, end.offset)
+    manifest.replace(home / f"{FILE_NAME}.manifest", Manifest(base, (), tuple(incrs)), files)
+    files.sync_directory(home)
+    files.sync_directory(directory)
+    return end
+
+
+def _copy_bytes(source: Path, target: Path, size: int, files: Files) -> None:
+    reading = files.open_read(source)
+    try:
+        writing = files.create(target)
+        try:
+            at = 0
+            while at < size:
+                data = memoryview(files.read_at(reading, min(_COPY_BYTES, size - at), at))
+                if not data:
+                    raise Failure(f"{source} became shorter while it was copied")
+                at += len(data)
+                while data:
+                    data = data[files.write(writing, data) :]
+            files.sync(writing)
+        finally:
+            files.close(writing)
+    finally:
+        files.close(reading)
+
+
+# -- a log that a Redis wrote ------------------------------------------------------------------------------------------
+
+
+def _log_anew(directory: Path, batches: LogUntil) -> Rebuilt:
+    clock = SystemClock()
+    replayer = Replayer(int(clock.time() * 1000))
+    builder = Builder(directory, clock)
+    try:
+        foreign = ForeignLog(builder.txn, replayer)
+        time_ms: int | None = None
+        for batch in batches:
+            # One batch of ours for what was written in one second, as long as it is not too much.
+            if batches.time_ms != time_ms or len(builder.txn.log) >= PLAIN_BATCH_COMMANDS:
+                builder.commit(time_ms)
+                time_ms = batches.time_ms
+            foreign.run(batch)
+        builder.commit(time_ms)
+        report = builder.finish()
+    finally:
+        builder.close()
+    report.commands, report.skipped = foreign.commands, foreign.skipped
+    return report
+
+
+class Builder:
+    """An engine on a new directory, for commands that are executed offline and logged as a server would."""
+
+    def __init__(self, directory: Path, clock: SystemClock) -> None:
+        self._clock = clock
+        self._engine = Engine.open(directory, execute=Replayer().execute, clock=clock, options=Options(fsync=Fsync.NO))
+        self.txn = self._engine.txn
+        self.txn.keep_expired = True  # deadlines are kept, passed ones too: a server will see to them
+
+    def commit(self, time_ms: int | None = None) -> None:
+        """Write what was logged as one batch of `time_ms`, by default now; checkpoint when it is time."""
+        engine = self._engine
+        engine.commit(int(self._clock.time() * 1000) if time_ms is None else time_ms)
+        if engine.dirty_bytes >= CHECKPOINT_BYTES:
+            engine.txn.trash.purge(lambda: False)
+            engine.checkpoint()
+            engine.check_space()
+            if engine.refusal is not None:
+                raise Failure(engine.refusal.value)
+
+    def finish(self) -> Rebuilt:
+        """Make all of it durable -> a report of what there is."""
+        self.commit()
+        self._engine.txn.trash.purge(lambda: False)
+        self._engine.checkpoint()
+        return Rebuilt(new_offset=self._engine.log.end.offset, copied=False, contents=count_contents(self.txn))
+
+    def close(self) -> None:
+        self._engine.abandon()
+
+
+def count_contents(txn: WriteTxn) -> Contents:
+    """Count what is there.  `txn` was just committed."""
+    contents = Contents()
+    for db in txn.databases:
+        for key in db.keys(0):
+            stream = db.stream(key, 0)
+            if stream is None:
+                continue
+            contents.streams += 1
+            contents.entries += stream.length
+            if stream.group_count:
+                for group in groups_of(stream):
+                    contents.groups += 1
+                    contents.pending += group.pel_count
+            if len(db.cached) >= _STREAMS_A_LOOK:
+                db.cached.clear()
+    return contents
