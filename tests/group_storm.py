@@ -294,13 +294,14 @@ class Worker(threading.Thread):
             case 0 | 1:
                 notes.added.add(parse(client.ask("XADD", key, "*", "f", "v")).text)
             case 2:
-                words = ("XREADGROUP", "GROUP", SHARED_GROUP, notes.name, "COUNT", 3, "STREAMS", key, ">")
-                reply = parse(client.ask(*words))
+                start = ("XREADGROUP", "GROUP", SHARED_GROUP, notes.name, "COUNT", self._random.randint(1, 3))
+                reply = parse(client.ask(*start, "BLOCK", 5, "STREAMS", key, ">"))
                 for stream in reply.children or ():
                     notes.given |= _ids(stream.children[1] if stream.children else None)
             case 3:
                 words = ("XAUTOCLAIM", key, SHARED_GROUP, notes.name, 0, 0, "COUNT", self._random.randint(1, 4))
-                notes.given |= _ids((parse(client.ask(*words)).children or (None, None))[1])
+                reply = parse(client.ask(*words))
+                notes.given |= _ids(reply.children[1] if reply.children else None)
             case _ if held:
                 chosen = self._random.choice(held)
                 notes.perhaps_acknowledged.add(chosen)
