@@ -37,7 +37,7 @@ _DATABASES: Final = 16
 _ENTRY_TABLES: Final = ("entries", "nodes")
 _RECORD_TABLES: Final = ("idmp", "idmp_ids", "idmp_times")
 # Commands that are the same whichever database is selected.
-_WITHOUT_DATABASE: Final = frozenset((b"MULTI", b"EXEC", b"SWAPDB", b"FLUSHALL"))
+_WITHOUT_DATABASE: Final = frozenset((b"MULTI", b"EXEC", b"SWAPDB", b"FLUSHALL", b"PING", b"REPLCONF"))
 
 
 def check(

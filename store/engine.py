@@ -15,7 +15,7 @@ import enum
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -23,10 +23,14 @@ from typing import Final, Protocol
 import lmdb
 
 from store import recovery
-from store.errors import LockedError, LogWriteError, StateLostError, StoreError
+from store.errors import LockedError, LogWriteError, ReplayError, StateLostError, StoreError
+from store.feed import Anchors
 from store.files import Files, OsFiles
 from store.keyspace import NO_DATABASE, WriteTxn
+from store.lineage import Lineage
 from store.log import Log
+from store.logformat import encode_command
+from store.logstream import StreamedBatch
 from store.recovery import Execute
 from store.tables import Tables
 
@@ -34,6 +38,7 @@ DEFAULT_MAP_BYTES: Final = 1 << 40
 _NO_LIMIT: Final = 1 << 62
 # How many bytes of pages a checkpoint may write for a byte of log: half-full pages, and copies of the pages above them.
 _PAGES_A_LOGGED_BYTE: Final = 3
+_PING: Final = encode_command([b"PING"])
 
 
 class Clock(Protocol):
@@ -67,6 +72,8 @@ class Options:
     reserve_bytes: int = 64 << 20
     node_max_entries: int = 100
     node_max_bytes: int = 4096
+    # The log continues another server's, and goes on doing so after a start.
+    is_replica: bool = False
 
 
 class Refusal(enum.Enum):
@@ -97,10 +104,13 @@ class Engine:
         self._space_check_bytes = 0
         self._committed_bytes = 0  # since the last checkpoint
         self._unchecked_bytes = 0  # since free space was last looked at
+        self.anchors = Anchors()
+        # Called with every batch once it is in the log, and durable if the policy says so.
+        self.on_batch: Callable[[StreamedBatch], None] | None = None
         with contextlib.ExitStack() as held:
             held.enter_context(lock_directory(directory))
             self.tables = Tables(directory, options.map_bytes)
-            held.callback(self.tables.close)
+            held.callback(self._close_tables)
             self.txn = WriteTxn(self.tables)
             held.callback(self._abort)
             self.configure_nodes(options.node_max_entries, options.node_max_bytes)
@@ -112,8 +122,9 @@ class Engine:
                 segment_bytes=options.segment_bytes,
                 load_truncated=options.load_truncated,
             )
-            held.callback(self.log.close)
+            held.callback(self._close_log)
             self.recovery = recovery.recover(self.log, self.txn, execute)
+            self._begin_lineage()
             self._rotate_if_needed()
             self._committed_bytes = self.recovery.uncommitted_bytes
             if self.recovery.commands:
@@ -140,6 +151,26 @@ class Engine:
         directory.mkdir(parents=True, exist_ok=True)
         return cls(directory, options or Options(), execute, clock, files or OsFiles())
 
+    def _begin_lineage(self) -> None:
+        """Whose offsets these are from now on.
+
+        A crash may have lost the end of a log that replicas had been sent already (`appendfsync` other than always),
+        so what is written from here on is a line of its own.  A replica has written nothing of its own.
+        """
+        lineage = self.log.manifest.lineage or self.txn.lineage
+        if lineage is None:
+            lineage = Lineage.new()
+        elif not self.options.is_replica and self.log.end.offset:
+            lineage = lineage.branch(self.log.end.offset)
+        self.set_lineage(lineage)
+
+    def set_lineage(self, lineage: Lineage) -> None:
+        """Continue another line of offsets from here on; also without the disk, which may be full."""
+        self.txn.lineage = lineage
+        if lineage != self.log.manifest.lineage:
+            with contextlib.suppress(LogWriteError):
+                self.log.set_lineage(lineage)
+
     # -- a tick --------------------------------------------------------------------------------------------------------
 
     def commit(self, now_ms: int) -> bool:
@@ -151,9 +182,13 @@ class Engine:
         if not txn.log:
             return False
         commands = b"".join(txn.log)
+        command_bytes = len(commands) - txn.extension_bytes
+        if not command_bytes:
+            # every batch moves the offset, so that an offset names one place between batches
+            commands, command_bytes = _PING + commands, len(_PING)
         appended = False
         try:
-            self.log.append(commands, len(commands) - txn.extension_bytes, now_ms)
+            data = self.log.append(commands, command_bytes, now_ms)
             appended = True
             if self.options.fsync is Fsync.ALWAYS:
                 begun = self.clock.monotonic()
@@ -167,16 +202,84 @@ class Engine:
             raise
         txn.log.clear()
         txn.extension_bytes = 0
+        if self.on_batch is not None:
+            self.on_batch(StreamedBatch(data, len(commands), command_bytes, (), self.log.end.offset))
+        self._wrote(len(commands))
+        return True
+
+    def _wrote(self, size: int) -> None:
         self._rotate_if_needed()
-        self._committed_bytes += len(commands)
-        self._unchecked_bytes += len(commands)
+        self._committed_bytes += size
+        self._unchecked_bytes += size
         if self._unchecked_bytes > self._space_check_bytes:
             self.check_space()
-        return True
 
     def _rotate_if_needed(self) -> None:
         if self.log.rotate_if_needed():
-            self.txn.log_db = NO_DATABASE  # a new file begins with SELECT
+            self._write_preface()
+
+    def rotate(self) -> None:
+        """Begin the next file of the log, between ticks.  Raises LogWriteError as `Log.rotate` does."""
+        self.log.rotate()
+        self._write_preface()
+
+    def _write_preface(self) -> None:
+        """Say in an empty file which database is selected, uncounted; if that fails, the next batch says it.
+
+        A replica may not say it there, for the batch is not its own: it refuses the batch then, see `apply`.
+        """
+        txn = self.txn
+        if txn.log_db != NO_DATABASE:
+            try:
+                self.log.write_preface(encode_command([b"SELECT", b"%d" % txn.log_db]), int(self.clock.time() * 1000))
+            except LogWriteError:
+                if not self.txn.follows:
+                    txn.log_db = NO_DATABASE
+
+    def apply(self, batches: Sequence[StreamedBatch]) -> None:
+        """Execute batches of the primary and append them as they are: what `commit` is to a tick.
+
+        Raises ReplayError when one does not fit the state, LogWriteError when they cannot be written; all of them are
+        undone then.
+        """
+        txn = self.txn
+        assert not txn.log, "a tick is open"
+        data = b"".join([batch.data for batch in batches])
+        keep_expired, txn.keep_expired = txn.keep_expired, True  # the primary says when a key has expired
+        appended = False
+        try:
+            for batch in batches:
+                for words in batch.commands:
+                    recovery.execute_logged(txn, self._execute, list(words))
+            txn.log.clear()
+            txn.extension_bytes = 0
+            if self.log.end.position == 0:
+                self._write_preface()
+                if self.log.end.position == 0 and txn.log_db != NO_DATABASE and self.log.end.offset:
+                    raise LogWriteError("a new file of the log could not be begun")
+            self.log.append_verbatim(data, batches[-1].offset)
+            appended = True
+            if self.options.fsync is Fsync.ALWAYS:
+                begun = self.clock.monotonic()
+                self.log.sync()
+                self.last_sync_s = self.clock.monotonic() - begun
+        except LogWriteError as error:
+            if appended:
+                self.log.drop_last_batch()
+            self._log_failed(error)
+            self._restore()
+            raise
+        except Exception as error:
+            self._restore()
+            if isinstance(error, (ReplayError, lmdb.Error)):
+                raise
+            raise ReplayError(f"{type(error).__name__} when executing what the primary sent: {error}") from error
+        finally:
+            txn.keep_expired = keep_expired
+        if self.on_batch is not None:
+            for batch in batches:
+                self.on_batch(batch)
+        self._wrote(len(data))
 
     def rollback(self, keep: int, now_ms: int) -> None:
         """Undo what the open transaction did beyond the first `keep` commands that this tick logged.
@@ -189,6 +292,13 @@ class Engine:
         txn.extension_bytes = sum(len(lines) for lines in txn.log if lines.startswith(b"#"))
         self.commit(now_ms)
         self._restore()
+
+    # the tables and the log may be others by then
+    def _close_tables(self) -> None:
+        self.tables.close()
+
+    def _close_log(self) -> None:
+        self.log.close()
 
     def _abort(self) -> None:
         with contextlib.suppress(lmdb.Error):  # a transaction that failed to commit is gone already
@@ -203,7 +313,7 @@ class Engine:
         except (OSError, lmdb.Error, StoreError) as error:
             raise StateLostError(f"the state could not be rebuilt: {error}") from error
         if self.log.end.position == 0:
-            self.txn.log_db = NO_DATABASE
+            self._write_preface()
 
     def _log_failed(self, error: LogWriteError) -> None:
         """No space is waited for; anything else, or a log that cannot be mended, is for good."""
@@ -243,6 +353,7 @@ class Engine:
             self._restore()
             raise
         self._committed_bytes = 0
+        self.anchors.add(self.log.end)
         self.txn.swept = False
         self.checkpoints += 1
         self.last_checkpoint_ok = True

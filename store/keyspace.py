@@ -21,6 +21,7 @@ from store import format as fmt
 from store.groups import groups_of
 from store.idempotence import Idempotence
 from store.ids import StreamID
+from store.lineage import Lineage
 from store.logformat import encode_extension
 from store.model import Change, Trim
 from store.reference_trim import trim_with_references
@@ -38,6 +39,7 @@ NO_DATABASE: Final = -1
 _META_COUNTERS: Final = b"counters"
 META_DATABASES: Final = b"databases"
 META_POSITION: Final = b"position"
+META_REPLICATION: Final = b"replication"
 
 
 Notify = Callable[[Change, "Database", bytes], None]
@@ -71,7 +73,8 @@ class Database:
                 return None
             stream = self.cached[key] = Stream.decode(self.txn, self, key, row)
         if stream.expire_ms and stream.expire_ms <= now_ms and not self.txn.keep_expired:
-            self.expire(stream)
+            if not self.txn.follows:
+                self.expire(stream)
             return None
         return stream
 
@@ -276,7 +279,8 @@ class WriteTxn:
         self.extension_bytes = 0
         self.log_db = NO_DATABASE
         self.dirty: list[Stream] = []
-        self.keep_expired = False  # replicas and recovery leave it to the log to delete expired keys
+        self.keep_expired = False  # while a log is executed: it says itself when a key expired
+        self.follows = False  # a replica hides expired keys, and waits for its primary to delete them
         self.is_short_of_space = False  # nothing is to be added that was not asked for; the server keeps it
         self.expired_keys = 0
         self.node_max_entries = 100
@@ -288,6 +292,7 @@ class WriteTxn:
         # handed to streams, which stand below groups and so cannot ask them
         self.trim_with_references: Callable[[Stream, Trim], int] = trim_with_references
         self.position: list[int] | None = None  # of the log, as the last commit recorded it
+        self.lineage: Lineage | None = None  # whose offsets those of the log are
         self.databases = [Database(self, number, number) for number in range(DATABASE_COUNT)]
         self.reload()
 
@@ -375,6 +380,9 @@ class WriteTxn:
             db.cached.clear()
         if position is not None:
             *self.position, self.log_db = fmt.unpack_row(position)
+        lineage = self.lmdb.get(META_REPLICATION, db=meta)
+        if lineage is not None and self.lineage is None:  # what an undone tick leaves behind is not older than this
+            self.lineage = Lineage(*fmt.unpack_row(lineage))
 
     def _store_meta(self, position: list[int]) -> None:
         meta = self.handles["meta"]
@@ -387,6 +395,10 @@ class WriteTxn:
         rows = [[db.keyspace_no, db.size, db.expiring] for db in self.databases]
         put(META_DATABASES, fmt.pack_row(rows), db=meta)
         put(META_POSITION, fmt.pack_row([*position, self.log_db]), db=meta)
+        if self.lineage is not None:
+            line = self.lineage
+            row = fmt.pack_row([line.replication_id, line.previous_id, line.branch_offset])
+            put(META_REPLICATION, row, db=meta)
 
     # -- the log -------------------------------------------------------------------------------------------------------
 
@@ -462,7 +474,7 @@ class WriteTxn:
 
     def expire_due(self, now_ms: int, most: int) -> int:
         """Delete at most `most` keys whose deadline has passed; -> how many deadlines were looked at."""
-        if self.keep_expired:
+        if self.keep_expired or self.follows:
             return 0
         cursor = self.cursor("expiry")
         if not cursor.first():

@@ -1,12 +1,15 @@
 """The log: one group commit is one write; files are added, never changed.
 
     incr 5 (closed)                    incr 6 (appended to)
-    | batch #CK | batch #CK | batch #CK |   | SELECT batch #CK | batch #CK |<- end
-                                                        synced ->'         '<- written
+    | batch #CK | batch #CK | batch #CK |   | preface #CK | batch #CK | batch #CK |<- end
+                                                             synced ->'         '<- written
 
 `append` writes a tick's commands and the annotation that closes them, `sync` makes them durable, `rotate` begins the
-next file.  The end of the log is known only once it was read to its end, so a log that holds anything takes no appends
-before `read` was exhausted, and before `cut_tail` when that found a torn tail.
+next file.  In every file SELECT stands first, so a file that others precede begins with a preface: the SELECT that is
+in force, which does not count in the offset.  Where files end is each server's own affair, and offsets are not.
+
+The end of the log is known only once it was read to its end, so a log that holds anything takes no appends before
+`read` was exhausted, and before `cut_tail` when that found a torn tail.
 
 After a failed write the file is cut back to the last batch, so that the next append finds it whole: a full disk is
 survived without a restart.  After a failed sync nothing is: the kernel may have dropped the pages it could not write
@@ -23,13 +26,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from crc32c import crc32c
 
 from store import manifest as manifests
 from store.errors import CorruptionError, LogWriteError
 from store.files import Files
+from store.lineage import Lineage
+from store.logformat import encode_annotation
 from store.logreader import Batch, LogPart, LogPosition, LogReader, TornTail, list_parts
 from store.manifest import FileType, LogFile, Manifest, ReplacedError
 
@@ -42,6 +47,13 @@ DEFAULT_SEGMENT_BYTES: Final = 256 * 1024 * 1024
 _UNREAD: Final = "the log was not read to its end yet"
 _UNCUT: Final = "the log has a torn tail that was not cut off yet"
 _CLOSED: Final = "the log is closed"
+
+
+class Follower(Protocol):
+    """Who reads the log on as it grows (`feed.py`)."""
+
+    def hold(self) -> None:
+        """Open the files that are still to be read; raises OSError."""
 
 
 class Log:
@@ -75,6 +87,8 @@ class Log:
         self._rotate_at = 0
         self._closed_bytes = 0
         self.base_bytes = 0
+        # Who reads on while the log grows.
+        self.feeds: set[Follower] = set()
 
     @classmethod
     def open(
@@ -197,8 +211,8 @@ class Log:
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
-    def append(self, commands: bytes, command_bytes: int, now_ms: int) -> None:
-        """Write one batch and its annotation; `command_bytes` is its length without comment lines.
+    def append(self, commands: bytes, command_bytes: int, now_ms: int) -> bytes:
+        """Write one batch and its annotation; `command_bytes` is its length without comment lines.  -> what was written
 
         Raises LogWriteError with nothing appended.  The next append may succeed, unless `broken`.
 
@@ -219,6 +233,30 @@ class Log:
         self._before_last = (self._position, self._offset)
         self._position += len(data)
         self._offset = offset
+        return data
+
+    def append_verbatim(self, data: bytes, offset: int) -> None:
+        """Write whole batches of another log of our line as they are; `offset` is the one after them.
+
+        The caller has verified them.  Raises LogWriteError with nothing appended.
+        """
+        if self.refusal is not None or self._fd < 0:
+            raise LogWriteError(self.refusal or "the last file is not one to append to: rotate first")
+        try:
+            self._write_rest(data, 0)
+        except OSError as error:
+            raise self._cut_back(error) from error
+        self._before_last = (self._position, self._offset)
+        self._position += len(data)
+        self._offset = offset
+
+    def write_preface(self, select: bytes, now_ms: int) -> None:
+        """Begin the present file, which holds nothing yet, with the command `select`, which does not count.
+
+        Raises LogWriteError with nothing appended.
+        """
+        assert self._position == 0, "a preface comes first"
+        self.append_verbatim(select + encode_annotation(select, self._offset, now_ms), self._offset)
 
     def _write_rest(self, data: bytes, written: int) -> None:
         rest = memoryview(data)[written:]
@@ -263,7 +301,7 @@ class Log:
     def rotate_if_needed(self) -> bool:
         """Begin the next file when this one is full; to be called before a batch is composed.
 
-        Returns whether the next batch is the first of its file, and so must begin with SELECT.  A full disk does not
+        Returns whether the file is empty, and so must begin with SELECT, or a preface.  A full disk does not
         stop the log here: it goes on in the present file, and `rotate_error` says why.
         """
         if self._position >= self._rotate_at:
@@ -302,7 +340,7 @@ class Log:
             incrs = (*incrs[:-1], replace(incrs[-1], size=self._position))
         elif base is not None:
             base = replace(base, size=self._position)
-        manifest = Manifest(base, old.history, (*incrs, file))
+        manifest = replace(old, base=base, incrs=(*incrs, file), lineage=old.lineage or Lineage.new())
         path = self.directory / file.name
         fd = self._files.create(path)
         try:
@@ -322,6 +360,36 @@ class Log:
         self._seq = seq
         self._position = self._synced_position = 0
         self._rotate_at = self._segment_bytes
+
+    # -- whose offsets these are ---------------------------------------------------------------------------------------
+
+    @property
+    def lineage(self) -> Lineage:
+        """The line of offsets that the log continues."""
+        lineage = self.manifest.lineage
+        assert lineage is not None, "set when the engine opened the log"
+        return lineage
+
+    def set_lineage(self, lineage: Lineage) -> None:
+        """Continue another line from here on.
+
+        Raises LogWriteError when it could not be made durable; it holds all the same until the server stops.
+        """
+        manifest = replace(self.manifest, lineage=lineage)
+        self.manifest = manifest
+        try:
+            manifests.replace(self.directory / f"{self._filename}.manifest", manifest, self._files)
+        except ReplacedError as error:
+            raise self._break(str(error)) from error
+        except OSError as error:
+            raise LogWriteError(f"the manifest could not be written: {error}") from error
+
+    # -- readers that follow -------------------------------------------------------------------------------------------
+
+    def hold_feeds(self) -> None:
+        """Have everybody who reads on take hold of the files that are still before them: some are about to go."""
+        for feed in list(self.feeds):
+            feed.hold()
 
     def close(self) -> None:
         """Let go of the files.  Syncs nothing."""

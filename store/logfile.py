@@ -224,6 +224,8 @@ class PartReader:
             self._give_up(start, offset, str(error), min_advance=0)
             return None
         after = offset + command_bytes if self._counts else offset
+        if start == 0 and annotation.offset == offset and is_preface(commands):
+            after = offset
         if annotation.offset != after:
             raise self._part.error(
                 start,
@@ -407,6 +409,11 @@ class PartReader:
         for at in range(start, end, CHUNK_BYTES):
             total = crc32c(self._read(at, min(CHUNK_BYTES, end - at)), total)
         return total
+
+
+def is_preface(commands: list[list[bytes]]) -> bool:
+    """Whether a file's first batch only repeats which database is selected, and so may leave the offset alone."""
+    return len(commands) == 1 and commands[0][0].upper() == b"SELECT"
 
 
 def _parse_long(parser: hiredis.Reader, covered: memoryview) -> list[list[bytes]]:

@@ -3,12 +3,14 @@
     file appendonly.aof.2.base.aof seq 2 type b size 81234 checksum crc32c
     file appendonly.aof.5.incr.aof seq 5 type i startoffset 900100 size 4001822 checksum crc32c
     file appendonly.aof.6.incr.aof seq 6 type i startoffset 4818544 checksum crc32c
+    #RB:replid 8b1a...40 digits 0000...40 digits -1
     #CK:crc32c=1b2c3d4e
 
 One base at most, then what happened since, oldest first; the last one is appended to.  Redis ignores keys it does not
 know and lines that start with `#`, and forgets both when it writes the file anew, so everything of ours is optional:
 `checksum` marks a file whose every command is covered by annotation lines, `size` is the final length of a file that
-is closed, `commands` how many bytes of a base are commands, and the last line guards the lines above it.
+is closed, `commandbytes` how many bytes of a base are commands, the `#RB:replid` line says whose offsets these are (see
+`lineage.py`), and the last line guards the lines above it.
 
 This module reads and replaces the one file.  It opens none of the files it lists.
 """
@@ -27,12 +29,15 @@ from crc32c import crc32c
 
 from store.errors import CorruptionError
 from store.files import Files
+from store.lineage import Lineage
 
 MAX_LINE: Final = 1024
 MAX_MANIFEST_BYTES: Final = 64 * 1024 * 1024
 CHECKSUM_NAME: Final = "crc32c"
 _GUARD = re.compile(rb"#CK:crc32c=([0-9a-f]{8})\n")
 _NUMBER = re.compile(r"\d{1,19}", re.ASCII)
+_LINEAGE_START: Final = b"#RB:replid "
+_LINEAGE = re.compile(rb"#RB:replid ([0-9a-f]{40}) ([0-9a-f]{40}) (-1|\d{1,19})\n")
 _PLAIN_NAME = re.compile(rb"[!#-&(-\[\]-~]+")
 _ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "a": "\a"}
 _ESCAPED: Final = {ord(text): f"\\{letter}" for letter, text in _ESCAPES.items()} | {34: '\\"', 92: "\\\\"}
@@ -64,6 +69,7 @@ class Manifest:
     base: LogFile | None = None
     history: tuple[LogFile, ...] = ()
     incrs: tuple[LogFile, ...] = ()
+    lineage: Lineage | None = None
 
     @property
     def files(self) -> tuple[LogFile, ...]:
@@ -77,7 +83,14 @@ class Manifest:
 def serialize(manifest: Manifest) -> bytes:
     files = [] if manifest.base is None else [manifest.base]
     lines = b"".join(_line(file) for file in (*files, *manifest.history, *manifest.incrs))
+    if manifest.lineage is not None:
+        lines += _lineage_line(manifest.lineage)
     return lines + _guard(lines)
+
+
+def _lineage_line(lineage: Lineage) -> bytes:
+    words = f"{lineage.replication_id} {lineage.previous_id} {lineage.branch_offset}"
+    return b"%b%b\n" % (_LINEAGE_START, words.encode())
 
 
 def _guard(lines: bytes) -> bytes:
@@ -93,7 +106,7 @@ def _line(file: LogFile) -> bytes:
     if file.is_checksummed:
         words += ["checksum", CHECKSUM_NAME]
     if file.command_bytes is not None:
-        words += ["commands", str(file.command_bytes)]
+        words += ["commandbytes", str(file.command_bytes)]
     return os.fsencode(" ".join(words)) + b"\n"
 
 
@@ -155,12 +168,15 @@ def parse(data: bytes, file: str) -> Manifest:
     base: LogFile | None = None
     history: list[LogFile] = []
     incrs: list[LogFile] = []
+    lineage: Lineage | None = None
     at = 0
     for line in io.BytesIO(data):
         try:
             if len(line) > MAX_LINE:
                 raise ValueError(f"line of more than {MAX_LINE} bytes")
-            if line.startswith(b"#"):
+            if line.startswith(_LINEAGE_START):
+                lineage = _parse_lineage(line)
+            elif line.startswith(b"#"):
                 guard = _GUARD.fullmatch(line)
                 if guard and int(guard[1], 16) != crc32c(data[:at]):
                     raise ValueError("the lines above do not have the checksum that this line promises")
@@ -179,7 +195,14 @@ def parse(data: bytes, file: str) -> Manifest:
         except ValueError as error:
             raise CorruptionError(file, at, str(error)) from error
         at += len(line)
-    return Manifest(base, tuple(history), tuple(incrs))
+    return Manifest(base, tuple(history), tuple(incrs), lineage)
+
+
+def _parse_lineage(line: bytes) -> Lineage:
+    found = _LINEAGE.fullmatch(line)
+    if found is None:
+        raise ValueError("malformed line about the replication id")
+    return Lineage(found[1].decode(), found[2].decode(), int(found[3]))
 
 
 def _parse_line(line: bytes) -> LogFile:
@@ -216,7 +239,7 @@ def _parse_line(line: bytes) -> LogFile:
         _number(pairs, "startoffset"),
         _number(pairs, "size"),
         is_checksummed=checksum is not None,
-        command_bytes=_number(pairs, "commands"),
+        command_bytes=_number(pairs, "commandbytes"),
     )
 
 

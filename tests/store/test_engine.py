@@ -17,13 +17,17 @@ from store import recovery
 from store.check import check
 from store.engine import Engine, Fsync, Options, Refusal
 from store.errors import CorruptionError, LockedError, LogWriteError, ReplayError, VersionError
+from store.feed import LogFeed
 from store.idempotence import Idempotence
 from store.ids import MAX_ID, MIN_ID, id_ms
-from store.log import DIRECTORY_NAME
+from store.log import DIRECTORY_NAME, LogPosition
+from store.logformat import encode_command
+from store.logstream import LogStream, StreamedBatch
 from store.model import Strategy, Trim
 from store.streams import Stream
 from store.tables import Tables
 from tests.inprocess import HandClock
+from tests.readlog import logged_batches
 from tests.store.conftest import OpenStore
 from tests.store.faulty_files import FaultyFiles
 from tests.store.stores import Store, sid, text_of
@@ -262,14 +266,144 @@ def test_a_rollback_behind_a_new_file_still_begins_it_with_its_database(open_sto
     store.checkpoint()
     store.add(b"s", "1-0", words=(b"f", b"x" * 300), db=3)
     store.commit()
-    assert store.engine.log.end.position == 0
+    assert store.engine.log.end.file_seq == 2
     store.add(b"s", "2-0", db=3)
     store.engine.rollback(0, store.clock.now_ms)
     store.add(b"s", "3-0", db=3)
-    assert store.txn.log[0].startswith(b"*2\r\n$6\r\nSELECT\r\n")
+    assert store.txn.log[0].startswith(b"*5\r\n$4\r\nXADD\r\n")
+    store.commit()
+    assert logged_batches(store.directory)[1:] == [[b"SELECT 3"], [b"XADD s 3-0 f v"]]
     assert store.violations() == []
     store.rebuild()
     assert [text_of(key) for key, _ in store.stream(b"s", 3).rows(MIN_ID, MAX_ID)] == ["1-0", "3-0"]
+
+
+def test_every_file_but_the_first_begins_with_a_preface_that_does_not_count(open_store: OpenStore) -> None:
+    store = open_store(segment_bytes=200)
+    for number in range(1, 6):
+        store.add(b"s", f"{number}-0", words=(b"f", b"x" * 300), db=number)
+        store.commit()
+    end = store.engine.log.end
+    batches = logged_batches(store.directory)
+    assert batches[0][0] == b"SELECT 1"
+    assert [batch for batch in batches if len(batch) == 1] == [[b"SELECT %d" % number] for number in range(1, 6)]
+    commands = [words.split(b" ") for batch in batches if len(batch) > 1 for words in batch]
+    assert end.offset == sum(len(encode_command(words)) for words in commands)
+    expected = store.dump()
+    for start_again in (store.crash, store.restart, store.rebuild):
+        start_again()
+        assert store.dump() == expected
+        assert store.engine.log.end.offset == end.offset
+
+
+def test_a_batch_of_comment_lines_alone_moves_the_offset_as_well(store: Store) -> None:
+    store.fill(b"s", 1)
+    store.commit()
+    before = store.engine.log.end.offset
+    store.run("XCFGSET", "s", "IDMP-DURATION", 5)
+    store.commit()
+    assert store.engine.log.end.offset == before + len(encode_command([b"PING"]))
+    assert logged_batches(store.directory)[-1] == [b"PING", b"XCFGSET s IDMP-DURATION 5"]
+
+
+# -- whose offsets these are -------------------------------------------------------------------------------------------
+
+
+def test_a_start_begins_a_line_of_its_own_and_knows_where_it_comes_from(store: Store) -> None:
+    store.fill(b"s", 1)
+    store.commit()
+    first, end = store.engine.log.lineage, store.engine.log.end.offset
+    store.crash()
+    second = store.engine.log.lineage
+    assert (second.previous_id, second.branch_offset) == (first.replication_id, end)
+    assert second.replication_id != first.replication_id
+    store.restart()
+    third = store.engine.log.lineage
+    assert (third.previous_id, third.branch_offset) == (first.replication_id, end)
+    assert third.known_as(end) == first.replication_id
+    store.fill(b"t", 1)
+    store.commit()
+    store.crash()
+    assert store.engine.log.lineage.previous_id == third.replication_id
+
+
+def test_a_replica_stays_on_the_line_of_its_primary_over_a_start(open_store: OpenStore) -> None:
+    store = open_store(is_replica=True)
+    store.fill(b"s", 1)
+    store.commit()
+    lineage = store.engine.log.lineage
+    for start_again in (store.crash, store.restart, store.rebuild):
+        start_again()
+        assert store.engine.log.lineage == lineage
+
+
+def test_the_line_is_known_without_its_place_in_the_manifest(open_store: OpenStore) -> None:
+    store = open_store(is_replica=True)
+    store.fill(b"s", 1)
+    store.checkpoint()
+    lineage = store.engine.log.lineage
+    store.kill()
+    path = store.directory / "appendonlydir" / "appendonly.aof.manifest"
+    path.write_bytes(b"".join(line for line in path.read_bytes().splitlines(True) if not line.startswith(b"#")))
+    store.open()
+    assert store.engine.log.lineage == lineage
+
+
+# -- what a primary sends ----------------------------------------------------------------------------------------------
+
+
+def sent(primary: Store) -> list[StreamedBatch]:
+    """Every batch of a store's log, as it would arrive."""
+    log = primary.engine.log
+    feed = LogFeed(log, primary.engine.files, LogPosition(1, 0, 0), verbatim=True)
+    stream = LogStream(0, 1 << 20)
+    while data := feed.read(100):
+        stream.feed(data)
+    feed.close()
+    return list(iter(stream.next, None))
+
+
+def test_applied_batches_make_the_same_state_at_the_same_offset(open_store: OpenStore) -> None:
+    primary, replica = open_store(segment_bytes=300), open_store(is_replica=True, segment_bytes=500)
+    make_something(primary)
+    primary.commit()
+    primary.fill(b"b", 30)
+    primary.commit()
+    replica.txn.follows = True
+    for batch in sent(primary):
+        replica.engine.apply([batch])
+    assert replica.dump() == primary.dump()
+    assert replica.engine.log.end.offset == primary.engine.log.end.offset
+    for start_again in (replica.crash, replica.restart, replica.rebuild):
+        start_again()
+        assert replica.dump() == primary.dump()
+        assert replica.engine.log.end.offset == primary.engine.log.end.offset
+
+
+def test_a_batch_that_does_not_fit_is_undone_with_those_it_came_with(open_store: OpenStore) -> None:
+    primary, replica = open_store(), open_store(is_replica=True)
+    primary.fill(b"s", 3)
+    primary.commit()
+    (good,) = sent(primary)
+    bad = good._replace(commands=[[b"XADD", b"s", b"1-0", b"f", b"v"]])
+    before = replica.dump()
+    with pytest.raises(ReplayError):
+        replica.engine.apply([good, bad])
+    assert (replica.dump(), replica.engine.log.end.offset) == (before, 0)
+    replica.engine.apply([good])
+    assert replica.dump() == primary.dump()
+
+
+def test_a_replica_hides_expired_keys_and_waits_for_its_primary_to_delete_them(open_store: OpenStore) -> None:
+    replica = open_store(is_replica=True)
+    replica.txn.follows = True
+    replica.db.set_expiry(replica.fill(b"s", 1), replica.clock.now_ms + 10)
+    replica.commit()
+    replica.clock.now_ms += 20
+    assert replica.db.stream(b"s", replica.clock.now_ms) is None
+    assert replica.txn.expire_due(replica.clock.now_ms, 10) == 0
+    assert not replica.txn.log
+    assert replica.db.size == 1
 
 
 # -- LMDB is full ------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from store import format as fmt
 from store import tables
 from store.group import Group
 from store.ids import StreamID, make_id, pack_id, unpack_id
+from store.lineage import NO_ID
 from store.members import Consumer
 from store.model import NO_POLICY, DeliveryPolicy
 from store.pel import NOBODY, Run, place_of
@@ -191,6 +192,7 @@ def test_the_documents_notes_and_meta_rows() -> None:
         "counters": [10, 4, 18],
         "databases": [[0, 2, 1], *([number, 0, 0] for number in range(1, 16))],
         "position": [6, 4096, 8192, 0],
+        "replication": ["7c2a8d3f95b1e046" * 2 + "7c2a8d3f", NO_ID, -1],
     }
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from store import manifest as manifests
 from store.errors import CorruptionError
+from store.lineage import Lineage
 from store.manifest import FileType, LogFile, Manifest, ReplacedError, parse, quote, serialize, split_words
 from tests.store.faulty_files import FaultyFiles
 
@@ -24,6 +25,7 @@ FULL = Manifest(
         LogFile("appendonly.aof.5.incr.aof", 5, FileType.INCR, 900100, 4001822, is_checksummed=True),
         LogFile("appendonly.aof.6.incr.aof", 6, FileType.INCR, 4818544, is_checksummed=True),
     ),
+    lineage=Lineage("7c2a8d3f" * 5, "0" * 40, -1),
 )
 
 
@@ -41,6 +43,7 @@ def test_a_manifest_reads_back_as_it_was_written() -> None:
         b"file appendonly.aof.1.base.rdb seq 1 type h\n"
         b"file appendonly.aof.5.incr.aof seq 5 type i startoffset 900100 size 4001822 checksum crc32c\n"
         b"file appendonly.aof.6.incr.aof seq 6 type i startoffset 4818544 checksum crc32c\n"
+        b"#RB:replid 7c2a8d3f7c2a8d3f7c2a8d3f7c2a8d3f7c2a8d3f 0000000000000000000000000000000000000000 -1\n"
         b"#CK:crc32c="
     )
     assert FULL.files == (FULL.base, *FULL.incrs)

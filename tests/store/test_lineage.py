@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import pytest
+
+from store.lineage import NO_ID, Lineage
+
+
+def test_a_branch_holds_the_line_it_comes_from_up_to_where_it_left_it() -> None:
+    old = Lineage.new()
+    ours = old.branch(100)
+    assert ours.holds(ours.replication_id, 1000)
+    assert ours.holds(old.replication_id, 100)
+    assert not ours.holds(old.replication_id, 101)
+    assert not ours.holds(Lineage.new().replication_id, 0)
+
+
+def test_a_first_line_holds_no_other() -> None:
+    assert not Lineage.new().holds(NO_ID, 0)
+
+
+def test_a_branch_that_nobody_wrote_on_is_forgotten_by_the_next() -> None:
+    old = Lineage.new()
+    twice = old.branch(100).branch(100)
+    assert (twice.previous_id, twice.branch_offset) == (old.replication_id, 100)
+
+
+def test_others_are_asked_with_the_id_they_may_know() -> None:
+    old = Lineage.new()
+    ours = old.branch(100)
+    assert ours.known_as(100) == old.replication_id
+    assert ours.known_as(101) == ours.replication_id
+
+
+def test_following_a_renamed_line_keeps_its_old_name() -> None:
+    old = Lineage.new()
+    new = Lineage.new().replication_id
+    followed = old.follow(new, 50)
+    assert followed.holds(new, 70)
+    assert followed.holds(old.replication_id, 50)
+    assert not followed.holds(old.replication_id, 51)
+    assert old.follow(old.replication_id, 60) is old
+
+
+@pytest.mark.parametrize("text", ["", "0" * 39, "g" * 40, "A" * 40])
+def test_an_id_is_forty_hexadecimal_digits(text: str) -> None:
+    with pytest.raises(ValueError, match="40"):
+        Lineage(text)
