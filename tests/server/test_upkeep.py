@@ -245,15 +245,16 @@ def test_a_disk_that_gets_full_refuses_what_needs_space_and_frees_itself(tmp_pat
 def test_clients_idle_for_too_long_are_cut_off_unless_they_wait(tmp_path: Path) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path, timeout=10)
-        idle, busy, blocked, monitor = (ticks.connect() for _ in range(4))
+        idle, busy, blocked, monitor, subscriber = (ticks.connect() for _ in range(5))
         await ticks.ask(blocked, "XREAD BLOCK 0 STREAMS s $")
         await ticks.ask(monitor, "MONITOR")
+        await ticks.ask(subscriber, "PSUBSCRIBE *")
         ticks.executor.upkeep.start()
         ticks.clock.now_ms += 9_000
         await ticks.ask(busy, "PING")
         ticks.clock.now_ms += 2_000
         await until(lambda: idle.is_closed)
-        assert [client.is_closed for client in (busy, blocked, monitor)] == [False] * 3
+        assert [client.is_closed for client in (busy, blocked, monitor, subscriber)] == [False] * 4
         ticks.close()
 
     in_loop(body())
