@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from server.pubsub import PubSub
+from server.rewritestatus import RewriteStatus
 from server.stats import Stats
 
 if TYPE_CHECKING:
@@ -58,6 +59,9 @@ class Control(Protocol):
     def checkpoint(self) -> None:
         """Checkpoint now, with the caller's own effects (SAVE).  Raises CommandError when it fails."""
 
+    def rewrite_log(self, *, later: bool) -> None:
+        """Begin to rewrite the log, or have one begun soon (BGREWRITEAOF)."""
+
     def shutdown(self, *, save: bool) -> None:
         """Stop the server once this tick's replies are out; a checkpoint first if `save`."""
 
@@ -74,6 +78,7 @@ class Context:
         self.control = control
         self.clock = clock
         self.stats = Stats()
+        self.rewrite = RewriteStatus()
         self.pubsub = PubSub()
         self.sessions: dict[int, Session] = {}
         self.started_ms = int(clock.time() * 1000)

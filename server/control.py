@@ -206,6 +206,12 @@ class Controls:
         except lmdb.Error as error:
             raise CommandError(f"ERR the checkpoint failed: {error}") from None
 
+    def rewrite_log(self, *, later: bool) -> None:
+        if later:
+            self._executor.rewriting.schedule()
+        else:
+            self._executor.rewriting.start()
+
     def shutdown(self, *, save: bool) -> None:
         self._loop.call_soon(self.on_shutdown, save)
 

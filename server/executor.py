@@ -28,6 +28,7 @@ from server.encode import encode, error_line
 from server.errors import CommandError, wrong_arity
 from server.replay import NOBODY, Replayer
 from server.replies import NO_REPLY, LongReply, Message, Park, Push
+from server.rewriting import Rewriting
 from server.session import Request, Session
 from server.upkeep import Upkeep
 from server.wakeups import Wakeups
@@ -99,6 +100,7 @@ class Executor:
         self.waiters = self.wakeups.waiters
         self.watches = self.wakeups.watches
         self.upkeep = Upkeep(self)
+        self.rewriting = Rewriting(self)
         self.special = False  # no request may take the fast path
         self.gave_up = False
         self._loop = asyncio.get_running_loop()

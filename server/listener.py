@@ -156,9 +156,11 @@ async def serve(config: Config) -> int:
         config.port,
     )
     executor.upkeep.start()
+    executor.rewriting.remove_leftovers()
     await listener.run()
     log.info("stopping%s", "" if listener.save_on_stop else " without a checkpoint")
     executor.upkeep.stop()
+    await executor.rewriting.stop()
     listener.close_clients()
     await asyncio.sleep(0)
     if executor.gave_up:

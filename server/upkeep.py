@@ -146,6 +146,7 @@ class Upkeep:
         if self._cycles % CYCLES_A_SPACE_CHECK == 0:
             self._check_space()
             self._check_clients(now_ms)
+        self._executor.rewriting.begin_if_due()
         self._stats.sample(self._clock.monotonic())
 
     def _check_space(self) -> None:

@@ -14,8 +14,6 @@ from store.compose import Piece
 from store.files import Files
 from store.logformat import encode_annotation
 
-# Files that begin like this are being written, or were left behind by a kill.
-TEMPORARY_PREFIX: Final = "temp-rewrite-"
 # A disk that is given a gigabyte to write at once makes the server's own syncs wait for it.
 _SYNC_BYTES: Final = 8 << 20
 

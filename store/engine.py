@@ -30,6 +30,7 @@ from store.keyspace import NO_DATABASE, WriteTxn
 from store.lineage import Lineage
 from store.log import Log
 from store.logformat import encode_command
+from store.logreader import LogPosition
 from store.logstream import StreamedBatch
 from store.recovery import Execute
 from store.tables import Tables
@@ -361,6 +362,25 @@ class Engine:
         self.last_checkpoint_s = self.clock.monotonic() - begun
         self.longest_checkpoint_s = max(self.longest_checkpoint_s, self.last_checkpoint_s)
 
+    def divide_log(self) -> LogPosition:
+        """Begin a new file of the log and checkpoint there, so that what LMDB holds is all that came before it.
+
+        -> the end of the log.  To be called between ticks.  Raises LogWriteError, lmdb.Error; the log goes on in the
+        present file then.
+        """
+        assert not self.txn.log, "a tick is open"
+        if not self.log.is_fresh:
+            self.rotate()
+        if self.needs_checkpoint:
+            self.checkpoint()
+        return self.log.end
+
+    @property
+    def reserve_bytes(self) -> int:
+        """Room that is kept free.  A small disk, or a small map, is not all reserve."""
+        options = self.options
+        return min(options.reserve_bytes, self.files.total_bytes(self.directory) >> 3, options.map_bytes >> 3)
+
     def check_space(self) -> None:
         """Refuse writes while less than the reserve is free, so that deleting and trimming still have room.
 
@@ -371,8 +391,7 @@ class Engine:
         room = min(self.files.free_bytes(self.directory), map_bytes - self.tables.used_bytes(self.txn.lmdb))
         # what the next checkpoint will write counts as written
         free = room - _PAGES_A_LOGGED_BYTE * self._committed_bytes
-        # a small disk, or a small map, is not all reserve
-        reserve = min(self.options.reserve_bytes, self.files.total_bytes(self.directory) >> 3, map_bytes >> 3)
+        reserve = self.reserve_bytes
         self._space_check_bytes = reserve >> 4
         if self.refusal in (None, Refusal.DISK_NEARLY_FULL, Refusal.DISK_FULL):
             if free < reserve:

@@ -26,7 +26,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import Final, NamedTuple, Protocol, Self
 
 from crc32c import crc32c
 
@@ -38,10 +38,12 @@ from store.logformat import encode_annotation
 from store.logreader import Batch, LogPart, LogPosition, LogReader, TornTail, list_parts
 from store.manifest import FileType, LogFile, Manifest, ReplacedError
 
-__all__ = ["DIRECTORY_NAME", "FILE_NAME", "Batch", "Log", "LogPosition", "TornTail"]
+__all__ = ["DIRECTORY_NAME", "FILE_NAME", "Base", "Batch", "Log", "LogPosition", "TornTail"]
 
 DIRECTORY_NAME: Final = "appendonlydir"
 FILE_NAME: Final = "appendonly.aof"
+# Bases that are being written.
+TEMPORARY_PREFIX: Final = "temp-rewrite-"
 DEFAULT_SEGMENT_BYTES: Final = 256 * 1024 * 1024
 
 _UNREAD: Final = "the log was not read to its end yet"
@@ -54,6 +56,19 @@ class Follower(Protocol):
 
     def hold(self) -> None:
         """Open the files that are still to be read; raises OSError."""
+
+
+class Base(NamedTuple):
+    """The file that the log begins with: the state at replication offset `start_offset`.
+
+    `command_bytes` of its `size` bytes are commands; None in a file that we did not write.
+    """
+
+    path: Path
+    seq: int
+    size: int
+    command_bytes: int | None
+    start_offset: int
 
 
 class Log:
@@ -144,6 +159,21 @@ class Log:
     @property
     def unsynced_bytes(self) -> int:
         return self._position - self._synced_position
+
+    @property
+    def base(self) -> Base | None:
+        """What the first incr goes on from, None when that is nothing."""
+        file, incrs = self.manifest.base, self.manifest.incrs
+        if file is None:
+            return None
+        start_offset = (incrs[0].start_offset or 0) if incrs else 0
+        return Base(self.directory / file.name, file.seq, self.base_bytes, file.command_bytes, start_offset)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether nothing that counts was written since the present file was begun."""
+        incrs = self.manifest.incrs
+        return self._fd >= 0 and bool(incrs) and incrs[-1].start_offset == self._offset
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -361,7 +391,16 @@ class Log:
         self._position = self._synced_position = 0
         self._rotate_at = self._segment_bytes
 
-    # -- whose offsets these are ---------------------------------------------------------------------------------------
+    # -- the manifest --------------------------------------------------------------------------------------------------
+
+    def _replace_manifest(self, manifest: Manifest) -> None:
+        """Raises LogWriteError with the old one in place, or the log broken."""
+        try:
+            manifests.replace(self.directory / f"{self._filename}.manifest", manifest, self._files)
+        except ReplacedError as error:
+            raise self._break(str(error)) from error
+        except OSError as error:
+            raise LogWriteError(f"the manifest could not be written: {error}") from error
 
     @property
     def lineage(self) -> Lineage:
@@ -375,21 +414,68 @@ class Log:
 
         Raises LogWriteError when it could not be made durable; it holds all the same until the server stops.
         """
-        manifest = replace(self.manifest, lineage=lineage)
-        self.manifest = manifest
-        try:
-            manifests.replace(self.directory / f"{self._filename}.manifest", manifest, self._files)
-        except ReplacedError as error:
-            raise self._break(str(error)) from error
-        except OSError as error:
-            raise LogWriteError(f"the manifest could not be written: {error}") from error
-
-    # -- readers that follow -------------------------------------------------------------------------------------------
+        self.manifest = replace(self.manifest, lineage=lineage)
+        self._replace_manifest(self.manifest)
 
     def hold_feeds(self) -> None:
         """Have everybody who reads on take hold of the files that are still before them: some are about to go."""
         for feed in list(self.feeds):
             feed.hold()
+
+    # -- replacing what is behind --------------------------------------------------------------------------------------
+
+    def adopt_base(self, temporary: Path, size: int, command_bytes: int, from_seq: int) -> Base:
+        """Let the log begin with the state in `temporary`, which incr `from_seq` goes on from.
+
+        The file, in our directory, is whole and durable; so is a checkpoint in `from_seq` or later.  It is renamed, and
+        with one replacement of the manifest everything before becomes history: a crash leaves the log as it was, or as
+        it will be.  Raises LogWriteError with the log as it was, unless it is broken.
+        """
+        old = self.manifest
+        behind = tuple(file for file in old.incrs if file.seq < from_seq)
+        incrs = old.incrs[len(behind) :]
+        assert incrs and incrs[0].seq == from_seq, "a base must lead to a file of the log"
+        if old.base is not None:
+            behind = (old.base, *behind)
+        seq = 1 + (old.base.seq if old.base is not None else 0)
+        names = {file.name for file in (*old.files, *old.history)}
+        while (name := f"{self._filename}.{seq}.base.aof") in names:
+            seq += 1
+        base = LogFile(name, seq, FileType.BASE, size=size, is_checksummed=True, command_bytes=command_bytes)
+        history = (*old.history, *(replace(file, type=FileType.HISTORY) for file in behind))
+        path = self.directory / name
+        try:
+            self.hold_feeds()
+            self._files.rename(temporary, path)
+        except OSError as error:
+            raise LogWriteError(f"the rewritten log could not be put in place: {error}") from error
+        try:
+            self._replace_manifest(replace(old, base=base, history=history, incrs=incrs))
+        except LogWriteError:
+            if not self.broken:  # otherwise nobody knows whether it is listed
+                with contextlib.suppress(OSError):
+                    self._files.unlink(path)
+            raise
+        self.manifest = replace(old, base=base, history=history, incrs=incrs)
+        self.base_bytes = size
+        self._closed_bytes = size + sum(file.size or 0 for file in incrs[:-1])
+        adopted = self.base
+        assert adopted is not None
+        return adopted
+
+    def leftovers(self) -> list[Path]:
+        """Files that nobody needs any more: history, and what a killed rewrite left behind.  Raises OSError."""
+        names = [file.name for file in self.manifest.history]
+        names += [name for name in self._files.names(self.directory) if name.startswith(TEMPORARY_PREFIX)]
+        return [self.directory / name for name in names]
+
+    def forget_history(self) -> None:
+        """Take those files of the history from the manifest that are deleted.  Raises LogWriteError, OSError."""
+        old = self.manifest
+        history = tuple(file for file in old.history if self._files.exists(self.directory / file.name))
+        if history != old.history:
+            self._replace_manifest(replace(old, history=history))
+            self.manifest = replace(old, history=history)
 
     def close(self) -> None:
         """Let go of the files.  Syncs nothing."""

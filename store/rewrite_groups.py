@@ -5,6 +5,7 @@
     XCLAIM id id ... TIME RETRYCOUNT  a run: neighbours in ID order with the same owner, time and count
     XNACK id id ...                   what nobody owns, in order of release; hidden from Redis 7
     XSEEN                             when each consumer was seen and active; hidden from Redis 7
+    XGROUP POLICY                     when the group gives up on entries and consumers; hidden from Redis 7
 
 Redis 7 has no entries without an owner.  It is told that the first consumer of the group has had them for ever, so that
 whoever claims next takes them; our own XNACK comes after that.  A group without consumers has nobody to name.
@@ -20,6 +21,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from store import format as fmt
 from store.compose import Composer, Piece
 from store.ids import ID_BYTES, id_text, unpack_id
+from store.members import policy_words
+from store.model import DeliveryPolicy
 from store.pel import NOBODY, Run
 from store.tablereader import TableReader
 
@@ -46,13 +49,14 @@ class _Group:
     """A group's row, and its consumers by number."""
 
     def __init__(self, group_no: int, row: bytes) -> None:
-        name, last_id, entries_read, pel_count, released_count, *_ = fmt.unpack_row(row)
+        name, last_id, entries_read, pel_count, released_count, *_, policy = fmt.unpack_row(row)
         self.group_no = group_no
         self.name: bytes = name
         self.last_id = unpack_id(last_id)
         self.entries_read: int | None = entries_read
         self.pel_count: int = pel_count
         self.released_count: int = released_count
+        self.policy = None if policy is None else DeliveryPolicy(*policy[:-1])
         self.members: dict[int, _Member] = {}
         self.has_missing = False
 
@@ -150,6 +154,8 @@ class GroupsRewrite:
                 out.extension(b"XSEEN", self._key, group.name, member.name, *times)
                 if out.is_full:
                     yield out.take()
+            if group.policy is not None:
+                out.extension(*policy_words(self._key, group.name, group.policy))
 
     def _claims(self, group: _Group, runs: Iterable[Run]) -> Iterator[Piece]:
         """XCLAIM of `runs`; neighbours that are alike become one, however they were cut."""

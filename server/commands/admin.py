@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from server.replies import Reply
     from server.session import Request
 
+REWRITE_IN_PROGRESS: Final = "ERR Background append only file rewriting already in progress"
 NO_SHUTDOWN: Final = "ERR No shutdown in progress."
 MONITOR_DENIED: Final = "ERR MONITOR isn't allowed for DENY BLOCKING client"
 
@@ -84,6 +85,24 @@ def bgsave(request: Request) -> str:
         raise CommandError(errors.SYNTAX)
     request.context.control.checkpoint()
     return "Background saving started"
+
+
+@command(
+    b"BGREWRITEAOF",
+    arity=1,
+    flags=Flag.ADMIN | Flag.NOSCRIPT,
+    categories=("admin", "slow", "dangerous"),
+    group="server",
+    summary="Makes the log as short as it can be.",
+)
+def bgrewriteaof(request: Request) -> str:
+    """BGREWRITEAOF -> a status.  A process of its own writes the state anew while the server goes on."""
+    context = request.context
+    if context.rewrite.in_progress:
+        raise CommandError(REWRITE_IN_PROGRESS)
+    context.control.rewrite_log(later=request.in_transaction)
+    outcome = "scheduled" if request.in_transaction else "started"
+    return f"Background append only file rewriting {outcome}"
 
 
 @command(

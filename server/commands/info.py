@@ -181,20 +181,21 @@ def _persistence(request: Request) -> Fields:
     yield "rdb_last_load_keys_expired", 0
     yield "rdb_last_load_keys_loaded", 0
     yield "aof_enabled", 1
-    yield "aof_rewrite_in_progress", 0
-    yield "aof_rewrite_scheduled", 0
-    yield "aof_last_rewrite_time_sec", -1
-    yield "aof_current_rewrite_time_sec", -1
-    yield "aof_last_bgrewrite_status", "ok"
-    yield "aof_rewrites", 0
-    yield "aof_rewrites_consecutive_failures", 0
+    rewrite, now_s = context.rewrite, context.clock.monotonic()
+    yield "aof_rewrite_in_progress", int(rewrite.in_progress)
+    yield "aof_rewrite_scheduled", int(rewrite.scheduled)
+    yield "aof_last_rewrite_time_sec", -1 if rewrite.last_seconds is None else int(rewrite.last_seconds)
+    yield "aof_current_rewrite_time_sec", -1 if rewrite.begun_s is None else int(now_s - rewrite.begun_s)
+    yield "aof_last_bgrewrite_status", "ok" if rewrite.last_ok else "err"
+    yield "aof_rewrites", rewrite.started
+    yield "aof_rewrites_consecutive_failures", rewrite.failures
     yield "aof_last_write_status", "err" if writes_refused else "ok"
     yield "aof_last_cow_size", 0
     yield "module_fork_in_progress", 0
     yield "module_fork_last_cow_size", 0
     yield "aof_current_size", log.size_bytes
     yield "aof_base_size", log.base_bytes
-    yield "aof_pending_rewrite", 0
+    yield "aof_pending_rewrite", int(rewrite.scheduled)
     yield "aof_buffer_length", sum(map(len, request.txn.log))
     yield "aof_pending_bio_fsync", int(log.unsynced_bytes > 0)
     yield "aof_delayed_fsync", 0
@@ -209,6 +210,10 @@ def _persistence(request: Request) -> Fields:
     yield "riverbed_longest_fsync_ms", f"{stats.longest_fsync_ms:.1f}"
     yield "riverbed_recovered_commands", engine.recovery.commands
     yield "riverbed_recovery_ms", f"{engine.recovery.seconds * 1000:.1f}"
+    yield "riverbed_rewrite_entries", rewrite.entries
+    yield "riverbed_rewrite_entries_total", rewrite.total
+    yield "riverbed_rewrite_bytes", rewrite.size
+    yield "riverbed_rewrite_percent", f"{rewrite.percent:.1f}"
     yield "riverbed_trash_pending", request.txn.trash.notes
     yield "riverbed_writes_refused", int(writes_refused)
     yield "riverbed_writes_refused_reason", "" if engine.refusal is None else engine.refusal.value

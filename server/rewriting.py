@@ -1,0 +1,292 @@
+"""The rewrite of the log while the server serves: when, by whom, and what becomes of it.
+
+    start    a process of its own is started (`store/rewriter.py`); nothing waits for it
+    GO       one moment: the log is divided, and LMDB is checkpointed where the new file begins
+    WRITE    the process has its read transaction of that checkpoint; the server goes on
+    DONE     its file becomes the base of the log, in one step; what came before is deleted
+
+Until that step a failure costs nothing but the time: the log is as it was.  A checkpoint may come between GO and the
+transaction; the process says which one it sees, and is sent back to GO then.
+
+Starting, failing and stopping are tasks of the event loop; everything that touches the store happens in one turn of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import lmdb
+
+import store
+from store import rewriter
+from store.errors import LogWriteError, StateLostError
+from store.log import TEMPORARY_PREFIX, Base
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from server.executor import Executor
+
+log = logging.getLogger("riverbed")
+
+# A machine that takes longer to start a program, or to begin a transaction, has other troubles.
+ANSWER_S: Final = 60.0
+MOST_DIVISIONS: Final = 20
+# An automatic rewrite that failed is tried again after so many seconds, twice as many each time, up to an hour.
+RETRY_S: Final = 10.0
+MOST_RETRY_S: Final = 3600.0
+
+
+class RewriteError(Exception):
+    """The log was not rewritten; it is as it was."""
+
+
+class Rewriting:
+    """The rewrites of one executor.  `status` tells INFO about them."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._engine = executor.engine
+        self._loop = asyncio.get_running_loop()
+        self._monotonic = executor.clock.monotonic
+        self.status = executor.context.rewrite
+        self._adopted: asyncio.Future[Base] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._child: asyncio.subprocess.Process | None = None
+        self._removal: asyncio.Task[None] | None = None
+        self._stopped = False
+        self._abandoned = False
+        self._files = 0
+        self._wait_until_s = 0.0
+        self.status.grown_from = self._engine.log.base_bytes
+
+    @property
+    def in_progress(self) -> bool:
+        return self._task is not None
+
+    # -- when ----------------------------------------------------------------------------------------------------------
+
+    def start(self) -> asyncio.Future[Base]:
+        """Begin a rewrite, or join the one under way; -> its base, once that is adopted.
+
+        The future raises RewriteError when there is none.  Who awaits it should shield it: others may as well.
+        """
+        if self._adopted is None or self._task is None:
+            self.status.scheduled = False
+            self.status.begin(self._monotonic())
+            self._abandoned = False
+            self._adopted = self._loop.create_future()
+            # who only wants the log to be short does not ask what became of it
+            self._adopted.add_done_callback(lambda future: future.cancelled() or future.exception())
+            self._task = self._loop.create_task(self._run(self._adopted))
+        return self._adopted
+
+    def schedule(self) -> None:
+        """Begin one soon, if there is none by then."""
+        self.status.scheduled = True
+
+    def begin_if_due(self) -> None:
+        """Start what is scheduled, or due because the log has grown."""
+        if self._task is None and not self._stopped and (self.status.scheduled or self._has_grown()):
+            self.start()
+
+    def _has_grown(self) -> bool:
+        """By `auto-aof-rewrite-percentage` since the last rewrite.
+
+        Measured from the log's size after it, so that one which could not make the log smaller is not followed by
+        another before there is something new.
+        """
+        config, engine = self._executor.config, self._engine
+        percentage, size = config.auto_aof_rewrite_percentage, engine.log.size_bytes
+        if not percentage or size <= config.auto_aof_rewrite_min_size or engine.log.broken:
+            return False
+        grown = size - self.status.grown_from
+        return 100 * grown >= percentage * max(self.status.grown_from, 1) and self._monotonic() >= self._wait_until_s
+
+    # -- how -----------------------------------------------------------------------------------------------------------
+
+    async def _run(self, adopted: asyncio.Future[Base]) -> None:
+        """One rewrite, from beginning to end."""
+        status = self.status
+        begun = self._monotonic()
+        self._files += 1
+        path = self._engine.log.directory / f"{TEMPORARY_PREFIX}{os.getpid()}-{self._files}.aof"
+        before = self._engine.log.size_bytes
+        try:
+            base = await self._rewrite(path)
+        except (RewriteError, LogWriteError, lmdb.Error, OSError, TimeoutError) as error:
+            reason = str(error) or type(error).__name__
+            status.end(self._monotonic(), ok=False)
+            self._wait_until_s = self._monotonic() + min(RETRY_S * 2 ** (status.failures - 1), MOST_RETRY_S)
+            log.warning("the log was not rewritten: %s", reason)
+            adopted.set_exception(RewriteError(reason))
+        except StateLostError as error:
+            status.end(self._monotonic(), ok=False)
+            adopted.set_exception(RewriteError(str(error)))
+            self._executor.give_up(error)
+        else:
+            status.end(self._monotonic(), ok=True)
+            status.grown_from = self._engine.log.size_bytes
+            self._wait_until_s = 0.0
+            log.info(
+                "the log was rewritten in %.1f s: %d entries, %d bytes instead of %d",
+                self._monotonic() - begun,
+                status.entries,
+                self._engine.log.size_bytes,
+                before,
+            )
+            adopted.set_result(base)
+        finally:
+            with contextlib.suppress(OSError):
+                path.unlink()
+            self._task = None
+            self.remove_leftovers()
+
+    async def _rewrite(self, path: Path) -> Base:
+        """Have `path` written and adopt it.  Raises RewriteError, LogWriteError, lmdb.Error, OSError, TimeoutError."""
+        self._go_on()
+        engine = self._engine
+        words = [str(engine.directory), str(path), str(engine.options.map_bytes)]
+        child = self._child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            rewriter.__name__,
+            *words,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env=_environment(),
+        )
+        try:
+            await self._hear(child, rewriter.READY)
+            from_seq = await self._hand_over(child)
+            entries, size, command_bytes = await self._follow(child)
+            # the last commit of LMDB may be lost with the power; the files it begins behind are about to go
+            engine.tables.env.sync(True)
+            base = engine.log.adopt_base(path, size, command_bytes, from_seq)
+            self.status.note(entries, size)
+            return base
+        finally:
+            self._child = None
+            with contextlib.suppress(ProcessLookupError):
+                child.kill()
+            await child.wait()
+            engine.tables.env.reader_check()  # a killed reader would keep pages from being used again
+
+    async def _hand_over(self, child: asyncio.subprocess.Process) -> int:
+        """Agree on a checkpoint; -> the number of the file of the log that begins there."""
+        engine = self._engine
+        for _ in range(MOST_DIVISIONS):
+            while engine.txn.log:  # of an open tick, which answers for itself
+                self._executor.want_tick()
+                await asyncio.sleep(0)
+            self._go_on()
+            end = engine.divide_log()
+            self._tell(child, rewriter.GO)
+            seq, _, offset, total = await self._hear(child, rewriter.HELD)
+            if (seq, offset) == (end.file_seq, end.offset):
+                self.status.total = total
+                self._tell(child, rewriter.WRITE, offset, self._executor.now_ms(), self._room())
+                return seq
+        raise RewriteError("no checkpoint stayed the last one for long enough")
+
+    def _room(self) -> int:
+        """How many bytes must stay free on the disk.
+
+        An automatic rewrite must not be why writes are refused; when they are already, it may be the cure.
+        """
+        reserve = self._engine.reserve_bytes
+        return reserve + (reserve >> 2) if self._engine.refusal is None else reserve >> 2
+
+    async def _follow(self, child: asyncio.subprocess.Process) -> tuple[int, int, int]:
+        """Listen until it is done; -> entries, bytes, bytes of commands."""
+        while True:
+            name, words = await self._next_line(child)
+            entries, size, command_bytes = words
+            if name == rewriter.DONE:
+                return entries, size, command_bytes
+            self.status.note(entries, size)
+
+    async def _hear(self, child: asyncio.subprocess.Process, expected: str) -> list[int]:
+        """The numbers of the next line, which is to be an `expected` one."""
+        async with asyncio.timeout(ANSWER_S):
+            name, words = await self._next_line(child)
+        if name != expected:
+            raise RewriteError(f"the rewriting process said {name} instead of {expected}")
+        return words
+
+    async def _next_line(self, child: asyncio.subprocess.Process) -> tuple[str, list[int]]:
+        assert child.stdout is not None
+        line = (await child.stdout.readline()).decode(errors="replace")
+        self._go_on()
+        if not line.endswith("\n"):
+            raise RewriteError(f"the rewriting process ended with status {await child.wait()}")
+        name, *words = line.split()
+        if name == rewriter.FAILED:
+            raise RewriteError(" ".join(words))
+        return name, [int(word) for word in words]
+
+    def _go_on(self) -> None:
+        """Raise what has become a reason to stop while something was awaited."""
+        if self._stopped:
+            raise RewriteError("the server is stopping")
+        if self._abandoned:
+            raise RewriteError("the store was replaced")
+
+    @staticmethod
+    def _tell(child: asyncio.subprocess.Process, *words: object) -> None:
+        assert child.stdin is not None
+        child.stdin.write((" ".join(map(str, words)) + "\n").encode())
+
+    # -- afterwards ----------------------------------------------------------------------------------------------------
+
+    def remove_leftovers(self) -> None:
+        """Delete the files that the log needs no more, in a thread: a gigabyte takes the file system a while."""
+        if self._removal is None and not self._stopped:
+            with contextlib.suppress(OSError):
+                paths = self._engine.log.leftovers()
+                if paths:
+                    self._removal = self._loop.create_task(self._remove(paths))
+
+    async def _remove(self, paths: Iterable[Path]) -> None:
+        try:
+            await self._loop.run_in_executor(None, _unlink, paths)
+            if not self._stopped:
+                self._engine.log.forget_history()
+        except (LogWriteError, OSError) as error:
+            log.warning("old files of the log are still there: %s", error)
+        finally:
+            self._removal = None
+
+    def abandon(self) -> None:
+        """Give up the rewrite under way, if any: the store is about to be another one."""
+        self._abandoned = True
+        if self._child is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._child.kill()
+
+    async def stop(self) -> None:
+        """The server stops: so does a rewrite, and its file goes."""
+        self._stopped = True
+        self.abandon()
+        for task in (self._task, self._removal):
+            if task is not None:
+                await asyncio.wait([task])
+
+
+def _unlink(paths: Iterable[Path]) -> None:
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+
+
+def _environment() -> dict[str, str]:
+    """As ours, so that the process finds the same packages wherever it is started from."""
+    home = str(Path(store.__file__).resolve().parent.parent)
+    known = os.environ.get("PYTHONPATH")
+    return os.environ | {"PYTHONPATH": f"{home}{os.pathsep}{known}" if known else home}
