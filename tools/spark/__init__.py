@@ -1,0 +1,13 @@
+"""Riverbed in Spark: a data source over snapshots, and jobs on top of it.
+
+    options      what a user may ask for, checked
+    locations    paths, globs, folders and URIs to snapshots; a live store to a frozen copy
+    cache        files on this machine's disk, fetched or frozen once
+    plan         partitions, cut where the snapshot's manifest says
+    columns      a schema to what must be read, and back to Arrow
+    entries      rows of entries to batches            pending, groups      the other tables
+    decode       RESP rows to Arrow                    convert              text to numbers, times and the rest
+    source       what Spark calls                      lookup/              how Spark finds it by name
+
+Nothing here talks to a server but the writer.
+"""

@@ -1,0 +1,251 @@
+"""From what a user names to snapshots: paths, globs, folders of snapshots, URIs of a store of objects, live stores.
+
+    data/snapshots/20261121T120000Z-517     a snapshot               data/snapshots       all whole ones in a folder
+    s3://bucket/riverbed/2026-11-21         the same, fetched        data/snapshots/2026* a glob
+    data                                    a live store: its last checkpoint, frozen first
+
+The driver resolves them once, so that every task of a query reads the same bytes: a `Place` says which, and the task
+that opens it compares.  What is fetched or frozen goes to the cache of the machine where it is read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from glob import glob, has_magic
+from pathlib import Path
+from typing import Any, Final
+
+from pyarrow import fs
+
+from server.version import VERSION
+from store.errors import CorruptionError, NoSnapshotError, StoreError
+from store.freeze import take_snapshot
+from store.snapshot import (
+    DATA_NAME,
+    MANIFEST_NAME,
+    STREAMS_NAME,
+    TEMPORARY_PREFIX,
+    Snapshot,
+    decode_manifest,
+    open_snapshot,
+    verify_file,
+)
+from store.tables import STATE_DIRECTORY, Tables
+from tools.spark.cache import Cache
+from tools.spark.errors import DataLossError, SourceError
+from tools.spark.options import ReadOptions
+
+_COPY_BYTES: Final = 1 << 20
+_FROZEN: Final = "frozen"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A snapshot that every task of a query must see alike.
+
+    `checksum` is the CRC-32C of its data.mdb; `uri` None means that `path` is on a disk that all tasks share.
+    """
+
+    name: str
+    path: str
+    uri: str | None
+    checksum: int
+    time_ms: int
+    offset: int
+
+
+# -- on the driver -----------------------------------------------------------------------------------------------------
+
+
+def resolve(options: ReadOptions) -> list[tuple[Place, Snapshot]]:
+    """The snapshots that the paths name, by name.  Raises SourceError when a path names none."""
+    found: dict[str, tuple[Place, Snapshot]] = {}
+    for path in options.paths:
+        for place, snapshot in _resolve(path, options):
+            found[place.uri or place.path] = (place, snapshot)
+    return sorted(found.values(), key=lambda each: (each[0].name, each[0].path))
+
+
+def _resolve(path: str, options: ReadOptions) -> Iterator[tuple[Place, Snapshot]]:
+    if path.startswith("file:"):
+        path = path.removeprefix("file://").removeprefix("file:")
+    if "://" in path:
+        yield from _resolve_remote(path, options)
+        return
+    if not has_magic(path) or os.path.lexists(path):
+        yield from _resolve_local(Path(path), options)
+        return
+    matches = sorted(glob(path))
+    matches = [match for match in matches if os.path.isdir(match) and not os.path.basename(match).startswith(".")]
+    if not matches:
+        raise SourceError(f"nothing matches {path}")
+    for match in matches:
+        yield from _resolve_local(Path(match), options)
+
+
+def _resolve_local(path: Path, options: ReadOptions) -> Iterator[tuple[Place, Snapshot]]:
+    path = path.absolute()
+    if (path / STATE_DIRECTORY / DATA_NAME).exists():
+        yield _freeze(path, options)
+        return
+    names = sorted(os.listdir(path)) if path.is_dir() and not (path / MANIFEST_NAME).exists() else []
+    # What has no manifest yet is being made or copied; what has one must be sound.
+    inside = [
+        path / name
+        for name in names
+        if not name.startswith(TEMPORARY_PREFIX) and (path / name / MANIFEST_NAME).exists()
+    ]
+    for each in inside or [path]:
+        snapshot = _open(each)
+        yield _place(snapshot, str(each), None), snapshot
+
+
+def _open(path: Path) -> Snapshot:
+    try:
+        return open_snapshot(path)
+    except NoSnapshotError as error:
+        raise SourceError(str(error)) from error
+    except (StoreError, OSError) as error:
+        raise SourceError(f"cannot read {path}: {error}") from error
+
+
+def _place(snapshot: Snapshot, path: str, uri: str | None, name: str | None = None) -> Place:
+    manifest = snapshot.manifest
+    return Place(
+        name or snapshot.name, path, uri, manifest.data_file.checksum, manifest.time_ms, manifest.position.offset
+    )
+
+
+def _freeze(directory: Path, options: ReadOptions) -> tuple[Place, Snapshot]:
+    """A copy of a live store's last checkpoint: tasks are processes of their own, and it is gone in 200 ms."""
+    cache = Cache(options.cache_directory, options.cache_bytes)
+    try:
+        tables = Tables(directory, 1 << 40, readonly=True)
+        checkpoint = tables.env.info()["last_txnid"]
+        tables.close()
+        status = (directory / STATE_DIRECTORY / DATA_NAME).stat()
+        identity = f"frozen {directory} {status.st_dev} {status.st_ino} {checkpoint}"
+
+        def freeze(working: Path) -> None:
+            take_snapshot(directory, working / _FROZEN, program=f"riverbed {VERSION}")
+
+        path = cache.get(identity, freeze) / _FROZEN
+    except (StoreError, OSError) as error:
+        raise SourceError(f"cannot read the store in {directory}: {error}") from error
+    snapshot = _open(path)
+    return _place(snapshot, str(path), None, directory.name), snapshot
+
+
+# -- stores of objects -------------------------------------------------------------------------------------------------
+
+
+def _resolve_remote(uri: str, options: ReadOptions) -> Iterator[tuple[Place, Snapshot]]:
+    filesystem, root = _filesystem(uri)
+    prefix = uri[: len(uri) - len(root.lstrip("/"))] if uri.endswith(root.lstrip("/")) else None
+    try:
+        folders = [root] if _exists(filesystem, f"{root}/{MANIFEST_NAME}") else _folders(filesystem, root)
+        for folder in folders:
+            each = uri if prefix is None else prefix + folder.lstrip("/")
+            manifest = filesystem.open_input_file(f"{folder}/{MANIFEST_NAME}").read()
+            local = _fetch_head(filesystem, folder, each, manifest, options)
+            snapshot = Snapshot(local, decode_manifest(manifest, f"{each}/{MANIFEST_NAME}"))
+            yield _place(snapshot, each, each, folder.rstrip("/").rsplit("/", 1)[-1]), snapshot
+    except (StoreError, OSError) as error:
+        raise SourceError(f"cannot read {uri}: {error}") from error
+
+
+def _filesystem(uri: str) -> tuple[Any, str]:
+    try:
+        filesystem, root = fs.FileSystem.from_uri(uri)
+    except (OSError, ValueError) as error:  # pyarrow's errors are both
+        raise SourceError(f"cannot read {uri}: {error}") from error
+    return filesystem, root.rstrip("/")
+
+
+def _exists(filesystem: Any, path: str) -> bool:
+    return bool(filesystem.get_file_info(path).type == fs.FileType.File)
+
+
+def _folders(filesystem: Any, root: str) -> list[str]:
+    found = filesystem.get_file_info(fs.FileSelector(root, recursive=False, allow_not_found=True))
+    folders = sorted(info.path for info in found if info.type == fs.FileType.Directory)
+    folders = [folder for folder in folders if _exists(filesystem, f"{folder}/{MANIFEST_NAME}")]
+    if not folders:
+        raise SourceError(f"{root} is not a snapshot, and there is none in it")
+    return folders
+
+
+def _fetch_head(filesystem: Any, folder: str, uri: str, manifest: bytes, options: ReadOptions) -> Path:
+    """Manifest and list of streams: all that the driver needs."""
+    digest = decode_manifest(manifest, f"{uri}/{MANIFEST_NAME}").streams_file
+
+    def fetch(working: Path) -> None:
+        _copy(filesystem, f"{folder}/{STREAMS_NAME}", working / STREAMS_NAME)
+        verify_file(working / STREAMS_NAME, digest)
+
+    identity = f"head {uri} {digest.size} {digest.checksum}"
+    return Cache(options.cache_directory, options.cache_bytes).get(identity, fetch)
+
+
+def _copy(filesystem: Any, source: str, target: Path) -> None:
+    with filesystem.open_input_stream(source) as reader, target.open("xb") as writer:
+        while data := reader.read(_COPY_BYTES):
+            writer.write(data)
+
+
+# -- in a task ---------------------------------------------------------------------------------------------------------
+
+# LMDB may be opened once a file and process.  By the file itself: a path may have been given to another one since.
+_open_tables: dict[tuple[int, int], Tables] = {}
+_verified: set[tuple[int, int, int]] = set()
+_MOST_OPEN: Final = 64
+
+
+def open_place(place: Place, options: ReadOptions) -> Tables:
+    """The tables of a place, for this process to keep.
+
+    Raises DataLossError when it is gone, or is another snapshot now; SourceError when it is damaged.
+    """
+    path = Path(place.path) if place.uri is None else _fetch(place, options)
+    try:
+        snapshot = open_snapshot(path)
+        if snapshot.manifest.data_file.checksum != place.checksum:
+            raise DataLossError(f"{path} is another snapshot now than when the query was planned")
+        status = (path / DATA_NAME).stat()
+        if options.verify and (status.st_dev, status.st_ino, status.st_mtime_ns) not in _verified:
+            snapshot.verify()
+            _verified.add((status.st_dev, status.st_ino, status.st_mtime_ns))
+        key = (status.st_dev, status.st_ino)
+        if key not in _open_tables:
+            while len(_open_tables) >= _MOST_OPEN:
+                _open_tables.pop(next(iter(_open_tables))).close()
+            _open_tables[key] = snapshot.open_tables()
+        return _open_tables[key]
+    except NoSnapshotError as error:
+        raise DataLossError(f"the snapshot was deleted while it was read: {error}") from error
+    except CorruptionError as error:
+        raise SourceError(f"damaged snapshot: {error}") from error
+    except (StoreError, OSError) as error:
+        raise SourceError(f"cannot read {path}: {error}") from error
+
+
+def _fetch(place: Place, options: ReadOptions) -> Path:
+    """A remote snapshot on this machine's disk, fetched once however many tasks read it."""
+    assert place.uri is not None
+    filesystem, folder = _filesystem(place.uri)
+
+    def fetch(working: Path) -> None:
+        for name in (STREAMS_NAME, DATA_NAME, MANIFEST_NAME):
+            _copy(filesystem, f"{folder}/{name}", working / name)
+        open_snapshot(working, verify=True)
+
+    try:
+        return Cache(options.cache_directory, options.cache_bytes).get(
+            f"whole {place.uri} {place.checksum} {place.offset}", fetch
+        )
+    except FileNotFoundError as error:
+        raise DataLossError(f"the snapshot was deleted while it was read: {error}") from error
+    except (StoreError, OSError) as error:
+        raise SourceError(f"cannot fetch {place.uri}: {error}") from error

@@ -1,0 +1,146 @@
+"""What Spark calls: the data source, its schema, and its batch reader.
+
+`reader` and `partitions` run in a planner process beside the driver, `read` in the workers of executors; what they
+share is pickled.  So nothing is opened before `read`.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import lmdb
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from store.errors import StoreError
+from store.ids import id_text
+from store.snapshot import Snapshot
+from store.tablereader import TableReader
+from tools.spark.entries import entry_batches
+from tools.spark.errors import DataLossError, SourceError
+from tools.spark.filters import push
+from tools.spark.groups import group_batches
+from tools.spark.locations import Place, open_place, resolve
+from tools.spark.options import ReadOptions, Table, key_text, read_options
+from tools.spark.plan import Span, plan
+from tools.spark.schemas import default_schema, entry_columns, picked_columns
+
+NAME = "riverbed"
+
+
+class RiverbedSource(DataSource):
+    """`spark.read.format("riverbed")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> StructType:
+        return default_schema(read_options(self.options).table)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return SnapshotReader(read_options(self.options), schema)
+
+
+class _PushFilters:
+    """`pushFilters` of a reader.
+
+    Spark refuses readers that have one while `spark.sql.python.filterPushdown.enabled` is false, by looking whether it
+    is the function of the base class.  This one says so, and is called only when the setting is on.
+    """
+
+    __func__ = DataSourceReader.pushFilters
+
+    def __init__(self, reader: SnapshotReader) -> None:
+        self._reader = reader
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._reader.options, left = push(self._reader.options, filters, prefix=self._reader.prefix)
+        return left
+
+
+class SnapshotReader(DataSourceReader):
+    """Reads one table of some snapshots."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self.options = options
+        self.spark_schema = schema
+        # Checked where the user waits, not in a task.
+        self._columns(schema)
+
+    @property
+    def prefix(self) -> str:
+        """What the names of metadata columns begin with."""
+        is_projection = self.options.table is Table.ENTRIES and self.spark_schema != default_schema(Table.ENTRIES)
+        return "_" if is_projection else ""
+
+    def _columns(self, schema: StructType) -> Any:
+        if self.options.table is Table.ENTRIES:
+            return entry_columns(schema, self.options)
+        return picked_columns(schema, self.options.table)
+
+    @property
+    def pushFilters(self) -> _PushFilters:  # noqa: N802
+        return _PushFilters(self)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self.options
+        places = resolve(options)
+        if options.table is Table.ENTRIES and options.starts_at_id and options.fail_on_data_loss:
+            _require_beginning(places, options)
+        return plan(places, options, os.cpu_count() or 1)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        _settle()
+        if not isinstance(partition, Span):  # Spark's own, when there are no partitions
+            return
+        options = self.options
+        try:
+            tables = open_place(partition.place, options)
+            with tables.env.begin() as txn:
+                yield from self._batches(TableReader(tables, txn), partition)
+        except DataLossError:
+            if options.fail_on_data_loss:
+                raise
+        except (StoreError, lmdb.Error, ValueError, OSError) as error:
+            raise SourceError(f"cannot read {partition.place.name}: {error}") from error
+
+    def _batches(self, reader: TableReader, span: Span) -> Iterator[pa.RecordBatch]:
+        columns = self._columns(self.spark_schema)
+        if self.options.table is Table.ENTRIES:
+            return entry_batches(reader, span, self.options, columns)
+        return group_batches(reader, span, self.options, columns)
+
+
+_settled = False
+
+
+def _settle() -> None:
+    """Once a worker: what is loaded by now stays; Spark collects garbage after every task, and would walk all of it."""
+    global _settled  # noqa: PLW0603
+    if not _settled:
+        gc.freeze()
+        _settled = True
+
+
+def _require_beginning(places: list[tuple[Place, Snapshot]], options: ReadOptions) -> None:
+    """Raise DataLossError when a stream no longer has what was added from the ID on that was asked for.
+
+    That is so when its first entry is younger, and there have been others.  Single entries that were deleted behind
+    its first one are not missed: somebody meant that.
+    """
+    first = options.range.first
+    for place, snapshot in places:
+        for stream in snapshot.streams():
+            had_more = stream.entries_added > stream.length
+            begins_later = stream.first_id > first if stream.length else stream.last_id >= first
+            if options.wants(stream.db, stream.key) and had_more and begins_later:
+                now = f"begins with {id_text(stream.first_id).decode()}" if stream.length else "is empty"
+                raise DataLossError(
+                    f"stream {key_text(stream.key)} in {place.name} {now}: what came before, from "
+                    f"{id_text(first).decode()} on, was trimmed; failOnDataLoss=false reads what is left"
+                )
