@@ -15,8 +15,10 @@ from server.rewritestatus import RewriteStatus
 from server.stats import Stats
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from server.config import Config
-    from server.replies import Reply
+    from server.replies import Park, Reply
     from server.session import Request, Session
     from store.engine import Clock, Engine
 
@@ -58,6 +60,12 @@ class Control(Protocol):
 
     def checkpoint(self) -> None:
         """Checkpoint now, with the caller's own effects (SAVE).  Raises CommandError when it fails."""
+
+    def take_snapshot(self, request: Request, name: str | None, keep: int | None) -> Park:
+        """Start a snapshot of everything up to now; the client waits for its end.  Raises CommandError."""
+
+    def list_snapshots(self, request: Request) -> Park:
+        """Have the client told which snapshots there are."""
 
     def rewrite_log(self, *, later: bool) -> None:
         """Begin to rewrite the log, or have one begun soon (BGREWRITEAOF)."""

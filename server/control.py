@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from server.executor import Executor
-    from server.replies import Reply
+    from server.replies import Park, Reply
     from server.session import Request, Session
 
 EXECABORT: Final = "EXECABORT Transaction discarded because of previous errors."
@@ -205,6 +205,12 @@ class Controls:
             raise CommandError(f"ERR the checkpoint failed: {error}") from None
         except lmdb.Error as error:
             raise CommandError(f"ERR the checkpoint failed: {error}") from None
+
+    def take_snapshot(self, request: Request, name: str | None, keep: int | None) -> Park:
+        return self._executor.snapshots.begin(request, name, keep)
+
+    def list_snapshots(self, request: Request) -> Park:
+        return self._executor.snapshots.tell_list(request)
 
     def rewrite_log(self, *, later: bool) -> None:
         if later:

@@ -30,6 +30,7 @@ from server.replay import NOBODY, Replayer
 from server.replies import NO_REPLY, LongReply, Message, Park, Push
 from server.rewriting import Rewriting
 from server.session import Request, Session
+from server.snapshots import Snapshots
 from server.upkeep import Upkeep
 from server.wakeups import Wakeups
 from store.engine import Engine, Fsync, Options, Refusal
@@ -100,6 +101,7 @@ class Executor:
         self.waiters = self.wakeups.waiters
         self.watches = self.wakeups.watches
         self.upkeep = Upkeep(self)
+        self.snapshots = Snapshots(self)
         self.rewriting = Rewriting(self)
         self.special = False  # no request may take the fast path
         self.gave_up = False

@@ -162,6 +162,7 @@ async def serve(config: Config) -> int:
     executor.upkeep.stop()
     await executor.rewriting.stop()
     listener.close_clients()
+    await executor.snapshots.stop()
     await asyncio.sleep(0)
     if executor.gave_up:
         executor.engine.abandon()

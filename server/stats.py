@@ -15,6 +15,7 @@ How the executor feeds it, once for each command that ran:
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,6 +30,41 @@ SLOWLOG_WORD_BYTES: Final = 128
 LATENCY_SAMPLES: Final = 160
 ERROR_CODES: Final = 128
 OTHER_ERRORS: Final = b"OTHER"
+
+
+class SnapshotStatus:
+    """The snapshot under way, and the one before it.  `done` of `total` are bytes, or streams, as `step` says."""
+
+    def __init__(self) -> None:
+        self.in_progress = False
+        self.step = ""
+        self.done = 0
+        self.total = 0
+        self.taken = 0
+        self.last_ok = True
+        self.last_name = ""
+        self.last_offset = -1
+        self.last_seconds = -1.0
+        self._begun_s = 0.0
+
+    def begin(self) -> None:
+        self.in_progress = True
+        self.step, self.done, self.total = "starting", 0, 0
+        self._begun_s = time.monotonic()
+
+    def end(self, name: str | None, offset: int) -> None:
+        """It is made, under this name and of this offset, or, without a name, is not."""
+        self.in_progress = False
+        self.last_ok = name is not None
+        if name is not None:
+            self.taken += 1
+            self.last_name, self.last_offset = name, offset
+            self.last_seconds = time.monotonic() - self._begun_s
+
+    @property
+    def seconds(self) -> int:
+        """How long the one under way has taken; -1 when there is none."""
+        return int(time.monotonic() - self._begun_s) if self.in_progress else -1
 
 
 class CommandCounters:
@@ -197,6 +233,7 @@ class Stats:
     def __init__(self) -> None:
         self.slowlog = Slowlog()
         self.latency = LatencyMonitor()
+        self.snapshot = SnapshotStatus()
         self.peak_memory = 0
         self._commands: dict[bytes, CommandCounters] = {}
         self._samples_to_memory = 0

@@ -199,6 +199,18 @@ def _persistence(request: Request) -> Fields:
     yield "aof_buffer_length", sum(map(len, request.txn.log))
     yield "aof_pending_bio_fsync", int(log.unsynced_bytes > 0)
     yield "aof_delayed_fsync", 0
+    snapshot = stats.snapshot
+    yield "riverbed_snapshot_in_progress", int(snapshot.in_progress)
+    if snapshot.in_progress:
+        yield "riverbed_snapshot_step", snapshot.step
+        yield "riverbed_snapshot_done", snapshot.done
+        yield "riverbed_snapshot_total", snapshot.total
+    yield "riverbed_snapshot_current_time_sec", snapshot.seconds
+    yield "riverbed_snapshot_last_status", "ok" if snapshot.last_ok else "err"
+    yield "riverbed_snapshot_last_name", snapshot.last_name
+    yield "riverbed_snapshot_last_offset", snapshot.last_offset
+    yield "riverbed_snapshot_last_time_sec", round(snapshot.last_seconds, 1)
+    yield "riverbed_snapshots", snapshot.taken
     yield "riverbed_log_offset", log.end.offset
     yield "riverbed_log_synced_offset", log.synced_offset
     yield "riverbed_log_unsynced_bytes", log.unsynced_bytes
