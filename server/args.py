@@ -97,6 +97,12 @@ class Args:
         self.position = len(self.words)
         return ids
 
+    def take_many(self, count: int) -> list[bytes]:
+        """The next `count` words, of which there are as many."""
+        words = self.words[self.position : self.position + count]
+        self.position += count
+        return words
+
     def rest(self) -> list[bytes]:
         words = self.words[self.position :]
         self.position = len(self.words)

@@ -129,6 +129,7 @@ class Controls:
         session.refresh_special()
         if session.parked is not None:
             self._executor.waiters.release(session)
+        self._executor.slicing.drop(session)
         session.take_backlog()
         self._executor.context.pubsub.forget(session)
         session.peer.close_soon()
@@ -160,11 +161,16 @@ class Controls:
             self._pause_timer.cancel()
             self._pause_timer = None
         self._executor.refresh_special()
+        self._executor.want_tick()
         paused, self._paused = self._paused, {}
         for session in paused:
             session.paused = False
             session.refresh_special()
             self._executor.resume(session)
+
+    @property
+    def is_pausing(self) -> bool:
+        return self._pause_until_ms > 0
 
     def holds_back(self, session: Session, command: Command) -> bool:
         """Whether a pause makes this command, and with it the client, wait."""

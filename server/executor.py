@@ -30,6 +30,8 @@ from server.replay import NOBODY, Replayer
 from server.replies import NO_REPLY, LongReply, Message, Park, Push
 from server.rewriting import Rewriting
 from server.session import Request, Session
+from server.slices import Slices
+from server.slicing import Slicing
 from server.snapshots import Snapshots
 from server.upkeep import Upkeep
 from server.wakeups import Wakeups
@@ -39,6 +41,7 @@ from store.errors import LogWriteError, StateLostError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from server.commands.table import Handler
     from server.config import Config
     from server.replies import Reply
     from server.session import Peer
@@ -59,6 +62,8 @@ MISCONF: Final = {
 CONFINED: Final = (
     b"ERR Can't execute '%b': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"
 )
+# Replies behind which the client's next request has to wait.
+_WAITS: Final = frozenset((Park, LongReply, Slices))
 _QUEUED: Final = b"+QUEUED\r\n"
 _MULTI: Final = b"*1\r\n$5\r\nMULTI\r\n"
 _SELECT: Final = b"*2\r\n$6\r\nSELECT"
@@ -98,11 +103,12 @@ class Executor:
         self.context.pubsub.deliver = self.push
         self._caller: Session | None = None  # whose command is running on the careful path
         self.wakeups = Wakeups(self)
+        self.slicing = Slicing(self)
         self.waiters = self.wakeups.waiters
         self.watches = self.wakeups.watches
         self.upkeep = Upkeep(self)
-        self.snapshots = Snapshots(self)
         self.rewriting = Rewriting(self)
+        self.snapshots = Snapshots(self)
         self.special = False  # no request may take the fast path
         self.gave_up = False
         self._loop = asyncio.get_running_loop()
@@ -173,6 +179,7 @@ class Executor:
         self.control.forget(session)
         session.closing = True
         session.end_long_reply()
+        self.slicing.drop(session)
         session.take_backlog()
         session.out.clear()
         self.context.sessions.pop(session.id, None)
@@ -279,7 +286,7 @@ class Executor:
                 session.last_command = entry.name
                 if reply.__class__ is tuple:
                     wire = reply[0]
-                elif reply.__class__ is Park or reply.__class__ is LongReply:
+                elif reply.__class__ in _WAITS:
                     self.deliver(session, reply)
                     session.hold_back([*waiting])
                     break
@@ -319,6 +326,11 @@ class Executor:
         if nanoseconds >= self._slow_ns * count:
             request = self._request
             self._note_slow(request.session, entry.command, request.argv, nanoseconds // count // 1000)
+
+    def note_time(self, session: Session, command: Command, argv: list[bytes], nanoseconds: int) -> None:
+        """Remember a command that was slow."""
+        if nanoseconds >= self._slow_ns:
+            self._note_slow(session, command, argv, nanoseconds // 1000)
 
     def _note_slow(self, session: Session, command: Command, argv: list[bytes], usec: int) -> None:
         config = self.config
@@ -381,6 +393,8 @@ class Executor:
             self._answer(session, reply[0])
         elif reply.__class__ is Park:
             self.wakeups.park(session, reply)
+        elif reply.__class__ is Slices:
+            self.slicing.begin(session, reply)
         elif reply.__class__ is LongReply:
             session.begin_long_reply(reply, self.clock.monotonic())
         elif reply.__class__ is Push:
@@ -433,23 +447,27 @@ class Executor:
             raise CommandError(MISCONF[refusal])
 
     def call(self, request: Request, command: Command) -> Reply:
+        """Run the handler, and account for it."""
+        begun = time.perf_counter_ns()
+        reply = self.attempt(request, command, command.handler)
+        nanoseconds = time.perf_counter_ns() - begun
+        self.stats.counters(command.full_name).record(nanoseconds)
+        self.note_time(request.session, command, request.argv, nanoseconds)
+        return reply
+
+    def attempt(self, request: Request, command: Command, handler: Handler) -> Reply:
         """Run the handler; an error becomes the reply.  What it logged is undone if it fails for no good reason."""
         mark = len(self.txn.log)
-        begun = time.perf_counter_ns()
         try:
-            reply = command.handler(request)
+            reply = handler(request)
         except CommandError as error:
             reply = self._refused(command, error)
         except StateLostError:
             raise
         except Exception as error:
             reply = self._fault(command, error, mark)
-        nanoseconds = time.perf_counter_ns() - begun
         if len(self.txn.log) - mark > 1:
             self.make_atomic(mark)
-        self.stats.counters(command.full_name).record(nanoseconds)
-        if nanoseconds >= self._slow_ns:
-            self._note_slow(request.session, command, request.argv, nanoseconds // 1000)
         return reply
 
     def _answer(self, session: Session, wire: bytes) -> None:
@@ -529,8 +547,10 @@ class Executor:
         """Run what was submitted, commit it, then send the replies."""
         begun = self._time()
         self._tick_due = False
+        if self.slicing:
+            self.slicing.run()
         if self._signals:
-            self.wakeups.serve()  # for keys that expired between requests
+            self.wakeups.serve()  # for those, and for keys that expired between requests
         self._run_inbox()
         if self._inbox:
             self.want_tick()  # the rest has to wait until these have their replies
@@ -605,6 +625,9 @@ class Executor:
         for session in set(self._ran):
             kept = [wire for wire in session.out if wire.__class__ is not Message]
             session.out[:] = [wire if wire.__class__ is Push else line for wire in kept]
+        for session in self.slicing.undone():
+            self._answer(session, line)
+            self.resume(session)
         self.refresh_special()
 
 

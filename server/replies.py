@@ -25,7 +25,7 @@ instance of a class of ours.
 from __future__ import annotations
 
 import enum
-from collections.abc import Generator
+from collections.abc import Generator, Hashable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -72,6 +72,9 @@ class Park:
     deadline_ms: int | None
     argv: list[bytes]
     retry_ms: int | None = None  # run it again at this moment as well, whatever happens to the keys
+    # For each key, of what of it there was nothing: who waits for the same of it need not try after this one in vain.
+    # None is for what only this client knows.
+    topics: tuple[Hashable, ...] | None = None
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from server.context import Context
     from server.dispatch import Plain
     from server.replies import LongReply, Park, Push
+    from server.slices import Slices
     from store.keyspace import Database, WriteTxn
 
 
@@ -99,6 +100,7 @@ class Session:
         self.paused = False  # by CLIENT PAUSE
         self.congested = False  # does not read what it is sent
         self.long_reply: LongReply | None = None
+        self.slices: Slices | None = None  # a command under way
         # requests that arrived while the client may not run any
         self.backlog: list[list[bytes]] = []
         self.backlog_bytes = 0
@@ -161,8 +163,8 @@ class Session:
 
     @property
     def must_wait_for_others(self) -> bool:
-        """It waits for a key or for the end of a pause, not for itself."""
-        return self.parked is not None or self.paused
+        """It waits for a key, for the end of a pause or of its own command, not for itself."""
+        return self.parked is not None or self.paused or self.slices is not None
 
     def hold_back(self, requests: list[list[bytes]]) -> None:
         """Keep `requests` until the client may go on; much of it, and no more is read from the client until then."""

@@ -10,14 +10,14 @@ The group's own row, its consumers and its position are `members.py`'s.  Source:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from store import format as fmt
 from store.ids import MAX_ID, MIN_ID, StreamID, id_text, pack_id, unpack_id
 from store.members import Consumer, Members
 from store.model import Change
-from store.pel import EVER, NOBODY, PelRow
+from store.pel import NOBODY, Delivery, PelRow, Run
 
 if TYPE_CHECKING:
     from store.model import Row
@@ -51,6 +51,15 @@ class PendingEntry(NamedTuple):
     delivery_count: int
 
 
+class PendingRun(NamedTuple):
+    """Neighbours among the pending entries of which all but the ID is the same; `packed_ids` is ascending."""
+
+    packed_ids: list[bytes]
+    owner: Consumer | None
+    delivery_time_ms: int
+    delivery_count: int
+
+
 # A pending entry and its row in the stream.
 Found = tuple[PendingEntry, bytes]
 
@@ -69,29 +78,55 @@ class Group(Members):
         row = self.pel.get(entry_id)
         return None if row is None else self._entry_of(row)
 
+    def find_many(self, packed_ids: list[bytes]) -> dict[bytes, PendingEntry]:
+        """Those of the ascending `packed_ids` that are pending, by packed ID."""
+        if not self.pel_count:
+            return {}
+        found = {}
+        for run, held in self.pel.holding(packed_ids):
+            for packed in held:
+                row = PelRow(unpack_id(packed), run.consumer_no, run.time_ms, run.delivery_count)
+                found[packed] = self._entry_of(row)
+        return found
+
     def _entry_of(self, row: PelRow) -> PendingEntry:
         if row.consumer_no == NOBODY:
             return PendingEntry(row.entry_id, None, 0, row.delivery_count)
         return PendingEntry(row.entry_id, self._by_no[row.consumer_no], row.time_ms, row.delivery_count)
 
-    def pending(
-        self, start: StreamID = MIN_ID, end: StreamID = MAX_ID, *, until_ms: int | None = None
-    ) -> Iterator[PendingEntry]:
-        """What is pending with start <= id <= end, in ID order.  It may be changed while this is under way.
+    def pending(self, start: StreamID = MIN_ID, end: StreamID = MAX_ID) -> Iterator[PendingEntry]:
+        """What is pending with start <= id <= end, in ID order.  It may be changed while this is under way."""
+        for run in self.pending_runs(start, end):
+            for packed in run.packed_ids:
+                yield PendingEntry(unpack_id(packed), run.owner, run.delivery_time_ms, run.delivery_count)
 
-        With `until_ms` only what was delivered by then, and what nobody owns.
-        """
-        if self.pel_count:
-            for row in self.pel.rows(start, end, self._owner_nos(), EVER if until_ms is None else until_ms):
-                yield self._entry_of(row)
+    def pending_of(self, consumer: Consumer) -> Iterator[PendingEntry]:
+        """As `pending`, all of one consumer."""
+        for run in self.pending_runs(consumer=consumer):
+            for packed in run.packed_ids:
+                yield PendingEntry(unpack_id(packed), consumer, run.delivery_time_ms, run.delivery_count)
 
-    def pending_of(
-        self, consumer: Consumer, start: StreamID = MIN_ID, end: StreamID = MAX_ID, *, until_ms: int | None = None
-    ) -> Iterator[PendingEntry]:
-        """As `pending`, of one consumer."""
-        if consumer.pel_count:
-            for row in self.pel.owned(consumer.consumer_no, start, end, EVER if until_ms is None else until_ms):
-                yield PendingEntry(row.entry_id, consumer, row.time_ms, row.delivery_count)
+    def pending_runs(
+        self, start: StreamID = MIN_ID, end: StreamID = MAX_ID, consumer: Consumer | None = None
+    ) -> Iterator[PendingRun]:
+        """As `pending`, of one consumer if given, by the dozen."""
+        if consumer is not None:
+            if consumer.pel_count:
+                yield from map(self._run_of, self.pel.owned(consumer.consumer_no, start, end))
+        elif self.pel_count:
+            yield from map(self._run_of, self.pel.runs(start, end, self._owner_nos()))
+
+    def idle_runs(self, until_ms: int, most: int) -> list[PendingRun] | None:
+        """What was delivered by `until_ms`, and what nobody owns, in no order; None when it takes long to say."""
+        if not self.pel_count:
+            return []
+        found = self.pel.oldest(until_ms, most)
+        return None if found is None else list(map(self._run_of, found))
+
+    def _run_of(self, run: Run) -> PendingRun:
+        if run.consumer_no == NOBODY:
+            return PendingRun(run.ids(), None, 0, run.delivery_count)
+        return PendingRun(run.ids(), self._by_no[run.consumer_no], run.time_ms, run.delivery_count)
 
     def edges(self) -> tuple[StreamID, StreamID] | None:
         """The lowest and the highest pending ID; None when nothing is pending."""
@@ -156,7 +191,7 @@ class Group(Members):
             is_past_all = self._pel_end is not None and before >= self._pel_end
             if self.pel_count and not is_past_all and self.pel.holds_any_from(StreamID(before + 1)):
                 # the position was set back: some may be pending already, and begin anew
-                self._assign([(unpack_id(key[8:]), 1) for key, _ in rows], consumer, now_ms)
+                self._assign(dict.fromkeys([key[8:] for key, _ in rows], (now_ms, 1)), consumer)
             else:
                 self.pel.add_new([key[8:] for key, _ in rows], consumer.consumer_no, now_ms)
                 self.pel_count += len(rows)
@@ -166,27 +201,26 @@ class Group(Members):
             self._log_claims(consumer, {1: texts}, now_ms)
         self.note_position()
 
-    def claim(self, consumer: Consumer, counts: dict[StreamID, int], time_ms: int, now_ms: int) -> None:
-        """Make `consumer` the owner of entries, delivered at `time_ms` for the so-manieth time.
+    def claim(self, consumer: Consumer, counts: dict[bytes, int], time_ms: int, now_ms: int) -> None:
+        """Make `consumer` the owner of entries, by packed ID, delivered at `time_ms` for the so-manieth time.
 
         Logs one XCLAIM for each count there is.
         """
         if counts:
-            self._assign(counts.items(), consumer, time_ms)
+            self._assign({packed: (time_ms, count) for packed, count in counts.items()}, consumer)
             consumer.active_ms = now_ms
             self._touch(consumer)
             self._log_claims(consumer, _by_count(counts), time_ms)
 
     def take_over(self, consumer: Consumer, entries: list[PendingEntry], now_ms: int) -> None:
         """`claim` of what `overdue` found: each counts once more."""
-        counts = {entry.entry_id: min(entry.delivery_count + 1, MAX_COUNT) for entry in entries}
-        self.claim(consumer, counts, now_ms, now_ms)
+        self.claim(consumer, _once_more(entries), now_ms, now_ms)
 
     def redeliver(self, consumer: Consumer, entries: list[PendingEntry], now_ms: int) -> None:
         """A consumer reads again what it has: each counts once more, but this makes nobody active.  Logs XCLAIM."""
-        counts = {entry.entry_id: min(entry.delivery_count + 1, MAX_COUNT) for entry in entries}
+        counts = _once_more(entries)
         if counts:
-            self._assign(counts.items(), consumer, now_ms)
+            self._assign({packed: (now_ms, count) for packed, count in counts.items()}, consumer)
             self._touch(consumer)
             self._log_claims(consumer, _by_count(counts), now_ms)
 
@@ -237,11 +271,12 @@ class Group(Members):
 
         Logs XNACK, hidden from Redis 7, one for each run of equal counts.
         """
-        for released in counts:
-            self._assign([released], None, self._next_release_no)
-            self._next_release_no += 1
         if not counts:
             return
+        first_no = self._next_release_no
+        self._next_release_no += len(counts)
+        # of one that is given back twice the last release counts
+        self._assign({pack_id(entry_id): (no, count) for no, (entry_id, count) in enumerate(counts, first_no)}, None)
         self._touch()
         txn = self.stream.txn
         for count, entry_ids in _runs(counts):
@@ -250,10 +285,10 @@ class Group(Members):
             txn.log_extension(self.stream.db.number, [*words, b"RETRYCOUNT", b"%d" % count, b"FORCE"])
         txn.notify_interest(Change.RELEASED, self.stream.db, self.stream.key)
 
-    def _assign(self, counts: Iterable[tuple[StreamID, int]], owner: Consumer | None, time_ms: int) -> None:
-        """Make `owner` the owner of entries, each with its count, whoever had them before, if anybody."""
+    def _assign(self, wanted: dict[bytes, Delivery], owner: Consumer | None) -> None:
+        """Make `owner` the owner of entries, by packed ID, whoever had them before, if anybody."""
         self._pel_end = None
-        former = self.pel.assign(counts, NOBODY if owner is None else owner.consumer_no, time_ms)
+        former = self.pel.assign(wanted, NOBODY if owner is None else owner.consumer_no)
         total = 0
         for consumer_no, count in former.items():
             total += count
@@ -287,11 +322,16 @@ class Group(Members):
         consumer.logged_times = (time_ms, time_ms)
 
 
-def _by_count(counts: dict[StreamID, int]) -> dict[int, list[bytes]]:
+def _once_more(entries: list[PendingEntry]) -> dict[bytes, int]:
+    """The delivery counts of entries that are delivered again, by packed ID."""
+    return {pack_id(entry.entry_id): min(entry.delivery_count + 1, MAX_COUNT) for entry in entries}
+
+
+def _by_count(counts: dict[bytes, int]) -> dict[int, list[bytes]]:
     """The texts of the IDs that have each count."""
     texts: dict[int, list[bytes]] = {}
-    for entry_id, count in counts.items():
-        texts.setdefault(count, []).append(id_text(entry_id))
+    for packed, count in counts.items():
+        texts.setdefault(count, []).append(id_text(unpack_id(packed)))
     return texts
 
 

@@ -5,6 +5,7 @@ A group's members and position are `members.py`'s, what it has pending is `group
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 
 from store import format as fmt
@@ -48,12 +49,13 @@ class Groups:
         """In byte order of their names."""
         return iter([self._by_name[name] for name in sorted(self._by_name)])
 
-    def is_referenced(self, entry_id: StreamID) -> bool:
-        """Whether some group has not come to the entry yet, or has it pending."""
+    def referenced(self, packed_ids: list[bytes]) -> set[bytes]:
+        """Those of the ascending `packed_ids` that some group has not come to yet, or has pending."""
+        referenced: set[bytes] = set()
         for group in self._by_name.values():
-            if group.last_id < entry_id or (group.pel_count and group.find(entry_id) is not None):
-                return True
-        return False
+            referenced.update(packed_ids[bisect_right(packed_ids, pack_id(group.last_id)) :])
+            referenced.update(group.find_many(packed_ids))
+        return referenced
 
     def write_back(self) -> None:
         for group in self._by_name.values():
@@ -92,11 +94,11 @@ class Groups:
         txn.log_command(stream.db.number, [b"XGROUP", b"DESTROY", stream.key, group.name])
         txn.notify_interest(Change.GROUP_REMOVED, stream.db, stream.key)
 
-    def forget(self, entry_ids: list[StreamID]) -> None:
+    def forget(self, packed_ids: list[bytes]) -> None:
         """Take entries off every group's list (DELREF).  Logs XACK for each group that had any."""
         for group in self:
             if group.pel_count:
-                group.ack([pack_id(entry_id) for entry_id in entry_ids])
+                group.ack(packed_ids)
 
     def copy_to(self, copy: Stream) -> None:
         """Give `copy`, a new stream, the same groups: consumers, times and pending entries included.  Logs nothing."""

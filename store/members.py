@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Self
 
 from store import format as fmt
-from store.ids import MAX_ID, MIN_ID, StreamID, id_text, pack_id, unpack_id
+from store.ids import MAX_ID, MIN_ID, StreamID, id_text, unpack_id
+from store.lag import estimate_read, is_tombstone_ahead, lag
 from store.model import NO_POLICY, DeliveryPolicy
 from store.pel import Pel
 
@@ -167,28 +168,16 @@ class Members:
 
     def lag(self) -> int | None:
         """How many entries are still to be delivered, None when that cannot be told."""
-        stream = self.stream
-        if not stream.entries_added or not stream.length:
-            return 0
-        if self.last_id < stream.first_id and stream.max_deleted_id < stream.first_id:
-            return stream.length
-        if self.entries_read is not None and not self._is_tombstone_ahead():
-            return stream.entries_added - self.entries_read
-        read = _estimate_read(stream, self.last_id)
-        return None if read is None else stream.entries_added - read
-
-    def _is_tombstone_ahead(self) -> bool:
-        stream = self.stream
-        return bool(stream.length) and bool(stream.max_deleted_id) and self.last_id <= stream.max_deleted_id
+        return lag(self.stream, self.last_id, self.entries_read)
 
     def _advance(self, rows: list[Row]) -> None:
         """The entries in `rows`, which follow the group's position, are given out."""
         stream = self.stream
         last_id = unpack_id(rows[-1][0][8:])
         left = len(rows)
-        while self.entries_read is None or self._is_tombstone_ahead() or self.last_id < stream.first_id:
+        while self.entries_read is None or is_tombstone_ahead(stream, self.last_id) or self.last_id < stream.first_id:
             self.last_id = unpack_id(rows[-left][0][8:])
-            self.entries_read = _estimate_read(stream, self.last_id)
+            self.entries_read = estimate_read(stream, self.last_id)
             left -= 1
             if not left:
                 return
@@ -244,8 +233,8 @@ class Members:
         txn = self.stream.txn
         count = consumer.pel_count
         if count <= _INLINE_DELETES:
-            owned = self.pel.owned(consumer.consumer_no, MIN_ID, MAX_ID)
-            self.pel.remove([pack_id(row.entry_id) for row in owned])
+            owned = list(self.pel.owned(consumer.consumer_no, MIN_ID, MAX_ID))
+            self.pel.remove([packed for run in owned for packed in run.ids()])
         else:
             txn.trash.add_consumer(self.group_no, consumer.consumer_no)
         key = fmt.consumer_key(self.stream.stream_no, self.group_no, consumer.consumer_no)
@@ -330,23 +319,3 @@ def policy_words(key: bytes, name: bytes, policy: DeliveryPolicy) -> list[bytes]
     if policy.dead_letter is not None:
         words += [b"DEADLETTER", policy.dead_letter]
     return [*words, b"CONSUMERTTL", b"%d" % policy.consumer_ttl_ms]
-
-
-def _estimate_read(stream: Stream, entry_id: StreamID) -> int | None:
-    """How many entries had been added when `entry_id` was the newest; None when tombstones make that unknowable."""
-    if not stream.entries_added:
-        return 0
-    if not stream.length and entry_id <= stream.last_id:
-        return stream.entries_added
-    if MIN_ID < entry_id < stream.max_deleted_id:
-        return None
-    if entry_id == stream.last_id:
-        return stream.entries_added
-    if entry_id > stream.last_id:
-        return None
-    if stream.max_deleted_id == MIN_ID or stream.max_deleted_id < stream.first_id:
-        if entry_id < stream.first_id:
-            return stream.entries_added - stream.length
-        if entry_id == stream.first_id:
-            return stream.entries_added - stream.length + 1
-    return None

@@ -28,7 +28,7 @@ Knows rows and numbers.  Names, counters and the log are `group.py`'s.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -39,14 +39,19 @@ if TYPE_CHECKING:
     from store.keyspace import WriteTxn
 
 NOBODY: Final = 0
-EVER: Final = 1 << 64
 # Two runs of this length fit a page of LMDB; a longer row would get pages of its own.
 MOST_IN_RUN: Final = 100
 # Runs read in one go.
 _CHUNK: Final = 16
 # After so many dead runs in a row the next living one is looked up in the consumers' own lists.
 _MOST_DEAD: Final = 64
+# Up to so many IDs are looked for in a run one by one.
+_FEW: Final = 8
 _HEAD: Final = fmt.RUN_HEAD_BYTES
+
+
+# When, and for the how-manieth time; without an owner the number of the release, and the count.
+Delivery = tuple[int, int]
 
 
 class PelRow(NamedTuple):
@@ -88,6 +93,22 @@ class Run:
     def rows(self) -> Iterator[PelRow]:
         for packed in self.ids():
             yield PelRow(unpack_id(packed), self.consumer_no, self.time_ms, self.delivery_count)
+
+    def within(self, first: bytes, last: bytes) -> Run | None:
+        """The part of the run with first <= id <= last, None when there is none."""
+        if self.packed[:ID_BYTES] >= first and self.last <= last:
+            return self
+        packed = b"".join([packed for packed in self.ids() if first <= packed <= last])
+        return Run(self.consumer_no, self.time_ms, self.delivery_count, packed) if packed else None
+
+    def held(self, order: list[bytes]) -> list[bytes]:
+        """Those of the ascending `order` that are here."""
+        if len(order) < _FEW:
+            return [packed for packed in order if self.find(packed) >= 0]
+        if b"".join(order) == self.packed:
+            return order
+        here = set(self.ids())
+        return [packed for packed in order if packed in here]
 
     def find(self, packed_id: bytes) -> int:
         """Where in `packed` an ID stands, -1 when it does not."""
@@ -138,12 +159,33 @@ class Pel:
         """A consumer is no more, and its runs are dead."""
         self._recent = None
 
+    def holding(self, order: list[bytes]) -> Iterator[tuple[Run, list[bytes]]]:
+        """(living run, those of the IDs `order` that it holds, ascending) for ascending IDs, each given once.
+
+        One look-up a run and not one an ID.  The run that was yielded last may be changed, and nothing else.
+        """
+        at, total = 0, len(order)
+        while at < total:
+            run = self._run_for(order[at])
+            if run is None:
+                return
+            first = run.packed[:ID_BYTES]
+            if order[at] < first:
+                at = bisect_left(order, first, at)
+            end = bisect_right(order, run.last, at)
+            asked = order[at:end]
+            at = end
+            if asked and self._lives(run.consumer_no):
+                held = run.held(asked)
+                if held:
+                    yield run, held
+
     def holds_any_from(self, start: StreamID) -> bool:
         """Whether there is anything, dead or alive, with id >= start."""
         return self._run_for(pack_id(start)) is not None
 
-    def rows(self, start: StreamID, end: StreamID, owners: Iterable[int], until_ms: int = EVER) -> Iterator[PelRow]:
-        """What is pending with start <= id <= end, delivered by `until_ms`, in ID order.  It may change under way.
+    def runs(self, start: StreamID, end: StreamID, owners: Iterable[int]) -> Iterator[Run]:
+        """What is pending with start <= id <= end, in ID order, by runs cut to that range.  It may change under way.
 
         `owners` are the numbers of the consumers that have any, needed when there are many dead runs to jump over.
         """
@@ -158,13 +200,14 @@ class Pel:
             for key, row in chunk:
                 if not key.startswith(self._prefix) or row[_HEAD : _HEAD + ID_BYTES] > last:
                     return
-                consumer_no, time_ms, _ = fmt.decode_run_head(row)
-                if not self._lives(consumer_no):
+                run = Run.decode(row)
+                if self._lives(run.consumer_no):
+                    dead = 0
+                    cut = run.within(first, last)
+                    if cut is not None:
+                        yield cut
+                else:
                     dead += 1
-                    continue
-                dead = 0
-                if time_ms <= until_ms or consumer_no == NOBODY:
-                    yield from _within(Run.decode(row), first, last)
             if len(chunk) < size:
                 return
             size = _CHUNK
@@ -205,8 +248,8 @@ class Pel:
                 ends.append(unpack_id(lists.key()[len(prefix) :]))
         return max(ends, default=None)
 
-    def owned(self, consumer_no: int, start: StreamID, end: StreamID, until_ms: int = EVER) -> Iterator[PelRow]:
-        """As `rows`, of one living consumer."""
+    def owned(self, consumer_no: int, start: StreamID, end: StreamID) -> Iterator[Run]:
+        """As `runs`, of one living consumer."""
         prefix = fmt.owner_prefix(self._group_no, consumer_no)
         first, last = pack_id(start), pack_id(end)
         low = prefix + first
@@ -221,18 +264,37 @@ class Pel:
                 assert run is not None, "a consumer's list holds what the group's does not"
                 if run.packed[:ID_BYTES] > last:
                     return
-                if run.time_ms <= until_ms:
-                    yield from _within(run, first, last)
+                cut = run.within(first, last)
+                if cut is not None:
+                    yield cut
             if len(chunk) < size:
                 return
             size = _CHUNK
             low = chunk[-1] + b"\0"
+
+    def oldest(self, until_ms: int, most: int) -> list[Run] | None:
+        """The runs nobody owns and those delivered by `until_ms`; None when there are `most` to be looked at."""
+        found: list[Run] = []
+        for looked_at, (_, run) in enumerate(self._places(b"")):
+            if looked_at == most:
+                return None
+            if run is not None:
+                if run.time_ms > until_ms and run.consumer_no != NOBODY:
+                    break
+                found.append(run)
+        return found
 
     def by_time(self, after: bytes) -> Iterator[tuple[bytes, Run]]:
         """(place, run) of released entries in order of release, then of owned ones, longest idle first.
 
         `after` is a place to continue behind, empty for the beginning.
         """
+        for place, run in self._places(after):
+            if run is not None:
+                yield place, run
+
+    def _places(self, after: bytes) -> Iterator[tuple[bytes, Run | None]]:
+        """As `by_time`, None for the dead."""
         cursor = self._txn.cursor("pel_by_time")
         low = after + b"\0" if after else self._prefix
         while cursor.set_range(low):
@@ -241,8 +303,7 @@ class Pel:
                 if not key.startswith(self._prefix):
                     return
                 run = self._run_for(value or key[-ID_BYTES:])
-                if run is not None and self._lives(run.consumer_no):
-                    yield key, run
+                yield key, run if run is not None and self._lives(run.consumer_no) else None
             if len(chunk) < _CHUNK:
                 return
             low = chunk[-1][0] + b"\0"
@@ -260,56 +321,49 @@ class Pel:
         by_owner: dict[int, int] = {}
         at, total = 0, len(packed_ids)
         while at < total:
+            # what is acknowledged together was mostly delivered together
             run = self._run_for(packed_ids[at])
             if run is None or not self._lives(run.consumer_no):
-                at += 1
-                continue
+                break
             size = len(run)
-            # what is acknowledged together was mostly delivered together
-            if size <= total - at and b"".join(packed_ids[at : at + size]) == run.packed:
-                removed += packed_ids[at : at + size]
-                at += size
-                self._delete(run)
-                count = size
-            else:
-                places: set[int] = set()
-                while at < total and (place := run.find(packed_ids[at])) >= 0:
-                    if place not in places:
-                        places.add(place)
-                        removed.append(packed_ids[at])
-                    at += 1
-                count = len(places)
-                if count:
-                    self._shorten(run, places)
-                else:
-                    at += 1
-            by_owner[run.consumer_no] = by_owner.get(run.consumer_no, 0) + count
+            if size > total - at or b"".join(packed_ids[at : at + size]) != run.packed:
+                break
+            removed += packed_ids[at : at + size]
+            at += size
+            self._delete(run)
+            by_owner[run.consumer_no] = by_owner.get(run.consumer_no, 0) + size
+        if at < total:
+            for run, held in self.holding(sorted(set(packed_ids[at:]))):
+                removed += held
+                by_owner[run.consumer_no] = by_owner.get(run.consumer_no, 0) + len(held)
+                self._take_out(run, held)
         return removed, by_owner
 
-    def _shorten(self, run: Run, places: set[int]) -> None:
-        """Take the IDs at `places` out of a run."""
-        self._recent = None
-        old = run.packed
-        last = run.last
-        if len(places) == 1:
-            (place,) = places
+    def _take_out(self, run: Run, held: list[bytes]) -> None:
+        """Take these IDs, ascending, out of their run."""
+        old, last = run.packed, run.last
+        if len(held) == len(run):
+            self._delete(run)
+            return
+        if len(held) == 1:
+            place = run.find(held[0])
             run.packed = old[:place] + old[place + ID_BYTES :]
         else:
-            kept = [old[at : at + ID_BYTES] for at in range(0, len(old), ID_BYTES) if at not in places]
-            run.packed = b"".join(kept)
+            gone = set(held)
+            run.packed = b"".join([packed for packed in run.ids() if packed not in gone])
         if run.last == last:
+            self._recent = None
             self._txn.cursor("pel").put(self._prefix + last, self._encode(run))
         else:
             self._delete(Run(run.consumer_no, run.time_ms, run.delivery_count, last))
-            if run.packed:
-                self._put(run)
+            self._put(run)
 
-    def assign(self, counts: Iterable[tuple[StreamID, int]], consumer_no: int, time_ms: int) -> dict[int | None, int]:
-        """Give entries to one owner at one time; -> how many each former owner had, None for what was not pending.
+    def assign(self, wanted: Mapping[bytes, Delivery], consumer_no: int) -> dict[int | None, int]:
+        """Give entries to one owner, each with its time and count, by packed ID; -> how many each former owner had,
+        None for what was not pending.
 
         A run of which only a part is meant is cut.
         """
-        wanted = {pack_id(entry_id): count for entry_id, count in counts}
         order = sorted(wanted)
         former: dict[int | None, int] = {}
         at = 0
@@ -319,34 +373,36 @@ class Pel:
             if run is not None and run.packed[:ID_BYTES] <= order[at]:
                 at = bisect_right(order, run.last, at)
                 self._delete(run)
-                old_ids = run.ids()
+                asked, old_ids = order[begin:at], run.ids()
                 owner_no = run.consumer_no if self._lives(run.consumer_no) else None
-                had = len(wanted.keys() & old_ids)
+                had = len(asked) if asked == old_ids else len(wanted.keys() & old_ids)
                 if had:
                     former[owner_no] = former.get(owner_no, 0) + had
-                if at - begin > had:
-                    former[None] = former.get(None, 0) + at - begin - had
-                ids = old_ids if had == at - begin else sorted({*old_ids, *order[begin:at]})
-                self._put_pieces(ids, wanted, consumer_no, time_ms, run)
+                if len(asked) > had:
+                    former[None] = former.get(None, 0) + len(asked) - had
+                ids = old_ids if had == len(asked) else sorted({*old_ids, *asked})
+                self._put_pieces(ids, wanted, consumer_no, run)
             else:
                 at = len(order) if run is None else bisect_left(order, run.packed[:ID_BYTES], at)
                 former[None] = former.get(None, 0) + at - begin
-                self._put_pieces(order[begin:at], wanted, consumer_no, time_ms, None)
+                self._put_pieces(order[begin:at], wanted, consumer_no, None)
         return former
 
     def _put_pieces(
-        self, ids: list[bytes], wanted: dict[bytes, int], consumer_no: int, time_ms: int, old: Run | None
+        self, ids: list[bytes], wanted: Mapping[bytes, Delivery], consumer_no: int, old: Run | None
     ) -> None:
         """Store `ids` as runs: those in `wanted` of the new owner, the others as they were in `old`."""
+        deliveries = [wanted.get(packed) for packed in ids]
         begin = 0
         while begin < len(ids):
-            count = wanted.get(ids[begin])
+            delivery = deliveries[begin]
             end = begin + 1
-            while end < len(ids) and end - begin < MOST_IN_RUN and wanted.get(ids[end]) == count:
+            most = min(len(ids), begin + MOST_IN_RUN)
+            while end < most and deliveries[end] == delivery:
                 end += 1
             packed = b"".join(ids[begin:end])
-            if count is not None:
-                self._put(Run(consumer_no, time_ms, count, packed))
+            if delivery is not None:
+                self._put(Run(consumer_no, *delivery, packed))
             else:
                 assert old is not None, "an ID that is neither new nor old"
                 self._put(Run(old.consumer_no, old.time_ms, old.delivery_count, packed))
@@ -388,10 +444,3 @@ def place_of(group_no: int, run: Run) -> bytes:
     if run.consumer_no == NOBODY:
         return fmt.moment_prefix(group_no, 0) + run.time_ms.to_bytes(ID_BYTES, "big")
     return fmt.moment_prefix(group_no, run.time_ms + 1) + run.last
-
-
-def _within(run: Run, first: bytes, last: bytes) -> Iterator[PelRow]:
-    """The entries of a run with first <= id <= last."""
-    for packed in run.ids():
-        if first <= packed <= last:
-            yield PelRow(unpack_id(packed), run.consumer_no, run.time_ms, run.delivery_count)

@@ -10,13 +10,17 @@ from server.commands.groups import find_group
 from server.commands.table import FIRST_KEY, Flag, command
 from server.errors import CommandError
 from server.replies import OK
+from server.slices import SLICE_IDS, in_slices, parse_in_slices
+from store.format import array_head
 from store.groups import groups_of
-from store.ids import StreamID, pack_id
+from store.ids import unpack_id
 from store.model import References
 
 if TYPE_CHECKING:
     from server.replies import Reply
     from server.session import Request
+    from server.slices import Work
+    from store.group import Group
     from store.streams import Stream
 
 NUMIDS_NOT_POSITIVE: Final = "ERR Number of IDs must be a positive integer"
@@ -26,6 +30,7 @@ IDS_MISSING: Final = "ERR IDS option is required"
 ABSENT: Final = -1
 DELETED: Final = 1
 STILL_REFERENCED: Final = 2
+_WIRE: Final = {answer: b":%d\r\n" % answer for answer in (ABSENT, DELETED, STILL_REFERENCED)}
 
 
 def _take_ids_block(args: Args) -> tuple[References, list[bytes]]:
@@ -42,7 +47,7 @@ def _take_ids_block(args: Args) -> tuple[References, list[bytes]]:
                 raise CommandError(NUMIDS_NOT_POSITIVE)
             if numids > len(args):
                 raise CommandError(NUMIDS_MISMATCH)
-            words = [args.take() for _ in range(numids)]
+            words = args.take_many(numids)
         else:
             raise CommandError(errors.SYNTAX)
     if words is None:
@@ -66,25 +71,42 @@ def xdelex(request: Request) -> Reply:
 
     References are looked at before existence, as in Redis: an ID that no group has come to yet is referenced.
     """
+    return in_slices(request, _delete_some, is_short=len(request.argv) <= SLICE_IDS)
+
+
+def _delete_some(request: Request) -> Work:
     references, words = _take_ids_block(Args(request.argv, 2))
-    stream = request.db.stream(request.argv[1], request.now_ms)
-    if stream is None:
-        return [ABSENT] * len(words)
-    entry_ids = [parse_entry_id(word) for word in words]
-    if references is References.DELREF:
-        groups_of(stream).forget(entry_ids)
-    return _delete(stream, entry_ids, only_unreferenced=references is References.ACKED)
+    if request.db.stream(request.argv[1], request.now_ms) is None:
+        return _answers([ABSENT] * len(words))
+    packed_ids = yield from parse_in_slices(words)
+    answers: list[int] = []
+    for at in range(0, len(packed_ids), SLICE_IDS):
+        if at:
+            yield
+        batch = packed_ids[at : at + SLICE_IDS]
+        stream = request.db.stream(request.argv[1], request.now_ms)
+        if stream is None:
+            answers += [ABSENT] * len(batch)
+            continue
+        if references is References.DELREF:
+            groups_of(stream).forget(batch)
+        answers += _delete(stream, batch, only_unreferenced=references is References.ACKED)
+    return _answers(answers)
 
 
-def _delete(stream: Stream, entry_ids: list[StreamID], *, only_unreferenced: bool) -> list[int]:
+def _delete(stream: Stream, packed_ids: list[bytes], *, only_unreferenced: bool) -> list[int]:
     """Delete; -> the answer for each ID."""
-    kept: set[StreamID] = set()
+    kept: set[bytes] = set()
     if only_unreferenced and stream.group_count:
-        groups = groups_of(stream)
-        kept = {entry_id for entry_id in dict.fromkeys(entry_ids) if groups.is_referenced(entry_id)}
-    free = [entry_id for entry_id in entry_ids if entry_id not in kept]
+        kept = groups_of(stream).referenced(sorted(set(packed_ids)))
+    free = [unpack_id(packed) for packed in packed_ids if packed not in kept]
     hits = iter(stream.delete_entries(free))
-    return [STILL_REFERENCED if entry_id in kept else DELETED if next(hits) else ABSENT for entry_id in entry_ids]
+    return [STILL_REFERENCED if packed in kept else DELETED if next(hits) else ABSENT for packed in packed_ids]
+
+
+def _answers(answers: list[int]) -> Reply:
+    """The array of them, put together from what there can be: a tenth of the time it takes to encode each."""
+    return (array_head(len(answers)) + b"".join([_WIRE[answer] for answer in answers]),)
 
 
 @command(
@@ -102,22 +124,37 @@ def xackdel(request: Request) -> Reply:
     """XACKDEL key group [KEEPREF|DELREF|ACKED] IDS numids id ... -> for each 1 acknowledged and gone, 2 acknowledged
     and kept for others, -1 not pending in this group: then nothing happens to it.
     """
+    return in_slices(request, _acknowledge_some, is_short=len(request.argv) <= SLICE_IDS)
+
+
+def _acknowledge_some(request: Request) -> Work:
     argv = request.argv
     references, words = _take_ids_block(Args(argv, 3))
-    found = find_group(request, argv[1], argv[2])
-    if found is None:
-        return [ABSENT] * len(words)
-    stream, group = found
-    entry_ids = [parse_entry_id(word) for word in words]
-    acked = [entry_id for entry_id in dict.fromkeys(entry_ids) if group.find(entry_id) is not None]
-    group.ack([pack_id(entry_id) for entry_id in acked])
+    if find_group(request, argv[1], argv[2]) is None:
+        return _answers([ABSENT] * len(words))
+    packed_ids = yield from parse_in_slices(words)
+    answers: list[int] = []
+    for at in range(0, len(packed_ids), SLICE_IDS):
+        if at:
+            yield
+        batch = packed_ids[at : at + SLICE_IDS]
+        found = find_group(request, argv[1], argv[2])
+        answers += [ABSENT] * len(batch) if found is None else _acknowledge(*found, batch, references)
+    return _answers(answers)
+
+
+def _acknowledge(stream: Stream, group: Group, packed_ids: list[bytes], references: References) -> list[int]:
+    """Acknowledge and delete; -> the answer for each ID."""
+    pending = group.find_many(sorted(set(packed_ids)))
+    acked = [packed for packed in dict.fromkeys(packed_ids) if packed in pending]
+    group.ack(acked)
     if references is References.DELREF:
         groups_of(stream).forget(acked)
     answers = dict(zip(acked, _delete(stream, acked, only_unreferenced=references is References.ACKED), strict=True))
     # it counts as deleted as well when the entry was gone before; and an ID given again is not pending any more
     return [
         ABSENT if answer is None else STILL_REFERENCED if answer == STILL_REFERENCED else DELETED
-        for answer in (answers.pop(entry_id, None) for entry_id in entry_ids)
+        for answer in (answers.pop(packed, None) for packed in packed_ids)
     ]
 
 

@@ -19,9 +19,14 @@ def entry_wire(row: bytes) -> bytes:
     return _PAIR + row
 
 
+def id_wire(row: bytes) -> bytes:
+    """The ID of a stored entry as a bulk string: what its row begins with."""
+    return row[: row.index(b"*")]
+
+
 def entries_wire(rows: list[tuple[bytes, bytes]]) -> bytes:
     """The array of the entries in `rows`, (key, value) pairs of the table of entries."""
-    return array_head(len(rows)) + _wire(rows)
+    return array_head(len(rows)) + entries_part(rows)
 
 
 def id_texts(rows: list[tuple[bytes, bytes]]) -> list[bytes]:
@@ -29,7 +34,8 @@ def id_texts(rows: list[tuple[bytes, bytes]]) -> list[bytes]:
     return [b"%d-%d" % _ID_OF_KEY(key) for key, _ in rows]
 
 
-def _wire(rows: list[tuple[bytes, bytes]]) -> bytes:
+def entries_part(rows: list[tuple[bytes, bytes]]) -> bytes:
+    """As `entries_wire`, without the head of the array."""
     # A row holds its ID as text for this: 0.05 us an entry instead of 0.31 with the ID made from the key.
     return _PAIR + _PAIR.join([row for _, row in rows]) if rows else b""
 
@@ -42,6 +48,6 @@ def long_range(rows: Generator[tuple[bytes, bytes], None, None], count: int) -> 
             piece = list(islice(rows, min(_PIECE_ENTRIES, count)))
             assert piece, "fewer entries than were counted"
             count -= len(piece)
-            yield _wire(piece)
+            yield entries_part(piece)
     finally:
         rows.close()

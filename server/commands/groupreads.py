@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from server.args import parse_entry_id
-from server.commands.entries import entries_wire, id_texts
-from server.commands.groups import need_group
+from server.commands.entries import entries_part, id_texts
+from server.commands.groups import find_group, need_group
 from server.commands.reads import ReadBudget, read_keys, streams_wire
 from server.commands.streamargs import ReadOptions, parse_read
 from server.commands.table import Flag, command
 from server.errors import CommandError
 from server.replies import NULL_ARRAY, Park
+from server.slices import in_slices
 from store.format import array_head, id_bulk
-from store.group import Group, PendingEntry
-from store.ids import MAX_ID, StreamID, pack_id
-from store.members import Consumer
+from store.group import PendingEntry
+from store.ids import MAX_ID, StreamID, pack_id, unpack_id
 
 if TYPE_CHECKING:
     from server.replies import Reply
     from server.session import Request
+    from server.slices import Work
+    from store.group import Group
+    from store.members import Consumer
     from store.model import Row
     from store.streams import Stream
 
@@ -29,6 +33,12 @@ MEANINGLESS: Final = (
 )
 _WHERE: Final = b" in XREADGROUP with GROUP option"
 _NULL: Final = {2: b"*-1\r\n", 3: b"_\r\n"}
+# Entries to a slice: 1.5 us each when they are new, 5 when they change hands.  Streams to a slice: 5 us each.
+_SLICE_ENTRIES: Final = 1000
+_SLICE_HISTORY: Final = 300
+_MOST_TAKEN_OVER: Final = 1000
+_SLICE_KEYS: Final = 200
+_UNLIMITED: Final = 1 << 62
 _NEW: Final = b":0\r\n:0\r\n"  # idle time and delivery count of an entry that nobody had
 
 
@@ -52,35 +62,50 @@ def xreadgroup(request: Request) -> Reply:
     """
     options = parse_read(request.argv, request.now_ms, with_group=True)
     assert options.group is not None
-    work: list[tuple[bytes, Stream, Group, StreamID]] = []
-    for key, word in zip(options.keys, options.ids, strict=True):
-        stream, group = need_group(request, key, options.group, _WHERE)
-        work.append((key, stream, group, _parse_position(word)))
+    count = options.count
+    is_short = count is not None and count * len(options.keys) <= _SLICE_ENTRIES
+    return in_slices(request, partial(_read, options, options.group), is_short=is_short)
+
+
+def _read(options: ReadOptions, group_name: bytes, request: Request) -> Work:
     budget = ReadBudget(options)
     claim_min_idle_ms = options.claim_min_idle_ms
-    served: list[tuple[bytes, bytes]] = []
-    for key, stream, group, position in work:
-        consumer = group.meet(options.consumer, request.now_ms)
-        reader = _Reader(request, key, stream, group, consumer, budget)
+    is_fresh = True  # what was looked up has not been through a yield
+    work: list[tuple[_StreamRead, Stream, Group]] = []
+    for number, (key, word) in enumerate(zip(options.keys, options.ids, strict=True), 1):
+        stream, group = need_group(request, key, group_name, _WHERE)
+        position = _parse_position(word)
         if position != MAX_ID:
             claim_min_idle_ms = None  # for the streams after it as well, as in Redis
-        wire = None
-        if not budget.exhausted:
-            if position != MAX_ID:
-                wire = reader.history(position)
-            elif claim_min_idle_ms is None:
-                wire = reader.new(options)
-            else:
-                wire = reader.claimed_and_new(options, claim_min_idle_ms)
-        group.note(consumer)
+        work.append((_StreamRead(key, position, claim_min_idle_ms, options, budget), stream, group))
+        if number % _SLICE_KEYS == 0:
+            yield
+            is_fresh = False
+    served: list[tuple[bytes, bytes]] = []
+    for number, (read, stream, group) in enumerate(work, 1):
+        found: tuple[Stream, Group] | None = (stream, group)
+        if not is_fresh:
+            found = find_group(request, read.key, group_name)
+        while found is not None and not read.step(request, *found):
+            yield
+            is_fresh = False
+            found = find_group(request, read.key, group_name)
+        wire = read.wire()
         if wire is not None:
-            served.append((key, wire))
+            served.append((read.key, wire))
+        if number % _SLICE_KEYS == 0:
+            yield
+            is_fresh = False
     if served:
         return (streams_wire(served, request.session.resp),)
     if options.block_ms is None or not request.may_block:
         return NULL_ARRAY
     deadline_ms = request.now_ms + options.block_ms if options.block_ms else None
-    return Park(tuple(options.keys), deadline_ms, request.argv, _next_claim_ms(request, options, work))
+    retry_ms = None
+    if options.claim_min_idle_ms is not None:
+        retry_ms = _next_claim_ms(request, options.claim_min_idle_ms, [group for _, _, group in work])
+    topics = tuple((group_name, read.min_idle_ms) for read, _, _ in work)
+    return Park(tuple(options.keys), deadline_ms, request.argv, retry_ms, topics)
 
 
 def _parse_position(word: bytes) -> StreamID:
@@ -92,78 +117,123 @@ def _parse_position(word: bytes) -> StreamID:
     return parse_entry_id(word)
 
 
-def _next_claim_ms(
-    request: Request, options: ReadOptions, work: list[tuple[bytes, Stream, Group, StreamID]]
-) -> int | None:
-    """When the first pending entry will have been idle for long enough, None without CLAIM."""
-    if options.claim_min_idle_ms is None:
-        return None
-    oldest_ms = [group.oldest_delivery_ms() for _, _, group, _ in work]
+def _next_claim_ms(request: Request, min_idle_ms: int, groups: list[Group]) -> int:
+    """When the first pending entry will have been idle for long enough."""
+    oldest_ms = [group.oldest_delivery_ms() for group in groups]
     oldest = min(request.now_ms if delivery_ms is None else delivery_ms for delivery_ms in oldest_ms)
-    return max(oldest + options.claim_min_idle_ms, request.now_ms) + 1
+    return max(oldest + min_idle_ms, request.now_ms) + 1
 
 
-class _Reader:
-    """Reads of one stream of an XREADGROUP.  Each returns the entries as a reply, or None when there is nothing."""
+class _StreamRead:
+    """One stream of an XREADGROUP: what to read of it, how far that has come, and what it has given."""
 
     def __init__(
-        self, request: Request, key: bytes, stream: Stream, group: Group, consumer: Consumer, budget: ReadBudget
+        self, key: bytes, position: StreamID, min_idle_ms: int | None, options: ReadOptions, budget: ReadBudget
     ) -> None:
-        self._request = request
-        self._key = key
-        self._stream = stream
-        self._group = group
-        self._consumer = consumer
+        self.key = key
+        self.min_idle_ms = min_idle_ms  # of CLAIM, None without
+        self._position = position
+        self._options = options
         self._budget = budget
+        self._is_begun = False
+        self._end = MAX_ID
+        self._left = 0  # entries still to be read
+        self._count = 0
+        self._wires: list[bytes] = []
 
-    def new(self, options: ReadOptions) -> bytes | None:
-        """What the group has not been given yet."""
-        rows = self._take_new(options, self._budget.count)
-        return entries_wire(rows) if rows else None
+    def step(self, request: Request, stream: Stream, group: Group) -> bool:
+        """Read a slice; -> whether that was all."""
+        consumer = group.meet(self._options.consumer, request.now_ms)
+        is_last = self._budget.exhausted
+        if not is_last:
+            if not self._is_begun:
+                count = self._budget.count
+                self._left = _UNLIMITED if count is None else count
+                self._end = stream.last_live_id  # what is added from now on is for the next read
+            if self._position != MAX_ID:
+                is_last = self._read_history(request, stream, group, consumer)
+            else:
+                if self.min_idle_ms is not None and not self._is_begun:
+                    is_last = self._take_over(request, stream, group, consumer, self.min_idle_ms)
+                if not is_last:
+                    is_last = self._read_new(request, stream, group, consumer)
+            self._is_begun = True
+        group.note(consumer)
+        return is_last or self._budget.exhausted or not self._left
 
-    def _take_new(self, options: ReadOptions, most: int | None) -> list[Row]:
-        """Deliver the next entries; -> them."""
-        stream, group = self._stream, self._group
-        if stream.last_live_id <= group.last_id:
-            return []
-        rows = stream.rows(StreamID(group.last_id + 1), MAX_ID, most)
-        rows = self._budget.cut(self._key, rows)
-        if rows:
-            group.deliver(self._consumer, rows, id_texts(rows), self._request.now_ms, to_pel=not options.noack)
+    def wire(self) -> bytes | None:
+        """The entries as a reply, None when there is nothing to be told of this stream."""
+        if not self._count and (self._position == MAX_ID or not self._is_begun):
+            return None
+        return array_head(self._count) + b"".join(self._wires)
+
+    def _cut(self, rows: list[Row]) -> list[Row]:
+        rows = self._budget.cut(None if self._wires else self.key, rows)
+        self._left -= len(rows)
+        self._count += len(rows)
         return rows
 
-    def history(self, after: StreamID) -> bytes:
-        """The consumer's own pending entries after an ID; deleted ones with a null for their fields."""
-        stream = self._stream
-        null = _NULL[self._request.session.resp]
-        most = self._budget.count
-        entries: list[tuple[PendingEntry, bytes | None]] = []
-        rows: list[tuple[bytes, bytes]] = []
-        for entry in self._group.pending_of(self._consumer, StreamID(after + 1)):
-            if len(rows) == most:
-                break
-            row = stream.entry(entry.entry_id)
-            entries.append((entry, row))
-            shown = id_bulk(entry.entry_id) + null if row is None else row
-            rows.append((stream.prefix + pack_id(entry.entry_id), shown))
-        rows = self._budget.cut(self._key, rows)
-        read = [entry for entry, row in entries[: len(rows)] if row is not None]
-        self._group.redeliver(self._consumer, read, self._request.now_ms)
-        return entries_wire(rows)
+    def _read_new(self, request: Request, stream: Stream, group: Group, consumer: Consumer) -> bool:
+        """What the group has not been given yet."""
+        if stream.last_live_id <= group.last_id:
+            return True
+        most = min(self._left, _SLICE_ENTRIES)
+        read = stream.rows(StreamID(group.last_id + 1), self._end, most)
+        rows = self._cut(read)
+        if rows:
+            to_pel = not self._options.noack
+            group.deliver(consumer, rows, id_texts(rows), request.now_ms, to_pel=to_pel)
+            if self.min_idle_ms is None:
+                self._wires.append(entries_part(rows))
+            else:
+                self._wires += [b"*4\r\n" + row + _NEW for _, row in rows]
+        return len(read) < most
 
-    def claimed_and_new(self, options: ReadOptions, min_idle_ms: int) -> bytes | None:
-        """What is overdue, then what is new, each with its idle time and delivery count so far."""
-        group, now_ms = self._group, self._request.now_ms
-        most = self._budget.count
+    def _read_history(self, request: Request, stream: Stream, group: Group, consumer: Consumer) -> bool:
+        """The consumer's own pending entries after an ID; deleted ones with a null for their fields."""
+        null = _NULL[request.session.resp]
+        most = min(self._left, _SLICE_HISTORY)
+        entries: list[PendingEntry] = []
+        shown: list[Row] = []
+        gone: set[StreamID] = set()
+        is_last = True
+        for run in group.pending_runs(StreamID(self._position + 1), MAX_ID, consumer):
+            packed_ids = run.packed_ids[: most - len(entries)]
+            found = stream.rows_of(packed_ids)
+            for packed in packed_ids:
+                entry_id = unpack_id(packed)
+                row = found.get(packed)
+                if row is None:
+                    gone.add(entry_id)
+                    row = id_bulk(entry_id) + null
+                entries.append(PendingEntry(entry_id, consumer, run.delivery_time_ms, run.delivery_count))
+                shown.append((stream.prefix + packed, row))
+            if len(entries) == most:
+                is_last = False
+                break
+        rows = self._cut(shown)
+        read = entries[: len(rows)]
+        group.redeliver(consumer, [entry for entry in read if entry.entry_id not in gone], request.now_ms)
+        if rows:
+            self._wires.append(entries_part(rows))
+            self._position = read[-1].entry_id
+        return is_last
+
+    def _take_over(self, request: Request, stream: Stream, group: Group, consumer: Consumer, min_idle_ms: int) -> bool:
+        """What is overdue, longest first, with its idle time and delivery count so far; what is new comes after it.
+
+        More than a slice's worth is left to the next read, and what is new with it.
+        """
+        now_ms = request.now_ms
+        most = min(self._left, _MOST_TAKEN_OVER)
         overdue = group.overdue(min_idle_ms, now_ms, most)
-        rows = [(self._stream.prefix + pack_id(entry.entry_id), row) for entry, row in overdue]
-        overdue = overdue[: len(self._budget.cut(self._key, rows))] if rows else []
-        parts = [
+        if not overdue:
+            return False
+        rows = self._cut([(stream.prefix + pack_id(entry.entry_id), row) for entry, row in overdue])
+        taken = [entry for entry, _ in overdue[: len(rows)]]
+        self._wires += [
             b"*4\r\n%b:%d\r\n:%d\r\n" % (row, now_ms - entry.delivery_time_ms, entry.delivery_count)
-            for entry, row in overdue
+            for entry, (_, row) in zip(taken, rows, strict=True)
         ]
-        group.take_over(self._consumer, [entry for entry, _ in overdue], now_ms)
-        if not self._budget.exhausted and (most is None or most > len(overdue)):
-            new = self._take_new(options, None if most is None else most - len(overdue))
-            parts += [b"*4\r\n" + row + _NEW for _, row in new]
-        return array_head(len(parts)) + b"".join(parts) if parts else None
+        group.take_over(consumer, taken, now_ms)
+        return self._budget.exhausted or len(overdue) == most

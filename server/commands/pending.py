@@ -1,45 +1,44 @@
-"""Pending entries: XACK, XNACK, XPENDING, XCLAIM, XAUTOCLAIM.
+"""Pending entries: XACK, XNACK, XPENDING.
 
-Decides who gets what; `store.groups` applies and logs it.  XSEEN, which only a log contains, is here as well.
+XSEEN, which only a log contains, is here as well.  Long ones go in slices; see `server/slices.py`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from server import errors
-from server.args import Args, parse_entry_id, parse_int, parse_packed_ids
-from server.commands.entries import entry_wire
+from server.args import Args, parse_int, parse_packed_ids
 from server.commands.groups import find_group, need_group
 from server.commands.streamargs import parse_range_end, parse_range_start
 from server.commands.table import FIRST_KEY, Flag, command
 from server.errors import CommandError
 from server.replies import NULL_ARRAY, OK
-from store.format import array_head
-from store.group import MAX_COUNT, Group, PendingEntry
-from store.ids import MIN_ID, StreamID, id_text, pack_id, parse_id
-from store.members import Consumer
+from server.slices import SLICE_IDS, in_slices, parse_in_slices
+from store.format import array_head, bulk, id_bulk
+from store.group import MAX_COUNT
+from store.ids import StreamID, id_text, pack_id, unpack_id
 
 if TYPE_CHECKING:
     from server.replies import Reply
     from server.session import Request
+    from server.slices import Work
+    from store.group import Group, PendingRun
+    from store.members import Consumer
     from store.streams import Stream
 
-BAD_MIN_IDLE: Final = "ERR Invalid min-idle-time argument for {}"
-BAD_CLAIM_OPTION: Final = "ERR Invalid {} option argument for XCLAIM"
-COUNT_NOT_POSITIVE: Final = "ERR COUNT must be > 0"
 BAD_MODE: Final = "ERR mode must be SILENT, FAIL, or FATAL"
 NUMIDS_NOT_POSITIVE: Final = "ERR numids must be a positive integer"
 NUMIDS_MISMATCH: Final = "ERR number of IDs doesn't match numids"
 BAD_RETRYCOUNT: Final = "ERR Invalid RETRYCOUNT value, must be >= 0"
 IDS_MISSING: Final = "ERR syntax error, expected IDS keyword"
 
-# XAUTOCLAIM looks at ten times as many entries as it may claim.
-_EXAMINED_A_CLAIM: Final = 10
-_DEFAULT_CLAIMS: Final = 100
-_MOST_CLAIMS: Final = 1 << 59
+# Runs that may be idle for long enough before XPENDING IDLE goes through the whole list, for it answers in ID order.
+_FEW_IDLE: Final = 64
+# What a slice of XPENDING looks at, in entries told; a run that is passed over costs as much as two.
+_SLICE_COST: Final = 1500
+_RUN_COST: Final = 2
 
 
 # -- XACK, XNACK -------------------------------------------------------------------------------------------------------
@@ -56,7 +55,7 @@ _MOST_CLAIMS: Final = 1 << 59
     summary="Takes entries off a group's pending list: they are done.",
     syntax="key group id [id ...]",
 )
-def xack(request: Request) -> int:
+def xack(request: Request) -> Reply:
     """XACK key group id [id ...] -> how many were pending.
 
     A missing key or group acknowledges nothing, and says so before the IDs are parsed, as Redis does.
@@ -65,7 +64,23 @@ def xack(request: Request) -> int:
     found = find_group(request, argv[1], argv[2])
     if found is None:
         return 0
+    if len(argv) > SLICE_IDS:
+        return in_slices(request, _ack)
     return found[1].ack(parse_packed_ids(argv[3:]), argv[3:])
+
+
+def _ack(request: Request) -> Work:
+    words = request.argv[3:]
+    packed_ids = yield from parse_in_slices(words)
+    total = 0
+    for at in range(0, len(packed_ids), SLICE_IDS):
+        if at:
+            yield
+        found = find_group(request, request.argv[1], request.argv[2])
+        if found is None:
+            break
+        total += found[1].ack(packed_ids[at : at + SLICE_IDS], words[at : at + SLICE_IDS])
+    return total
 
 
 @command(
@@ -79,10 +94,14 @@ def xack(request: Request) -> int:
     summary="Gives pending entries back to the group: they belong to nobody and are claimed first.",
     syntax="key group <SILENT | FAIL | FATAL> IDS numids id [id ...] [RETRYCOUNT count] [FORCE]",
 )
-def xnack(request: Request) -> int:
+def xnack(request: Request) -> Reply:
     """XNACK key group SILENT|FAIL|FATAL IDS numids id ... [RETRYCOUNT n] [FORCE] -> how many were given back."""
+    return in_slices(request, _nack, is_short=len(request.argv) <= SLICE_IDS)
+
+
+def _nack(request: Request) -> Work:
     args = Args(request.argv, 3)
-    stream, group = need_group(request, request.argv[1], request.argv[2])
+    need_group(request, request.argv[1], request.argv[2])
     mode = args.take_option()
     if mode not in (b"SILENT", b"FAIL", b"FATAL"):
         raise CommandError(BAD_MODE)
@@ -104,12 +123,32 @@ def xnack(request: Request) -> int:
             raise CommandError(b"ERR Unrecognized XNACK option '%b'" % word)
     if words is None:
         raise CommandError(IDS_MISSING)
+    packed_ids = yield from parse_in_slices(words)
+    total = 0
+    for at in range(0, len(packed_ids), SLICE_IDS):
+        if at:
+            yield
+        found = find_group(request, request.argv[1], request.argv[2])
+        if found is None:
+            break
+        counts = _release_counts(*found, packed_ids[at : at + SLICE_IDS], mode, retry_count, force=force)
+        found[1].release(counts)
+        total += len(counts)
+    return total
+
+
+def _release_counts(
+    stream: Stream, group: Group, packed_ids: list[bytes], mode: bytes, retry_count: int | None, *, force: bool
+) -> list[tuple[StreamID, int]]:
+    """What is given back, with its new delivery count; an ID given twice is given back twice."""
     counts: list[tuple[StreamID, int]] = []
-    new_counts: dict[StreamID, int] = {}  # an ID given twice is given back twice
-    for entry_id in [parse_entry_id(word) for word in words]:
-        old = new_counts.get(entry_id)
+    new_counts: dict[bytes, int] = {}
+    pending = group.find_many(sorted(set(packed_ids)))
+    for packed in packed_ids:
+        entry_id = unpack_id(packed)
+        old = new_counts.get(packed)
         if old is None:
-            entry = group.find(entry_id)
+            entry = pending.get(packed)
             if entry is None and not (force and stream.has(entry_id)):
                 continue
             old = 0 if entry is None else entry.delivery_count
@@ -119,10 +158,9 @@ def xnack(request: Request) -> int:
             new = MAX_COUNT
         else:
             new = max(old - 1, 0) if mode == b"SILENT" else old
-        new_counts[entry_id] = new
+        new_counts[packed] = new
         counts.append((entry_id, new))
-    group.release(counts)
-    return len(counts)
+    return counts
 
 
 def _take_counted(args: Args) -> list[bytes]:
@@ -132,7 +170,7 @@ def _take_counted(args: Args) -> list[bytes]:
         raise CommandError(NUMIDS_NOT_POSITIVE)
     if numids > len(args):
         raise CommandError(NUMIDS_MISMATCH)
-    return [args.take() for _ in range(numids)]
+    return args.take_many(numids)
 
 
 # -- XPENDING ----------------------------------------------------------------------------------------------------------
@@ -169,25 +207,80 @@ def xpending(request: Request) -> Reply:
         position = 5
     count = parse_int(argv[position + 2])
     start, end = parse_range_start(argv[position]), parse_range_end(argv[position + 1])
-    _, group = need_group(request, argv[1], argv[2])
-    now_ms = request.now_ms
-    until_ms = now_ms - min_idle_ms if min_idle_ms > 0 else None
-    if len(argv) > position + 3:
-        consumer = group.consumers.get(argv[position + 3])
-        if consumer is None:
-            return []
-        entries = group.pending_of(consumer, start, end, until_ms=until_ms)
-    else:
-        entries = group.pending(start, end, until_ms=until_ms)
-    return [
-        [
-            id_text(entry.entry_id),
-            b"" if entry.owner is None else entry.owner.name,
-            -1 if entry.owner is None else max(now_ms - entry.delivery_time_ms, 0),
-            entry.delivery_count,
+    until_ms = request.now_ms - min_idle_ms if min_idle_ms > 0 else None
+    need_group(request, argv[1], argv[2])
+    owner = argv[position + 3] if len(argv) > position + 3 else None
+    query = _Query(request.now_ms, start, end, until_ms, owner, max(count, 0))
+    return in_slices(request, query.work)
+
+
+class _Query:
+    """XPENDING with a range: what it asks for, and the answer as far as it is known."""
+
+    def __init__(
+        self, now_ms: int, start: StreamID, end: StreamID, until_ms: int | None, owner: bytes | None, most: int
+    ) -> None:
+        self._now_ms = now_ms
+        self._start = start
+        self._end = end
+        self._until_ms = until_ms  # None for any
+        self._owner = owner  # None for all
+        self._left = most
+        self._lines: list[bytes] = []
+
+    def work(self, request: Request) -> Work:
+        argv = request.argv
+        while self._left and (found := find_group(request, argv[1], argv[2])) is not None:
+            if self._slice(found[1]):
+                break
+            yield
+        return (array_head(len(self._lines)) + b"".join(self._lines),)
+
+    def _slice(self, group: Group) -> bool:
+        """Look at the next few thousand; -> whether that was all."""
+        consumer = None
+        if self._owner is not None:
+            consumer = group.consumers.get(self._owner)
+            if consumer is None:
+                return True
+        if self._until_ms is not None:
+            idle = group.idle_runs(self._until_ms, _FEW_IDLE)
+            if idle is not None:
+                self._sort_out(idle, consumer)
+                return True
+        cost = 0
+        for run in group.pending_runs(self._start, self._end, consumer):
+            cost += _RUN_COST
+            if self._until_ms is None or run.owner is None or run.delivery_time_ms <= self._until_ms:
+                self._tell(run, run.packed_ids[: self._left])
+                cost += len(run.packed_ids)
+            if not self._left:
+                return True
+            if cost >= _SLICE_COST:
+                self._start = StreamID(unpack_id(run.packed_ids[-1]) + 1)
+                return self._start > self._end
+        return True
+
+    def _sort_out(self, idle: list[PendingRun], consumer: Consumer | None) -> None:
+        """Tell those of a few idle runs that were asked for, in ID order."""
+        first, last = pack_id(self._start), pack_id(self._end)
+        asked = [
+            (packed, run)
+            for run in idle
+            if consumer is None or run.owner is consumer
+            for packed in run.packed_ids
+            if first <= packed <= last
         ]
-        for entry in islice(entries, max(count, 0))
-    ]
+        for packed, run in sorted(asked, key=itemgetter(0))[: self._left]:
+            self._tell(run, [packed])
+
+    def _tell(self, run: PendingRun, packed_ids: list[bytes]) -> None:
+        """Add what is told of some entries of a run."""
+        owner = b"" if run.owner is None else run.owner.name
+        idle_ms = -1 if run.owner is None else max(self._now_ms - run.delivery_time_ms, 0)
+        tail = b"%b:%d\r\n:%d\r\n" % (bulk(owner), idle_ms, run.delivery_count)
+        self._lines += [b"*4\r\n" + id_bulk(unpack_id(packed)) + tail for packed in packed_ids]
+        self._left -= len(packed_ids)
 
 
 def _pending_summary(group: Group) -> Reply:
@@ -198,221 +291,6 @@ def _pending_summary(group: Group) -> Reply:
         [name, b"%d" % consumer.pel_count] for name, consumer in sorted(group.consumers.items()) if consumer.pel_count
     ]
     return [group.pel_count, id_text(edges[0]), id_text(edges[1]), consumers]
-
-
-# -- XCLAIM ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _ClaimOptions:
-    """XCLAIM's words from the IDs on."""
-
-    entry_ids: list[StreamID] = field(default_factory=list)
-    idle_ms: int | None = None
-    time_ms: int | None = None
-    retry_count: int | None = None
-    last_id: StreamID = MIN_ID
-    force: bool = False
-    just_id: bool = False
-
-
-def _take_claim_options(words: list[bytes]) -> _ClaimOptions:
-    """IDs up to the first word that is none; what follows must be options, so a mistyped ID is reported as one."""
-    options = _ClaimOptions()
-    position = 0
-    for word in words:
-        entry_id = parse_id(word)
-        if entry_id is None:
-            break
-        options.entry_ids.append(entry_id)
-        position += 1
-    args = Args(words, position)
-    while len(args):
-        word = args.take()
-        option = word.upper()
-        if option == b"FORCE":
-            options.force = True
-        elif option == b"JUSTID":
-            options.just_id = True
-        elif option == b"LASTID" and len(args):
-            options.last_id = args.take_id()
-        elif option in (b"IDLE", b"TIME", b"RETRYCOUNT") and len(args):
-            number = args.take_int(BAD_CLAIM_OPTION.format(option.decode()))
-            if option == b"RETRYCOUNT":
-                options.retry_count = number if number >= 0 else None
-            elif option == b"IDLE":
-                options.idle_ms, options.time_ms = number, None
-            else:
-                options.idle_ms, options.time_ms = None, number
-        else:
-            raise CommandError(b"ERR Unrecognized XCLAIM option '%b'" % word)
-    return options
-
-
-@command(
-    b"XCLAIM",
-    arity=-6,
-    flags=Flag.WRITE | Flag.FAST,
-    keys=FIRST_KEY,
-    categories=("write", "stream", "fast"),
-    group="stream",
-    since="5.0.0",
-    summary="Takes over pending entries from other consumers.",
-    syntax="key group consumer min-idle-time id [id ...] [IDLE ms] [TIME unix-time-milliseconds] [RETRYCOUNT count] "
-    "[FORCE] [JUSTID] [LASTID lastid]",
-    tips=("nondeterministic_output",),
-)
-def xclaim(request: Request) -> Reply:
-    """XCLAIM key group consumer min-idle-time id ... [options] -> the entries claimed, or their IDs with JUSTID."""
-    argv = request.argv
-    stream, group = need_group(request, argv[1], argv[2])
-    min_idle_ms = parse_int(argv[4], BAD_MIN_IDLE.format("XCLAIM"))
-    options = _take_claim_options(argv[5:])
-    now_ms, time_ms = _claim_times(request, options)
-    group.raise_position(options.last_id)
-    consumer = group.meet(argv[3], now_ms)
-    claims = _Claims(
-        stream, group, min_idle_ms, now_ms, time_ms, just_id=options.just_id, retry_count=options.retry_count
-    )
-    for entry_id in options.entry_ids:
-        claims.consider(entry_id, force=options.force)
-    claims.apply(consumer)
-    return claims.reply()
-
-
-def _claim_times(request: Request, options: _ClaimOptions) -> tuple[int, int]:
-    """-> (now, delivery time).  In a log, TIME is also when it happened."""
-    now_ms = request.now_ms
-    if request.from_log and options.time_ms is not None:
-        return options.time_ms, options.time_ms
-    time_ms = now_ms
-    if options.idle_ms is not None:
-        time_ms = now_ms - options.idle_ms
-    elif options.time_ms is not None:
-        time_ms = options.time_ms
-    return now_ms, time_ms if 0 <= time_ms <= now_ms else now_ms
-
-
-class _Claims:
-    """What one claiming command takes and what it finds gone; nothing is changed before `apply`."""
-
-    def __init__(
-        self,
-        stream: Stream,
-        group: Group,
-        min_idle_ms: int,
-        now_ms: int,
-        time_ms: int,
-        *,
-        just_id: bool,
-        retry_count: int | None = None,
-    ) -> None:
-        self._stream = stream
-        self._group = group
-        self._min_idle_ms = min_idle_ms
-        self._now_ms = now_ms
-        self._time_ms = time_ms  # when what is taken counts as delivered
-        self._just_id = just_id
-        self._retry_count = retry_count
-        self._counts: dict[StreamID, int] = {}  # delivery counts of what is taken
-        self._taken: list[tuple[StreamID, bytes]] = []  # with their rows
-        self.gone: list[StreamID] = []
-
-    def consider(self, entry_id: StreamID, *, force: bool) -> None:
-        """Take the entry with this ID if it is idle for long enough; an ID given twice is taken twice."""
-        row = self._stream.entry(entry_id)
-        if row is None:
-            self.gone.append(entry_id)
-            return
-        if entry_id not in self._counts:
-            entry = self._group.find(entry_id)
-            if entry is None:
-                if force:
-                    self._take(entry_id, row, 1)
-            else:
-                self.consider_pending(entry, row)
-        elif self._min_idle_ms <= 0 or self._now_ms - self._time_ms >= self._min_idle_ms:
-            self._take(entry_id, row, self._counts[entry_id])
-
-    def consider_pending(self, entry: PendingEntry, row: bytes) -> None:
-        idle_ms = self._now_ms - entry.delivery_time_ms
-        if self._min_idle_ms <= 0 or entry.owner is None or idle_ms >= self._min_idle_ms:
-            self._take(entry.entry_id, row, entry.delivery_count)
-
-    def _take(self, entry_id: StreamID, row: bytes, count: int) -> None:
-        if self._retry_count is not None:
-            count = self._retry_count
-        elif not self._just_id:
-            count = min(count + 1, MAX_COUNT)
-        self._counts[entry_id] = count
-        self._taken.append((entry_id, row))
-
-    @property
-    def taken_count(self) -> int:
-        return len(self._taken)
-
-    def apply(self, consumer: Consumer) -> None:
-        if self.gone:
-            self._group.ack([pack_id(entry_id) for entry_id in self.gone])
-        self._group.claim(consumer, self._counts, self._time_ms, self._now_ms)
-        self._group.note_position()
-        self._group.note(consumer)
-
-    def reply(self) -> Reply:
-        if self._just_id:
-            return [id_text(entry_id) for entry_id, _ in self._taken]
-        entries = [entry_wire(row) for _, row in self._taken]
-        return (array_head(len(entries)) + b"".join(entries),)
-
-
-# -- XAUTOCLAIM --------------------------------------------------------------------------------------------------------
-
-
-@command(
-    b"XAUTOCLAIM",
-    arity=-6,
-    flags=Flag.WRITE | Flag.FAST,
-    keys=FIRST_KEY,
-    categories=("write", "stream", "fast"),
-    group="stream",
-    since="6.2.0",
-    summary="Takes over, a portion at a time, pending entries that have been idle for long.",
-    syntax="key group consumer min-idle-time start [COUNT count] [JUSTID]",
-    tips=("nondeterministic_output",),
-)
-def xautoclaim(request: Request) -> Reply:
-    """XAUTOCLAIM key group consumer min-idle-time start [COUNT n] [JUSTID] -> [cursor, claimed, IDs found deleted]."""
-    argv = request.argv
-    min_idle_ms = parse_int(argv[4], BAD_MIN_IDLE.format("XAUTOCLAIM"))
-    start = parse_range_start(argv[5])
-    count, just_id = _DEFAULT_CLAIMS, False
-    args = Args(argv, 6)
-    while len(args):
-        option = args.take_option()
-        if option == b"COUNT" and len(args):
-            count = args.take_int(COUNT_NOT_POSITIVE)
-            if not 0 < count < _MOST_CLAIMS:
-                raise CommandError(COUNT_NOT_POSITIVE)
-        elif option == b"JUSTID":
-            just_id = True
-        else:
-            raise CommandError(errors.SYNTAX)
-    stream, group = need_group(request, argv[1], argv[2])
-    now_ms = request.now_ms
-    consumer = group.meet(argv[3], now_ms)
-    claims = _Claims(stream, group, min_idle_ms, now_ms, now_ms, just_id=just_id)
-    cursor = MIN_ID
-    for examined, entry in enumerate(group.pending(start)):
-        if examined == count * _EXAMINED_A_CLAIM or claims.taken_count + len(claims.gone) == count:
-            cursor = entry.entry_id
-            break
-        row = stream.entry(entry.entry_id)
-        if row is None:
-            claims.gone.append(entry.entry_id)
-        else:
-            claims.consider_pending(entry, row)
-    claims.apply(consumer)
-    return [id_text(cursor), claims.reply(), [id_text(entry_id) for entry_id in claims.gone]]
 
 
 # -- the log's own -----------------------------------------------------------------------------------------------------

@@ -180,8 +180,11 @@ class ReadBudget:
             return self._count
         return self._entries_left if self._count is None else min(self._count, self._entries_left)
 
-    def cut(self, key: bytes, rows: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        """The front of `rows` that is still within the limits; they are charged with it."""
+    def cut(self, key: bytes | None, rows: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        """The front of `rows` that is still within the limits; they are charged with it.
+
+        `key` is the stream's, and charged as well; None when more is read of the same stream.
+        """
         if self._bytes_left is not None:
             rows = self._cut_bytes(key, rows, self._bytes_left)
         if self._entries_left is not None:
@@ -189,8 +192,9 @@ class ReadBudget:
             self.exhausted = self.exhausted or self._entries_left <= 0
         return rows
 
-    def _cut_bytes(self, key: bytes, rows: list[tuple[bytes, bytes]], left: int) -> list[tuple[bytes, bytes]]:
-        left -= len(key) + 16  # the key and the headers of its entries
+    def _cut_bytes(self, key: bytes | None, rows: list[tuple[bytes, bytes]], left: int) -> list[tuple[bytes, bytes]]:
+        if key is not None:
+            left -= len(key) + 16  # the key and the headers of its entries
         for index, row in enumerate(rows):
             if left <= 0 and not self._is_first:
                 self.exhausted = True

@@ -13,13 +13,15 @@ from server.commands.streamargs import AutoSeq, Producer, auto_id, parse_append,
 from server.commands.table import FIRST_KEY, Flag, command
 from server.errors import CommandError, wrong_arity
 from server.replies import OK
+from server.slices import SLICE_IDS, in_slices, parse_in_slices
 from store.idempotence import Idempotence, content_iid
-from store.ids import MAX_ID, MIN_ID, SEQ_BITS, StreamID, id_text, parse_id
+from store.ids import MAX_ID, MIN_ID, SEQ_BITS, StreamID, id_text, parse_id, unpack_id
 from store.streams import Stream
 
 if TYPE_CHECKING:
     from server.replies import Reply
     from server.session import Request
+    from server.slices import Work
 
 ID_IS_ZERO: Final = "ERR The ID specified in XADD must be greater than 0-0"
 ID_TOO_SMALL: Final = "ERR The ID specified in XADD is equal or smaller than the target stream top item"
@@ -157,12 +159,25 @@ def xlen(request: Request) -> int:
     summary="Deletes entries from a stream.",
     syntax="key id [id ...]",
 )
-def xdel(request: Request) -> int:
+def xdel(request: Request) -> Reply:
     """XDEL key id [id ...] -> how many entries went.  A missing key deletes nothing before the IDs are parsed."""
-    stream = request.db.stream(request.argv[1], request.now_ms)
-    if stream is None:
+    return in_slices(request, _delete, is_short=len(request.argv) <= SLICE_IDS)
+
+
+def _delete(request: Request) -> Work:
+    argv = request.argv
+    if request.db.stream(argv[1], request.now_ms) is None:
         return 0
-    return sum(stream.delete_entries(Args(request.argv, 2).take_ids()))
+    packed_ids = yield from parse_in_slices(argv[2:])
+    total = 0
+    for at in range(0, len(packed_ids), SLICE_IDS):
+        if at:
+            yield
+        stream = request.db.stream(argv[1], request.now_ms)
+        if stream is None:
+            break
+        total += sum(stream.delete_entries([unpack_id(packed) for packed in packed_ids[at : at + SLICE_IDS]]))
+    return total
 
 
 @command(

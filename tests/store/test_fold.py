@@ -24,7 +24,7 @@ from store.consumerttl import sweep
 from store.group import Found, Group
 from store.groups import Groups, groups_of
 from store.idempotence import Idempotence
-from store.ids import MIN_ID
+from store.ids import MIN_ID, pack_id
 from store.keyspace import Database, WriteTxn
 from store.members import Members
 from store.model import References, Strategy, Trim
@@ -206,7 +206,7 @@ def removals_by_reference(store: Store) -> None:
     store.run("XDELEX", "s", "ACKED", "IDS", 3, "1-0", "2-0", "11-0")
     store.run("XACKDEL", "s", "g", "KEEPREF", "IDS", 1, "4-0")
     store.run("XACKDEL", "s", "g", "ACKED", "IDS", 2, "5-0", "6-0")
-    groups_of(store.stream()).forget([sid("7-0"), sid("8-0")])
+    groups_of(store.stream()).forget([pack_id(sid("7-0")), pack_id(sid("8-0"))])
 
 
 def policies(store: Store) -> None:

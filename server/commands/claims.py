@@ -1,0 +1,318 @@
+"""XCLAIM and XAUTOCLAIM: pending entries that change hands.
+
+Decides who gets what; `store.group` applies and logs it.  Both go in slices when they are long; see `server/slices.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from server import errors
+from server.args import Args, parse_int
+from server.commands.entries import entry_wire, id_wire
+from server.commands.groups import find_group, need_group
+from server.commands.streamargs import parse_range_start
+from server.commands.table import FIRST_KEY, Flag, command
+from server.errors import CommandError
+from server.slices import SLICE_IDS, in_slices
+from store.format import array_head
+from store.group import MAX_COUNT
+from store.ids import MIN_ID, StreamID, id_text, pack_id, parse_id, unpack_id
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from server.replies import Reply
+    from server.session import Request
+    from server.slices import Work
+    from store.group import Group, PendingEntry, PendingRun
+    from store.members import Consumer
+    from store.streams import Stream
+
+BAD_MIN_IDLE: Final = "ERR Invalid min-idle-time argument for {}"
+BAD_CLAIM_OPTION: Final = "ERR Invalid {} option argument for XCLAIM"
+COUNT_NOT_POSITIVE: Final = "ERR COUNT must be > 0"
+
+# XAUTOCLAIM looks at ten times as many entries as it may claim.
+_EXAMINED_A_CLAIM: Final = 10
+_DEFAULT_CLAIMS: Final = 100
+_MOST_CLAIMS: Final = 1 << 59
+# What XAUTOCLAIM looks at in a slice: 0.5 us an entry, and 5 us for one that it claims.
+_SLICE_EXAMINED: Final = 1000
+_SLICE_CLAIMS: Final = 200
+
+
+class _Claims:
+    """What a slice of a claiming command takes and what it finds gone; nothing is changed before `apply`."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        group: Group,
+        min_idle_ms: int,
+        now_ms: int,
+        time_ms: int,
+        *,
+        just_id: bool,
+        retry_count: int | None = None,
+    ) -> None:
+        self._stream = stream
+        self._group = group
+        self._min_idle_ms = min_idle_ms
+        self._now_ms = now_ms
+        self._time_ms = time_ms  # when what is taken counts as delivered
+        self._just_id = just_id
+        self._retry_count = retry_count
+        self._counts: dict[bytes, int] = {}  # delivery counts of what is taken, by packed ID
+        self.rows: list[bytes] = []  # of what is taken, in order
+        self.gone: list[bytes] = []
+
+    def consider(self, packed_ids: list[bytes], *, force: bool) -> None:
+        """Take those entries that are idle for long enough; an ID given twice is taken twice."""
+        order = sorted(set(packed_ids))
+        rows = self._stream.rows_of(order)
+        pending = self._group.find_many(order)
+        is_new_idle = self._min_idle_ms <= 0 or self._now_ms - self._time_ms >= self._min_idle_ms
+        for packed in packed_ids:
+            row = rows.get(packed)
+            if row is None:
+                self.gone.append(packed)
+            elif packed in self._counts:
+                if is_new_idle:
+                    self._take(packed, row, self._counts[packed])
+            elif (entry := pending.get(packed)) is not None:
+                if self._is_idle(entry):
+                    self._take(packed, row, entry.delivery_count)
+            elif force:
+                self._take(packed, row, 1)
+
+    def consider_run(self, run: PendingRun, most_examined: int, most: int) -> int:
+        """Take what is idle for long enough, and no more than `most` with what is gone; -> how many were looked at."""
+        packed_ids = run.packed_ids[:most_examined]
+        rows = self._stream.rows_of(packed_ids)
+        is_idle = self._is_idle(run)
+        if not is_idle and len(rows) == len(packed_ids):
+            return len(packed_ids)
+        for examined, packed in enumerate(packed_ids):
+            if self.found == most:
+                return examined
+            row = rows.get(packed)
+            if row is None:
+                self.gone.append(packed)
+            elif is_idle:
+                self._take(packed, row, run.delivery_count)
+        return len(packed_ids)
+
+    def _is_idle(self, entry: PendingEntry | PendingRun) -> bool:
+        if self._min_idle_ms <= 0 or entry.owner is None:
+            return True
+        return self._now_ms - entry.delivery_time_ms >= self._min_idle_ms
+
+    def _take(self, packed: bytes, row: bytes, count: int) -> None:
+        if self._retry_count is not None:
+            count = self._retry_count
+        elif not self._just_id:
+            count = min(count + 1, MAX_COUNT)
+        self._counts[packed] = count
+        self.rows.append(row)
+
+    @property
+    def found(self) -> int:
+        """How many entries were taken or gone."""
+        return len(self.rows) + len(self.gone)
+
+    def apply(self, consumer: Consumer) -> None:
+        if self.gone:
+            self._group.ack(self.gone)
+        self._group.claim(consumer, self._counts, self._time_ms, self._now_ms)
+        self._group.note_position()
+        self._group.note(consumer)
+
+    def wire(self) -> bytes:
+        """What was taken, without the head of the array."""
+        return b"".join([id_wire(row) if self._just_id else entry_wire(row) for row in self.rows])
+
+
+# -- XCLAIM ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _ClaimOptions:
+    """XCLAIM's words from the IDs on."""
+
+    packed_ids: list[bytes] = field(default_factory=list)
+    idle_ms: int | None = None
+    time_ms: int | None = None
+    retry_count: int | None = None
+    last_id: StreamID = MIN_ID
+    force: bool = False
+    just_id: bool = False
+
+
+def _take_claim_options(words: list[bytes]) -> Generator[None, None, _ClaimOptions]:
+    """IDs up to the first word that is none; what follows must be options, so a mistyped ID is reported as one."""
+    options = _ClaimOptions()
+    position = 0
+    for word in words:
+        entry_id = parse_id(word)
+        if entry_id is None:
+            break
+        options.packed_ids.append(pack_id(entry_id))
+        position += 1
+        if position % _SLICE_EXAMINED == 0:
+            yield
+    args = Args(words, position)
+    while len(args):
+        word = args.take()
+        option = word.upper()
+        if option == b"FORCE":
+            options.force = True
+        elif option == b"JUSTID":
+            options.just_id = True
+        elif option == b"LASTID" and len(args):
+            options.last_id = args.take_id()
+        elif option in (b"IDLE", b"TIME", b"RETRYCOUNT") and len(args):
+            number = args.take_int(BAD_CLAIM_OPTION.format(option.decode()))
+            if option == b"RETRYCOUNT":
+                options.retry_count = number if number >= 0 else None
+            elif option == b"IDLE":
+                options.idle_ms, options.time_ms = number, None
+            else:
+                options.idle_ms, options.time_ms = None, number
+        else:
+            raise CommandError(b"ERR Unrecognized XCLAIM option '%b'" % word)
+    return options
+
+
+@command(
+    b"XCLAIM",
+    arity=-6,
+    flags=Flag.WRITE | Flag.FAST,
+    keys=FIRST_KEY,
+    categories=("write", "stream", "fast"),
+    group="stream",
+    since="5.0.0",
+    summary="Takes over pending entries from other consumers.",
+    syntax="key group consumer min-idle-time id [id ...] [IDLE ms] [TIME unix-time-milliseconds] [RETRYCOUNT count] "
+    "[FORCE] [JUSTID] [LASTID lastid]",
+    tips=("nondeterministic_output",),
+)
+def xclaim(request: Request) -> Reply:
+    """XCLAIM key group consumer min-idle-time id ... [options] -> the entries claimed, or their IDs with JUSTID."""
+    return in_slices(request, _claim, is_short=len(request.argv) <= SLICE_IDS)
+
+
+def _claim(request: Request) -> Work:
+    argv = request.argv
+    need_group(request, argv[1], argv[2])
+    min_idle_ms = parse_int(argv[4], BAD_MIN_IDLE.format("XCLAIM"))
+    options = yield from _take_claim_options(argv[5:])
+    count, parts = 0, []
+    for at in range(0, max(len(options.packed_ids), 1), SLICE_IDS):
+        if at:
+            yield
+        found = find_group(request, argv[1], argv[2])
+        if found is None:
+            break
+        stream, group = found
+        now_ms, time_ms = _claim_times(request, options)
+        if not at:
+            group.raise_position(options.last_id)
+        consumer = group.meet(argv[3], now_ms)
+        claims = _Claims(
+            stream, group, min_idle_ms, now_ms, time_ms, just_id=options.just_id, retry_count=options.retry_count
+        )
+        claims.consider(options.packed_ids[at : at + SLICE_IDS], force=options.force)
+        claims.apply(consumer)
+        count += len(claims.rows)
+        parts.append(claims.wire())
+    return (array_head(count) + b"".join(parts),)
+
+
+def _claim_times(request: Request, options: _ClaimOptions) -> tuple[int, int]:
+    """-> (now, delivery time).  In a log, TIME is also when it happened."""
+    now_ms = request.now_ms
+    if request.from_log and options.time_ms is not None:
+        return options.time_ms, options.time_ms
+    time_ms = now_ms
+    if options.idle_ms is not None:
+        time_ms = now_ms - options.idle_ms
+    elif options.time_ms is not None:
+        time_ms = options.time_ms
+    return now_ms, time_ms if 0 <= time_ms <= now_ms else now_ms
+
+
+# -- XAUTOCLAIM --------------------------------------------------------------------------------------------------------
+
+
+@command(
+    b"XAUTOCLAIM",
+    arity=-6,
+    flags=Flag.WRITE | Flag.FAST,
+    keys=FIRST_KEY,
+    categories=("write", "stream", "fast"),
+    group="stream",
+    since="6.2.0",
+    summary="Takes over, a portion at a time, pending entries that have been idle for long.",
+    syntax="key group consumer min-idle-time start [COUNT count] [JUSTID]",
+    tips=("nondeterministic_output",),
+)
+def xautoclaim(request: Request) -> Reply:
+    """XAUTOCLAIM key group consumer min-idle-time start [COUNT n] [JUSTID] -> [cursor, claimed, IDs found deleted]."""
+    return in_slices(request, _autoclaim)
+
+
+def _autoclaim(request: Request) -> Work:
+    argv = request.argv
+    min_idle_ms = parse_int(argv[4], BAD_MIN_IDLE.format("XAUTOCLAIM"))
+    cursor = parse_range_start(argv[5])
+    left, just_id = _DEFAULT_CLAIMS, False
+    args = Args(argv, 6)
+    while len(args):
+        option = args.take_option()
+        if option == b"COUNT" and len(args):
+            left = args.take_int(COUNT_NOT_POSITIVE)
+            if not 0 < left < _MOST_CLAIMS:
+                raise CommandError(COUNT_NOT_POSITIVE)
+        elif option == b"JUSTID":
+            just_id = True
+        else:
+            raise CommandError(errors.SYNTAX)
+    found: tuple[Stream, Group] | None = need_group(request, argv[1], argv[2])
+    most_examined = left * _EXAMINED_A_CLAIM
+    claimed, parts, gone = 0, [], []
+    while found is not None:
+        stream, group = found
+        consumer = group.meet(argv[3], request.now_ms)
+        claims = _Claims(stream, group, min_idle_ms, request.now_ms, request.now_ms, just_id=just_id)
+        examined, end = _examine(group, claims, cursor, min(most_examined, _SLICE_EXAMINED), min(left, _SLICE_CLAIMS))
+        claims.apply(consumer)
+        claimed += len(claims.rows)
+        parts.append(claims.wire())
+        gone += [id_text(unpack_id(packed)) for packed in claims.gone]
+        most_examined -= examined
+        left -= claims.found
+        cursor = MIN_ID if end is None else end
+        if end is None or not left or not most_examined:
+            break
+        yield
+        found = find_group(request, argv[1], argv[2])
+    else:
+        cursor = MIN_ID  # the group went under way, and what it had pending with it
+    return [id_text(cursor), (array_head(claimed) + b"".join(parts),), gone]
+
+
+def _examine(
+    group: Group, claims: _Claims, start: StreamID, most_examined: int, most: int
+) -> tuple[int, StreamID | None]:
+    """Consider what is pending from `start` on; -> how many were looked at, and the next one, None at the end."""
+    examined = 0
+    for run in group.pending_runs(start):
+        if examined == most_examined or claims.found == most:
+            return examined, unpack_id(run.packed_ids[0])
+        seen = claims.consider_run(run, most_examined - examined, most)
+        examined += seen
+        if seen < len(run.packed_ids):
+            return examined, unpack_id(run.packed_ids[seen])
+    return examined, None

@@ -1,0 +1,83 @@
+"""Commands that may take longer than a turn of the loop: done in slices, between which others have their turn.
+
+A handler gives its work as a generator that yields after a millisecond or so and returns the reply:
+
+    def work(request):                        the executor
+        ... look up, change rows              runs the first slice where the handler is called,
+        yield                                 commits, lets other clients run,
+        ... look everything up again          runs the next ones as time allows,
+        return reply                          answers
+
+What is done between two yields is one unit, in the log too.  Nothing may be kept over a yield but names, IDs and
+pieces of the reply: streams and groups are not the same objects afterwards, and may be gone.  Then what has been done
+stays done, and is what is answered.  So a long command is as good as several short ones that the client has sent one
+after the other; in a transaction and from a log it runs whole.
+
+Knows no event loop; `slicing.py` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from copy import copy
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from server.args import parse_packed_ids
+
+if TYPE_CHECKING:
+    from server.replies import Reply
+    from server.session import Request
+
+Work: TypeAlias = Generator[None, None, "Reply"]
+
+# IDs to a slice, and so to one command of the log: about a millisecond's work.
+SLICE_IDS: Final = 500
+
+
+_SLICE_WORDS: Final = 2000
+
+
+class Slices:
+    """A command under way.  `request` is its own, and is told the time before each slice."""
+
+    __slots__ = ("nanoseconds", "request", "work")
+
+    def __init__(self, request: Request, work: Work) -> None:
+        self.request = request
+        self.work = work
+        self.nanoseconds = 0  # spent on it behind the first slice
+
+    def step(self, request: Request) -> Reply:
+        """Run another slice; -> the reply, or self when there is more to do."""
+        try:
+            next(self.work)
+        except StopIteration as done:
+            return done.value
+        return self
+
+
+def in_slices(request: Request, work: Callable[[Request], Work], *, is_short: bool = False) -> Reply:
+    """Run `work` up to its first yield, or whole if it `is_short` or nobody may come in between; -> reply or Slices."""
+    if is_short or not request.may_block:
+        return _whole(work(request))
+    own = copy(request)  # which is somebody else's by the next slice
+    slices = Slices(own, work(own))
+    return slices.step(own)
+
+
+def _whole(work: Work) -> Reply:
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            return done.value
+
+
+def parse_in_slices(words: list[bytes]) -> Generator[None, None, list[bytes]]:
+    """`parse_packed_ids`, in slices."""
+    packed: list[bytes] = []
+    for at in range(0, len(words), _SLICE_WORDS):
+        if at:
+            yield
+        packed += parse_packed_ids(words[at : at + _SLICE_WORDS])
+    return packed

@@ -1,0 +1,99 @@
+"""Commands in slices, as the executor sees them: whose turn it is, for how long, and what becomes of one.
+
+Each tick gives them a few milliseconds before it runs new requests, in turn.  A client with a command under way waits
+for its reply as one that is blocked does; if it goes, what is left of the command is not done.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from server.dispatch import client_command
+from server.encode import error_line
+from server.errors import CommandError
+
+if TYPE_CHECKING:
+    from server.executor import Executor
+    from server.replies import Reply
+    from server.session import Session
+    from server.slices import Slices
+
+# Of each tick, whoever they belong to; a slice is done when it is done, mostly within one millisecond.
+SLICES_S: Final = 0.004
+
+
+class Slicing:
+    """The commands under way of one executor."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._waiting: deque[Session] = deque()
+        self._sliced: list[Session] = []  # those that had a slice in this tick
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def begin(self, session: Session, slices: Slices) -> None:
+        """The first slice has been run; the client waits for the others."""
+        session.slices = slices
+        session.refresh_special()
+        self._waiting.append(session)
+        self._sliced.append(session)
+        self._executor.want_tick()
+
+    def run(self) -> None:
+        """Have those under way go on, for as long as a tick has for them."""
+        self._sliced.clear()
+        executor = self._executor
+        if executor.control.is_pausing:
+            return  # what may be a write waits as well; the end of the pause asks for a tick
+        end = time.perf_counter() + SLICES_S
+        while self._waiting:
+            session = self._waiting.popleft()
+            if session.slices is not None:  # else it has left
+                self._step(session, session.slices)
+                if time.perf_counter() >= end:
+                    break
+        if self._waiting:
+            executor.want_tick()
+
+    def _step(self, session: Session, slices: Slices) -> None:
+        executor, request = self._executor, slices.request
+        request.now_ms = executor.now_ms()
+        command = client_command(request.argv)
+        counters = executor.stats.counters(command.full_name)
+        begun = time.perf_counter_ns()
+        reply: Reply
+        try:
+            executor.check(session, command, request.argv)
+            reply = executor.attempt(request, command, slices.step)
+        except CommandError as error:
+            reply = (error_line(error.text),)  # writes are refused by now
+        elapsed = time.perf_counter_ns() - begun
+        slices.nanoseconds += elapsed
+        counters.nanoseconds += elapsed
+        if reply is slices and session.slices is slices:
+            self._waiting.append(session)
+            self._sliced.append(session)
+            return
+        executor.note_time(session, command, request.argv, slices.nanoseconds)
+        self.drop(session)
+        executor.deliver(session, reply)
+        executor.resume(session)
+
+    def drop(self, session: Session) -> None:
+        """The client waits no longer; the rest of its command is not done."""
+        if session.slices is not None:
+            session.slices.work.close()
+            session.slices = None
+            session.refresh_special()
+
+    def undone(self) -> list[Session]:
+        """This tick's slices did not become durable; -> the clients whose commands end with that."""
+        ended = [session for session in dict.fromkeys(self._sliced) if session.slices is not None]
+        for session in ended:
+            self.drop(session)
+        self._sliced.clear()
+        return ended
