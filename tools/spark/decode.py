@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -35,8 +35,9 @@ _MOST_SHAPES: Final = 16
 # Reading the eight bytes that end at a row's first bytes must not leave the buffer, nor those that begin at its last.
 _MARGIN: Final = bytes(24)
 _CR: Final = 13
-_BYTE: Final = np.uint64(0xFF)
-_LONGEST_LENGTH: Final = 5  # digits that fit one read with the `$` before and the CR behind them
+_DOLLAR: Final = ord("$")
+# Digits of a length that are read in step; the rows of longer values are parsed one by one.
+_LONGEST_LENGTH: Final = 5
 
 
 class MalformedRowError(ValueError):
@@ -73,6 +74,14 @@ class _Shape:
         """The indexes of all names, or only those that no later one repeats."""
         names = self.names
         return [k for k in range(len(names)) if not unique or self.last_of(names[k]) == k]
+
+
+class _Announced(NamedTuple):
+    """Lengths as they stand in the rows: their values, how many digits they have, and whether they are numbers."""
+
+    length: Positions
+    digits: Positions
+    is_sound: NDArray[np.bool_]
 
 
 class EntryBatch:
@@ -179,8 +188,13 @@ class EntryBatch:
 
     @cached_property
     def _ids(self) -> tuple[Positions, Positions]:
-        starts, ends = self._lengths(self._starts, np.uint64(ord("$")))
-        if self.count and int(ends.max(initial=0)) > len(self._buffer) - len(_MARGIN):
+        text, _ = self._read(self._starts, _LONGEST_LENGTH + 2)
+        announced = self._announced_at(text, _DOLLAR, 0)
+        if not announced.is_sound.all():
+            raise MalformedRowError("a length that is none")
+        starts = self._starts + announced.digits + 3
+        ends = starts + announced.length
+        if (ends > self._ends).any():
             raise MalformedRowError("the ID of an entry does not end in its row")
         return starts, ends
 
@@ -214,35 +228,34 @@ class EntryBatch:
             number += word * np.uint64(10**place)
         return number
 
-    def _lengths(self, at: Positions, mark: np.uint64) -> tuple[Positions, Positions]:
-        """Where the bulks that are announced at `at` begin and end.  Raises MalformedRowError."""
-        found = self._try_lengths(at, mark)
-        bad = found[2]
-        if bad.any():
-            raise MalformedRowError("a length that is none")
-        return found[0], found[1]
+    def _read(self, at: Positions, size: int) -> tuple[NDArray[np.uint8], Words]:
+        """The `size` bytes at each place, as bytes and as words: one read a row, whatever the alignment.
 
-    def _try_lengths(self, at: Positions, mark: np.uint64) -> tuple[Positions, Positions, NDArray[np.bool_]]:
-        """Where what is announced at `at` (by `$`, a number and CR LF) begins and ends, and which is not."""
-        word = self._words[at]
-        bad = (word & _BYTE) != mark
-        length = ((word >> np.uint64(8)) & _BYTE).astype(np.int64) - 48
-        bad |= (length < 0) | (length > 9)
-        digits = np.ones(len(at), dtype=np.int64)
-        open_ = np.ones(len(at), dtype=np.bool_)
-        for place in range(2, _LONGEST_LENGTH + 2):
-            byte = ((word >> np.uint64(8 * place)) & _BYTE).astype(np.int64)
-            open_ &= byte != _CR
-            if not open_.any():
-                break
-            digit = byte - 48
-            bad |= open_ & ((digit < 0) | (digit > 9))
-            length = np.where(open_, length * 10 + digit, length)
-            digits += open_
-        else:
-            bad |= open_ & (((word >> np.uint64(8 * (_LONGEST_LENGTH + 1))) & _BYTE) != _CR)
-        starts = at + digits + 3
-        return starts, starts + length, bad
+        Places that are nowhere, as of rows that are damaged, show other bytes.
+        """
+        width = -(-size // 8)
+        last = len(self._buffer) - 8 * width
+        kind = np.dtype((np.void, 8 * width))
+        pieces = np.ndarray((last + 1,), dtype=kind, buffer=self._buffer, strides=(1,))
+        found = pieces[np.clip(at, 0, last)]
+        return found.view(np.uint8).reshape(-1, 8 * width), found.view("<u8").reshape(-1, width)
+
+    def _announced_at(self, text: NDArray[np.uint8], mark: int, place: int) -> _Announced:
+        """The number behind `mark` that stands at `place` of each text, and how many digits it has."""
+        digit = text[:, place + 1] - 48
+        is_sound = (text[:, place] == mark) & (digit <= 9)
+        length = digit.astype(np.int64)
+        digits = np.ones(len(text), dtype=np.int64)
+        goes_on = text[:, place + 2] != _CR
+        for at in range(place + 2, place + 1 + _LONGEST_LENGTH):
+            if not goes_on.any():
+                return _Announced(length, digits, is_sound)
+            digit = text[:, at] - 48
+            is_sound &= ~goes_on | (digit <= 9)
+            length = np.where(goes_on, length * 10 + digit, length)
+            digits += goes_on
+            goes_on &= text[:, at + 1] != _CR
+        return _Announced(length, digits, is_sound & ~goes_on)
 
     @cached_property
     def _parsed(self) -> tuple[list[_Shape], list[tuple[int, list[_Item]]]]:
@@ -277,38 +290,28 @@ class EntryBatch:
     def _match(self, rows: Positions, at: Positions, names: tuple[bytes, ...]) -> tuple[_Shape, NDArray[np.bool_]]:
         """Which of `rows`, whose fields begin at `at`, have exactly these names; and where everything is in them."""
         ends = self._ends[rows]
-        last_word = len(self._words) - 1
         is_same = np.ones(len(rows), dtype=np.bool_)
         name_starts, value_starts, value_ends = [], [], []
-        fixed = b"*%d\r\n" % (2 * len(names))
+        before = b"*%d\r\n" % (2 * len(names))
         for name in names:
-            head = b"%b$%d\r\n" % (fixed, len(name))
-            is_same &= self._equals(at, head + name + b"\r\n")
+            head = b"%b$%d\r\n" % (before, len(name))
+            fixed = head + name + b"\r\n"
+            text, words = self._read(at, len(fixed) + _LONGEST_LENGTH + 2)
+            announced = self._announced_at(text, _DOLLAR, len(fixed))
+            is_same &= _begins(words, fixed) & announced.is_sound
             name_starts.append(at + len(head))
-            at = np.minimum(at + len(head) + len(name) + 2, last_word)
-            starts, stops, bad = self._try_lengths(at, np.uint64(ord("$")))
-            is_same &= ~bad & (stops < ends)
+            starts = at + announced.digits + (len(fixed) + 3)
+            at = starts + announced.length
+            is_same &= at < ends
             value_starts.append(starts)
-            value_ends.append(stops)
-            at = np.clip(stops, 0, last_word)
-            fixed = b"\r\n"
-        is_same &= self._equals(at, b"\r\n") & (at + 2 == ends)
+            value_ends.append(at)
+            before = b"\r\n"
+        _, words = self._read(at, 2)
+        is_same &= _begins(words, b"\r\n") & (at + 2 == ends)
         if is_same.all():
             return _Shape(rows, names, name_starts, value_starts, value_ends), is_same
         kept = ([places[is_same] for places in each] for each in (name_starts, value_starts, value_ends))
         return _Shape(rows[is_same], names, *kept), is_same
-
-    def _equals(self, at: Positions, expected: bytes) -> NDArray[np.bool_]:
-        """Whether `expected` stands at each of the places."""
-        last_word = len(self._words) - 1
-        equal = np.ones(len(at), dtype=np.bool_)
-        for place in range(0, len(expected), 8):
-            part = expected[place : place + 8]
-            word = self._words[np.minimum(at + place, last_word)]
-            if len(part) < 8:
-                word &= np.uint64((1 << (8 * len(part))) - 1)
-            equal &= word == np.uint64(int.from_bytes(part, "little"))
-        return equal
 
     def _parse_row(self, row: int, at: int) -> list[_Item]:
         """One row by itself, whatever its lengths."""
@@ -334,6 +337,18 @@ class EntryBatch:
         if stop < 0 or self._buffer[at : at + 1] != mark or not digits.isdigit():
             raise MalformedRowError("a length that is none")
         return int(digits), stop + 2
+
+
+def _begins(words: Words, expected: bytes) -> NDArray[np.bool_]:
+    """Whether each text, read as words, begins with `expected`."""
+    equal = np.ones(len(words), dtype=np.bool_)
+    for place in range(0, len(expected), 8):
+        part = expected[place : place + 8]
+        word = words[:, place // 8]
+        if len(part) < 8:
+            word = word & np.uint64((1 << (8 * len(part))) - 1)
+        equal &= word == np.uint64(int.from_bytes(part, "little"))
+    return equal
 
 
 # Where a name begins and ends, and where its value does.
