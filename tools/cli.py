@@ -9,6 +9,7 @@ import click
 
 from server.version import VERSION
 from tools.check import check
+from tools.importing import import_
 from tools.replay import replay
 from tools.snapshot import snapshot
 
@@ -20,6 +21,7 @@ def main() -> None:
 
 
 main.add_command(check)
+main.add_command(import_)
 main.add_command(replay)
 main.add_command(snapshot)
 
