@@ -114,7 +114,7 @@ def take_snapshot(
                 is_automatic=name is None,
                 time_ms=time_ms,
                 position=maker.position,
-                replication_id=None,
+                replication_id=maker.replication_id,
                 split_every=split_every,
                 streams=maker.streams,
                 entries=maker.entries,
@@ -269,7 +269,8 @@ class _Maker:
         self.steps = steps
         self.split_every = split_every
         self.streams = self.entries = 0
-        self.position: LogPosition  # these three once `list_streams` is done
+        self.position: LogPosition  # these once `list_streams` is done
+        self.replication_id: str | None
         self.rows: dict[str, int]
         self.streams_file: FileDigest
 
@@ -341,7 +342,7 @@ class _Maker:
             with tables.env.begin() as txn:
                 self.rows = {table: int(txn.stat(tables.handles[table])["entries"]) for table in TABLES}
                 walk = _Walk(txn, tables.handles, self.split_every)
-                self.position = walk.position()
+                self.position, self.replication_id = walk.position(), walk.replication_id()
                 self.streams_file = self.write(STREAMS_NAME, self._lines(walk))
         except fmt.DECODE_ERRORS as error:
             raise CorruptionError(str(path), None, f"a row does not decode: {error!r}") from error
@@ -390,6 +391,10 @@ class _Walk:
     def position(self) -> LogPosition:
         file_seq, byte, offset, _ = fmt.unpack_row(self._meta(b"position"))
         return LogPosition(file_seq, byte, offset)
+
+    def replication_id(self) -> str | None:
+        row = self._txn.get(b"replication", db=self._handles["meta"])
+        return None if row is None else str(fmt.unpack_row(row)[0])
 
     def streams(self) -> Iterator[StreamSummary]:
         names = [self._names(db, keyspace_no) for db, keyspace_no in self._keyspaces]

@@ -11,6 +11,7 @@ from server.version import VERSION
 from tools.check import check
 from tools.importing import import_
 from tools.replay import replay
+from tools.restore import restore
 from tools.snapshot import snapshot
 
 
@@ -23,6 +24,7 @@ def main() -> None:
 main.add_command(check)
 main.add_command(import_)
 main.add_command(replay)
+main.add_command(restore)
 main.add_command(snapshot)
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.markup import escape
 
 from server.version import VERSION
-from store.freeze import COPYING, DEFAULT_SPLIT_EVERY, delete_old, take_snapshot
+from store.freeze import DEFAULT_SPLIT_EVERY, LISTING, delete_old, take_snapshot
 from store.snapshot import Snapshot
-from tools.console import Failure, Meter, counted, failures_explained, notes, seconds_text, size_text
+from tools.console import Failure, counted, failures_explained, notes, seconds_text, size_text
+from tools.steps import StepMeter
 
 
 @click.command()
@@ -55,7 +55,7 @@ def snapshot(directory: Path, out: Path | None, keep: int | None, split_every: i
     with failures_explained(f"take a snapshot of {directory}"):
         if keep is not None and out is not None:
             out.mkdir(parents=True, exist_ok=True)
-        with _Steps() as steps:
+        with StepMeter({LISTING: "streams"}) as steps:
             made = take_snapshot(
                 directory, out, program=f"riverbed {VERSION}", split_every=split_every, steps=steps.show
             )
@@ -69,40 +69,6 @@ def snapshot(directory: Path, out: Path | None, keep: int | None, split_every: i
         click.echo(json.dumps(_as_json(made, steps.seconds, deleted), indent=2))
     else:
         _print_report(made, steps.seconds, deleted)
-
-
-class _Steps:
-    """A bar for each step in turn."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._step = ""
-        self._meter: Meter | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._meter is not None:
-            self.seconds += self._meter.seconds
-            self._meter.__exit__(kind, value, traceback)
-            self._meter = None
-
-    def show(self, step: str, done: int, total: int) -> None:
-        if step != self._step or self._meter is None:
-            self.__exit__(None, None, None)
-            self._step = step
-            if step == COPYING:
-                self._meter = Meter(step, total, items="")
-            else:
-                self._meter = Meter(step, items="streams", total_items=total)
-            self._meter.__enter__()
-        if step == COPYING:
-            self._meter.advance(done - self._meter.done_bytes)
-        else:
-            self._meter.advance(0, done - self._meter.done_items)
 
 
 def _print_report(made: Snapshot, seconds: float, deleted: list[str]) -> None:

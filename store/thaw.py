@@ -1,0 +1,141 @@
+"""From a snapshot to a data directory that a server starts on.
+
+    SNAPSHOT/data.mdb   -- copied, verified -->   DIR/state/data.mdb        its position: the beginning of incr 1
+                        -- rewritten ------->     DIR/appendonlydir/        base 1: the same state, as commands
+                                                                            incr 1: empty, at the snapshot's offset
+
+Either half alone recovers everything, as in any data directory.  The replication offset goes on where the snapshot was
+taken, on the same line, so that a replica can be started from a backup and be sent only what has happened since; a
+server that starts on it as a primary begins a line of its own, as every primary does.
+
+DIR is worth nothing until this is done: who calls this gives it its name then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import lmdb
+from crc32c import crc32c
+
+from store import format as fmt
+from store import manifest as manifests
+from store.basefile import write_base
+from store.errors import CorruptionError
+from store.files import Files, OsFiles
+from store.freeze import COPYING, Steps
+from store.keyspace import META_POSITION, META_REPLICATION, NO_DATABASE
+from store.lineage import Lineage
+from store.log import DIRECTORY_NAME, FILE_NAME
+from store.logfile import LogPosition
+from store.manifest import FileType, LogFile, Manifest
+from store.rewrite import pieces
+from store.snapshot import DATA_NAME, Snapshot
+from store.tables import STATE_DIRECTORY, Tables
+
+WRITING_LOG: Final = "writing the log"
+
+_MAP_BYTES: Final = 1 << 40
+_COPY_BYTES: Final = 4 << 20
+_UNSYNCED_BYTES: Final = 64 << 20
+_FIRST_INCR: Final = 1
+
+
+def restore_snapshot(snapshot: Snapshot, directory: Path, *, steps: Steps, files: Files | None = None) -> None:
+    """Fill the empty `directory`.  `steps` is told how far it has come: bytes, then entries.
+
+    Raises CorruptionError when the snapshot does not have the checksum its manifest promises, OSError, lmdb.Error.
+    """
+    files = files or OsFiles()
+    position = LogPosition(_FIRST_INCR, 0, snapshot.manifest.offset)
+    _copy_tables(snapshot, directory / STATE_DIRECTORY, steps, files)
+    tables = Tables(directory, _MAP_BYTES)
+    try:
+        with tables.env.begin(write=True, db=tables.handles["meta"]) as txn:
+            txn.put(META_POSITION, fmt.pack_row([*position, NO_DATABASE]))
+            row = txn.get(META_REPLICATION)
+            lineage = None if row is None else Lineage(*fmt.unpack_row(row))
+        tables.env.sync(True)
+        with tables.env.begin() as txn:
+            _write_log(tables, txn, snapshot, directory / DIRECTORY_NAME, lineage, steps, files)
+    except fmt.DECODE_ERRORS as error:
+        raise CorruptionError(str(snapshot.path / DATA_NAME), None, f"a row does not decode: {error!r}") from error
+    finally:
+        tables.close()
+    files.sync_directory(directory / STATE_DIRECTORY)
+    files.sync_directory(directory)
+
+
+def _copy_tables(snapshot: Snapshot, state: Path, steps: Steps, files: Files) -> None:
+    """Copy data.mdb, and refuse it when it is not what the manifest says: the copy is what will be served."""
+    expected = snapshot.manifest.data_file
+    files.make_directory(state)
+    checksum = size = unsynced = 0
+    fd = files.create(state / DATA_NAME)
+    try:
+        for data in _contents(snapshot.path / DATA_NAME, files):
+            checksum = crc32c(data, checksum)
+            size += len(data)
+            unsynced += len(data)
+            rest = memoryview(data)
+            while rest:
+                rest = rest[files.write(fd, rest) :]
+            if unsynced >= _UNSYNCED_BYTES:
+                files.sync(fd)
+                unsynced = 0
+            steps(COPYING, size, max(size, expected.size))
+        files.sync(fd)
+    finally:
+        files.close(fd)
+    if (size, checksum) != (expected.size, expected.checksum):
+        raise CorruptionError(
+            str(snapshot.path / DATA_NAME),
+            None,
+            f"{size} bytes with the CRC-32C {checksum:08x}; "
+            f"it must be {expected.size} bytes with {expected.checksum:08x}",
+        )
+
+
+def _contents(path: Path, files: Files) -> Iterator[bytes]:
+    fd = files.open_read(path)
+    try:
+        at = 0
+        while data := files.read_at(fd, _COPY_BYTES, at):
+            at += len(data)
+            yield data
+    finally:
+        files.close(fd)
+
+
+def _write_log(
+    tables: Tables,
+    txn: lmdb.Transaction[bytes],
+    snapshot: Snapshot,
+    home: Path,
+    lineage: Lineage | None,
+    steps: Steps,
+    files: Files,
+) -> None:
+    files.make_directory(home)
+    manifest = snapshot.manifest
+    name = f"{FILE_NAME}.1.base.aof"
+    written = write_base(
+        home / name,
+        pieces(tables, txn),
+        files,
+        offset=manifest.offset,
+        now_ms=manifest.time_ms,
+        progress=lambda done: steps(WRITING_LOG, done.entries, max(done.entries, manifest.entries)),
+    )
+    base = LogFile(name, 1, FileType.BASE, size=written.size, is_checksummed=True, command_bytes=written.command_bytes)
+    incr = LogFile(
+        f"{FILE_NAME}.{_FIRST_INCR}.incr.aof",
+        _FIRST_INCR,
+        FileType.INCR,
+        start_offset=manifest.offset,
+        is_checksummed=True,
+    )
+    files.close(files.create(home / incr.name))
+    manifests.replace(home / f"{FILE_NAME}.manifest", Manifest(base, (), (incr,), lineage), files)
