@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -188,13 +188,10 @@ def _copy_log(parts: list[LogPart], end: LogPosition, directory: Path, files: Fi
             break
         is_last = part.number == end.file_seq
         kind = "base" if part.file.type is FileType.BASE else "incr"
-        file = LogFile(
-            f"{FILE_NAME}.{part.file.seq}.{kind}.aof",
-            part.file.seq,
-            part.file.type,
-            start_offset=part.file.start_offset,
+        file = replace(
+            part.file,
+            name=f"{FILE_NAME}.{part.file.seq}.{kind}.aof",
             size=None if is_last and kind == "incr" else part.size,
-            is_checksummed=True,
         )
         _copy_bytes(part.path, home / file.name, end.position if is_last else part.size, files)
         if kind == "base":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -163,9 +164,7 @@ def test_replay_stops_where_a_running_server_was(start_riverbed: StartRiverbed, 
             client.ask("XGROUP", "CREATE", "s", "g", "0")
             client.ask("XREADGROUP", "GROUP", "g", f"c{number}", "COUNT", 3, "STREAMS", "s", ">")
             client.ask("XDEL", "s", f"{number * 100}-1")
-            info = parse(client.ask("INFO", "replication")).text.decode()
-            (offset,) = (line.split(":")[1] for line in info.splitlines() if line.startswith("master_repl_offset"))
-            moments.append((int(offset), shown_by(client)))
+            moments.append((int(offset_of(client)), shown_by(client)))
         assert len(list((server.directory / LOG).glob("*.incr.aof"))) > 2
         for offset, state in moments[::3]:
             target = tmp_path / f"at-{offset}"
@@ -220,8 +219,37 @@ def test_moments_before_and_after_all_batches(log: Path, tmp_path: Path) -> None
 
 def test_a_copy_has_another_replication_id_than_its_source(log: Path, tmp_path: Path) -> None:
     replay(log, tmp_path / "new")
-    lines = (tmp_path / "new" / LOG / "appendonly.aof.manifest").read_text().splitlines()
-    assert [line.split(" ")[0].split("=")[0] for line in lines] == ["file", "#CK:crc32c"]
+    lineages = []
+    for place in (log, tmp_path / "new"):
+        found = manifest.load(place / LOG / "appendonly.aof.manifest", OsFiles())
+        assert found is not None
+        assert found.lineage is not None
+        lineages.append(found.lineage)
+    assert lineages[0].replication_id not in (lineages[1].replication_id, lineages[1].previous_id)
+
+
+def test_a_rewritten_log_goes_back_to_its_base(start_riverbed: StartRiverbed, tmp_path: Path) -> None:
+    server = start_riverbed()
+    with server.client() as client:
+        client.pipeline([xadd(number) for number in range(1, 500)])
+        assert client.ask("BGREWRITEAOF").startswith(b"+")
+        while b"aof_rewrite_in_progress:1" in client.ask("INFO", "persistence"):
+            client.ask(*xadd(int(time.time() * 1000)))
+        base_only = replay(server.directory, tmp_path / "base", "--until", int(offset_of(client)))
+        client.ask(*xadd(10**15))
+        expected = shown_by(client)
+    assert server.stop() == 0
+    replay(server.directory, tmp_path / "all")
+    assert opened(tmp_path / "all", 0) == expected
+    assert opened(tmp_path / "base", 0).keys() == expected.keys()
+    reason = refused(server.directory, tmp_path / "early", "--until", base_only["offset"] // 4)
+    assert "this log does not go back to replication offset" in reason
+
+
+def offset_of(client: RawClient) -> str:
+    info = parse(client.ask("INFO", "replication")).text.decode()
+    (offset,) = (line.split(":")[1] for line in info.splitlines() if line.startswith("master_repl_offset"))
+    return offset
 
 
 BASE_TIME_MS = 1_700_000_000_005
