@@ -23,9 +23,9 @@ from tools.steps import StepMeter
 def restore(source: Path, directory: Path, as_json: bool) -> None:
     """Make the data directory DIR of a snapshot.
 
-    Every byte of the tables in SNAPSHOT is compared with their checksum on the way. DIR must not exist, or be empty; it appears when it
-    is complete, with tables and log, and riverbed-server starts on it. Keys keep their deadlines: those that have
-    passed by now expire when it does.
+    Every byte of the tables in SNAPSHOT is compared with their checksum on the way. DIR must not exist, or be empty;
+    it appears when it is complete, with tables and log, and riverbed-server starts on it. Keys keep their deadlines:
+    those that have passed by now expire when it does.
 
     \b
     Examples

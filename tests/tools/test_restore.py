@@ -22,7 +22,7 @@ def run(*arguments: object) -> Result:
 
 
 def told(client: RawClient) -> list[bytes]:
-    """What XINFO and XPENDING say of the stream; the time is passed on by hand, as idle times are reckoned from it."""
+    """What XINFO, XPENDING and XRANGE say of the stream; idle times, which go on, are left out."""
     full = client.tree("XINFO", "STREAM", "s", "FULL", "COUNT", "0")
     pending = client.tree("XPENDING", "s", "g", "-", "+", "1000").children or ()
     rows = [node.with_children(child for at, child in enumerate(node.children or ()) if at != 2) for node in pending]
