@@ -17,6 +17,7 @@ from tests.ledger import Account, Add, Fate, Ledger, read_id
 from tests.producers import read_streams
 from tests.raw import RawClient, parse
 from tests.servers import RiverbedServer
+from tests.waiting import rewrite_ended, until
 
 DISK_BYTES = 8 << 20
 VALUE_BYTES = 1_000
@@ -161,3 +162,40 @@ def test_the_service_returns_when_somebody_else_makes_room(server: RiverbedServe
     server.kill()
     server.start()
     assert list(writer.ledger.verify(read_streams(server, {b"a"}))) == []
+
+
+def bytes_of_log(disk: Path) -> int:
+    return sum(path.stat().st_size for path in (disk / "appendonlydir").iterdir())
+
+
+@pytest.mark.needs_root
+def test_a_rewrite_that_does_not_fit_leaves_the_log_as_it_was(server: RiverbedServer, small_disk: Path) -> None:
+    writer = Writer(server)
+    with server.client() as client:
+        writer.fill(client, [b"a"])
+        client.ask("BGREWRITEAOF")
+        assert rewrite_ended(client)["aof_last_bgrewrite_status"] == "err"
+        assert {path.suffixes[-2] for path in (small_disk / "appendonlydir").glob("*.aof")} == {".incr"}
+        assert client.ask("XLEN", "a").startswith(b":")
+    server.kill()
+    server.start()
+    assert list(writer.ledger.verify(read_streams(server, {b"a"}))) == []
+
+
+@pytest.mark.needs_root
+def test_a_rewrite_makes_room_on_a_full_disk(server: RiverbedServer, small_disk: Path) -> None:
+    writer = Writer(server)
+    with server.client() as client:
+        writer.fill(client, [b"a"])
+        full = bytes_of_log(small_disk)
+        assert client.ask("DEL", "a") == b":1\r\n"
+        client.ask("BGREWRITEAOF")
+        assert rewrite_ended(client)["aof_last_bgrewrite_status"] == "ok", server.log_tail()
+        until(lambda: bytes_of_log(small_disk) < full // 10, "the end of the old files")
+        writer.append_until_accepted(client, b"b")
+        after = client.ask("XRANGE", "b", "-", "+")
+    server.kill()
+    server.start()
+    with server.client() as client:
+        assert client.ask("XRANGE", "b", "-", "+") == after
+        assert client.ask("EXISTS", "a") == b":0\r\n"

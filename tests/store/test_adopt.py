@@ -1,0 +1,229 @@
+"""A new base takes the place of what came before it in one step, whatever fails and whenever it crashes."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from store.basefile import write_base
+from store.compose import Piece
+from store.errors import CorruptionError, LogWriteError
+from store.log import TEMPORARY_PREFIX, Base, Log
+from store.logformat import encode_command, encode_extension
+from tests.store.faulty_files import FaultyFiles
+from tests.store.test_log import HOME, MANIFEST, SELECT, Words, append, commands_of, reopened, xadd
+
+TEMPORARY = HOME / f"{TEMPORARY_PREFIX}1.aof"
+FIRST_BASE = HOME / "appendonly.aof.1.base.aof"
+
+PAST = [[SELECT, xadd(1)], [xadd(2), xadd(3)]]
+LATER = [[SELECT, xadd(4)], [xadd(5)]]
+STATE: list[Words] = [SELECT, xadd(1, b"made shorter"), [b"XSEEN", b"s", b"g", b"c", b"1", b"1"]]
+
+
+def pieces_of(commands: list[Words]) -> list[Piece]:
+    """Each command a piece."""
+    pieces = []
+    for words in commands:
+        hidden = words[0] == b"XSEEN"
+        data = encode_extension(words) if hidden else encode_command(words)
+        pieces.append(Piece(data, 0 if hidden else len(data), int(words[0] == b"XADD")))
+    return pieces
+
+
+def begun(files: FaultyFiles, past: list[list[Words]] = PAST) -> tuple[Log, int]:
+    """A log with a past in two files and a present in the third; -> it, and the number of that one."""
+    log, _ = reopened(files)
+    for commands in past:
+        append(log, commands)
+        log.rotate()
+    return log, log.end.file_seq
+
+
+def adopt(log: Log, files: FaultyFiles, from_seq: int, state: list[Words] = STATE) -> Base:
+    """What a rewrite that began where `from_seq` begins does to the log."""
+    begin = next(file.start_offset for file in log.manifest.incrs if file.seq == from_seq)
+    assert begin is not None
+    size = write_base(TEMPORARY, pieces_of(state), files, offset=begin, now_ms=1)
+    return log.adopt_base(TEMPORARY, size.size, size.command_bytes, from_seq)
+
+
+def remove_leftovers(log: Log, files: FaultyFiles) -> None:
+    for path in log.leftovers():
+        if files.exists(path):
+            files.unlink(path)
+    log.forget_history()
+
+
+def test_the_log_begins_with_the_new_base_and_goes_on_with_what_was_written_meanwhile() -> None:
+    files = FaultyFiles()
+    log, seq = begun(files)
+    begin = log.end.offset
+    append(log, LATER[0])
+    base = adopt(log, files, seq)
+    append(log, LATER[1])
+    log.sync()
+    end, size = log.end, log.size_bytes
+    assert base == log.base
+    assert base == Base(FIRST_BASE, 1, len(files.data(FIRST_BASE)), base.command_bytes, begin)
+    assert base.command_bytes == sum(piece.command_bytes for piece in pieces_of(STATE))
+    again, batches = reopened(files.crash())
+    assert commands_of(batches) == [[words] for words in STATE] + LATER
+    assert again.end == end
+    assert again.base == base
+    assert again.size_bytes == size == sum(batch.size for batch in batches)
+
+
+def test_what_came_before_is_history_until_it_is_deleted() -> None:
+    files = FaultyFiles()
+    log, seq = begun(files)
+    adopt(log, files, seq)
+    assert [file.name for file in log.manifest.history] == ["appendonly.aof.1.incr.aof", "appendonly.aof.2.incr.aof"]
+    assert b"appendonly.aof.1.incr.aof seq 1 type h" in files.data(MANIFEST)
+    remove_leftovers(log, files)
+    assert log.manifest.history == ()
+    assert b" type h" not in files.data(MANIFEST)
+    assert sorted(files.names(HOME)) == ["appendonly.aof.1.base.aof", "appendonly.aof.3.incr.aof", MANIFEST.name]
+
+
+def test_history_that_is_still_there_stays_listed() -> None:
+    files = FaultyFiles()
+    log, seq = begun(files)
+    adopt(log, files, seq)
+    files.unlink(HOME / "appendonly.aof.1.incr.aof")
+    log.forget_history()
+    assert [file.name for file in log.manifest.history] == ["appendonly.aof.2.incr.aof"]
+
+
+def test_a_base_replaces_the_base_before_it_and_gets_a_new_name() -> None:
+    files = FaultyFiles()
+    log, seq = begun(files)
+    adopt(log, files, seq)
+    append(log, LATER[0])
+    log.rotate()
+    base = adopt(log, files, log.end.file_seq, [SELECT, xadd(7)])
+    assert base.path.name == "appendonly.aof.2.base.aof"
+    remove_leftovers(log, files)
+    _, batches = reopened(files.crash())
+    assert commands_of(batches) == [[SELECT], [xadd(7)]]
+
+
+def test_an_empty_state_is_an_empty_base() -> None:
+    files = FaultyFiles()
+    log, seq = begun(files)
+    base = adopt(log, files, seq, [])
+    assert (base.size, base.command_bytes) == (0, 0)
+    append(log, LATER[0])
+    log.sync()
+    _, batches = reopened(files.crash())
+    assert commands_of(batches) == [LATER[0]]
+
+
+def test_files_that_a_killed_rewrite_left_are_found_and_not_read() -> None:
+    files = FaultyFiles()
+    log, _ = begun(files)
+    write_base(TEMPORARY, pieces_of(STATE), files, offset=0, now_ms=1)
+    assert log.leftovers() == [TEMPORARY]
+    _, batches = reopened(files)
+    assert commands_of(batches) == PAST
+
+
+def test_the_log_is_fresh_until_something_that_counts_is_written() -> None:
+    files = FaultyFiles()
+    log, _ = begun(files)
+    assert log.is_fresh
+    log.write_preface(encode_command(SELECT), 1)
+    assert log.is_fresh
+    append(log, LATER[0])
+    assert not log.is_fresh
+
+
+def watch(files: FaultyFiles, stop: int, copies: list[FaultyFiles]) -> None:
+    """Put what a crash before operation number `stop` leaves into `copies`."""
+    step = files._step
+
+    def watched(operation: str) -> None:
+        if len(files.operations) == stop:
+            copies.extend([files.crash(), files.crash(kept=7), files.crash(kept=10_000, names=True)])
+        step(operation)
+
+    files._step = watched
+
+
+def test_a_crash_at_any_operation_leaves_the_old_log_or_the_new_one() -> None:
+    """The state is the same either way: that is what a rewrite is."""
+    old, new = PAST, [[words] for words in STATE]
+    seen = set()
+    for stop in range(1_000):
+        files = FaultyFiles()
+        log, seq = begun(files)
+        append(log, LATER[0])
+        log.sync()
+        first = len(files.operations)
+        copies: list[FaultyFiles] = []
+        watch(files, first + stop, copies)
+        adopt(log, files, seq)
+        remove_leftovers(log, files)
+        if not copies:
+            assert stop > 8, "too few operations were seen"
+            break
+        for copy in copies:
+            found = commands_of(reopened(copy)[1])
+            assert found in ([*old, LATER[0]], [*new, LATER[0]]), stop
+            seen.add(len(found))
+    assert len(seen) == 2, "one of the two outcomes was never seen"
+
+
+@pytest.mark.parametrize("operation", ["rename", "create", "write", "sync", "sync_directory"])
+def test_an_adoption_that_fails_leaves_the_log_as_it_was(operation: str) -> None:
+    files = FaultyFiles()
+    log, seq = begun(files)
+    append(log, LATER[0])
+    begin = next(file.start_offset for file in log.manifest.incrs if file.seq == seq)
+    assert begin is not None
+    size = write_base(TEMPORARY, pieces_of(STATE), files, offset=begin, now_ms=1)
+    before = log.manifest
+    files.fail(operation, errno.ENOSPC)
+    with pytest.raises(LogWriteError):
+        log.adopt_base(TEMPORARY, size.size, size.command_bytes, seq)
+    assert log.manifest == before
+    assert log.base is None
+    assert not files.exists(FIRST_BASE)
+    append(log, LATER[1])
+    log.sync()
+    assert commands_of(reopened(files.crash())[1]) == PAST + LATER
+
+
+def test_an_adoption_nobody_knows_the_outcome_of_breaks_the_log() -> None:
+    files = FaultyFiles()
+    log, seq = begun(files)
+    size = write_base(TEMPORARY, pieces_of(STATE), files, offset=log.end.offset, now_ms=1)
+    files.fail("sync_directory", errno.EIO, after=1)
+    with pytest.raises(LogWriteError):
+        log.adopt_base(TEMPORARY, size.size, size.command_bytes, seq)
+    assert log.broken
+    for names in (False, True):
+        assert commands_of(reopened(files.crash(names=names))[1]) in (PAST, [[words] for words in STATE])
+
+
+def test_a_base_that_is_damaged_is_noticed_wherever_it_is() -> None:
+    files = FaultyFiles()
+    log, seq = begun(files)
+    adopt(log, files, seq)
+    log.close()
+    for at in range(len(files.data(FIRST_BASE))):
+        damaged = files.copy()
+        damaged.data(FIRST_BASE)[at] ^= 1
+        with pytest.raises(CorruptionError):
+            reopened(damaged)
+
+
+def test_pieces_become_batches_that_stand_at_one_offset(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    log, seq = begun(files)
+    adopt(log, files, seq)
+    _, batches = reopened(files)
+    assert {batch.end.offset for batch in batches} == {log.end.offset}
+    assert [batch.end.file_seq for batch in batches] == [-1] * len(STATE)

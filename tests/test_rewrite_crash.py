@@ -1,0 +1,81 @@
+"""Kill the server while it rewrites its log and producers write; then hold it to what it had acknowledged.
+
+As `test_crash.py`, with the log rewritten again and again: by the growth rule, and by a client that asks for it.  Some
+rounds kill the process that rewrites, and leave the server alone.  `tests/store/test_adopt.py` crashes the swap of base
+and manifest at each of its operations; here the moments are chance, and everything else takes part.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import threading
+import time
+from pathlib import Path
+
+from tests.conftest import StartRiverbed, base_seed
+from tests.ledger import Ledger
+from tests.producers import finish, start_workers
+from tests.raw import RawClient
+from tests.servers import RiverbedServer
+from tests.test_crash import Rounds, options_for
+
+ROUNDS = 50
+LONGEST_S = 0.5
+LOG = "appendonlydir"
+
+
+class Asker(threading.Thread):
+    """A client that wants the log rewritten whenever it is not."""
+
+    def __init__(self, server: RiverbedServer) -> None:
+        super().__init__(daemon=True)
+        self._port = server.port
+
+    def run(self) -> None:
+        with contextlib.suppress(OSError), RawClient(self._port, timeout_s=30) as client:
+            while client.ask("BGREWRITEAOF"):
+                time.sleep(0.02)
+
+
+def kill_the_process(server: RiverbedServer) -> None:
+    """Kill whatever rewrites at this moment, if anything does."""
+    with contextlib.suppress(OSError):
+        for pid in Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+
+
+def bases_of(server: RiverbedServer) -> list[str]:
+    return [path.name for path in (server.directory / LOG).glob("*.base.aof")]
+
+
+def test_nothing_acknowledged_is_lost_when_a_rewrite_is_killed(start_riverbed: StartRiverbed) -> None:
+    seed = base_seed()
+    rule = {"auto-aof-rewrite-min-size": 1 << 16, "auto-aof-rewrite-percentage": 10}
+    server = start_riverbed(options=options_for(random.Random(seed)) | rule)
+    rounds = Rounds(server)
+    bases: set[str] = set()
+    for number in range(ROUNDS):
+        chance = random.Random(seed * 1_000 + number)
+        ledger = Ledger()
+        workers = start_workers(server, ledger, seed * 1_000 + number, number)
+        Asker(server).start()
+        time.sleep(chance.uniform(0.02, LONGEST_S))
+        if number % 5 == 4:
+            kill_the_process(server)
+            time.sleep(chance.uniform(0, LONGEST_S))
+        server.kill()
+        finish(workers)
+        rounds.ledgers.append(ledger)
+        bases.update(bases_of(server))
+        server.options = options_for(chance) | rule
+        if number % 10 == 9:
+            shutil.rmtree(server.directory / "state")  # the log must say everything alone
+        server.start()
+        rounds.check([number, chance.randrange(number + 1)], f"seed {seed}, round {number}")
+    rounds.check_all(f"seed {seed}")
+    rounds.assert_they_prove_something()
+    assert len(bases) > ROUNDS // 5, "hardly any rewrite came to its end"

@@ -1,0 +1,185 @@
+"""A rewritten log says what was there: to us and to a real redis-server, which show it field by field as it was.
+
+The states are those of random scripts over every family of commands, entries among them that were deleted while they
+were pending.  What a server makes of a rewrite it rewrites to the same bytes again.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests import group_differences
+from tests.conftest import StartRedis, StartRiverbed, base_seed
+from tests.differential import IDMP_FIELDS
+from tests.generators import CONNECTION, KEYSPACE, STREAMS, Family, Generator, KeyCommands
+from tests.group_commands import GROUP_FAMILY, NEWER_FAMILY, NewerCommands
+from tests.raw import RawClient, parse
+from tests.servers import RiverbedServer, Server
+from tests.waiting import rewritten
+
+LOG = "appendonlydir"
+# Small nodes, and none of them closed by its bytes, which the two servers count differently.
+NODES: dict[str, object] = {"stream-node-max-entries": 5, "stream-node-max-bytes": 0}
+# Entries that nobody owns are another consumer's for Redis 7.
+SHARED: Family = [(weight, maker) for weight, maker in NEWER_FAMILY if maker is not NewerCommands.xnack]
+# What has piled up is what is looked at.
+LASTING: Family = [(weight, maker) for weight, maker in KEYSPACE if maker is not KeyCommands.flush]
+# Nodes are made anew, without tombstones.
+OF_NODES = frozenset((b"radix-tree-keys", b"radix-tree-nodes"))
+UNKNOWN_TO_REDIS = (
+    group_differences.NEWER_FIELDS | IDMP_FIELDS | OF_NODES | {b"lag", b"seen-time"}  # made when it loads
+)
+
+
+class Scripts(NewerCommands, Generator):
+    """Scripts of every family."""
+
+
+def run(server: Server, seed: int, newer: Family) -> None:
+    generator = Scripts(random.Random(seed), (STREAMS, GROUP_FAMILY, newer, LASTING, CONNECTION), wrong=0.05)
+    with server.client() as client:
+        for step in generator.script(1_500):
+            client.ask(*step.words)
+        client.ask("DISCARD")
+        leave_pending(client, random.Random(seed))
+
+
+def leave_pending(client: RawClient, chance: random.Random) -> None:
+    """Have groups read every stream, and delete or trim some of what is pending then."""
+    for database in range(3):
+        client.ask("SELECT", database)
+        for key in client.tree("KEYS", "*").children or ():
+            for number in range(20):
+                client.ask("XADD", key.text, "*", "f", number)
+            for group in ("late", "later"):
+                client.ask("XGROUP", "CREATE", key.text, group, chance.choice(("0", "5-0")))
+                for consumer in ("Alice", "Bob", "Alice"):
+                    read = ("XREADGROUP", "GROUP", group, consumer, "COUNT", chance.randrange(1, 9))
+                    client.ask(*read, "STREAMS", key.text, ">")
+            ids = [entry.children[0].text for entry in client.tree("XRANGE", key.text, "-", "+").children or ()]
+            if not ids:
+                continue  # it has had the last ID there is
+            client.ask("XCLAIM", key.text, "late", "Carol", 0, *chance.choices(ids, k=3), "IDLE", 77, "RETRYCOUNT", 5)
+            client.ask("XDEL", key.text, *chance.choices(ids, k=5))
+            if chance.random() < 0.3:
+                client.ask("XTRIM", key.text, "MAXLEN", "=", chance.randrange(10))
+    client.ask("SELECT", 0)
+
+
+# By database and key: XINFO STREAM FULL, the deadline, and XPENDING of each group.
+State = dict[tuple[int, bytes], tuple[str, bytes, list[bytes]]]
+
+
+def state_of(server: Server, without: frozenset[bytes]) -> State:
+    hide = group_differences.without(without)
+    found: State = {}
+    with server.client() as client:
+        for database in range(3):
+            client.ask("SELECT", database)
+            for key in client.tree("KEYS", "*").children or ():
+                full = parse(client.ask("XINFO", "STREAM", key.text, "FULL", "COUNT", 0))
+                summaries = []
+                for group in client.tree("XINFO", "GROUPS", key.text).children or ():
+                    name = group.pairs()[0][1].text
+                    summaries.append(client.ask("XPENDING", key.text, name))
+                shown = str(hide((b"XINFO",), full))
+                found[database, key.text] = shown, client.ask("PEXPIRETIME", key.text), summaries
+    return found
+
+
+def pending_of(state: State) -> int:
+    """In how many groups anything is pending."""
+    return sum(not summary.startswith(b"*4\r\n:0\r\n") for _, _, summaries in state.values() for summary in summaries)
+
+
+def base_of(server: RiverbedServer) -> bytes:
+    """The commands of the base, without the annotations, which tell offset and time."""
+    (path,) = (server.directory / LOG).glob("*.base.aof")
+    return b"".join(line for line in path.read_bytes().splitlines(keepends=True) if not line.startswith(b"#CK:"))
+
+
+def copied(server: RiverbedServer, place: Path) -> Path:
+    """The log alone, in a directory of its own."""
+    shutil.copytree(server.directory / LOG, place / LOG)
+    return place
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_fresh_server_shows_the_same_from_a_rewrite(
+    start_riverbed: StartRiverbed, tmp_path: Path, number: int
+) -> None:
+    server = start_riverbed(options=NODES)
+    run(server, base_seed() + number, NEWER_FAMILY)
+    rewritten(server)
+    expected = state_of(server, OF_NODES)
+    assert server.stop() == 0
+    fresh = start_riverbed(copied(server, tmp_path / "copy"), options=NODES)
+    assert state_of(fresh, OF_NODES) == expected
+    rewritten(fresh)
+    assert base_of(fresh) == base_of(server)
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_redis_shows_the_same_from_a_rewrite(
+    start_riverbed: StartRiverbed, start_redis: StartRedis, tmp_path: Path, number: int
+) -> None:
+    server = start_riverbed(options=NODES)
+    run(server, base_seed() + 10 + number, SHARED)
+    rewritten(server)
+    expected = state_of(server, UNKNOWN_TO_REDIS)
+    assert pending_of(expected), "nothing is pending: nothing is shown by this"
+    assert server.stop() == 0
+    redis = start_redis(copied(server, tmp_path / "copy"), options=NODES)
+    assert state_of(redis, UNKNOWN_TO_REDIS) == expected
+
+
+def test_what_redis_makes_of_a_rewrite_and_rewrites_itself_loads_here(
+    start_riverbed: StartRiverbed, start_redis: StartRedis, tmp_path: Path
+) -> None:
+    """There and back: but for what Redis 7 loses, records of entries that are gone among it."""
+    server = start_riverbed(options=NODES)
+    with server.client() as client:
+        for number in range(1, 40):
+            client.ask("XADD", "s", f"{number}-1", "f", number)
+        client.ask("XGROUP", "CREATE", "s", "g", 0)
+        client.ask("XREADGROUP", "GROUP", "g", "Alice", "COUNT", 10, "STREAMS", "s", ">")
+        client.ask("XREADGROUP", "GROUP", "g", "Bob", "COUNT", 10, "STREAMS", "s", ">")
+        client.ask("XACK", "s", "g", "3-1", "14-1")
+        client.ask("XGROUP", "CREATECONSUMER", "s", "g", "Idle")
+        client.ask("PEXPIREAT", "s", 4_102_444_800_000)
+    rewritten(server)
+    expected = state_of(server, UNKNOWN_TO_REDIS)
+    assert server.stop() == 0
+    redis = start_redis(copied(server, tmp_path / "there"), options=NODES)
+    rewritten(redis)
+    assert redis.stop() == 0
+    shutil.copytree(redis.directory / LOG, tmp_path / "back" / LOG)
+    back = start_riverbed(tmp_path / "back", options=NODES)
+    assert state_of(back, UNKNOWN_TO_REDIS) == expected
+
+
+def test_redis_has_entries_that_nobody_owns_for_whoever_claims_next(
+    start_riverbed: StartRiverbed, start_redis: StartRedis, tmp_path: Path
+) -> None:
+    server = start_riverbed()
+    with server.client() as client:
+        for number in range(1, 4):
+            client.ask("XADD", "s", f"{number}-1", "f", number)
+        client.ask("XGROUP", "CREATE", "s", "g", 0)
+        client.ask("XREADGROUP", "GROUP", "g", "Bob", "COUNT", 3, "STREAMS", "s", ">")
+        client.ask("XGROUP", "CREATECONSUMER", "s", "g", "Alice")
+        client.ask("XNACK", "s", "g", "FAIL", "IDS", 2, "2-1", "1-1")
+        client.ask("XDEL", "s", "1-1")
+    rewritten(server)
+    assert server.stop() == 0
+    redis = start_redis(copied(server, tmp_path / "copy"))
+    with redis.client() as client:
+        owned = client.tree("XPENDING", "s", "g").children or ()
+        assert str(owned[0]) == ":'3'"
+        claimed = client.tree("XAUTOCLAIM", "s", "g", "Carol", 10**12, 0).children or ()
+        assert str(claimed[1]) == "*[*[$'2-1' *[$'f' $'2']]]"
+        assert str(claimed[2]) == "*[$'1-1']"
