@@ -34,8 +34,8 @@ def sweep(
 
     `waiting` tells the names of those of a group's consumers that wait in a blocking read: they are not idle.
     """
-    if txn.keep_expired:
-        return True
+    if txn.keep_expired or txn.follows:
+        return True  # the log says itself who goes
     cursor = txn.cursor("consumer_ttls")
     while cursor.first():
         key, name = cursor.item()

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 MAX_COUNT: Final = (1 << 63) - 1
 # Entries that one CLAIM looks at; where most of a long list is of deleted entries the next one goes on from there.
 _MOST_EXAMINED: Final = 10_000
-# Entries that one command may move to the dead-letter stream, give or take a run; a millisecond for each hundred.
-MOST_WORN_OUT: Final = 1000
+# Entries that are moved to the dead-letter stream in one go, give or take a run: 11 us each.
+MOST_WORN_OUT: Final = 500
 # What a dead letter has behind its own fields.  Clients read these names: never rename.
 ORIGIN_FIELDS: Final = (
     b"riverbed-origin-key",
@@ -154,7 +154,7 @@ class Group(Members):
             if run.consumer_no != NOBODY and 0 <= now_ms - run.time_ms < min_idle_ms:
                 break
             into = found
-            if worn_out is not None and run.delivery_count >= self.policy.max_deliveries:
+            if worn_out is not None and min(run.delivery_count + 1, MAX_COUNT) > self.policy.max_deliveries:
                 if len(worn_out) >= MOST_WORN_OUT:
                     break
                 into = worn_out

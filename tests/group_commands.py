@@ -11,6 +11,7 @@ from typing import Final
 from tests.generators import Command, Family, Vocabulary
 
 GROUPS: Final = (b"g", b"h", b"")
+DEAD_LETTERS: Final = (b"dead", b"dead", b"b", b"a")
 CONSUMERS: Final = (b"Alice", b"Bob", b"", b"Carol")
 
 IDLE_STEP_MS: Final = 100_000
@@ -185,6 +186,22 @@ class NewerCommands(GroupCommands):
         self.random.shuffle(blocks)
         return words + [word for block in blocks for word in block]
 
+    def xgroup_policy(self) -> Command:
+        words = [b"XGROUP", self.option(b"POLICY"), self.key(), self.group()]
+        if self.chance(0.1):
+            return words
+        most = [self.option(b"MAXDELIVERIES"), self.one_of((b"1", b"1", b"2", b"3"))]
+        if self.chance(0.2):
+            most[1] = self.one_of((b"0", b"off", b"-1", b"9223372036854775807"))
+        options = [most] if self.chance(0.9) else []
+        if self.chance(0.9 if options and most[1] in b"123" else 0.1):
+            options.append([self.option(b"DEADLETTER"), self.one_of(DEAD_LETTERS)])
+        if self.chance(0.6):
+            ttl = self.one_of((b"50000", b"50000", b"200000")) if self.chance(0.8) else self.one_of((b"OFF", b"-5"))
+            options.append([self.option(b"CONSUMERTTL"), ttl])
+        self.random.shuffle(options)
+        return words + [word for option in options for word in option]
+
     def xtrim_references(self) -> Command:
         key = self.key()
         return [b"XTRIM", key, *self.trim(key), *self.references()]
@@ -233,6 +250,7 @@ GROUP_FAMILY: Final[Family] = [
 ]
 
 NEWER_FAMILY: Final[Family] = [
+    (12, NewerCommands.xgroup_policy),
     (6, NewerCommands.xdelex),
     (6, NewerCommands.xackdel),
     (8, NewerCommands.xnack),

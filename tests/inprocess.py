@@ -17,6 +17,8 @@ from server.errors import CommandError, wrong_arity
 from server.replay import Replayer
 from server.replies import NULL_ARRAY, OK, Park
 from server.session import Request, Session
+from server.slices import Slices
+from store import consumerttl
 from store.engine import Engine, Fsync, Options
 from tests.raw import Node, parse
 
@@ -81,6 +83,8 @@ class Product:
             if not command.accepts(len(words)):
                 raise wrong_arity(command.full_name)
             reply = command.handler(request)
+            while isinstance(reply, Slices):
+                reply = reply.step(request)
         finally:
             self.engine.commit(self.clock.now_ms)
         if isinstance(reply, Park):
@@ -100,6 +104,11 @@ class Product:
         """Work off everything that waits to be deleted."""
         while self.engine.purge(0.0):
             pass
+
+    def sweep(self) -> None:
+        """Delete the consumers that have stayed away for too long."""
+        assert consumerttl.sweep(self.engine.txn, self.clock.now_ms, lambda: False, lambda group: ())
+        self.engine.commit(self.clock.now_ms)
 
     def restart(self) -> None:
         self.engine.close()

@@ -16,7 +16,7 @@ from typing import Any
 
 from server.errors import CommandError
 from server.replies import NULL_ARRAY, OK
-from tests.oracle_model import NEVER, Consumer, Group, Stream, Trim, Words, trim_stream
+from tests.oracle_model import NEVER, Consumer, Group, Policy, Stream, Trim, Words, trim_stream
 from tests.oracle_words import (
     INT64_MAX,
     INVALID_ID,
@@ -52,7 +52,7 @@ ARITY = {
     b"XACKDEL": -6, b"XCFGSET": -2, b"XIDMPRECORD": 5, b"XNACK": -7, b"DEL": -2, b"RENAME": 3, b"COPY": -3,
     b"FLUSHALL": -1,
     b"XGROUP CREATE": -5, b"XGROUP SETID": -5, b"XGROUP DESTROY": 4, b"XGROUP CREATECONSUMER": 5,
-    b"XGROUP DELCONSUMER": 5, b"XINFO STREAM": -3, b"XINFO GROUPS": 3, b"XINFO CONSUMERS": 4,
+    b"XGROUP DELCONSUMER": 5, b"XGROUP POLICY": -4, b"XINFO STREAM": -3, b"XINFO GROUPS": 3, b"XINFO CONSUMERS": 4,
 }  # fmt: skip
 
 
@@ -95,6 +95,15 @@ class Oracle:
                 if not stream.producers[producer]:
                     del stream.producers[producer]
 
+    def expire_consumers(self, now: int) -> None:
+        """CONSUMERTTL of delivery policies, which a server sees to now and then."""
+        for stream in self.streams.values():
+            for group in stream.groups.values():
+                oldest = now - group.policy.consumer_ttl
+                for name, consumer in list(group.consumers.items()):
+                    if group.policy.consumer_ttl and consumer.seen <= oldest and not group.owned(name):
+                        del group.consumers[name]
+
     # -- lookups --
 
     def create(self, key: bytes) -> Stream:
@@ -111,6 +120,30 @@ class Oracle:
         consumer = group.consumers.setdefault(name, Consumer(now))
         consumer.seen = now
         return consumer
+
+    def is_too_often(self, key: bytes, policy: Policy, count: int) -> bool:
+        """The policy rests when the dead-letter stream is the group's own by now, or has no IDs left."""
+        if policy.dead_letter in (None, key) or count <= policy.max_deliveries:
+            return False
+        return self.streams.get(policy.dead_letter, Stream()).last_id <= MAX_ID - (1 << 16)
+
+    def wears_out(self, key: bytes, group: Group, entry_id: int, count: int, now: int) -> bool:
+        """Whether an entry that would be delivered for the `count`th time becomes a dead letter; it does so."""
+        dead_letter = group.policy.dead_letter
+        if dead_letter is None or not self.is_too_often(key, group.policy, count):
+            return False
+        pending = group.pel.pop(entry_id)
+        origin = {
+            b"riverbed-origin-key": key,
+            b"riverbed-origin-id": text(entry_id),
+            b"riverbed-group": next(name for name, other in self.streams[key].groups.items() if other is group),
+            b"riverbed-consumer": pending.owner or b"",
+            b"riverbed-deliveries": b"%d" % pending.count,
+        }
+        fields = self.streams[key].entries[entry_id] + [word for pair in origin.items() for word in pair]
+        stream = self.create(dead_letter)
+        stream.append(max(now << 64, stream.last_id + 1), fields, self.node_max_entries)
+        return True
 
     # -- keys --
 
@@ -416,11 +449,11 @@ class Oracle:
             room = read.room(emitted)
             if start != MAX_ID:
                 claim = None
-                messages = self.history(stream, group, read.consumer, start, room, now)
+                messages = self.history(key, group, read.consumer, start, room, now)
             else:
                 messages = []
                 if claim is not None:
-                    messages = self.overdue(stream, group, read.consumer, claim, room, now)
+                    messages = self.overdue(key, group, read.consumer, claim, room, now)
                     room = None if room is None else room - len(messages)
                 fresh = [entry_id for entry_id in stream.entries if entry_id > group.last_id][:room]
                 for entry_id in fresh:
@@ -436,29 +469,33 @@ class Oracle:
             emitted += len(messages)
         return reply or NULL_ARRAY
 
-    def history(
-        self, stream: Stream, group: Group, name: bytes, start: int, room: int | None, now: int
-    ) -> list[list[Any]]:
-        messages: list[list[Any]] = []
-        for entry_id in [entry_id for entry_id in group.owned(name) if entry_id > start][:room]:
-            if entry_id in stream.entries:
-                group.assign(entry_id, name, now, min(group.pel[entry_id].count + 1, INT64_MAX))
-            messages.append([text(entry_id), stream.entries.get(entry_id, NULL_ARRAY)])
+    def history(self, key: bytes, group: Group, name: bytes, start: int, room: int | None, now: int) -> list[list[Any]]:
+        entries, messages = self.streams[key].entries, list[list[Any]]()
+        for entry_id in [entry_id for entry_id in group.owned(name) if entry_id > start]:
+            if len(messages) == room:
+                break
+            if entry_id in entries:
+                count = min(group.pel[entry_id].count + 1, INT64_MAX)
+                if self.wears_out(key, group, entry_id, count, now):
+                    continue
+                group.assign(entry_id, name, now, count)
+            messages.append([text(entry_id), entries.get(entry_id, NULL_ARRAY)])
         return messages
 
     def overdue(
-        self, stream: Stream, group: Group, name: bytes, min_idle: int, room: int | None, now: int
+        self, key: bytes, group: Group, name: bytes, min_idle: int, room: int | None, now: int
     ) -> list[list[Any]]:
         """CLAIM: what has waited for `min_idle`, longest first."""
-        messages: list[list[Any]] = []
+        entries, messages = self.streams[key].entries, list[list[Any]]()
         for entry_id in group.by_time():
             pending = group.pel[entry_id]
             idle = now - pending.time
             if (pending.owner is not None and 0 <= idle < min_idle) or len(messages) == room:
                 break
-            if entry_id in stream.entries:
-                messages.append([text(entry_id), stream.entries[entry_id], idle, pending.count])
-                group.assign(entry_id, name, now, min(pending.count + 1, INT64_MAX))
+            count = min(pending.count + 1, INT64_MAX)
+            if entry_id in entries and not self.wears_out(key, group, entry_id, count, now):
+                messages.append([text(entry_id), entries[entry_id], idle, pending.count])
+                group.assign(entry_id, name, now, count)
         return messages
 
     # -- pending entries --
@@ -530,11 +567,7 @@ class Oracle:
                 rows.append([text(entry_id), pending.owner or b"", idle, pending.count])
         return rows[:count]
 
-    def claim_one(
-        self, group: Group, name: bytes, entry_id: int, time: int, count: int | None, now: int, *, counts: bool
-    ) -> None:
-        if count is None:
-            count = min(group.pel[entry_id].count + counts, INT64_MAX)
+    def claim_one(self, group: Group, name: bytes, entry_id: int, time: int, count: int, now: int) -> None:
         group.assign(entry_id, name, time, count)
         group.consumers[name].active = now
 
@@ -569,17 +602,29 @@ class Oracle:
         time = time if 0 <= time <= now else now
         self.touch(group, words[3], now)
         claimed: list[Any] = []
+        seen: set[int] = set()  # of an ID that is given twice the second one neither moves nor exceeds anything
+        moved: set[int] = set()
         for entry_id in entry_ids:
             if entry_id not in stream.entries:
                 group.pel.pop(entry_id, None)
                 continue
-            if entry_id not in group.pel:
+            if entry_id in moved:
+                continue
+            is_new = entry_id not in group.pel
+            if is_new:
                 if not force:
                     continue
                 group.assign(entry_id, words[3], now, 1)
             elif group.pel[entry_id].owner is not None and min_idle and now - group.pel[entry_id].time < min_idle:
                 continue
-            self.claim_one(group, words[3], entry_id, time, count, now, counts=not just_id)
+            new = min(group.pel[entry_id].count + (not just_id), INT64_MAX) if count is None else count
+            if entry_id in seen and not just_id and self.is_too_often(words[1], group.policy, new):
+                continue
+            if not just_id and not is_new and self.wears_out(words[1], group, entry_id, new, now):
+                moved.add(entry_id)
+                continue
+            seen.add(entry_id)
+            self.claim_one(group, words[3], entry_id, time, new, now)
             claimed.append(text(entry_id) if just_id else [text(entry_id), stream.entries[entry_id]])
         return claimed
 
@@ -599,15 +644,20 @@ class Oracle:
         self.touch(group, words[3], now)
         claimed: list[Any] = []
         deleted: list[bytes] = []
+        moved = 0
         ahead = [entry_id for entry_id in sorted(group.pel) if entry_id >= start]
         for examined, entry_id in enumerate(ahead):
-            if examined == count * 10 or len(claimed) + len(deleted) == count:
+            if examined == count * 10 or len(claimed) + len(deleted) + moved == count:
                 return [text(entry_id), claimed, deleted]
             if entry_id not in stream.entries:
                 del group.pel[entry_id]
                 deleted.append(text(entry_id))
             elif group.pel[entry_id].owner is None or not min_idle or now - group.pel[entry_id].time >= min_idle:
-                self.claim_one(group, words[3], entry_id, now, None, now, counts=not just_id)
+                new = min(group.pel[entry_id].count + (not just_id), INT64_MAX)
+                if not just_id and self.wears_out(words[1], group, entry_id, new, now):
+                    moved += 1
+                    continue
+                self.claim_one(group, words[3], entry_id, now, new, now)
                 claimed.append(text(entry_id) if just_id else [text(entry_id), stream.entries[entry_id]])
         return [text(0), claimed, deleted]
 
@@ -618,7 +668,7 @@ class Oracle:
         stream = self.streams.get(words[2])
         if stream is None:
             raise CommandError(KEY_REQUIRED)
-        if words[3] not in stream.groups and words[1].upper() in (b"SETID", b"CREATECONSUMER", b"DELCONSUMER"):
+        if words[3] not in stream.groups and words[1].upper() not in (b"CREATE", b"DESTROY"):
             raise CommandError(b"NOGROUP No such consumer group '%b' for key name '%b'" % (words[3], words[2]))
         return stream, stream.groups.get(words[3])
 
@@ -691,6 +741,38 @@ class Oracle:
         for entry_id in lost:
             del group.pel[entry_id]
         return len(lost)
+
+    def limit(self, word: bytes, option: str) -> int:
+        error = f"ERR {option} must be a positive integer, or 0 or OFF for none"
+        value = 0 if word.upper() == b"OFF" else number(word, error)
+        if value < 0:
+            raise CommandError(error)
+        return value
+
+    def xgroup_policy(self, words: Words, now: int) -> Any:
+        given = {option.upper(): value for option, value in zip(words[4::2], words[5::2], strict=False)}
+        if len(words) % 2 or not given.keys() <= {b"MAXDELIVERIES", b"DEADLETTER", b"CONSUMERTTL"}:
+            raise self.group_syntax(words)
+        group = self.group_for(words)[1]
+        assert group is not None
+        old = group.policy
+        if not given:
+            names = (b"max-deliveries", b"dead-letter", b"consumer-ttl")
+            return dict(zip(names, (old.max_deliveries, old.dead_letter, old.consumer_ttl), strict=True))
+        most, ttl = old.max_deliveries, old.consumer_ttl
+        if b"MAXDELIVERIES" in given:
+            most = self.limit(given[b"MAXDELIVERIES"], "MAXDELIVERIES")
+        if b"CONSUMERTTL" in given:
+            ttl = self.limit(given[b"CONSUMERTTL"], "CONSUMERTTL")
+        dead_letter = given.get(b"DEADLETTER", old.dead_letter) if most else None
+        if not most and b"DEADLETTER" in given:
+            raise CommandError("ERR DEADLETTER needs MAXDELIVERIES, which says when an entry goes there")
+        if most and dead_letter is None:
+            raise CommandError("ERR MAXDELIVERIES needs a DEADLETTER key, for what has been delivered so often")
+        if given.get(b"DEADLETTER") == words[2]:
+            raise CommandError("ERR the DEADLETTER key must be another one than the stream's own")
+        group.policy = Policy(most, dead_letter, ttl)
+        return OK
 
     # -- looking --
 

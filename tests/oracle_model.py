@@ -30,12 +30,20 @@ class Consumer:
 
 
 @dataclass
+class Policy:
+    max_deliveries: int = 0
+    dead_letter: bytes | None = None
+    consumer_ttl: int = 0
+
+
+@dataclass
 class Group:
     last_id: int
     entries_read: int | None
     pel: dict[int, Pending] = field(default_factory=dict)
     consumers: dict[bytes, Consumer] = field(default_factory=dict)
     turns: int = 0
+    policy: Policy = field(default_factory=Policy)
 
     def owned(self, consumer: bytes | None) -> list[int]:
         return sorted(entry_id for entry_id, pending in self.pel.items() if pending.owner == consumer)

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from store.check import check
-from tests.generators import STREAMS, Command, Generator, StreamCommands
+from store.consumerttl import LOOK_AGAIN_MS
+from tests.generators import STREAMS, Command, Family, Generator, StreamCommands
 from tests.group_commands import GROUP_FAMILY, NEWER_FAMILY, GroupCommands, NewerCommands
 from tests.inprocess import HandClock, Product, answer
 from tests.oracle import Oracle
@@ -48,6 +49,34 @@ FAMILIES: Final = (
     NEWER_FAMILY,
     [(1, Commands.rename), (1, Commands.copy), (1, Commands.delete)],
 )
+
+
+class PolicyCommands(Commands):
+    """Mostly one group, which delivers again and again."""
+
+    def key(self) -> bytes:
+        return self.one_of((b"a", b"b", b"dead")) if self.chance(0.2) else b"a"
+
+    def group(self) -> bytes:
+        return b"g" if self.chance(0.95) else b"h"
+
+    def policy(self) -> Command:
+        return [b"XGROUP", b"POLICY", self.key(), b"g", b"MAXDELIVERIES", self.number(1, 3), b"DEADLETTER", b"dead"]
+
+
+POLICY_FAMILIES: Final = (
+    [(4, maker) for _, maker in STREAMS if maker is StreamCommands.xadd],
+    [(weight, maker) for weight, maker in GROUP_FAMILY if maker is not GroupCommands.xgroup_help],
+    [
+        (20, PolicyCommands.policy),
+        (15, NewerCommands.xgroup_policy),
+        (15, NewerCommands.xnack),
+        (15, GroupCommands.xreadgroup),
+        (2, Commands.rename),
+        (2, Commands.copy),
+        (1, Commands.delete),
+    ],
+)
 LOOK: Final = [
     words
     for key in (b"a", b"b")
@@ -56,8 +85,9 @@ LOOK: Final = [
         [b"XINFO", b"STREAM", key],
         [b"XINFO", b"GROUPS", key],
         [b"XPENDING", key, b"g"],
+        [b"XGROUP", b"POLICY", key, b"g"],
     )
-]
+] + [[b"XRANGE", b"dead", b"-", b"+"]]
 # The tree that Redis keeps nodes in is not ours, and what the oracle says of it is a guess.
 UNKNOWN_TO_ALL: Final = b"radix-tree-nodes"
 
@@ -101,11 +131,14 @@ class Subject:
 class GroupMachine(RuleBasedStateMachine):
     """Runs of commands with accidents in between."""
 
+    vocabulary: type[Commands] = Commands
+    families: tuple[Family, ...] = FAMILIES
+
     @initialize(seed=st.integers(0, 1 << 32))
     def begin(self, seed: int) -> None:
         self.home = tempfile.TemporaryDirectory(prefix="riverbed-oracle-")
         self.subject = Subject(Path(self.home.name))
-        self.commands = Commands(Random(seed), FAMILIES, wrong=0.05)
+        self.commands = self.vocabulary(Random(seed), self.families, wrong=0.05)
 
     @rule(length=st.integers(1, 60))
     def run_commands(self, length: int) -> None:
@@ -119,6 +152,13 @@ class GroupMachine(RuleBasedStateMachine):
     @rule(milliseconds=st.sampled_from([0, 1, 49_000, 100_000, 1_000_000]))
     def let_time_pass(self, milliseconds: int) -> None:
         self.subject.clock.now_ms += milliseconds
+
+    @rule()
+    def let_consumers_go(self) -> None:
+        self.subject.clock.now_ms += LOOK_AGAIN_MS
+        self.subject.product.sweep()
+        self.subject.oracle.expire_consumers(self.subject.clock.now_ms)
+        self.subject.look()
 
     @rule()
     def checkpoint(self) -> None:
@@ -152,7 +192,15 @@ class GroupMachine(RuleBasedStateMachine):
             assert violations == []
 
 
+class PolicyMachine(GroupMachine):
+    """The same with a vocabulary in which delivery policies have more to do."""
+
+    vocabulary = PolicyCommands
+    families = POLICY_FAMILIES
+
+
 TestGroups = GroupMachine.TestCase
-TestGroups.settings = settings(
+TestPolicies = PolicyMachine.TestCase
+TestGroups.settings = TestPolicies.settings = settings(
     max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -12,12 +12,13 @@ from server import errors
 from server.args import Args, parse_int
 from server.commands.entries import entry_wire, id_wire
 from server.commands.groups import find_group, need_group
+from server.commands.policies import DeadLetters, dead_letters
 from server.commands.streamargs import parse_range_start
 from server.commands.table import FIRST_KEY, Flag, command
 from server.errors import CommandError
 from server.slices import SLICE_IDS, in_slices
 from store.format import array_head
-from store.group import MAX_COUNT
+from store.group import MAX_COUNT, PendingEntry
 from store.ids import MIN_ID, StreamID, id_text, pack_id, parse_id, unpack_id
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from server.replies import Reply
     from server.session import Request
     from server.slices import Work
-    from store.group import Group, PendingEntry, PendingRun
+    from store.group import Group, PendingRun
     from store.members import Consumer
     from store.streams import Stream
 
@@ -53,6 +54,7 @@ class _Claims:
         min_idle_ms: int,
         now_ms: int,
         time_ms: int,
+        letters: DeadLetters | None,
         *,
         just_id: bool,
         retry_count: int | None = None,
@@ -62,6 +64,7 @@ class _Claims:
         self._min_idle_ms = min_idle_ms
         self._now_ms = now_ms
         self._time_ms = time_ms  # when what is taken counts as delivered
+        self._letters = letters
         self._just_id = just_id
         self._retry_count = retry_count
         self._counts: dict[bytes, int] = {}  # delivery counts of what is taken, by packed ID
@@ -79,13 +82,14 @@ class _Claims:
             if row is None:
                 self.gone.append(packed)
             elif packed in self._counts:
-                if is_new_idle:
-                    self._take(packed, row, self._counts[packed])
+                count = self._next_count(self._counts[packed])
+                if is_new_idle and not (self._letters is not None and self._letters.exceeds(count)):
+                    self._take(packed, row, count)
             elif (entry := pending.get(packed)) is not None:
                 if self._is_idle(entry):
-                    self._take(packed, row, entry.delivery_count)
+                    self._deliver(packed, row, entry)
             elif force:
-                self._take(packed, row, 1)
+                self._take(packed, row, self._next_count(1))
 
     def consider_run(self, run: PendingRun, most_examined: int, most: int) -> int:
         """Take what is idle for long enough, and no more than `most` with what is gone; -> how many were looked at."""
@@ -100,8 +104,10 @@ class _Claims:
             row = rows.get(packed)
             if row is None:
                 self.gone.append(packed)
+            elif is_idle and self._letters is None:
+                self._take(packed, row, self._next_count(run.delivery_count))
             elif is_idle:
-                self._take(packed, row, run.delivery_count)
+                self._deliver(packed, row, PendingEntry(unpack_id(packed), *run[1:]))
         return len(packed_ids)
 
     def _is_idle(self, entry: PendingEntry | PendingRun) -> bool:
@@ -109,22 +115,33 @@ class _Claims:
             return True
         return self._now_ms - entry.delivery_time_ms >= self._min_idle_ms
 
-    def _take(self, packed: bytes, row: bytes, count: int) -> None:
+    def _next_count(self, count: int) -> int:
+        """The delivery count of an entry that had this one."""
         if self._retry_count is not None:
-            count = self._retry_count
-        elif not self._just_id:
-            count = min(count + 1, MAX_COUNT)
+            return self._retry_count
+        return count if self._just_id else min(count + 1, MAX_COUNT)
+
+    def _deliver(self, packed: bytes, row: bytes, entry: PendingEntry) -> None:
+        """Take it, unless the group's policy says that it had its chances."""
+        count = self._next_count(entry.delivery_count)
+        if self._letters is None or not self._letters.take(entry, row, count):
+            self._take(packed, row, count)
+
+    def _take(self, packed: bytes, row: bytes, count: int) -> None:
         self._counts[packed] = count
         self.rows.append(row)
 
     @property
     def found(self) -> int:
-        """How many entries were taken or gone."""
-        return len(self.rows) + len(self.gone)
+        """How many entries were taken, gone, or are to be moved."""
+        moved = 0 if self._letters is None else len(self._letters.found)
+        return len(self.rows) + len(self.gone) + moved
 
     def apply(self, consumer: Consumer) -> None:
         if self.gone:
             self._group.ack(self.gone)
+        if self._letters is not None:
+            self._letters.move()
         self._group.claim(consumer, self._counts, self._time_ms, self._now_ms)
         self._group.note_position()
         self._group.note(consumer)
@@ -220,8 +237,11 @@ def _claim(request: Request) -> Work:
         if not at:
             group.raise_position(options.last_id)
         consumer = group.meet(argv[3], now_ms)
+        letters = None if options.just_id else dead_letters(request, group)
         claims = _Claims(
-            stream, group, min_idle_ms, now_ms, time_ms, just_id=options.just_id, retry_count=options.retry_count
+            *(stream, group, min_idle_ms, now_ms, time_ms, letters),
+            just_id=options.just_id,
+            retry_count=options.retry_count,
         )
         claims.consider(options.packed_ids[at : at + SLICE_IDS], force=options.force)
         claims.apply(consumer)
@@ -285,7 +305,8 @@ def _autoclaim(request: Request) -> Work:
     while found is not None:
         stream, group = found
         consumer = group.meet(argv[3], request.now_ms)
-        claims = _Claims(stream, group, min_idle_ms, request.now_ms, request.now_ms, just_id=just_id)
+        letters = None if just_id else dead_letters(request, group)
+        claims = _Claims(stream, group, min_idle_ms, request.now_ms, request.now_ms, letters, just_id=just_id)
         examined, end = _examine(group, claims, cursor, min(most_examined, _SLICE_EXAMINED), min(left, _SLICE_CLAIMS))
         claims.apply(consumer)
         claimed += len(claims.rows)

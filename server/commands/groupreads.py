@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from server.args import parse_entry_id
 from server.commands.entries import entries_part, id_texts
 from server.commands.groups import find_group, need_group
+from server.commands.policies import dead_letters
 from server.commands.reads import ReadBudget, read_keys, streams_wire
 from server.commands.streamargs import ReadOptions, parse_read
 from server.commands.table import Flag, command
@@ -193,24 +194,34 @@ class _StreamRead:
         """The consumer's own pending entries after an ID; deleted ones with a null for their fields."""
         null = _NULL[request.session.resp]
         most = min(self._left, _SLICE_HISTORY)
+        letters = dead_letters(request, group)
         entries: list[PendingEntry] = []
         shown: list[Row] = []
         gone: set[StreamID] = set()
         is_last = True
         for run in group.pending_runs(StreamID(self._position + 1), MAX_ID, consumer):
-            packed_ids = run.packed_ids[: most - len(entries)]
+            packed_ids = run.packed_ids if letters is not None else run.packed_ids[: most - len(entries)]
             found = stream.rows_of(packed_ids)
             for packed in packed_ids:
+                if len(entries) == most:
+                    break
                 entry_id = unpack_id(packed)
                 row = found.get(packed)
+                entry = PendingEntry(entry_id, consumer, run.delivery_time_ms, run.delivery_count)
                 if row is None:
                     gone.add(entry_id)
                     row = id_bulk(entry_id) + null
-                entries.append(PendingEntry(entry_id, consumer, run.delivery_time_ms, run.delivery_count))
+                elif letters is not None and letters.take(entry, row, run.delivery_count + 1):
+                    continue
+                entries.append(entry)
                 shown.append((stream.prefix + packed, row))
             if len(entries) == most:
                 is_last = False
                 break
+            if letters is not None and letters.is_full:
+                break  # the rest is left to the next read
+        if letters is not None:
+            letters.move()
         rows = self._cut(shown)
         read = entries[: len(rows)]
         group.redeliver(consumer, [entry for entry in read if entry.entry_id not in gone], request.now_ms)
@@ -226,7 +237,10 @@ class _StreamRead:
         """
         now_ms = request.now_ms
         most = min(self._left, _MOST_TAKEN_OVER)
-        overdue = group.overdue(min_idle_ms, now_ms, most)
+        letters = dead_letters(request, group)
+        overdue = group.overdue(min_idle_ms, now_ms, most, None if letters is None else letters.found)
+        if letters is not None:
+            letters.move()
         if not overdue:
             return False
         rows = self._cut([(stream.prefix + pack_id(entry.entry_id), row) for entry, row in overdue])
