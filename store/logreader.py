@@ -27,6 +27,7 @@ from store.errors import CorruptionError
 from store.files import Files
 from store.logfile import PLAIN_BATCH_COMMANDS, Batch, LogPart, LogPosition, PartReader
 from store.manifest import FileType, Manifest
+from store.rdb import MAGIC, MOST_EMPTY_BYTES, is_empty_rdb
 
 __all__ = ["Batch", "LogPart", "LogPosition", "LogReader", "TornTail", "list_parts"]
 
@@ -52,7 +53,7 @@ class TornTail:
 
 
 def list_parts(directory: Path, manifest: Manifest, files: Files) -> list[LogPart]:
-    """The files of `manifest` in order, with their present sizes.
+    """The files of `manifest` in order, with their present sizes; that of an RDB file without keys is 0.
 
     Raises CorruptionError when one is missing, shorter or longer than the manifest says, or not text.
     """
@@ -64,19 +65,26 @@ def list_parts(directory: Path, manifest: Manifest, files: Files) -> list[LogPar
         fd = files.open_read(path)
         try:
             size = files.size(fd)
-            if files.read_at(fd, 5, 0) == b"REDIS":
-                raise CorruptionError(
-                    str(path),
-                    0,
-                    "this is an RDB file, which cannot be read here: run `CONFIG SET aof-use-rdb-preamble no` and "
-                    "`BGREWRITEAOF` on the source, then copy again",
-                )
+            if files.read_at(fd, len(MAGIC), 0) == MAGIC:
+                is_small_base = file.type is FileType.BASE and size <= MOST_EMPTY_BYTES
+                if not (is_small_base and is_empty_rdb(files.read_at(fd, size, 0))):
+                    raise _unreadable_rdb(path)
+                size = 0  # nothing to be executed
         finally:
             files.close(fd)
         if file.size is not None and size != file.size:
             raise CorruptionError(str(path), min(size, file.size), f"{size} bytes long, closed with {file.size} bytes")
         parts.append(LogPart(path, file, size, is_last=file is manifest.files[-1]))
     return parts
+
+
+def _unreadable_rdb(path: Path) -> CorruptionError:
+    return CorruptionError(
+        str(path),
+        0,
+        "this is an RDB file, which cannot be read here: run `CONFIG SET aof-use-rdb-preamble no` and "
+        "`BGREWRITEAOF` on the source, then copy again; or copy from the running source with `riverbed import`",
+    )
 
 
 class LogReader:

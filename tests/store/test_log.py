@@ -20,6 +20,7 @@ from store.log import Batch, Log, LogPosition, TornTail
 from store.logfile import CHUNK_BYTES, PLAIN_BATCH_COMMANDS
 from store.logformat import encode_annotation, encode_command, encode_extension
 from store.logreader import LogReader, list_parts
+from store.rdb import is_empty_rdb
 from tests.raw import RawClient
 from tests.servers import RedisServer
 from tests.store.faulty_files import FaultyFiles
@@ -838,6 +839,46 @@ def test_a_batch_of_redis_holds_what_was_written_in_one_second_and_whole_transac
     assert flat(single) == flat(found)
 
 
+EMPTY_RDB = bytes.fromhex(
+    "524544495330303130 fa 09 72656469732d766572 06 372e302e3135 fa 0a 72656469732d62697473 c040"
+    "fa 05 6374696d65 c2 0c91016b fa 08 616f662d62617365 c001 ff 2d0500e53f536667"
+)
+
+
+def test_the_empty_rdb_of_a_new_redis_is_an_empty_base() -> None:
+    files = redis_log(plain([SELECT, xadd(1)]), EMPTY_RDB)
+    log, found = reopened(files)
+    assert flat(found) == [SELECT, xadd(1)]
+    log.rotate_if_needed()
+    append(log, [SELECT, xadd(2)])
+    log.sync()
+    assert flat(reopened(files.crash())[1]) == [SELECT, xadd(1), SELECT, xadd(2)]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        EMPTY_RDB[:9],
+        EMPTY_RDB[:-1],
+        EMPTY_RDB + b"\0",
+        EMPTY_RDB + plain([SELECT]),
+        EMPTY_RDB.replace(b"\xff", b"\xfe\x00\xfb\x01\x00\x00\x01a\x01b\xff"),
+        EMPTY_RDB.replace(b"REDIS0010", b"REDIS00x0"),
+        EMPTY_RDB.replace(b"\xc2", b"\xc3"),
+        EMPTY_RDB + bytes(5000),
+    ],
+)
+def test_an_rdb_that_may_hold_anything_is_refused(content: bytes) -> None:
+    with pytest.raises(CorruptionError, match="riverbed import"):
+        reopened(redis_log(plain([SELECT, xadd(1)]), content))
+
+
+@given(st.binary(max_size=60), st.integers(0, len(EMPTY_RDB)))
+def test_no_bytes_make_the_look_into_an_rdb_fail(noise: bytes, at: int) -> None:
+    for data in (b"REDIS0011" + noise, EMPTY_RDB[:at] + noise):
+        assert is_empty_rdb(data) in (True, False)
+
+
 def test_a_truncated_log_of_redis_is_cut_back_to_a_command_or_before_multi() -> None:
     safe = [SELECT, xadd(1), [b"MULTI"], xadd(2), [b"EXEC"], xadd(3)]
     tail = [xadd(4), [b"MULTI"], xadd(5), xadd(6), [b"EXEC"], xadd(7)]
@@ -905,7 +946,7 @@ def test_an_empty_file_is_fine_anywhere() -> None:
 
 @pytest.mark.parametrize("place", ["base", "incr"])
 def test_an_rdb_file_is_refused_with_the_commands_that_convert_it(place: str) -> None:
-    rdb = b"REDIS0009\xff" + b"\0" * 8
+    rdb = b"REDIS0009\xfe\x00\xff" + b"\0" * 8
     files = redis_log(b"", rdb) if place == "base" else redis_log(rdb)
     with pytest.raises(CorruptionError, match="CONFIG SET aof-use-rdb-preamble no` and `BGREWRITEAOF"):
         Log.open(ROOT, files)
@@ -1036,6 +1077,14 @@ def test_logs_of_a_real_redis_are_read_back(tmp_path: Path, start_redis: StartRe
 
 def test_an_rdb_base_of_a_real_redis_is_refused(tmp_path: Path, start_redis: StartRedis) -> None:
     server = start_redis(tmp_path, {"aof-use-rdb-preamble": "yes"})
+    server.stop()
+    assert list(Log.open(tmp_path, OsFiles()).read()) == []  # nothing is in it yet
+    server.start()
+    with server.client() as client:
+        client.ask("XADD", "s", "1-1", "f", "v")
+        client.ask("BGREWRITEAOF")
+        while b"aof_rewrite_in_progress:1" in client.ask("INFO", "persistence"):
+            pass
     server.stop()
     with pytest.raises(CorruptionError, match="aof-use-rdb-preamble no"):
         Log.open(tmp_path, OsFiles())
