@@ -481,7 +481,7 @@ def comparable(value: Any) -> Any:
 
 @pytest.mark.parametrize("timed", ["yes", "no"])
 def test_streams_of_a_redis_with_other_types(start_redis: StartRedis, tmp_path: Path, timed: str) -> None:
-    redis = start_redis(options={"aof-timestamp-enabled": timed})
+    redis = start_redis(options={"aof-timestamp-enabled": timed, "aof-use-rdb-preamble": timed})
     fill_with_everything(redis)
     copy = tmp_path / "copy"
     shutil.copytree(redis.directory / LOG, copy)
