@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.conftest import broken_invariants
+from tests.inprocess import HandClock, Product
 from tests.pair import Pair
 from tests.raw import RawClient
 from tests.servers import RedisServer, RiverbedServer
@@ -43,3 +45,12 @@ def pair(client: RawClient, oracle: RedisServer) -> Iterator[Pair]:
     with oracle.client() as theirs:
         assert theirs.ask("FLUSHALL") == b"+OK\r\n"
         yield Pair(client, theirs)
+
+
+@pytest.fixture
+def product(tmp_path: Path) -> Iterator[Product]:
+    """A store in this process, under a clock that stands still; it is checked afterwards."""
+    product = Product(tmp_path, HandClock())
+    yield product
+    product.close()
+    assert broken_invariants(tmp_path) == []

@@ -1,22 +1,19 @@
-"""XGROUP POLICY: entries that are delivered too often become dead letters, consumers that stay away are forgotten."""
+"""XGROUP POLICY: how it is set, and how entries that are delivered too often become dead letters."""
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from store import consumerttl
-from store.check import check
 from store.group import MOST_WORN_OUT
 from tests.conftest import StartRedis, StartRiverbed
-from tests.inprocess import HandClock, Product, answer
+from tests.inprocess import Product, answer
 from tests.raw import RawClient
+from tests.server.commands.workers import fill, policy
 from tests.servers import Server
 from tests.ticks import Ticks, in_loop
 
@@ -24,31 +21,8 @@ LIMIT_2 = ("MAXDELIVERIES", 2, "DEADLETTER", "dead")
 MAX = (1 << 64) - 1
 
 
-@pytest.fixture
-def product(tmp_path: Path) -> Iterator[Product]:
-    product = Product(tmp_path, HandClock())
-    yield product
-    product.close()
-    assert [str(violation) for violation in check(tmp_path)] == []
-
-
-def fill(product: Product, count: int = 3, *policy: str | int) -> None:
-    """Alice has read the entries 1-0, 2-0 ... of `s`, each of them once."""
-    product.run("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
-    for number in range(1, count + 1):
-        product.run("XADD", "s", f"{number}-0", "job", number)
-    product.run("XREADGROUP", "GROUP", "g", "Alice", "STREAMS", "s", ">")
-    if policy:
-        product.run("XGROUP", "POLICY", "s", "g", *policy)
-
-
 def refusal(product: Product, *words: str | int) -> Any:
     return answer(lambda: product.run(*words))
-
-
-def policy(product: Product, key: str = "s") -> list[Any]:
-    """The values of the three settings."""
-    return list(product.run("XGROUP", "POLICY", key, "g"))[1::2]
 
 
 def origins(product: Product, key: str = "dead") -> list[tuple[str, str, int]]:
@@ -68,10 +42,6 @@ def pending(product: Product) -> dict[str, tuple[str, int]]:
 
 def ids(entries: Any) -> list[str]:
     return [entry[0].decode() for entry in entries]
-
-
-def consumers(product: Product) -> list[str]:
-    return sorted(fields[1].decode() for fields in product.run("XINFO", "CONSUMERS", "s", "g"))
 
 
 # -- setting it --------------------------------------------------------------------------------------------------------
@@ -539,164 +509,3 @@ def test_redis_that_loads_the_log_ends_in_the_same_state(
     ours.kill()
     shutil.copytree(ours.directory / "appendonlydir", tmp_path / "copy" / "appendonlydir")
     assert state_of(start_redis(tmp_path / "copy")) == expected
-
-
-# -- consumers that stay away ------------------------------------------------------------------------------------------
-
-
-def test_a_consumer_not_seen_for_so_long_with_nothing_pending_is_deleted(product: Product) -> None:
-    fill(product, 1, "CONSUMERTTL", 1000)
-    product.run("XGROUP", "CREATECONSUMER", "s", "g", "Idle")
-    product.sweep()
-    product.clock.now_ms += 999
-    product.run("XREADGROUP", "GROUP", "g", "Busy", "STREAMS", "s", ">")
-    product.sweep()
-    assert consumers(product) == ["Alice", "Busy", "Idle"]
-    product.clock.now_ms += 1
-    product.sweep()
-    assert consumers(product) == ["Alice", "Busy"]
-    product.clock.now_ms += 999
-    product.sweep()
-    assert consumers(product) == ["Alice"]
-    product.replay()
-    assert consumers(product) == ["Alice"]
-
-
-def test_a_consumer_stays_while_it_has_something_pending(product: Product) -> None:
-    fill(product, 1, "CONSUMERTTL", 1000)
-    product.clock.now_ms += 50_000
-    product.sweep()
-    assert consumers(product) == ["Alice"]
-    product.run("XACK", "s", "g", "1-0")
-    product.clock.now_ms += consumerttl.LOOK_AGAIN_MS
-    product.sweep()
-    assert consumers(product) == []
-
-
-def test_who_is_due_is_known_after_a_restart(product: Product) -> None:
-    fill(product, 1, "CONSUMERTTL", 1000)
-    product.run("XGROUP", "CREATECONSUMER", "s", "g", "Idle")
-    product.sweep()
-    for accident in (product.restart, product.kill, product.replay):
-        product.run("XGROUP", "CREATECONSUMER", "s", "g", "Idle")
-        accident()
-        product.sweep()
-        assert consumers(product) == ["Alice", "Idle"]
-        product.clock.now_ms += 1000
-        product.sweep()
-        assert consumers(product) == ["Alice"]
-
-
-def test_a_policy_that_is_turned_off_deletes_nobody(product: Product) -> None:
-    fill(product, 1, "CONSUMERTTL", 1000)
-    product.run("XGROUP", "CREATECONSUMER", "s", "g", "Idle")
-    product.sweep()
-    product.run("XGROUP", "POLICY", "s", "g", "CONSUMERTTL", "OFF")
-    product.clock.now_ms += 10**9
-    product.sweep()
-    assert consumers(product) == ["Alice", "Idle"]
-
-
-def test_it_holds_wherever_the_stream_goes(product: Product) -> None:
-    fill(product, 1, "CONSUMERTTL", 1000)
-    product.run("XGROUP", "CREATECONSUMER", "s", "g", "Idle")
-    product.sweep()
-    product.run("RENAME", "s", "t")
-    product.run("MOVE", "t", 3)
-    product.run("SELECT", 3)
-    product.run("COPY", "t", "s")
-    product.run("SWAPDB", 3, 4)
-    product.run("SELECT", 4)
-    product.clock.now_ms += 1000
-    product.sweep()
-    assert consumers(product) == ["Alice"]
-    product.run("RENAME", "t", "s")
-    assert consumers(product) == ["Alice"]
-
-
-def looks(product: Product) -> int:
-    """How many groups a sweep looks at."""
-    asked: list[bool] = []
-    consumerttl.sweep(product.engine.txn, product.clock.now_ms, lambda: bool(asked.append(True)), lambda group: ())
-    product.engine.commit(product.clock.now_ms)
-    return len(asked)
-
-
-def test_only_groups_with_a_policy_are_looked_at_and_only_when_somebody_may_be_due(product: Product) -> None:
-    fill(product, 1)
-    for number in range(100):
-        product.run("XGROUP", "CREATE", "s", f"g{number}", "0")
-        product.run("XGROUP", "CREATECONSUMER", "s", f"g{number}", "Idle")
-    for number in range(5):
-        product.run("XGROUP", "POLICY", "s", f"g{number}", "CONSUMERTTL", 60_000)
-    assert looks(product) == 5
-    product.clock.now_ms += 59_999
-    assert looks(product) == 0
-    product.run("XGROUP", "DESTROY", "s", "g0")
-    product.clock.now_ms += 1
-    assert looks(product) == 4 + 4  # each deletion is followed by a look at the clock as well
-    assert looks(product) == 0
-
-
-@pytest.mark.parametrize(
-    "removal", [("DEL", "s"), ("FLUSHALL",), ("RENAME", "other", "s"), ("XGROUP", "DESTROY", "s", "g")]
-)
-def test_nothing_is_left_of_groups_that_are_gone(product: Product, removal: tuple[str, ...]) -> None:
-    product.run("XADD", "other", "1-0", "f", "v")
-    fill(product, 1, "CONSUMERTTL", 1000)
-    product.sweep()
-    product.run(*removal)
-    product.clock.now_ms += consumerttl.LOOK_AGAIN_MS
-    product.sweep()
-    txn = product.engine.txn
-    assert txn.lmdb.stat(txn.handles["consumer_ttls"])["entries"] == 0
-
-
-def test_no_look_is_more_than_a_day_away(product: Product) -> None:
-    fill(product, 1, "CONSUMERTTL", (1 << 63) - 1)
-    assert looks(product) == 1
-    product.clock.now_ms += consumerttl.MOST_AHEAD_MS - 1
-    assert looks(product) == 0
-    product.clock.now_ms += 1
-    assert looks(product) == 1
-
-
-def test_a_sweep_ends_when_its_time_is_up_and_goes_on_where_it_was(product: Product) -> None:
-    fill(product, 1, "CONSUMERTTL", 1000)
-    for number in range(30):
-        product.run("XGROUP", "CREATECONSUMER", "s", "g", f"Idle{number}")
-    product.sweep()
-    product.clock.now_ms += 1000
-    for left in range(29, -1, -1):
-        consumerttl.sweep(product.engine.txn, product.clock.now_ms, lambda: True, lambda group: ())
-        assert len(consumers(product)) == 1 + left
-
-
-async def logged(ticks: Ticks, count: int) -> None:
-    """Wait until the log has so many batches."""
-    deadline = time.monotonic() + 60
-    while len(ticks.batches()) < count:
-        assert time.monotonic() < deadline, "nobody sweeps"
-        await asyncio.sleep(0.02)
-
-
-def test_the_server_sweeps_by_itself_and_logs_what_it_deletes(tmp_path: Path) -> None:
-    async def body() -> None:
-        ticks = Ticks(tmp_path)
-        client, waiting = ticks.connect(), ticks.connect()
-        await ticks.ask(client, "XGROUP CREATE s g 0 MKSTREAM", "XGROUP CREATECONSUMER s g Idle")
-        await ticks.ask(client, "XGROUP POLICY s g CONSUMERTTL 1000")
-        assert await ticks.ask(waiting, "XREADGROUP GROUP g Waiting BLOCK 0 STREAMS s >") == []
-        before = len(ticks.batches())
-        ticks.clock.now_ms += 2000
-        ticks.executor.upkeep.start()
-        await logged(ticks, before + 1)
-        # a consumer that waits in a blocking read is not idle
-        assert ticks.batches()[before:] == [[b"XGROUP DELCONSUMER s g Idle"]]
-        waiting.leave()
-        ticks.clock.now_ms += consumerttl.LOOK_AGAIN_MS
-        await logged(ticks, before + 2)
-        assert ticks.batches()[before + 1 :] == [[b"XGROUP DELCONSUMER s g Waiting"]]
-        ticks.close()
-
-    in_loop(body())
