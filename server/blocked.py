@@ -2,13 +2,23 @@
 
 A client parks with the command it sent.  When one of its keys changes, the executor runs that command again; if there
 is still nothing, the client keeps its place.  So one wake-up may serve several streams, and nobody overtakes.
+
+    key "jobs"    topic (group "g")    Alice(1)  Bob(2)  Dora(4) ... a thousand more
+                  topic (group "h")    Carol(3)
+                  no topic             Eve(5)
+
+Most who wait for a key wait for the same of it, a *topic*: when there is nothing for the first of a line, there is
+nothing for those behind.  So one entry for a thousand waiting consumers of a group runs two commands, not a thousand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from heapq import heapify, heappop, heappush
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final
 
 from sortedcontainers import SortedList
 
@@ -18,6 +28,9 @@ if TYPE_CHECKING:
     from store.keyspace import Database
 
 Place = tuple["Database", bytes]
+# A dict finds its first key only behind all those that have been taken off the front.
+Line = OrderedDict["Session", int]
+_NOBODY: Final = Line()
 
 
 def add_interest(place: Place) -> None:
@@ -39,9 +52,10 @@ class Waiters:
     """Who waits for what.  A session waits with one command at a time, in the database it had then."""
 
     def __init__(self) -> None:
-        # insertion order is order of arrival
-        self._by_key: dict[Place, dict[Session, None]] = {}
-        self._places: dict[Session, list[Place]] = {}
+        # by key and topic, in order of arrival: their numbers
+        self._by_key: dict[Place, dict[Hashable, Line]] = {}
+        self._places: dict[Session, list[tuple[Place, Hashable]]] = {}
+        self._next_number = 0
         # (deadline or moment of the next try, client id), the earlier one of each
         self._deadlines: SortedList[tuple[int, int]] = SortedList()
         self._by_id: dict[int, Session] = {}
@@ -56,9 +70,14 @@ class Waiters:
         """The client waits from now on."""
         session.parked = park
         session.refresh_special()
-        places = [(session.db, key) for key in dict.fromkeys(park.keys)]
-        for place in places:
-            self._by_key.setdefault(place, {})[session] = None
+        self._next_number += 1
+        places = [((session.db, key), topic) for key, topic in _topics(park).items()]
+        for place, topic in places:
+            lines = self._by_key.setdefault(place, {})
+            line = lines.get(topic)
+            if line is None:
+                line = lines[topic] = OrderedDict()
+            line[session] = self._next_number
             add_interest(place)
         self._places[session] = places
         self._set_timer(session, park)
@@ -87,11 +106,14 @@ class Waiters:
         """The client waits no longer, for whatever reason."""
         park, session.parked = session.parked, None
         session.refresh_special()
-        for place in self._places.pop(session):
-            waiting = self._by_key[place]
-            del waiting[session]
-            if not waiting:
-                del self._by_key[place]
+        for place, topic in self._places.pop(session):
+            lines = self._by_key[place]
+            line = lines[topic]
+            del line[session]
+            if not line:
+                del lines[topic]
+                if not lines:
+                    del self._by_key[place]
             drop_interest(place)
         if park is not None:
             self._drop_timer(session, park)
@@ -101,7 +123,33 @@ class Waiters:
 
     def waiting_for(self, place: Place) -> list[Session]:
         """Those who wait for a key at this moment, in order of arrival."""
-        return list(self._by_key.get(place, ()))
+        lines = self._by_key.get(place, {}).values()
+        numbered = [(number, session) for line in lines for session, number in line.items()]
+        return [session for _, session in sorted(numbered, key=itemgetter(0))]
+
+    def in_turn(self, place: Place) -> Iterator[Session]:
+        """As `waiting_for`, but behind one that waits on after its turn none that waits for the same."""
+        last_number = self._next_number
+        turns: list[tuple[int, Session, Hashable]] = []
+        for topic, line in self._by_key.get(place, {}).items():
+            for session, number in line.items():
+                turns.append((number, session, topic))
+                if topic is not None:
+                    break
+        heapify(turns)  # numbers are unique
+        while turns:
+            number, session, topic = heappop(turns)
+            line = self._line(place, topic)
+            if line.get(session) == number:
+                yield session
+                line = self._line(place, topic)
+            if topic is not None and line:
+                first, first_number = next(iter(line.items()))
+                if number != first_number <= last_number:
+                    heappush(turns, (first_number, first, topic))
+
+    def _line(self, place: Place, topic: Hashable) -> Line:
+        return self._by_key.get(place, {}).get(topic) or _NOBODY
 
     @property
     def next_deadline_ms(self) -> int | None:
@@ -111,6 +159,16 @@ class Waiters:
         """Those whose moment has passed; each must be released or postponed before the next is asked for."""
         while self._deadlines and self._deadlines[0][0] < now_ms:
             yield self._by_id[self._deadlines[0][1]]
+
+
+def _topics(park: Park) -> dict[bytes, Hashable]:
+    """What is waited for of each key, None where that cannot be compared."""
+    if park.topics is None:
+        return dict.fromkeys(park.keys)
+    topics: dict[bytes, Hashable] = {}
+    for key, topic in zip(park.keys, park.topics, strict=True):
+        topics[key] = topic if topics.get(key, topic) == topic else None
+    return topics
 
 
 def _next_moment_ms(park: Park) -> int | None:

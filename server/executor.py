@@ -70,8 +70,11 @@ _SELECT: Final = b"*2\r\n$6\r\nSELECT"
 _EXEC: Final = b"*1\r\n$4\r\nEXEC\r\n"
 # A client with so many bytes of replies in one tick waits for the next with the rest of its requests.
 MOST_OUTPUT_A_TICK: Final = 1 << 20
-# A tick ends after about so many requests, some 5 ms, so that no client waits for another's long pipeline.
+# A tick ends after about so many requests, some 5 ms, or so long, so that no client waits for another's long pipeline.
 MOST_REQUESTS_A_TICK: Final = 2048
+MOST_SECONDS_A_TICK: Final = 0.008
+# Fast commands between two looks at the clock.
+_LONGEST_RUN: Final = 16
 
 
 class Turn(enum.Enum):
@@ -227,9 +230,10 @@ class Executor:
         """
         inbox, self._inbox = self._inbox, []
         if self._resumed:
-            inbox[:0] = self._take_resumed()
+            inbox = self._with_resumed(inbox)
         clock = self._time
         begun = clock()
+        end = begun + MOST_SECONDS_A_TICK
         request = self._request
         request.now_ms = now_ms = int(begun * 1000)
         ran = self._ran
@@ -261,17 +265,24 @@ class Executor:
                         session.hold_back([argv, *waiting] if turn is Turn.WAITS_BEFORE else [*waiting])
                         break
                     begun = clock()
+                    if begun >= end:
+                        session.hold_back([*waiting])
+                        break
                     plain = session.plain
                     request.session = session
                     request.db = session.db
                     continue
-                if entry is run_of and entry.is_fast:
+                if entry is run_of and entry.is_fast and run_count < _LONGEST_RUN:
                     run_count += 1
                 else:
                     if run_of is not None:
                         ended = clock()
                         self._record(run_of, run_count, ended - begun)
                         begun = ended
+                        if ended >= end:
+                            run_of = None
+                            session.hold_back([argv, *waiting])
+                            break
                     run_of, run_count = entry, 1
                 mark = len(logged)
                 request.argv = argv
@@ -302,7 +313,7 @@ class Executor:
                     # one that does not read must not have its pipeline executed ahead of its reading
                     session.hold_back([*waiting])
                     break
-            if count >= MOST_REQUESTS_A_TICK and position + 1 < len(inbox):
+            if (count >= MOST_REQUESTS_A_TICK or begun >= end) and position + 1 < len(inbox):
                 self._inbox[:0] = inbox[position + 1 :]
                 break
         if run_of is not None:
@@ -310,14 +321,18 @@ class Executor:
         self.stats.commands_processed += count
         self.stats.reads_processed += len(inbox)
 
-    def _take_resumed(self) -> list[tuple[Session, list[list[bytes]]]]:
-        """What clients may go on with, who waited with the rest of their requests."""
+    def _with_resumed(self, inbox: list[tuple[Session, list[list[bytes]]]]) -> list[tuple[Session, list[list[bytes]]]]:
+        """Also what clients may go on with, who waited with the rest of their requests: behind those who have not had
+        a turn, and before what they have sent since.
+        """
         resumed = [(session, session.take_backlog()) for session in self._resumed]
+        first = [item for item in inbox if item[0] not in self._resumed]
+        last = [item for item in inbox if item[0] in self._resumed]
         self._resumed.clear()
         for session, requests in resumed:  # they were counted when they came
             session.commands_processed -= len(requests)
             self.stats.commands_processed -= len(requests)
-        return resumed
+        return first + resumed + last
 
     def _record(self, entry: Plain, count: int, seconds: float) -> None:
         """Account for a run of `count` calls of one command, the last of which `_request` still holds."""
@@ -610,6 +625,7 @@ class Executor:
             session.release_pushes()
         else:
             reply.progress_s = self.clock.monotonic()
+            reply.is_begun = True
             self.stats.bytes_out += len(piece)
             session.send(piece)
         # the rest comes with the next tick, unless the client is congested by now
@@ -625,6 +641,10 @@ class Executor:
         for session in set(self._ran):
             kept = [wire for wire in session.out if wire.__class__ is not Message]
             session.out[:] = [wire if wire.__class__ is Push else line for wire in kept]
+            if session.long_reply is not None and not session.long_reply.is_begun:
+                session.end_long_reply()
+                self._answer(session, line)
+                self.resume(session)
         for session in self.slicing.undone():
             self._answer(session, line)
             self.resume(session)

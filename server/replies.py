@@ -25,7 +25,7 @@ instance of a class of ours.
 from __future__ import annotations
 
 import enum
-from collections.abc import Generator, Hashable
+from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -75,17 +75,19 @@ class Park:
     # For each key, of what of it there was nothing: who waits for the same of it need not try after this one in vain.
     # None is for what only this client knows.
     topics: tuple[Hashable, ...] | None = None
+    on_timeout: Callable[[], Reply] | None = None  # what is answered when the deadline passes; None is a null array
 
 
 @dataclass(slots=True)
 class LongReply:
-    """A reply too long for memory: its RESP in pieces, read from a snapshot while the client takes them.
+    """A reply too long for memory, or for one turn of the loop: its RESP in pieces, made while the client takes them.
 
-    `pieces` is a generator; closing it lets go of the snapshot.  `progress_s` is when the last piece went out.
+    `pieces` is a generator; closing it lets go of what it reads from.  `progress_s` is when the last piece went out.
     """
 
     pieces: Generator[bytes, None, None]
     progress_s: float = 0.0
+    is_begun: bool = False  # a piece has gone out
 
 
 Reply: TypeAlias = Any

@@ -23,6 +23,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from server.args import parse_packed_ids
+from server.replies import LongReply
 
 if TYPE_CHECKING:
     from server.replies import Reply
@@ -35,6 +36,8 @@ SLICE_IDS: Final = 500
 
 
 _SLICE_WORDS: Final = 2000
+_LONG_BYTES: Final = 1 << 20
+_PIECE_BYTES: Final = 1 << 18
 
 
 class Slices:
@@ -71,6 +74,25 @@ def _whole(work: Work) -> Reply:
             next(work)
         except StopIteration as done:
             return done.value
+
+
+def in_pieces(request: Request, parts: list[bytes]) -> Reply:
+    """The reply that `parts` are the RESP of; sent piece by piece when joining them would take long."""
+    if not request.may_block or sum(map(len, parts)) <= _LONG_BYTES:
+        return (b"".join(parts),)
+    return LongReply(_pieces(parts))
+
+
+def _pieces(parts: list[bytes]) -> Generator[bytes, None, None]:
+    """`parts`, a few at a time; each is let go of when it is out."""
+    parts.reverse()
+    while parts:
+        piece = []
+        size = 0
+        while parts and size < _PIECE_BYTES:
+            size += len(parts[-1])
+            piece.append(parts.pop())
+        yield b"".join(piece)
 
 
 def parse_in_slices(words: list[bytes]) -> Generator[None, None, list[bytes]]:

@@ -16,6 +16,8 @@ from server.replies import NULL_ARRAY, Park
 from store.model import Change
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from server.executor import Executor
     from server.replies import Reply
     from server.session import Session
@@ -59,9 +61,9 @@ class Wakeups:
             places = dict.fromkeys(self.signals)
             self.signals.clear()
             for place in places:
-                for session in self.waiters.waiting_for(place):
-                    if session.parked is not None:
-                        self._retry(session, session.parked)
+                for session in self.waiters.in_turn(place):
+                    assert session.parked is not None, "in a line without waiting"
+                    self._retry(session, session.parked)
 
     def _retry(self, session: Session, park: Park) -> None:
         request = session.request
@@ -108,12 +110,18 @@ class Wakeups:
         """Answer those whose time is up, and try those who asked to be tried now."""
         self._timer = None
         now_ms = self._executor.now_ms()
+        in_vain: dict[Hashable, int | None] = {}  # what there is nothing of, and when to try again
         for session in self.waiters.due(now_ms):
             park = session.parked
             assert park is not None
+            wish = None if park.topics is None or None in park.topics else (session.db, park.keys, park.topics)
             if park.deadline_ms is not None and park.deadline_ms < now_ms:
                 self.end_wait(session, NULL_ARRAY)
+            elif wish in in_vain:
+                self.waiters.postpone(session, in_vain[wish])
             else:
                 self._retry(session, park)
+                if wish is not None and session.parked is not None:
+                    in_vain[wish] = session.parked.retry_ms
         self._arm_deadline()
         self._executor.want_tick()

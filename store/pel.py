@@ -37,6 +37,7 @@ from store.ids import ID_BYTES, StreamID, pack_id, unpack_id
 
 if TYPE_CHECKING:
     from store.keyspace import WriteTxn
+    from store.view import View
 
 NOBODY: Final = 0
 # Two runs of this length fit a page of LMDB; a longer row would get pages of its own.
@@ -119,9 +120,12 @@ class Run:
 
 
 class Pel:
-    """The runs of group `group_no`.  `is_alive` tells whether a consumer has the number."""
+    """The runs of group `group_no`.  `is_alive` tells whether a consumer has the number.
 
-    def __init__(self, txn: WriteTxn, group_no: int, is_alive: Callable[[int], bool]) -> None:
+    Over a view it answers questions only.
+    """
+
+    def __init__(self, txn: WriteTxn | View, group_no: int, is_alive: Callable[[int], bool]) -> None:
         self._txn = txn
         self._group_no = group_no
         self._prefix = fmt.group_prefix(group_no)

@@ -16,10 +16,10 @@ from server.commands.policies import DeadLetters, dead_letters
 from server.commands.streamargs import parse_range_start
 from server.commands.table import FIRST_KEY, Flag, command
 from server.errors import CommandError
-from server.slices import SLICE_IDS, in_slices
-from store.format import array_head
+from server.slices import in_pieces, in_slices
+from store.format import array_head, id_bulk
 from store.group import MAX_COUNT, PendingEntry
-from store.ids import MIN_ID, StreamID, id_text, pack_id, parse_id, unpack_id
+from store.ids import MIN_ID, StreamID, pack_id, parse_id, unpack_id
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -41,6 +41,8 @@ _DEFAULT_CLAIMS: Final = 100
 _MOST_CLAIMS: Final = 1 << 59
 # What XAUTOCLAIM looks at in a slice: 0.5 us an entry, and 5 us for one that it claims.
 _SLICE_EXAMINED: Final = 1000
+# IDs to a slice of XCLAIM: 4 us each when they were delivered together, 18 when every one cuts a run of its own.
+_SLICE_IDS: Final = 250
 _SLICE_CLAIMS: Final = 200
 
 
@@ -217,7 +219,7 @@ def _take_claim_options(words: list[bytes]) -> Generator[None, None, _ClaimOptio
 )
 def xclaim(request: Request) -> Reply:
     """XCLAIM key group consumer min-idle-time id ... [options] -> the entries claimed, or their IDs with JUSTID."""
-    return in_slices(request, _claim, is_short=len(request.argv) <= SLICE_IDS)
+    return in_slices(request, _claim, is_short=len(request.argv) <= _SLICE_IDS)
 
 
 def _claim(request: Request) -> Work:
@@ -226,7 +228,7 @@ def _claim(request: Request) -> Work:
     min_idle_ms = parse_int(argv[4], BAD_MIN_IDLE.format("XCLAIM"))
     options = yield from _take_claim_options(argv[5:])
     count, parts = 0, []
-    for at in range(0, max(len(options.packed_ids), 1), SLICE_IDS):
+    for at in range(0, max(len(options.packed_ids), 1), _SLICE_IDS):
         if at:
             yield
         found = find_group(request, argv[1], argv[2])
@@ -243,11 +245,11 @@ def _claim(request: Request) -> Work:
             just_id=options.just_id,
             retry_count=options.retry_count,
         )
-        claims.consider(options.packed_ids[at : at + SLICE_IDS], force=options.force)
+        claims.consider(options.packed_ids[at : at + _SLICE_IDS], force=options.force)
         claims.apply(consumer)
         count += len(claims.rows)
         parts.append(claims.wire())
-    return (array_head(count) + b"".join(parts),)
+    return in_pieces(request, [array_head(count), *parts])
 
 
 def _claim_times(request: Request, options: _ClaimOptions) -> tuple[int, int]:
@@ -301,7 +303,8 @@ def _autoclaim(request: Request) -> Work:
             raise CommandError(errors.SYNTAX)
     found: tuple[Stream, Group] | None = need_group(request, argv[1], argv[2])
     most_examined = left * _EXAMINED_A_CLAIM
-    claimed, parts, gone = 0, [], []
+    claimed, parts = 0, []
+    gone_count, gone = 0, []
     while found is not None:
         stream, group = found
         consumer = group.meet(argv[3], request.now_ms)
@@ -311,7 +314,8 @@ def _autoclaim(request: Request) -> Work:
         claims.apply(consumer)
         claimed += len(claims.rows)
         parts.append(claims.wire())
-        gone += [id_text(unpack_id(packed)) for packed in claims.gone]
+        gone_count += len(claims.gone)
+        gone.append(b"".join([id_bulk(unpack_id(packed)) for packed in claims.gone]))
         most_examined -= examined
         left -= claims.found
         cursor = MIN_ID if end is None else end
@@ -321,7 +325,8 @@ def _autoclaim(request: Request) -> Work:
         found = find_group(request, argv[1], argv[2])
     else:
         cursor = MIN_ID  # the group went under way, and what it had pending with it
-    return [id_text(cursor), (array_head(claimed) + b"".join(parts),), gone]
+    head = b"*3\r\n" + id_bulk(cursor) + array_head(claimed)
+    return in_pieces(request, [head, *parts, array_head(gone_count), *gone])
 
 
 def _examine(

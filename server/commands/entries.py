@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from itertools import islice
 from struct import Struct
 from typing import Final
 
 from store.format import array_head
 
-_PIECE_ENTRIES: Final = 2000
+PIECE_ENTRIES: Final = 2000
 _ID_OF_KEY = Struct(">8xQQ").unpack  # an entry's LMDB key: stream number, ms, seq
 _PAIR: Final = b"*2\r\n"
 
@@ -41,13 +41,18 @@ def entries_part(rows: list[tuple[bytes, bytes]]) -> bytes:
 
 
 def long_range(rows: Generator[tuple[bytes, bytes], None, None], count: int) -> Generator[bytes, None, None]:
-    """The array of the first `count` of `rows`, in pieces of about a millisecond's work.  Closes `rows` at the end."""
+    """As `long_array`.  Closes `rows` at the end."""
     try:
-        yield array_head(count)
-        while count > 0:
-            piece = list(islice(rows, min(_PIECE_ENTRIES, count)))
-            assert piece, "fewer entries than were counted"
-            count -= len(piece)
-            yield entries_part(piece)
+        yield from long_array(rows, count)
     finally:
         rows.close()
+
+
+def long_array(rows: Iterator[tuple[bytes, bytes]], count: int) -> Generator[bytes, None, None]:
+    """The array of the first `count` of `rows`, in pieces of about a millisecond's work."""
+    yield array_head(count)
+    while count > 0:
+        piece = list(islice(rows, min(PIECE_ENTRIES, count)))
+        assert piece, "fewer entries than were counted"
+        count -= len(piece)
+        yield entries_part(piece)

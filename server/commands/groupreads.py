@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from server.args import parse_entry_id
 from server.commands.entries import entries_part, id_texts
 from server.commands.groups import find_group, need_group
 from server.commands.policies import dead_letters
-from server.commands.reads import ReadBudget, read_keys, streams_wire
+from server.commands.reads import ReadBudget, read_keys, stream_head, streams_head
 from server.commands.streamargs import ReadOptions, parse_read
 from server.commands.table import Flag, command
 from server.errors import CommandError
 from server.replies import NULL_ARRAY, Park
-from server.slices import in_slices
+from server.slices import in_pieces, in_slices
 from store.format import array_head, id_bulk
 from store.group import PendingEntry
 from store.ids import MAX_ID, StreamID, pack_id, unpack_id
@@ -82,7 +83,7 @@ def _read(options: ReadOptions, group_name: bytes, request: Request) -> Work:
         if number % _SLICE_KEYS == 0:
             yield
             is_fresh = False
-    served: list[tuple[bytes, bytes]] = []
+    served: list[_StreamRead] = []
     for number, (read, stream, group) in enumerate(work, 1):
         found: tuple[Stream, Group] | None = (stream, group)
         if not is_fresh:
@@ -91,14 +92,14 @@ def _read(options: ReadOptions, group_name: bytes, request: Request) -> Work:
             yield
             is_fresh = False
             found = find_group(request, read.key, group_name)
-        wire = read.wire()
-        if wire is not None:
-            served.append((read.key, wire))
+        if read.is_served:
+            served.append(read)
         if number % _SLICE_KEYS == 0:
             yield
             is_fresh = False
     if served:
-        return (streams_wire(served, request.session.resp),)
+        resp = request.session.resp
+        return in_pieces(request, [streams_head(len(served), resp), *chain(*[read.parts(resp) for read in served])])
     if options.block_ms is None or not request.may_block:
         return NULL_ARRAY
     deadline_ms = request.now_ms + options.block_ms if options.block_ms else None
@@ -162,11 +163,14 @@ class _StreamRead:
         group.note(consumer)
         return is_last or self._budget.exhausted or not self._left
 
-    def wire(self) -> bytes | None:
-        """The entries as a reply, None when there is nothing to be told of this stream."""
-        if not self._count and (self._position == MAX_ID or not self._is_begun):
-            return None
-        return array_head(self._count) + b"".join(self._wires)
+    @property
+    def is_served(self) -> bool:
+        """There is something to be told of this stream, if only that the history is empty."""
+        return self._count > 0 or (self._is_begun and self._position != MAX_ID)
+
+    def parts(self, resp: int) -> list[bytes]:
+        """The key and the entries, as one item of the reply."""
+        return [stream_head(self.key, resp) + array_head(self._count), *self._wires]
 
     def _cut(self, rows: list[Row]) -> list[Row]:
         rows = self._budget.cut(None if self._wires else self.key, rows)
@@ -187,7 +191,7 @@ class _StreamRead:
             if self.min_idle_ms is None:
                 self._wires.append(entries_part(rows))
             else:
-                self._wires += [b"*4\r\n" + row + _NEW for _, row in rows]
+                self._wires.append(b"".join([b"*4\r\n" + row + _NEW for _, row in rows]))
         return len(read) < most
 
     def _read_history(self, request: Request, stream: Stream, group: Group, consumer: Consumer) -> bool:

@@ -15,7 +15,7 @@ from server.commands.streamargs import parse_range_end, parse_range_start
 from server.commands.table import FIRST_KEY, Flag, command
 from server.errors import CommandError
 from server.replies import NULL_ARRAY, OK
-from server.slices import SLICE_IDS, in_slices, parse_in_slices
+from server.slices import SLICE_IDS, in_pieces, in_slices, parse_in_slices
 from store.format import array_head, bulk, id_bulk
 from store.group import MAX_COUNT
 from store.ids import StreamID, id_text, pack_id, unpack_id
@@ -226,7 +226,8 @@ class _Query:
         self._until_ms = until_ms  # None for any
         self._owner = owner  # None for all
         self._left = most
-        self._lines: list[bytes] = []
+        self._count = 0
+        self._parts: list[bytes] = []
 
     def work(self, request: Request) -> Work:
         argv = request.argv
@@ -234,7 +235,7 @@ class _Query:
             if self._slice(found[1]):
                 break
             yield
-        return (array_head(len(self._lines)) + b"".join(self._lines),)
+        return in_pieces(request, [array_head(self._count), *self._parts])
 
     def _slice(self, group: Group) -> bool:
         """Look at the next few thousand; -> whether that was all."""
@@ -279,7 +280,8 @@ class _Query:
         owner = b"" if run.owner is None else run.owner.name
         idle_ms = -1 if run.owner is None else max(self._now_ms - run.delivery_time_ms, 0)
         tail = b"%b:%d\r\n:%d\r\n" % (bulk(owner), idle_ms, run.delivery_count)
-        self._lines += [b"*4\r\n" + id_bulk(unpack_id(packed)) + tail for packed in packed_ids]
+        self._parts.append(b"".join([b"*4\r\n" + id_bulk(unpack_id(packed)) + tail for packed in packed_ids]))
+        self._count += len(packed_ids)
         self._left -= len(packed_ids)
 
 

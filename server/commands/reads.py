@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from server import errors
 from server.args import Args, parse_entry_id
-from server.commands.entries import entries_wire, long_range
+from server.commands.entries import PIECE_ENTRIES, entries_wire, long_array, long_range
 from server.commands.streamargs import (
     ReadOptions,
     parse_range_end,
@@ -17,9 +18,12 @@ from server.commands.table import FIRST_KEY, Flag, command
 from server.errors import CommandError
 from server.replies import NULL_ARRAY, LongReply, Park
 from store.format import array_head, bulk
-from store.ids import MAX_ID, MIN_ID, StreamID, id_text
+from store.ids import MAX_ID, MIN_ID, StreamID, id_text, pack_id
+from store.view import View
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from server.replies import Reply
     from server.session import Request
     from store.streams import Stream
@@ -31,6 +35,7 @@ NEW_IN_XREAD: Final = (
 
 # Longer replies are sent in pieces, from a snapshot, so that neither memory nor other clients feel them.
 MOST_ENTRIES_AT_ONCE: Final = 20_000
+_UNLIMITED: Final = 1 << 62
 
 
 @command(
@@ -123,21 +128,74 @@ def xread(request: Request) -> Reply:
         # `$` keeps the meaning it has now, `+` is looked up again
         resolved.append(id_text(position) if word == b"$" else word)
     budget = ReadBudget(options)
+    left = MOST_ENTRIES_AT_ONCE if request.may_block else _UNLIMITED
     served = []
     for key, stream, position in positions:
         if stream is None or not stream.length or stream.last_live_id <= position:
             continue
-        rows = budget.cut(key, stream.rows(StreamID(position + 1), MAX_ID, budget.count))
+        most = left + 1 if budget.count is None else min(budget.count, left + 1)
+        rows = budget.cut(key, stream.rows(StreamID(position + 1), MAX_ID, most))
+        left -= len(rows)
+        if left < 0:
+            return _long_read(request, options, positions)
         if rows:
             served.append((key, entries_wire(rows)))
         if budget.exhausted:
             break
     if served:
-        return (streams_wire(served, request.session.resp),)
+        resp = request.session.resp
+        parts = [stream_head(key, resp) + entries for key, entries in served]
+        return (streams_head(len(served), resp) + b"".join(parts),)
     if options.block_ms is None or not request.may_block:
         return NULL_ARRAY
     deadline_ms = request.now_ms + options.block_ms if options.block_ms else None
-    return Park(tuple(options.keys), deadline_ms, request.argv[: options.first_id] + resolved)
+    # `+` is another position for everybody at every look
+    topics = [None if word == b"+" else position for word, (_, _, position) in zip(resolved, positions, strict=True)]
+    argv = request.argv[: options.first_id] + resolved
+    return Park(tuple(options.keys), deadline_ms, argv, topics=tuple(topics))
+
+
+def _long_read(
+    request: Request, options: ReadOptions, positions: list[tuple[bytes, Stream | None, StreamID]]
+) -> LongReply:
+    """What is newer than the positions, in pieces, as it is now."""
+    request.context.control.checkpoint()  # so that a view shows what this client may see
+    wanted = [
+        (key, stream.prefix + pack_id(max(StreamID(position + 1), stream.floor_id)), stream.prefix + pack_id(MAX_ID))
+        for key, stream, position in positions
+        if stream is not None and stream.last_live_id > position
+    ]
+    return LongReply(_read_pieces(View(request.txn.tables), wanted, ReadBudget(options), request.session.resp))
+
+
+def _read_pieces(
+    view: View, wanted: list[tuple[bytes, bytes, bytes]], budget: ReadBudget, resp: int
+) -> Generator[bytes, None, None]:
+    """The reply to an XREAD of (key, first row, last row).  Reads everything twice: its size comes first."""
+    try:
+        found = []
+        for key, low, high in wanted:
+            if budget.exhausted:
+                break
+            most = _UNLIMITED if budget.count is None else budget.count
+            rows = view.rows("entries", low, high)
+            count = 0
+            while count < most:
+                size = min(PIECE_ENTRIES, most - count)
+                piece = list(islice(rows, size))
+                kept = len(budget.cut(None if count else key, piece))
+                count += kept
+                if kept < size:
+                    break
+                yield b""
+            if count:
+                found.append((key, low, high, count))
+        yield streams_head(len(found), resp)
+        for key, low, high, count in found:
+            yield stream_head(key, resp)
+            yield from long_array(view.rows("entries", low, high), count)
+    finally:
+        view.close()
 
 
 def _resolve_position(word: bytes, stream: Stream | None) -> StreamID:
@@ -153,11 +211,14 @@ def _resolve_position(word: bytes, stream: Stream | None) -> StreamID:
     return parse_entry_id(word)
 
 
-def streams_wire(served: list[tuple[bytes, bytes]], resp: int) -> bytes:
-    """`[[key entries] ...]`, or in RESP3 the map of keys to entries; `served` holds (key, encoded entries)."""
-    if resp == 3:
-        return b"%%%d\r\n" % len(served) + b"".join([bulk(key) + entries for key, entries in served])
-    return array_head(len(served)) + b"".join([b"*2\r\n" + bulk(key) + entries for key, entries in served])
+def streams_head(count: int, resp: int) -> bytes:
+    """What `[[key entries] ...]`, or in RESP3 the map of keys to entries, begins with."""
+    return b"%%%d\r\n" % count if resp == 3 else array_head(count)
+
+
+def stream_head(key: bytes, resp: int) -> bytes:
+    """What stands before the entries of each stream."""
+    return bulk(key) if resp == 3 else b"*2\r\n" + bulk(key)
 
 
 class ReadBudget:
