@@ -10,18 +10,19 @@ The group's own row, its consumers and its position are `members.py`'s.  Source:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from store import format as fmt
 from store.ids import MAX_ID, MIN_ID, StreamID, id_text, pack_id, unpack_id
 from store.members import Consumer, Members
 from store.model import Change
-from store.pel import NOBODY, Delivery, PelRow, Run
+from store.pel import NOBODY, Delivery, Pel, PelRow, Run
 
 if TYPE_CHECKING:
     from store.model import Row
     from store.streams import Stream
+    from store.view import View
 
 MAX_COUNT: Final = (1 << 63) - 1
 # Entries that one CLAIM looks at; where most of a long list is of deleted entries the next one goes on from there.
@@ -122,6 +123,23 @@ class Group(Members):
             return []
         found = self.pel.oldest(until_ms, most)
         return None if found is None else list(map(self._run_of, found))
+
+    def frozen(self, view: View) -> Callable[[Consumer | None], Iterator[PendingRun]]:
+        """A `pending_runs` that tells for ever what `view`, just made, shows: of one consumer, or of all for None."""
+        by_no = dict(self._by_no)
+        owner_nos = list(self._owner_nos())
+        pel = Pel(view, self.group_no, by_no.__contains__)
+
+        def pending_runs(consumer: Consumer | None) -> Iterator[PendingRun]:
+            if consumer is None:
+                runs = pel.runs(MIN_ID, MAX_ID, owner_nos)
+            else:
+                runs = pel.owned(consumer.consumer_no, MIN_ID, MAX_ID)
+            for run in runs:
+                owner = by_no.get(run.consumer_no)
+                yield PendingRun(run.ids(), owner, 0 if owner is None else run.time_ms, run.delivery_count)
+
+        return pending_runs
 
     def _run_of(self, run: Run) -> PendingRun:
         if run.consumer_no == NOBODY:

@@ -7,22 +7,30 @@ from typing import TYPE_CHECKING, Final
 
 from server import errors
 from server.args import parse_int
-from server.commands.entries import entries_wire, entry_wire
+from server.commands.entries import PIECE_ENTRIES, entries_wire, entry_wire, long_array
 from server.commands.groups import no_group_of_key
+from server.commands.reads import MOST_ENTRIES_AT_ONCE
 from server.commands.table import SECOND_WORD, Flag, command
+from server.encode import encode
 from server.errors import CommandError
-from store.group import Group
+from server.replies import LongReply
+from store.format import array_head, bulk, id_bulk
 from store.groups import groups_of
 from store.idempotence import Idempotence
-from store.ids import MAX_ID, MIN_ID, id_text
+from store.ids import MAX_ID, MIN_ID, id_text, pack_id, unpack_id
 from store.members import NEVER, Consumer
+from store.view import View
 
 if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
     from server.replies import Reply
     from server.session import Request
+    from store.group import Group, PendingRun
     from store.streams import Stream
 
 _DEFAULT_COUNT: Final = 10
+_UNLIMITED: Final = 1 << 63
 
 
 def _need_stream(request: Request) -> Stream:
@@ -75,10 +83,81 @@ def xinfo_stream(request: Request) -> Reply:
         if count < 0:
             count = _DEFAULT_COUNT
         count = count or None  # 0 is unlimited
+    most = _UNLIMITED if count is None else count
+    if request.may_block and _is_long(stream, most):
+        request.context.control.checkpoint()  # so that a view shows what this client may see
+        return LongReply(_in_pieces(stream, View(request.txn.tables), most, request.session.resp))
     return _describe(stream) | {
         b"entries": (entries_wire(stream.rows(MIN_ID, MAX_ID, count)),),
         b"groups": [_describe_group(group, count) for group in groups_of(stream)],
     }
+
+
+def _is_long(stream: Stream, most: int) -> bool:
+    pending = sum(min(group.pel_count, most) for group in groups_of(stream))
+    return min(stream.length, most) + 2 * pending > MOST_ENTRIES_AT_ONCE
+
+
+def _in_pieces(stream: Stream, view: View, most: int, resp: int) -> Generator[bytes, None, None]:
+    """XINFO STREAM FULL in pieces, as everything is now; `view` was made just now."""
+    facts = _describe(stream)
+    low, high = stream.prefix + pack_id(stream.floor_id), stream.prefix + pack_id(MAX_ID)
+    entries = long_array(view.rows("entries", low, high), min(stream.length, most))
+    groups = [
+        (
+            _group_facts(group),
+            [(consumer, _consumer_facts(consumer)) for consumer in group.sorted_consumers()],
+            group.frozen(view),
+        )
+        for group in groups_of(stream)
+    ]
+
+    def pieces() -> Generator[bytes, None, None]:
+        try:
+            yield _map_head(len(facts) + 2, resp) + _items(facts, resp) + bulk(b"entries")
+            yield from entries
+            yield bulk(b"groups") + array_head(len(groups))
+            for group_facts, consumers, pending_runs in groups:
+                yield _map_head(len(group_facts) + 2, resp) + _items(group_facts, resp) + bulk(b"pending")
+                count = min(group_facts[b"pel-count"], most)
+                yield from _pending_pieces(pending_runs(None), count, with_owner=True)
+                yield bulk(b"consumers") + array_head(len(consumers))
+                for consumer, consumer_facts in consumers:
+                    yield _map_head(len(consumer_facts) + 1, resp) + _items(consumer_facts, resp) + bulk(b"pending")
+                    count = min(consumer_facts[b"pel-count"], most)
+                    yield from _pending_pieces(pending_runs(consumer), count, with_owner=False)
+        finally:
+            view.close()
+
+    return pieces()
+
+
+def _pending_pieces(runs: Iterator[PendingRun], count: int, *, with_owner: bool) -> Iterator[bytes]:
+    """The array of the first `count` pending entries."""
+    yield array_head(count)
+    lines: list[bytes] = []
+    for run in runs:
+        head, owner = b"*3\r\n", b""
+        if with_owner:
+            head, owner = b"*4\r\n", bulk(b"" if run.owner is None else run.owner.name)
+        tail = owner + b":%d\r\n:%d\r\n" % (run.delivery_time_ms, run.delivery_count)
+        lines += [head + id_bulk(unpack_id(packed)) + tail for packed in run.packed_ids[:count]]
+        count -= min(len(run.packed_ids), count)
+        if len(lines) >= PIECE_ENTRIES or not count:
+            yield b"".join(lines)
+            lines.clear()
+        if not count:
+            return
+    assert not count, "fewer pending entries than were counted"
+
+
+def _map_head(count: int, resp: int) -> bytes:
+    return b"%%%d\r\n" % count if resp == 3 else array_head(2 * count)
+
+
+def _items(facts: dict[bytes, Reply], resp: int) -> bytes:
+    """The keys and values of a map."""
+    return b"".join([encode(word, resp) for pair in facts.items() for word in pair])
 
 
 def _describe(stream: Stream) -> dict[bytes, Reply]:
@@ -116,13 +195,7 @@ def _ends(stream: Stream) -> dict[bytes, Reply]:
 
 def _describe_group(group: Group, count: int | None) -> dict[bytes, Reply]:
     """A group in XINFO STREAM FULL; times are unix milliseconds."""
-    return {
-        b"name": group.name,
-        b"last-delivered-id": id_text(group.last_id),
-        b"entries-read": group.entries_read,
-        b"lag": group.lag(),
-        b"pel-count": group.pel_count,
-        b"nacked-count": group.released_count,
+    return _group_facts(group) | {
         b"pending": [
             [
                 id_text(entry.entry_id),
@@ -136,16 +209,33 @@ def _describe_group(group: Group, count: int | None) -> dict[bytes, Reply]:
     }
 
 
+def _group_facts(group: Group) -> dict[bytes, Reply]:
+    """What a group's description begins with."""
+    return {
+        b"name": group.name,
+        b"last-delivered-id": id_text(group.last_id),
+        b"entries-read": group.entries_read,
+        b"lag": group.lag(),
+        b"pel-count": group.pel_count,
+        b"nacked-count": group.released_count,
+    }
+
+
 def _describe_consumer(group: Group, consumer: Consumer, count: int | None) -> dict[bytes, Reply]:
+    return _consumer_facts(consumer) | {
+        b"pending": [
+            [id_text(entry.entry_id), entry.delivery_time_ms, entry.delivery_count]
+            for entry in islice(group.pending_of(consumer), count)
+        ],
+    }
+
+
+def _consumer_facts(consumer: Consumer) -> dict[bytes, Reply]:
     return {
         b"name": consumer.name,
         b"seen-time": consumer.seen_ms,
         b"active-time": consumer.active_ms,
         b"pel-count": consumer.pel_count,
-        b"pending": [
-            [id_text(entry.entry_id), entry.delivery_time_ms, entry.delivery_count]
-            for entry in islice(group.pending_of(consumer), count)
-        ],
     }
 
 
