@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import heapq
 import os
 import secrets
 import shutil
@@ -36,7 +35,6 @@ from crc32c import crc32c
 from store import format as fmt
 from store.errors import CorruptionError, SnapshotError
 from store.files import Files, OsFiles
-from store.ids import StreamID, pack_id, unpack_id
 from store.logfile import LogPosition
 from store.snapshot import (
     DATA_NAME,
@@ -47,13 +45,12 @@ from store.snapshot import (
     FileDigest,
     Snapshot,
     SnapshotManifest,
-    StreamPart,
-    StreamSummary,
     encode_manifest,
     encode_stream_line,
     list_snapshots,
     open_snapshot,
 )
+from store.streamwalk import StreamWalk
 from store.tables import STATE_DIRECTORY, TABLES, Tables
 
 DEFAULT_SPLIT_EVERY: Final = 65_536
@@ -341,7 +338,7 @@ class _Maker:
         try:
             with tables.env.begin() as txn:
                 self.rows = {table: int(txn.stat(tables.handles[table])["entries"]) for table in TABLES}
-                walk = _Walk(txn, tables.handles, self.split_every)
+                walk = StreamWalk(tables, txn, self.split_every)
                 self.position, self.replication_id = walk.position(), walk.replication_id()
                 self.streams_file = self.write(STREAMS_NAME, self._lines(walk))
         except fmt.DECODE_ERRORS as error:
@@ -351,7 +348,7 @@ class _Maker:
         finally:
             tables.close()
 
-    def _lines(self, walk: _Walk) -> Iterator[bytes]:
+    def _lines(self, walk: StreamWalk) -> Iterator[bytes]:
         lines: list[bytes] = []
         for stream in walk.streams():
             self.streams += 1
@@ -368,90 +365,6 @@ class _Maker:
 def _pieces(fd: int) -> Iterator[bytes]:
     while data := os.read(fd, _PIPE_BYTES):
         yield data
-
-
-class _Walk:
-    """The streams in a copy of the tables, in the order of their numbers: that of every table they are in."""
-
-    def __init__(self, txn: lmdb.Transaction[bytes], handles: dict[str, lmdb._Database], split_every: int) -> None:
-        self._txn = txn
-        self._handles = handles
-        self._split_every = split_every
-        self._nodes = txn.cursor(handles["nodes"])
-        databases = fmt.unpack_row(self._meta(b"databases"))
-        self._keyspaces: list[tuple[int, int]] = [(db, row[0]) for db, row in enumerate(databases)]
-        self.stream_count: int = sum(size for _, size, _ in databases)
-
-    def _meta(self, name: bytes) -> bytes:
-        row = self._txn.get(name, db=self._handles["meta"])
-        if row is None:
-            raise ValueError(f"no row {name.decode()} in meta")
-        return row
-
-    def position(self) -> LogPosition:
-        file_seq, byte, offset, _ = fmt.unpack_row(self._meta(b"position"))
-        return LogPosition(file_seq, byte, offset)
-
-    def replication_id(self) -> str | None:
-        row = self._txn.get(b"replication", db=self._handles["meta"])
-        return None if row is None else str(fmt.unpack_row(row)[0])
-
-    def streams(self) -> Iterator[StreamSummary]:
-        names = [self._names(db, keyspace_no) for db, keyspace_no in self._keyspaces]
-        for _, db, keyspace_no, key in heapq.merge(*names):
-            row = self._txn.get(fmt.key_key(keyspace_no, key), db=self._handles["keys"])
-            if row is None:
-                raise ValueError(f"the key {key[:60]!r} has a number and no row")
-            yield self._summary(db, key, fmt.decode_stream(row))
-
-    def _names(self, db: int, keyspace_no: int) -> Iterator[tuple[int, int, int, bytes]]:
-        cursor = self._txn.cursor(self._handles["names"])
-        if cursor.set_range(fmt.name_key(keyspace_no, 0)):
-            for packed, key in cursor:
-                found, stream_no = fmt.decode_name_key(packed)
-                if found != keyspace_no:
-                    return
-                yield stream_no, db, keyspace_no, key
-
-    def _summary(self, db: int, key: bytes, row: fmt.StreamRow) -> StreamSummary:
-        return StreamSummary(
-            stream_no=row.stream_no,
-            db=db,
-            key=key,
-            length=row.length,
-            first_id=row.first_id,
-            last_live_id=row.last_live_id,
-            last_id=row.last_id,
-            max_deleted_id=row.max_deleted_id,
-            entries_added=row.entries_added,
-            expire_ms=row.expire_ms,
-            groups=row.group_count,
-            parts=tuple(self._parts(row)) if row.length else (),
-        )
-
-    def _parts(self, row: fmt.StreamRow) -> Iterator[StreamPart]:
-        """Cuts at nodes, so that no entry has to be looked at."""
-        start, entries, size = row.first_id, 0, 0
-        for first_id, node_entries, node_bytes in self._runs(row):
-            if entries >= self._split_every and node_entries:
-                yield StreamPart(start, entries, size)
-                start, entries, size = first_id, 0, 0
-            entries += node_entries
-            size += node_bytes
-        yield StreamPart(start, entries, size)
-
-    def _runs(self, row: fmt.StreamRow) -> Iterator[tuple[StreamID, int, int]]:
-        """(first_id, entries, bytes) of each node, the last one included; tombstones count in neither."""
-        prefix = fmt.stream_prefix(row.stream_no)
-        if row.node_count and self._nodes.set_range(prefix + pack_id(row.floor_id)):
-            for key, node in self._nodes:
-                if not key.startswith(prefix):
-                    break
-                live, total, size, _ = fmt.decode_node(node)
-                yield unpack_id(key[8:]), live, size * live // max(total, 1)
-        if row.tail_total:
-            live = row.tail_total - row.tail_dead
-            yield row.tail_first_id, live, row.tail_bytes * live // row.tail_total
 
 
 # -- retention ---------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from tools.importing import import_
 from tools.replay import replay
 from tools.restore import restore
 from tools.snapshot import snapshot
+from tools.stat import stat
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -26,6 +27,7 @@ main.add_command(import_)
 main.add_command(replay)
 main.add_command(restore)
 main.add_command(snapshot)
+main.add_command(stat)
 
 
 if __name__ == "__main__":

@@ -107,6 +107,16 @@ def seconds_text(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
+def age_text(ms: int) -> str:
+    """How long ago, in a few letters: `0.4 s`, `12 s`, `3.5 min`, `12 h`, `40 d`."""
+    count, unit = ms / 1000, "s"
+    for limit, following, name in ((60, 60, "min"), (60, 60, "h"), (48, 24, "d")):
+        if count < limit - 0.5:
+            break
+        count, unit = count / following, name
+    return f"{count:.1f} {unit}" if count < 9.95 else f"{count:,.0f} {unit}"
+
+
 # -- long work ---------------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,195 @@
+"""`riverbed stat DIR|HOST:PORT`: which streams there are, how large, and how far their groups have come."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from server.glob import compile_glob
+from tools.console import Failure, age_text, counted, failures_explained, notes, size_text
+from tools.keytext import key_text
+from tools.redisclient import SCHEMES, Address, RedisClient, ReplyError, parse_url
+from tools.serverstat import server_stats
+from tools.steps import StepMeter
+from tools.storestat import store_stats
+from tools.streamstat import StreamStat
+
+DEFAULT_LIMIT: Final = 20
+_TIMEOUT_S: Final = 30.0
+_READING: Final = "reading"
+_HOST_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+)?:(\d{1,5})", re.ASCII)
+
+_ORDERS: Final[dict[str, Callable[[StreamStat], int]]] = {
+    "length": lambda stat: stat.length,
+    "bytes": lambda stat: stat.byte_count or 0,
+    "pending": lambda stat: stat.pending,
+    "oldest": lambda stat: -1 if stat.oldest_ms is None else stat.oldest_ms,
+    "lag": lambda stat: stat.lag or 0,
+}
+
+
+@click.command()
+@click.argument("target", metavar="DIR|HOST:PORT")
+@click.option("--match", "pattern", metavar="PATTERN", help="Only keys like this, as in KEYS: orders:*")
+@click.option("--sort", "order", type=click.Choice([*_ORDERS, "key"]), default="length", show_default=True)
+@click.option(
+    "--limit", type=click.IntRange(min=0), default=DEFAULT_LIMIT, show_default=True, metavar="N", help="0 for all."
+)
+@click.option("--groups", "by_group", is_flag=True, help="A line for each consumer group.")
+@click.option("--json", "as_json", is_flag=True, help="An object of JSON a line, one for each stream.")
+def stat(target: str, pattern: str | None, order: str, limit: int, by_group: bool, as_json: bool) -> None:
+    """Show the streams of a store: length, size, groups, what is pending and how far the groups are behind.
+
+    DIR is a data directory, seen as its last checkpoint left it, beside its server or without one, or a snapshot.
+    HOST:PORT is a server, Riverbed or Redis; with a password it is redis://[user]:password@host:port[/database].
+
+    "oldest" is the time since the entry with the smallest ID of those pending was last delivered: how long somebody
+    has been at it. "lag" is the number of entries that the group has still to be given, ? when nobody can tell.
+
+    \b
+    Examples
+      riverbed stat /srv/riverbed
+      riverbed stat localhost:6379 --groups --sort lag
+      riverbed stat /srv/riverbed/snapshots/monday --match 'orders:*' --json
+
+    Exit status 0: shown, 2: not.
+    """
+    is_wanted = _wanted(pattern)
+    totals = _Totals()
+    with failures_explained(f"look at {target}"), StepMeter({_READING: "streams"}) as meter:
+        stats = _stats(target, is_wanted, lambda done, total: meter.show(_READING, done, total))
+        try:
+            counted_stats = totals.count(stats)
+            if by_group:
+                counted_stats = (each for each in counted_stats if each.groups)
+            chosen = _choose(counted_stats, order, limit)
+        except ReplyError as error:
+            raise Failure(f"{target} refuses: {error}") from error
+    if as_json:
+        for each in chosen:
+            click.echo(json.dumps(each.as_json()))
+        return
+    if chosen:
+        Console(highlight=False).print(_group_table(chosen) if by_group else _stream_table(chosen))
+    else:
+        what = "stream with groups" if totals.streams else "stream"
+        notes().print(f"no {what}{'' if pattern is None else f' like {pattern}'} in {target}", markup=False)
+    if not totals.streams:
+        return
+    more = f", of which {len(chosen)} are shown" if 0 < len(chosen) < totals.streams else ""
+    summary = (
+        f"{counted(totals.streams, 'stream')}{more}: {counted(totals.entries, 'entry')}, {size_text(totals.bytes)}, "
+        f"{totals.pending:,} pending"
+    )
+    notes().print(f"[dim]{summary}[/]")
+
+
+def _wanted(pattern: str | None) -> Callable[[bytes], bool]:
+    if pattern is None:
+        return lambda key: True
+    matches = compile_glob(pattern.encode())
+    return lambda key: bool(matches(key))
+
+
+def _stats(
+    target: str, is_wanted: Callable[[bytes], bool], progress: Callable[[int, int], None]
+) -> Iterator[StreamStat]:
+    address = _address(target)
+    if address is None:
+        yield from store_stats(Path(target), is_wanted, progress)
+        return
+    with RedisClient(address, _TIMEOUT_S) as client:
+        yield from server_stats(client, is_wanted, progress)
+
+
+def _address(target: str) -> Address | None:
+    """Where a server is, or None when `target` is a path.  Raises Failure."""
+    if target.startswith(SCHEMES):
+        try:
+            return parse_url(target)
+        except ValueError as error:
+            raise Failure(f"{target}: {error}") from error
+    found = _HOST_PORT.fullmatch(target)
+    if found is None or Path(target).exists():
+        return None
+    if not 0 < int(found[2]) < 1 << 16:
+        raise Failure(f"{target}: the port is not a number up to 65535")
+    return Address((found[1] or "localhost").strip("[]"), int(found[2]))
+
+
+class _Totals:
+    """Of all streams, shown or not."""
+
+    def __init__(self) -> None:
+        self.streams = self.entries = self.bytes = self.pending = 0
+
+    def count(self, stats: Iterator[StreamStat]) -> Iterator[StreamStat]:
+        for each in stats:
+            self.streams += 1
+            self.entries += each.length
+            self.bytes += each.byte_count or 0
+            self.pending += each.pending
+            yield each
+
+
+def _choose(stats: Iterator[StreamStat], order: str, limit: int) -> list[StreamStat]:
+    """The first `limit` in `order`, or all: the largest first, keys from a to z."""
+    if order == "key":
+        return heapq.nsmallest(limit, stats, key=_name) if limit else sorted(stats, key=_name)
+    weight = _ORDERS[order]
+    return heapq.nlargest(limit, stats, key=weight) if limit else sorted(stats, key=weight, reverse=True)
+
+
+def _name(each: StreamStat) -> tuple[int, bytes]:
+    return each.db, each.key
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def _stream_table(stats: list[StreamStat]) -> Table:
+    with_db = any(each.db for each in stats)
+    table = _table(with_db, ["stream"], "length", "size", "groups", "pending", "oldest", "lag")
+    for each in stats:
+        size = "-" if each.byte_count is None else size_text(each.byte_count)
+        told = _told(each.pending, each.oldest_ms, each.lag) if each.groups else ("-", "-", "-")
+        place = [str(each.db)] if with_db else []
+        table.add_row(*place, escape(key_text(each.key)), f"{each.length:,}", size, f"{len(each.groups):,}", *told)
+    return table
+
+
+def _group_table(stats: list[StreamStat]) -> Table:
+    with_db = any(each.db for each in stats)
+    table = _table(with_db, ["stream", "group"], "consumers", "pending", "oldest", "lag")
+    for each in stats:
+        place = [str(each.db)] if with_db else []
+        place.append(escape(key_text(each.key)))
+        for group in each.groups:
+            told = _told(group.pending, group.oldest_ms, group.lag)
+            table.add_row(*place, escape(key_text(group.name)), f"{group.consumers:,}", *told)
+    return table
+
+
+def _table(with_db: bool, names: list[str], *numbers: str) -> Table:
+    """Names are cut where a terminal is too narrow, numbers never."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    if with_db:
+        table.add_column("db", justify="right", no_wrap=True)
+    for name in names:
+        table.add_column(name, overflow="ellipsis", no_wrap=True)
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _told(pending: int, oldest_ms: int | None, lag: int | None) -> tuple[str, str, str]:
+    return f"{pending:,}", "-" if oldest_ms is None else age_text(oldest_ms), "?" if lag is None else f"{lag:,}"
