@@ -11,7 +11,20 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from benchmarks import appending, blocked, client, disk, groups, memory, pending, reading, snapshot, stalls, starting
+from benchmarks import (
+    appending,
+    blocked,
+    client,
+    disk,
+    groups,
+    memory,
+    pending,
+    reading,
+    rewrite,
+    snapshot,
+    stalls,
+    starting,
+)
 from benchmarks.report import Answer, machine, record, terminal_table, versions
 from benchmarks.rig import FULL, QUICK, Rig
 from tests.servers import REDIS_MISSING
@@ -25,6 +38,7 @@ QUESTIONS: dict[str, Callable[[Rig], Answer]] = {
     "disk": disk.answer,
     "stalls": stalls.answer,
     "snapshot": snapshot.answer,
+    "rewrite": rewrite.answer,
     "groups": groups.answer,
     "pending": pending.answer,
     "blocked": blocked.answer,

@@ -21,7 +21,7 @@ class RewriteStatus:
     entries: int = 0
     total: int = 0  # about how many there will be
     size: int = 0
-    grown_from: int = 0  # the log's size after the last rewrite
+    grown_from: int = 0  # the log's size after the last rewrite; 0 for that of its base
 
     @property
     def in_progress(self) -> bool:

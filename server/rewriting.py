@@ -64,7 +64,6 @@ class Rewriting:
         self._abandoned = False
         self._files = 0
         self._wait_until_s = 0.0
-        self.status.grown_from = self._engine.log.base_bytes
 
     @property
     def in_progress(self) -> bool:
@@ -106,8 +105,8 @@ class Rewriting:
         percentage, size = config.auto_aof_rewrite_percentage, engine.log.size_bytes
         if not percentage or size <= config.auto_aof_rewrite_min_size or engine.log.broken:
             return False
-        grown = size - self.status.grown_from
-        return 100 * grown >= percentage * max(self.status.grown_from, 1) and self._monotonic() >= self._wait_until_s
+        before = max(self.status.grown_from, engine.log.base_bytes, 1)
+        return 100 * (size - before) >= percentage * before and self._monotonic() >= self._wait_until_s
 
     # -- how -----------------------------------------------------------------------------------------------------------
 
@@ -266,6 +265,7 @@ class Rewriting:
     def abandon(self) -> None:
         """Give up the rewrite under way, if any: the store is about to be another one."""
         self._abandoned = True
+        self.status.grown_from = 0
         if self._child is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._child.kill()
