@@ -32,6 +32,7 @@ from server.settings import (
     Octal,
     OutputLimit,
     OutputLimits,
+    Primary,
     Secret,
     Section,
     Setting,
@@ -56,12 +57,28 @@ _WITHOUT_MEANING: Final = frozenset(
         *("list-max-listpack-size", "list-max-ziplist-size", "lua-time-limit", "maxmemory-samples"),
         *("oom-score-adj", "oom-score-adj-values", "pidfile", "proc-title-template", "rdb-del-sync-files"),
         *("rdb-save-incremental-fsync", "rdbchecksum", "rdbcompression", "repl-disable-tcp-nodelay"),
+        *("repl-backlog-size", "repl-backlog-ttl"),
         *("repl-diskless-load", "repl-diskless-sync", "repl-diskless-sync-delay", "repl-diskless-sync-max-replicas"),
         *("replica-lazy-flush", "set-max-intset-entries", "set-max-listpack-entries", "set-max-listpack-value"),
         *("set-proc-title", "stop-writes-on-bgsave-error", "supervised", "tracking-table-max-keys"),
         *("zset-max-listpack-entries", "zset-max-listpack-value", "zset-max-ziplist-entries"),
         *("zset-max-ziplist-value",),
     )
+)
+
+# What settings were called before Redis 5; files and tools still say so.
+OLD_NAMES: Final = MappingProxyType(
+    {
+        "slaveof": "replicaof",
+        "slave-announce-ip": "replica-announce-ip",
+        "slave-announce-port": "replica-announce-port",
+        "slave-priority": "replica-priority",
+        "slave-read-only": "replica-read-only",
+        "slave-serve-stale-data": "replica-serve-stale-data",
+        "repl-ping-slave-period": "repl-ping-replica-period",
+        "min-slaves-to-write": "min-replicas-to-write",
+        "min-slaves-max-lag": "min-replicas-max-lag",
+    }
 )
 
 
@@ -220,6 +237,37 @@ class Config:
         maximum=10000,
     )
 
+    # -- replication ---------------------------------------------------------------------------------------------------
+
+    replicaof = Primary(
+        Section.REPLICATION, None, "Follow the server at this host and port; no one for none.", at_start=True
+    )
+    masterauth = Secret(Section.REPLICATION, b"", "Password for the primary; empty for none.")
+    masteruser = Text(Section.REPLICATION, "", "User name to give with masterauth; empty for the default one.")
+    replica_serve_stale_data = Boolean(
+        Section.REPLICATION, True, "Answer reads while a replica has no link to its primary."
+    )
+    repl_timeout = Integer(
+        Section.REPLICATION, 60, "A link on which nothing comes for so long is given up.", minimum=1, unit="seconds"
+    )
+    repl_ping_replica_period = Integer(
+        Section.REPLICATION, 10, "How often a primary that writes nothing else pings.", minimum=1, unit="seconds"
+    )
+    replica_announce_ip = Text(
+        Section.REPLICATION, "", "Address that a replica says it can be reached at; empty for the one it is seen at."
+    )
+    replica_announce_port = Integer(
+        Section.REPLICATION, 0, "Port that a replica says it can be reached at; 0 for its own.", maximum=65535
+    )
+    replica_announced = Boolean(Section.REPLICATION, True, "Whether Sentinel tells its clients of this replica.")
+    replica_priority = Integer(Section.REPLICATION, 100, "The lowest is promoted first by Sentinel, and 0 never.")
+    min_replicas_to_write = Integer(
+        Section.REPLICATION, 0, "Refuse writes while fewer replicas than this are well; 0 for never."
+    )
+    min_replicas_max_lag = Integer(
+        Section.REPLICATION, 10, "A replica is well when it was heard of within this time; 0 for never.", unit="seconds"
+    )
+
     # -- diagnostics ---------------------------------------------------------------------------------------------------
 
     loglevel = Choice(
@@ -247,6 +295,7 @@ class Config:
 
     # -- fixed ---------------------------------------------------------------------------------------------------------
 
+    replica_read_only = Fixed("yes", "a replica's log is its primary's, byte for byte")
     databases = Integer(Section.FIXED, 16, "databases that SELECT chooses from", minimum=16, maximum=16, at_start=True)
     hz = Integer(Section.FIXED, 10, "background chores run ten times a second", minimum=10, maximum=10)
     appendonly = Fixed("yes", "the log is what the store is made of")
@@ -291,10 +340,11 @@ class Config:
     def get(self, patterns: Iterable[bytes]) -> dict[str, str]:
         """Names and values of the settings that match any of `patterns`, in the order of the list."""
         matchers = [compile_glob(pattern, ignore_case=True) for pattern in patterns]
+        names = SETTINGS | {old: SETTINGS[name] for old, name in OLD_NAMES.items()}
         return {
-            setting.name: setting.render(self.__dict__[setting.attribute])
-            for setting in SETTINGS.values()
-            if any(matches(setting.name.encode()) for matches in matchers)
+            name: setting.render(self.__dict__[setting.attribute])
+            for name, setting in names.items()
+            if any(matches(name.encode()) for matches in matchers)
         }
 
     # -- changing ------------------------------------------------------------------------------------------------------
@@ -303,7 +353,7 @@ class Config:
         """Change settings while the server runs, all of them or none.  Raises ConfigError."""
         asked: dict[str, tuple[AnySetting, str]] = {}
         for name, text in pairs:
-            setting = SETTINGS.get(name.lower())
+            setting = find_setting(name)
             if setting is None:
                 raise UnknownSettingError(name)
             if setting.at_start:
@@ -352,7 +402,7 @@ class Config:
         """
         assert self.file is not None
         lines = configfile.read_lines(self.file)
-        own = [configfile.directive(line, f"{self.file}:{number}") for number, line in enumerate(lines, start=1)]
+        own = [_renamed(configfile.directive(line, f"{self.file}:{number}")) for number, line in enumerate(lines, 1)]
         named = [said for said in own if said is not None and said.name in SETTINGS]
         values, _ = _fold(named)
         wrong = {setting.name for setting in self._other_than(values)} & {said.name for said in named}
@@ -388,6 +438,17 @@ SETTINGS: Final[dict[str, AnySetting]] = {
 }
 
 
+def find_setting(name: str) -> AnySetting | None:
+    """The setting of that name, or of that former name."""
+    lowered = name.lower()
+    return SETTINGS.get(OLD_NAMES.get(lowered, lowered))
+
+
+def _renamed(said: Directive | None) -> Directive | None:
+    """A line of a file under the setting's present name."""
+    return said and Directive(said.place, OLD_NAMES.get(said.name, said.name), said.words)
+
+
 def _defaults() -> dict[str, Any]:
     values = {setting.attribute: setting.default for setting in SETTINGS.values()}
     values["dir"] = Path.cwd()
@@ -415,7 +476,7 @@ def _fold(said: Iterable[Directive]) -> tuple[dict[str, Any], list[Directive]]:
     values = _defaults()
     passed_over = []
     for line in said:
-        setting = SETTINGS.get(line.name)
+        setting = find_setting(line.name)
         if setting is not None:
             values[setting.attribute] = _parse(setting, line.words, values[setting.attribute], line.place)
         elif line.name in _WITHOUT_MEANING:

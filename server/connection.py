@@ -88,7 +88,7 @@ class Connection(asyncio.Protocol):
     def _read_or_not(self) -> None:
         if self._transport.is_closing():
             return
-        if self._may_read and not self.session.congested:
+        if self._may_read and (not self.session.congested or self.session.is_replica):
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()

@@ -77,8 +77,44 @@ class Control(Protocol):
         """Stall everything (DEBUG SLEEP)."""
 
 
+class Replication(Protocol):
+    """What a command may ask about primaries and replicas, and have done."""
+
+    @property
+    def is_replica(self) -> bool: ...
+
+    def follow(self, host: str, port: int) -> bool:
+        """Become a replica of that server; False when it is one already (REPLICAOF)."""
+
+    def promote(self) -> None:
+        """Be a primary from here on (REPLICAOF NO ONE)."""
+
+    def role(self) -> Reply:
+        """The answer to ROLE."""
+
+    def fields(self) -> Iterator[tuple[str, object]]:
+        """INFO replication."""
+
+    def counters(self) -> Iterator[tuple[str, object]]:
+        """Syncs so far, for INFO stats."""
+
+    def introduced(self, session: Session, option: bytes, value: bytes) -> bool:
+        """A replica tells something of itself (REPLCONF); False when it is not known what."""
+
+    def acknowledged(self, session: Session, offset: int, synced_offset: int | None) -> None:
+        """A replica tells how far it is, and how much of it is on its disk."""
+
+    def attach(self, session: Session, replication_id: str, next_offset: int) -> None:
+        """Send the session the log from then on, `next_offset` being the first byte that it lacks (PSYNC)."""
+
+    def wait(self, request: Request, count: int, deadline_ms: int | None, *, local: int | None = None) -> Reply:
+        """Have the client wait until so many replicas have what it wrote (WAIT; with `local` WAITAOF)."""
+
+
 class Context:
     """One server, as seen by its commands."""
+
+    replication: Replication  # set by the executor
 
     def __init__(self, config: Config, engine: Engine, control: Control, clock: Clock) -> None:
         self.config = config
@@ -91,5 +127,4 @@ class Context:
         self.sessions: dict[int, Session] = {}
         self.started_ms = int(clock.time() * 1000)
         self.run_id = secrets.token_hex(20)
-        self.replication_id = secrets.token_hex(20)
         self.directory: Path = engine.directory

@@ -67,7 +67,7 @@ class Controls:
         try:
             for argv in queued:
                 command = client_command(argv)
-                if executor.engine.refusal is not None:
+                if executor.refuses_something:
                     executor.check(session, command, argv)
                 request.argv = argv
                 request.db = session.db
@@ -137,7 +137,9 @@ class Controls:
     def unblock(self, session: Session, *, error: bool) -> bool:
         if session.parked is None:
             return False
-        self._executor.wakeups.end_wait(session, CommandError(UNBLOCKED) if error else NULL_ARRAY)
+        timed_out = session.parked.on_timeout
+        in_time = NULL_ARRAY if timed_out is None else timed_out()
+        self._executor.wakeups.end_wait(session, CommandError(UNBLOCKED) if error else in_time)
         return True
 
     def blocked_clients(self) -> int:

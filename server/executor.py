@@ -27,6 +27,7 @@ from server.dispatch import Plain, client_command, plain_commands
 from server.encode import encode, error_line
 from server.errors import CommandError, wrong_arity
 from server.replay import NOBODY, Replayer
+from server.replication.role import STALE, Replication
 from server.replies import NO_REPLY, LongReply, Message, Park, Push
 from server.rewriting import Rewriting
 from server.session import Request, Session
@@ -96,6 +97,7 @@ class Executor:
     """Runs what clients ask for.  Needs a running asyncio loop."""
 
     def __init__(self, config: Config, engine: Engine, clock: Clock) -> None:
+        self.loop = self._loop = asyncio.get_running_loop()
         self.config = config
         self.engine = engine
         self.txn = engine.txn
@@ -104,19 +106,21 @@ class Executor:
         self.context = Context(config, engine, self.control, clock)
         self.stats = self.context.stats
         self.context.pubsub.deliver = self.push
+        self.special = False  # no request may take the fast path
+        self._plain = plain_commands(self.stats)
+        self._plain_reads = {name: plain for name, plain in self._plain.items() if not plain.command.flags & Flag.WRITE}
+        self._fast_path = self._plain
         self._caller: Session | None = None  # whose command is running on the careful path
         self.wakeups = Wakeups(self)
         self.slicing = Slicing(self)
         self.waiters = self.wakeups.waiters
         self.watches = self.wakeups.watches
         self.upkeep = Upkeep(self)
+        self.replication = self.context.replication = Replication(self)
         self.rewriting = Rewriting(self)
         self.snapshots = Snapshots(self)
-        self.special = False  # no request may take the fast path
         self.gave_up = False
-        self._loop = asyncio.get_running_loop()
         self._time = clock.time
-        self._plain = plain_commands(self.stats)
         nobody = Session(0, NOBODY, self.txn.databases[0], 0)
         self._request = Request(nobody, self.txn, self.context)  # of the fast path, whoever sends it
         self._next_client_id = 1
@@ -171,7 +175,7 @@ class Executor:
         self._next_client_id += 1
         session.request = Request(session, self.txn, self.context)
         session.authenticated = not self.config.requirepass
-        session.fast_path = {} if self.special else self._plain
+        session.fast_path = self._fast_path
         session.refresh_special()
         self.context.sessions[session.id] = session
         self.stats.connections_received += 1
@@ -186,15 +190,18 @@ class Executor:
         session.take_backlog()
         session.out.clear()
         self.context.sessions.pop(session.id, None)
+        self.replication.disconnect(session)
 
     def refresh_special(self) -> None:
         """Give everybody the fast path, or take it from them: for monitors, in a pause, while writes are refused."""
         self.txn.is_short_of_space = self.engine.refusal is not None
-        special = self.control.watches_everything or self.txn.is_short_of_space
-        if special != self.special:
-            self.special = special
+        replication = self.replication
+        self.special = self.control.watches_everything or self.txn.is_short_of_space or replication.refuses_reads
+        fast_path = {} if self.special else self._plain_reads if replication.refuses_writes else self._plain
+        if fast_path is not self._fast_path:
+            self._fast_path = fast_path
             for session in self.context.sessions.values():
-                session.fast_path = {} if special else self._plain
+                session.fast_path = fast_path
                 session.refresh_special()
 
     def flush(self, session: Session) -> None:
@@ -204,6 +211,25 @@ class Executor:
 
     def now_ms(self) -> int:
         return int(self._time() * 1000)
+
+    # -- another state -------------------------------------------------------------------------------------------------
+
+    def leave_state(self) -> None:
+        """The store is about to be another one: whoever is in the middle of reading it is cut off."""
+        for session in list(self.context.sessions.values()):
+            if session.long_reply is not None:
+                session.end_long_reply()
+                session.peer.abort()
+            self.slicing.drop(session)
+
+    def enter_state(self) -> None:
+        """The store is another one: every key may have changed, for those who watch or wait for it."""
+        for session in self.context.sessions.values():
+            session.watch_broken = bool(session.watched) or session.watch_broken
+            if session.parked is not None:
+                self._signals += [(session.db, key) for key in session.parked.keys]
+        if self._signals:
+            self.want_tick()
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -460,6 +486,16 @@ class Executor:
         refusal = self.engine.refusal
         if refusal is not None and flags & Flag.WRITE and (flags & Flag.DENYOOM or refusal is Refusal.LOG_FAILED):
             raise CommandError(MISCONF[refusal])
+        replication = self.replication
+        if flags & Flag.WRITE and replication.refuses_writes:
+            raise CommandError(replication.write_refusal())
+        if replication.refuses_reads and not flags & Flag.STALE:
+            raise CommandError(STALE)
+
+    @property
+    def refuses_something(self) -> bool:
+        """Whether a command that was queued may be refused by now."""
+        return self.engine.refusal is not None or self.replication.refuses_writes
 
     def call(self, request: Request, command: Command) -> Reply:
         """Run the handler, and account for it."""
@@ -574,6 +610,12 @@ class Executor:
         except LogWriteError as error:
             self.commit_failed(error)
             committed = False
+        if committed:
+            offset = self.engine.log.end.offset
+            for session in self._ran:
+                session.written_offset = offset
+        if self.replication.primary.waits:
+            self.replication.committed()
         ran, self._ran = self._ran, []
         sent = 0
         for session in ran:
@@ -609,6 +651,7 @@ class Executor:
     def drained(self, session: Session) -> None:
         """A client that read too slowly has caught up."""
         session.refresh_special()
+        self.replication.drained(session)
         self._ran.append(session)
         self.want_tick()
 
@@ -664,6 +707,7 @@ def open_executor(config: Config, directory: Path, clock: Clock | None = None) -
         reserve_bytes=config.disk_reserve_bytes,
         node_max_entries=config.stream_node_max_entries,
         node_max_bytes=config.stream_node_max_bytes,
+        is_replica=config.replicaof is not None,
     )
     replayer = Replayer(int(clock.time() * 1000))
     engine = Engine.open(directory, execute=replayer.execute, clock=clock, options=options)

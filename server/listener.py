@@ -156,10 +156,12 @@ async def serve(config: Config) -> int:
         config.port,
     )
     executor.upkeep.start()
+    executor.replication.start()
     executor.rewriting.remove_leftovers()
     await listener.run()
     log.info("stopping%s", "" if listener.save_on_stop else " without a checkpoint")
     executor.upkeep.stop()
+    await executor.replication.stop()
     await executor.rewriting.stop()
     listener.close_clients()
     await executor.snapshots.stop()

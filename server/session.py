@@ -80,6 +80,7 @@ class Session:
         self.no_touch = False
         self.is_monitor = False
         self.is_replica = False
+        self.written_offset = 0  # where the log ended when the client's last write was in it, or later
         # CLIENT REPLY
         self.replies_off = False
         self.skip_replies = 0
@@ -159,7 +160,9 @@ class Session:
     @property
     def must_wait(self) -> bool:
         """The client's next request may not run yet."""
-        return bool(self.must_wait_for_others or self.congested or self.backlog or self.long_reply)
+        # what a replica sends are acknowledgements, and they matter most when it is slow
+        is_congested = self.congested and not self.is_replica
+        return bool(self.must_wait_for_others or is_congested or self.backlog or self.long_reply)
 
     @property
     def must_wait_for_others(self) -> bool:

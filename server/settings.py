@@ -47,6 +47,7 @@ class Section(enum.Enum):
     CLIENTS = "Clients"
     DATA = "Data and durability"
     STREAMS = "Streams"
+    REPLICATION = "Replication"
     DIAGNOSTICS = "Diagnostics"
     FIXED = "Fixed: here for clients that ask, any other value is refused"
 
@@ -282,6 +283,28 @@ class OutputLimits(Setting[Mapping[str, OutputLimit]]):
         for name, limit in value.items():
             words += [name, memory_text(limit.hard), memory_text(limit.soft), str(limit.seconds)]
         return words
+
+
+class Primary(Setting[tuple[str, int] | None]):
+    """Host and port of the server to follow; `no one`, or nothing, for none."""
+
+    takes_list = True
+
+    def parse(self, words: list[str], current: tuple[str, int] | None) -> tuple[str, int] | None:
+        if not any(words) or [word.lower() for word in words] == ["no", "one"]:
+            return None
+        if len(words) != 2:
+            raise BadValueError("wrong number of arguments")
+        host, port = words
+        if not host or not _INTEGER.fullmatch(port) or not 0 < int(port) < 65536:
+            raise BadValueError("Invalid master port")
+        return host, int(port)
+
+    def render(self, value: tuple[str, int] | None) -> str:
+        return "" if value is None else f"{value[0]} {value[1]}"
+
+    def file_words(self, value: tuple[str, int] | None) -> list[str]:
+        return ["no", "one"] if value is None else [value[0], str(value[1])]
 
 
 class Fixed(Setting[str]):

@@ -255,6 +255,11 @@ class Stats:
         self.query_limit_disconnections = 0
         self.error_replies = 0
         self.errors: dict[bytes, int] = {}
+        self.syncs_full = 0  # replicas that were sent everything, what they lacked, or asked in vain for that
+        self.syncs_partial = 0
+        self.syncs_refused = 0
+        self.replication_bytes_in = 0
+        self.replication_bytes_out = 0
         self.ticks = 0
         self.longest_tick_ms = 0.0
         self.longest_checkpoint_ms = 0.0

@@ -89,6 +89,8 @@ class Upkeep:
             self._checkpoint_timer = None
         self._engine.commit(self._executor.now_ms())
         self._engine.checkpoint()
+        if self._executor.replication.primary.waits:
+            self._executor.replication.primary.waits.check()  # the log is durable up to here
         self._stats.note_checkpoint(self._engine.last_checkpoint_s * 1000)
         self._stats.expired_keys += self._engine.txn.expired_keys
         self._engine.txn.expired_keys = 0
@@ -171,6 +173,6 @@ class Upkeep:
                 log.warning("client %d stopped reading a long reply: closed", session.id)
                 session.peer.abort()
             is_idle = timeout_ms and now_ms - session.last_interaction_ms > timeout_ms
-            listens = session.is_monitor or session.is_subscriber
+            listens = session.is_monitor or session.is_subscriber or session.is_replica
             if is_idle and not session.must_wait_for_others and not listens:
                 session.peer.abort()

@@ -22,7 +22,7 @@ from typing import Final, Protocol
 
 import lmdb
 
-from store import recovery
+from store import adoption, recovery
 from store.errors import LockedError, LogWriteError, ReplayError, StateLostError, StoreError
 from store.feed import Anchors
 from store.files import Files, OsFiles
@@ -106,8 +106,8 @@ class Engine:
         self._committed_bytes = 0  # since the last checkpoint
         self._unchecked_bytes = 0  # since free space was last looked at
         self.anchors = Anchors()
-        # Called with every batch once it is in the log, and durable if the policy says so.
-        self.on_batch: Callable[[StreamedBatch], None] | None = None
+        # Called with batches once they are in the log, and durable if the policy says so.
+        self.on_batches: Callable[[Sequence[StreamedBatch]], None] | None = None
         with contextlib.ExitStack() as held:
             held.enter_context(lock_directory(directory))
             self.tables = Tables(directory, options.map_bytes)
@@ -115,14 +115,7 @@ class Engine:
             self.txn = WriteTxn(self.tables)
             held.callback(self._abort)
             self.configure_nodes(options.node_max_entries, options.node_max_bytes)
-            self.log = Log.open(
-                directory,
-                files,
-                dirname=options.log_directory,
-                filename=options.log_filename,
-                segment_bytes=options.segment_bytes,
-                load_truncated=options.load_truncated,
-            )
+            self.log = self._open_log()
             held.callback(self._close_log)
             self.recovery = recovery.recover(self.log, self.txn, execute)
             self._begin_lineage()
@@ -203,8 +196,8 @@ class Engine:
             raise
         txn.log.clear()
         txn.extension_bytes = 0
-        if self.on_batch is not None:
-            self.on_batch(StreamedBatch(data, len(commands), command_bytes, (), self.log.end.offset))
+        if self.on_batches is not None:
+            self.on_batches((StreamedBatch(data, len(commands), command_bytes, (), self.log.end.offset),))
         self._wrote(len(commands))
         return True
 
@@ -277,9 +270,8 @@ class Engine:
             raise ReplayError(f"{type(error).__name__} when executing what the primary sent: {error}") from error
         finally:
             txn.keep_expired = keep_expired
-        if self.on_batch is not None:
-            for batch in batches:
-                self.on_batch(batch)
+        if self.on_batches is not None:
+            self.on_batches(batches)
         self._wrote(len(data))
 
     def rollback(self, keep: int, now_ms: int) -> None:
@@ -321,6 +313,41 @@ class Engine:
         cause = error.__cause__
         full = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
         self.refusal = Refusal.DISK_FULL if full and not self.log.broken else Refusal.LOG_FAILED
+
+    def adopt(self, source: Path) -> None:
+        """Let the store in `source`, a closed one inside of our directory, take the place of ours, between ticks.
+
+        `log`, `tables` and what `txn` stands on are others then; nobody may read the old ones any more.  What the log
+        holds beyond the last checkpoint is executed.  Raises StateLostError: the next start finds one or the other.
+        """
+        options = self.options
+        self._abort()
+        self.tables.close()
+        self.log.close()
+        try:
+            adoption.move_in(self.directory, source, options.log_directory, options.log_filename, self.files)
+            self.tables = Tables(self.directory, options.map_bytes)
+            self.txn.change_tables(self.tables)
+            self.log = self._open_log()
+            recovery.recover(self.log, self.txn, self._execute)
+        except (OSError, lmdb.Error, StoreError) as error:
+            raise StateLostError(f"the full sync could not be put in place: {error}") from error
+        self.anchors = Anchors()
+        self.anchors.add(self.log.end)
+        self.set_lineage(self.log.lineage)
+        self._rotate_if_needed()
+        self.check_space()
+
+    def _open_log(self) -> Log:
+        options = self.options
+        return Log.open(
+            self.directory,
+            self.files,
+            dirname=options.log_directory,
+            filename=options.log_filename,
+            segment_bytes=options.segment_bytes,
+            load_truncated=options.load_truncated,
+        )
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 

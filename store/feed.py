@@ -39,6 +39,16 @@ def start_of(manifest: Manifest) -> LogPosition:
     return LogPosition(number_of(manifest.files[0]), 0, offset)
 
 
+def first_preface(log: Log, files: Files) -> bytes:
+    """The SELECT that the first incr begins with, for who is sent the commands; nothing when it has no preface."""
+    first = log.manifest.incrs[0]
+    feed = LogFeed(log, files, LogPosition(first.seq, 0, first.start_offset or 0), verbatim=False, preface_of=first.seq)
+    try:
+        return feed.preface()
+    finally:
+        feed.close()
+
+
 class LogFeed:
     """Reads from `place` on.  `preface_of` is the file whose preface belongs to what is read: the first of a full sync.
 
@@ -46,15 +56,27 @@ class LogFeed:
     """
 
     def __init__(
-        self, log: Log, files: Files, place: LogPosition, *, verbatim: bool, skip: int = 0, preface_of: int = 0
+        self,
+        log: Log,
+        files: Files,
+        place: LogPosition,
+        *,
+        verbatim: bool,
+        skip: int = 0,
+        preface_of: int = 0,
+        only_file: bool = False,
     ) -> None:
-        """`skip` bytes of the first commands are left out, for a replica that has them."""
+        """`skip` bytes of the first commands are left out, for a replica that has them.
+
+        With `only_file` the end is that of the file that `place` is in.
+        """
         self.place = place
         self._log = log
         self._files = files
         self._verbatim = verbatim
         self._skip = skip
         self._preface_of = preface_of
+        self._only_file = only_file
         self._fd = -1
         self._file: LogFile | None = None
         self._held: dict[int, tuple[LogFile, int]] = {}
@@ -80,6 +102,13 @@ class LogFeed:
                 continue  # passed over what is not for replicas
             if not self._next_file():
                 return b""
+
+    def preface(self) -> bytes:
+        """The command in the preface of the file whose beginning the feed stands at; nothing when there is none."""
+        limit = self._limit()
+        size = self._preface_end(limit) if limit else 0
+        data = self._files.read_at(self._fd, size, 0)
+        return data[: data.rfind(b"\n" + ANNOTATION_START) + 1]
 
     def jump(self, place: LogPosition) -> None:
         """Go on at `place`, a later one: what lies between was sent otherwise."""
@@ -125,6 +154,8 @@ class LogFeed:
     def _next_file(self) -> bool:
         """Go on to the file after the present one, which was read to its end; False when it is the last."""
         present = self.place.file_seq
+        if self._only_file:
+            return False
         incrs = {file.seq for file in self._log.manifest.incrs} | {number for number in self._held if number > 0}
         later = [number for number in incrs if number > present] if present > 0 else list(incrs)
         if not later:

@@ -296,6 +296,14 @@ class WriteTxn:
         self.databases = [Database(self, number, number) for number in range(DATABASE_COUNT)]
         self.reload()
 
+    def change_tables(self, tables: Tables) -> None:
+        """Go on with another store; the databases stay the objects they are."""
+        self.tables = tables
+        self.handles = tables.handles
+        self.position = None
+        self.lineage = None
+        self.reload()
+
     # -- the LMDB transaction underneath -------------------------------------------------------------------------------
 
     def reload(self) -> None:

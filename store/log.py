@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -136,6 +137,30 @@ class Log:
             files.sync_directory(directory)
             log._begin_file()
             log.refusal = None
+        return log
+
+    @classmethod
+    def begin(
+        cls,
+        directory: Path,
+        files: Files,
+        *,
+        dirname: str,
+        filename: str,
+        start_offset: int,
+        seq: int,
+        base: LogFile | None,
+        lineage: Lineage,
+    ) -> Self:
+        """Begin a log in `directory` that goes on from `start_offset` with incr `seq`, behind `base`.
+
+        The base is listed; it is for the caller to put it there.  Raises OSError.
+        """
+        log = cls(directory / dirname, filename, files, Manifest(base=base, lineage=lineage), sys.maxsize, True)
+        files.make_directory(log.directory)
+        log._offset = start_offset
+        log._begin_file(seq)
+        log.refusal = None
         return log
 
     # -- state ---------------------------------------------------------------------------------------------------------
@@ -358,17 +383,17 @@ class Log:
             raise LogWriteError(f"the next file of the log could not be begun: {error}") from error
         self.rotate_error = None
 
-    def _begin_file(self) -> None:
+    def _begin_file(self, first_seq: int = 1) -> None:
         """Create the next incr file, then list it: a crash in between leaves a file that nobody reads."""
         old = self.manifest
-        seq = max((file.seq for file in (*old.incrs, *old.history)), default=0) + 1
+        seq = max((file.seq for file in (*old.incrs, *old.history)), default=first_seq - 1) + 1
         file = LogFile(
             f"{self._filename}.{seq}.incr.aof", seq, FileType.INCR, start_offset=self._offset, is_checksummed=True
         )
         base, incrs = old.base, old.incrs
         if incrs:
             incrs = (*incrs[:-1], replace(incrs[-1], size=self._position))
-        elif base is not None:
+        elif base is not None and base.size is None:
             base = replace(base, size=self._position)
         manifest = replace(old, base=base, incrs=(*incrs, file), lineage=old.lineage or Lineage.new())
         path = self.directory / file.name

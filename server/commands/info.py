@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 DAY_SECONDS: Final = 86_400
 LRU_CLOCK_MASK: Final = (1 << 24) - 1
-NO_REPLICATION_ID: Final = "0" * 40
 _UNITS: Final = "KMGTPE"
 PERCENTILES: Final = (50.0, 99.0, 99.9)
 
@@ -238,16 +237,14 @@ def _stats(request: Request) -> Fields:
     yield "instantaneous_ops_per_sec", round(stats.operations.per_second)
     yield "total_net_input_bytes", stats.bytes_in
     yield "total_net_output_bytes", stats.bytes_out
-    yield "total_net_repl_input_bytes", 0
-    yield "total_net_repl_output_bytes", 0
+    yield "total_net_repl_input_bytes", stats.replication_bytes_in
+    yield "total_net_repl_output_bytes", stats.replication_bytes_out
     yield "instantaneous_input_kbps", f"{stats.input_bytes.per_second / 1024:.2f}"
     yield "instantaneous_output_kbps", f"{stats.output_bytes.per_second / 1024:.2f}"
     yield "instantaneous_input_repl_kbps", "0.00"
     yield "instantaneous_output_repl_kbps", "0.00"
     yield "rejected_connections", stats.connections_rejected
-    yield "sync_full", 0
-    yield "sync_partial_ok", 0
-    yield "sync_partial_err", 0
+    yield from request.context.replication.counters()
     yield "expired_keys", stats.expired_keys + request.txn.expired_keys
     yield "expired_stale_perc", "0.00"
     yield "expired_time_cap_reached_count", 0
@@ -283,18 +280,7 @@ def _stats(request: Request) -> Fields:
 
 
 def _replication(request: Request) -> Fields:
-    context = request.context
-    yield "role", "master"
-    yield "connected_slaves", 0
-    yield "master_failover_state", "no-failover"
-    yield "master_replid", context.replication_id
-    yield "master_replid2", NO_REPLICATION_ID
-    yield "master_repl_offset", context.engine.log.end.offset
-    yield "second_repl_offset", -1
-    yield "repl_backlog_active", 0
-    yield "repl_backlog_size", 0
-    yield "repl_backlog_first_byte_offset", 0
-    yield "repl_backlog_histlen", 0
+    yield from request.context.replication.fields()
 
 
 def _cpu(request: Request) -> Fields:

@@ -1,0 +1,365 @@
+"""Following a primary: the link is made, lost and made again for ever; what comes is applied as it stands.
+
+    CONNECT -> CONNECTING -> HANDSHAKE -> CONNECTED      the log goes on where ours ends
+       ^                         |            |
+       |                         '-> SYNC ----'          everything comes anew, beside what we have (`fullsync.py`)
+       '---- lost, refused, damaged ----
+
+Batches are verified, executed and appended to our log as one step; then the primary is told how far we are.  What is
+not sound is not believed, but asked for again from where we are; what cannot be applied although it is sound means that
+our state is not what it should be, and everything is asked for.  Until a full sync is complete the old state serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import lmdb
+
+from server.replication.fullsync import FullSync, SyncError
+from server.replication.link import FullSyncHead, Introduction, Link, LinkError
+from store.errors import LogWriteError, ReplayError, StateLostError
+from store.logformat import FrameError, encode_command
+from store.logstream import LogStream, StreamedBatch
+
+if TYPE_CHECKING:
+    from server.executor import Executor
+    from server.replication.primary import Primary
+    from server.replies import Reply
+
+log = logging.getLogger("riverbed")
+
+RETRY_S: Final = 1.0
+# A primary that is not for us is asked again now and then: another one may listen there by then.
+LASTING_RETRY_S: Final = 10.0
+# So much is applied at once at most, and then it is the clients' turn.
+SLICE_BYTES: Final = 256 << 10
+SLICE_S: Final = 0.004
+# No more is taken from the primary while so much of what it sent is not applied yet.
+MOST_PENDING_BYTES: Final = 4 << 20
+# Damage on the link so often in a row, without anything sound in between, and it is not the link.
+MOST_DAMAGES: Final = 5
+
+
+class State(enum.Enum):
+    """In the words of ROLE."""
+
+    CONNECT = "connect"
+    CONNECTING = "connecting"
+    HANDSHAKE = "handshake"
+    SYNC = "sync"
+    CONNECTED = "connected"
+
+
+class Follower:
+    """The replica's side of one server."""
+
+    def __init__(self, executor: Executor, primary: Primary, host: str, port: int) -> None:
+        self.host = host
+        self.port = port
+        self.state = State.CONNECT
+        self._executor = executor
+        self._engine = executor.engine
+        self._replicas = primary
+        self._clock = executor.clock
+        self._loop = executor.loop
+        self._link: Link | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._stopped = False
+        self._stream: LogStream | None = None
+        self._full_sync: FullSync | None = None
+        self._wants_all = False
+        self._damages = 0
+        self._is_due = False
+        self._down_since_s = self._clock.monotonic()
+        self._next_try_s = 0.0
+        self._reason = "not connected yet"
+
+    @property
+    def is_connected(self) -> bool:
+        return self.state is State.CONNECTED
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        # behind the tick that asks for it, whose commands are in the log then
+        self._loop.call_soon(self.cycle)
+
+    def stop(self) -> None:
+        self._stopped = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._link is not None:
+            self._link.fail(LinkError("not wanted any more"))
+        self._drop_full_sync()
+
+    def cycle(self) -> None:
+        """Every second: connect when it is time, give up a silent link, say how far we are."""
+        if self._stopped:
+            return
+        now_s = self._clock.monotonic()
+        link = self._link
+        if link is None:
+            if self._connecting is None and now_s >= self._next_try_s:
+                self._connect()
+            return
+        timeout_s = self._executor.config.repl_timeout
+        if link.is_reading and now_s - link.heard_s > timeout_s:
+            link.fail(LinkError(f"nothing came for {timeout_s} s"))
+        elif self.state is State.CONNECTED:
+            self._acknowledge()
+        elif self.state is State.SYNC:
+            link.send(b"\n")
+
+    # -- connecting ----------------------------------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        self.state = State.CONNECTING
+        self._connecting = self._loop.create_task(self._open())
+
+    async def _open(self) -> None:
+        config, log_ = self._executor.config, self._engine.log
+        offset = log_.end.offset
+        known_as = "?" if self._wants_all else log_.lineage.known_as(offset)
+        introduction = Introduction(
+            config.replica_announce_port or config.port,
+            config.replica_announce_ip,
+            config.masteruser,
+            config.masterauth,
+            known_as,
+            -2 if self._wants_all else offset,
+        )
+        link = Link(self, introduction, self._clock.monotonic)
+        try:
+            async with asyncio.timeout(config.repl_timeout):
+                await self._loop.create_connection(lambda: link, self.host, self.port)
+        except (OSError, TimeoutError) as error:
+            self._lost(LinkError(f"cannot connect: {str(error) or 'no answer'}"))
+        except asyncio.CancelledError:
+            link.fail(LinkError("not wanted any more"))
+            raise
+        else:
+            if self._stopped:
+                link.fail(LinkError("not wanted any more"))
+            elif not link.is_over:
+                self._link = link
+        finally:
+            self._connecting = None
+
+    # -- LinkUser ------------------------------------------------------------------------------------------------------
+
+    def link_made(self) -> None:
+        self.state = State.HANDSHAKE
+
+    def link_continues(self, replication_id: str) -> None:
+        engine = self._engine
+        offset = engine.log.end.offset
+        lineage = engine.log.lineage.follow(replication_id, offset)
+        if lineage != engine.log.lineage:
+            engine.set_lineage(lineage)
+            self._replicas.cut_off()  # to be told the new id
+        log.info("the primary continues at offset %d", offset)
+        self._stream = LogStream(offset, self._executor.config.client_query_buffer_limit)
+        self._connected()
+
+    def _connected(self) -> None:
+        self.state = State.CONNECTED
+        self._reason = ""
+        self._wants_all = False
+        self._executor.refresh_special()
+        self._acknowledge()
+
+    def link_begins_anew(self, head: FullSyncHead) -> None:
+        log.info("full sync: a base of %d bytes, and the log from offset %d on", head.base_bytes, head.start)
+        self.state = State.SYNC
+        self._drop_full_sync()
+        try:
+            self._full_sync = FullSync(self._executor, head, self._received_all, self._sync_failed)
+        except (OSError, LogWriteError) as error:
+            raise LinkError(f"the full sync cannot be received: {error}") from error
+
+    def link_received(self, data: bytes) -> None:
+        self._executor.stats.replication_bytes_in += len(data)
+        try:
+            if self._full_sync is not None:
+                self._full_sync.received(data)
+                self._throttle()
+            elif self._stream is not None:
+                self._stream.feed(data)
+                self._work_soon()
+        except (FrameError, SyncError, LogWriteError, OSError) as error:
+            self._damaged(error)
+
+    def link_lost(self, error: LinkError) -> None:
+        self._lost(error)
+
+    def _lost(self, error: LinkError) -> None:
+        """Whatever the link was for is over; try again later."""
+        self._link = None
+        self._stream = None
+        self._drop_full_sync()
+        if self._stopped:
+            return
+        if self.state is State.CONNECTED:
+            self._down_since_s = self._clock.monotonic()
+        was_connected = self.is_connected
+        if str(error) != self._reason:
+            log.warning("the link to %s:%d is down: %s", self.host, self.port, error)
+        self._reason = str(error)
+        self.state = State.CONNECT
+        self._executor.refresh_special()
+        delay = LASTING_RETRY_S if error.is_lasting else 0.0 if was_connected else RETRY_S / 2
+        self._next_try_s = self._clock.monotonic() + delay
+        if was_connected:
+            self._loop.call_soon(self.cycle)  # at once, before the primary's log moves on
+
+    def _damaged(self, error: Exception) -> None:
+        """What came is not what a primary sends: give up the link, and in the end what we have."""
+        self._damages += 1
+        if self._damages >= MOST_DAMAGES:
+            self._wants_all = True
+            self._damages = 0
+        if self._link is not None:
+            self.state = State.HANDSHAKE  # not at once again
+            self._down_since_s = self._clock.monotonic()
+            self._link.fail(LinkError(f"what the primary sends is damaged: {error}"))
+
+    # -- applying ------------------------------------------------------------------------------------------------------
+
+    def _work_soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._work)
+
+    def _work(self) -> None:
+        """Apply a slice of what has come."""
+        self._is_due = False
+        stream, link = self._stream, self._link
+        if stream is None or link is None or self._stopped:
+            return
+        if self._executor.txn.log:
+            self._executor.want_tick()  # of the tick in which we became a replica
+            self._work_soon()
+            return
+        end_s = self._clock.monotonic() + SLICE_S
+        try:
+            while True:
+                batches = _take(stream, SLICE_BYTES)
+                if not batches:
+                    break
+                self._apply(batches)
+                if self._clock.monotonic() >= end_s:
+                    self._work_soon()
+                    break
+        except FrameError as error:
+            self._damaged(error)
+            return
+        except ReplayError as error:
+            log.error("the state does not fit what the primary does, everything is asked for anew: %s", error)
+            self._wants_all = True
+            self._damaged(error)
+            return
+        except (LogWriteError, lmdb.Error) as error:
+            self.state = State.HANDSHAKE
+            link.fail(LinkError(f"what came cannot be written: {error}"))
+            return
+        except StateLostError as error:
+            self._executor.give_up(error)
+            return
+        link.set_reading(not self._is_due or stream.pending_bytes < MOST_PENDING_BYTES)
+        self._acknowledge()
+
+    def _apply(self, batches: list[StreamedBatch]) -> None:
+        executor = self._executor
+        self._engine.apply(batches)
+        self._damages = 0
+        executor.upkeep.committed()
+        if executor.wakeups.signals:
+            executor.wakeups.serve()
+            executor.want_tick()
+
+    def _acknowledge(self) -> None:
+        if self._link is not None and self.state is State.CONNECTED:
+            log_ = self._engine.log
+            words = [b"REPLCONF", b"ACK", b"%d" % log_.end.offset, b"FACK", b"%d" % log_.synced_offset]
+            self._link.send(encode_command(words))
+
+    # -- full sync -----------------------------------------------------------------------------------------------------
+
+    def _throttle(self) -> None:
+        if self._link is not None and self._full_sync is not None:
+            self._link.set_reading(not self._full_sync.is_behind)
+
+    def _received_all(self, stream: LogStream) -> None:
+        """The full sync is complete and its state is ours; what follows comes on `stream`."""
+        self._full_sync = None
+        self._stream = stream
+        self._replicas.cut_off()
+        log.info("full sync complete at offset %d", self._engine.log.end.offset)
+        self._connected()
+        if self._link is not None:
+            self._link.set_reading(True)
+        self._work_soon()
+
+    def _sync_failed(self, error: Exception) -> None:
+        self._full_sync = None
+        if isinstance(error, StateLostError):
+            self._executor.give_up(error)
+        elif self._link is not None:
+            self._link.fail(LinkError(f"the full sync failed: {error}"))
+
+    def _drop_full_sync(self) -> None:
+        if self._full_sync is not None:
+            self._full_sync.cancel()
+            self._full_sync = None
+
+    # -- what INFO and ROLE tell ---------------------------------------------------------------------------------------
+
+    def role(self) -> Reply:
+        offset = self._engine.log.end.offset if self.is_connected else -1
+        return [b"slave", self.host.encode(), self.port, self.state.value.encode(), offset]
+
+    def fields(self) -> Iterator[tuple[str, object]]:
+        now_s = self._clock.monotonic()
+        offset = self._engine.log.end.offset
+        link, sync = self._link, self._full_sync
+        yield "master_host", self.host
+        yield "master_port", self.port
+        yield "master_link_status", "up" if self.is_connected else "down"
+        yield "master_last_io_seconds_ago", -1 if link is None else int(now_s - link.heard_s)
+        yield "master_sync_in_progress", int(sync is not None)
+        yield "slave_read_repl_offset", offset if self._stream is None else self._stream.offset
+        yield "slave_repl_offset", offset
+        if sync is not None:
+            yield "master_sync_total_bytes", sync.total_bytes
+            yield "master_sync_read_bytes", sync.read_bytes
+            yield "master_sync_left_bytes", max(sync.total_bytes - sync.read_bytes, 0)
+        if not self.is_connected:
+            yield "master_link_down_since_seconds", int(now_s - self._down_since_s)
+            yield "riverbed_master_link_reason", self._reason
+        config = self._executor.config
+        yield "slave_priority", config.replica_priority
+        yield "slave_read_only", 1
+        yield "replica_announced", int(config.replica_announced)
+
+
+def _take(stream: LogStream, most: int) -> list[StreamedBatch]:
+    """Whole batches of about `most` bytes.  What was sound before the first that is not is given, and it next time."""
+    batches: list[StreamedBatch] = []
+    size = 0
+    while size < most:
+        try:
+            batch = stream.next()
+        except FrameError:
+            if batches:
+                break
+            raise
+        if batch is None:
+            break
+        batches.append(batch)
+        size += len(batch.data)
+    return batches

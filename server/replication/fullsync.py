@@ -1,0 +1,258 @@
+"""A whole state received beside the one we have, and swapped in when it is complete.
+
+    DIR/sync-N/appendonlydir/    the primary's base, byte for byte, and behind it the log, as a log of our own
+    DIR/sync-N/state/            the tables, made of it by a process of its own while more comes
+
+All of it goes to the disk as it comes.  The primary has said where its log ended when the sync began: once the tables
+are beyond that, and close to what has come since, this store takes the place of the old one, in one turn of the loop.
+Whatever fails before has changed nothing; what is left of it is deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import lmdb
+
+from server.replication import foldprocess
+from store.errors import StoreError
+from store.lineage import Lineage
+from store.log import Log
+from store.logfile import LogPosition
+from store.logstream import LogStream
+from store.manifest import FileType, LogFile
+
+if TYPE_CHECKING:
+    from server.executor import Executor
+    from server.replication.link import FullSyncHead
+
+log = logging.getLogger("riverbed")
+
+DIRECTORY_PREFIX: Final = "sync-"
+# The tables may be so far behind what has come when the swap begins, and so far before no more is taken.
+NEAR_BYTES: Final = 1 << 20
+FAR_BYTES: Final = 64 << 20
+# Files of the two logs must never have the same number, and the old one may begin some more meanwhile.
+SPARE_NUMBERS: Final = 1000
+
+_ROOT: Final = Path(__file__).resolve().parents[2]
+_numbers = itertools.count(1)
+
+
+class SyncError(Exception):
+    """The full sync cannot be finished; nothing has changed."""
+
+
+class FullSync:
+    """One full sync.  `on_done` gets the stream on which the log goes on, `on_failed` why there is none."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        head: FullSyncHead,
+        on_done: Callable[[LogStream], None],
+        on_failed: Callable[[Exception], None],
+    ) -> None:
+        """Raises OSError when nothing can be written."""
+        self.read_bytes = 0
+        self.total_bytes = head.base_bytes + head.end - head.start
+        self._executor = executor
+        self._engine = executor.engine
+        self._head = head
+        self._on_done = on_done
+        self._on_failed = on_failed
+        self._base_left = head.base_bytes
+        self._stream = LogStream(head.start, executor.config.client_query_buffer_limit, from_file=True)
+        self._folded: LogPosition | None = None
+        self._news = asyncio.Event()
+        self._child: asyncio.subprocess.Process | None = None
+        self._directory = self._engine.directory / f"{DIRECTORY_PREFIX}{os.getpid()}-{next(_numbers)}"
+        self._log = self._begin_log()
+        self._base_fd = self._begin_base()
+        self._task = executor.loop.create_task(self._run())
+
+    # -- receiving -----------------------------------------------------------------------------------------------------
+
+    def _begin_log(self) -> Log:
+        engine, head = self._engine, self._head
+        old = engine.log.manifest
+        seq = max((file.seq for file in (*old.files, *old.history)), default=0) + SPARE_NUMBERS
+        base = None
+        if head.base_bytes:
+            name = f"{engine.options.log_filename}.{seq}.base.aof"
+            size, command_bytes = head.base_bytes, head.command_bytes
+            base = LogFile(name, seq, FileType.BASE, size=size, is_checksummed=True, command_bytes=command_bytes)
+        self._directory.mkdir()
+        return Log.begin(
+            self._directory,
+            engine.files,
+            dirname=engine.options.log_directory,
+            filename=engine.options.log_filename,
+            start_offset=head.start,
+            seq=seq,
+            base=base,
+            lineage=Lineage(head.replication_id),
+        )
+
+    def _begin_base(self) -> int:
+        base = self._log.manifest.base
+        return -1 if base is None else self._engine.files.create(self._log.directory / base.name)
+
+    def received(self, data: bytes) -> None:
+        """Bytes of the base, then of the log.  Raises FrameError, SyncError, LogWriteError, OSError."""
+        self.read_bytes += len(data)
+        if self._base_left:
+            piece = data[: self._base_left]
+            data = data[len(piece) :]
+            self._base_left -= len(piece)
+            self._write_base(piece)
+        if data:
+            self._stream.feed(data)
+            batches = list(iter(self._stream.next, None))
+            if batches:
+                self._log.append_verbatim(b"".join([batch.data for batch in batches]), batches[-1].offset)
+        if not self._base_left:
+            self._news.set()
+
+    def _write_base(self, piece: bytes) -> None:
+        files = self._engine.files
+        if files.free_bytes(self._directory) < self._engine.reserve_bytes:
+            raise SyncError("the disk is nearly full")
+        rest = memoryview(piece)
+        while rest:
+            rest = rest[files.write(self._base_fd, rest) :]
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether so much has come that the tables are far behind it: leave the rest with the primary for a while."""
+        return not self._base_left and self._unfolded_bytes > FAR_BYTES
+
+    # -- making tables of it -------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            await self._fold_all()
+        except (SyncError, StoreError, lmdb.Error, OSError, ValueError) as error:
+            self._finish()
+            self._on_failed(error)
+            return
+        except asyncio.CancelledError:
+            self._finish()
+            raise
+        self._finish()
+        self._on_done(self._stream)
+
+    async def _fold_all(self) -> None:
+        options = self._engine.options
+        words = [self._directory, options.log_directory, options.log_filename, options.map_bytes]
+        words += [self._engine.txn.node_max_entries, self._engine.txn.node_max_bytes]
+        child = self._child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            foldprocess.__name__,
+            *map(str, words),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": str(_ROOT)},
+        )
+        await self._hear(child, foldprocess.READY)
+        while not self._is_near():
+            await self._news.wait()
+            self._news.clear()
+            await self._fold(child, self._log.end)
+        await self._fold(child, self._log.end)
+        self._tell(child, foldprocess.END)
+        await self._hear(child, foldprocess.DONE)
+        await child.wait()
+        await self._executor.loop.run_in_executor(None, self._make_durable)
+        self._swap()
+
+    def _is_near(self) -> bool:
+        """Whether the tables hold all that the primary had when this began, and nearly all that has come since."""
+        is_complete = self._folded is not None and self._folded.offset >= self._head.end
+        return is_complete and self._unfolded_bytes <= NEAR_BYTES
+
+    @property
+    def _unfolded_bytes(self) -> int:
+        return self._log.end.position - (0 if self._folded is None else self._folded.position)
+
+    async def _fold(self, child: asyncio.subprocess.Process, end: LogPosition) -> None:
+        """Have the tables brought up to `end`."""
+        self._tell(child, foldprocess.FOLD, *end)
+        await self._hear(child, foldprocess.AT)
+        self._folded = end
+
+    def _tell(self, child: asyncio.subprocess.Process, *words: object) -> None:
+        assert child.stdin is not None
+        child.stdin.write((" ".join(map(str, words)) + "\n").encode())
+
+    async def _hear(self, child: asyncio.subprocess.Process, expected: str) -> None:
+        assert child.stdout is not None
+        line = (await child.stdout.readline()).decode(errors="replace").split(maxsplit=1)
+        if not line or line[0] != expected:
+            reason = line[1].strip() if line[1:] else "it ended"
+            raise SyncError(f"the process that makes the tables: {reason}")
+
+    # -- the swap ------------------------------------------------------------------------------------------------------
+
+    def _make_durable(self) -> None:
+        """In a thread: what is about to be relied on is synced, and it may be gigabytes."""
+        files = self._engine.files
+        base = self._log.manifest.base
+        for name in [file.name for file in (base, *self._log.manifest.incrs) if file is not None]:
+            fd = files.open_append(self._log.directory / name)
+            try:
+                files.sync(fd)
+            finally:
+                files.close(fd)
+
+    def _swap(self) -> None:
+        """Put the new store in the place of the old one.  Raises StateLostError, LogWriteError."""
+        executor = self._executor
+        if executor.txn.log:
+            raise SyncError("a tick is open")
+        self._log.sync()
+        self._log.close()
+        self._close_base()
+        executor.rewriting.abandon()
+        executor.leave_state()
+        self._engine.adopt(self._directory)
+        executor.enter_state()
+
+    def _close_base(self) -> None:
+        if self._base_fd >= 0:
+            self._engine.files.close(self._base_fd)
+            self._base_fd = -1
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def cancel(self) -> None:
+        """Give it up."""
+        self._task.cancel()
+
+    def _finish(self) -> None:
+        """Let go of everything, and have what is left deleted."""
+        self._log.close()
+        self._close_base()
+        if self._child is not None and self._child.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._child.kill()
+        remove_leftovers(self._executor)
+
+
+def remove_leftovers(executor: Executor) -> None:
+    """Delete, in a thread, what full syncs have left behind: the old state, or what came of the new one."""
+    directory = executor.engine.directory
+    for name in os.listdir(directory):
+        if name.startswith(DIRECTORY_PREFIX):
+            executor.loop.run_in_executor(None, shutil.rmtree, directory / name, True)
+    executor.rewriting.remove_leftovers()

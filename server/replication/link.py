@@ -1,0 +1,219 @@
+"""The connection to our primary: the handshake, line by line, and then bytes.
+
+    PING   [AUTH]   REPLCONF listening-port  [ip-address]  capa   REPLCONF riverbed   PSYNC
+                                                                                        |
+              +CONTINUE id                     the log from there on  <-----------------+
+              +FULLRESYNC id start end base-bytes command-bytes    the base, then the log from `start` on
+
+`REPLCONF riverbed 1` asks for the log's bytes as they are.  A real Redis refuses it, and is told from a Riverbed by
+that, for its snapshots are RDB files, which cannot be read here.  Knows nothing of what the bytes mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, Protocol, cast
+
+from store.lineage import is_replication_id
+from store.logformat import encode_command
+
+_MOST_LINE_BYTES: Final = 4096
+_FULL = re.compile(r"\+FULLRESYNC ([0-9a-f]{40}) (\d{1,18}) (\d{1,18}) (\d{1,18}) (\d{1,18})")
+FOREIGN: Final = "the primary is a Redis, whose snapshots cannot be read here: use `riverbed import` to copy from it"
+
+
+class LinkError(Exception):
+    """The primary refuses us, or is none we can follow.  With `is_lasting` trying again soon is of no use."""
+
+    def __init__(self, reason: str, *, is_lasting: bool = False) -> None:
+        super().__init__(reason)
+        self.is_lasting = is_lasting
+
+
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """What we tell a primary of ourselves, and what we ask for: the log of line `replication_id` from `offset` on."""
+
+    port: int
+    address: str
+    user: str
+    password: bytes
+    replication_id: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class FullSyncHead:
+    """What a full sync announces: offsets of where the log begins and ended when it was announced, the base's size.
+
+    `command_bytes` of the base's bytes are commands.
+    """
+
+    replication_id: str
+    start: int
+    end: int
+    base_bytes: int
+    command_bytes: int
+
+
+class LinkUser(Protocol):
+    """Who is told what happens on a link.  After `link_lost` nothing more comes."""
+
+    def link_made(self) -> None:
+        """The connection is there, and the handshake begins."""
+
+    def link_continues(self, replication_id: str) -> None:
+        """What comes is the log from where we were."""
+
+    def link_begins_anew(self, head: FullSyncHead) -> None:
+        """What comes is a full sync."""
+
+    def link_received(self, data: bytes) -> None: ...
+
+    def link_lost(self, error: LinkError) -> None: ...
+
+
+class Link(asyncio.Protocol):
+    """One connection to the primary."""
+
+    def __init__(self, user: LinkUser, introduction: Introduction, monotonic: Callable[[], float]) -> None:
+        self.heard_s = monotonic()
+        self._user = user
+        self._introduction = introduction
+        self._monotonic = monotonic
+        self._transport: asyncio.Transport | None = None
+        self._lines = b""
+        self._steps: Iterator[bytes] | None = self._handshake()
+        self._reply = ""
+        self._reason: LinkError | None = None
+        self._reading = True
+
+    # -- asyncio.Protocol ----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if self._reason is not None:
+            self._transport.abort()
+            return
+        self._user.link_made()
+        self._step("")
+
+    def data_received(self, data: bytes) -> None:
+        self.heard_s = self._monotonic()
+        if not self._is_shaking_hands():
+            self._user.link_received(data)
+            return
+        self._lines += data
+        while self._is_shaking_hands() and not self.is_over:
+            line, end, rest = self._lines.partition(b"\n")
+            if not end:
+                if len(line) > _MOST_LINE_BYTES:
+                    self.fail(LinkError("the primary's answer is no line"))
+                return
+            self._lines = rest
+            text = line.rstrip(b"\r").decode("latin-1")
+            if text:  # an empty one says that the answer takes time
+                self._step(text)
+        if not self.is_over and self._lines:
+            data, self._lines = self._lines, b""
+            self._user.link_received(data)
+
+    def _is_shaking_hands(self) -> bool:
+        return self._steps is not None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        reason = self._reason or LinkError(f"the primary closed the link{f': {exc}' if exc else ''}")
+        self._reason = reason
+        self._user.link_lost(reason)
+
+    # -- what the user does --------------------------------------------------------------------------------------------
+
+    def send(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def set_reading(self, on: bool) -> None:
+        """Take more from the primary, or leave it there."""
+        if self._transport is not None and not self._transport.is_closing() and on is not self._reading:
+            self._reading = on
+            if on:
+                self.heard_s = self._monotonic()  # silence was of our own making
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    @property
+    def is_reading(self) -> bool:
+        return self._reading
+
+    @property
+    def is_over(self) -> bool:
+        return self._reason is not None
+
+    def fail(self, reason: LinkError) -> None:
+        """Give the link up; `link_lost` follows."""
+        if self._reason is None:
+            self._reason = reason
+            if self._transport is not None:
+                self._transport.abort()
+
+    # -- the handshake -------------------------------------------------------------------------------------------------
+
+    def _step(self, reply: str) -> None:
+        assert self._steps is not None
+        self._reply = reply
+        try:
+            request = next(self._steps, None)
+        except LinkError as error:
+            self.fail(error)
+            return
+        if request is None:
+            self._steps = None
+        else:
+            self.send(request)
+
+    def _handshake(self) -> Iterator[bytes]:
+        """Yields what is sent; `_reply` is the line that came back.  Raises LinkError."""
+        said = self._introduction
+        yield encode_command([b"PING"])
+        if not self._reply.startswith(("+PONG", "-NOAUTH", "-NOPERM", "-ERR operation not permitted")):
+            raise LinkError(f"the primary answers PING with {self._reply[:200]!r}")
+        if said.password:
+            words = [b"AUTH", said.user.encode(), said.password] if said.user else [b"AUTH", said.password]
+            yield encode_command(words)
+            if not self._reply.startswith("+"):
+                raise LinkError(f"the primary does not take masterauth: {self._reply[:200]}")
+        elif self._reply.startswith("-NOAUTH"):
+            raise LinkError("the primary wants a password, and masterauth is empty")
+        yield encode_command([b"REPLCONF", b"listening-port", b"%d" % said.port])
+        if self._reply.startswith("-NOAUTH"):
+            raise LinkError("the primary wants a password, and masterauth is empty")
+        if said.address:
+            yield encode_command([b"REPLCONF", b"ip-address", said.address.encode()])
+        yield encode_command([b"REPLCONF", b"capa", b"eof", b"capa", b"psync2"])
+        yield encode_command([b"REPLCONF", b"riverbed", b"1"])
+        if not self._reply.startswith("+OK"):
+            is_other_format = "format" in self._reply
+            reason = f"the primary is another version of Riverbed: {self._reply[:200]}" if is_other_format else FOREIGN
+            raise LinkError(reason, is_lasting=True)
+        yield encode_command([b"PSYNC", said.replication_id.encode(), b"%d" % (said.offset + 1)])
+        self._begin(self._reply)
+
+    def _begin(self, reply: str) -> None:
+        full = _FULL.fullmatch(reply)
+        if full is not None:
+            start, end, base_bytes = int(full[2]), int(full[3]), int(full[4])
+            if end < start:
+                raise LinkError(f"the primary announces a log that ends before it begins: {reply}")
+            head = FullSyncHead(full[1], start, end, base_bytes, int(full[5]))
+            self._user.link_begins_anew(head)
+        elif reply.startswith("+CONTINUE "):
+            replication_id = reply.removeprefix("+CONTINUE ").strip()
+            if not is_replication_id(replication_id):
+                raise LinkError(f"the primary continues without an id: {reply[:200]!r}")
+            self._user.link_continues(replication_id)
+        else:
+            raise LinkError(f"the primary does not sync: {reply[:200]}")

@@ -1,0 +1,211 @@
+"""The replicas that are attached to us: who they are, how far they are, and what they must hear of now and then."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from server.errors import CommandError
+from server.replication.sender import GETACK, Introduction, Sender, State
+from server.replication.waits import Waits
+from server.rewriting import RewriteError
+from store.errors import LogWriteError
+from store.feed import LogFeed
+from store.logformat import encode_command
+
+if TYPE_CHECKING:
+    from server.executor import Executor
+    from server.replies import Reply
+    from server.session import Session
+    from store.logstream import StreamedBatch
+
+log = logging.getLogger("riverbed")
+
+PING: Final = encode_command([b"PING"])
+# The format of what replicas of ours are sent; they name it, and another one would have to be refused.
+STREAM_FORMAT: Final = b"1"
+# A full sync sends so much of log, or as much as the base has, sooner than wait for a rewrite.
+REWRITE_BYTES: Final = 64 << 20
+# How long a place is kept for a foreign replica that is to come back for the rest.
+PREFIX_S: Final = 60.0
+
+
+class Primary:
+    """What a server does for those who follow it; a replica may have replicas too."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.senders: dict[Session, Sender] = {}
+        self.waits = Waits(executor, self.senders.values)
+        self.good_count = 0
+        self._executor = executor
+        self._clock = executor.clock
+        self._introductions: dict[Session, Introduction] = {}
+        self._prefixes: dict[str, tuple[int, LogFeed, float]] = {}
+        self._pinged_s = 0.0
+
+    # -- coming and going ----------------------------------------------------------------------------------------------
+
+    def introduced(self, session: Session, option: bytes, value: bytes) -> bool:
+        """A replica tells something of itself; False when it is not known what.  Raises CommandError."""
+        introduction = self._introductions.setdefault(session, Introduction())
+        match option:
+            case b"listening-port":
+                if not value.isdigit() or int(value[:10]) > 65535:
+                    raise CommandError("ERR value is not an integer or out of range")
+                introduction.port = int(value)
+            case b"ip-address":
+                introduction.address = value.decode("latin-1")[:255]
+            case b"riverbed":
+                if value != STREAM_FORMAT:
+                    raise CommandError(f"ERR this primary sends its log in format {STREAM_FORMAT.decode()}")
+                introduction.is_ours = True
+            case b"capa" | b"rdb-only" | b"version" | b"rdb-filter-only":
+                pass
+            case _:
+                return False
+        return True
+
+    def attach(self, session: Session, replication_id: str, offset: int) -> None:
+        """Send `session` the log from `offset` of that line on, or everything."""
+        introduction = self._introductions.get(session, Introduction())
+        sender = Sender(self._executor, self, session, introduction, self._clock.monotonic())
+        self.senders[session] = sender
+        session.is_replica = True
+        session.refresh_special()
+        self._executor.engine.on_batches = self.batches
+        log.info("replica %s asks for offset %d of %s", session.peer.address, offset, replication_id[:40])
+        # behind the replies of this tick
+        self._executor.loop.call_soon(sender.begin, replication_id, offset)
+
+    def detach(self, session: Session) -> None:
+        """The connection is gone."""
+        self._introductions.pop(session, None)
+        sender = self.senders.pop(session, None)
+        if sender is not None:
+            sender.close()
+            log.info("replica %s is gone", session.peer.address)
+            self.count_good()
+        if not self.senders:
+            self._executor.engine.on_batches = None
+
+    def cut_off(self) -> None:
+        """Have all of them come again: their line of offsets is not ours any more, or has another name."""
+        for sender in list(self.senders.values()):
+            sender.session.peer.abort()
+
+    async def make_base(self, sender: Sender) -> None:
+        """Have the log rewritten before `sender` is sent all of it, if it is long, or not all of it is ours.
+
+        Raises LogWriteError when it cannot be sent as it is.
+        """
+        log_ = self._executor.engine.log
+        base = log_.base
+        is_ours = all(file.is_checksummed for file in log_.manifest.incrs) and (
+            base is None or base.command_bytes is not None
+        )
+        if is_ours and log_.size_bytes - log_.base_bytes <= max(REWRITE_BYTES, log_.base_bytes):
+            return
+        log.info("replica %s: the log is rewritten before", sender.session.peer.address)
+        try:
+            await asyncio.shield(self._executor.rewriting.start())
+        except RewriteError as error:
+            if not is_ours:
+                raise LogWriteError(f"the log could not be rewritten: {error}") from error
+
+    def keep_prefix(self, replication_id: str, offset: int, feed: LogFeed) -> None:
+        """A foreign replica has the base and will come back for what follows, which `feed` reads."""
+        self._prefixes[replication_id] = offset, feed, self._clock.monotonic() + PREFIX_S
+
+    def take_prefix(self, replication_id: str, offset: int) -> LogFeed | None:
+        """It has come back."""
+        kept = self._prefixes.get(replication_id)
+        if kept is None or kept[0] != offset:
+            return None
+        del self._prefixes[replication_id]
+        return kept[1]
+
+    # -- the log -------------------------------------------------------------------------------------------------------
+
+    def batches(self, batches: Sequence[StreamedBatch]) -> None:
+        for sender in self.senders.values():
+            sender.batches(batches)
+
+    def ask_for_acks(self) -> None:
+        """Have foreign replicas say how far they are, without waiting for the second to pass; ours do by themselves."""
+        txn = self._executor.txn
+        if any(not sender.introduction.is_ours for sender in self.senders.values()) and not txn.follows:
+            txn.log.append(GETACK)
+            self._executor.want_tick()
+
+    def acknowledged(self, session: Session, offset: int, synced_offset: int | None) -> None:
+        sender = self.senders.get(session)
+        if sender is not None:
+            was_online = sender.state is State.ONLINE
+            sender.acknowledged(offset, synced_offset, self._clock.monotonic())
+            if not was_online:
+                self.count_good()
+            self.waits.check()
+
+    # -- every second --------------------------------------------------------------------------------------------------
+
+    def cycle(self) -> None:
+        """Ping, let go of those who are silent, and count who is well."""
+        now_s = self._clock.monotonic()
+        config = self._executor.config
+        engine = self._executor.engine
+        for sender in list(self.senders.values()):
+            sender.keep_alive(now_s)
+            if now_s - sender.heard_s > config.repl_timeout:
+                log.warning("replica %s: not heard of for %d s", sender.session.peer.address, config.repl_timeout)
+                sender.session.peer.abort()
+        for replication_id, (_, feed, until_s) in list(self._prefixes.items()):
+            if now_s > until_s:
+                feed.close()
+                del self._prefixes[replication_id]
+        is_due = now_s - self._pinged_s >= config.repl_ping_replica_period
+        if self.senders and is_due and not engine.txn.follows and engine.refusal is None:
+            self._pinged_s = now_s
+            engine.txn.log.append(PING)
+            self._executor.want_tick()
+        self.count_good()
+
+    def count_good(self) -> None:
+        """How many replicas were heard of lately; writing may depend on it."""
+        now_s = self._clock.monotonic()
+        lag = self._executor.config.min_replicas_max_lag
+        self.good_count = sum(
+            sender.state is State.ONLINE and int(now_s - sender.heard_s) <= lag for sender in self.senders.values()
+        )
+        self._executor.refresh_special()
+
+    @property
+    def lacks_replicas(self) -> bool:
+        """Whether writes must be refused for want of replicas."""
+        config = self._executor.config
+        least = config.min_replicas_to_write
+        return bool(least and config.min_replicas_max_lag and self.good_count < least)
+
+    # -- what INFO and ROLE tell ---------------------------------------------------------------------------------------
+
+    def fields(self) -> Sequence[tuple[str, object]]:
+        """connected_slaves and a line for each."""
+        now_s = self._clock.monotonic()
+        config = self._executor.config
+        fields: list[tuple[str, object]] = [("connected_slaves", len(self.senders))]
+        if config.min_replicas_to_write and config.min_replicas_max_lag:
+            fields.append(("min_slaves_good_slaves", self.good_count))
+        for number, sender in enumerate(self.senders.values()):
+            offset, lag = max(sender.acked_offset, 0), int(now_s - sender.heard_s)
+            place = f"ip={sender.address},port={sender.introduction.port}"
+            fields.append((f"slave{number}", f"{place},state={sender.state.value},offset={offset},lag={lag}"))
+        return fields
+
+    def role(self) -> Reply:
+        replicas = [
+            [sender.address.encode(), b"%d" % sender.introduction.port, b"%d" % max(sender.acked_offset, 0)]
+            for sender in self.senders.values()
+            if sender.state is State.ONLINE
+        ]
+        return [b"master", self._executor.engine.log.end.offset, replicas]

@@ -1,0 +1,302 @@
+"""What one replica is sent: the answer to its PSYNC, then the log from its place on, for as long as the link lasts.
+
+    SEARCHING --------> ONLINE          what it lacks is in the log: +CONTINUE
+        |                  ^
+        '-> SYNCING -------'            it is sent everything: +FULLRESYNC, the base, the log since
+
+A replica that has caught up is handed each batch as it is committed.  One that reads slower than is written falls back
+to reading the log's files, a slice at a time as its socket drains, so it costs no memory however far behind it is.
+
+A real Redis is sent an RDB that holds nothing, and the base as commands, before which its offset is set back by as many
+bytes.  Those offsets are no offsets of ours, and must never be mistaken for some by another server that this replica
+may turn to; so until it has all of the base it is told an id that only we know, and when it has, the link is cut: it
+comes back with that id, and is told to continue with the real one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from store.errors import StoreError
+from store.feed import LogFeed, LogSearch, first_preface, start_of
+from store.logfile import LogPosition
+from store.logformat import encode_command
+
+if TYPE_CHECKING:
+    from server.executor import Executor
+    from server.replication.primary import Primary
+    from server.session import Session
+    from store.logstream import StreamedBatch
+    from store.manifest import LogFile
+
+log = logging.getLogger("riverbed")
+
+# What an empty Redis 5 to 7 would send: magic and version, end of file, no checksum.
+EMPTY_RDB: Final = b"REDIS0009\xff" + bytes(8)
+GETACK: Final = encode_command([b"REPLCONF", b"GETACK", b"*"])
+SLICE_BYTES: Final = 256 << 10
+SLICES_A_TURN: Final = 4
+# A millisecond or two of searching, and then a turn for the clients.
+SEARCH_BATCHES: Final = 1000
+
+
+class State(enum.Enum):
+    """In the words of INFO."""
+
+    SEARCHING = "wait_bgsave"
+    SYNCING = "send_bulk"
+    ONLINE = "online"
+
+
+@dataclass(slots=True)
+class Introduction:
+    """What a replica has told of itself with REPLCONF.  `is_ours` if it keeps the same log."""
+
+    port: int = 0
+    address: str = ""
+    is_ours: bool = False
+
+
+class Sender:
+    """One replica.  Offsets are what it has acknowledged, -1 for nothing yet."""
+
+    def __init__(
+        self, executor: Executor, primary: Primary, session: Session, introduction: Introduction, now_s: float
+    ) -> None:
+        self.session = session
+        self.introduction = introduction
+        self.state = State.SEARCHING
+        self.acked_offset = self.synced_offset = -1
+        self.heard_s = now_s
+        self._executor = executor
+        self._primary = primary
+        self._loop = asyncio.get_running_loop()
+        self._verbatim = introduction.is_ours
+        self._feed: LogFeed | None = None
+        self._search: LogSearch | None = None
+        self._is_at_end = False
+        self._is_due = False
+        self._closed = False
+        self._bytes_in = 0
+        # While a foreign replica takes the base: the id that stands for it, what comes last, the offset where it ends.
+        self._base_feed: LogFeed | None = None
+        self._prefix_id = ""
+        self._prefix_tail = b""
+        self._prefix_end = 0
+
+    @property
+    def address(self) -> str:
+        return self.introduction.address or self.session.peer.address.rpartition(":")[0].strip("[]")
+
+    # -- the answer to PSYNC -------------------------------------------------------------------------------------------
+
+    def begin(self, replication_id: str, offset: int) -> None:
+        """Answer a replica that has everything up to `offset` of the line `replication_id`."""
+        engine = self._executor.engine
+        prefix = self._primary.take_prefix(replication_id, offset)
+        if prefix is not None:
+            self._feed = prefix
+            self._continue()
+        elif engine.log.lineage.holds(replication_id, offset):
+            self._search = LogSearch(engine.log, engine.files, offset, engine.anchors, any_byte=not self._verbatim)
+            self._look(replication_id)
+        else:
+            self._begin_full_sync(replication_id)
+
+    def _look(self, replication_id: str) -> None:
+        search = self._search
+        if self._closed or search is None:
+            return
+        try:
+            is_over = search.step(SEARCH_BATCHES)
+        except (StoreError, OSError) as error:
+            self._give_up(error)
+            return
+        if not is_over:
+            self._loop.call_soon(self._look, replication_id)
+        elif search.place is None:
+            self._begin_full_sync(replication_id)
+        else:
+            self._executor.stats.syncs_partial += 1
+            self._feed = self._new_feed(search.place, skip=search.skip)
+            self._continue()
+
+    def _continue(self) -> None:
+        self._send(b"+CONTINUE %b\r\n" % self._executor.engine.log.lineage.replication_id.encode())
+        log.info("replica %s: goes on where it was", self.session.peer.address)
+        self.state = State.ONLINE
+        self._pump()
+
+    def _new_feed(self, place: LogPosition, *, skip: int = 0, preface_of: int = 0, only_file: bool = False) -> LogFeed:
+        log, files, verbatim = self._executor.engine.log, self._executor.engine.files, self._verbatim
+        return LogFeed(log, files, place, verbatim=verbatim, skip=skip, preface_of=preface_of, only_file=only_file)
+
+    # -- full sync -----------------------------------------------------------------------------------------------------
+
+    def _begin_full_sync(self, replication_id: str) -> None:
+        if replication_id != "?":
+            self._executor.stats.syncs_refused += 1
+        self._executor.stats.syncs_full += 1
+        log.info("replica %s: is sent everything", self.session.peer.address)
+        self._loop.create_task(self._full_sync())
+
+    async def _full_sync(self) -> None:
+        try:
+            await self._primary.make_base(self)
+            if self._closed:
+                return
+            if self._verbatim:
+                self._send_all()
+            else:
+                await self._send_commands()
+        except (StoreError, OSError) as error:
+            self._give_up(error)
+
+    def _send_all(self) -> None:
+        """Announce the log as it is: where it begins and ends, and how long its base is; then send its files."""
+        engine = self._executor.engine
+        manifest, end = engine.log.manifest, engine.log.end
+        start = start_of(manifest)
+        base = engine.log.base
+        sizes = (base.size, base.command_bytes or 0) if base is not None else (0, 0)
+        head = (engine.log.lineage.replication_id.encode(), start.offset, end.offset, *sizes)
+        self._feed = self._new_feed(start, preface_of=manifest.incrs[0].seq)
+        self.state = State.SYNCING
+        self._send(b"+FULLRESYNC %b %d %d %d %d\r\n" % head)
+        self._pump()
+
+    async def _send_commands(self) -> None:
+        """Announce what a foreign replica understands: an RDB that holds nothing, then all of it as commands."""
+        engine = self._executor.engine
+        manifest = engine.log.manifest
+        start = start_of(manifest)
+        first = manifest.incrs[0]
+        self._feed = self._new_feed(LogPosition(first.seq, 0, start.offset))
+        replication_id = engine.log.lineage.replication_id
+        offset = start.offset
+        if manifest.base is not None:
+            self._base_feed = self._new_feed(start, only_file=True)
+            self._prefix_id = replication_id = secrets.token_hex(20)
+            self._prefix_end = start.offset
+            self._prefix_tail = first_preface(engine.log, engine.files) + GETACK
+            offset -= await self._base_commands(start, manifest.base) + len(self._prefix_tail)
+        self.state = State.SYNCING
+        head = b"+FULLRESYNC %b %d\r\n$%d\r\n%b"
+        self._send(head % (replication_id.encode(), offset, len(EMPTY_RDB), EMPTY_RDB))
+        self._pump()
+
+    async def _base_commands(self, start: LogPosition, base: LogFile) -> int:
+        """How many bytes of the base are commands."""
+        if base.command_bytes is not None:
+            return base.command_bytes
+        feed = self._new_feed(start, only_file=True)
+        size = 0
+        try:
+            while piece := feed.read(SLICE_BYTES):
+                size += len(piece)
+                await asyncio.sleep(0)
+        finally:
+            feed.close()
+        return size
+
+    def _base_acknowledged(self) -> None:
+        """The replica has all of the base: have it come back, to be told the real id."""
+        assert self._feed is not None
+        self._primary.keep_prefix(self._prefix_id, self._prefix_end, self._feed)
+        self._feed = None
+        self.session.peer.abort()
+
+    # -- the log -------------------------------------------------------------------------------------------------------
+
+    def batches(self, batches: Sequence[StreamedBatch]) -> None:
+        """These were just committed."""
+        if not self._is_at_end or self._feed is None:
+            return
+        if self.session.congested:
+            self._is_at_end = False  # from the files, when it has read what it was sent
+            return
+        verbatim = self._verbatim
+        parts = [batch.data if verbatim else batch.command_data() for batch in batches]
+        self._send(parts[0] if len(parts) == 1 else b"".join(parts))
+        self._feed.jump(self._executor.engine.log.end)
+
+    def drained(self) -> None:
+        """The replica's socket takes more."""
+        self._pump()
+
+    def _pump(self) -> None:
+        """Send from the files until the replica reads no further, or has everything."""
+        self._is_due = False
+        try:
+            for _ in range(SLICES_A_TURN):
+                if self._closed or self._is_at_end or self._feed is None or self.session.congested:
+                    return
+                if self._prefix_id and self._base_feed is None:
+                    return  # the log comes when it has come back
+                data = (self._base_feed or self._feed).read(SLICE_BYTES)
+                if not data and self._base_feed is not None:
+                    self._base_feed.close()
+                    self._base_feed = None
+                    data = self._prefix_tail
+                elif not data:
+                    self._is_at_end = True
+                    return
+                self._send(data)
+        except (StoreError, OSError) as error:
+            self._give_up(error)
+            return
+        self._pump_soon()
+
+    def _pump_soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._pump)
+
+    def _send(self, data: bytes) -> None:
+        if not self._closed:
+            self.session.bytes_out += len(data)
+            self._executor.stats.replication_bytes_out += len(data)
+            self.session.send(data)
+
+    # -- what comes back -----------------------------------------------------------------------------------------------
+
+    def acknowledged(self, offset: int, synced_offset: int | None, now_s: float) -> None:
+        self.heard_s = now_s
+        if self._prefix_id:
+            if self._base_feed is None and offset >= self._prefix_end:
+                self._base_acknowledged()
+            return
+        self.acked_offset = max(self.acked_offset, offset)
+        if synced_offset is not None:
+            self.synced_offset = max(self.synced_offset, synced_offset)
+        if self.state is State.SYNCING:
+            log.info("replica %s: has everything and follows", self.session.peer.address)
+            self.state = State.ONLINE
+
+    def keep_alive(self, now_s: float) -> None:
+        """While it waits for an answer: an empty line says that there will be one."""
+        if self.state is State.SEARCHING:
+            self._send(b"\n")
+            self.heard_s = now_s
+        elif self.session.bytes_in != self._bytes_in:  # its own empty lines, while it takes a full sync
+            self.heard_s = now_s
+        self._bytes_in = self.session.bytes_in
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def _give_up(self, error: Exception) -> None:
+        log.warning("replica %s is cut off: %s", self.session.peer.address, error)
+        self.session.peer.abort()
+
+    def close(self) -> None:
+        self._closed = True
+        for feed in (self._feed, self._base_feed):
+            if feed is not None:
+                feed.close()
+        self._feed = self._base_feed = None

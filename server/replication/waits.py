@@ -1,0 +1,93 @@
+"""WAIT and WAITAOF: clients that wait until replicas, or this disk, have what they wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from server.replies import Park
+
+if TYPE_CHECKING:
+    from server.executor import Executor
+    from server.replication.sender import Sender
+    from server.replies import Reply
+    from server.session import Request, Session
+
+
+@dataclass(slots=True)
+class _Wait:
+    """`target` is the offset that is waited for, None until the tick with the client's last write is committed.
+
+    `local` is None for WAIT.
+    """
+
+    park: Park
+    target: int | None
+    count: int
+    local: int | None
+
+
+class Waits:
+    """The clients of one server that wait for replicas."""
+
+    def __init__(self, executor: Executor, replicas: Callable[[], Iterable[Sender]]) -> None:
+        self._executor = executor
+        self._replicas = replicas
+        self._waiting: dict[Session, _Wait] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def wait(self, request: Request, count: int, deadline_ms: int | None, local: int | None) -> Reply:
+        """The reply if what is asked for is so already, or nobody may wait here; otherwise a Park."""
+        session = request.session
+        is_committed = not request.txn.log
+        target = session.written_offset
+        if (is_committed and self._is_met(target, count, local)) or not request.may_block:
+            return self._reply(target, local)
+        wait = _Wait(Park((), deadline_ms, request.argv), target if is_committed else None, count, local)
+        wait.park = Park((), deadline_ms, request.argv, on_timeout=lambda: self._give_up(session, wait))
+        self._waiting[session] = wait
+        self._executor.want_tick()
+        return wait.park
+
+    def committed(self) -> bool:
+        """A tick is in the log: answer those whose wait is over; -> whether anybody waits on."""
+        end = self._executor.engine.log.end.offset
+        for wait in self._waiting.values():
+            if wait.target is None:
+                wait.target = end
+        self.check()
+        return bool(self._waiting)
+
+    def check(self) -> None:
+        """Something was acknowledged or synced."""
+        for session, wait in list(self._waiting.items()):
+            if session.parked is not wait.park:
+                del self._waiting[session]  # it has left, or was unblocked
+            elif wait.target is not None and self._is_met(wait.target, wait.count, wait.local):
+                del self._waiting[session]
+                self._executor.wakeups.end_wait(session, self._reply(wait.target, wait.local))
+
+    def _give_up(self, session: Session, wait: _Wait) -> Reply:
+        self._waiting.pop(session, None)
+        return self._reply(session.written_offset if wait.target is None else wait.target, wait.local)
+
+    # -- what is so ----------------------------------------------------------------------------------------------------
+
+    def _is_met(self, target: int, count: int, local: int | None) -> bool:
+        is_local_met = not local or self._executor.engine.log.synced_offset >= target
+        return is_local_met and self._having(target, local) >= count
+
+    def _having(self, target: int, local: int | None) -> int:
+        """How many replicas have everything up to `target`; with `local` on their disks."""
+        if local is None:
+            return sum(replica.acked_offset >= target for replica in self._replicas())
+        return sum(replica.synced_offset >= target for replica in self._replicas())
+
+    def _reply(self, target: int, local: int | None) -> Reply:
+        having = self._having(target, local)
+        if local is None:
+            return having
+        return [int(self._executor.engine.log.synced_offset >= target), having]

@@ -1,0 +1,54 @@
+"""One store takes the place of another in its directory: what a full sync ends with.
+
+    DIR/state/          \\                 DIR/SOURCE/state/           \\
+    DIR/appendonlydir/   > is replaced by  DIR/SOURCE/appendonlydir/    > which nobody uses any more then
+    ...                 /                  ...                         /
+
+The log decides.  Its manifest is replaced in one step, and the tables are away from before that step until after it: a
+crash in between costs a rebuild of the tables from whichever log the manifest lists, never a mixture of both.  Files of
+the other log are in the manifest's history, to be deleted, before the step those that come, after it those that go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from store import manifest as manifests
+from store.errors import CorruptionError
+from store.files import Files
+from store.manifest import FileType, LogFile
+from store.tables import STATE_DIRECTORY
+
+_REPLACED: Final = "replaced-state"
+
+
+def move_in(directory: Path, source: Path, dirname: str, filename: str, files: Files) -> None:
+    """Put the log and the tables in `source`, which lies in `directory`, in the place of those in `directory`.
+
+    Both are closed and durable, and numbers and names of their log files differ.  The old tables are in `source` then.
+    Raises CorruptionError with nothing changed, OSError.
+    """
+    home, arriving_home = directory / dirname, source / dirname
+    path = home / f"{filename}.manifest"
+    old = manifests.load(path, files) or manifests.Manifest()
+    new = manifests.load(arriving_home / f"{filename}.manifest", files)
+    listed = (*old.files, *old.history)
+    if new is None or {file.name for file in listed} & {file.name for file in new.files}:
+        raise CorruptionError(str(arriving_home), None, "these files cannot stand beside those that are here")
+    arriving = tuple(_history(file) for file in new.files)
+    manifests.replace(path, replace(old, history=(*old.history, *arriving)), files)
+    for file in new.files:
+        files.rename(arriving_home / file.name, home / file.name)
+    files.sync_directory(home)
+    files.rename(directory / STATE_DIRECTORY, source / _REPLACED)
+    files.sync_directory(directory)
+    leaving = tuple(_history(file) for file in listed)
+    manifests.replace(path, replace(new, history=leaving), files)
+    files.rename(source / STATE_DIRECTORY, directory / STATE_DIRECTORY)
+    files.sync_directory(directory)
+
+
+def _history(file: LogFile) -> LogFile:
+    return replace(file, type=FileType.HISTORY)
