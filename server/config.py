@@ -413,6 +413,8 @@ class Config:
                 kept.append(line)
             elif said.name not in written:
                 written.add(said.name)
+                if self._needs_no_line(SETTINGS[said.name]):
+                    continue
                 kept.append(self._line(SETTINGS[said.name]))
         values, _ = _fold(configfile.directives(kept, self.file))
         missing = [self._line(setting) for setting in self._other_than(values)]
@@ -428,6 +430,9 @@ class Config:
         for setting in SETTINGS.values():
             if values[setting.attribute] != self.__dict__[setting.attribute]:
                 yield setting
+
+    def _needs_no_line(self, setting: AnySetting) -> bool:
+        return setting.is_absent_by_default and self.__dict__[setting.attribute] == setting.default
 
     def _line(self, setting: AnySetting) -> str:
         return configfile.render_line(setting.name, setting.file_words(self.__dict__[setting.attribute]))

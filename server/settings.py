@@ -59,6 +59,7 @@ class Setting(Generic[T]):
     """
 
     takes_list = False  # several words, also when CONFIG SET hands them over as one
+    is_absent_by_default = False  # a file that is rewritten has no line for it then
 
     def __init__(self, section: Section, default: T, summary: str, *, unit: str = "", at_start: bool = False) -> None:
         self.section = section
@@ -289,6 +290,7 @@ class Primary(Setting[tuple[str, int] | None]):
     """Host and port of the server to follow; `no one`, or nothing, for none."""
 
     takes_list = True
+    is_absent_by_default = True
 
     def parse(self, words: list[str], current: tuple[str, int] | None) -> tuple[str, int] | None:
         if not any(words) or [word.lower() for word in words] == ["no", "one"]:

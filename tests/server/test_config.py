@@ -321,3 +321,52 @@ def test_bytes_that_are_no_text_survive(write_file: WriteFile) -> None:
     config.set([("requirepass", os.fsdecode(b"\xfe a"))])
     config.rewrite()
     assert Config.load([str(path)]).requirepass == b"\xfe a"
+
+
+# -- replication -------------------------------------------------------------------------------------------------------
+
+
+def test_a_primary_is_host_and_port_or_no_one() -> None:
+    assert Config.load(["--replicaof", "example.org", "6380"]).replicaof == ("example.org", 6380)
+    assert Config.load(["--replicaof", "example.org 6380"]).replicaof == ("example.org", 6380)
+    assert Config.load(["--replicaof", "no", "one"]).replicaof is None
+    for wrong in (["example.org"], ["example.org", "0"], ["example.org", "x"], ["a", "1", "2"]):
+        with pytest.raises(ConfigError):
+            Config.load(["--replicaof", *wrong])
+
+
+def test_settings_are_known_by_their_former_names_too(tmp_path: Path) -> None:
+    path = tmp_path / "riverbed.conf"
+    path.write_text("slaveof example.org 6380\nslave-priority 5\nmin-slaves-to-write 2\n")
+    config = Config.load([str(path)])
+    assert (config.replicaof, config.replica_priority, config.min_replicas_to_write) == (("example.org", 6380), 5, 2)
+    config.set([("min-slaves-to-write", "1")])
+    assert config.get([b"min-*-to-write"]) == {"min-replicas-to-write": "1", "min-slaves-to-write": "1"}
+
+
+def test_a_line_under_a_former_name_is_rewritten_in_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "riverbed.conf"
+    path.write_text("slaveof example.org 6380\nport 7000\n")
+    config = Config.load([str(path)])
+    config.replicaof = ("other.org", 6381)
+    config.rewrite()
+    assert path.read_text() == "replicaof other.org 6381\nport 7000\n"
+
+
+def test_a_primary_that_is_followed_no_more_leaves_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "riverbed.conf"
+    path.write_text("replicaof example.org 6380\nport 7000\n")
+    config = Config.load([str(path)])
+    config.replicaof = None
+    config.rewrite()
+    assert path.read_text() == "port 7000\n"
+
+
+def test_a_primary_that_an_included_file_names_is_overruled_in_this_one(tmp_path: Path) -> None:
+    (tmp_path / "other.conf").write_text("replicaof example.org 6380\n")
+    path = tmp_path / "riverbed.conf"
+    path.write_text(f"include {tmp_path / 'other.conf'}\n")
+    config = Config.load([str(path)])
+    config.replicaof = None
+    config.rewrite()
+    assert Config.load([str(path)]).replicaof is None
