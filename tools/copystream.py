@@ -3,7 +3,7 @@
     XADD ...          each entry, and a placeholder for each deleted one that is still pending, in order
     XGROUP CREATE     each group, XCLAIM and XNACK for what it has pending, XSEEN for when its consumers were seen
     XDEL              the placeholders
-    XSETID            the last ID and the counters, then each group's place
+    XSETID            the last ID and the counters, then each group's place, and its policy between Riverbeds
     PEXPIREAT         the deadline
 
 The stream may change meanwhile.  What is only appended is left out: the copy is the stream as it was when copying it
@@ -26,6 +26,7 @@ from tools.livestream import (
     LivePending,
     LiveStream,
     deadline_ms,
+    delivery_policy,
     describe,
     read_entries,
     read_pending,
@@ -116,6 +117,9 @@ class _Copy:
             if group.entries_read is not None:
                 place = [id_text(group.last_id), b"ENTRIESREAD", b"%d" % group.entries_read]
                 sink.run([b"XGROUP", b"SETID", key, group.name, *place])
+            policy = delivery_policy(self._client, key, group.name) if sink.is_riverbed else []
+            if policy:
+                sink.run([b"XGROUP", b"POLICY", key, group.name, *policy])
         deadline = deadline_ms(self._client, key)
         if deadline is not None:
             sink.run([b"PEXPIREAT", key, b"%d" % deadline])
@@ -171,7 +175,7 @@ class _Copy:
                 continue
             how = [b"TIME", b"%d" % time_ms, b"RETRYCOUNT", b"%d" % count, b"JUSTID", b"FORCE"]
             sink.run([b"XCLAIM", key, group.name, pending.consumers[consumer_no], b"0", *map(id_text, ids), *how])
-        if sink.knows_extensions:
+        if sink.knows_log_commands:
             for consumer in group.consumers:
                 times = [b"%d" % consumer.seen_ms, b"%d" % consumer.active_ms]
                 sink.run([b"XSEEN", key, group.name, consumer.name, *times])

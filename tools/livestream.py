@@ -219,6 +219,19 @@ def read_entries(client: RedisClient, key: bytes, end: StreamID) -> Iterator[tup
             return
 
 
+def delivery_policy(client: RedisClient, key: bytes, group: bytes) -> list[bytes]:
+    """What follows `XGROUP POLICY key group` to set the group's policy; nothing when it has none."""
+    if not client.is_riverbed:
+        return []
+    told = _fields(client.call("XGROUP", "POLICY", key, group))
+    words: list[bytes] = []
+    if told[b"max-deliveries"]:
+        words += [b"MAXDELIVERIES", b"%d" % told[b"max-deliveries"], b"DEADLETTER", told[b"dead-letter"]]
+    if told[b"consumer-ttl"]:
+        words += [b"CONSUMERTTL", b"%d" % told[b"consumer-ttl"]]
+    return words
+
+
 def deadline_ms(client: RedisClient, key: bytes) -> int | None:
     """When `key` expires, in unix milliseconds."""
     try:

@@ -6,6 +6,7 @@ Whoever is at the other end is not trusted: what does not parse ends the connect
 from __future__ import annotations
 
 import contextlib
+import functools
 import socket
 import ssl
 import urllib.parse
@@ -127,6 +128,14 @@ class RedisClient:
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    @functools.cached_property
+    def is_riverbed(self) -> bool:
+        """Whether this is one of ours, which has commands that no Redis has."""
+        try:
+            return b"\nriverbed_version:" in self.call("INFO", "server")
+        except ReplyError:  # not allowed to ask
+            return False
 
     # -- requests ------------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,8 @@ Words = list[bytes]
 class Sink(Protocol):
     """Takes canonical commands, in order.  Every method raises Failure when it cannot go on."""
 
-    knows_extensions: bool  # commands that only our log may hold
+    knows_log_commands: bool  # those that only our log may hold
+    is_riverbed: bool
 
     def select(self, database: int) -> None: ...
 
@@ -39,7 +40,7 @@ class Sink(Protocol):
 class DirectorySink:
     """Builds a data directory offline; close it in any case."""
 
-    knows_extensions = True
+    knows_log_commands = is_riverbed = True
 
     def __init__(self, directory: Path) -> None:
         clock = SystemClock()
@@ -75,10 +76,11 @@ class DirectorySink:
 class ServerSink:
     """Sends to a running Riverbed, or a Redis from 7 on."""
 
-    knows_extensions = False
+    knows_log_commands = False
 
     def __init__(self, client: RedisClient) -> None:
         self._client = client
+        self.is_riverbed = client.is_riverbed
         self._waiting: list[Words] = []
         self._waiting_bytes = 0
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from store.ids import StreamID
 from tests.conftest import StartRedis, StartRiverbed, base_seed, broken_invariants
 from tests.generators import KEYSPACE, STREAMS, Generator
 from tests.group_commands import GROUP_FAMILY, NEWER_FAMILY, NewerCommands
@@ -23,7 +24,7 @@ from tests.raw import RawClient, parse
 from tests.servers import Server
 from tools import livestream
 from tools.cli import main
-from tools.redisclient import Address, parse_url
+from tools.redisclient import Address, ReplyError, parse_url
 
 
 class AnyGenerator(NewerCommands, Generator):
@@ -141,6 +142,55 @@ def test_running_servers_take_an_import(start_redis: StartRedis, start_riverbed:
     assert shown_by(ours, times) == expected
     imported(url(ours), url(other))
     assert shown_by(other, times) == expected
+
+
+def test_policies_of_groups_come_along(start_riverbed: StartRiverbed, start_redis: StartRedis, tmp_path: Path) -> None:
+    source, running, redis = start_riverbed(), start_riverbed(), start_redis()
+    with source.client() as client:
+        client.ask("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
+        client.ask("XGROUP", "CREATE", "s", "plain", "0")
+        client.ask("XGROUP", "POLICY", "s", "g", "MAXDELIVERIES", 5, "DEADLETTER", "dead", "CONSUMERTTL", 3_600_000)
+        expected = [client.ask("XGROUP", "POLICY", "s", group) for group in ("g", "plain")]
+    imported(url(source), tmp_path / "new")
+    imported(url(source), url(running))
+    imported(url(source), url(redis))
+    for server in (start_riverbed(tmp_path / "new"), running):
+        with server.client() as client:
+            assert [client.ask("XGROUP", "POLICY", "s", group) for group in ("g", "plain")] == expected
+
+
+class OldRedis:
+    """Answers as Redis 5 does, which tells less."""
+
+    address = "old:6379"
+    is_riverbed = False
+
+    def call(self, *words: object) -> Any:
+        if "FULL" in words:
+            raise ReplyError("ERR Unknown XINFO subcommand or wrong number of arguments for 'STREAM'. Try XINFO HELP.")
+        if words[:2] == ("XINFO", "STREAM"):
+            return [b"length", 2, b"radix-tree-keys", 1, b"last-generated-id", b"5-0", b"groups", 1,
+                    b"first-entry", None, b"last-entry", None]  # fmt: skip
+        if words[:2] == ("XINFO", "GROUPS"):
+            return [[b"name", b"g", b"consumers", 1, b"pending", 1, b"last-delivered-id", b"4-0"]]
+        assert words[0] == "PEXPIRETIME"
+        raise ReplyError("ERR unknown command `PEXPIRETIME`, with args beginning with: `s`, ")
+
+    def call_all(self, commands: list[tuple[object, ...]]) -> list[Any]:
+        assert commands[0] == ("TIME",)
+        if commands[1][0] == "PTTL":
+            return [[b"1700000000", b"500000"], 1_000]
+        return [[b"1700000000", b"500000"], [[b"name", b"c", b"pending", 1, b"idle", 500]]]
+
+
+def test_what_old_servers_do_not_tell_is_taken_as_newer_ones_take_it() -> None:
+    old: Any = OldRedis()
+    consumer = livestream.LiveConsumer(b"c", 1_700_000_000_000, 1_700_000_000_000, 1)
+    group = livestream.LiveGroup(b"g", StreamID(4 << 64), None, 1, (consumer,))
+    found = livestream.describe(old, b"s")
+    assert found == livestream.LiveStream(2, StreamID(5 << 64), StreamID(0), 2, (group,), False)
+    assert found.groups[0].consumers[0].seen_ms == 1_700_000_000_000
+    assert livestream.deadline_ms(old, b"s") == 1_700_000_001_500
 
 
 def test_pages_and_what_was_deleted_while_pending(
