@@ -53,7 +53,7 @@ def _fetch(reader: TableReader, stream: StreamHere, span: Span, batch_rows: int)
         return
     left = span.take
     if span.skip:
-        for _ in islice(cursor.iternext(keys=True, values=False), span.skip - 1):
+        for _ in islice(cursor.iternext(keys=True, values=False), span.skip):
             pass
         if not cursor.next():
             return
@@ -63,7 +63,8 @@ def _fetch(reader: TableReader, stream: StreamHere, span: Span, batch_rows: int)
             return
         most = batch_rows if left is None else min(batch_rows, left)
         rows = _some(cursor, most)
-        if cursor.key() > last_key:
+        ended_at = cursor.key()  # empty behind the last row of the table
+        if not ended_at or ended_at > last_key:
             rows = _up_to(cursor, first_key, last_key)
             yield rows[:most]
             return

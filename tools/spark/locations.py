@@ -17,6 +17,7 @@ from glob import glob, has_magic
 from pathlib import Path
 from typing import Any, Final
 
+import lmdb
 from pyarrow import fs
 
 from server.version import VERSION
@@ -29,6 +30,7 @@ from store.snapshot import (
     TEMPORARY_PREFIX,
     Snapshot,
     decode_manifest,
+    list_snapshots,
     open_snapshot,
     verify_file,
 )
@@ -38,6 +40,7 @@ from tools.spark.errors import DataLossError, SourceError
 from tools.spark.options import ReadOptions
 
 _COPY_BYTES: Final = 1 << 20
+_LIVE_MAP_BYTES: Final = 1 << 40
 _FROZEN: Final = "frozen"
 
 
@@ -54,6 +57,7 @@ class Place:
     checksum: int
     time_ms: int
     offset: int
+    is_live: bool = False  # a data directory, of which a stream reads the last checkpoint
 
 
 # -- on the driver -----------------------------------------------------------------------------------------------------
@@ -122,7 +126,7 @@ def _freeze(directory: Path, options: ReadOptions) -> tuple[Place, Snapshot]:
     """A copy of a live store's last checkpoint: tasks are processes of their own, and it is gone in 200 ms."""
     cache = Cache(options.cache_directory, options.cache_bytes)
     try:
-        tables = Tables(directory, 1 << 40, readonly=True)
+        tables = Tables(directory, _LIVE_MAP_BYTES, readonly=True)
         checkpoint = tables.env.info()["last_txnid"]
         tables.close()
         status = (directory / STATE_DIRECTORY / DATA_NAME).stat()
@@ -132,10 +136,38 @@ def _freeze(directory: Path, options: ReadOptions) -> tuple[Place, Snapshot]:
             take_snapshot(directory, working / _FROZEN, program=f"riverbed {VERSION}")
 
         path = cache.get(identity, freeze) / _FROZEN
-    except (StoreError, OSError) as error:
+    except (StoreError, OSError, lmdb.Error) as error:
         raise SourceError(f"cannot read the store in {directory}: {error}") from error
     snapshot = _open(path)
     return _place(snapshot, str(path), None, directory.name), snapshot
+
+
+# -- for streams -------------------------------------------------------------------------------------------------------
+
+
+def live_place(path: str) -> Place | None:
+    """The live store at `path`, None when it is something else."""
+    directory = _local(path)
+    if not (directory / STATE_DIRECTORY / DATA_NAME).exists():
+        return None
+    return Place(directory.name, str(directory), None, 0, 0, 0, is_live=True)
+
+
+def series(path: str) -> list[Place]:
+    """The whole snapshots in a folder, the oldest first; there may be none yet.  Raises SourceError for no folder."""
+    folder = _local(path)
+    if (folder / MANIFEST_NAME).exists():
+        raise SourceError(f"{path} is one snapshot; a stream is read from the folder that they come into")
+    if not folder.is_dir():
+        raise SourceError(f"there is no folder {path}")
+    return [_place(snapshot, str(snapshot.path), None) for snapshot in list_snapshots(folder)]
+
+
+def _local(path: str) -> Path:
+    path = path.removeprefix("file://").removeprefix("file:")
+    if "://" in path:
+        raise SourceError(f"{path}: a stream is read from a directory of this machine")
+    return Path(path).absolute()
 
 
 # -- stores of objects -------------------------------------------------------------------------------------------------
@@ -208,6 +240,8 @@ def open_place(place: Place, options: ReadOptions) -> Tables:
 
     Raises DataLossError when it is gone, or is another snapshot now; SourceError when it is damaged.
     """
+    if place.is_live:
+        return _open_live(Path(place.path))
     path = Path(place.path) if place.uri is None else _fetch(place, options)
     try:
         snapshot = open_snapshot(path)
@@ -229,6 +263,20 @@ def open_place(place: Place, options: ReadOptions) -> Tables:
         raise SourceError(f"damaged snapshot: {error}") from error
     except (StoreError, OSError) as error:
         raise SourceError(f"cannot read {path}: {error}") from error
+
+
+def _open_live(directory: Path) -> Tables:
+    """A store beside its server: read only, with LMDB's locks."""
+    try:
+        status = (directory / STATE_DIRECTORY / DATA_NAME).stat()
+        key = (status.st_dev, status.st_ino)
+        if key not in _open_tables:
+            _open_tables[key] = Tables(directory, _LIVE_MAP_BYTES, readonly=True)
+        return _open_tables[key]
+    except FileNotFoundError as error:
+        raise DataLossError(f"the store was deleted while it was read: {error}") from error
+    except (StoreError, OSError, lmdb.Error) as error:
+        raise SourceError(f"cannot read the store in {directory}: {error}") from error
 
 
 def _fetch(place: Place, options: ReadOptions) -> Path:

@@ -76,6 +76,7 @@ class ReadOptions:
     batch_rows: int = 16384
     cache_directory: str | None = None
     cache_bytes: int = 20 << 30
+    max_rows_per_trigger: int = 0  # of a micro-batch; 0: all there are
 
     def wants(self, db: int, key: bytes) -> bool:
         """Whether a stream is asked for."""
@@ -116,6 +117,8 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         batch_rows=_whole(given, "batchRows", 1, 1 << 20, 16384),
         cache_directory=given.pop("cachedirectory", None),
         cache_bytes=_whole(given, "cacheBytes", 0, 1 << 62, 20 << 30),
+        max_rows_per_trigger=_whole(given, "maxRowsPerTrigger", 1, 1 << 62, 0)
+        or _whole(given, "maxOffsetsPerTrigger", 1, 1 << 62, 0),
     )
     _none_left(given, _READ)
     return read
@@ -125,7 +128,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
 _READ: Final = (
     "path, table, stream, streams, streamPattern, db, startingId, endingId, startingTimestamp, endingTimestamp, "
     "minPartitions, maxRecordsPerPartition, mode, columnNameOfCorruptRecord, failOnDataLoss, verify, batchRows, "
-    "cacheDirectory, cacheBytes"
+    "cacheDirectory, cacheBytes, maxRowsPerTrigger"
 )
 
 

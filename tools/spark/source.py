@@ -13,7 +13,7 @@ from typing import Any
 
 import lmdb
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from store.errors import StoreError
@@ -28,6 +28,7 @@ from tools.spark.locations import Place, open_place, resolve
 from tools.spark.options import ReadOptions, Table, key_text, read_options
 from tools.spark.plan import Span, plan
 from tools.spark.schemas import default_schema, entry_columns, picked_columns
+from tools.spark.streaming import EntryStreamReader
 
 NAME = "riverbed"
 
@@ -44,6 +45,9 @@ class RiverbedSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return SnapshotReader(read_options(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        return EntryStreamReader(read_options(self.options), schema)
 
 
 class _PushFilters:

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from pyspark.sql import SparkSession
+
+from store.ids import make_id
+from tests.servers import RiverbedServer
+from tools.spark.errors import SourceError
+from tools.spark.offsets import Offset, Progress
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RiverbedServer]:
+    with RiverbedServer(tmp_path / "data", tmp_path) as server:
+        yield server
+
+
+def run(spark: SparkSession, source: Path, work: Path, rows_a_batch: int) -> list[int]:
+    """Read all there is into a Parquet sink; -> the rows of each batch."""
+    query = (
+        spark.readStream.format("riverbed")
+        .option("maxRowsPerTrigger", rows_a_batch)
+        .schema("_key string, _id string, n int")
+        .load(str(source))
+        .writeStream.format("parquet")
+        .option("path", str(work / "sink"))
+        .option("checkpointLocation", str(work / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return [progress["numInputRows"] for progress in query.recentProgress]
+
+
+def test_a_restarted_query_reads_each_entry_once(spark: SparkSession, server: RiverbedServer, tmp_path: Path) -> None:
+    client = redis.Redis(port=server.port)
+    for number in range(500):
+        client.xadd(f"stream {number % 3}", {"n": number})
+    client.save()
+    first = run(spark, server.directory, tmp_path, 200)
+    for number in range(500, 700):
+        client.xadd(f"stream {number % 3}", {"n": number})
+    client.save()
+    second = run(spark, server.directory, tmp_path, 1000)
+
+    assert first == [200, 200, 100]
+    assert second == [200]
+    rows = spark.read.parquet(str(tmp_path / "sink")).collect()
+    assert sorted(row.n for row in rows) == list(range(700))
+
+
+def test_what_was_trimmed_before_it_was_read_is_told(
+    spark: SparkSession, server: RiverbedServer, tmp_path: Path
+) -> None:
+    client = redis.Redis(port=server.port)
+    for number in range(10):
+        client.xadd("s", {"n": number})
+    client.save()
+    run(spark, server.directory, tmp_path, 1000)
+    for number in range(10, 20):
+        client.xadd("s", {"n": number})
+    client.xtrim("s", maxlen=5, approximate=False)
+    client.save()
+
+    with pytest.raises(Exception, match="stream s was trimmed"):
+        run(spark, server.directory, tmp_path, 1000)
+
+
+def test_an_offset_keeps_any_key() -> None:
+    offset = Offset("a", {(0, b"\xff/%"): Progress(make_id(5, 7), 3), (15, b"s"): Progress()})
+
+    assert Offset.from_json(offset.to_json()) == offset
+
+
+@pytest.mark.parametrize("values", [{}, {"snapshot": "", "streams": {"x": {}}}, {"snapshot": "", "streams": 5}])
+def test_a_checkpoint_of_another_source_is_refused(values: dict[str, object]) -> None:
+    with pytest.raises(SourceError, match="not one of this source"):
+        Offset.from_json(values)
