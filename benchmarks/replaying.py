@@ -1,0 +1,83 @@
+"""How many entries a second does `riverbed replay` execute, beside redis-server that loads the same log?
+
+Both build the state of a log from nothing: of one that Riverbed wrote, which replay copies, and of one that Redis
+wrote, which it logs anew.  Times include the start of the process.  And how many does `riverbed import` copy from a
+running Redis?
+"""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.report import Answer, Measurement
+from benchmarks.rig import LOAD_TIMEOUT_S, Contender, Rig, samples_of
+from benchmarks.traffic import cpu_seconds
+from tests.servers import ROOT
+
+LOG = "appendonlydir"
+
+
+def answer(rig: Rig) -> Answer:
+    entries = rig.sizes.entries
+    measurements = []
+    for writer in Contender:
+        source = rig.dataset(writer, entries).directory / LOG
+        rate = Measurement(f"log of {writer.value}", "entries/s")
+        cpu = Measurement(f"log of {writer.value}: CPU", "us/entry")
+        for contender in rig.turns(f"replaying a log of {writer.value}"):
+            run = _replay if contender is Contender.RIVERBED else _load
+            seconds, busy_seconds = run(rig, source)
+            samples_of(rate, contender).append(entries / seconds)
+            samples_of(cpu, contender).append(busy_seconds / entries * 1e6)
+        measurements += [rate, cpu]
+    imported = Measurement("import from a running Redis", "entries/s")
+    with rig.opened(Contender.REDIS, rig.copy(rig.dataset(Contender.REDIS, entries))) as server:
+        for _ in range(rig.sizes.rounds):
+            rig.say("importing")
+            seconds, _ = _run_tool(rig, "import", f"redis://127.0.0.1:{server.port}")
+            imported.riverbed.append(entries / seconds)
+    measurements.append(imported)
+    return Answer(
+        "Replay: entries a second from a log to a state",
+        "riverbed replay appendonlydir new; redis-server on a copy of it; riverbed import redis://...",
+        measurements,
+        (f"{entries:,} entries of 66 bytes.",),
+    )
+
+
+def _replay(rig: Rig, source: Path) -> tuple[float, float]:
+    return _run_tool(rig, "replay", str(source))
+
+
+def _run_tool(rig: Rig, tool: str, source: str) -> tuple[float, float]:
+    """-> seconds it took, seconds of CPU."""
+    target = rig.new_directory()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    begun = time.perf_counter()
+    command = [sys.executable, "-m", "tools.cli", tool, source, str(target)]
+    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    seconds = time.perf_counter() - begun
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    shutil.rmtree(target)
+    return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def _load(rig: Rig, source: Path) -> tuple[float, float]:
+    """The same, of a redis-server until it answers."""
+    target = rig.new_directory()
+    shutil.copytree(source, target / LOG)
+    server = rig.server(Contender.REDIS, "everysec", target)
+    begun = time.perf_counter()
+    server.spawn()
+    try:
+        server.wait_ready(LOAD_TIMEOUT_S)
+        seconds, busy_seconds = time.perf_counter() - begun, cpu_seconds(server)
+    finally:
+        server.kill()
+    shutil.rmtree(target)
+    return seconds, busy_seconds
