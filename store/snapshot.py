@@ -137,13 +137,17 @@ class Snapshot:
     def size_bytes(self) -> int:
         return self.manifest.data_file.size + self.manifest.streams_file.size
 
+    def check_streams(self) -> None:
+        """Compare streams.jsonl with its checksum.  Raises CorruptionError, OSError."""
+        verify_file(self.path / STREAMS_NAME, self.manifest.streams_file)
+
     def streams(self) -> Iterator[StreamSummary]:
         """Every stream, in the order of its number, which is that of table `entries`.
 
         The file's checksum is looked at before the first.  Raises CorruptionError, OSError.
         """
         path = self.path / STREAMS_NAME
-        verify_file(path, self.manifest.streams_file)
+        self.check_streams()
         count = 0
         with path.open("rb") as lines:
             while line := lines.readline(_MAX_LINE):
@@ -164,7 +168,7 @@ class Snapshot:
 
     def verify(self, progress: Progress = lambda done: None) -> None:
         """Compare every byte with the checksums.  Raises CorruptionError, OSError."""
-        verify_file(self.path / STREAMS_NAME, self.manifest.streams_file)
+        self.check_streams()
         verify_file(self.path / DATA_NAME, self.manifest.data_file, progress)
 
 

@@ -14,15 +14,15 @@ DIR is worth nothing until this is done: who calls this gives it its name then.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-import lmdb
 from crc32c import crc32c
 
 from store import format as fmt
 from store import manifest as manifests
-from store.basefile import write_base
+from store.compose import Piece
 from store.errors import CorruptionError
 from store.files import Files, OsFiles
 from store.freeze import COPYING, Steps
@@ -30,7 +30,7 @@ from store.keyspace import META_POSITION, META_REPLICATION, NO_DATABASE
 from store.lineage import Lineage
 from store.log import DIRECTORY_NAME, FILE_NAME
 from store.logfile import LogPosition
-from store.manifest import FileType, LogFile, Manifest
+from store.rebuild import write_log
 from store.rewrite import pieces
 from store.snapshot import DATA_NAME, Snapshot
 from store.tables import STATE_DIRECTORY, Tables
@@ -50,6 +50,7 @@ def restore_snapshot(snapshot: Snapshot, directory: Path, *, steps: Steps, files
     """
     files = files or OsFiles()
     position = LogPosition(_FIRST_INCR, 0, snapshot.manifest.offset)
+    home = directory / DIRECTORY_NAME
     _copy_tables(snapshot, directory / STATE_DIRECTORY, steps, files)
     tables = Tables(directory, _MAP_BYTES)
     try:
@@ -59,7 +60,18 @@ def restore_snapshot(snapshot: Snapshot, directory: Path, *, steps: Steps, files
             lineage = None if row is None else Lineage(*fmt.unpack_row(row))
         tables.env.sync(True)
         with tables.env.begin() as txn:
-            _write_log(tables, txn, snapshot, directory / DIRECTORY_NAME, lineage, steps, files)
+            state = _watched(pieces(tables, txn), snapshot, steps)
+            files.make_directory(home)
+            manifest, _ = write_log(
+                home,
+                FILE_NAME,
+                state,
+                files,
+                offset=position.offset,
+                seq=position.file_seq,
+                now_ms=snapshot.manifest.time_ms,
+            )
+        manifests.replace(home / f"{FILE_NAME}.manifest", replace(manifest, lineage=lineage), files)
     except fmt.DECODE_ERRORS as error:
         raise CorruptionError(str(snapshot.path / DATA_NAME), None, f"a row does not decode: {error!r}") from error
     finally:
@@ -109,33 +121,9 @@ def _contents(path: Path, files: Files) -> Iterator[bytes]:
         files.close(fd)
 
 
-def _write_log(
-    tables: Tables,
-    txn: lmdb.Transaction[bytes],
-    snapshot: Snapshot,
-    home: Path,
-    lineage: Lineage | None,
-    steps: Steps,
-    files: Files,
-) -> None:
-    files.make_directory(home)
-    manifest = snapshot.manifest
-    name = f"{FILE_NAME}.1.base.aof"
-    written = write_base(
-        home / name,
-        pieces(tables, txn),
-        files,
-        offset=manifest.offset,
-        now_ms=manifest.time_ms,
-        progress=lambda done: steps(WRITING_LOG, done.entries, max(done.entries, manifest.entries)),
-    )
-    base = LogFile(name, 1, FileType.BASE, size=written.size, is_checksummed=True, command_bytes=written.command_bytes)
-    incr = LogFile(
-        f"{FILE_NAME}.{_FIRST_INCR}.incr.aof",
-        _FIRST_INCR,
-        FileType.INCR,
-        start_offset=manifest.offset,
-        is_checksummed=True,
-    )
-    files.close(files.create(home / incr.name))
-    manifests.replace(home / f"{FILE_NAME}.manifest", Manifest(base, (), (incr,), lineage), files)
+def _watched(found: Iterator[Piece], snapshot: Snapshot, steps: Steps) -> Iterator[Piece]:
+    entries = 0
+    for piece in found:
+        yield piece
+        entries += piece.entries
+        steps(WRITING_LOG, entries, max(entries, snapshot.manifest.entries))

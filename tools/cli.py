@@ -9,7 +9,9 @@ import click
 
 from server.version import VERSION
 from tools.check import check
+from tools.dump import dump
 from tools.importing import import_
+from tools.load import load
 from tools.replay import replay
 from tools.restore import restore
 from tools.snapshot import snapshot
@@ -23,7 +25,9 @@ def main() -> None:
 
 
 main.add_command(check)
+main.add_command(dump)
 main.add_command(import_)
+main.add_command(load)
 main.add_command(replay)
 main.add_command(restore)
 main.add_command(snapshot)

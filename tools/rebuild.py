@@ -276,11 +276,15 @@ class Builder:
             if engine.refusal is not None:
                 raise Failure(engine.refusal.value)
 
-    def finish(self) -> Rebuilt:
-        """Make all of it durable -> a report of what there is."""
+    def checkpoint(self) -> None:
+        """Make all of it durable."""
         self.commit()
         self._engine.txn.trash.purge(lambda: False)
         self._engine.checkpoint()
+
+    def finish(self) -> Rebuilt:
+        """Make all of it durable -> a report of what there is."""
+        self.checkpoint()
         return Rebuilt(new_offset=self._engine.log.end.offset, copied=False, contents=count_contents(self.txn))
 
     def close(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import json
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -17,16 +16,16 @@ from rich.table import Table
 from server.glob import compile_glob
 from tools.console import Failure, age_text, counted, failures_explained, notes, size_text
 from tools.keytext import key_text
-from tools.redisclient import SCHEMES, Address, RedisClient, ReplyError, parse_url
+from tools.redisclient import RedisClient, ReplyError
 from tools.serverstat import server_stats
 from tools.steps import StepMeter
 from tools.storestat import store_stats
 from tools.streamstat import StreamStat
+from tools.target import server_address
 
 DEFAULT_LIMIT: Final = 20
 _TIMEOUT_S: Final = 30.0
 _READING: Final = "reading"
-_HOST_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+)?:(\d{1,5})", re.ASCII)
 
 _ORDERS: Final[dict[str, Callable[[StreamStat], int]]] = {
     "length": lambda stat: stat.length,
@@ -103,27 +102,12 @@ def _wanted(pattern: str | None) -> Callable[[bytes], bool]:
 def _stats(
     target: str, is_wanted: Callable[[bytes], bool], progress: Callable[[int, int], None]
 ) -> Iterator[StreamStat]:
-    address = _address(target)
+    address = server_address(target)
     if address is None:
         yield from store_stats(Path(target), is_wanted, progress)
         return
     with RedisClient(address, _TIMEOUT_S) as client:
         yield from server_stats(client, is_wanted, progress)
-
-
-def _address(target: str) -> Address | None:
-    """Where a server is, or None when `target` is a path.  Raises Failure."""
-    if target.startswith(SCHEMES):
-        try:
-            return parse_url(target)
-        except ValueError as error:
-            raise Failure(f"{target}: {error}") from error
-    found = _HOST_PORT.fullmatch(target)
-    if found is None or Path(target).exists():
-        return None
-    if not 0 < int(found[2]) < 1 << 16:
-        raise Failure(f"{target}: the port is not a number up to 65535")
-    return Address((found[1] or "localhost").strip("[]"), int(found[2]))
 
 
 class _Totals:

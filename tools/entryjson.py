@@ -1,0 +1,91 @@
+"""Entries as lines of JSON, and back: what `riverbed dump` writes, `riverbed load` reads.
+
+    {"id": "1-1", "fields": {"sensor": "7", "celsius": "21.5"}}       names that are texts, each once; values are texts
+    {"id": "1-1", "pairs": [["a", "1"], ["a", "2"]]}                  a name comes twice
+    {"id": "1-1", "pairs_base64": [["/w==", "AA=="]]}                 something is not UTF-8
+
+`load` also takes objects that are nothing of this kind: a row of anything, whose members become the fields.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import Any, Final
+
+_FORMS: Final = ("fields", "pairs", "pairs_base64")
+_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(", ", ": ")).encode
+
+
+def encode_entry(entry_id: bytes, words: list[bytes]) -> str:
+    """One line, without its end; `words` are names and values in turn."""
+    values: dict[str, Any] = {"id": entry_id.decode()}
+    try:
+        texts = [word.decode() for word in words]
+    except UnicodeDecodeError:
+        coded = [base64.b64encode(word).decode() for word in words]
+        values["pairs_base64"] = list(zip(coded[::2], coded[1::2], strict=True))
+        return _encode(values)
+    fields = dict(zip(texts[::2], texts[1::2], strict=True))
+    if 2 * len(fields) == len(texts):
+        values["fields"] = fields
+    else:
+        values["pairs"] = list(zip(texts[::2], texts[1::2], strict=True))
+    return _encode(values)
+
+
+def decode_entry(line: str | bytes, id_field: str | None = None) -> tuple[bytes | None, list[bytes]]:
+    """-> (the ID, or None when the line has none, the words).  ValueError with what is wrong.
+
+    `id_field` names the member that holds the ID of an object in none of our forms.
+    """
+    try:
+        values = json.loads(line)
+    except RecursionError:
+        raise ValueError("too deeply nested") from None
+    if not isinstance(values, dict):
+        raise ValueError("not an object")
+    form = next((name for name in _FORMS if values.keys() <= {"id", name} and name in values), None)
+    if form is not None:
+        entry_id = values.get("id")
+        if entry_id is not None and not isinstance(entry_id, str):
+            raise ValueError(f"the id is not a text: {entry_id!r}")
+        return entry_id.encode() if entry_id else None, _words(form, values[form])
+    return row_words(values, id_field)
+
+
+def row_words(row: dict[str, Any], id_field: str | None) -> tuple[bytes | None, list[bytes]]:
+    """A row of anything: texts as they are, nulls left out, everything else as JSON writes it."""
+    entry_id: bytes | None = None
+    if id_field is not None:
+        if row.get(id_field) in (None, ""):
+            raise ValueError(f"no {id_field}, which is to be the ID")
+        entry_id = _value_text(row[id_field]).encode()
+    words: list[bytes] = []
+    for name, value in row.items():
+        if name != id_field and value is not None:
+            words += (name.encode(), _value_text(value).encode())
+    if not words:
+        raise ValueError("no field has a value")
+    return entry_id, words
+
+
+def _value_text(value: Any) -> str:
+    return value if isinstance(value, str) else _encode(value)
+
+
+def _words(form: str, values: Any) -> list[bytes]:
+    pairs = values.items() if form == "fields" and isinstance(values, dict) else values
+    words: list[bytes] = []
+    try:
+        for name, value in pairs:
+            if form == "pairs_base64":
+                words += (base64.b64decode(name, validate=True), base64.b64decode(value, validate=True))
+            else:
+                words += (name.encode(), _value_text(value).encode())
+    except (TypeError, ValueError, AttributeError, binascii.Error) as error:
+        raise ValueError(f"{form} are not pairs of names and values: {error}") from error
+    if not words:
+        raise ValueError("no fields")
+    return words
