@@ -178,8 +178,7 @@ class Controls:
         """Whether a pause makes this command, and with it the client, wait."""
         if not self._pause_until_ms or command.name.startswith(_NEVER_PAUSED):
             return False
-        writes = command.flags & (Flag.WRITE | Flag.MAY_REPLICATE)
-        if self._pause_writes_only and not writes and command.name != b"EXEC":
+        if self._pause_writes_only and not _writes(session, command):
             return False
         self._paused[session] = None
         session.paused = True
@@ -231,6 +230,13 @@ class Controls:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+
+def _writes(session: Session, command: Command) -> bool:
+    """Whether a command writes, or is the EXEC of one that does; Sentinel's orders are a transaction that does not."""
+    if command.name == b"EXEC":
+        return any(client_command(argv).flags & Flag.WRITE for argv in session.queued or ())
+    return bool(command.flags & Flag.WRITE)
 
 
 _ESCAPES: Final = {

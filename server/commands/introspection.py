@@ -31,7 +31,7 @@ _CATEGORIES: Final = (
     *("keyspace", "read", "write", "set", "sortedset", "list", "hash", "string", "bitmap", "hyperloglog", "geo"),
     *("stream", "pubsub", "admin", "fast", "slow", "blocking", "dangerous", "connection", "transaction", "scripting"),
 )
-_OURS: Final = Flag.IMMEDIATE | Flag.LOG_ONLY | Flag.SUBSCRIBER | Flag.MAY_REPLICATE
+_OURS: Final = Flag.IMMEDIATE | Flag.LOG_ONLY | Flag.SUBSCRIBER
 
 # How a command uses its keys, where that does not follow from WRITE (it updates) or READONLY (it reads the value).
 # One tuple for each key specification.

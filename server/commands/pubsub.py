@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from server.session import Request, Session
 
 _SUBSCRIBING: Final = Flag.PUBSUB | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.SUBSCRIBER
-_PUBLISHING: Final = Flag.PUBSUB | Flag.LOADING | Flag.STALE | Flag.FAST | Flag.MAY_REPLICATE
+_PUBLISHING: Final = Flag.PUBSUB | Flag.LOADING | Flag.STALE | Flag.FAST
 _LOOKING: Final = Flag.PUBSUB | Flag.LOADING | Flag.STALE
 _CATEGORIES: Final = ("pubsub", "slow")
 _ALL_CHANNELS: Final = KeySpec(1, -1, 1)
@@ -176,7 +176,11 @@ def sunsubscribe(request: Request) -> Push:
     syntax="channel message",
 )
 def publish(request: Request) -> int:
-    """PUBLISH channel message -> how many subscriptions it went to, here; subscribers of replicas do not get it."""
+    """PUBLISH channel message -> how many subscriptions it went to, here; subscribers of replicas do not get it.
+
+    As it is not in the log, CLIENT PAUSE WRITE does not hold it back, unlike Redis, where a Sentinel that says hello to
+    a paused primary is held back with it, takes it for down, and cannot tell it that it is a replica now.
+    """
     return request.context.pubsub.publish(*request.argv[1:])
 
 

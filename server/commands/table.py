@@ -43,7 +43,6 @@ class Flag(enum.Flag):
     MOVABLEKEYS = enum.auto()
     IMMEDIATE = enum.auto()  # ours: run at once inside MULTI instead of queued (EXEC, DISCARD, WATCH, ...)
     LOG_ONLY = enum.auto()  # ours: an unknown command to every client
-    MAY_REPLICATE = enum.auto()  # ours: held back by a pause of writes, although it writes nothing
     SUBSCRIBER = enum.auto()  # ours: all that a subscriber may call in RESP2
 
 

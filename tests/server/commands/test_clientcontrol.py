@@ -178,6 +178,8 @@ def test_a_pause_of_writes_lets_reads_pass(client: RawClient, server: RiverbedSe
         other.send("XADD", "k", "1-1", "f", "v")
         assert not answers_within(other, 0.2)
         assert client.ask("XLEN", "k") == b":0\r\n"
+        # nor does a transaction wait in which nothing is written
+        assert client.pipeline([("MULTI",), ("XLEN", "k"), ("EXEC",)])[-1] == b"*1\r\n:0\r\n"
         assert client.ask("CLIENT", "UNPAUSE") == b"+OK\r\n"
         assert other.reply() == b"$3\r\n1-1\r\n"
 
