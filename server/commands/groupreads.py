@@ -102,6 +102,12 @@ def _read(options: ReadOptions, group_name: bytes, request: Request) -> Work:
         return in_pieces(request, [streams_head(len(served), resp), *chain(*[read.parts(resp) for read in served])])
     if options.block_ms is None or not request.may_block:
         return NULL_ARRAY
+    if not is_fresh:
+        found_again = [need_group(request, read.key, group_name, _WHERE) for read, _, _ in work]
+        if any(stream.last_live_id > group.last_id for stream, group in found_again):
+            # it came while others had their turn, and has woken nobody
+            return (yield from _read(options, group_name, request))
+        work = [(read, *found) for (read, _, _), found in zip(work, found_again, strict=True)]
     deadline_ms = request.now_ms + options.block_ms if options.block_ms else None
     retry_ms = None
     if options.claim_min_idle_ms is not None:
@@ -134,6 +140,7 @@ class _StreamRead:
     ) -> None:
         self.key = key
         self.min_idle_ms = min_idle_ms  # of CLAIM, None without
+        self._is_history = position != MAX_ID
         self._position = position
         self._options = options
         self._budget = budget
@@ -152,7 +159,7 @@ class _StreamRead:
                 count = self._budget.count
                 self._left = _UNLIMITED if count is None else count
                 self._end = stream.last_live_id  # what is added from now on is for the next read
-            if self._position != MAX_ID:
+            if self._is_history:
                 is_last = self._read_history(request, stream, group, consumer)
             else:
                 if self.min_idle_ms is not None and not self._is_begun:
@@ -166,7 +173,7 @@ class _StreamRead:
     @property
     def is_served(self) -> bool:
         """There is something to be told of this stream, if only that the history is empty."""
-        return self._count > 0 or (self._is_begun and self._position != MAX_ID)
+        return self._count > 0 or (self._is_begun and self._is_history)
 
     def parts(self, resp: int) -> list[bytes]:
         """The key and the entries, as one item of the reply."""

@@ -57,6 +57,10 @@ class FaultyFiles:
             copy.data = bytearray(copy.durable)
         return after
 
+    def paths(self) -> list[Path]:
+        """Of all files."""
+        return list(self._names)
+
     def data(self, path: Path) -> bytearray:
         """The contents of a file, to be looked at or damaged in place."""
         return self._names[path].data
