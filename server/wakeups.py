@@ -116,7 +116,7 @@ class Wakeups:
             assert park is not None
             wish = None if park.topics is None or None in park.topics else (session.db, park.keys, park.topics)
             if park.deadline_ms is not None and park.deadline_ms < now_ms:
-                self.end_wait(session, NULL_ARRAY)
+                self.end_wait(session, NULL_ARRAY if park.on_timeout is None else park.on_timeout())
             elif wish in in_vain:
                 self.waiters.postpone(session, in_vain[wish])
             else:

@@ -1,0 +1,256 @@
+"""Primaries and replicas, one behaviour at a time: syncs, acknowledgements, roles, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+
+import pytest
+
+from tests.conftest import StartRedis, StartRiverbed
+from tests.proxy import Proxy
+from tests.replicas import fill, follow, info, offset_of, syncs, until_down, until_level, until_linked
+from tests.servers import RiverbedServer
+from tests.waiting import rewritten, until
+
+
+def entries(server: RiverbedServer, key: str = "s") -> bytes:
+    with server.client() as client:
+        return client.ask("XRANGE", key, "-", "+")
+
+
+def test_a_replica_takes_everything_and_then_what_comes(start_riverbed: StartRiverbed) -> None:
+    primary, replica = start_riverbed(), start_riverbed()
+    with primary.client() as client:
+        fill(client, "s", 50)
+        follow(replica, primary.port)
+        assert entries(replica) == entries(primary)
+        client.ask("XADD", "s", "*", "f", "v")
+        assert client.ask("WAIT", 1, 0) == b":1\r\n"
+    assert entries(replica) == entries(primary)
+    assert syncs(primary)[0] == 1
+
+
+def test_a_rewritten_log_is_sent_with_its_base(start_riverbed: StartRiverbed) -> None:
+    primary, replica = start_riverbed(), start_riverbed()
+    with primary.client() as client:
+        fill(client, "s", 50)
+        client.ask("SELECT", 3)
+        fill(client, "t", 5)
+        rewritten(primary)
+        follow(replica, primary.port)
+        client.ask("XADD", "t", "*", "f", "v")
+        assert client.ask("WAIT", 1, 0) == b":1\r\n"
+    assert entries(replica) == entries(primary)
+    with replica.client() as client:
+        client.ask("SELECT", 3)
+        assert client.ask("XLEN", "t") == b":6\r\n"
+
+
+def test_a_replica_that_was_away_is_sent_what_it_lacks(start_riverbed: StartRiverbed) -> None:
+    primary = start_riverbed()
+    replica = start_riverbed(options={"replicaof": f"127.0.0.1 {primary.port}"})
+    until_linked(replica)
+    replica.kill()
+    with primary.client() as client:
+        fill(client, "s", 500)
+    replica.start()
+    until_level(primary, replica)
+    assert entries(replica) == entries(primary)
+    assert syncs(primary)[:2] == (1, 1)
+
+
+def test_a_replica_refuses_writes_and_says_whose_it_is(start_riverbed: StartRiverbed) -> None:
+    primary, replica = start_riverbed(), start_riverbed()
+    follow(replica, primary.port)
+    with replica.client() as client:
+        assert client.ask("XADD", "s", "*", "f", "v").startswith(b"-READONLY ")
+        role = client.tree("ROLE").children or ()
+        assert [part.text for part in role[:4]] == [b"slave", b"127.0.0.1", b"%d" % primary.port, b"connected"]
+        assert client.ask("WAIT", 1, 10).startswith(b"-ERR WAIT cannot be used with replica instances.")
+    assert info(primary)["slave0"].startswith(f"ip=127.0.0.1,port={replica.port},state=online,")
+
+
+def test_the_others_follow_a_promoted_replica_without_a_full_sync(start_riverbed: StartRiverbed) -> None:
+    primary, first, second = start_riverbed(), start_riverbed(), start_riverbed()
+    with primary.client() as client:
+        fill(client, "s", 50)
+    follow(first, primary.port)
+    follow(second, primary.port)
+    until_level(primary, first, second)
+    primary.kill()
+    with first.client() as client:
+        client.ask("REPLICAOF", "NO", "ONE")
+        client.ask("XADD", "s", "*", "f", "v")
+        follow(second, first.port)
+        assert client.ask("WAIT", 1, 0) == b":1\r\n"
+    assert syncs(first) == (0, 1, 0)
+    primary.options["replicaof"] = f"127.0.0.1 {first.port}"
+    primary.start()
+    until_level(first, primary)
+    assert syncs(first) == (0, 2, 0)
+    assert entries(primary) == entries(second) == entries(first)
+
+
+def test_a_replica_has_replicas(start_riverbed: StartRiverbed) -> None:
+    primary, middle, last = start_riverbed(), start_riverbed(), start_riverbed()
+    follow(middle, primary.port)
+    follow(last, middle.port)
+    with primary.client() as client:
+        fill(client, "s", 50)
+    until_level(primary, middle, last)
+    assert entries(last) == entries(primary)
+    assert info(last)["master_replid"] == info(primary)["master_replid"]
+
+
+def test_waiting_for_replicas_ends_in_time(start_riverbed: StartRiverbed) -> None:
+    primary, replica = start_riverbed(), start_riverbed()
+    follow(replica, primary.port)
+    with primary.client() as client:
+        client.ask("XADD", "s", "*", "f", "v")
+        assert client.ask("WAIT", 2, 20) == b":1\r\n"
+        assert client.ask("WAITAOF", 1, 1, 0) == b"*2\r\n:1\r\n:1\r\n"
+        assert client.pipeline([("MULTI",), ("WAIT", 2, 0), ("EXEC",)])[2] == b"*1\r\n:1\r\n"
+
+
+def test_without_enough_replicas_writes_are_refused(start_riverbed: StartRiverbed) -> None:
+    primary, replica = start_riverbed(options={"min-replicas-to-write": 1}), start_riverbed()
+    with primary.client() as client:
+        assert client.ask("XADD", "s", "*", "f", "v") == b"-NOREPLICAS Not enough good replicas to write.\r\n"
+        follow(replica, primary.port)
+        until(lambda: client.ask("XADD", "s", "*", "f", "v").startswith(b"$"), "a write with a replica")
+        replica.kill()
+        until(lambda: client.ask("XADD", "s", "*", "f", "v").startswith(b"-NOREPLICAS"), "a refused write")
+
+
+def test_clients_that_wait_are_sent_away_when_a_server_becomes_a_replica(start_riverbed: StartRiverbed) -> None:
+    primary, replica = start_riverbed(), start_riverbed()
+    with replica.client() as waiting, replica.client() as other:
+        waiting.send("XREAD", "BLOCK", 0, "STREAMS", "s", "$")
+        until(lambda: info(replica, "clients")["blocked_clients"] == "1", "a client that waits")
+        other.ask("REPLICAOF", "127.0.0.1", primary.port)
+        assert waiting.reply().startswith(b"-UNBLOCKED force unblock from blocking operation")
+        assert waiting.rest_until_closed() == b""
+
+
+def test_a_reader_on_a_replica_is_woken_by_what_the_primary_is_told(start_riverbed: StartRiverbed) -> None:
+    primary, replica = start_riverbed(), start_riverbed()
+    follow(replica, primary.port)
+    with replica.client() as waiting, primary.client() as client:
+        waiting.send("XREAD", "BLOCK", 0, "STREAMS", "s", "$")
+        until(lambda: info(replica, "clients")["blocked_clients"] == "1", "a client that waits")
+        client.ask("XADD", "s", "1-1", "f", "v")
+        assert b"1-1" in waiting.reply()
+
+
+def test_a_replica_without_a_link_may_refuse_reads(start_riverbed: StartRiverbed) -> None:
+    primary = start_riverbed()
+    replica = start_riverbed(options={"replica-serve-stale-data": "no"})
+    with replica.client() as client:
+        follow(replica, primary.port)
+        assert client.ask("XLEN", "s") == b":0\r\n"
+        primary.kill()
+        until_down(replica)
+        assert client.ask("XLEN", "s").startswith(b"-MASTERDOWN ")
+        assert client.ask("CONFIG", "SET", "replica-serve-stale-data", "yes") == b"+OK\r\n"
+        assert client.ask("XLEN", "s") == b":0\r\n"
+
+
+def test_a_primary_with_a_password_is_given_it(start_riverbed: StartRiverbed) -> None:
+    primary, replica = start_riverbed(options={"requirepass": "secret"}), start_riverbed()
+    with replica.client() as client:
+        client.ask("REPLICAOF", "127.0.0.1", primary.port)
+        until(lambda: "password" in info(replica)["riverbed_master_link_reason"], "a refused link")
+        client.ask("CONFIG", "SET", "masterauth", "secret")
+    until_linked(replica)
+
+
+# -- a real Redis ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("with_base", [False, True])
+def test_a_real_redis_follows_and_goes_on_after_a_cut(
+    start_riverbed: StartRiverbed, start_redis: StartRedis, with_base: bool
+) -> None:
+    primary, replica = start_riverbed(), start_redis()
+    with primary.client() as client, Proxy(lambda: primary.port) as proxy:
+        client.ask("SELECT", 2)
+        fill(client, "s", 100)
+        client.ask("XGROUP", "CREATE", "s", "g", 0)
+        if with_base:
+            rewritten(primary)
+        follow(replica, proxy.port)
+        client.ask("XREADGROUP", "GROUP", "g", "Alice", "COUNT", 5, "STREAMS", "s", ">")
+        until_level(primary, replica)
+        full, partial, _ = syncs(primary)
+        proxy.cut()
+        fill(client, "s", 10)
+        assert client.ask("WAIT", 1, 0) == b":1\r\n"
+        assert (syncs(primary)[0], syncs(primary)[1]) == (full, partial + 1)
+        with replica.client() as other:
+            other.ask("SELECT", 2)
+            assert other.ask("XRANGE", "s", "-", "+") == client.ask("XRANGE", "s", "-", "+")
+            assert other.ask("XPENDING", "s", "g") == client.ask("XPENDING", "s", "g")
+
+
+def test_a_redis_is_not_followed_and_the_reason_is_told(start_riverbed: StartRiverbed, start_redis: StartRedis) -> None:
+    redis, replica = start_redis(), start_riverbed()
+    with replica.client() as client:
+        client.ask("XADD", "s", "1-1", "f", "v")
+        client.ask("REPLICAOF", "127.0.0.1", redis.port)
+        until(lambda: "is a Redis" in info(replica).get("riverbed_master_link_reason", ""), "a reason")
+        assert client.ask("XLEN", "s") == b":1\r\n"
+
+
+# -- damage ------------------------------------------------------------------------------------------------------------
+
+
+def test_damage_on_the_link_is_noticed_and_what_it_hit_comes_again(start_riverbed: StartRiverbed) -> None:
+    primary, replica = start_riverbed(), start_riverbed()
+    with primary.client() as client, Proxy(lambda: primary.port) as proxy:
+        follow(replica, proxy.port)
+        proxy.alter = lambda data, passed: data.replace(b"precious", b"preciouz")
+        client.ask("XADD", "s", "*", "f", "precious")
+        until(lambda: "damaged" in replica.log_tail(), "a complaint")
+        assert entries(replica) == b"*0\r\n"
+        proxy.alter = None
+        until_level(primary, replica)
+        assert entries(replica) == entries(primary)
+
+
+def test_an_endless_stream_of_garbage_leaves_the_old_state_serving(start_riverbed: StartRiverbed) -> None:
+    replica = start_riverbed()
+    listener = socket.create_server(("127.0.0.1", 0))
+    taken = threading.Event()
+
+    def babble() -> None:
+        while True:
+            try:
+                link, _ = listener.accept()
+            except OSError:
+                return
+            with link:
+                try:
+                    for answer in (b"+PONG\r\n", b"+OK\r\n", b"+OK\r\n", b"+OK\r\n"):
+                        link.recv(1000)
+                        link.sendall(answer)
+                    link.recv(1000)
+                    link.sendall(b"+FULLRESYNC %b 0 1000000000 0 0\r\n" % (b"a" * 40))
+                    while True:
+                        link.sendall(os.urandom(65536))
+                except OSError:
+                    taken.set()
+
+    threading.Thread(target=babble, daemon=True).start()
+    with replica.client() as client:
+        client.ask("XADD", "s", "1-1", "f", "v")
+        client.ask("REPLICAOF", "127.0.0.1", listener.getsockname()[1])
+        assert taken.wait(60)
+        until(lambda: "damaged" in replica.log_tail(), "a complaint")
+        assert client.ask("XLEN", "s") == b":1\r\n"
+        client.ask("REPLICAOF", "NO", "ONE")
+        assert client.ask("XADD", "s", "2-1", "f", "v") == b"$3\r\n2-1\r\n"
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    assert offset_of(replica) > 0
