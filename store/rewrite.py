@@ -39,8 +39,12 @@ from store.tables import Tables
 __all__ = ["Piece", "pieces"]
 
 
-def pieces(tables: Tables, txn: lmdb.Transaction[bytes], *, extensions: bool = True) -> Iterator[Piece]:
+def pieces(
+    tables: Tables, txn: lmdb.Transaction[bytes], *, extensions: bool = True, entries: bool = True
+) -> Iterator[Piece]:
     """Yield the commands that make the state which `txn` sees; without `extensions` only what Redis 7 knows.
+
+    Without `entries` the XADDs of entries are left out, which is of use to who wants to know the size of the rest.
 
     Keys whose deadline has passed are there too: whoever goes on from here is told of their end.
 
@@ -59,7 +63,7 @@ def pieces(tables: Tables, txn: lmdb.Transaction[bytes], *, extensions: bool = T
             row = reader.get("keys", fmt.key_key(keyspace_no, key))
             if row is None:
                 raise _contradiction(tables, f"stream {fmt.decode_name_key(packed)[1]} has a name and no row")
-            yield from _StreamRewrite(tables, reader, out, key, fmt.decode_stream(row)).pieces()
+            yield from _StreamRewrite(tables, reader, out, key, fmt.decode_stream(row)).pieces(entries)
     if out.size:
         yield out.take()
 
@@ -79,7 +83,7 @@ class _StreamRewrite:
         self._key = key
         self._row = row
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self, entries: bool) -> Iterator[Piece]:
         out, key, row = self._out, self._key, self._row
         groups = GroupsRewrite(self._reader, out, key, row) if row.group_count else None
         created = False
@@ -90,7 +94,8 @@ class _StreamRewrite:
             out.command(b"XSETID", key, b"0-0")
             created = True
         if row.length:
-            yield from self._entries()
+            if entries:
+                yield from self._entries()
         elif not created:
             # as Redis does it: the only way to a stream without entries and groups
             out.command(b"XADD", key, b"MAXLEN", b"0", b"0-1", b"x", b"y")

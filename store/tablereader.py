@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import lmdb
 
@@ -25,6 +25,17 @@ class TableReader:
 
     def count(self, table: str) -> int:
         return self._txn.stat(self._handles[table])["entries"]
+
+    def stat(self, table: str) -> Mapping[str, int]:
+        """`psize`, `entries`, and how many `branch_pages`, `leaf_pages` and `overflow_pages` there are."""
+        found = self._txn.stat(self._handles[table])
+        return {
+            "psize": found["psize"],
+            "entries": found["entries"],
+            "branch_pages": found["branch_pages"],
+            "leaf_pages": found["leaf_pages"],
+            "overflow_pages": found["overflow_pages"],
+        }
 
     def rows(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """The rows whose keys begin with `prefix`, in the order of their keys."""

@@ -9,6 +9,7 @@ import click
 
 from server.version import VERSION
 from tools.check import check
+from tools.compact import compact
 from tools.dump import dump
 from tools.importing import import_
 from tools.load import load
@@ -25,6 +26,7 @@ def main() -> None:
 
 
 main.add_command(check)
+main.add_command(compact)
 main.add_command(dump)
 main.add_command(import_)
 main.add_command(load)

@@ -1,0 +1,381 @@
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from server.errors import CommandError
+from server.replay import Replayer
+from store import manifest as manifests
+from store.check import check
+from store.compaction import Compaction, Report
+from store.errors import LockedError, StoreError
+from store.files import OsFiles
+from store.log import DIRECTORY_NAME, FILE_NAME
+from store.model import Strategy, Trim
+from store.retention import NO_RETENTION, Retention
+from tests.servers import ROOT
+from tests.store.stores import Store, sid
+from tests.test_against_oracle import FAMILIES, Commands
+from tests.test_full_disk import small_disk
+
+__all__ = ["small_disk"]
+
+
+def compacted(store: Store, **options: Any) -> Report:
+    """Close, compact, open again."""
+    store.commit()
+    store.engine.close()
+    try:
+        with Compaction(store.directory, Replayer().execute, now_ms=store.clock.now_ms, **options) as compaction:
+            plan = compaction.plan()
+            report = compaction.run(plan)
+        assert report.work_bytes <= plan.needed_bytes
+        assert [str(violation) for violation in check(store.directory)] == []
+        assert sorted(os.listdir(store.directory / "state")) == ["data.mdb", "lock.mdb"]
+        assert len(os.listdir(store.directory / DIRECTORY_NAME)) == 3
+    finally:
+        store.open()
+    return report
+
+
+def assert_the_log_says_the_same(store: Store) -> None:
+    held = store.dump()
+    store.rebuild()
+    assert store.dump() == held
+
+
+def lineage(store: Store) -> Any:
+    manifest = manifests.load(store.directory / DIRECTORY_NAME / f"{FILE_NAME}.manifest", OsFiles())
+    assert manifest is not None
+    return manifest.lineage
+
+
+def busy(store: Store) -> None:
+    """Something of everything, most of it dead."""
+    store.fill(b"s", 2000)
+    store.deliver(b"s", 400)
+    store.deliver(b"s", 30, consumer="Bob")
+    store.deliver(b"s", 100, group="other", consumer="Carol")
+    store.run("XACK", "s", "g", *(f"{number}-0" for number in range(1, 300)))
+    store.run("XNACK", "s", "g", "FAIL", "IDS", 1, "410-0")
+    store.run("XGROUP", "DELCONSUMER", "s", "g", "Bob")
+    store.run("XADD", "s", "IDMP", "producer", "one", "*", "f", "v")
+    store.fill(b"trimmed", 900).trim(Trim(Strategy.MAXLEN, 50))
+    store.fill(b"gone", 700)
+    store.db.delete(store.stream(b"gone"))
+    store.fill(b"flushed", 300, db=3)
+    store.txn.databases[3].flush()
+    store.fill(b"t" * 450, 3, db=4)
+    store.add(b"large", "1-0", words=(b"f", b"x" * 100_000))
+
+
+def test_what_nobody_can_reach_goes_and_the_rest_stays(store: Store) -> None:
+    busy(store)
+    store.checkpoint()
+    before = store.dump()
+    line, offset = lineage(store), store.engine.log.end.offset
+    report = compacted(store)
+    assert store.dump() == before
+    assert store.count("trash") == 0
+    assert not report.has_new_line
+    assert report.state_bytes < report.plan.state_bytes
+    assert report.log.bytes < report.plan.log.bytes
+    assert {table: size.rows for table, size in report.after.items()} == {
+        table: size.rows for table, size in report.plan.after.items()
+    }
+    assert all(size.bytes <= report.plan.after[table].bytes for table, size in report.after.items())
+    assert store.engine.log.end.offset == offset
+    assert line is not None and lineage(store).previous_id == line.replication_id
+    assert_the_log_says_the_same(store)
+    store.fill(b"after", 3)
+    assert store.violations() == []
+
+
+@given(st.integers(0, 2**32), st.booleans(), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_random_states_stay_what_they_are(seed: int, killed: bool, purged: bool) -> None:
+    with tempfile.TemporaryDirectory(prefix="riverbed-compact-") as home:
+        store = Store(Path(home), node_max_entries=4)
+        commands = Commands(Random(seed), FAMILIES)
+        for _ in range(6):
+            for _ in range(25):
+                with contextlib.suppress(CommandError, AssertionError):
+                    store.run(*commands.command(), db=commands.random.choice((0, 0, 1)))
+            store.commit()
+            if commands.chance(0.5):
+                store.checkpoint()
+        if purged:
+            store.purge()
+        store.checkpoint()
+        store.fill(b"tail", 5, db=2)
+        store.commit()
+        before = store.dump()
+        if killed:
+            store.kill()
+            store.open()
+            store.kill()
+            store.open()
+        compacted(store, keep_expired=True)
+        assert store.dump() == before
+        assert_the_log_says_the_same(store)
+        assert store.violations() == []
+        store.engine.close()
+
+
+def test_what_the_last_checkpoint_lacks_is_executed(store: Store) -> None:
+    store.fill(b"s", 10)
+    store.checkpoint()
+    store.add(b"s", "11-0")
+    store.run("XDEL", "s", "1-0")
+    store.commit()
+    before = store.dump()
+    store.kill()
+    try:
+        with Compaction(store.directory, Replayer().execute, now_ms=1) as compaction:
+            plan = compaction.plan()
+            assert plan.tail_bytes > 0
+            compaction.run(plan)
+    finally:
+        store.open()
+    assert store.dump() == before
+    assert_the_log_says_the_same(store)
+
+
+def test_expired_keys_go_and_begin_a_new_line(store: Store) -> None:
+    store.fill(b"s", 10)
+    store.fill(b"kept", 10)
+    store.db.set_expiry(store.stream(), store.clock.now_ms + 5)
+    store.checkpoint()
+    line = lineage(store)
+    store.clock.now_ms += 10
+    report = compacted(store)
+    assert (report.expired, report.plan.expired, report.has_new_line) == (1, 1, True)
+    assert list(store.dump()[0]) == [b"kept"]
+    assert line.replication_id not in (lineage(store).replication_id, lineage(store).previous_id)
+    assert_the_log_says_the_same(store)
+
+
+def test_expired_keys_can_be_left_to_the_server(store: Store) -> None:
+    store.fill(b"s", 10)
+    store.db.set_expiry(store.stream(), store.clock.now_ms + 5)
+    store.checkpoint()
+    store.clock.now_ms += 10
+    report = compacted(store, keep_expired=True)
+    assert (report.expired, report.has_new_line) == (0, False)
+    assert store.count("expiry") == 1
+
+
+RETENTIONS = [
+    Retention(max_length=17),
+    Retention(max_length=0),
+    Retention(min_id=sid("23-0")),
+    Retention(min_id=sid("1990-0")),
+    Retention(min_id=sid("99999-0")),
+    Retention(min_id=sid("700-0"), max_length=1500),
+    Retention(min_id=sid("700-0"), max_length=60),
+    Retention(acked=True),
+    Retention(acked=True, max_length=1900),
+    Retention(acked=True, min_id=sid("60-0")),
+    Retention(acked=True, min_id=sid("90-0"), max_length=1800),
+    Retention(max_length=5, databases=frozenset((4,))),
+    Retention(max_length=5, matches=lambda key: key == b"s"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(RETENTIONS)))
+@pytest.mark.parametrize("has_tail", [False, True])
+def test_a_retention_drops_what_it_said_and_the_log_tells_of_it(store: Store, number: int, has_tail: bool) -> None:
+    keep = RETENTIONS[number]
+    busy(store)
+    store.run("XDEL", "s", *(f"{at}-0" for at in (5, 6, 7, 8, 21, 22, 23, 24, 500, 698, 699, 1999)))
+    store.checkpoint()
+    copy = shutil.copytree(store.directory, store.directory.with_name("copy"))
+    report = compacted(store, keep=keep)
+    assert report.trimmed_entries == report.plan.trimmed_entries
+    assert report.trimmed_streams == report.plan.trimmed_streams
+    assert report.has_new_line == (report.trimmed_entries > 0)
+    assert_the_log_says_the_same(store)
+    if has_tail:
+        # the other way to the same end: nothing is left out of the copy
+        other = Store(copy, node_max_entries=4)
+        other.fill(b"x", 1, db=9)
+        other.commit()
+        other.kill()
+        other.open()
+        other.commit()
+        other.kill()
+        with Compaction(copy, Replayer().execute, now_ms=1, keep=keep) as compaction:
+            compaction.run(compaction.plan())
+        other.open()
+        del other.dump()[9]
+        mine, others = store.dump(), other.dump()
+        others.pop(9, None)
+        assert mine == others
+        other.engine.close()
+
+
+def test_a_running_store_is_refused(store: Store) -> None:
+    store.fill(b"s", 3)
+    store.checkpoint()
+    with pytest.raises(LockedError), Compaction(store.directory, Replayer().execute, now_ms=1):
+        pass
+
+
+def test_where_nothing_is_that_is_said(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="holds no store"), Compaction(tmp_path, Replayer().execute, now_ms=1):
+        pass
+    with pytest.raises(StoreError, match="not a directory"), Compaction(tmp_path / "no", Replayer().execute, now_ms=1):
+        pass
+
+
+class Poor(OsFiles):
+    """Less is free than is needed."""
+
+    def free_bytes(self, path: Path, /) -> int:
+        return 1000
+
+
+def test_without_the_space_nothing_is_begun(store: Store) -> None:
+    store.fill(b"s", 100)
+    store.checkpoint()
+    store.engine.close()
+    before = contents(store.directory)
+    with Compaction(store.directory, Replayer().execute, now_ms=1, files=Poor()) as compaction:
+        plan = compaction.plan()
+        with pytest.raises(StoreError, match="bytes are needed, 1,000 are free"):
+            compaction.run(plan)
+    assert contents(store.directory) == before
+    store.open()
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and path.name != "lock.mdb"
+    }
+
+
+@pytest.mark.needs_root
+def test_a_full_disk_in_the_middle_leaves_the_old_store_untouched(small_disk: Path) -> None:
+    store = Store(small_disk, reserve_bytes=0)
+    for number in range(1, 1500):
+        store.add(b"s", f"{number}-0", words=(b"f", b"x" * 1000))
+    store.checkpoint()
+    store.engine.close()
+    before = contents(small_disk)
+    failed = 0
+    for free in (3_000_000, 2_000_000, 1_600_000, 1_000_000, 100_000):
+        status = os.statvfs(small_disk)
+        ballast = small_disk.parent / "disk" / "ballast"
+        ballast.write_bytes(b"\0" * max(0, status.f_bavail * status.f_frsize - free))
+        with Compaction(small_disk, Replayer().execute, now_ms=1, files=Rich()) as compaction:
+            plan = compaction.plan()
+            try:
+                compaction.run(plan)
+            except Exception:
+                failed += 1
+                ballast.unlink()
+                assert contents(small_disk) == before
+            else:
+                ballast.unlink()
+                before = contents(small_disk)
+    assert failed >= 3
+    store.open()
+    assert store.stream().length == 1499
+    store.engine.close()
+
+
+class Rich(OsFiles):
+    """Says that there is space, whether or not."""
+
+    def free_bytes(self, path: Path, /) -> int:
+        return 1 << 40
+
+
+# -- kills -------------------------------------------------------------------------------------------------------------
+
+COMPACT_AND_DIE = """
+import os, sys
+from pathlib import Path
+from server.replay import Replayer
+from store.compaction import Compaction
+from store.files import OsFiles
+from store.model import Strategy, Trim
+from store.retention import Retention
+
+left = int(sys.argv[2])
+
+class Dying(OsFiles):
+    def _step(self):
+        global left
+        left -= 1
+        if left < 0:
+            os._exit(9)
+    def create(self, path, /):
+        self._step()
+        return super().create(path)
+    def rename(self, source, target, /):
+        self._step()
+        super().rename(source, target)
+        self._step()
+    def unlink(self, path, /):
+        self._step()
+        super().unlink(path)
+    def sync_directory(self, path, /):
+        self._step()
+        super().sync_directory(path)
+
+keep = Retention(max_length=int(sys.argv[3])) if sys.argv[3] != "-" else Retention()
+with Compaction(Path(sys.argv[1]), Replayer().execute, now_ms=1, keep=keep, files=Dying()) as compaction:
+    compaction.run(compaction.plan())
+"""
+
+
+@pytest.mark.parametrize("maxlen", ["-", "40"])
+def test_a_kill_at_any_step_leaves_the_old_store_or_the_new_one(tmp_path: Path, maxlen: str) -> None:
+    original = Store(tmp_path / "original", node_max_entries=4)
+    busy(original)
+    original.checkpoint()
+    old = original.dump()
+    original.engine.close()
+    keep = NO_RETENTION if maxlen == "-" else Retention(max_length=int(maxlen))
+    finished = Store(shutil.copytree(original.directory, tmp_path / "finished"), node_max_entries=4)
+    compacted(finished, keep=keep)
+    new = finished.dump()
+    finished.engine.close()
+    seen = set()
+    for step in range(60):
+        directory = tmp_path / f"killed-{step}"
+        shutil.copytree(original.directory, directory)
+        command = [sys.executable, "-c", COMPACT_AND_DIE, str(directory), str(step), maxlen]
+        status = subprocess.run(command, cwd=ROOT, check=False).returncode
+        assert status in (0, 9)
+        if step % 2:
+            # another compaction ends it
+            with Compaction(directory, Replayer().execute, now_ms=1, keep=keep) as compaction:
+                compaction.run(compaction.plan())
+            assert not (directory / "state" / "compact").exists()
+        # a server starts on it
+        store = Store(directory, node_max_entries=4)
+        assert store.dump() in ((new,) if step % 2 else (old, new))
+        seen.add(store.dump() == new)
+        store.engine.close()
+        assert [str(violation) for violation in check(directory)] == []
+        shutil.rmtree(directory)
+        if status == 0:
+            break
+    else:
+        raise AssertionError("it never came to its end")
+    assert seen == {True, False} or maxlen == "-"
