@@ -44,7 +44,14 @@ def _id(context: click.Context, option: click.Parameter, text: str | None) -> St
 @click.option("--db", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="The key's database.")
 @click.option("--start", callback=_id, metavar="ID", help="From this entry on.")
 @click.option("--end", callback=_id, metavar="ID", help="Up to this entry, included.")
-@click.option("--table", "tables", type=click.Choice(TABLES), multiple=True, help="Of LMDB, only these tables.")
+@click.option(
+    "--table",
+    "tables",
+    type=click.Choice(TABLES),
+    multiple=True,
+    metavar="NAME",
+    help="Only this table of LMDB; several times for more.",
+)
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N entries, rows or commands.")
 @click.pass_context
 def dump(

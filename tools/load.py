@@ -58,7 +58,8 @@ def load(
     \b
     A line of JSON is an entry as `riverbed dump` writes it:
       {"id": "1-1", "fields": {"sensor": "7", "celsius": "21.5"}}
-    or any other object, whose members become the fields. CSV has the names of the fields in its first line.
+
+    Any other object will do as well: its members become the fields. CSV has the names of the fields in its first line.
 
     Entries without an ID get a new one. IDs must ascend, and be above what is in the stream. At the first line that
     cannot be taken the load ends, and says how many entries are loaded: go on with --skip.
