@@ -57,6 +57,22 @@ def test_a_server_starts_on_it_and_tells_the_same(
         assert client.ask("XADD", "s", "*", "f", "v").startswith(b"$")
 
 
+def test_a_replica_on_it_is_sent_only_what_has_happened_since(start_riverbed: StartRiverbed, tmp_path: Path) -> None:
+    primary = start_riverbed()
+    with primary.client() as client:
+        client.pipeline([("XADD", "s", f"{number}-0", "field", "value") for number in range(1, 300)])
+        client.ask("RIVERBED", "SNAPSHOT", "monday")
+        client.ask("XADD", "s", "300-0", "field", "value")
+        assert run(primary.directory / "snapshots" / "monday", tmp_path / "restored").exit_code == 0
+        replica = start_riverbed(tmp_path / "restored", {"replicaof": f"127.0.0.1 {primary.port}"})
+        assert client.ask("WAIT", "1", "60000") == b":1\r\n"
+        text = client.ask("INFO", "stats")
+        assert b"sync_full:0\r\n" in text
+        assert b"sync_partial_ok:1\r\n" in text
+    with replica.client() as client:
+        assert client.ask("XLEN", "s") == b":300\r\n"
+
+
 def test_the_report_for_people_says_what_was_made(taken: tuple[Path, list[bytes]], tmp_path: Path) -> None:
     result = run(taken[0], tmp_path / "restored")
     assert (result.exit_code, result.stdout.splitlines()[0]) == (0, f"made {tmp_path / 'restored'}")
