@@ -46,7 +46,7 @@ class RiverbedSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         return SnapshotReader(read_options(self.options), schema)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return EntryStreamReader(read_options(self.options), schema)
 
 
@@ -88,7 +88,7 @@ class SnapshotReader(DataSourceReader):
         return picked_columns(schema, self.options.table)
 
     @property
-    def pushFilters(self) -> _PushFilters:  # noqa: N802
+    def pushFilters(self) -> _PushFilters:
         return _PushFilters(self)
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -125,7 +125,7 @@ _settled = False
 
 def _settle() -> None:
     """Once a worker: what is loaded by now stays; Spark collects garbage after every task, and would walk all of it."""
-    global _settled  # noqa: PLW0603
+    global _settled
     if not _settled:
         gc.freeze()
         _settled = True

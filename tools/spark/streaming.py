@@ -62,18 +62,18 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- offsets, on the driver ----------------------------------------------------------------------------------------
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:
         most = self._options.max_rows_per_trigger
         return ReadMaxRows(most) if most else ReadAllAvailable()
 
-    def initialOffset(self) -> Json:  # noqa: N802
+    def initialOffset(self) -> Json:
         return Offset().to_json()
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         places = self._places()
         self._target = self._end_of(places[-1]) if places else Offset()
 
-    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
+    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
         begin = Offset.from_json(start)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         for place in self._places_from(begin):
@@ -82,7 +82,7 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return end.to_json()
         return start
 
-    def reportLatestOffset(self) -> Json | None:  # noqa: N802
+    def reportLatestOffset(self) -> Json | None:
         places = self._places()
         return self._end_of(places[-1]).to_json() if places else None
 

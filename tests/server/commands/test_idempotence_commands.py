@@ -425,7 +425,8 @@ def test_the_log_has_the_entry_and_its_record_in_one_batch(client: RawClient, se
     settings = b"XCFGSET s IDMP-DURATION 100 IDMP-MAXSIZE 100"
     assert tail.batches() == [[b"XADD s %b f v" % made, settings, b"XIDMPRECORD s p i %b" % made]]
     add(client, "p", "i")
-    assert tail.batches() == [[b"XIDMPHIT s"]]
+    # a batch that only we understand begins with a PING, so that it has an offset of its own
+    assert tail.batches() == [[b"PING", b"XIDMPHIT s"]]
     gone = add(client, "p", "j", "MAXLEN", 0)
     assert tail.batches() == [[b"XADD s MAXLEN = 0 %b f v" % gone, b"XIDMPRECORD s p j %b" % gone]]
     client.ask("XCFGSET", "s", "idmp-maxsize", 5, "idmp-duration", 100)
