@@ -497,12 +497,14 @@ def test_a_pause_of_writes_lets_reads_pass_up_to_the_clients_first_write(tmp_pat
         admin, writer, reader = ticks.connect(), ticks.connect(), ticks.connect()
         assert await ticks.ask(admin, "CLIENT PAUSE 100000 WRITE") == [OK]
         assert await ticks.ask(writer, "XLEN s", "XADD s 1-1 f v", "XLEN s") == [b":0\r\n"]
-        assert await ticks.ask(reader, "XLEN s", "MULTI", "XLEN s") == [b":0\r\n", OK, QUEUED]
-        # what it does is seen when it is executed
-        assert await ticks.ask(reader, "EXEC", "PING") == []
+        reads = await ticks.ask(reader, "XLEN s", "MULTI", "XLEN s", "EXEC", "PING")
+        assert reads == [b":0\r\n", OK, QUEUED, b"*1\r\n:0\r\n", b"+PONG\r\n"]
+        # a transaction waits for what it holds, once it is to be executed
+        queued = await ticks.ask(reader, "MULTI", "XLEN s", "XADD s 2-1 f v", "EXEC", "PING")
+        assert queued == [OK, QUEUED, QUEUED]
         assert await ticks.ask(admin, "CLIENT UNPAUSE") == [OK]
         assert writer.replies() == [added("1-1"), b":1\r\n"]
-        assert reader.replies() == [b"*1\r\n:1\r\n", b"+PONG\r\n"]
+        assert reader.replies() == [b"*2\r\n:1\r\n$3\r\n2-1\r\n", b"+PONG\r\n"]
         ticks.close()
 
     in_loop(body())
