@@ -15,6 +15,7 @@ import pyarrow as pa
 from store import format as fmt
 from store.ids import MIN_ID, StreamID, id_text, pack_id, unpack_id
 from store.lag import lag
+from store.model import NO_POLICY, DeliveryPolicy
 from store.pel import NOBODY, Run
 from store.tablereader import TableReader
 from tools.spark.entries import longs, readable, timestamps
@@ -42,6 +43,7 @@ class _Group(NamedTuple):
     entries_read: int | None
     pel_count: int
     released_count: int
+    policy: DeliveryPolicy
     members: dict[int, _Member]
 
 
@@ -72,7 +74,10 @@ def _groups(reader: TableReader, stream_no: int) -> list[_Group]:
         values = fmt.unpack_row(row)
         if len(packed) == fmt.GROUP_KEY_BYTES:
             name, last_id, entries_read, pel_count, released_count = values[:5]
-            groups[group_no] = _Group(group_no, name, unpack_id(last_id), entries_read, pel_count, released_count, {})
+            policy = NO_POLICY if values[-1] is None else DeliveryPolicy(*values[-1][:-1])
+            groups[group_no] = _Group(
+                group_no, name, unpack_id(last_id), entries_read, pel_count, released_count, policy, {}
+            )
         elif group_no in groups:
             groups[group_no].members[fmt.decode_consumer_no(packed)] = _Member(*values[:4])
     return sorted(groups.values(), key=lambda group: group.name)
@@ -82,7 +87,21 @@ def _groups(reader: TableReader, stream_no: int) -> list[_Group]:
 
 
 def _about_stream(stream: StreamHere, span: Span) -> Row:
-    return {"key": stream.key_text, "db": stream.db, "snapshot": span.place.name}
+    return {"key": stream.key_text, "key_binary": stream.key, "db": stream.db, "snapshot": span.place.name}
+
+
+def _about_group(group: _Group) -> Row:
+    return {"group": key_text(group.name), "group_binary": group.name}
+
+
+def _policy_text(policy: DeliveryPolicy) -> str | None:
+    """As XGROUP POLICY takes it; None for a group without one."""
+    words = []
+    if policy.dead_letter is not None:
+        words.append(f"MAXDELIVERIES {policy.max_deliveries} DEADLETTER {key_text(policy.dead_letter)}")
+    if policy.consumer_ttl_ms:
+        words.append(f"CONSUMERTTL {policy.consumer_ttl_ms}")
+    return " ".join(words) or None
 
 
 def _text(packed: StreamID) -> str:
@@ -124,7 +143,8 @@ def _group_rows(reader: TableReader, stream: StreamHere, span: Span) -> Iterator
     for group in _groups(reader, stream.row.stream_no):
         yield {
             **_about_stream(stream, span),
-            "group": key_text(group.name),
+            **_about_group(group),
+            "policy": _policy_text(group.policy),
             "last_delivered_id": _text(group.last_id),
             "entries_read": group.entries_read,
             "lag": lag(stream.row, group.last_id, group.entries_read),
@@ -141,8 +161,9 @@ def _consumer_rows(reader: TableReader, stream: StreamHere, span: Span) -> Itera
             was_active = member.active_ms >= 0
             yield {
                 **_about_stream(stream, span),
-                "group": key_text(group.name),
+                **_about_group(group),
                 "consumer": key_text(member.name),
+                "consumer_binary": member.name,
                 "pending": member.pel_count,
                 "seen": _moment(member.seen_ms),
                 "active": _moment(member.active_ms) if was_active else None,
@@ -222,8 +243,11 @@ class _Pending:
         columns: dict[str, Callable[[], pa.Array]] = {
             "key": lambda: pa.repeat(pa.scalar(self._stream.key_text), count),
             "db": lambda: pa.repeat(pa.scalar(self._stream.db, type=pa.int32()), count),
+            "key_binary": lambda: pa.repeat(pa.scalar(self._stream.key), count),
             "group": lambda: pa.repeat(pa.scalar(key_text(self._group.name)), count),
-            "consumer": lambda: self._consumers(runs, lengths),
+            "group_binary": lambda: pa.repeat(pa.scalar(self._group.name), count),
+            "consumer": lambda: readable(self._consumers(runs, lengths)),
+            "consumer_binary": lambda: self._consumers(runs, lengths),
             "id": lambda: pa.array([f"{a}-{b}" for a, b in zip(ms.tolist(), seq.tolist(), strict=True)]),
             "ms": lambda: longs(ms),
             "seq": lambda: longs(seq),
@@ -239,7 +263,7 @@ class _Pending:
 
     def _consumers(self, runs: list[Run], lengths: list[int]) -> pa.Array:
         numbers = sorted(self._group.members)
-        names = readable(pa.array([self._group.members[number].name for number in numbers], type=pa.binary()))
+        names = pa.array([self._group.members[number].name for number in numbers], type=pa.binary())
         place = {number: at for at, number in enumerate(numbers)}
         wanted = np.repeat(np.array([place.get(run.consumer_no, -1) for run in runs], dtype=np.int64), lengths)
         nobody = wanted < 0

@@ -12,13 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, TypeVar
+from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from server.glob import compile_glob
-from store.ids import MAX_ID, MIN_ID, StreamID, make_id, parse_id
+from store.ids import MAX_ID, MIN_ID, StreamID, id_text, make_id, parse_id
 from tools.spark.errors import OptionError
 
 _MOST_MS: Final = (1 << 64) - 1
 _Choice = TypeVar("_Choice", bound=enum.Enum)
+StreamName = tuple[int, bytes]  # database and key
 _WHOLE = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
@@ -67,6 +69,7 @@ class ReadOptions:
     db: int | None = None
     range: Range = field(default_factory=Range)
     starts_at_id: bool = False  # one that was named, so that it matters whether anything from there on is gone
+    starts: Mapping[StreamName, StreamID] = field(default_factory=dict)  # by stream; the others begin with the range
     min_partitions: int = 0
     max_records: int = 0  # of a partition; 0: as many as there are
     mode: Mode = Mode.PERMISSIVE
@@ -88,6 +91,11 @@ class ReadOptions:
             return False
         return self.pattern is None or compile_glob(self.pattern)(key) is not None
 
+    def range_of(self, db: int, key: bytes) -> Range:
+        """What is asked for of one stream."""
+        first = self.starts.get((db, key), self.range.first)
+        return Range(max(first, self.range.first), self.range.last)
+
 
 def key_text(key: bytes) -> str:
     """A key for a column of texts: bytes that are not UTF-8 are written as \\xff."""
@@ -99,6 +107,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     given = {name.lower(): value for name, value in options.items()}
     paths = _paths(given)
     streams, pattern = _streams(given)
+    starts = _starts(given)
     asked, starts_at_id = _range(given)
     read = ReadOptions(
         paths=paths,
@@ -108,6 +117,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         db=_whole(given, "db", 0, 15) if "db" in given else None,
         range=asked,
         starts_at_id=starts_at_id,
+        starts=starts,
         min_partitions=_whole(given, "minPartitions", 1, 1_000_000, 0),
         max_records=_whole(given, "maxRecordsPerPartition", 1, 1 << 62, 0),
         mode=_choice(given, "mode", Mode, Mode.PERMISSIVE),
@@ -126,9 +136,9 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
 
 # In the words of the documentation, for messages.
 _READ: Final = (
-    "path, table, stream, streams, streamPattern, db, startingId, endingId, startingTimestamp, endingTimestamp, "
-    "minPartitions, maxRecordsPerPartition, mode, columnNameOfCorruptRecord, failOnDataLoss, verify, batchRows, "
-    "cacheDirectory, cacheBytes, maxRowsPerTrigger"
+    "path, table, stream, streams, streamPattern, db, startingId, startingOffsets, endingId, startingTimestamp, "
+    "endingTimestamp, minPartitions, maxRecordsPerPartition, mode, columnNameOfCorruptRecord, failOnDataLoss, verify, "
+    "batchRows, cacheDirectory, cacheBytes, maxRowsPerTrigger"
 )
 
 
@@ -169,6 +179,33 @@ def _streams(given: dict[str, str]) -> tuple[tuple[bytes, ...] | None, bytes | N
     if many is not None:
         return tuple(name.strip().encode() for name in many.split(",")), None
     return None, None if pattern is None else pattern.encode()
+
+
+def _starts(given: dict[str, str]) -> dict[StreamName, StreamID]:
+    """`startingOffsets` as JSON: the first ID of some streams, named by database and percent-encoded key."""
+    text = given.get("startingoffsets", "").strip()
+    if not text.startswith("{"):
+        return {}
+    del given["startingoffsets"]
+    starts: dict[StreamName, StreamID] = {}
+    try:
+        for name, value in json.loads(text).items():
+            db, _, key = name.partition("/")
+            first = parse_id(value.encode())
+            if first is None:
+                raise ValueError(value)
+            starts[int(db), unquote_to_bytes(key)] = first
+    except (ValueError, AttributeError) as error:
+        raise OptionError(
+            'startingOffsets must be JSON such as {"0/orders%3A1": "1700000000000-0"}, database and percent-encoded '
+            f"key to an ID: {error}"
+        ) from None
+    return starts
+
+
+def starts_text(starts: Mapping[StreamName, StreamID]) -> str:
+    """What `startingOffsets` must be for these first IDs."""
+    return json.dumps({f"{db}/{quote_from_bytes(key)}": id_text(first).decode() for (db, key), first in starts.items()})
 
 
 def _range(given: dict[str, str]) -> tuple[Range, bool]:

@@ -72,7 +72,7 @@ def plan(places: Iterable[tuple[Place, Snapshot]], options: ReadOptions, paralle
 def _pieces(snapshot: Snapshot, options: ReadOptions) -> Iterator[_Piece]:
     for stream in snapshot.streams():
         if options.wants(stream.db, stream.key):
-            yield from _cut(stream, options.range)
+            yield from _cut(stream, options.range_of(stream.db, stream.key))
 
 
 def _cut(stream: StreamSummary, asked: Range) -> Iterator[_Piece]:

@@ -44,6 +44,14 @@ DEFAULT: Final[dict[Table, str]] = {
     "max_deleted_id string, entries_added bigint, groups bigint, bytes bigint, expires timestamp, snapshot string",
 }
 
+# What a schema may pick besides: names as they are, where the columns above show them as text, and settings.
+MORE: Final[dict[Table, str]] = {
+    Table.PENDING: "key_binary binary, group_binary binary, consumer_binary binary",
+    Table.GROUPS: "key_binary binary, group_binary binary, policy string",
+    Table.CONSUMERS: "key_binary binary, group_binary binary, consumer_binary binary",
+    Table.STREAMS: "key_binary binary",
+}
+
 # What a schema for entries may name beside fields.
 METADATA: Final[dict[str, str]] = {
     "_key": "string",
@@ -97,9 +105,12 @@ _TYPES: Final[dict[str, DataType]] = {
 
 
 def default_schema(table: Table) -> StructType:
-    """All columns of a table."""
-    columns = (column.split(" ") for column in DEFAULT[table].split(", "))
-    return StructType([StructField(name, _TYPES[kind]) for name, kind in columns])
+    """The columns of a table that a read has without a schema."""
+    return StructType(_fields(DEFAULT[table]))
+
+
+def _fields(text: str) -> list[StructField]:
+    return [StructField(name, _TYPES[kind]) for name, kind in (column.split(" ") for column in text.split(", "))]
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -135,7 +146,7 @@ def entry_columns(schema: StructType, options: ReadOptions) -> EntryColumns:
 
 def picked_columns(schema: StructType, table: Table) -> pa.Schema:
     """The columns of another table.  Raises OptionError for one that it does not have."""
-    known = {field.name: field for field in default_schema(table).fields}
+    known = {field.name: field for field in _fields(f"{DEFAULT[table]}, {MORE[table]}")}
     for field in schema.fields:
         there = known.get(field.name)
         if there is None:

@@ -46,7 +46,7 @@ def streams_of(reader: TableReader, span: Span, options: ReadOptions) -> Iterato
         row = reader.get("keys", fmt.key_key(keyspace_no, key))
         if row is None:
             raise ValueError(f"the key {key[:60]!r} has a number and no row")
-        yield StreamHere(db, key, fmt.decode_stream(row), span.range_of(stream_no, options.range))
+        yield StreamHere(db, key, fmt.decode_stream(row), span.range_of(stream_no, options.range_of(db, key)))
 
 
 def _numbers(reader: TableReader, db: int, keyspace_no: int, span: Span) -> Iterator[tuple[int, int, int, bytes]]:

@@ -1,0 +1,77 @@
+"""Names as bytes, and where each stream begins: what jobs ask of the data source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from pyspark.sql import SparkSession
+
+from store.ids import make_id
+from tests.servers import RiverbedServer
+from tools.spark.errors import OptionError
+from tools.spark.options import Range, read_options, starts_text
+
+STARTS = {(0, b"\xff/%"): make_id(5, 7), (3, b""): make_id(1, 0)}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RiverbedServer]:
+    with RiverbedServer(tmp_path / "data", tmp_path) as server:
+        yield server
+
+
+def test_each_stream_begins_where_starting_offsets_say(spark: SparkSession, server: RiverbedServer) -> None:
+    client = redis.Redis(port=server.port)
+    for number in range(1, 30):
+        for key in ("a", b"\xff/%", "c"):
+            client.xadd(key, {"n": number}, id=f"{number}-0")
+    client.save()
+    starts = starts_text({(0, b"a"): make_id(28, 0), (0, b"\xff/%"): make_id(30, 0), (1, b"c"): make_id(30, 0)})
+
+    read = spark.read.format("riverbed").option("startingOffsets", starts).option("minPartitions", 3)
+    rows = read.option("endingId", "29").load(str(server.directory)).collect()
+
+    assert sorted((row.key, row.ms) for row in rows) == [
+        *(("a", number) for number in (28, 29)),
+        *(("c", number) for number in range(1, 30)),
+    ]
+
+
+def test_names_and_policies_can_be_picked_as_they_are(spark: SparkSession, server: RiverbedServer) -> None:
+    client = redis.Redis(port=server.port)
+    for key in (b"\xff", "\\xff"):
+        client.xadd(key, {"n": 1})
+        client.xgroup_create(key, b"g\xff", id="0")
+        client.xreadgroup(b"g\xff", b"c\xff", {key: ">"})
+    client.execute_command("XGROUP", "POLICY", b"\xff", b"g\xff", "MAXDELIVERIES", 3, "DEADLETTER", "dead")
+    client.save()
+
+    def read(table: str, schema: str) -> list[tuple[object, ...]]:
+        rows = spark.read.format("riverbed").option("table", table).schema(schema).load(str(server.directory))
+        return sorted(tuple(bytes(v) if isinstance(v, bytearray) else v for v in row) for row in rows.collect())
+
+    names = "key_binary binary, group_binary binary, consumer_binary binary"
+    assert read("pending", names) == [(b"\\xff", b"g\xff", b"c\xff"), (b"\xff", b"g\xff", b"c\xff")]
+    assert read("consumers", names) == [(b"\\xff", b"g\xff", b"c\xff"), (b"\xff", b"g\xff", b"c\xff")]
+    assert read("streams", "key_binary binary") == [(b"\\xff",), (b"\xff",)]
+    assert read("groups", "key_binary binary, policy string") == [
+        (b"\\xff", None),
+        (b"\xff", "MAXDELIVERIES 3 DEADLETTER dead"),
+    ]
+
+
+def test_starting_offsets_keep_any_key_and_do_not_widen_the_range() -> None:
+    options = read_options({"path": "x", "startingOffsets": starts_text(STARTS), "startingTimestamp": "6"})
+
+    assert dict(options.starts) == STARTS
+    assert options.range_of(0, b"\xff/%") == options.range_of(0, b"another") == options.range
+    assert read_options({"path": "x", "startingOffsets": starts_text(STARTS)}).range_of(3, b"") == Range(make_id(1, 0))
+
+
+@pytest.mark.parametrize("text", ["{", '{"0/a": "x"}', '{"a": "1-0"}', '{"0/a": 5}'])
+def test_starting_offsets_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(OptionError, match="startingOffsets must be JSON such as"):
+        read_options({"path": "x", "startingOffsets": text})
