@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from store import format as fmt
-from store.checkview import Pass, View, integers, show, show_id
+from store.check.view import Pass, View, integers, show, show_id
 from store.ids import ID_BYTES, StreamID, pack_id, unpack_id
 from store.pel import MOST_IN_RUN, NOBODY, Run, place_of
 

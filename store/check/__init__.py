@@ -1,7 +1,7 @@
 """Does the data keep every promise of the store?  Walks all tables and the log and yields what is broken.
 
     meta    keys, names      each stream: entries, nodes     each group: pel    whole tables     log
-    counts  one to another   in one pass over its rows       check_groups.py    nothing astray   readable
+    counts  one to another   in one pass over its rows       groups.py    nothing astray   readable
 
 What is checked is the last checkpoint, read only: of a store that nobody uses, or beside its running server.  Steps are
 generators that yield after every few rows, so that what they found goes out at once and memory stays bounded.
@@ -19,8 +19,8 @@ import lmdb
 
 from store import format as fmt
 from store import manifest as manifests
-from store.check_groups import check_group_tables, check_groups
-from store.checkview import Meta, Notes, Pass, View, Violation, integers, show, show_id
+from store.check.groups import check_group_tables, check_groups
+from store.check.view import Meta, Notes, Pass, View, Violation, integers, show, show_id
 from store.errors import CorruptionError
 from store.files import Files, OsFiles
 from store.ids import MIN_ID, StreamID, id_text, pack_id, unpack_id
