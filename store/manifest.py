@@ -1,16 +1,17 @@
 """Which files make up the log: the manifest of Redis 7's multi-part append-only file.
 
+    #RB:replid 8b1a...40 digits 0000...40 digits -1
     file appendonly.aof.2.base.aof seq 2 type b size 81234 checksum crc32c
     file appendonly.aof.5.incr.aof seq 5 type i startoffset 900100 size 4001822 checksum crc32c
     file appendonly.aof.6.incr.aof seq 6 type i startoffset 4818544 checksum crc32c
-    #RB:replid 8b1a...40 digits 0000...40 digits -1
     #CK:crc32c=1b2c3d4e
 
 One base at most, then what happened since, oldest first; the last one is appended to.  Redis ignores keys it does not
 know and lines that start with `#`, and forgets both when it writes the file anew, so everything of ours is optional:
 `checksum` marks a file whose every command is covered by annotation lines, `size` is the final length of a file that
 is closed, `commandbytes` how many bytes of a base are commands, the `#RB:replid` line says whose offsets these are (see
-`lineage.py`), and the last line guards the lines above it.
+`lineage.py`), and the last line guards the lines above it.  Where anything of ours stands, that line must follow: a
+manifest that was cut between two lines would otherwise be a shorter log.
 
 This module reads and replaces the one file.  It opens none of the files it lists.
 """
@@ -63,6 +64,11 @@ class LogFile:
     is_checksummed: bool = False
     command_bytes: int | None = None
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether its line says what only we write; a Redis that writes the manifest anew leaves that out."""
+        return self.is_checksummed or self.size is not None or self.command_bytes is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
@@ -82,9 +88,8 @@ class Manifest:
 
 def serialize(manifest: Manifest) -> bytes:
     files = [] if manifest.base is None else [manifest.base]
-    lines = b"".join(_line(file) for file in (*files, *manifest.history, *manifest.incrs))
-    if manifest.lineage is not None:
-        lines += _lineage_line(manifest.lineage)
+    lines = b"" if manifest.lineage is None else _lineage_line(manifest.lineage)
+    lines += b"".join(_line(file) for file in (*files, *manifest.history, *manifest.incrs))
     return lines + _guard(lines)
 
 
@@ -170,18 +175,24 @@ def parse(data: bytes, file: str) -> Manifest:
     incrs: list[LogFile] = []
     lineage: Lineage | None = None
     at = 0
+    is_ours = is_guarded = False
     for line in io.BytesIO(data):
+        is_guarded = False
         try:
             if len(line) > MAX_LINE:
                 raise ValueError(f"line of more than {MAX_LINE} bytes")
+            if not line.endswith(b"\n"):
+                raise ValueError("the last line has no end")
             if line.startswith(_LINEAGE_START):
                 lineage = _parse_lineage(line)
             elif line.startswith(b"#"):
                 guard = _GUARD.fullmatch(line)
                 if guard and int(guard[1], 16) != crc32c(data[:at]):
                     raise ValueError("the lines above do not have the checksum that this line promises")
+                is_guarded = guard is not None
             else:
                 entry = _parse_line(line)
+                is_ours = is_ours or entry.is_ours
                 if entry.type is FileType.BASE:
                     if base is not None:
                         raise ValueError("second base file")
@@ -195,6 +206,10 @@ def parse(data: bytes, file: str) -> Manifest:
         except ValueError as error:
             raise CorruptionError(file, at, str(error)) from error
         at += len(line)
+    if (is_ours or lineage is not None) and not is_guarded:
+        raise CorruptionError(file, at, "the line with the checksum of all others is not at the end: lines are missing")
+    if base is None and not history and not incrs:
+        raise CorruptionError(file, at, "no file is listed")
     return Manifest(base, tuple(history), tuple(incrs), lineage)
 
 
@@ -206,8 +221,6 @@ def _parse_lineage(line: bytes) -> Lineage:
 
 
 def _parse_line(line: bytes) -> LogFile:
-    if not line.endswith(b"\n"):
-        raise ValueError("the last line has no end")
     words = split_words(os.fsdecode(line))
     if len(words) < 6 or len(words) % 2:
         raise ValueError("expected pairs of a key and a value, file, seq and type among them")

@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,11 +40,11 @@ def refusal(data: bytes) -> CorruptionError:
 def test_a_manifest_reads_back_as_it_was_written() -> None:
     assert parse(serialize(FULL), "m") == FULL
     assert serialize(FULL).startswith(
+        b"#RB:replid 7c2a8d3f7c2a8d3f7c2a8d3f7c2a8d3f7c2a8d3f 0000000000000000000000000000000000000000 -1\n"
         b"file appendonly.aof.2.base.aof seq 2 type b size 81234 checksum crc32c\n"
         b"file appendonly.aof.1.base.rdb seq 1 type h\n"
         b"file appendonly.aof.5.incr.aof seq 5 type i startoffset 900100 size 4001822 checksum crc32c\n"
         b"file appendonly.aof.6.incr.aof seq 6 type i startoffset 4818544 checksum crc32c\n"
-        b"#RB:replid 7c2a8d3f7c2a8d3f7c2a8d3f7c2a8d3f7c2a8d3f 0000000000000000000000000000000000000000 -1\n"
         b"#CK:crc32c="
     )
     assert FULL.files == (FULL.base, *FULL.incrs)
@@ -97,6 +98,11 @@ def test_a_manifest_of_redis_is_read() -> None:
         (b"file a seq 2 type i\nfile b seq 1 type i\n", "do not increase"),
         (b"file " + b"a" * 1100 + b" seq 1 type b\n", "more than 1024"),
         (b"#" + b"a" * 1100 + b"\n", "more than 1024"),
+        (b"# no files\n", "no file is listed"),
+        (b"file a seq 1 type b\n# seen", "no end"),
+        (b"file a seq 1 type b size 7\n", "is not at the end"),
+        (b"file a seq 1 type b checksum crc32c\n", "is not at the end"),
+        (b"file a seq 1 type b commandbytes 7\n", "is not at the end"),
     ],
 )
 def test_a_malformed_manifest_is_refused_with_its_reason(data: bytes, reason: str) -> None:
@@ -113,20 +119,51 @@ def test_a_line_may_be_as_long_as_redis_reads_it() -> None:
     refusal(f"file {name}a seq 1 type b\n".encode())
 
 
-def test_every_flipped_bit_of_a_manifest_is_noticed_or_harmless() -> None:
+def test_every_flipped_bit_of_a_manifest_is_noticed() -> None:
     data = serialize(FULL)
-    guard = data.index(b"#CK")
     for at in range(len(data)):
         for bit in range(8):
             damaged = bytearray(data)
             damaged[at] ^= 1 << bit
-            try:
-                found = parse(bytes(damaged), "m")
-            except CorruptionError:
-                continue
-            # The guarding line itself may become a comment that guards nothing: what it guarded is whole.
-            assert found == FULL
-            assert at >= guard
+            refusal(bytes(damaged))
+
+
+NAMES = st.binary(min_size=1, max_size=20).map(os.fsdecode).filter(lambda name: not {*name} & {*"/\\\0"})
+NUMBERS = st.none() | st.integers(0, 2**60)
+FILES = st.builds(
+    LogFile, NAMES, st.integers(1, 2**60), st.just(FileType.INCR), NUMBERS, NUMBERS, st.booleans(), NUMBERS
+)
+LINEAGES = st.builds(Lineage, st.sampled_from(["7c2a8d3f" * 5, "0" * 40]), st.just("1" * 40), st.integers(-1, 2**60))
+
+
+@given(st.lists(FILES, min_size=1, max_size=5), LINEAGES)
+def test_a_manifest_that_is_cut_anywhere_is_refused(files: list[LogFile], lineage: Lineage) -> None:
+    """Files of a Redis that we took over have no mark of ours; the line about the replication id stands above them."""
+    kinds = [FileType.BASE, FileType.HISTORY]
+    marked = [replace(file, type=kind) for file, kind in zip(files, kinds, strict=False)]
+    incrs = tuple(replace(file, seq=number) for number, file in enumerate(files[2:], 1))
+    manifest = Manifest(marked[0], tuple(marked[1:]), incrs, lineage)
+    whole = serialize(manifest)
+    if any(file.name in (".", "..") for file in files) or max(map(len, whole.splitlines(True))) > manifests.MAX_LINE:
+        return
+    assert parse(whole, "m") == manifest
+    for end in range(len(whole)):
+        refusal(whole[:end])
+
+
+def test_the_manifest_of_a_single_file_that_is_cut_is_refused_or_the_same() -> None:
+    whole = serialize(Manifest(base=BASE))
+    for end in range(len(whole)):
+        try:
+            assert parse(whole[:end], "m") == Manifest(base=BASE)
+        except CorruptionError:
+            assert end != whole.index(b"#CK"), "what a Redis would have written is no error"
+
+
+def test_nothing_may_stand_behind_the_line_that_guards_the_others() -> None:
+    whole = serialize(FULL)
+    for more in (b"file appendonly.aof.7.incr.aof seq 7 type i\n", b"# seen\n"):
+        assert "is not at the end" in refusal(whole + more).reason
 
 
 @given(st.lists(st.tuples(st.binary(min_size=1, max_size=40), st.integers(1, 2**60)), max_size=5))
