@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, TypeVar
@@ -69,7 +69,9 @@ class ReadOptions:
     db: int | None = None
     range: Range = field(default_factory=Range)
     starts_at_id: bool = False  # one that was named, so that it matters whether anything from there on is gone
+    names: frozenset[StreamName] | None = None
     starts: Mapping[StreamName, StreamID] = field(default_factory=dict)  # by stream; the others begin with the range
+    ends: Mapping[StreamName, StreamID] = field(default_factory=dict)  # and end with it
     min_partitions: int = 0
     max_records: int = 0  # of a partition; 0: as many as there are
     mode: Mode = Mode.PERMISSIVE
@@ -85,6 +87,8 @@ class ReadOptions:
         """Whether a stream is asked for."""
         if self.db is not None and db != self.db:
             return False
+        if self.names is not None and (db, key) not in self.names:
+            return False
         if self.streams is not None and key not in self.streams:
             return False
         if self.keys is not None and key_text(key) not in self.keys:
@@ -93,8 +97,10 @@ class ReadOptions:
 
     def range_of(self, db: int, key: bytes) -> Range:
         """What is asked for of one stream."""
-        first = self.starts.get((db, key), self.range.first)
-        return Range(max(first, self.range.first), self.range.last)
+        if not self.starts and not self.ends:
+            return self.range
+        name = db, key
+        return self.range.cut(Range(self.starts.get(name, MIN_ID), self.ends.get(name, MAX_ID)))
 
 
 def key_text(key: bytes) -> str:
@@ -106,8 +112,9 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     """Check what the user gave.  Raises OptionError that names the option and what it may be."""
     given = {name.lower(): value for name, value in options.items()}
     paths = _paths(given)
+    names = _names(given)
     streams, pattern = _streams(given)
-    starts = _starts(given)
+    starts, ends = _offsets(given, "startingOffsets"), _offsets(given, "endingOffsets")
     asked, starts_at_id = _range(given)
     read = ReadOptions(
         paths=paths,
@@ -117,7 +124,9 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         db=_whole(given, "db", 0, 15) if "db" in given else None,
         range=asked,
         starts_at_id=starts_at_id,
+        names=names,
         starts=starts,
+        ends=ends,
         min_partitions=_whole(given, "minPartitions", 1, 1_000_000, 0),
         max_records=_whole(given, "maxRecordsPerPartition", 1, 1 << 62, 0),
         mode=_choice(given, "mode", Mode, Mode.PERMISSIVE),
@@ -136,9 +145,9 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
 
 # In the words of the documentation, for messages.
 _READ: Final = (
-    "path, table, stream, streams, streamPattern, db, startingId, startingOffsets, endingId, startingTimestamp, "
-    "endingTimestamp, minPartitions, maxRecordsPerPartition, mode, columnNameOfCorruptRecord, failOnDataLoss, verify, "
-    "batchRows, cacheDirectory, cacheBytes, maxRowsPerTrigger"
+    "path, table, stream, streams, streamPattern, db, startingId, startingOffsets, endingId, endingOffsets, "
+    "startingTimestamp, endingTimestamp, minPartitions, maxRecordsPerPartition, mode, columnNameOfCorruptRecord, "
+    "failOnDataLoss, verify, batchRows, cacheDirectory, cacheBytes, maxRowsPerTrigger"
 )
 
 
@@ -181,31 +190,58 @@ def _streams(given: dict[str, str]) -> tuple[tuple[bytes, ...] | None, bytes | N
     return None, None if pattern is None else pattern.encode()
 
 
-def _starts(given: dict[str, str]) -> dict[StreamName, StreamID]:
-    """`startingOffsets` as JSON: the first ID of some streams, named by database and percent-encoded key."""
-    text = given.get("startingoffsets", "").strip()
+def _names(given: dict[str, str]) -> frozenset[StreamName] | None:
+    """`streams` as a JSON list of databases and percent-encoded keys, for keys that have a comma or are not UTF-8."""
+    text = given.get("streams", "").strip()
+    if not text.startswith("["):
+        return None
+    del given["streams"]
+    try:
+        return frozenset(_stream_name(name) for name in json.loads(text))
+    except (ValueError, AttributeError) as error:
+        raise OptionError(f'streams must be names, or JSON such as ["0/orders%3A1"]: {error}') from None
+
+
+def _offsets(given: dict[str, str], option: str) -> dict[StreamName, StreamID]:
+    """An ID for some streams, from JSON; a single ID is left to `_bound`."""
+    text = given.get(option.lower(), "").strip()
     if not text.startswith("{"):
         return {}
-    del given["startingoffsets"]
-    starts: dict[StreamName, StreamID] = {}
+    del given[option.lower()]
+    found: dict[StreamName, StreamID] = {}
     try:
         for name, value in json.loads(text).items():
-            db, _, key = name.partition("/")
-            first = parse_id(value.encode())
-            if first is None:
-                raise ValueError(value)
-            starts[int(db), unquote_to_bytes(key)] = first
+            entry_id = parse_id(value.encode())
+            if entry_id is None:
+                raise ValueError(f"{value!r} is not an ID")
+            found[_stream_name(name)] = entry_id
     except (ValueError, AttributeError) as error:
         raise OptionError(
-            'startingOffsets must be JSON such as {"0/orders%3A1": "1700000000000-0"}, database and percent-encoded '
-            f"key to an ID: {error}"
+            f'{option} must be an ID, or JSON such as {{"0/orders%3A1": "1700000000000-0"}}: {error}'
         ) from None
-    return starts
+    return found
 
 
-def starts_text(starts: Mapping[StreamName, StreamID]) -> str:
-    """What `startingOffsets` must be for these first IDs."""
-    return json.dumps({f"{db}/{quote_from_bytes(key)}": id_text(first).decode() for (db, key), first in starts.items()})
+def _stream_name(text: str) -> StreamName:
+    db, slash, key = text.partition("/")
+    if not slash:
+        raise ValueError(f"{text!r} does not begin with a database and a slash")
+    return int(db), unquote_to_bytes(key)
+
+
+def name_text(name: StreamName) -> str:
+    """A stream in JSON: `0/orders%3A1`."""
+    return f"{name[0]}/{quote_from_bytes(name[1])}"
+
+
+def names_text(names: Iterable[StreamName]) -> str:
+    """What `streams` must be for exactly these."""
+    return json.dumps([name_text(name) for name in names])
+
+
+def offsets_text(ids: Mapping[StreamName, StreamID]) -> str:
+    """What `startingOffsets` or `endingOffsets` must be for these IDs."""
+    return json.dumps({name_text(name): id_text(entry_id).decode() for name, entry_id in ids.items()})
 
 
 def _range(given: dict[str, str]) -> tuple[Range, bool]:

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from store.ids import make_id
 from tests.servers import RiverbedServer
 from tools.spark.errors import OptionError
-from tools.spark.options import Range, read_options, starts_text
+from tools.spark.options import Range, names_text, offsets_text, read_options
 
 STARTS = {(0, b"\xff/%"): make_id(5, 7), (3, b""): make_id(1, 0)}
 
@@ -29,15 +29,27 @@ def test_each_stream_begins_where_starting_offsets_say(spark: SparkSession, serv
         for key in ("a", b"\xff/%", "c"):
             client.xadd(key, {"n": number}, id=f"{number}-0")
     client.save()
-    starts = starts_text({(0, b"a"): make_id(28, 0), (0, b"\xff/%"): make_id(30, 0), (1, b"c"): make_id(30, 0)})
+    starts = offsets_text({(0, b"a"): make_id(28, 0), (0, b"\xff/%"): make_id(30, 0), (1, b"c"): make_id(30, 0)})
 
     read = spark.read.format("riverbed").option("startingOffsets", starts).option("minPartitions", 3)
-    rows = read.option("endingId", "29").load(str(server.directory)).collect()
+    rows = read.option("endingOffsets", offsets_text({(0, b"c"): make_id(3, 0)})).load(str(server.directory)).collect()
 
     assert sorted((row.key, row.ms) for row in rows) == [
         *(("a", number) for number in (28, 29)),
-        *(("c", number) for number in range(1, 30)),
+        *(("c", number) for number in (1, 2, 3)),
     ]
+
+
+def test_streams_are_picked_by_any_name(spark: SparkSession, server: RiverbedServer) -> None:
+    client = redis.Redis(port=server.port)
+    for key in ("a", "a,b", b"\xff", "\\xff"):
+        client.xadd(key, {"n": 1})
+    client.save()
+
+    read = spark.read.format("riverbed").option("streams", names_text([(0, b"a,b"), (0, b"\xff"), (1, b"a")]))
+    rows = read.schema("_key_binary binary").load(str(server.directory)).collect()
+
+    assert sorted(bytes(row._key_binary) for row in rows) == [b"a,b", b"\xff"]
 
 
 def test_names_and_policies_can_be_picked_as_they_are(spark: SparkSession, server: RiverbedServer) -> None:
@@ -64,14 +76,20 @@ def test_names_and_policies_can_be_picked_as_they_are(spark: SparkSession, serve
 
 
 def test_starting_offsets_keep_any_key_and_do_not_widen_the_range() -> None:
-    options = read_options({"path": "x", "startingOffsets": starts_text(STARTS), "startingTimestamp": "6"})
+    options = read_options({"path": "x", "startingOffsets": offsets_text(STARTS), "startingTimestamp": "6"})
 
     assert dict(options.starts) == STARTS
     assert options.range_of(0, b"\xff/%") == options.range_of(0, b"another") == options.range
-    assert read_options({"path": "x", "startingOffsets": starts_text(STARTS)}).range_of(3, b"") == Range(make_id(1, 0))
+    assert read_options({"path": "x", "startingOffsets": offsets_text(STARTS)}).range_of(3, b"") == Range(make_id(1, 0))
+
+
+@pytest.mark.parametrize("text", ["[", "[5]", '["a"]'])
+def test_names_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(OptionError, match="streams must be names, or JSON such as"):
+        read_options({"path": "x", "streams": text})
 
 
 @pytest.mark.parametrize("text", ["{", '{"0/a": "x"}', '{"a": "1-0"}', '{"0/a": 5}'])
 def test_starting_offsets_that_are_none_are_refused(text: str) -> None:
-    with pytest.raises(OptionError, match="startingOffsets must be JSON such as"):
+    with pytest.raises(OptionError, match="startingOffsets must be an ID, or JSON such as"):
         read_options({"path": "x", "startingOffsets": text})
