@@ -105,6 +105,8 @@ class Executor:
         self.control = Controls(self)
         self.context = Context(config, engine, self.control, clock)
         self.stats = self.context.stats
+        engine.on_sync = self.stats.fsync.record
+        engine.on_checkpoint = self.stats.checkpoint.record
         self.context.pubsub.deliver = self.push
         self.special = False  # no request may take the fast path
         self._plain = plain_commands(self.stats)
@@ -636,7 +638,7 @@ class Executor:
             self.upkeep.committed()
         if self.engine.refusal is not None and not self.special:
             self.refresh_special()
-        stats.note_tick((self._time() - begun) * 1000)
+        stats.tick.record(self._time() - begun)
 
     def _attend(self, session: Session) -> None:
         """After its replies: close it, cut it off, go on with a long reply, or let held-back requests run."""

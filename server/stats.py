@@ -117,6 +117,35 @@ class CommandCounters:
         return 0.0
 
 
+class Durations:
+    """How long one thing of the server's own took, each time it was done.  Buckets are those of `CommandCounters`."""
+
+    __slots__ = ("buckets", "count", "last_s", "longest_s", "seconds")
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self.count = 0
+        self.seconds = 0.0
+        self.last_s = 0.0
+        self.longest_s = 0.0
+        self.buckets = [0] * 64
+
+    def record(self, seconds: float) -> None:
+        self.count += 1
+        self.seconds += seconds
+        self.last_s = seconds
+        if seconds > self.longest_s:
+            self.longest_s = seconds
+        # the clock may have been set back
+        self.buckets[int(seconds * 1e6).bit_length() if seconds > 0 else 0] += 1
+
+    @property
+    def average_s(self) -> float:
+        return self.seconds / self.count if self.count else 0.0
+
+
 # -- the slow log ------------------------------------------------------------------------------------------------------
 
 
@@ -235,6 +264,9 @@ class Stats:
         self.latency = LatencyMonitor()
         self.snapshot = SnapshotStatus()
         self.peak_memory = 0
+        self.tick = Durations()
+        self.fsync = Durations()  # of the log
+        self.checkpoint = Durations()
         self._commands: dict[bytes, CommandCounters] = {}
         self._samples_to_memory = 0
         self.reset()
@@ -260,15 +292,13 @@ class Stats:
         self.syncs_refused = 0
         self.replication_bytes_in = 0
         self.replication_bytes_out = 0
-        self.ticks = 0
-        self.longest_tick_ms = 0.0
-        self.longest_checkpoint_ms = 0.0
-        self.longest_fsync_ms = 0.0
         self.operations = Rate()
         self.input_bytes = Rate()
         self.output_bytes = Rate()
         self._sampled_at: float | None = None
-        # In place: the executor keeps references to the counters.
+        # In place: the executor and the engine keep references to these.
+        for durations in (self.tick, self.fsync, self.checkpoint):
+            durations.clear()
         for counters in self._commands.values():
             counters.clear()
 
@@ -299,19 +329,6 @@ class Stats:
             self.keyspace_hits += 1
         else:
             self.keyspace_misses += 1
-
-    # -- durations
-
-    def note_tick(self, ms: float) -> None:
-        self.ticks += 1
-        if ms > self.longest_tick_ms:
-            self.longest_tick_ms = ms
-
-    def note_checkpoint(self, ms: float) -> None:
-        self.longest_checkpoint_ms = max(self.longest_checkpoint_ms, ms)
-
-    def note_fsync(self, ms: float) -> None:
-        self.longest_fsync_ms = max(self.longest_fsync_ms, ms)
 
     # -- rates
 

@@ -61,7 +61,6 @@ class Upkeep:
 
     def committed(self) -> None:
         """Something was committed: have it in a checkpoint soon, at once if it is much."""
-        self._stats.note_fsync(self._engine.last_sync_s * 1000)
         if self._engine.dirty_bytes >= self._executor.config.checkpoint_dirty_bytes:
             self._checkpoint()
         elif self._checkpoint_timer is None:
@@ -91,7 +90,6 @@ class Upkeep:
         self._engine.checkpoint()
         if self._executor.replication.primary.waits:
             self._executor.replication.primary.waits.check()  # the log is durable up to here
-        self._stats.note_checkpoint(self._engine.last_checkpoint_s * 1000)
         self._stats.expired_keys += self._engine.txn.expired_keys
         self._engine.txn.expired_keys = 0
 

@@ -33,6 +33,7 @@ from store.logformat import encode_command
 from store.logreader import LogPosition
 from store.logstream import StreamedBatch
 from store.recovery import Execute
+from store.replacement import Places, settle
 from store.tables import Tables
 
 DEFAULT_MAP_BYTES: Final = 1 << 40
@@ -77,6 +78,10 @@ class Options:
     is_replica: bool = False
 
 
+def _ignore_time(seconds: float) -> None:
+    """Nobody counts: offline tools and recovery."""
+
+
 class Refusal(enum.Enum):
     """Why writes are refused."""
 
@@ -99,9 +104,10 @@ class Engine:
         self.checkpoints = 0
         self.last_checkpoint_ms = int(clock.time() * 1000)
         self.last_checkpoint_ok = True
-        self.longest_checkpoint_s = 0.0
         self.last_checkpoint_s = 0.0
-        self.last_sync_s = 0.0
+        # Called with the seconds that each sync of the log, and each checkpoint, took.
+        self.on_sync: Callable[[float], None] = _ignore_time
+        self.on_checkpoint: Callable[[float], None] = _ignore_time
         self._space_check_bytes = 0
         self._committed_bytes = 0  # since the last checkpoint
         self._unchecked_bytes = 0  # since free space was last looked at
@@ -110,6 +116,7 @@ class Engine:
         self.on_batches: Callable[[Sequence[StreamedBatch]], None] | None = None
         with contextlib.ExitStack() as held:
             held.enter_context(lock_directory(directory))
+            self.has_settled = settle(Places(directory, options.log_directory, options.log_filename), files)
             self.tables = Tables(directory, options.map_bytes)
             held.callback(self._close_tables)
             self.txn = WriteTxn(self.tables)
@@ -185,9 +192,7 @@ class Engine:
             data = self.log.append(commands, command_bytes, now_ms)
             appended = True
             if self.options.fsync is Fsync.ALWAYS:
-                begun = self.clock.monotonic()
-                self.log.sync()
-                self.last_sync_s = self.clock.monotonic() - begun
+                self._sync()
         except LogWriteError as error:
             if appended:
                 self.log.drop_last_batch()
@@ -200,6 +205,14 @@ class Engine:
             self.on_batches((StreamedBatch(data, len(commands), command_bytes, (), self.log.end.offset),))
         self._wrote(len(commands))
         return True
+
+    def _sync(self) -> None:
+        """Make the log durable.  Raises LogWriteError."""
+        is_due = self.log.unsynced_bytes > 0
+        begun = self.clock.monotonic()
+        self.log.sync()
+        if is_due:
+            self.on_sync(self.clock.monotonic() - begun)
 
     def _wrote(self, size: int) -> None:
         self._rotate_if_needed()
@@ -254,9 +267,7 @@ class Engine:
             self.log.append_verbatim(data, batches[-1].offset)
             appended = True
             if self.options.fsync is Fsync.ALWAYS:
-                begun = self.clock.monotonic()
-                self.log.sync()
-                self.last_sync_s = self.clock.monotonic() - begun
+                self._sync()
         except LogWriteError as error:
             if appended:
                 self.log.drop_last_batch()
@@ -369,7 +380,7 @@ class Engine:
         """
         begun = self.clock.monotonic()
         try:
-            self.log.sync()
+            self._sync()
             self.txn.commit(list(self.log.end))
         except LogWriteError as error:
             self.last_checkpoint_ok = False
@@ -387,7 +398,7 @@ class Engine:
         self.last_checkpoint_ok = True
         self.last_checkpoint_ms = int(self.clock.time() * 1000)
         self.last_checkpoint_s = self.clock.monotonic() - begun
-        self.longest_checkpoint_s = max(self.longest_checkpoint_s, self.last_checkpoint_s)
+        self.on_checkpoint(self.last_checkpoint_s)
 
     def divide_log(self) -> LogPosition:
         """Begin a new file of the log and checkpoint there, so that what LMDB holds is all that came before it.

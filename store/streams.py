@@ -29,6 +29,8 @@ from store.ids import ID_BYTES, MAX_ID, MIN_ID, StreamID, id_text, pack_id, unpa
 from store.model import Change, IdempotenceSettings, References, Row, Trim
 
 if TYPE_CHECKING:
+    import lmdb
+
     from store.keyspace import Database, WriteTxn
 
 _NODE_CHUNK: Final = 1000
@@ -265,18 +267,7 @@ class Stream:
 
     def byte_size(self) -> int:
         """Bytes the entries take on disk, estimated from the nodes' counters of the tail and their number."""
-        nodes = self.txn.nodes
-        size = self.tail_bytes
-        seen = 0
-        if nodes.set_range(self.prefix):
-            for key, row in islice(nodes.iternext(), 64):
-                if not key.startswith(self.prefix):
-                    break
-                size += fmt.decode_node(row)[2]
-                seen += 1
-        if self.node_count > seen > 0:
-            size = self.tail_bytes + (size - self.tail_bytes) * self.node_count // seen
-        return size + self.length * (8 + ID_BYTES) + 200
+        return estimated_bytes(self.txn.nodes, self.prefix, self.length, self.node_count, self.tail_bytes)
 
     # -- mutators ------------------------------------------------------------------------------------------------------
 
@@ -481,3 +472,17 @@ class Stream:
     def _notify_modified(self) -> None:
         if self.key in self.db.interest:
             self.txn.notify(Change.MODIFIED, self.db, self.key)
+
+
+def estimated_bytes(nodes: lmdb.Cursor[bytes], prefix: bytes, length: int, node_count: int, tail_bytes: int) -> int:
+    """What the entries of a stream take on disk, from its counters and those of its first nodes."""
+    size = seen = 0
+    if node_count and nodes.set_range(prefix):
+        for key, row in islice(nodes.iternext(), 64):
+            if not key.startswith(prefix):
+                break
+            size += fmt.decode_node(row)[2]
+            seen += 1
+    if node_count > seen > 0:
+        size = size * node_count // seen
+    return tail_bytes + size + length * (8 + ID_BYTES) + 200

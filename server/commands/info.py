@@ -17,6 +17,7 @@ from server import process
 from server.commands.table import Flag, command
 from server.replies import Verbatim
 from server.version import REDIS_VERSION, VERSION
+from store import survey
 
 if TYPE_CHECKING:
     from server.session import Request, Session
@@ -217,8 +218,18 @@ def _persistence(request: Request) -> Fields:
     yield "riverbed_checkpoints", engine.checkpoints
     yield "riverbed_checkpoint_lag_bytes", engine.dirty_bytes
     yield "riverbed_last_checkpoint_ms", f"{engine.last_checkpoint_s * 1000:.1f}"
-    yield "riverbed_longest_checkpoint_ms", f"{stats.longest_checkpoint_ms:.1f}"
-    yield "riverbed_longest_fsync_ms", f"{stats.longest_fsync_ms:.1f}"
+    yield "riverbed_average_checkpoint_ms", f"{stats.checkpoint.average_s * 1000:.1f}"
+    yield "riverbed_longest_checkpoint_ms", f"{stats.checkpoint.longest_s * 1000:.1f}"
+    yield "riverbed_fsyncs", stats.fsync.count
+    yield "riverbed_last_fsync_ms", f"{stats.fsync.last_s * 1000:.2f}"
+    yield "riverbed_average_fsync_ms", f"{stats.fsync.average_s * 1000:.2f}"
+    yield "riverbed_longest_fsync_ms", f"{stats.fsync.longest_s * 1000:.2f}"
+    room = survey.space(engine.tables)
+    yield "riverbed_lmdb_bytes", room.file_bytes
+    yield "riverbed_lmdb_used_bytes", room.used_bytes
+    yield "riverbed_lmdb_free_bytes", room.free_bytes
+    yield "riverbed_lmdb_readers", room.readers
+    yield "riverbed_lmdb_oldest_reader", room.oldest_reader
     yield "riverbed_recovered_commands", engine.recovery.commands
     yield "riverbed_recovery_ms", f"{engine.recovery.seconds * 1000:.1f}"
     yield "riverbed_rewrite_entries", rewrite.entries
@@ -275,8 +286,8 @@ def _stats(request: Request) -> Fields:
     yield "client_query_buffer_limit_disconnections", stats.query_limit_disconnections
     yield "client_output_buffer_limit_disconnections", stats.output_limit_disconnections
     yield "acl_access_denied_auth", stats.auth_failures
-    yield "riverbed_ticks", stats.ticks
-    yield "riverbed_longest_tick_ms", f"{stats.longest_tick_ms:.1f}"
+    yield "riverbed_ticks", stats.tick.count
+    yield "riverbed_longest_tick_ms", f"{stats.tick.longest_s * 1000:.1f}"
 
 
 def _replication(request: Request) -> Fields:

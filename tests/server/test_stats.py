@@ -162,11 +162,26 @@ def test_sampling_notes_the_memory_peak() -> None:
     assert stats.peak_memory > 1 << 20
 
 
-def test_the_longest_of_each_kind_is_kept() -> None:
+def test_durations_know_the_last_the_longest_and_the_average() -> None:
+    durations = Stats().fsync
+    assert durations.average_s == 0
+    for seconds in (0.003, 0.009, 0.0):
+        durations.record(seconds)
+    assert (durations.count, durations.last_s, durations.longest_s) == (3, 0.0, 0.009)
+    assert round(durations.average_s, 6) == 0.004
+    assert (durations.buckets[0], durations.buckets[12], durations.buckets[14]) == (1, 1, 1)
+
+
+def test_a_duration_that_a_clock_set_back_made_negative_is_none() -> None:
+    durations = Stats().tick
+    durations.record(-3600.0)
+    assert (durations.count, durations.buckets[0], durations.longest_s) == (1, 1, 0.0)
+
+
+def test_a_reset_clears_durations_in_place() -> None:
     stats = Stats()
-    for ms in (3.0, 9.0, 1.0):
-        stats.note_tick(ms)
-        stats.note_checkpoint(ms)
-        stats.note_fsync(ms)
-    assert (stats.longest_tick_ms, stats.longest_checkpoint_ms, stats.longest_fsync_ms) == (9.0, 9.0, 9.0)
-    assert stats.ticks == 3
+    record = stats.checkpoint.record
+    record(1.0)
+    stats.reset()
+    record(2.0)
+    assert (stats.checkpoint.count, stats.checkpoint.longest_s) == (1, 2.0)

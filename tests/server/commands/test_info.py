@@ -175,6 +175,9 @@ def test_a_checkpoint_is_told_as_a_save(client: RawClient) -> None:
     assert int(after["riverbed_checkpoints"]) > int(before["riverbed_checkpoints"])
     assert abs(int(after["rdb_last_save_time"]) - time.time()) < 60
     assert float(after["riverbed_longest_checkpoint_ms"]) > 0
+    assert int(after["riverbed_fsyncs"]) > 0
+    assert int(after["riverbed_lmdb_bytes"]) >= int(after["riverbed_lmdb_used_bytes"]) > 0
+    assert (after["riverbed_lmdb_readers"], after["riverbed_lmdb_oldest_reader"]) == ("0", "0")
     assert after["rdb_changes_since_last_save"] == "0"
 
 
