@@ -145,6 +145,8 @@ async def serve(config: Config) -> int:
         engine.close()
         raise
     report = engine.recovery
+    if engine.has_settled:
+        log.info("ended a compaction that was interrupted")
     if report.torn_tail is not None:
         log.warning("cut a torn tail off the log: %s", report.torn_tail)
     log.info(

@@ -5,7 +5,6 @@ No step restarts the server, except the last one, which kills it to see that not
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import broken_invariants
+from tests.disks import small_tmpfs
 from tests.ledger import Account, Add, Fate, Ledger, read_id
 from tests.producers import read_streams
 from tests.raw import RawClient, parse
@@ -28,13 +28,8 @@ MOST_WRITES = 40 * DISK_BYTES // VALUE_BYTES
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """An empty tmpfs."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "riverbed-test", str(place)]
-    done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{' '.join(mount)}: {done.stderr.strip()} (root is needed)"
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    with small_tmpfs(tmp_path / "disk", DISK_BYTES) as disk:
+        yield disk
 
 
 @pytest.fixture

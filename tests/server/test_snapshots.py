@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from store.log import DIRECTORY_NAME, FILE_NAME
 from store.snapshot import DATA_NAME, Snapshot, list_snapshots, open_snapshot
 from store.tables import Tables
 from tests.conftest import broken_invariants
+from tests.disks import small_tmpfs
 from tests.raw import Node, RawClient, parse
 from tests.servers import RiverbedServer
 from tests.store.stores import Store, dump_database
@@ -270,11 +270,8 @@ def test_a_server_that_is_killed_leaves_nothing_half_made(gate: Gate, riverbed: 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """An empty tmpfs of 24 MB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={24 << 20}", "riverbed-test", str(place)], check=True)
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    with small_tmpfs(tmp_path / "disk", 24 << 20) as disk:
+        yield disk
 
 
 @pytest.mark.needs_root

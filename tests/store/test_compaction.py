@@ -3,13 +3,13 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import lmdb
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,14 +22,11 @@ from store.compaction import Compaction, Report
 from store.errors import LockedError, StoreError
 from store.files import OsFiles
 from store.log import DIRECTORY_NAME, FILE_NAME
-from store.model import Strategy, Trim
 from store.retention import NO_RETENTION, Retention
-from tests.servers import ROOT
+from tests.disks import fill_up, small_tmpfs
+from tests.store.busy import busy
 from tests.store.stores import Store, sid
 from tests.test_against_oracle import FAMILIES, Commands
-from tests.test_full_disk import small_disk
-
-__all__ = ["small_disk"]
 
 
 def compacted(store: Store, **options: Any) -> Report:
@@ -59,25 +56,6 @@ def lineage(store: Store) -> Any:
     manifest = manifests.load(store.directory / DIRECTORY_NAME / f"{FILE_NAME}.manifest", OsFiles())
     assert manifest is not None
     return manifest.lineage
-
-
-def busy(store: Store) -> None:
-    """Something of everything, most of it dead."""
-    store.fill(b"s", 2000)
-    store.deliver(b"s", 400)
-    store.deliver(b"s", 30, consumer="Bob")
-    store.deliver(b"s", 100, group="other", consumer="Carol")
-    store.run("XACK", "s", "g", *(f"{number}-0" for number in range(1, 300)))
-    store.run("XNACK", "s", "g", "FAIL", "IDS", 1, "410-0")
-    store.run("XGROUP", "DELCONSUMER", "s", "g", "Bob")
-    store.run("XADD", "s", "IDMP", "producer", "one", "*", "f", "v")
-    store.fill(b"trimmed", 900).trim(Trim(Strategy.MAXLEN, 50))
-    store.fill(b"gone", 700)
-    store.db.delete(store.stream(b"gone"))
-    store.fill(b"flushed", 300, db=3)
-    store.txn.databases[3].flush()
-    store.fill(b"t" * 450, 3, db=4)
-    store.add(b"large", "1-0", words=(b"f", b"x" * 100_000))
 
 
 def test_what_nobody_can_reach_goes_and_the_rest_stays(store: Store) -> None:
@@ -267,33 +245,71 @@ def contents(directory: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.needs_root
-def test_a_full_disk_in_the_middle_leaves_the_old_store_untouched(small_disk: Path) -> None:
-    store = Store(small_disk, reserve_bytes=0)
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """An empty tmpfs."""
+    with small_tmpfs(tmp_path / "disk", 48 << 20) as disk:
+        yield disk
+
+
+def large(disk: Path) -> Store:
+    """Two megabytes of entries, half of them deleted."""
+    store = Store(disk / "data", reserve_bytes=0)
     for number in range(1, 1500):
         store.add(b"s", f"{number}-0", words=(b"f", b"x" * 1000))
+    store.fill(b"t", 20_000)
+    store.deliver(b"t", 5000)
+    store.run("XDEL", "t", *(f"{number}-0" for number in range(1, 20_000, 2)))
     store.checkpoint()
+    return store
+
+
+@pytest.mark.needs_root
+@pytest.mark.parametrize(
+    ("keep", "has_tail"), [(NO_RETENTION, False), (Retention(max_length=700), False), (NO_RETENTION, True)]
+)
+def test_no_more_space_is_taken_than_was_announced(disk: Path, keep: Retention, has_tail: bool) -> None:
+    store = large(disk)
+    if has_tail:
+        store.run("XCLAIM", "t", "g", "Bob", "0", *(f"{number}-0" for number in range(2, 4000, 6)))
+        store.fill(b"u", 3000)
+        store.commit()
+    store.engine.close(save=not has_tail)
+    with Compaction(store.directory, Replayer().execute, now_ms=1, keep=keep) as compaction:
+        needed = compaction.plan().needed_bytes
+        assert needed < 30_000_000
+        ballast = fill_up(disk, needed)
+        report = compaction.run(compaction.plan())
+    ballast.unlink()
+    assert (report.trimmed_entries > 0, report.plan.tail_bytes > 0) == (keep is not NO_RETENTION, has_tail)
+    assert [str(violation) for violation in check(store.directory)] == []
+
+
+@pytest.mark.needs_root
+@pytest.mark.parametrize("keep", [NO_RETENTION, Retention(max_length=700)])
+def test_a_full_disk_in_the_middle_leaves_the_old_store_untouched(disk: Path, keep: Retention) -> None:
+    store = large(disk)
+    held = store.dump()
     store.engine.close()
-    before = contents(small_disk)
+    before = contents(store.directory)
     failed = 0
-    for free in (3_000_000, 2_000_000, 1_600_000, 1_000_000, 100_000):
-        status = os.statvfs(small_disk)
-        ballast = small_disk.parent / "disk" / "ballast"
-        ballast.write_bytes(b"\0" * max(0, status.f_bavail * status.f_frsize - free))
-        with Compaction(small_disk, Replayer().execute, now_ms=1, files=Rich()) as compaction:
+    for free in range(100_000, 9_000_000, 400_000):
+        ballast = fill_up(disk, free)
+        with Compaction(store.directory, Replayer().execute, now_ms=1, keep=keep, files=Rich()) as compaction:
             plan = compaction.plan()
             try:
                 compaction.run(plan)
-            except Exception:
+            except (OSError, lmdb.Error):
                 failed += 1
                 ballast.unlink()
-                assert contents(small_disk) == before
+                assert contents(store.directory) == before
             else:
                 ballast.unlink()
-                before = contents(small_disk)
+                break
     assert failed >= 3
     store.open()
-    assert store.stream().length == 1499
+    assert (store.dump() == held) == (keep is NO_RETENTION)
+    assert store.violations() == []
     store.engine.close()
 
 
@@ -302,80 +318,3 @@ class Rich(OsFiles):
 
     def free_bytes(self, path: Path, /) -> int:
         return 1 << 40
-
-
-# -- kills -------------------------------------------------------------------------------------------------------------
-
-COMPACT_AND_DIE = """
-import os, sys
-from pathlib import Path
-from server.replay import Replayer
-from store.compaction import Compaction
-from store.files import OsFiles
-from store.model import Strategy, Trim
-from store.retention import Retention
-
-left = int(sys.argv[2])
-
-class Dying(OsFiles):
-    def _step(self):
-        global left
-        left -= 1
-        if left < 0:
-            os._exit(9)
-    def create(self, path, /):
-        self._step()
-        return super().create(path)
-    def rename(self, source, target, /):
-        self._step()
-        super().rename(source, target)
-        self._step()
-    def unlink(self, path, /):
-        self._step()
-        super().unlink(path)
-    def sync_directory(self, path, /):
-        self._step()
-        super().sync_directory(path)
-
-keep = Retention(max_length=int(sys.argv[3])) if sys.argv[3] != "-" else Retention()
-with Compaction(Path(sys.argv[1]), Replayer().execute, now_ms=1, keep=keep, files=Dying()) as compaction:
-    compaction.run(compaction.plan())
-"""
-
-
-@pytest.mark.parametrize("maxlen", ["-", "40"])
-def test_a_kill_at_any_step_leaves_the_old_store_or_the_new_one(tmp_path: Path, maxlen: str) -> None:
-    original = Store(tmp_path / "original", node_max_entries=4)
-    busy(original)
-    original.checkpoint()
-    old = original.dump()
-    original.engine.close()
-    keep = NO_RETENTION if maxlen == "-" else Retention(max_length=int(maxlen))
-    finished = Store(shutil.copytree(original.directory, tmp_path / "finished"), node_max_entries=4)
-    compacted(finished, keep=keep)
-    new = finished.dump()
-    finished.engine.close()
-    seen = set()
-    for step in range(60):
-        directory = tmp_path / f"killed-{step}"
-        shutil.copytree(original.directory, directory)
-        command = [sys.executable, "-c", COMPACT_AND_DIE, str(directory), str(step), maxlen]
-        status = subprocess.run(command, cwd=ROOT, check=False).returncode
-        assert status in (0, 9)
-        if step % 2:
-            # another compaction ends it
-            with Compaction(directory, Replayer().execute, now_ms=1, keep=keep) as compaction:
-                compaction.run(compaction.plan())
-            assert not (directory / "state" / "compact").exists()
-        # a server starts on it
-        store = Store(directory, node_max_entries=4)
-        assert store.dump() in ((new,) if step % 2 else (old, new))
-        seen.add(store.dump() == new)
-        store.engine.close()
-        assert [str(violation) for violation in check(directory)] == []
-        shutil.rmtree(directory)
-        if status == 0:
-            break
-    else:
-        raise AssertionError("it never came to its end")
-    assert seen == {True, False} or maxlen == "-"

@@ -1,0 +1,164 @@
+"""What a compaction has made takes the place of what was there, and a kill in between is ended.
+
+    state/data.mdb, lock.mdb         1  put aside                     state/compact/old.mdb, old-lock.mdb
+    appendonlydir/manifest           2  replaced, in one step         lists the new base and incr
+    state/compact/data.mdb           3  moved in                      state/data.mdb
+
+The log decides: before 2 it is the old store, from 2 on it is the new one.  state/compact/plan.json, durable before 1,
+says which files were about to become the log, so that `settle` can tell the two apart.  Whoever opens a store calls it
+first: tables that belong to the log are moved to their place, the rest is deleted, and nothing is read to do so.
+
+The lock file goes with its tables.  It says which of LMDB's two meta pages counts, and a reader that has the old tables
+open keeps it alive: a server that opened the new ones with it would begin with the wrong page.
+
+Knows nothing of rows and commands.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from store import manifest as manifests
+from store.files import Files
+from store.lineage import Lineage
+from store.log import TEMPORARY_PREFIX
+from store.manifest import FileType, LogFile, Manifest
+from store.tables import STATE_DIRECTORY
+
+WORK_DIRECTORY: Final = "compact"
+DATA_NAME: Final = "data.mdb"
+_LOCK_NAME: Final = "lock.mdb"
+_OLD: Final = "old.mdb"
+_OLD_LOCK: Final = "old-lock.mdb"
+_PLAN: Final = "plan.json"
+_BASE: Final = f"{TEMPORARY_PREFIX}compact"
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where things are while the store in `directory` is compacted."""
+
+    directory: Path
+    log_directory: str
+    log_filename: str
+
+    @property
+    def state(self) -> Path:
+        return self.directory / STATE_DIRECTORY
+
+    @property
+    def data(self) -> Path:
+        """The tables that are served."""
+        return self.state / DATA_NAME
+
+    @property
+    def work(self) -> Path:
+        """What is being made."""
+        return self.state / WORK_DIRECTORY
+
+    @property
+    def home(self) -> Path:
+        """The files of the log."""
+        return self.directory / self.log_directory
+
+    @property
+    def manifest(self) -> Path:
+        return self.home / f"{self.log_filename}.manifest"
+
+    @property
+    def base(self) -> Path:
+        """The base while it is written, beside those that count, as it may not be renamed to another disk."""
+        return self.home / _BASE
+
+
+def put_in_place(
+    places: Places, old: Manifest, base: LogFile, incr: LogFile, lineage: Lineage | None, files: Files
+) -> None:
+    """Make the store that of `places.work`/data.mdb and `places.base`, which are durable, and nobody has open.
+
+    `old` is the manifest of now; `base` and `incr` are listed in the next one.  Raises OSError; `settle` is to be
+    called then, and after success as well.
+    """
+    work = places.work
+    plan = json.dumps({"base": base.name, "incr": incr.name}).encode()
+    fd = files.create(work / _PLAN)
+    try:
+        files.write(fd, plan)
+        files.sync(fd)
+    finally:
+        files.close(fd)
+    files.sync_directory(work)
+    files.rename(places.base, places.home / base.name)
+    files.close(files.create(places.home / incr.name))
+    files.sync_directory(places.home)
+    files.rename(places.data, work / _OLD)
+    _move(places.state / _LOCK_NAME, work / _OLD_LOCK, files)
+    files.sync_directory(places.state)
+    gone = tuple(replace(file, type=FileType.HISTORY) for file in (*old.files, *old.history))
+    manifests.replace(places.manifest, Manifest(base, gone, (incr,), lineage), files)
+    _move_in(places, files, is_new=True)
+
+
+def settle(places: Places, files: Files) -> bool:
+    """End a compaction that was killed, as what the log says; -> whether there was one.
+
+    To be called by who holds the directory, before anything of it is opened.  Raises CorruptionError, OSError.
+    """
+    work, home = places.work, places.home
+    if not files.exists(work):
+        return False
+    if files.exists(places.base):
+        files.unlink(places.base)
+    manifest = manifests.load(places.manifest, files) or Manifest()
+    names = _planned(work, files)
+    if names is not None:
+        listed = {file.name for file in manifest.files}
+        is_new = names[0] in listed
+        files.sync_directory(home)  # or a power cut might bring back a manifest whose files are deleted below
+        _move_in(places, files, is_new=is_new)
+        for name in names:
+            if name not in listed and files.exists(home / name):
+                files.unlink(home / name)
+        if is_new and manifest.history:
+            for file in manifest.history:
+                if files.exists(home / file.name):
+                    files.unlink(home / file.name)
+            manifests.replace(places.manifest, replace(manifest, history=()), files)
+    shutil.rmtree(work)
+    files.sync_directory(places.state)
+    return True
+
+
+def _move_in(places: Places, files: Files, *, is_new: bool) -> None:
+    """Give the store its tables, unless it has some, be it that a server has made them from the log meanwhile."""
+    tables = places.work / (DATA_NAME if is_new else _OLD)
+    if files.exists(places.data) or not files.exists(tables):
+        return
+    if is_new:
+        if files.exists(places.state / _LOCK_NAME):
+            files.unlink(places.state / _LOCK_NAME)
+    else:
+        _move(places.work / _OLD_LOCK, places.state / _LOCK_NAME, files)
+    files.rename(tables, places.data)
+    files.sync_directory(places.state)
+
+
+def _move(source: Path, target: Path, files: Files) -> None:
+    if files.exists(source):
+        files.rename(source, target)
+
+
+def _planned(work: Path, files: Files) -> tuple[str, str] | None:
+    """The names of the new base and incr; None while nothing was to be put in place."""
+    path = work / _PLAN
+    if not files.exists(path):
+        return None
+    try:
+        plan = json.loads(path.read_bytes())
+        return str(plan["base"]), str(plan["incr"])
+    except (ValueError, KeyError, TypeError):
+        return None  # torn: it is synced before anything is moved

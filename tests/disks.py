@@ -1,0 +1,30 @@
+"""Small disks to be filled: a tmpfs of a given size, which takes root."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def small_tmpfs(place: Path, size: int) -> Iterator[Path]:
+    """An empty tmpfs of `size` bytes, mounted at `place` meanwhile."""
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "riverbed-test", str(place)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(mount)}: {done.stderr.strip()} (root is needed)"
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def fill_up(disk: Path, free: int) -> Path:
+    """Leave only about `free` bytes, never fewer; -> the file to delete."""
+    status = os.statvfs(disk)
+    ballast = disk / "ballast"
+    ballast.write_bytes(b"\0" * max(0, (status.f_bavail - -(-free // status.f_frsize)) * status.f_frsize))
+    return ballast

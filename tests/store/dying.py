@@ -1,0 +1,129 @@
+"""Compactions that are stopped: `python -m tests.store.dying`, a process that forks one for each line it is told.
+
+    {"directory": ..., "maxlen": n or null, "step": n}         stopped before the n-th thing done to the file system
+    {"directory": ..., "maxlen": n or null, "delay_s": t}      SIGKILL after t seconds
+
+answers the exit status, 9 when it was stopped, and 0 when it had come to its end before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from server.replay import Replayer
+from store.compaction import Compaction
+from store.files import OsFiles
+from store.retention import NO_RETENTION, Retention
+from tests.servers import ROOT
+
+STOPPED = 9
+_NEVER = -1
+_CHANGING = ("os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate")
+
+
+class Reaper:
+    """Forks compactions and stops them.  A context manager."""
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.store.dying"],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._process.communicate()
+
+    def compact(self, directory: Path, *, maxlen: int | None = None, **when: float) -> bool:
+        """-> whether it was stopped before its end."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"directory": str(directory), "maxlen": maxlen, **when}) + "\n")
+        self._process.stdin.flush()
+        status = int(self._process.stdout.readline())
+        assert status in (0, STOPPED), status
+        return status == STOPPED
+
+
+class _Countdown:
+    """Ends this process without a word when so many steps were made."""
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+
+    def step(self, *_: object) -> None:
+        if self._left == 0:
+            os._exit(STOPPED)
+        self._left -= 1
+
+    def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        is_written = event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+        if event in _CHANGING or is_written:
+            self.step()
+
+
+class _Files(OsFiles):
+    """Tells of what no audit event does."""
+
+    def __init__(self, countdown: _Countdown) -> None:
+        self._step = countdown.step
+
+    def write(self, fd: int, data: bytes | memoryview, /) -> int:  # type: ignore[override]
+        self._step()
+        return os.write(fd, data)
+
+    def sync(self, fd: int, /) -> None:  # type: ignore[override]
+        self._step()
+        OsFiles.sync(fd)
+
+    def sync_directory(self, path: Path, /) -> None:
+        self._step()
+        super().sync_directory(path)
+
+
+def _compact(order: dict[str, Any]) -> None:
+    countdown = _Countdown(order.get("step", _NEVER))
+    sys.addaudithook(countdown.audit)
+    keep = NO_RETENTION if order["maxlen"] is None else Retention(max_length=order["maxlen"])
+    with Compaction(
+        Path(order["directory"]),
+        Replayer().execute,
+        now_ms=1,
+        keep=keep,
+        files=_Files(countdown),
+    ) as compaction:
+        compaction.run(compaction.plan())
+
+
+def _run(order: dict[str, Any]) -> int:
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            _compact(order)
+            status = 0
+        finally:
+            os._exit(status)
+    if "delay_s" in order:
+        time.sleep(order["delay_s"])
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    return STOPPED if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        sys.stdout.write(f"{_run(json.loads(line))}\n")
+        sys.stdout.flush()
