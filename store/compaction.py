@@ -165,7 +165,7 @@ class Compaction:
 
         The old store is whole after any of them, and nothing is left behind.
         """
-        if plan.free_bytes < plan.needed_bytes:
+        if not plan.is_feasible:
             raise SpaceError(
                 f"not enough space in {self._directory}: {plan.needed_bytes:,} bytes are needed, "
                 f"{plan.free_bytes:,} are free"

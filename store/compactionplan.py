@@ -99,6 +99,11 @@ class Plan:
             return self.copy_bytes + self.base_bytes
         return self.change_bytes + max(self.copy_bytes, self.base_bytes)
 
+    @property
+    def is_feasible(self) -> bool:
+        """Whether there is that much."""
+        return self.needed_bytes <= self.free_bytes
+
 
 def make_plan(
     tables: Tables, parts: Sequence[LogPart], places: Places, wishes: Wishes, steps: Steps, files: Files

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -54,6 +55,7 @@ class Age(click.ParamType[int]):
 )
 @click.option("--keep-expired", is_flag=True, help="Leave keys whose time is over to the server.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and the space it takes; change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask. Nobody is asked where there is no terminal, or with --json.")
 @click.option("--json", "as_json", is_flag=True, help="Report as one JSON object.")
 def compact(
     directory: Path,
@@ -64,6 +66,7 @@ def compact(
     db: int | None,
     keep_expired: bool,
     dry_run: bool,
+    yes: bool,
     as_json: bool,
 ) -> None:
     """Make the store in DIR as small as what it holds. No server may be using it.
@@ -72,8 +75,9 @@ def compact(
     --older-than, --maxlen or --acked entries go as well, as XTRIM would have it: both limits count, pending records of
     dropped entries stay, and --acked alone drops all that is acknowledged.
 
-    A kill or a full disk leaves the old store or the new one, and the next run clears up. The space it may take is
-    reckoned first; if that is not free, nothing is begun.
+    What it will come to, and the space it may take beside the old store, is reckoned and shown first, and on a terminal
+    you are asked. If that space is not free, nothing is begun. A kill or a full disk leaves the old store or the new
+    one; the next run, or the start of riverbed-server, clears up.
 
     When keys expired or entries were dropped, replicas of this store begin with a full sync.
 
@@ -84,7 +88,7 @@ def compact(
       riverbed compact /srv/riverbed --older-than 30d --key 'log:*'
       riverbed compact /srv/riverbed --maxlen 100000 --acked
 
-    Exit status 0: done, 2: not done, and the store is as it was.
+    Exit status 0: done, 2: not done, and the store is as it was, 130: interrupted, likewise.
     """
     if (pattern is not None or db is not None) and older_than is None and maxlen is None and not acked:
         raise Failure("--key and --db say whose entries go: add --older-than, --maxlen or --acked")
@@ -103,39 +107,56 @@ def compact(
             directory, Replayer().execute, now_ms=now_ms, keep=keep, keep_expired=keep_expired, steps=steps.show
         )
         with made as compaction:
+            if compaction.has_settled:
+                notes().print("cleared up after a compaction that was interrupted")
             plan = compaction.plan()
             if not dry_run:
+                if not (yes or as_json) and plan.is_feasible and sys.stdin.isatty():
+                    steps.pause()
+                    _ask(directory, plan)
                 report = compaction.run(plan)
     if as_json:
         click.echo(json.dumps(_as_json(directory, plan, report, steps.seconds), indent=2))
     elif report is None:
-        _print_plan(directory, plan)
+        console = _console()
+        console.print(f"[bold]{escape(str(directory))}[/] would be compacted; nothing was changed")
+        _print_plan(console, plan)
     else:
         _print_report(directory, report, steps.seconds)
 
 
-def _print_plan(directory: Path, plan: Plan) -> None:
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(f"[bold]{escape(str(directory))}[/] would be compacted; nothing was changed")
-    _print_tables(plan.before, plan.after, "at most")
-    is_enough = plan.free_bytes >= plan.needed_bytes
+def _console() -> Console:
+    return Console(highlight=False, soft_wrap=True)
+
+
+def _ask(directory: Path, plan: Plan) -> None:
+    """Show what will come of it, and have it confirmed.  Raises Failure when it is not."""
+    console = notes()
+    console.print(f"[bold]{escape(str(directory))}[/] will be compacted")
+    _print_plan(console, plan)
+    if not console.input("Go on? \\[y/N] ").strip().lower().startswith("y"):
+        raise Failure("not compacted; nothing was changed")
+
+
+def _print_plan(console: Console, plan: Plan) -> None:
+    _print_tables(console, plan.before, plan.after, "at most")
     lines = {
         "tables": f"{size_text(plan.state_bytes)} now",
         "log": f"{size_text(plan.log.bytes)} in {counted(plan.log.files, 'file')} now",
         "expired": counted(plan.expired, "key"),
         "dropped": f"{counted(plan.trimmed_entries, 'entry')} of {counted(plan.trimmed_streams, 'stream')}",
         "space": f"{size_text(plan.needed_bytes)} at most, {size_text(plan.free_bytes)} free"
-        + ("" if is_enough else ": [red]not enough[/]"),
+        + ("" if plan.is_feasible else ": [red]not enough[/]"),
     }
-    _print_lines(lines)
+    _print_lines(console, lines)
     _tell_tail(plan, "not counted here")
 
 
 def _print_report(directory: Path, report: Report, seconds: float) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    console = _console()
     plan = report.plan
     console.print(f"[green]compacted[/] [bold]{escape(str(directory))}[/] in {seconds_text(seconds)}")
-    _print_tables(plan.before, report.after, "")
+    _print_tables(console, plan.before, report.after, "")
     lines = {
         "tables": f"{size_text(plan.state_bytes)}, now {size_text(report.state_bytes)}",
         "log": f"{size_text(plan.log.bytes)} in {counted(plan.log.files, 'file')}, now {size_text(report.log.bytes)}",
@@ -143,11 +164,11 @@ def _print_report(directory: Path, report: Report, seconds: float) -> None:
         "dropped": f"{counted(report.trimmed_entries, 'entry')} of {counted(report.trimmed_streams, 'stream')}",
         "replicas": "begin with a full sync" if report.has_new_line else "go on where they are, if that is the end",
     }
-    _print_lines(lines)
+    _print_lines(console, lines)
     _tell_tail(plan, "executed")
 
 
-def _print_tables(before: dict[str, TableSize], after: dict[str, TableSize], bound: str) -> None:
+def _print_tables(console: Console, before: dict[str, TableSize], after: dict[str, TableSize], bound: str) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
     for heading in ("  table", "rows", "after", "bytes", f"after {bound}".strip()):
         table.add_column(heading, justify="left" if heading == "  table" else "right", no_wrap=True)
@@ -155,11 +176,10 @@ def _print_tables(before: dict[str, TableSize], after: dict[str, TableSize], bou
         new = after.get(name, TableSize())
         if old.rows or new.rows:
             table.add_row(f"  {name}", f"{old.rows:,}", f"{new.rows:,}", size_text(old.bytes), size_text(new.bytes))
-    Console(highlight=False).print(table)
+    console.print(table)
 
 
-def _print_lines(lines: dict[str, str]) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+def _print_lines(console: Console, lines: dict[str, str]) -> None:
     for name, text in lines.items():
         console.print(f"  [dim]{name:<10}[/]{text}")
 

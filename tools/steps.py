@@ -27,16 +27,20 @@ class StepMeter:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self.pause()
+
+    def pause(self) -> None:
+        """Take the bar away until the next `show`; what passes until then is nobody's time."""
         if self._meter is not None:
             self.seconds += self._meter.seconds
-            self._meter.__exit__(kind, value, traceback)
+            self._meter.__exit__(None, None, None)
             self._meter = None
 
     def show(self, step: str, done: int, total: int) -> None:
         """`done` of `total` bytes, or of what `items` says, are done of `step`."""
         items = self._items.get(step)
         if self._meter is None or step != self._step:
-            self.__exit__(None, None, None)
+            self.pause()
             self._step = step
             self._meter = Meter(step, total, items="") if items is None else Meter(step, items=items, total_items=total)
             self._meter.__enter__()
