@@ -125,7 +125,7 @@ class Log:
         home = directory / dirname
         manifest = manifests.load(home / f"{filename}.manifest", files) or Manifest()
         if not manifest.files:
-            _refuse_orphans(home, filename, files)
+            refuse_orphans(home, filename, files)
         manifest = _adopt_single_file(directory, home, filename, manifest, files)
         log = cls(home, filename, files, manifest, segment_bytes, load_truncated)
         if manifest.files:
@@ -510,7 +510,7 @@ class Log:
         self.refusal = self.refusal or _CLOSED
 
 
-def _refuse_orphans(home: Path, filename: str, files: Files) -> None:
+def refuse_orphans(home: Path, filename: str, files: Files) -> None:
     """A log without its manifest must not be taken for no log, and written over."""
     if not files.exists(home):
         return

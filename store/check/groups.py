@@ -138,6 +138,8 @@ def _check_group(view: View, where: str, stream_no: int, group_no: int, group: _
         if count != counted[consumer_no]:
             owner = "nobody" if consumer_no == NOBODY else f"consumer {consumer_no}"
             view.add("groups", where, f"{counted[consumer_no]} entries of {owner} counted, there are {count}")
+    view.contents.groups += 1
+    view.contents.pending += sum(found.values())
     if sum(found.values()) != group.pel_count:
         view.add("groups", where, f"{group.pel_count} pending entries counted, there are {sum(found.values())}")
     yield from _check_owners(view, where, group_no, runs)

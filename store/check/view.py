@@ -1,6 +1,6 @@
 """What the parts of the check share: the tables as one checkpoint left them, what the trash excuses, and the finding.
 
-A row that nobody can see may lie about as long as a note in table `trash` says so.  `Trash` reads those notes once;
+A row that nobody can see may lie about as long as a note in table `trash` says so.  `Notes` holds those notes;
 everything else is walked with cursors, so that memory does not grow with the number of entries.
 """
 
@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 import lmdb
 
 from store import format as fmt
+from store.errors import CorruptionError
 from store.ids import MIN_ID, StreamID, id_text, unpack_id
 from store.logreader import LogPosition
 from store.tables import Tables
@@ -20,22 +21,48 @@ from store.trash import Kind
 
 Decoded = TypeVar("Decoded")
 
-# A step of the check: yields now and then, so that what it found can go out.
+# A step of the check: yields now and then, at least once in a few hundred rows, so that what it found can go out.
 Pass = Iterator[None]
 
+# Called with what is being done, how much of it is done, and of how much (0: nobody knows).
+Steps = Callable[[str, int, int], None]
+
+DATA_NAME: Final = "data.mdb"
 _SHOWN_BYTES: Final = 60
+
+
+def unwatched(step: str, done: int, total: int) -> None:
+    """Nobody wants to know how far it has come."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A promise of the store that the data breaks: in which table (or `log`), at which key, and how."""
+    """A promise of the store that the data breaks: in which table, at which key, and how.
+
+    Besides the tables there are `log`, `lmdb` (pages) and `snapshot`, which have a place in a file instead of a key.
+    """
 
     table: str
     key: str
     reason: str
+    file: str | None = None
+    offset: int | None = None  # in `file`, in bytes
+
+    @property
+    def place(self) -> str:
+        """The key, or the place in a file; empty when it is neither."""
+        if self.key or self.file is None:
+            return self.key
+        return self.file if self.offset is None else f"{self.file} at byte {self.offset}"
 
     def __str__(self) -> str:
-        return f"{self.table}: {self.key}: {self.reason}" if self.key else f"{self.table}: {self.reason}"
+        place = self.place
+        return f"{self.table}: {place}: {self.reason}" if place else f"{self.table}: {self.reason}"
+
+
+def violation_of(table: str, error: CorruptionError) -> Violation:
+    """What a reader of files raised, as a finding."""
+    return Violation(table, "", error.reason, error.file, error.offset)
 
 
 @dataclass
@@ -47,6 +74,8 @@ class Meta:
     next_keyspace_no: int
     databases: list[tuple[int, int, int]]  # keyspace_no, size, expiring
     position: LogPosition  # of the log, up to which all this is its fold
+    log_db: int  # the database that is selected there, -1 for none
+    has_lineage: bool
 
 
 @dataclass
@@ -76,12 +105,25 @@ class Notes:
                 raise ValueError(f"{values} is not what a note of kind {int(kind)} holds")
 
 
+@dataclass
+class Contents:
+    """What there is, for the report."""
+
+    streams: int = 0
+    entries: int = 0
+    groups: int = 0
+    pending: int = 0
+
+
 class View:
     """The tables in one read transaction, and what was found in them since the last `drain`."""
 
-    def __init__(self, tables: Tables, txn: lmdb.Transaction[bytes]) -> None:
+    def __init__(self, tables: Tables, txn: lmdb.Transaction[bytes], contents: Contents) -> None:
+        self.contents = contents
         self._handles = tables.handles
         self._txn = txn
+        self._file = str(tables.path / DATA_NAME)
+        self.walked = 0  # rows so far
         self.found: list[Violation] = []
         self.meta: Meta | None = None
         self.notes = Notes()
@@ -106,6 +148,7 @@ class View:
             for key, row in cursor.iternext():
                 if not key.startswith(prefix):
                     return
+                self.walked += 1
                 yield key, row
 
     def heads(self, table: str) -> Iterator[int]:
@@ -133,7 +176,7 @@ class View:
     # -- findings ------------------------------------------------------------------------------------------------------
 
     def add(self, table: str, key: str, reason: str) -> None:
-        self.found.append(Violation(table, key, reason))
+        self.found.append(Violation(table, key, reason, self._file))
 
     def drain(self) -> Iterator[Violation]:
         """What was found since the last call."""
@@ -159,6 +202,11 @@ class View:
 
     def is_live_keyspace(self, keyspace_no: int) -> bool:
         return keyspace_no in self._live_keyspaces
+
+    def homes(self, stream_no: int) -> list[int]:
+        """The keyspaces in which a stream of this number has a name, those that are to be purged included."""
+        keyspaces = (*self._live_keyspaces, *self.notes.keyspaces)
+        return [home for home in keyspaces if self.get("names", fmt.name_key(home, stream_no)) is not None]
 
     def is_live_stream(self, stream_no: int) -> bool:
         return any(self.get("names", fmt.name_key(home, stream_no)) is not None for home in self._live_keyspaces)

@@ -1,0 +1,124 @@
+"""The part of the check that walks keys: their names and numbers, their deadlines, and rows that belong to no key."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from store import format as fmt
+from store.check.streams import check_stream
+from store.check.view import Pass, View, integers, show
+
+# The tables whose keys begin with a stream's number.
+_ENTRY_TABLES: Final = ("entries", "nodes")
+
+
+def check_databases(view: View) -> Pass:
+    """Both directions between `keys` and `names`, the counts of databases, and each stream on the way."""
+    assert view.meta is not None
+    sizes: dict[int, int] = {}
+    expiring: dict[int, int] = {}
+    for packed, row in view.rows("keys"):
+        yield
+        key = show(packed)
+        home = view.decode("keys", key, fmt.decode_key_key, packed)
+        stream = view.decode("keys", key, decode_stream, row)
+        if home is None or stream is None:
+            continue
+        keyspace_no, name = home
+        if not view.is_live_keyspace(keyspace_no):
+            if keyspace_no not in view.notes.keyspaces:
+                view.add("keys", key, f"keyspace {keyspace_no} is no database's, and not to be purged either")
+            elif stream.idempotence is not None:
+                view.records.add(stream.idempotence[2])
+            continue
+        if name is None:
+            name = stream.long_key
+            if name is None or fmt.key_key(keyspace_no, name) != packed:
+                view.add("keys", key, "is not the digest of the key in the row")
+                continue
+        elif stream.long_key is not None:
+            view.add("keys", key, "a short key stands in the row as well")
+        sizes[keyspace_no] = sizes.get(keyspace_no, 0) + 1
+        expiring[keyspace_no] = expiring.get(keyspace_no, 0) + (stream.expire_ms > 0)
+        if len(view.homes(stream.stream_no)) > 1:
+            view.add("names", show(name), f"stream {stream.stream_no} has another name as well")
+        if view.get("names", fmt.name_key(keyspace_no, stream.stream_no)) != name:
+            view.add("names", f"keyspace {keyspace_no}, stream {stream.stream_no}", f"does not name {show(name)}")
+        if stream.expire_ms:
+            deadline = view.get("expiry", fmt.expiry_key(stream.expire_ms, stream.stream_no))
+            if deadline != fmt.encode_keyspace_no(keyspace_no):
+                view.add("expiry", show(name), f"the deadline {stream.expire_ms} is not in the list")
+        yield from check_stream(view, show(name), stream)
+
+    names: dict[int, int] = {}
+    for packed, name in view.rows("names"):
+        yield
+        place = view.decode("names", show(packed), fmt.decode_name_key, packed)
+        if place is None:
+            continue
+        keyspace_no, stream_no = place
+        if not view.is_live_keyspace(keyspace_no):
+            if keyspace_no not in view.notes.keyspaces:
+                view.add("names", show(name), f"keyspace {keyspace_no} is no database's, and not to be purged either")
+            continue
+        names[keyspace_no] = names.get(keyspace_no, 0) + 1
+        row_behind = view.get("keys", fmt.key_key(keyspace_no, name))
+        if row_behind is None:
+            view.add("names", show(name), f"stream {stream_no} of keyspace {keyspace_no} has no row in `keys`")
+        else:
+            stream = view.decode("keys", show(name), decode_stream, row_behind)
+            if stream is not None and stream.stream_no != stream_no:
+                view.add("names", show(name), f"is stream {stream.stream_no}, not {stream_no}")
+
+    for number, (keyspace_no, size, deadlines) in enumerate(view.meta.databases):
+        found = sizes.get(keyspace_no, 0), names.get(keyspace_no, 0)
+        if found != (size, size):
+            view.add("meta", f"database {number}", f"{size} keys counted, {found[0]} in `keys`, {found[1]} in `names`")
+        if expiring.get(keyspace_no, 0) != deadlines:
+            told = f"{deadlines} keys with a deadline counted, there are {expiring.get(keyspace_no, 0)}"
+            view.add("meta", f"database {number}", told)
+
+
+def decode_stream(row: bytes) -> fmt.StreamRow:
+    stream = fmt.decode_stream(row)
+    integers(stream[i] for i, name in enumerate(stream._fields) if name not in ("long_key", "idempotence"))
+    if stream.idempotence is not None:
+        duration_s, max_records, *numbers = stream.idempotence
+        integers([duration_s or 0, max_records or 0, *numbers])
+        if len(numbers) != 3:
+            raise ValueError(f"{stream.idempotence} are not the settings of idempotence")
+    return stream
+
+
+def check_expiry(view: View) -> Pass:
+    """Deadlines of keys; those of flushed databases may stay until they pass."""
+    assert view.meta is not None
+    for packed, row in view.rows("expiry"):
+        yield
+        key = show(packed)
+        deadline = view.decode("expiry", key, fmt.decode_expiry_key, packed)
+        keyspace_no = view.decode("expiry", key, fmt.decode_keyspace_no, row)
+        if deadline is None or keyspace_no is None:
+            continue
+        deadline_ms, stream_no = deadline
+        if keyspace_no >= view.meta.next_keyspace_no:
+            view.add("expiry", key, f"keyspace {keyspace_no} was never given out")
+        if not view.is_live_keyspace(keyspace_no):
+            continue
+        name = view.get("names", fmt.name_key(keyspace_no, stream_no))
+        stream_row = None if name is None else view.get("keys", fmt.key_key(keyspace_no, name))
+        stream = None if stream_row is None else view.decode("keys", key, decode_stream, stream_row)
+        if stream is None or stream.expire_ms != deadline_ms:
+            view.add("expiry", key, f"no key of keyspace {keyspace_no} has the deadline {deadline_ms}")
+
+
+def check_strays(view: View) -> Pass:
+    """Entries and nodes under a number that no key has are dead, and the trash knows it."""
+    assert view.meta is not None
+    for table in _ENTRY_TABLES:
+        for stream_no in view.heads(table):
+            yield
+            if not view.is_live_stream(stream_no) and not view.is_dead_stream(stream_no):
+                view.add(table, f"stream {stream_no}", "belongs to no key, and is not to be purged either")
+            if stream_no >= view.meta.next_stream_no:
+                view.add(table, f"stream {stream_no}", "is a number not given out yet")

@@ -1,0 +1,155 @@
+"""The part of the check that reads the log: manifest, framing, checksums, offsets, and whether the tables fit to it.
+
+    manifest   -> every file, every batch   -> the place up to which the tables are the fold
+    its own       length, CRC-32C, offset,     a batch ends there, and the database selected there is the one that
+    checksum      framing; SELECT first        the tables name
+
+Reading is `logreader.py`'s: what it refuses is a violation.  A torn tail is none, for that is what a crash leaves and
+the next start cuts off; it is kept in `torn_tail` for who wants to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from store import manifest as manifests
+from store.check.view import Meta, Steps, Violation, violation_of
+from store.errors import CorruptionError
+from store.files import Files
+from store.log import refuse_orphans
+from store.logreader import Batch, LogPart, LogPosition, LogReader, TornTail, list_parts
+from store.manifest import Manifest
+
+CHECKING_LOG: Final = "checking the log"
+
+# Commands that are the same whichever database is selected.
+_WITHOUT_DATABASE: Final = frozenset((b"MULTI", b"EXEC", b"SWAPDB", b"FLUSHALL", b"PING", b"REPLCONF"))
+# How often the log of a running server may be another by the time it is read.
+_TRIES: Final = 5
+
+
+class LogCheck:
+    """The log in `home`.  What is known of it once `violations` is exhausted:"""
+
+    def __init__(self, home: Path, filename: str, files: Files, is_stable: Callable[[], bool], steps: Steps) -> None:
+        self.manifest: Manifest | None = None
+        self.parts: list[LogPart] = []
+        self.end: LogPosition | None = None
+        self.torn_tail: TornTail | None = None
+        self._home = home
+        self._filename = filename
+        self._files = files
+        self._is_stable = is_stable
+        self._steps = steps
+
+    @property
+    def manifest_path(self) -> Path:
+        return self._home / f"{self._filename}.manifest"
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(part.size for part in self.parts)
+
+    def violations(self, meta: Meta | None) -> Iterator[Violation]:
+        """What is wrong with the log, and with what `meta` says of it.  Raises OSError."""
+        for attempt in range(_TRIES):
+            before = self._manifest_bytes()
+            found = []
+            try:
+                for violation in self._look(meta):
+                    found.append(violation)
+                    if self._is_stable():
+                        yield from found
+                        found.clear()
+            except CorruptionError as error:
+                found.append(violation_of("log", error))
+            if self._is_stable():
+                break
+            self.torn_tail = None  # its server is writing the rest of it
+            if not found or (before == self._manifest_bytes() and attempt):
+                break  # otherwise files went while they were read
+        yield from found
+
+    def reload(self, position: LogPosition | None) -> bool:
+        """Look at the files of a log anew that has gone on; -> whether `position` is in one of them."""
+        self.manifest = manifests.load(self.manifest_path, self._files)
+        self.parts = [] if self.manifest is None else list_parts(self._home, self.manifest, self._files)
+        return position is None or any(part.number == position.file_seq for part in self.parts)
+
+    def _manifest_bytes(self) -> bytes:
+        try:
+            return self.manifest_path.read_bytes()
+        except FileNotFoundError:
+            return b""
+
+    def _look(self, meta: Meta | None) -> Iterator[Violation]:
+        files = self._files
+        self.torn_tail = self.end = None
+        self.manifest = manifests.load(self.manifest_path, files)
+        if self.manifest is None or not self.manifest.files:
+            refuse_orphans(self._home, self._filename, files)
+            if meta is not None:
+                yield Violation("log", "", "there is none, and the tables say how far they cover it", str(self._home))
+            return
+        if meta is not None and not meta.has_lineage and self.manifest.lineage is not None:
+            yield Violation("meta", "replication", f"is missing; {self.manifest_path} names a line of offsets")
+        self.parts = list_parts(self._home, self.manifest, files)
+        position = None if meta is None else meta.position
+        reader = LogReader(self.parts, files)
+        log_db = -1
+        seen = position is None or position.position == 0
+        done, total = 0, self.size_bytes
+        for batch in self._checked(reader, position):
+            if isinstance(batch, Violation):
+                yield batch
+                continue
+            if meta is not None and batch.end.file_seq == meta.position.file_seq and not seen:
+                log_db = _selected(batch, log_db)
+                if batch.end == meta.position:
+                    seen = True
+                    if batch.time_ms is not None and log_db not in (-1, meta.log_db):
+                        told = f"says that database {meta.log_db} is selected there, and the log says {log_db}"
+                        yield Violation("meta", "position", told)
+            done += batch.size
+            self._steps(CHECKING_LOG, done, total)
+        self.end, self.torn_tail = reader.end, reader.torn_tail
+        if position is not None:
+            yield from self._check_position(position, seen)
+
+    def _checked(self, reader: LogReader, position: LogPosition | None) -> Iterator[Batch | Violation]:
+        """Every file chooses its databases itself."""
+        file = ""
+        needs_select = False
+        for batch in reader.batches(None, position):
+            needs_select = batch.time_ms is not None and (needs_select or batch.file != file)
+            file = batch.file
+            for words in batch.commands if needs_select else ():
+                name = words[0].upper()
+                if name not in _WITHOUT_DATABASE:
+                    needs_select = False
+                    if name != b"SELECT":
+                        yield Violation("log", "", "no SELECT before a command needs it", file, batch.start)
+                    break
+            yield batch
+
+    def _check_position(self, position: LogPosition, seen: bool) -> Iterator[Violation]:
+        """The tables are the fold up to a place between two batches of a file that is there."""
+        part = next((part for part in self.parts if part.number == position.file_seq), None)
+        if part is None:
+            yield Violation("meta", "position", f"is in file {position.file_seq}, which the log does not have")
+        elif part.file.is_checksummed and not seen:
+            told = f"no batch ends at byte {position.position} with replication offset {position.offset}"
+            yield Violation("meta", "position", told, str(part.path), position.position)
+        elif position.position == 0 and part.file.start_offset not in (None, position.offset):
+            told = f"says replication offset {position.offset}, and the file begins at {part.file.start_offset}"
+            yield Violation("meta", "position", told, str(part.path), 0)
+
+
+def _selected(batch: Batch, log_db: int) -> int:
+    """Which database is selected after `batch`."""
+    for words in batch.commands:
+        if words[0] == b"SELECT" and len(words) == 2 and words[1].isdigit():
+            log_db = int(words[1])
+    return log_db

@@ -1,0 +1,109 @@
+"""The part of the check that walks idempotence records: three tables that must agree, below a number of their own."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from store import format as fmt
+from store.check.view import Pass, View, integers, show
+from store.ids import unpack_id
+
+# The tables whose keys begin with the number of a stream's records.
+_RECORD_TABLES: Final = ("idmp", "idmp_ids", "idmp_times")
+
+
+def check_stream_records(view: View, key: str, settings: list[Any]) -> Pass:
+    """The records of one stream, whose row holds `settings`."""
+    duration_s, _, records_no, records_added, _ = settings
+    if not records_no:
+        return
+    assert view.meta is not None
+    if records_no >= view.meta.next_stream_no:
+        view.add("keys", key, f"records_no {records_no}, and {view.meta.next_stream_no} is the next to be given out")
+    if view.is_dead_number(records_no):
+        view.add("keys", key, f"the records {records_no} are in use, and to be purged as well")
+    if records_no in view.records:
+        view.add("keys", key, f"the records {records_no} are another stream's as well")
+    view.records.add(records_no)
+    where = f"records {records_no}"
+    producers = records = held = held_told = next_no = 0
+    counted: list[int] = []
+    producer = b""
+
+    def finish_producer() -> None:
+        if held != held_told:
+            view.add(
+                "idmp", f"{where}, producer {show(producer[8:])}", f"{held_told} records counted, there are {held}"
+            )
+
+    for packed, row in view.rows("idmp", fmt.stream_prefix(records_no)):
+        yield
+        if len(packed) == fmt.RECORD_KEY_BYTES:
+            held += 1
+            records += 1
+            if not producer or not packed.startswith(producer):
+                view.add("idmp", show(packed), "a record without its producer")
+            elif fmt.decode_record_no(packed) >= next_no:
+                view.add("idmp", show(packed), f"record_no not below {next_no}, the next to be given out")
+            view.decode("idmp", show(packed), _check_record, view, packed, row)
+        elif len(packed) == fmt.PRODUCER_KEY_BYTES:
+            finish_producer()
+            producer, held, held_told, next_no = packed, 0, 0, 0
+            producers += 1
+            values = view.decode("idmp", show(packed), _decode_producer, packed, row)
+            if values is not None:
+                held_told, next_no = values
+        else:
+            header = view.decode("idmp", show(packed), _decode_header, row)
+            if header is not None:
+                told_s, *counted = header
+                if told_s != duration_s:
+                    view.add("idmp", where, f"says that records live for {told_s} s, the stream for {duration_s} s")
+    finish_producer()
+    if counted != [producers, records]:
+        view.add("idmp", where, f"[producers, records] counted: {counted}, there are {[producers, records]}")
+    if records > records_added:
+        view.add("keys", key, f"{records} idempotence records, but only {records_added} were ever added")
+    for table in ("idmp_ids", "idmp_times"):
+        found = 0
+        for _ in view.rows(table, fmt.stream_prefix(records_no)):
+            found += 1
+            yield
+        if found != records:
+            view.add(table, where, f"{found} rows for {records} records")
+
+
+def _decode_header(row: bytes) -> list[int]:
+    """-> [duration_s, producers, records]"""
+    duration_s, producers, records = integers(fmt.unpack_row(row))
+    return [duration_s, producers, records]
+
+
+def _decode_producer(packed: bytes, row: bytes) -> tuple[int, int]:
+    """-> (records, record_no to be given out next)"""
+    pid, *numbers = fmt.unpack_row(row)
+    if fmt.producer_key(fmt.decode_stream_prefix(packed), pid) != packed:
+        raise ValueError("the key is not the digest of the producer in the row")
+    records, next_no = integers(numbers)
+    return records, next_no
+
+
+def _check_record(view: View, packed: bytes, row: bytes) -> None:
+    iid, packed_id = fmt.unpack_row(row)
+    entry_id = unpack_id(packed_id)
+    producer, record_no = packed[: fmt.PRODUCER_KEY_BYTES], fmt.decode_record_no(packed)
+    if view.get("idmp_ids", fmt.iid_key(producer, iid)) != fmt.encode_record_id(record_no, entry_id):
+        view.add("idmp_ids", show(packed), "the record is not found by its id")
+    if view.get("idmp_times", fmt.record_time_key(packed, entry_id)) is None:
+        view.add("idmp_times", show(packed), "the record is not found by its age")
+
+
+def check_record_tables(view: View) -> Pass:
+    """Idempotence records belong to a stream, or wait for the purge."""
+    assert view.meta is not None
+    for table in _RECORD_TABLES:
+        for records_no in view.heads(table):
+            yield
+            if records_no in view.records or view.is_dead_number(records_no):
+                continue
+            view.add(table, f"records {records_no}", "are no stream's, and not to be purged either")

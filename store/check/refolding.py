@@ -1,0 +1,207 @@
+"""The deep part of the check: the log is executed anew, up to where the tables are, and the two are compared.
+
+    log, from its beginning  -- executed -->  tables in a directory of their own  <-- compared -->  the tables
+    what follows             -- executed -->                                       it must fit, or no server starts
+
+The function that executes a command is handed in, as everywhere: the store knows no server.  The new tables go to disk,
+so that memory stays flat, and are deleted afterwards; one left behind by a kill is deleted by the next check there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from store import format as fmt
+from store.check.comparison import Comparison
+from store.check.log import LogCheck
+from store.check.view import Meta, Steps, Violation
+from store.errors import ReplayError, StoreError
+from store.files import Files, OsFiles
+from store.keyspace import META_POSITION
+from store.logreader import Batch, LogPosition, LogReader
+from store.recovery import Execute
+from store.refold import Refold, room_for_fold
+from store.tablereader import TableReader
+from store.tables import Tables
+
+EXECUTING: Final = "executing the log"
+COMPARING: Final = "comparing"
+WORK_PREFIX: Final = ".riverbed-check-"
+
+_MAP_BYTES: Final = 1 << 40
+_TRIES: Final = 5
+
+
+class FoldPlan(NamedTuple):
+    """Where the log is about to be executed, and the space it may take."""
+
+    work: Path
+    log_bytes: int
+    needed_bytes: int
+    free_bytes: int
+
+
+class SpaceError(StoreError):
+    """There is less space than the fold may need.  Nothing was begun."""
+
+
+class MovedError(StoreError):
+    """A running server has rewritten its log while it was read."""
+
+
+def _unannounced(plan: FoldPlan) -> None:
+    """Nobody wants to know."""
+
+
+class Refolding:
+    """How the log is executed: `execute` runs one command, the new tables go into `parent`."""
+
+    def __init__(
+        self,
+        execute: Execute,
+        parent: Path,
+        *,
+        announce: Callable[[FoldPlan], None] = _unannounced,
+        files: Files | None = None,
+    ) -> None:
+        """`announce` is told what is about to happen, once that is known."""
+        self._execute = execute
+        self._parent = parent
+        self._announce = announce
+        self._files = files or OsFiles()
+        self.commands = 0  # executed
+
+    def violations(self, directory: Path, log: LogCheck, meta: Meta | None, steps: Steps) -> Iterator[Violation]:
+        """Every difference, and whatever of the log does not fit.  Raises SpaceError, MovedError, lmdb.Error,
+        OSError.
+        """
+        if log.end is None:
+            return  # there is no log, or none that can be read to its end
+        with contextlib.ExitStack() as held:
+            reader, position = self._tables(held, directory, log, meta)
+            needed = room_for_fold(log.size_bytes)
+            work = held.enter_context(_working_directory(self._parent))
+            free = self._files.free_bytes(work)
+            self._announce(FoldPlan(work, log.size_bytes, needed, free))
+            if free < needed:
+                raise SpaceError(f"{work.parent} has {free:,} bytes free, and executing the log may take {needed:,}")
+            refold = held.enter_context(Refold(work, self._execute, self._files))
+            done = 0
+
+            def watch(size: int) -> None:
+                nonlocal done
+                done += size
+                steps(EXECUTING, min(done, log.size_bytes), log.size_bytes)
+
+            is_ours = all(part.file.is_checksummed for part in log.parts)
+            batches = LogReader(log.parts, self._files, plain_batch_commands=256 if is_ours else 1).batches(None, None)
+            cut = _Cut(batches, position)
+            try:
+                refold.run(cut.before(), watch)
+                if reader is not None and position is not None:
+                    refold.commit(position)
+                    with refold.tables.env.begin() as txn:
+                        folded = TableReader(refold.tables, txn)
+                        yield from self._compare(reader, folded, steps, has_times=is_ours)
+                refold.run(cut.after(), watch)
+            except FileNotFoundError as error:
+                raise MovedError("the log was rewritten while it was read; try again") from error
+            except ReplayError as error:
+                batch = refold.batch
+                place = (None, None) if batch is None else (batch.file, batch.start)
+                yield Violation("log", "", f"does not fit what came before: {error}", *place)
+            self.commands = refold.commands
+
+    def _tables(
+        self, held: contextlib.ExitStack, directory: Path, log: LogCheck, meta: Meta | None
+    ) -> tuple[TableReader | None, LogPosition | None]:
+        """The tables in a transaction that lasts, and the place in the log that they are the fold of."""
+        if meta is None:
+            return None, None
+        tables = Tables(directory, _MAP_BYTES, readonly=True)
+        held.callback(tables.close)
+        for _ in range(_TRIES):
+            txn = tables.env.begin()
+            row = txn.get(META_POSITION, db=tables.handles["meta"])
+            position = None if row is None else LogPosition(*fmt.unpack_row(row)[:3])
+            # a running server's log has gone on, and may begin elsewhere
+            if position == meta.position or log.reload(position):
+                held.callback(txn.abort)
+                return TableReader(tables, txn), position
+            txn.abort()
+        raise MovedError("the log was rewritten while it was read; try again")
+
+    def _compare(
+        self, reader: TableReader, folded: TableReader, steps: Steps, *, has_times: bool
+    ) -> Iterator[Violation]:
+        total = max(reader.count("names"), 1)
+        comparison = Comparison(reader, folded, now_ms=time.time_ns() // 1_000_000, has_times=has_times)
+        try:
+            for difference in comparison.violations():
+                if difference is not None:
+                    yield difference
+                steps(COMPARING, min(comparison.streams, total), total)
+        except fmt.DECODE_ERRORS as error:
+            yield Violation("keys", "", f"cannot be compared with the log: {error}")
+
+
+class _Cut:
+    """A list of batches in two: up to a position, or all of them, and what comes after it."""
+
+    def __init__(self, batches: Iterator[Batch], position: LogPosition | None) -> None:
+        self._batches = batches
+        self._position = position
+        self._beyond: list[Batch] = []
+
+    def before(self) -> Iterator[Batch]:
+        for batch in self._batches:
+            if self._position is not None and batch.end > self._position:
+                self._beyond.append(batch)
+                return
+            yield batch
+
+    def after(self) -> Iterator[Batch]:
+        return chain(self._beyond, self._batches)
+
+
+@contextlib.contextmanager
+def _working_directory(parent: Path) -> Iterator[Path]:
+    """A new directory in `parent`, locked while it is used and gone afterwards; those left by kills go as well."""
+    for name in os.listdir(parent):
+        if name.startswith(WORK_PREFIX):
+            fd = _lock(parent / name)
+            if fd is not None:
+                shutil.rmtree(parent / name, ignore_errors=True)
+                os.close(fd)
+    path = parent / f"{WORK_PREFIX}{secrets.token_hex(4)}"
+    path.mkdir()
+    fd = _lock(path)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        if fd is not None:
+            os.close(fd)
+
+
+def _lock(path: Path) -> int | None:
+    """-> a descriptor that holds the lock on a directory, None when somebody has it or it is not to be had."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        return None
+    return fd

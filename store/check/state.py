@@ -1,0 +1,173 @@
+"""The part of the check that opens the tables and goes through them in order: pages, `meta`, `trash`, then the rest.
+
+pages     meta, trash    keys, names      each stream: entries, nodes     each group: pel     whole tables
+in file   what counts    one to another   in one pass over its rows       three that agree    nothing astray
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import lmdb
+
+from store import format as fmt
+from store.check.groups import check_group_tables
+from store.check.keys import check_databases, check_expiry, check_strays
+from store.check.pages import check_pages
+from store.check.records import check_record_tables
+from store.check.view import DATA_NAME, Contents, Meta, Notes, Pass, Steps, View, Violation, integers, show
+from store.keyspace import META_DATABASES, META_POSITION, META_REPLICATION
+from store.lineage import Lineage
+from store.logreader import LogPosition
+from store.tables import STATE_DIRECTORY, TABLES, Tables
+from store.trash import Kind
+
+MAP_BYTES: Final = 1 << 40
+CHECKING_PAGES: Final = "checking pages"
+CHECKING_ROWS: Final = "checking rows"
+
+_DATABASES: Final = 16
+_COUNTERS: Final = b"counters"
+_VERSION: Final = b"format_version"
+_STEPS: Final = (check_databases, check_expiry, check_record_tables, check_strays, check_group_tables)
+
+
+def check_state(
+    directory: Path, is_stable: Callable[[], bool], contents: Contents, steps: Steps
+) -> Iterator[Violation | Meta]:
+    """The violations of the tables in `directory`, and what `meta` says when there is anything to be said.
+
+    Raises VersionError, OSError.
+    """
+    data = directory / STATE_DIRECTORY / DATA_NAME
+    if not data.stat().st_size:
+        return  # a server was killed while it made them
+    steps(CHECKING_PAGES, 0, 0)
+    damage = list(check_pages(data, lambda: True))
+    if damage and is_stable():
+        yield from damage
+        return  # LMDB had better not see this
+    try:
+        tables = Tables(directory, MAP_BYTES, readonly=True)
+    except lmdb.NotFoundError:
+        yield from _missing_tables(directory)
+        return
+    except lmdb.Error as error:
+        yield Violation("lmdb", "", str(error), str(data))
+        return
+    try:
+        if damage:
+            with tables.env.begin():
+                damage = list(check_pages(data, lambda: False))
+            if damage:
+                yield from damage
+                return
+        yield from check_tables(tables, contents, steps)
+    finally:
+        tables.close()
+
+
+def _missing_tables(directory: Path) -> Iterator[Violation]:
+    """Tables are made one by one before anything is put into them; one that is missing later was lost."""
+    path = directory / STATE_DIRECTORY
+    env = lmdb.open(str(path), map_size=MAP_BYTES, max_dbs=len(TABLES) + 3, readonly=True, create=False)
+    try:
+        missing, has_rows = [], False
+        for name in TABLES:
+            try:
+                handle = env.open_db(name.encode(), create=False)
+            except lmdb.Error:
+                missing.append(name)
+                continue
+            with env.begin() as txn:
+                has_rows |= name != "meta" and txn.stat(handle)["entries"] > 0
+                has_rows |= name == "meta" and txn.get(META_POSITION, db=handle) is not None
+        for name in missing if has_rows else ():
+            yield Violation(name, "", "the table is missing", str(path / DATA_NAME))
+    finally:
+        env.close()
+
+
+def check_tables(tables: Tables, contents: Contents, steps: Steps) -> Iterator[Violation | Meta]:
+    """The violations of open tables, as one transaction sees them; `contents` counts what there is."""
+    try:
+        with tables.env.begin() as txn:
+            view = View(tables, txn, contents)
+            total = sum(view.count(name) for name in TABLES)
+            for step in (_check_meta, _check_trash, *_STEPS):
+                for _ in step(view):
+                    yield from view.drain()
+                    steps(CHECKING_ROWS, min(view.walked, total), total)
+                yield from view.drain()
+                if view.meta is None:
+                    return  # nothing was ever checkpointed, or nothing can be said
+            assert view.meta is not None
+            yield view.meta
+    except lmdb.Error as error:
+        yield Violation("lmdb", "", str(error), str(tables.path / DATA_NAME))
+
+
+def _check_meta(view: View) -> Pass:
+    rows = {name: view.get("meta", name) for name in (_COUNTERS, META_DATABASES, META_POSITION)}
+    if all(row is None for row in rows.values()):
+        for table in ("keys", "names", "entries", "groups", "pel", "trash"):
+            if view.count(table):
+                view.add(table, "", "holds rows, but nothing was ever checkpointed")
+        return
+    rows[_VERSION] = view.get("meta", _VERSION)
+    for name, row in rows.items():
+        if row is None:
+            view.add("meta", name.decode(), "is missing")
+            if name != _VERSION:
+                return
+    yield
+    lineage = view.get("meta", META_REPLICATION)
+    if lineage is not None:
+        view.decode("meta", META_REPLICATION.decode(), lambda row: Lineage(*fmt.unpack_row(row)), lineage)
+    meta = view.decode("meta", "", _decode_meta, rows, lineage is not None)
+    if meta is None:
+        return
+    numbers = [keyspace_no for keyspace_no, _, _ in meta.databases]
+    if len(numbers) != _DATABASES or len(set(numbers)) != _DATABASES:
+        view.add("meta", "databases", f"{_DATABASES} different keyspaces expected, found {numbers}")
+        return
+    if max(numbers) >= meta.next_keyspace_no:
+        view.add("meta", "counters", f"next keyspace_no {meta.next_keyspace_no}, but {max(numbers)} is in use")
+    view.set_meta(meta)
+
+
+def _decode_meta(rows: dict[bytes, Any], has_lineage: bool) -> Meta:
+    next_stream_no, next_group_no, next_keyspace_no = integers(fmt.unpack_row(rows[_COUNTERS]))
+    databases = []
+    for row in fmt.unpack_row(rows[META_DATABASES]):
+        keyspace_no, size, expiring = integers(row)
+        databases.append((keyspace_no, size, expiring))
+    file_seq, position, offset, log_db = fmt.unpack_row(rows[META_POSITION])
+    integers([position, offset, log_db + 1, abs(file_seq)])
+    if log_db >= _DATABASES:
+        raise ValueError(f"there is no database {log_db}")
+    place = LogPosition(file_seq, position, offset)
+    return Meta(next_stream_no, next_group_no, next_keyspace_no, databases, place, log_db, has_lineage)
+
+
+def _check_trash(view: View) -> Pass:
+    assert view.meta is not None
+    for key, row in view.rows("trash"):
+        yield
+        name = view.decode("trash", show(key), fmt.decode_trash_key, key)
+        values = view.decode("trash", str(name), _decode_note, view.notes, row)
+        if name is None or values is None:
+            continue
+        kind, number = values
+        if number >= view.next_no(kind):
+            view.add("trash", str(name), f"speaks of {kind.name} {number}, a number not given out yet")
+        if kind is Kind.KEYSPACE and view.is_live_keyspace(number):
+            view.add("trash", str(name), f"keyspace {number} is to be purged, and a database uses it")
+
+
+def _decode_note(notes: Notes, row: bytes) -> tuple[Kind, int]:
+    kind, *values = fmt.unpack_row(row)
+    notes.add(Kind(kind), values)
+    return Kind(kind), values[0]
