@@ -5,6 +5,7 @@ Decides, and leaves the applying to `store.streams`.  Source: the public command
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from server import errors
@@ -16,6 +17,8 @@ from server.replies import OK
 from server.slices import SLICE_IDS, in_slices, parse_in_slices
 from store.idempotence import Idempotence, content_iid
 from store.ids import MAX_ID, MIN_ID, SEQ_BITS, StreamID, id_text, parse_id, unpack_id
+from store.model import References
+from store.reference_trim import ReferenceTrim
 from store.streams import Stream
 
 if TYPE_CHECKING:
@@ -192,11 +195,21 @@ def _delete(request: Request) -> Work:
     syntax="key <MAXLEN | MINID> [= | ~] threshold [LIMIT count] [KEEPREF | DELREF | ACKED]",
     tips=("nondeterministic_output",),
 )
-def xtrim(request: Request) -> int:
+def xtrim(request: Request) -> Reply:
     """XTRIM key MAXLEN|MINID [=|~] threshold [LIMIT n] [KEEPREF|DELREF|ACKED] -> how many entries went."""
     trim = parse_trim(request.argv, request.txn.node_max_entries, from_log=request.from_log)
     stream = request.db.stream(request.argv[1], request.now_ms)
-    return 0 if stream is None else stream.trim(trim)
+    if stream is None:
+        return 0
+    if trim.references is References.KEEPREF or not stream.group_count:
+        return stream.trim(trim)
+    return in_slices(request, partial(_trim, ReferenceTrim(trim)))
+
+
+def _trim(work: ReferenceTrim, request: Request) -> Work:
+    while (stream := request.db.stream(request.argv[1], request.now_ms)) is not None and not work.step(stream):
+        yield
+    return work.removed
 
 
 @command(

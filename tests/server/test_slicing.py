@@ -49,6 +49,14 @@ LONG = {
     "XREADGROUP NOACK": "XREADGROUP GROUP fresh Bob NOACK STREAMS t s > >",
     "XREADGROUP history": "XREADGROUP GROUP g Alice COUNT 400 STREAMS s 100-0",
     "XREADGROUP history of two": "XREADGROUP GROUP g Alice STREAMS s t 0 0",
+    "XTRIM DELREF": "XTRIM s MAXLEN 33 DELREF",
+    "XTRIM MINID DELREF": "XTRIM s MINID 555-0 DELREF",
+    "XTRIM ~ DELREF": "XTRIM s MAXLEN ~ 33 LIMIT 0 DELREF",
+    "XTRIM ~ LIMIT DELREF": "XTRIM s MAXLEN ~ 33 LIMIT 310 DELREF",
+    "XTRIM ACKED": "XTRIM u MAXLEN 33 ACKED",
+    "XTRIM MINID ACKED": "XTRIM u MINID 555-0 ACKED",
+    "XTRIM ~ ACKED": "XTRIM u MAXLEN ~ 33 LIMIT 0 ACKED",
+    "XTRIM ~ LIMIT ACKED": "XTRIM u MAXLEN ~ 33 LIMIT 250 ACKED",
     "XREADGROUP CLAIM": "XREADGROUP GROUP fresh Bob CLAIM 5 STREAMS s >",
 }
 
@@ -77,6 +85,9 @@ async def fill(ticks: Ticks, client: Client) -> None:
             await ticks.ask(client, f"XREADGROUP GROUP g Alice COUNT 100 STREAMS {key} >")
         await ticks.ask(client, f"XACK {key} g 11-0 12-0 300-0", f"XNACK {key} g FAIL IDS 2 21-0 22-0")
         await ticks.ask(client, f"XDEL {key} 31-0 32-0 400-0")
+    # and one of which some is done with
+    await ticks.ask(client, *(f"XADD u {entry_id} f {entry_id}" for entry_id in IDS), "XGROUP CREATE u g 0")
+    await ticks.ask(client, "XREADGROUP GROUP g Bob COUNT 590 STREAMS u >", f"XACK u g {' '.join(IDS[::3])}")
     ticks.clock.now_ms += 10
 
 
@@ -113,6 +124,7 @@ def ticks_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str],
     for name in SIZES:
         monkeypatch.setattr(f"server.commands.{name}", 20)
     monkeypatch.setattr("server.commands.pending._FEW_IDLE", 3)
+    monkeypatch.setattr("store.reference_trim._SLICE", 150)
     return lambda name: Ticks(tmp_path / name)
 
 
