@@ -56,7 +56,7 @@ class DirectoryLoad:
         stream = self._db.stream(self._key, 0)
         last_id = StreamID(0) if stream is None else stream.last_id
         try:
-            new_id = _next_id(last_id) if entry_id is None else _explicit_id(entry_id, last_id)
+            new_id = next_id(last_id) if entry_id is None else explicit_id(entry_id, last_id)
         except ValueError as error:
             self.finish()
             raise Refused(line, str(error)) from error
@@ -81,7 +81,7 @@ class DirectoryLoad:
         self._builder.close()
 
 
-def _next_id(last_id: StreamID) -> StreamID:
+def next_id(last_id: StreamID) -> StreamID:
     """As XADD with * chooses."""
     now = make_id(time.time_ns() // 1_000_000, 0)
     if now > last_id:
@@ -91,7 +91,7 @@ def _next_id(last_id: StreamID) -> StreamID:
     return StreamID(last_id + 1)
 
 
-def _explicit_id(text: bytes, last_id: StreamID) -> StreamID:
+def explicit_id(text: bytes, last_id: StreamID) -> StreamID:
     entry_id = parse_id(text)
     if entry_id is None:
         raise ValueError(f"not an ID: {text.decode(errors='replace')[:60]!r}")
@@ -129,7 +129,7 @@ class ServerLoad:
     def add(self, line: int, entry_id: bytes | None, words: list[bytes]) -> None:
         if entry_id is not None:
             try:
-                self._last = _explicit_id(entry_id, self._last)
+                self._last = explicit_id(entry_id, self._last)
             except ValueError as error:
                 self._send()
                 raise Refused(line, str(error)) from error

@@ -121,25 +121,25 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         table=_choice(given, "table", Table, Table.ENTRIES),
         streams=streams,
         pattern=pattern,
-        db=_whole(given, "db", 0, 15) if "db" in given else None,
+        db=whole(given, "db", 0, 15) if "db" in given else None,
         range=asked,
         starts_at_id=starts_at_id,
         names=names,
         starts=starts,
         ends=ends,
-        min_partitions=_whole(given, "minPartitions", 1, 1_000_000, 0),
-        max_records=_whole(given, "maxRecordsPerPartition", 1, 1 << 62, 0),
+        min_partitions=whole(given, "minPartitions", 1, 1_000_000, 0),
+        max_records=whole(given, "maxRecordsPerPartition", 1, 1 << 62, 0),
         mode=_choice(given, "mode", Mode, Mode.PERMISSIVE),
         corrupt_column=given.pop("columnnameofcorruptrecord", "_corrupt_record"),
-        fail_on_data_loss=_flag(given, "failOnDataLoss", True),
-        verify=_flag(given, "verify", True),
-        batch_rows=_whole(given, "batchRows", 1, 1 << 20, 16384),
+        fail_on_data_loss=flag(given, "failOnDataLoss", True),
+        verify=flag(given, "verify", True),
+        batch_rows=whole(given, "batchRows", 1, 1 << 20, 16384),
         cache_directory=given.pop("cachedirectory", None),
-        cache_bytes=_whole(given, "cacheBytes", 0, 1 << 62, 20 << 30),
-        max_rows_per_trigger=_whole(given, "maxRowsPerTrigger", 1, 1 << 62, 0)
-        or _whole(given, "maxOffsetsPerTrigger", 1, 1 << 62, 0),
+        cache_bytes=whole(given, "cacheBytes", 0, 1 << 62, 20 << 30),
+        max_rows_per_trigger=whole(given, "maxRowsPerTrigger", 1, 1 << 62, 0)
+        or whole(given, "maxOffsetsPerTrigger", 1, 1 << 62, 0),
     )
-    _none_left(given, _READ)
+    none_left(given, _READ)
     return read
 
 
@@ -151,7 +151,7 @@ _READ: Final = (
 )
 
 
-def _none_left(given: dict[str, str], known: str) -> None:
+def none_left(given: dict[str, str], known: str) -> None:
     if given:
         name = min(given)
         raise OptionError(f"there is no option {name!r}; there are {known}")
@@ -295,7 +295,7 @@ def _moment(given: dict[str, str], name: str) -> int | None:
     return milliseconds
 
 
-def _whole(given: dict[str, str], name: str, least: int, most: int, missing: int = 0) -> int:
+def whole(given: dict[str, str], name: str, least: int, most: int, missing: int = 0) -> int:
     text = given.pop(name.lower(), None)
     if text is None:
         return missing
@@ -304,7 +304,7 @@ def _whole(given: dict[str, str], name: str, least: int, most: int, missing: int
     return int(text)
 
 
-def _flag(given: dict[str, str], name: str, missing: bool) -> bool:
+def flag(given: dict[str, str], name: str, missing: bool) -> bool:
     text = given.pop(name.lower(), str(missing)).strip().lower()
     if text not in ("true", "false"):
         raise OptionError(f"{name} must be true or false, not {text!r}")

@@ -1,4 +1,4 @@
-"""What Spark calls: the data source, its schema, and its batch reader.
+"""What Spark calls: the data source, its schema, its readers and writers, and the batch reader.
 
 `reader` and `partitions` run in a planner process beside the driver, `read` in the workers of executors; what they
 share is pickled.  So nothing is opened before `read`.
@@ -13,7 +13,15 @@ from typing import Any
 
 import lmdb
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    Filter,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from store.errors import StoreError
@@ -29,6 +37,7 @@ from tools.spark.options import ReadOptions, Table, key_text, read_options
 from tools.spark.plan import Span, plan
 from tools.spark.schemas import default_schema, entry_columns, picked_columns
 from tools.spark.streaming import EntryStreamReader
+from tools.spark.writer import batch_writer, stream_writer
 
 NAME = "riverbed"
 
@@ -48,6 +57,12 @@ class RiverbedSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return EntryStreamReader(read_options(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return batch_writer(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return stream_writer(self.options, schema, overwrite=overwrite)
 
 
 class _PushFilters:

@@ -18,7 +18,7 @@ def spark() -> Iterator[SparkSession]:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tools" / "spark" / "lookup")])
     session = (
-        SparkSession.builder.master("local[2]")
+        SparkSession.builder.master("local[2,2]")
         .appName("riverbed tests")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
