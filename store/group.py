@@ -230,6 +230,23 @@ class Group(Members):
             self._touch(consumer)
             self._log_claims(consumer, _by_count(counts), time_ms)
 
+    def load_claim(self, name: bytes, packed_ids: list[bytes], time_ms: int, count: int) -> None:
+        """What an XCLAIM in a log says: `claim` of ascending IDs for the consumer `name`, which logs nothing."""
+        consumer = self.meet(name, time_ms)
+        is_past_all = self._pel_end is not None and packed_ids[0] > pack_id(self._pel_end)
+        if is_past_all or not self.pel_count or not self.pel.holds_any_from(unpack_id(packed_ids[0])):
+            self.pel.add_new(packed_ids, consumer.consumer_no, time_ms, count)
+            self.pel_count += len(packed_ids)
+            consumer.pel_count += len(packed_ids)
+            self._pel_end = unpack_id(packed_ids[-1])
+        else:
+            self._assign(dict.fromkeys(packed_ids, (time_ms, count)), consumer)
+        consumer.active_ms = time_ms
+        self._touch(consumer)
+        self._logged_position = (self.last_id, self.entries_read)
+        consumer.is_logged = True
+        consumer.logged_times = (time_ms, time_ms)
+
     def take_over(self, consumer: Consumer, entries: list[PendingEntry], now_ms: int) -> None:
         """`claim` of what `overdue` found: each counts once more."""
         self.claim(consumer, _once_more(entries), now_ms, now_ms)

@@ -314,10 +314,10 @@ class Pel:
 
     # -- changes -------------------------------------------------------------------------------------------------------
 
-    def add_new(self, packed_ids: list[bytes], consumer_no: int, time_ms: int) -> None:
-        """Entries delivered once, with ascending IDs above everything there is."""
+    def add_new(self, packed_ids: list[bytes], consumer_no: int, time_ms: int, delivery_count: int = 1) -> None:
+        """Entries with ascending IDs above everything there is."""
         for at in range(0, len(packed_ids), MOST_IN_RUN):
-            self._put(Run(consumer_no, time_ms, 1, b"".join(packed_ids[at : at + MOST_IN_RUN])))
+            self._put(Run(consumer_no, time_ms, delivery_count, b"".join(packed_ids[at : at + MOST_IN_RUN])))
 
     def remove(self, packed_ids: list[bytes]) -> tuple[list[bytes], dict[int, int]]:
         """Take entries off; -> the IDs of those that were there and alive, and how many each owner had of them."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from store.bulkload import load_run
 from store.errors import ReplayError
 from store.keyspace import Database, WriteTxn
 from store.log import Log
@@ -57,15 +58,21 @@ def fold(batches: Iterable[Batch], txn: WriteTxn, execute: Execute, report: Reco
     uncommitted = 0
     try:
         for batch in batches:
-            for words in batch.commands:
-                report.commands += 1
+            commands = batch.commands
+            count, at = len(commands), 0
+            while at < count:
+                begun, at = at, load_run(txn, commands, at)
+                if at > begun:
+                    continue
                 try:
-                    execute_logged(txn, execute, words)
+                    execute_logged(txn, execute, commands[at])
                 except ReplayError as error:
                     # Redis ignores what does not fit in its own logs, but there are only so many databases
-                    if batch.time_ms is not None or words[0].upper() == b"SELECT":
+                    if batch.time_ms is not None or commands[at][0].upper() == b"SELECT":
                         raise ReplayError(f"{batch.file} at byte {batch.start}: {error}") from error
                     report.refused += 1
+                at += 1
+            report.commands += count
             txn.log.clear()
             txn.extension_bytes = 0
             uncommitted += batch.end.position - batch.start

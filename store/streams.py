@@ -285,7 +285,7 @@ class Stream:
         size = len(body)
         total = self.tail_total
         if total == 0 or total >= txn.node_max_entries or self.tail_bytes + size >= txn.node_max_bytes:
-            self._open_node(entry_id)
+            self.open_node(entry_id)
             total = 0
         self.tail_total = total + 1
         self.tail_bytes += size
@@ -367,7 +367,7 @@ class Stream:
 
     # -- how they do it ------------------------------------------------------------------------------------------------
 
-    def _open_node(self, first_id: StreamID) -> None:
+    def open_node(self, first_id: StreamID) -> None:
         """Close the tail node, if it holds anything, and begin one at `first_id`."""
         if self.tail_total:
             live = self.tail_total - self.tail_dead
