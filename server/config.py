@@ -293,6 +293,34 @@ class Config:
         unit="milliseconds",
     )
 
+    metrics_port = Integer(
+        Section.DIAGNOSTICS,
+        0,
+        "TCP port for Prometheus, which finds /metrics there, and /healthz; 0 for none.",
+        maximum=65535,
+        at_start=True,
+    )
+    metrics_bind = Addresses(
+        Section.DIAGNOSTICS,
+        ("127.0.0.1",),
+        "Addresses that metrics-port listens on; nobody is asked for a password there.",
+        at_start=True,
+    )
+    metrics_max_streams = Integer(
+        Section.DIAGNOSTICS,
+        100,
+        "Streams with metrics of their own: those with consumer groups first, then the longest.",
+        maximum=1000,
+        at_start=True,
+    )
+    metrics_max_groups = Integer(
+        Section.DIAGNOSTICS,
+        200,
+        "Consumer groups of them with metrics of their own: those with the most pending first.",
+        maximum=1000,
+        at_start=True,
+    )
+
     # -- fixed ---------------------------------------------------------------------------------------------------------
 
     replica_read_only = Fixed("yes", "a replica's log is its primary's, byte for byte")

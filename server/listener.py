@@ -23,6 +23,7 @@ from store.errors import LogWriteError
 
 if TYPE_CHECKING:
     from server.config import Config
+    from server.metrics import Metrics
 
 log = logging.getLogger("riverbed")
 
@@ -140,10 +141,13 @@ async def serve(config: Config) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, listener.stop)
     try:
+        metrics = await _open_metrics(executor)  # before clients may think that all is ready
         await listener.bind()
     except BaseException:
         engine.close()
         raise
+    if metrics is not None:
+        log.info("metrics on port %d", config.metrics_port)
     report = engine.recovery
     if engine.has_settled:
         log.info("ended a compaction that was interrupted")
@@ -161,6 +165,8 @@ async def serve(config: Config) -> int:
     executor.replication.start()
     executor.rewriting.remove_leftovers()
     await listener.run()
+    if metrics is not None:
+        metrics.close()
     log.info("stopping%s", "" if listener.save_on_stop else " without a checkpoint")
     executor.upkeep.stop()
     await executor.replication.stop()
@@ -172,6 +178,17 @@ async def serve(config: Config) -> int:
         executor.engine.abandon()
         return 1
     return _close(executor, save=listener.save_on_stop)
+
+
+async def _open_metrics(executor: Executor) -> Metrics | None:
+    """The metrics page, if it is asked for; only then are the libraries behind it loaded, which take memory."""
+    if not executor.config.metrics_port:
+        return None
+    from server.metrics import Metrics
+
+    metrics = Metrics(executor)
+    await metrics.bind()
+    return metrics
 
 
 def _close(executor: Executor, *, save: bool) -> int:

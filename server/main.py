@@ -91,7 +91,9 @@ def _explained(error: StoreError | OSError, config: Config) -> str:
         detail = f"{os.fsdecode(error.filename)}: {detail}"
     match error.errno:
         case errno.EADDRINUSE:
-            return f"port {config.port} is in use; stop what listens there, or choose another --port ({detail})"
+            setting = "metrics-port" if _is_of_metrics(error, config) else "port"
+            port = config.metrics_port if setting == "metrics-port" else config.port
+            return f"port {port} is in use; stop what listens there, or choose another --{setting} ({detail})"
         case errno.EADDRNOTAVAIL:
             return f"this machine has no such address to bind: {detail}"
         case errno.EACCES | errno.EPERM:
@@ -99,6 +101,11 @@ def _explained(error: StoreError | OSError, config: Config) -> str:
         case errno.ENOSPC:
             return f"the disk is full: {detail}"
     return f"cannot start: {detail}"
+
+
+def _is_of_metrics(error: OSError, config: Config) -> bool:
+    """Whether it is the address of the metrics that is in use."""
+    return config.metrics_port != 0 and str(error.filename).endswith(f":{config.metrics_port}")
 
 
 def _allow_descriptors(config: Config) -> None:

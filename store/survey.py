@@ -77,6 +77,7 @@ class Survey:
         self._most_groups = most_groups
         self.streams: list[StreamFigures] = []
         self.groups: list[GroupFigures] = []
+        self.looked_ms = 0
         self.groups_omitted = 0  # of the streams that are shown
         self._place = b""  # the key of the row that the walk has come to
         # The best of the present walk: rank, number, packed key; the best comes last.
@@ -87,8 +88,9 @@ class Survey:
     def streams_omitted(self) -> int:
         return max(sum(db.size for db in self._txn.databases) - len(self.streams), 0)
 
-    def look(self) -> Iterator[None]:
+    def look(self, now_ms: int) -> Iterator[None]:
         """Look again, in pieces of less than a millisecond; between two of them anything may happen to the store."""
+        self.looked_ms = now_ms
         is_complete = yield from self._walk()
         found = [packed for _, _, packed in self._best]
         streams = yield from self._read(dict.fromkeys(found if is_complete else [*self._chosen, *found]))
