@@ -118,6 +118,9 @@ def make_plan(
         row = reader.get("meta", META_POSITION)
         if row is None:
             raise StoreError(f"the store in {places.directory} was never checkpointed: start riverbed-server once")
+        before = sizes_of(reader)
+        done, total = 0, sum(size.rows for size in before.values())
+        steps(MEASURING, done, total)
         *place, _ = fmt.unpack_row(row)
         commands, tail_bytes, end, torn = _read_tail(parts, LogPosition(*place), files)
         expired = 0 if wishes.keep_expired else _count_expired(reader, where, wishes.now_ms)
@@ -129,9 +132,7 @@ def make_plan(
             entries += removed
             names_bytes += stream.row.length * (len(stream.key) + 32)
         page_bytes = reader.stat("meta")["psize"]
-        before = sizes_of(reader)
         after = {}
-        done, total = 0, sum(size.rows for size in before.values())
         for table, rows in live.tables():
             after[table] = room_for(rows, page_bytes)
             done += before[table].rows
