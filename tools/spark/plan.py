@@ -18,7 +18,7 @@ from pyspark.sql.datasource import InputPartition
 from store.ids import MAX_ID, StreamID
 from store.snapshot import Snapshot, StreamSummary
 from tools.spark.locations import Place
-from tools.spark.options import Range, ReadOptions
+from tools.spark.options import Range, ReadOptions, Table
 
 # As many as a core reads in half a second; a task costs some 50 ms of its own.
 _GOOD_ROWS = 1_000_000
@@ -66,7 +66,9 @@ def plan(places: Iterable[tuple[Place, Snapshot]], options: ReadOptions, paralle
         target = min(target, -(-rows // wanted)) if options.min_partitions or rows < _GOOD_ROWS * wanted else target
     if options.max_records:
         target = min(target, options.max_records)
-    return [span for place, each in pieces for span in _pack(place, each, max(target, 1))]
+    # Only entries can be counted off: the rows of other tables are where their stream begins, or at IDs.
+    may_count = options.table is Table.ENTRIES
+    return [span for place, each in pieces for span in _pack(place, each, max(target, 1), may_count=may_count)]
 
 
 def _pieces(snapshot: Snapshot, options: ReadOptions) -> Iterator[_Piece]:
@@ -87,7 +89,7 @@ def _cut(stream: StreamSummary, asked: Range) -> Iterator[_Piece]:
             yield _Piece(stream.stream_no, first, end, part.entries)
 
 
-def _pack(place: Place, pieces: list[_Piece], target: int) -> Iterator[Span]:
+def _pack(place: Place, pieces: list[_Piece], target: int, *, may_count: bool) -> Iterator[Span]:
     """Neighbours together until they are `target` rows; a piece that is more than that by itself is counted off."""
     begun: _Piece | None = None
     last: _Piece | None = None
@@ -96,7 +98,7 @@ def _pack(place: Place, pieces: list[_Piece], target: int) -> Iterator[Span]:
         if begun is not None and last is not None and rows and rows + piece.rows / 2 > target:
             yield Span(place, begun.stream_no, begun.first_id, last.stream_no, last.end_id, rows)
             begun, rows = None, 0
-        if piece.rows > 2 * target and begun is None:
+        if may_count and piece.rows > 2 * target and begun is None:
             yield from _count_off(place, piece, target)
             continue
         if begun is None:
