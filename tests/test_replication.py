@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import threading
 
 import pytest
 
+from server.replication.sender import GETACK, PING
+from store import manifest as manifests
+from store.files import OsFiles
+from store.log import DIRECTORY_NAME, FILE_NAME
+from store.logformat import encode_command
+from store.manifest import LogFile
 from tests.conftest import StartRedis, StartRiverbed
 from tests.proxy import Proxy
 from tests.replicas import fill, follow, info, offset_of, syncs, until_down, until_level, until_linked
 from tests.servers import RiverbedServer
 from tests.waiting import rewritten, until
+
+SELECT = encode_command([b"SELECT", b"0"])
 
 
 def entries(server: RiverbedServer, key: str = "s") -> bytes:
@@ -192,6 +201,56 @@ def test_a_real_redis_follows_and_goes_on_after_a_cut(
             other.ask("SELECT", 2)
             assert other.ask("XRANGE", "s", "-", "+") == client.ask("XRANGE", "s", "-", "+")
             assert other.ask("XPENDING", "s", "g") == client.ask("XPENDING", "s", "g")
+
+
+def base_of(server: RiverbedServer) -> LogFile:
+    found = manifests.load(server.directory / DIRECTORY_NAME / f"{FILE_NAME}.manifest", OsFiles())
+    assert found is not None and found.base is not None
+    return found.base
+
+
+@pytest.mark.parametrize("offset", [-200, -1])
+def test_a_real_redis_may_begin_below_zero(start_riverbed: StartRiverbed, start_redis: StartRedis, offset: int) -> None:
+    """The state as commands may be longer than all that was ever written; -1 means something else to a Redis."""
+    primary, replica = start_riverbed(), start_redis()
+    with primary.client() as client:
+        for number in range(5):
+            client.ask("XADD", f"s{number}", "1-1", "f", "v")
+        rewritten(primary)
+        prefix = (base_of(primary).command_bytes or 0) + len(SELECT) + len(GETACK)
+        missing = prefix + offset - offset_of(primary)
+        padding = [encode_command([b"XADD", b"p", b"1-1", b"f", b"x" * size]) for size in range(1000)]
+        delete = encode_command([b"DEL", b"p"])
+        size = next(size for size, words in enumerate(padding) if len(words + delete) == missing)
+        client.pipeline([("XADD", "p", "1-1", "f", "x" * size), ("DEL", "p")])
+        assert offset_of(primary) == prefix + offset
+        rewritten(primary)
+        follow(replica, primary.port)
+        client.ask("XADD", "s4", "2-1", "f", "v")
+        assert client.ask("WAIT", 1, 0) == b":1\r\n"
+        with replica.client() as other:
+            assert other.ask("XRANGE", "s4", "-", "+") == client.ask("XRANGE", "s4", "-", "+")
+    until_level(primary, replica)
+    announced = offset - len(PING) if offset == -1 else offset
+    assert re.search(rf"Full resync from master: \w+:{announced}\n", replica.log_tail())
+
+
+def test_the_log_of_a_redis_is_sent_to_a_redis(start_riverbed: StartRiverbed, start_redis: StartRedis) -> None:
+    """It is ours from offset 0 on, which all of its contents lie before."""
+    source = start_redis(options={"appendonly": "yes", "aof-use-rdb-preamble": "no"})
+    with source.client() as client:
+        fill(client, "s", 2000)
+        client.ask("XGROUP", "CREATE", "s", "g", 0)
+        client.ask("XREADGROUP", "GROUP", "g", "Alice", "COUNT", 50, "STREAMS", "s", ">")
+    rewritten(source)
+    source.stop()
+    primary, replica = start_riverbed(directory=source.directory), start_redis()
+    follow(replica, primary.port)
+    with primary.client() as client, replica.client() as other:
+        client.ask("XADD", "s", "*", "f", "v")
+        assert client.ask("WAIT", 1, 0) == b":1\r\n"
+        for words in (("XRANGE", "s", "-", "+"), ("XPENDING", "s", "g")):
+            assert other.ask(*words) == client.ask(*words)
 
 
 def test_a_redis_is_not_followed_and_the_reason_is_told(start_riverbed: StartRiverbed, start_redis: StartRedis) -> None:

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from server.errors import CommandError
-from server.replication.sender import GETACK, Introduction, Sender, State
+from server.replication.sender import GETACK, PING, Introduction, Sender, State
 from server.replication.waits import Waits
 from server.rewriting import RewriteError
 from store.errors import LogWriteError
 from store.feed import LogFeed
-from store.logformat import encode_command
 
 if TYPE_CHECKING:
     from server.executor import Executor
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("riverbed")
 
-PING: Final = encode_command([b"PING"])
 # The format of what replicas of ours are sent; they name it, and another one would have to be refused.
 STREAM_FORMAT: Final = b"1"
 # A full sync sends so much of log, or as much as the base has, sooner than wait for a rewrite.

@@ -8,9 +8,9 @@ A replica that has caught up is handed each batch as it is committed.  One that 
 to reading the log's files, a slice at a time as its socket drains, so it costs no memory however far behind it is.
 
 A real Redis is sent an RDB that holds nothing, and the base as commands, before which its offset is set back by as many
-bytes.  Those offsets are no offsets of ours, and must never be mistaken for some by another server that this replica
-may turn to; so until it has all of the base it is told an id that only we know, and when it has, the link is cut: it
-comes back with that id, and is told to continue with the real one.
+bytes, below zero it may be.  Those offsets are no offsets of ours, and must never be mistaken for some by another
+server that this replica may turn to; so until it has all of the base it is told an id that only we know, and when it
+has, the link is cut: it comes back with that id, and is told to continue with the real one.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ log = logging.getLogger("riverbed")
 # What an empty Redis 5 to 7 would send: magic and version, end of file, no checksum.
 EMPTY_RDB: Final = b"REDIS0009\xff" + bytes(8)
 GETACK: Final = encode_command([b"REPLCONF", b"GETACK", b"*"])
+PING: Final = encode_command([b"PING"])
+# The one below zero that a Redis takes for a primary of before 2.8, to which it acknowledges nothing.
+UNKNOWN_OFFSET: Final = -1
 SLICE_BYTES: Final = 256 << 10
 SLICES_A_TURN: Final = 4
 # A millisecond or two of searching, and then a turn for the clients.
@@ -186,6 +189,9 @@ class Sender:
             self._prefix_end = start.offset
             self._prefix_tail = first_preface(engine.log, engine.files) + GETACK
             offset -= await self._base_commands(start, manifest.base) + len(self._prefix_tail)
+            if offset == UNKNOWN_OFFSET:
+                self._prefix_tail = PING + self._prefix_tail
+                offset -= len(PING)
         self.state = State.SYNCING
         head = b"+FULLRESYNC %b %d\r\n$%d\r\n%b"
         self._send(head % (replication_id.encode(), offset, len(EMPTY_RDB), EMPTY_RDB))
