@@ -103,6 +103,18 @@ def id_bulk(entry_id: StreamID) -> bytes:
     return _IdHeads.heads[_SEQ_DIGITS[seq]] + _SEQ_TAILS[seq]
 
 
+def id_bulks(rows: list[tuple[bytes, bytes]]) -> bytes:
+    """The IDs of entries as RESP bulk strings, one after the other; `rows` are (key, value) of the table of entries.
+
+    Values begin with them.  Neighbours' are mostly as long as each other: 0.07 us each, 0.15 where they are not.
+    """
+    size = rows[0][1].index(b"*")  # no ID has one
+    bulks = b"".join([row[:size] for _, row in rows])
+    if b"*" in bulks or bulks.count(b"\n") != 2 * len(rows):
+        bulks = b"".join([row[: row.index(b"*")] for _, row in rows])
+    return bulks
+
+
 def encode_words(words: list[bytes]) -> bytes:
     """RESP bulk strings of `words`, one after the other, without an array header.
 

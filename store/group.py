@@ -72,6 +72,7 @@ class Group(Members):
         super().__init__(stream, group_no, name, last_id, entries_read)
         self._pel_end: StreamID | None = None  # nothing is pending above, as far as is known
         self._claim_place = b""  # where the last CLAIM gave up, empty for the beginning
+        self._ack_head: tuple[bytes, bytes] | None = None  # (key, how XACK begins)
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
@@ -197,8 +198,8 @@ class Group(Members):
 
     # -- mutators: pending entries -------------------------------------------------------------------------------------
 
-    def deliver(self, consumer: Consumer, rows: list[Row], texts: list[bytes], now_ms: int, *, to_pel: bool) -> None:
-        """Give the entries in `rows`, which follow the group's position, to a consumer; `texts` are their IDs.
+    def deliver(self, consumer: Consumer, rows: list[Row], now_ms: int, *, to_pel: bool) -> None:
+        """Give the entries in `rows`, which follow the group's position, to a consumer.
 
         Logs one XCLAIM for them if they become pending, and the new position.
         """
@@ -206,17 +207,20 @@ class Group(Members):
         self._advance(rows)
         self._touch(consumer)
         if to_pel:
+            packed_ids = [key[8:] for key, _ in rows]
             is_past_all = self._pel_end is not None and before >= self._pel_end
             if self.pel_count and not is_past_all and self.pel.holds_any_from(StreamID(before + 1)):
                 # the position was set back: some may be pending already, and begin anew
-                self._assign(dict.fromkeys([key[8:] for key, _ in rows], (now_ms, 1)), consumer)
+                self._assign(dict.fromkeys(packed_ids, (now_ms, 1)), consumer)
             else:
-                self.pel.add_new([key[8:] for key, _ in rows], consumer.consumer_no, now_ms)
+                self.pel.add_new(packed_ids, consumer.consumer_no, now_ms)
                 self.pel_count += len(rows)
                 consumer.pel_count += len(rows)
                 self._pel_end = self.last_id
             consumer.active_ms = now_ms
-            self._log_claims(consumer, {1: texts}, now_ms)
+            bulks = fmt.id_bulks(rows)
+            self.stream.txn.handed_out.note(packed_ids, bulks)
+            self._log_claims(consumer, {1: (len(rows), bulks)}, now_ms)
         self.note_position()
 
     def claim(self, consumer: Consumer, counts: dict[bytes, int], time_ms: int, now_ms: int) -> None:
@@ -259,10 +263,10 @@ class Group(Members):
             self._touch(consumer)
             self._log_claims(consumer, _by_count(counts), now_ms)
 
-    def ack(self, packed_ids: list[bytes], texts: list[bytes] | None = None) -> int:
+    def ack(self, packed_ids: list[bytes], texts: list[bytes] | None = None, bulks: bytes | None = None) -> int:
         """Take entries off the list; -> how many were on it.  Logs XACK of those.
 
-        `texts` are the IDs as the client spelt them, if it did.
+        `texts` are the IDs as the client spelt them, if it did, and `bulks` the same as RESP, if that is known.
         """
         if not self.pel_count:
             return 0
@@ -276,9 +280,14 @@ class Group(Members):
                 self._move_count(self._by_no[consumer_no], -count)
         self.pel_count -= len(removed)
         self._touch()
-        if texts is None or len(removed) < len(packed_ids):
-            texts = [id_text(unpack_id(packed)) for packed in removed]
-        self._log([b"XACK", self.stream.key, self.name, *texts])
+        if len(removed) < len(packed_ids):
+            texts = bulks = None
+        if bulks is None:
+            bulks = fmt.encode_words(texts) if texts else _bulks(removed)
+        key = self.stream.key
+        if self._ack_head is None or self._ack_head[0] != key:
+            self._ack_head = (key, fmt.encode_words([b"XACK", key, self.name]))
+        self._log_wire(b"*%d\r\n%b%b" % (3 + len(removed), self._ack_head[1], bulks))
         return len(removed)
 
     def move_out(self, worn_out: list[Found], target: Stream, first_id: StreamID) -> None:
@@ -342,16 +351,16 @@ class Group(Members):
         consumer.pel_count += difference
         self._dirty_consumers.add(consumer)
 
-    def _log_claims(self, consumer: Consumer, texts_by_count: dict[int, list[bytes]], time_ms: int) -> None:
-        """One XCLAIM for each delivery count; Redis writes one for each entry."""
+    def _log_claims(self, consumer: Consumer, by_count: dict[int, tuple[int, bytes]], time_ms: int) -> None:
+        """One XCLAIM for each delivery count, of (so many, bulk strings) IDs; Redis writes one for each entry."""
         key = self.stream.key
         if consumer.claim_head is None or consumer.claim_head[0] != key:
             consumer.claim_head = (key, fmt.encode_words([b"XCLAIM", key, self.name, consumer.name, b"0"]))
         head = consumer.claim_head[1]
         time_text, last_id = b"%d" % time_ms, id_text(self.last_id)
-        for count, texts in texts_by_count.items():
+        for count, (size, bulks) in by_count.items():
             how = _CLAIM_END % (len(time_text), time_text, fmt.bulk(b"%d" % count), len(last_id), last_id)
-            self._log_wire(b"*%d\r\n%b%b%b" % (13 + len(texts), head, fmt.encode_words(texts), how))
+            self._log_wire(b"*%d\r\n%b%b%b" % (13 + size, head, bulks, how))
         self._logged_position = (max(self.last_id, self._logged_position[0]), self._logged_position[1])
         consumer.is_logged = True
         consumer.logged_times = (time_ms, time_ms)
@@ -362,12 +371,16 @@ def _once_more(entries: list[PendingEntry]) -> dict[bytes, int]:
     return {pack_id(entry.entry_id): min(entry.delivery_count + 1, MAX_COUNT) for entry in entries}
 
 
-def _by_count(counts: dict[bytes, int]) -> dict[int, list[bytes]]:
-    """The texts of the IDs that have each count."""
-    texts: dict[int, list[bytes]] = {}
+def _by_count(counts: dict[bytes, int]) -> dict[int, tuple[int, bytes]]:
+    """How many of the IDs have each count, and which."""
+    packed_ids: dict[int, list[bytes]] = {}
     for packed, count in counts.items():
-        texts.setdefault(count, []).append(id_text(unpack_id(packed)))
-    return texts
+        packed_ids.setdefault(count, []).append(packed)
+    return {count: (len(those), _bulks(those)) for count, those in packed_ids.items()}
+
+
+def _bulks(packed_ids: list[bytes]) -> bytes:
+    return b"".join([fmt.id_bulk(unpack_id(packed)) for packed in packed_ids])
 
 
 def _runs(counts: list[tuple[StreamID, int]]) -> Iterator[tuple[int, list[StreamID]]]:

@@ -19,6 +19,7 @@ import lmdb
 
 from store import format as fmt
 from store.groups import groups_of
+from store.handedout import HandedOut
 from store.idempotence import Idempotence
 from store.ids import StreamID
 from store.lineage import Lineage
@@ -291,6 +292,7 @@ class WriteTxn:
         self.notify: Notify = _ignore_change
         # handed to streams, which stand below groups and so cannot ask them
         self.trim_with_references: Callable[[Stream, Trim], int] = trim_with_references
+        self.handed_out = HandedOut()
         self.position: list[int] | None = None  # of the log, as the last commit recorded it
         self.lineage: Lineage | None = None  # whose offsets those of the log are
         self.databases = [Database(self, number, number) for number in range(DATABASE_COUNT)]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from itertools import islice
-from struct import Struct
 from typing import Final
 
 from store.format import array_head
 
 PIECE_ENTRIES: Final = 2000
-_ID_OF_KEY = Struct(">8xQQ").unpack  # an entry's LMDB key: stream number, ms, seq
 _PAIR: Final = b"*2\r\n"
 
 
@@ -27,11 +25,6 @@ def id_wire(row: bytes) -> bytes:
 def entries_wire(rows: list[tuple[bytes, bytes]]) -> bytes:
     """The array of the entries in `rows`, (key, value) pairs of the table of entries."""
     return array_head(len(rows)) + entries_part(rows)
-
-
-def id_texts(rows: list[tuple[bytes, bytes]]) -> list[bytes]:
-    """The IDs of entries, for who needs them besides the reply."""
-    return [b"%d-%d" % _ID_OF_KEY(key) for key, _ in rows]
 
 
 def entries_part(rows: list[tuple[bytes, bytes]]) -> bytes:

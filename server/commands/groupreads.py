@@ -7,7 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from server.args import parse_entry_id
-from server.commands.entries import entries_part, id_texts
+from server.commands.entries import entries_part
 from server.commands.groups import find_group, need_group
 from server.commands.policies import dead_letters
 from server.commands.reads import ReadBudget, read_keys, stream_head, streams_head
@@ -66,7 +66,25 @@ def xreadgroup(request: Request) -> Reply:
     assert options.group is not None
     count = options.count
     is_short = count is not None and count * len(options.keys) <= _SLICE_ENTRIES
+    if is_short and options.is_plain:
+        reply = _read_plainly(request, options, options.group)
+        if reply is not None:
+            return reply
     return in_slices(request, partial(_read, options, options.group), is_short=is_short)
+
+
+def _read_plainly(request: Request, options: ReadOptions, group_name: bytes) -> Reply:
+    """What is new in one stream, as `_read` would tell it in a third more of the time; None when nothing is."""
+    key = options.keys[0]
+    stream, group = need_group(request, key, group_name, _WHERE)
+    if stream.last_live_id <= group.last_id:
+        return None
+    consumer = group.meet(options.consumer, request.now_ms)
+    rows = stream.rows(StreamID(group.last_id + 1), MAX_ID, options.count)
+    group.deliver(consumer, rows, request.now_ms, to_pel=not options.noack)
+    group.note(consumer)
+    resp = request.session.resp
+    return (streams_head(1, resp) + stream_head(key, resp) + array_head(len(rows)) + entries_part(rows),)
 
 
 def _read(options: ReadOptions, group_name: bytes, request: Request) -> Work:
@@ -194,7 +212,7 @@ class _StreamRead:
         rows = self._cut(read)
         if rows:
             to_pel = not self._options.noack
-            group.deliver(consumer, rows, id_texts(rows), request.now_ms, to_pel=to_pel)
+            group.deliver(consumer, rows, request.now_ms, to_pel=to_pel)
             if self.min_idle_ms is None:
                 self._wires.append(entries_part(rows))
             else:

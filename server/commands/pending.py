@@ -66,7 +66,11 @@ def xack(request: Request) -> Reply:
         return 0
     if len(argv) > SLICE_IDS:
         return in_slices(request, _ack)
-    return found[1].ack(parse_packed_ids(argv[3:]), argv[3:])
+    words = argv[3:]
+    known = request.txn.handed_out.recall(words)
+    if known is not None:
+        return found[1].ack(known[0], None, known[1])
+    return found[1].ack(parse_packed_ids(words), words)
 
 
 def _ack(request: Request) -> Work:

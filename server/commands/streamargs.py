@@ -247,6 +247,12 @@ class ReadOptions:
     ids: list[bytes] = field(default_factory=list)
     first_id: int = 0  # where in argv the IDs begin
 
+    @property
+    def is_plain(self) -> bool:
+        """Of one stream, what is new, with no limit but COUNT."""
+        has_limits = self.max_count is not None or self.max_size is not None
+        return self.ids == [b">"] and not has_limits and self.claim_min_idle_ms is None
+
 
 def parse_block_ms(word: bytes, now_ms: int) -> int:
     """A timeout in milliseconds."""
