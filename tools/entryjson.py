@@ -42,6 +42,8 @@ def decode_entry(line: str | bytes, id_field: str | None = None) -> tuple[bytes 
     """
     try:
         values = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error.msg.lower()} at character {error.pos + 1}") from None
     except RecursionError:
         raise ValueError("too deeply nested") from None
     if not isinstance(values, dict):

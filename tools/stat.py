@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import click
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -26,6 +27,9 @@ from tools.target import server_address
 DEFAULT_LIMIT: Final = 20
 _TIMEOUT_S: Final = 30.0
 _READING: Final = "reading"
+_UNLIMITED: Final = 1 << 16
+_GAP: Final = 2  # between columns
+_LEAST_NAME: Final = 8
 
 _ORDERS: Final[dict[str, Callable[[StreamStat], int]]] = {
     "length": lambda stat: stat.length,
@@ -78,7 +82,10 @@ def stat(target: str, pattern: str | None, order: str, limit: int, by_group: boo
             click.echo(json.dumps(each.as_json()))
         return
     if chosen:
-        Console(highlight=False).print(_group_table(chosen) if by_group else _stream_table(chosen))
+        console = Console(highlight=False)
+        if not console.is_terminal:
+            console.width = _UNLIMITED  # whoever reads it takes it whole
+        console.print(_group_table(chosen, console.width) if by_group else _stream_table(chosen, console.width))
     else:
         what = "stream with groups" if totals.streams else "stream"
         notes().print(f"no {what}{'' if pattern is None else f' like {pattern}'} in {target}", markup=False)
@@ -140,39 +147,53 @@ def _name(each: StreamStat) -> tuple[int, bytes]:
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def _stream_table(stats: list[StreamStat]) -> Table:
-    with_db = any(each.db for each in stats)
-    table = _table(with_db, ["stream"], "length", "size", "groups", "pending", "oldest", "lag")
+def _stream_table(stats: list[StreamStat], width: int) -> Table:
+    rows = []
     for each in stats:
         size = "-" if each.byte_count is None else size_text(each.byte_count)
         told = _told(each.pending, each.oldest_ms, each.lag) if each.groups else ("-", "-", "-")
-        place = [str(each.db)] if with_db else []
-        table.add_row(*place, escape(key_text(each.key)), f"{each.length:,}", size, f"{len(each.groups):,}", *told)
-    return table
+        rows.append((each.db, [key_text(each.key)], [f"{each.length:,}", size, f"{len(each.groups):,}", *told]))
+    return _table(rows, ["stream"], ["length", "size", "groups", "pending", "oldest", "lag"], width)
 
 
-def _group_table(stats: list[StreamStat]) -> Table:
-    with_db = any(each.db for each in stats)
-    table = _table(with_db, ["stream", "group"], "consumers", "pending", "oldest", "lag")
+def _group_table(stats: list[StreamStat], width: int) -> Table:
+    rows = []
     for each in stats:
-        place = [str(each.db)] if with_db else []
-        place.append(escape(key_text(each.key)))
         for group in each.groups:
-            told = _told(group.pending, group.oldest_ms, group.lag)
-            table.add_row(*place, escape(key_text(group.name)), f"{group.consumers:,}", *told)
-    return table
+            numbers = [f"{group.consumers:,}", *_told(group.pending, group.oldest_ms, group.lag)]
+            rows.append((each.db, [key_text(each.key), key_text(group.name)], numbers))
+    return _table(rows, ["stream", "group"], ["consumers", "pending", "oldest", "lag"], width)
 
 
-def _table(with_db: bool, names: list[str], *numbers: str) -> Table:
-    """Names are cut where a terminal is too narrow, numbers never."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+def _table(rows: list[tuple[int, list[str], list[str]]], names: list[str], numbers: list[str], width: int) -> Table:
+    """Of (database, names, numbers).  Names are cut where `width` is too narrow, numbers never."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
+    with_db = any(db for db, _, _ in rows)
     if with_db:
-        table.add_column("db", justify="right", no_wrap=True)
-    for name in names:
-        table.add_column(name, overflow="ellipsis", no_wrap=True)
+        rows = [(db, found, [str(db), *told]) for db, found, told in rows]
+        numbers = ["db", *numbers]
+    width -= sum(_GAP + max(len(head), *(len(told[at]) for _, _, told in rows)) for at, head in enumerate(numbers))
+    wanted = [max(cell_len(head), *(cell_len(found[at]) for _, found, _ in rows)) for at, head in enumerate(names)]
+    widths = _share(width - _GAP * len(names), wanted)
+    if with_db:
+        table.add_column(numbers.pop(0), justify="right", no_wrap=True)
+    for name, most in zip(names, widths, strict=True):
+        table.add_column(name, overflow="ellipsis", no_wrap=True, max_width=most)
     for name in numbers:
         table.add_column(name, justify="right", no_wrap=True)
+    for _, found, told in rows:
+        first, rest = (told[:1], told[1:]) if with_db else ([], told)
+        table.add_row(*first, *map(escape, found), *rest)
     return table
+
+
+def _share(width: int, wanted: list[int]) -> list[int]:
+    """Give each column what it wants, or of what is left as much as the others that want more."""
+    shares = list(wanted)
+    for count, at in zip(range(len(wanted), 0, -1), sorted(range(len(wanted)), key=wanted.__getitem__), strict=True):
+        shares[at] = max(_LEAST_NAME, min(wanted[at], width // count))
+        width -= shares[at]
+    return shares
 
 
 def _told(pending: int, oldest_ms: int | None, lag: int | None) -> tuple[str, str, str]:

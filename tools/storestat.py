@@ -42,6 +42,8 @@ def frozen_tables(path: Path) -> Iterator[tuple[Tables, int]]:
         tables, now_ms = snapshot.open_tables(), snapshot.manifest.time_ms
     elif path.is_dir():
         raise Failure(f"{path} is empty: neither a data directory nor a snapshot")
+    elif path.exists():
+        raise Failure(f"{path} is a file: neither a data directory nor a snapshot")
     else:
         raise Failure(f"there is no {path}")
     try:
@@ -67,7 +69,9 @@ def store_stats(
             for number, stream in enumerate(walk.streams(), 1):
                 if is_wanted(stream.key):
                     groups = tuple(_groups(reader, stream, now_ms)) if stream.groups else ()
-                    yield StreamStat(stream.db, stream.key, stream.length, stream.byte_count, groups)
+                    yield StreamStat(
+                        stream.db, stream.key, stream.length, stream.entries_added, stream.byte_count, groups
+                    )
                 progress(number, walk.stream_count)
         except fmt.DECODE_ERRORS as error:
             raise CorruptionError(str(tables.path / DATA_NAME), None, f"a row does not decode: {error!r}") from error
@@ -94,6 +98,7 @@ def _groups(reader: TableReader, stream: StreamSummary, now_ms: int) -> Iterator
                 _oldest_ms(reader, group_no, consumers[group_no], now_ms) if pending else None,
                 lag(stream, last_id, entries_read),
                 id_text(last_id).decode(),
+                entries_read,
             )
         )
     yield from sorted(found, key=lambda group: group.name)

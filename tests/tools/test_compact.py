@@ -1,12 +1,7 @@
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import pty
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from tests.conftest import StartRiverbed
 from tests.raw import RawClient
-from tests.servers import ROOT
+from tests.terminal import on_terminal
 from tools.cli import main
 
 
@@ -115,26 +110,10 @@ def test_what_cannot_be_done_is_said_with_status_2(
     assert words in " ".join(result.stderr.split())
 
 
-def on_terminal(answer: bytes, *arguments: object) -> tuple[int, str]:
-    """-> (exit status, everything on the screen) of the command when somebody sits at it."""
-    ours, its = pty.openpty()
-    command = [sys.executable, "-m", "tools.cli", "compact", *map(str, arguments)]
-    environment = os.environ | {"TERM": "xterm", "COLUMNS": "80", "NO_COLOR": "1"}
-    process = subprocess.Popen(command, cwd=ROOT, stdin=its, stdout=its, stderr=its, env=environment)
-    os.close(its)
-    os.write(ours, answer)
-    screen = b""
-    with contextlib.suppress(OSError):  # how a terminal says that nobody is there any more
-        while data := os.read(ours, 4096):
-            screen += data
-    os.close(ours)
-    return process.wait(), screen.decode()
-
-
 @pytest.mark.parametrize(("answer", "is_done"), [(b"y\n", True), (b"\n", False), (b"no\n", False)])
 def test_who_sits_at_a_terminal_is_asked(directory: Path, answer: bytes, is_done: bool) -> None:
     before = (directory / "state" / "data.mdb").stat().st_ino
-    status, screen = on_terminal(answer, directory)
+    status, screen = on_terminal("compact", directory, typed=answer)
     assert "will be compacted" in screen
     assert "Go on? [y/N]" in screen
     assert status == (0 if is_done else 2)
@@ -143,6 +122,6 @@ def test_who_sits_at_a_terminal_is_asked(directory: Path, answer: bytes, is_done
 
 
 def test_who_has_said_yes_is_not_asked(directory: Path) -> None:
-    status, screen = on_terminal(b"", directory, "--yes")
+    status, screen = on_terminal("compact", directory, "--yes")
     assert (status, "Go on?" in screen) == (0, False)
     assert "compacted" in screen

@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from tests.raw import RawClient
 from tests.servers import RedisServer, RiverbedServer, Server
+from tests.terminal import on_terminal
 from tools.cli import main
 from tools.console import age_text
 from tools.keytext import key_text, key_values
@@ -128,6 +129,23 @@ def test_the_table_is_aligned_and_sorted_as_asked(riverbed: RiverbedServer) -> N
     assert {line[: lines[0].index("length") + 6][-3:].strip() for line in lines[1:]} == {"300", "3", "1"}
     assert [each.get("key") for each in told(riverbed.directory, "--sort", "key")] == ["long", "short", None]
     assert [each.get("key") for each in told(riverbed.directory, "--sort", "pending", "--limit", 1)] == ["long"]
+
+
+def test_names_are_cut_on_a_terminal_and_numbers_never(riverbed: RiverbedServer) -> None:
+    fill(riverbed)
+    with riverbed.client() as client:
+        client.ask("XADD", "n" * 200, "1-1", "f", "v")
+        client.ask("XGROUP", "CREATE", "long", "g" * 100, "0")
+    riverbed.stop()
+    for options in ([], ["--groups"]):
+        status, screen = on_terminal("stat", riverbed.directory, *options)
+        lines = [line.rstrip() for line in screen.splitlines()]
+        table = lines[next(number for number, line in enumerate(lines) if "pending" in line) : -1]
+        assert status == 0
+        assert max(map(len, table)) <= 80
+        assert "\u2026" in screen
+        assert {len(line) for line in table} == {len(table[0])}, "numbers stand under each other, to the last"
+    assert "n" * 200 in run(riverbed.directory).stdout
 
 
 def test_groups_have_a_line_each(riverbed: RiverbedServer) -> None:
