@@ -197,5 +197,9 @@ class Meter:
             done, numbers = self.done_bytes, size_text(self.done_bytes)
             numbers += "" if self._total_bytes is None else f" of {size_text(self._total_bytes)}"
             rate = rate or f"{size_text(self.done_bytes / seconds)}/s"
+        if not self.done_items and not self.done_bytes and self._total_bytes is None and self._total_items is None:
+            self._progress.update(self._task, numbers=seconds_text(seconds))
+            self._progress.refresh()
+            return
         self._progress.update(self._task, completed=done, numbers=f"{numbers}, {rate}")
         self._progress.refresh()

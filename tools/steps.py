@@ -24,6 +24,10 @@ class StepMeter:
     def __enter__(self) -> Self:
         return self
 
+    def hide(self) -> None:
+        """Away with the bar, so that something can be printed; the next `show` begins another one."""
+        self.__exit__(None, None, None)
+
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
@@ -37,12 +41,15 @@ class StepMeter:
             self._meter = None
 
     def show(self, step: str, done: int, total: int) -> None:
-        """`done` of `total` bytes, or of what `items` says, are done of `step`."""
+        """`done` of `total` bytes (0: nobody knows of how many), or of what `items` says, are done of `step`."""
         items = self._items.get(step)
         if self._meter is None or step != self._step:
             self.pause()
             self._step = step
-            self._meter = Meter(step, total, items="") if items is None else Meter(step, items=items, total_items=total)
+            if items is None:
+                self._meter = Meter(step, total or None, items="")
+            else:
+                self._meter = Meter(step, items=items, total_items=total)
             self._meter.__enter__()
         if items is None:
             self._meter.advance(done - self._meter.done_bytes)

@@ -61,7 +61,9 @@ class Check:
         files: Files | None = None,
         steps: Steps = unwatched,
         refolding: Refolding | None = None,
+        is_held: bool = False,
     ) -> None:
+        """`is_held`: the caller holds the directory, so that nobody else uses it."""
         self.directory = directory
         self.contents = Contents()
         self.meta: Meta | None = None
@@ -71,6 +73,7 @@ class Check:
         self.was_in_use = False  # a server was running at some moment when that mattered
         self._steps = steps
         self._refolding = refolding
+        self._is_held = is_held
 
     @property
     def torn_tail(self) -> TornTail | None:
@@ -83,6 +86,8 @@ class Check:
 
     def is_in_use(self) -> bool:
         """Whether a server is running on the directory at this moment."""
+        if self._is_held:
+            return False
         try:
             with lock_directory(self.directory):
                 return False

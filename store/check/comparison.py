@@ -25,6 +25,8 @@ from store.tablereader import TableReader
 
 Value = TypeVar("Value")
 
+COMPARING: Final = "comparing"
+
 # Entries compared at once.
 _CHUNK: Final = 1024
 # What of a stream's row both sides must have alike.
@@ -70,7 +72,7 @@ class Comparison:
         self._folded = folded
         self._now_ms = now_ms
         self._has_times = has_times
-        self.streams = 0
+        self.entries = 0  # compared so far
 
     def violations(self) -> Iterator[Violation | None]:
         """Every difference, named by what the tables hold; None now and then, so that others may have their turn.
@@ -94,7 +96,6 @@ class Comparison:
         if row is None or folded is None:
             yield Violation("keys", key, _one_sided(row is not None))
             return
-        self.streams += 1
         for name in _COUNTERS:
             ours, theirs = getattr(row, name), getattr(folded, name)
             if ours != theirs:
@@ -105,11 +106,37 @@ class Comparison:
         if settings[0] != settings[1]:
             yield Violation("keys", key, f"idempotence is {settings[0]}, the log makes it {settings[1]}")
         sides = Side(self._tables, row), Side(self._folded, folded)
-        yield from _entries(key, *sides)
+        yield from self._entries(key, *sides)
         if row.group_count or folded.group_count:
             yield from self._groups(key, *sides)
         if row.idempotence is not None and folded.idempotence is not None:
             yield from self._records(key, *sides)
+
+    def _entries(self, key: str, ours: Side, theirs: Side) -> Iterator[Violation | None]:
+        """A row holds its ID as well, so equal rows are equal entries; as long as they are, keys are not looked at."""
+        left = min(ours.row.length, theirs.row.length)
+        values = [_values(side) for side in (ours, theirs)]
+        past = b""
+        while left:
+            chunks = [list(islice(each, min(left, _CHUNK))) for each in values]
+            if chunks[0] != chunks[1] or not chunks[0]:
+                break
+            left -= len(chunks[0])
+            self.entries += len(chunks[0])
+            past = chunks[0][-1]
+            yield None
+        if not left and ours.row.length == theirs.row.length:
+            return
+        start = b"" if not past else _id_of(past)
+        rows = [_rows_after(side, start) for side in (ours, theirs)]
+        for number, (packed, has, makes) in enumerate(_join(*rows)):
+            if not number % _CHUNK:
+                yield None
+            where = f"stream {ours.row.stream_no} ({key}), {show_id(unpack_id(packed))}"
+            if has is None or makes is None:
+                yield Violation("entries", where, _one_sided(has is not None))
+            elif has != makes:
+                yield Violation("entries", where, "has other fields than the log gives it")
 
     # -- groups --------------------------------------------------------------------------------------------------------
 
@@ -220,32 +247,6 @@ def _keys(reader: TableReader, keyspace_no: int) -> Iterator[tuple[bytes, fmt.St
 
 
 # -- entries -----------------------------------------------------------------------------------------------------------
-
-
-def _entries(key: str, ours: Side, theirs: Side) -> Iterator[Violation | None]:
-    """A row holds its ID as well, so equal rows are equal entries: as long as that is so, keys are not looked at."""
-    left = min(ours.row.length, theirs.row.length)
-    values = [_values(side) for side in (ours, theirs)]
-    past = b""
-    while left:
-        chunks = [list(islice(each, min(left, _CHUNK))) for each in values]
-        if chunks[0] != chunks[1] or not chunks[0]:
-            break
-        left -= len(chunks[0])
-        past = chunks[0][-1]
-        yield None
-    if not left and ours.row.length == theirs.row.length:
-        return
-    start = b"" if not past else _id_of(past)
-    rows = [_rows_after(side, start) for side in (ours, theirs)]
-    for number, (packed, has, makes) in enumerate(_join(*rows)):
-        if not number % _CHUNK:
-            yield None
-        where = f"stream {ours.row.stream_no} ({key}), {show_id(unpack_id(packed))}"
-        if has is None or makes is None:
-            yield Violation("entries", where, _one_sided(has is not None))
-        elif has != makes:
-            yield Violation("entries", where, "has other fields than the log gives it")
 
 
 def _values(side: Side) -> Iterator[bytes]:

@@ -38,6 +38,7 @@ class LogCheck:
         self.parts: list[LogPart] = []
         self.end: LogPosition | None = None
         self.torn_tail: TornTail | None = None
+        self.is_missing = False  # there is nothing of a log
         self._home = home
         self._filename = filename
         self._files = files
@@ -87,9 +88,11 @@ class LogCheck:
     def _look(self, meta: Meta | None) -> Iterator[Violation]:
         files = self._files
         self.torn_tail = self.end = None
+        self.is_missing = False
         self.manifest = manifests.load(self.manifest_path, files)
         if self.manifest is None or not self.manifest.files:
             refuse_orphans(self._home, self._filename, files)
+            self.is_missing = True
             if meta is not None:
                 yield Violation("log", "", "there is none, and the tables say how far they cover it", str(self._home))
             return

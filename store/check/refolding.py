@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from store import format as fmt
-from store.check.comparison import Comparison
+from store.check.comparison import COMPARING, Comparison
 from store.check.log import LogCheck
 from store.check.view import Meta, Steps, Violation
 from store.errors import ReplayError, StoreError
@@ -34,7 +34,6 @@ from store.tablereader import TableReader
 from store.tables import Tables
 
 EXECUTING: Final = "executing the log"
-COMPARING: Final = "comparing"
 WORK_PREFIX: Final = ".riverbed-check-"
 
 _MAP_BYTES: Final = 1 << 40
@@ -143,13 +142,13 @@ class Refolding:
     def _compare(
         self, reader: TableReader, folded: TableReader, steps: Steps, *, has_times: bool
     ) -> Iterator[Violation]:
-        total = max(reader.count("names"), 1)
+        total = reader.count("entries")
         comparison = Comparison(reader, folded, now_ms=time.time_ns() // 1_000_000, has_times=has_times)
         try:
             for difference in comparison.violations():
                 if difference is not None:
                     yield difference
-                steps(COMPARING, min(comparison.streams, total), total)
+                steps(COMPARING, min(comparison.entries, total), total)
         except fmt.DECODE_ERRORS as error:
             yield Violation("keys", "", f"cannot be compared with the log: {error}")
 

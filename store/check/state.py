@@ -44,8 +44,12 @@ def check_state(
     data = directory / STATE_DIRECTORY / DATA_NAME
     if not data.stat().st_size:
         return  # a server was killed while it made them
-    steps(CHECKING_PAGES, 0, 0)
-    damage = list(check_pages(data, lambda: True))
+
+    def waiting() -> None:
+        steps(CHECKING_PAGES, 0, 0)
+
+    waiting()
+    damage = list(check_pages(data, lambda: True, waiting))
     if damage and is_stable():
         yield from damage
         return  # LMDB had better not see this
@@ -60,7 +64,7 @@ def check_state(
     try:
         if damage:
             with tables.env.begin():
-                damage = list(check_pages(data, lambda: False))
+                damage = list(check_pages(data, lambda: False, waiting))
             if damage:
                 yield from damage
                 return

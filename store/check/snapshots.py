@@ -1,0 +1,123 @@
+"""The check of a snapshot: its manifest, the checksums of its files, and every promise of the tables in it.
+
+manifest.json   its own checksum, versions      what it counts is what there is
+streams.jsonl   checksum, and each line is what the tables say of that stream
+data.mdb        checksum, pages, rows           the same as in a data directory
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import zip_longest
+from pathlib import Path
+from typing import Final
+
+import lmdb
+
+from store import format as fmt
+from store.check.pages import check_pages
+from store.check.state import CHECKING_PAGES, check_tables
+from store.check.view import Contents, Meta, Steps, Violation, show, unwatched, violation_of
+from store.errors import CorruptionError
+from store.snapshot import DATA_NAME, STREAMS_NAME, Snapshot, open_snapshot, verify_file
+from store.streamwalk import StreamWalk
+from store.tablereader import TableReader
+from store.tables import TABLES, Tables
+
+READING: Final = "comparing checksums"
+COMPARING_STREAMS: Final = "comparing streams"
+
+_TABLE: Final = "snapshot"
+
+
+class SnapshotCheck:
+    """One look at the snapshot at `path`.  `contents` and `offset` are known once `violations` is exhausted."""
+
+    def __init__(self, path: Path, steps: Steps = unwatched) -> None:
+        self.path = path
+        self.contents = Contents()
+        self.offset: int | None = None
+        self._steps = steps
+
+    def violations(self) -> Iterator[Violation]:
+        """Everything that is broken.  Raises NoSnapshotError, VersionError, OSError."""
+        try:
+            snapshot = open_snapshot(self.path)
+        except CorruptionError as error:
+            yield violation_of(_TABLE, error)
+            return
+        self.offset = snapshot.manifest.offset
+        listing = list(_caught(snapshot.check_streams))
+        yield from listing
+        digest, steps = snapshot.manifest.data_file, self._steps
+        data = self.path / DATA_NAME
+        yield from _caught(
+            lambda: verify_file(data, digest, lambda done: steps(READING, min(done, digest.size), digest.size))
+        )
+        pages = list(check_pages(data, lambda: True, lambda: steps(CHECKING_PAGES, 0, 0)))
+        yield from pages
+        if pages:
+            return  # LMDB had better not see this
+        try:
+            tables = snapshot.open_tables()
+        except (lmdb.Error, CorruptionError) as error:
+            yield Violation("lmdb", "", str(error), str(data))
+            return
+        try:
+            yield from self._tables(snapshot, tables, has_streams=not listing)
+        finally:
+            tables.close()
+
+    def _tables(self, snapshot: Snapshot, tables: Tables, *, has_streams: bool) -> Iterator[Violation]:
+        meta: Meta | None = None
+        for item in check_tables(tables, self.contents, self._steps):
+            if isinstance(item, Violation):
+                yield item
+            else:
+                meta = item
+        if meta is None:
+            yield Violation(_TABLE, "", "holds no state of a store", str(self.path / DATA_NAME))
+            return
+        yield from self._totals(snapshot, tables, meta)
+        if has_streams:
+            yield from self._streams(snapshot, tables)
+
+    def _totals(self, snapshot: Snapshot, tables: Tables, meta: Meta) -> Iterator[Violation]:
+        manifest = snapshot.manifest
+        with tables.env.begin() as txn:
+            reader = TableReader(tables, txn)
+            rows = {table: reader.count(table) for table in TABLES}
+            replication_id = StreamWalk(tables, txn).replication_id()
+        for what, told, there in (
+            ("position", tuple(manifest.position), tuple(meta.position)),
+            ("replication_id", manifest.replication_id, replication_id),
+            ("streams", manifest.streams, self.contents.streams),
+            ("entries", manifest.entries, self.contents.entries),
+            *((f"rows of {table}", manifest.rows.get(table, 0), count) for table, count in rows.items()),
+        ):
+            if told != there:
+                yield Violation(_TABLE, "", f"the manifest says of {what} {told}, there is {there}", str(self.path))
+
+    def _streams(self, snapshot: Snapshot, tables: Tables) -> Iterator[Violation]:
+        file = str(self.path / STREAMS_NAME)
+        total = snapshot.manifest.streams
+        with tables.env.begin() as txn:
+            walk = StreamWalk(tables, txn, snapshot.manifest.split_every)
+            try:
+                for number, (listed, there) in enumerate(zip_longest(snapshot.streams(), walk.streams()), 1):
+                    self._steps(COMPARING_STREAMS, min(number, total), total)
+                    if listed != there:
+                        known = listed or there
+                        assert known is not None
+                        yield Violation(_TABLE, show(known.key), f"line {number} is not what the tables say", file)
+            except CorruptionError as error:
+                yield violation_of(_TABLE, error)
+            except fmt.DECODE_ERRORS as error:
+                yield Violation(_TABLE, "", f"the streams do not decode: {error}", file)
+
+
+def _caught(look: Callable[[], None]) -> Iterator[Violation]:
+    try:
+        look()
+    except CorruptionError as error:
+        yield violation_of(_TABLE, error)
