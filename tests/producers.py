@@ -192,12 +192,14 @@ def read_streams(server: Server, streams: set[bytes]) -> dict[bytes, Contents]:
     return stores
 
 
-def start_workers(server: Server, ledger: Ledger, seed: int, round_number: int) -> list[Worker]:
-    """Four producers, pipelined and not, and one reader, on streams of this round."""
+def start_workers(
+    server: Server, ledger: Ledger, seed: int, round_number: int, depths: Sequence[int] = (1, 1, 4, 32)
+) -> list[Worker]:
+    """A producer for each of `depths`, pipelined or not, and one reader, on streams of this round."""
     prefix = b"%d:" % round_number
     workers: list[Worker] = [
         Producer(server, ledger.account(b"p%d.%d" % (round_number, n)), seed * 100 + n, prefix=prefix, depth=depth)
-        for n, depth in enumerate((1, 1, 4, 32))
+        for n, depth in enumerate(depths)
     ]
     workers.append(Reader(server, ledger.account(b"r%d" % round_number), seed * 100 + 99, prefix=prefix))
     for worker in workers:
