@@ -1,4 +1,4 @@
-"""`riverbed`: work on data directories without a server.  One file for each subcommand; this one lists them.
+"""`riverbed`: look after data directories and servers.  One file for each subcommand; this one lists them.
 
 Exit status: 0 all is well, 1 the command found something wrong, 2 it could not do its work.
 """
@@ -17,12 +17,13 @@ from tools.replay import replay
 from tools.restore import restore
 from tools.snapshot import snapshot
 from tools.stat import stat
+from tools.top import top
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(VERSION, "-v", "--version", prog_name="riverbed")
 def main() -> None:
-    """Work on the data directories of riverbed-server while no server uses them."""
+    """Look after Riverbed: its data directories, and servers that run."""
 
 
 main.add_command(check)
@@ -34,6 +35,7 @@ main.add_command(replay)
 main.add_command(restore)
 main.add_command(snapshot)
 main.add_command(stat)
+main.add_command(top)
 
 
 if __name__ == "__main__":

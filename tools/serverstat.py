@@ -28,7 +28,7 @@ def server_stats(
     for db in databases:
         client.call("SELECT", db)
         for keys in _pages(client):
-            yield from _describe(client, db, [key for key in keys if is_wanted(key)])
+            yield from describe(client, db, [key for key in keys if is_wanted(key)])
             done += len(keys)
             progress(done, max(total, done))
 
@@ -45,23 +45,25 @@ def _pages(client: RedisClient) -> Iterator[list[bytes]]:
             return
 
 
-def _describe(client: RedisClient, db: int, keys: list[bytes]) -> Iterator[StreamStat]:
-    streams = _ask(client, [("XINFO", "STREAM", key) for key in keys])
-    sizes = _ask(client, [("MEMORY", "USAGE", key) for key in keys])
+def describe(client: RedisClient, db: int, keys: Sequence[bytes]) -> Iterator[StreamStat]:
+    """Those of the keys that are there; database `db` is selected.  Raises Failure."""
+    streams = ask_all(client, [("XINFO", "STREAM", key) for key in keys])
+    sizes = ask_all(client, [("MEMORY", "USAGE", key) for key in keys])
     with_groups = [key for key, stream in zip(keys, streams, strict=True) if stream and _fields(stream)[b"groups"]]
-    groups = dict(zip(with_groups, _ask(client, [("XINFO", "GROUPS", key) for key in with_groups]), strict=True))
+    groups = dict(zip(with_groups, ask_all(client, [("XINFO", "GROUPS", key) for key in with_groups]), strict=True))
     waiting = [
         (key, group[b"name"])
         for key, found in groups.items()
         for group in map(_fields, found or [])
         if group[b"pending"]
     ]
-    first = dict(zip(waiting, _ask(client, [("XPENDING", *place, "-", "+", 1) for place in waiting]), strict=True))
+    first = dict(zip(waiting, ask_all(client, [("XPENDING", *place, "-", "+", 1) for place in waiting]), strict=True))
     for key, stream, size in zip(keys, streams, sizes, strict=True):
         if stream is not None:  # else it is gone by now
             found = sorted(map(_fields, groups.get(key) or []), key=lambda group: bytes(group[b"name"]))
             stats = tuple(_group(group, first.get((key, group[b"name"]))) for group in found)
-            yield StreamStat(db, key, _fields(stream)[b"length"], size, stats)
+            facts = _fields(stream)
+            yield StreamStat(db, key, facts[b"length"], facts.get(b"entries-added"), size, stats)
 
 
 def _group(fields: dict[bytes, Any], first: Any) -> GroupStat:
@@ -73,11 +75,12 @@ def _group(fields: dict[bytes, Any], first: Any) -> GroupStat:
         oldest_ms=idle_ms if idle_ms >= 0 else None,  # nobody's are told as -1
         lag=fields.get(b"lag"),
         last_id=fields[b"last-delivered-id"].decode(),
+        entries_read=fields.get(b"entries-read"),
     )
 
 
-def _ask(client: RedisClient, commands: Sequence[Sequence[Word]]) -> list[Any]:
-    """The reply to each, None for an error: the key, or its group, has gone meanwhile."""
+def ask_all(client: RedisClient, commands: Sequence[Sequence[Word]]) -> list[Any]:
+    """The reply to each, None for an error: the key, or its group, has gone meanwhile.  Raises Failure."""
     replies: list[Any] = []
     for batch in _batches(commands):
         client.send(batch)

@@ -1,4 +1,4 @@
-"""What `riverbed stat` tells of a stream and its groups, wherever they are: on disk or in a server."""
+"""What `riverbed stat` and `riverbed top` tell of a stream and its groups, on disk or in a server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tools.keytext import key_values
 class GroupStat:
     """`oldest_ms` is how long ago the entry with the smallest ID of those pending was delivered.
 
-    It is None when nothing is pending, or that entry belongs to nobody; `lag` is None when it cannot be told.
+    It is None when nothing is pending, or that entry belongs to nobody; `lag` and `entries_read` are None when they
+    cannot be told.
     """
 
     name: bytes
@@ -21,15 +22,20 @@ class GroupStat:
     oldest_ms: int | None
     lag: int | None
     last_id: str
+    entries_read: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class StreamStat:
-    """`byte_count` is the size of its entries, about; of a server, what MEMORY USAGE says, or None."""
+    """`byte_count` is the size of its entries, about; of a server, what MEMORY USAGE says, or None.
+
+    `entries_added` is None for a Redis before 7.
+    """
 
     db: int
     key: bytes
     length: int
+    entries_added: int | None
     byte_count: int | None
     groups: tuple[GroupStat, ...]
 
