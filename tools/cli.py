@@ -1,42 +1,62 @@
-"""`riverbed`: look after data directories and servers.  One file for each subcommand; this one lists them.
+"""`riverbed`: work on data directories and look at servers.  One file for each subcommand; this one lists them.
 
-Exit status: 0 all is well, 1 the command found something wrong, 2 it could not do its work.
+Exit status: 0 all is well, 1 the command found something wrong, 2 it could not do its work, 130 it was interrupted.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any, Final
+
 import click
 
 from server.version import VERSION
-from tools.check import check
-from tools.compact import compact
-from tools.dump import dump
-from tools.importing import import_
-from tools.load import load
-from tools.replay import replay
-from tools.restore import restore
-from tools.snapshot import snapshot
-from tools.stat import stat
-from tools.top import top
+
+# Module and name of each.  They are imported when they are asked for: all of them take long to start.
+_COMMANDS: Final = {
+    "check": ("tools.check", "check"),
+    "compact": ("tools.compact", "compact"),
+    "dump": ("tools.dump", "dump"),
+    "import": ("tools.importing", "import_"),
+    "load": ("tools.load", "load"),
+    "replay": ("tools.replay", "replay"),
+    "restore": ("tools.restore", "restore"),
+    "snapshot": ("tools.snapshot", "snapshot"),
+    "stat": ("tools.stat", "stat"),
+}
+_INTERRUPTED: Final = 130
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Subcommands(click.Group):
+    """Those of `_COMMANDS`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, name = _COMMANDS[cmd_name]
+        command: click.Command = getattr(import_module(module), name)
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # before the command was there to say it better
+            raise SystemExit(_INTERRUPTED) from None
+
+
+@click.group(
+    cls=_Subcommands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="`riverbed COMMAND --help` explains one, with examples. Exit status: 0 all is well, 1 something is wrong or "
+    "missing, and was told, 2 it could not be done, 130 it was interrupted.",
+)
 @click.version_option(VERSION, "-v", "--version", prog_name="riverbed")
 def main() -> None:
-    """Look after Riverbed: its data directories, and servers that run."""
-
-
-main.add_command(check)
-main.add_command(compact)
-main.add_command(dump)
-main.add_command(import_)
-main.add_command(load)
-main.add_command(replay)
-main.add_command(restore)
-main.add_command(snapshot)
-main.add_command(stat)
-main.add_command(top)
+    """Work on the data directories of riverbed-server, and look at servers."""
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="riverbed")
