@@ -23,6 +23,7 @@ _COMMANDS: Final = {
     "restore": ("tools.restore", "restore"),
     "snapshot": ("tools.snapshot", "snapshot"),
     "stat": ("tools.stat", "stat"),
+    "top": ("tools.top", "top"),
 }
 _INTERRUPTED: Final = 130
 
