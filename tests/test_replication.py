@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import socket
-import threading
 
 import pytest
 
@@ -260,56 +257,3 @@ def test_a_redis_is_not_followed_and_the_reason_is_told(start_riverbed: StartRiv
         client.ask("REPLICAOF", "127.0.0.1", redis.port)
         until(lambda: "is a Redis" in info(replica).get("riverbed_master_link_reason", ""), "a reason")
         assert client.ask("XLEN", "s") == b":1\r\n"
-
-
-# -- damage ------------------------------------------------------------------------------------------------------------
-
-
-def test_damage_on_the_link_is_noticed_and_what_it_hit_comes_again(start_riverbed: StartRiverbed) -> None:
-    primary, replica = start_riverbed(), start_riverbed()
-    with primary.client() as client, Proxy(lambda: primary.port) as proxy:
-        follow(replica, proxy.port)
-        proxy.alter = lambda data, passed: data.replace(b"precious", b"preciouz")
-        client.ask("XADD", "s", "*", "f", "precious")
-        until(lambda: "damaged" in replica.log_tail(), "a complaint")
-        assert entries(replica) == b"*0\r\n"
-        proxy.alter = None
-        until_level(primary, replica)
-        assert entries(replica) == entries(primary)
-
-
-def test_an_endless_stream_of_garbage_leaves_the_old_state_serving(start_riverbed: StartRiverbed) -> None:
-    replica = start_riverbed()
-    listener = socket.create_server(("127.0.0.1", 0))
-    taken = threading.Event()
-
-    def babble() -> None:
-        while True:
-            try:
-                link, _ = listener.accept()
-            except OSError:
-                return
-            with link:
-                try:
-                    for answer in (b"+PONG\r\n", b"+OK\r\n", b"+OK\r\n", b"+OK\r\n"):
-                        link.recv(1000)
-                        link.sendall(answer)
-                    link.recv(1000)
-                    link.sendall(b"+FULLRESYNC %b 0 1000000000 0 0\r\n" % (b"a" * 40))
-                    while True:
-                        link.sendall(os.urandom(65536))
-                except OSError:
-                    taken.set()
-
-    threading.Thread(target=babble, daemon=True).start()
-    with replica.client() as client:
-        client.ask("XADD", "s", "1-1", "f", "v")
-        client.ask("REPLICAOF", "127.0.0.1", listener.getsockname()[1])
-        assert taken.wait(60)
-        until(lambda: "damaged" in replica.log_tail(), "a complaint")
-        assert client.ask("XLEN", "s") == b":1\r\n"
-        client.ask("REPLICAOF", "NO", "ONE")
-        assert client.ask("XADD", "s", "2-1", "f", "v") == b"$3\r\n2-1\r\n"
-    listener.shutdown(socket.SHUT_RDWR)
-    listener.close()
-    assert offset_of(replica) > 0
