@@ -145,7 +145,7 @@ def _server(sample: Sample, rates: Rates, trends: Trends) -> Table:
         ("tick ms", _time(sample, "max", "riverbed_longest_tick_ms")),
         ("log", _grown(sample.number("aof_current_size"), rates.log_bytes)),
         ("tables", _room(sample)),
-        ("old reader", _count(sample.number("riverbed_lmdb_oldest_reader"))),
+        ("reader age", _count(sample.number("riverbed_lmdb_oldest_reader"))),
     ]
     for (what, value, trend), (thing, number), (other, text) in zip(left, middle, right, strict=True):
         grid.add_row(what, value, trends.sparkline(trend), thing, number, other, text)
@@ -174,7 +174,7 @@ def _footer(streams: int, looked_at: int, total: int, groups: int, all_groups: i
     """How much of all there is can be seen."""
     parts = []
     if streams < total:
-        longest = f", the {looked_at:,} longest found were looked at" if looked_at < total else ""
+        longest = f", {looked_at:,} looked at" if looked_at < total else ""
         parts.append(f"{streams:,} of {counted(total, 'stream')}{longest}")
     if groups < all_groups:
         parts.append(f"{groups:,} of {counted(all_groups, 'group')}")
