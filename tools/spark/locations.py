@@ -4,6 +4,8 @@
     s3://bucket/riverbed/2026-11-21         the same, fetched        data/snapshots/2026* a glob
     data                                    a live store: its last checkpoint, frozen first
 
+With option fetch, what is on a disk that all machines share is fetched as well, as a mount may be slow.
+
 The driver resolves them once, so that every task of a query reads the same bytes: a `Place` says which, and the task
 that opens it compares.  What is fetched or frozen goes to the cache of the machine where it is read.
 """
@@ -11,7 +13,7 @@ that opens it compares.  What is fetched or frozen goes to the cache of the mach
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from glob import glob, has_magic
 from pathlib import Path
@@ -37,7 +39,7 @@ from store.snapshot import (
 from store.tables import STATE_DIRECTORY, Tables
 from tools.spark.cache import Cache
 from tools.spark.errors import DataLossError, SourceError
-from tools.spark.options import ReadOptions
+from tools.spark.options import ReadOptions, Verify
 
 _COPY_BYTES: Final = 1 << 20
 _LIVE_MAP_BYTES: Final = 1 << 40
@@ -48,7 +50,8 @@ _FROZEN: Final = "frozen"
 class Place:
     """A snapshot that every task of a query must see alike.
 
-    `checksum` is the CRC-32C of its data.mdb; `uri` None means that `path` is on a disk that all tasks share.
+    `checksum` is the CRC-32C of its data.mdb.  `uri` None: `path` is on a disk that all tasks share; otherwise it names
+    the file system in which `path` is.
     """
 
     name: str
@@ -59,6 +62,11 @@ class Place:
     offset: int
     is_live: bool = False  # a data directory, of which a stream reads the last checkpoint
 
+    @property
+    def where(self) -> str:
+        """For people, and to tell places apart."""
+        return self.path if self.uri is None else f"{self.uri.partition(':')[0]}://{self.path.lstrip('/')}"
+
 
 # -- on the driver -----------------------------------------------------------------------------------------------------
 
@@ -68,7 +76,7 @@ def resolve(options: ReadOptions) -> list[tuple[Place, Snapshot]]:
     found: dict[str, tuple[Place, Snapshot]] = {}
     for path in options.paths:
         for place, snapshot in _resolve(path, options):
-            found[place.uri or place.path] = (place, snapshot)
+            found[place.where] = (place, snapshot)
     return sorted(found.values(), key=lambda each: (each[0].name, each[0].path))
 
 
@@ -78,20 +86,22 @@ def _resolve(path: str, options: ReadOptions) -> Iterator[tuple[Place, Snapshot]
     if "://" in path:
         yield from _resolve_remote(path, options)
         return
-    if not has_magic(path) or os.path.lexists(path):
-        yield from _resolve_local(Path(path), options)
-        return
-    matches = sorted(glob(path))
-    matches = [match for match in matches if os.path.isdir(match) and not os.path.basename(match).startswith(".")]
-    if not matches:
-        raise SourceError(f"nothing matches {path}")
+    matches = [path]
+    if has_magic(path) and not os.path.lexists(path):
+        matches = sorted(glob(path))
+        matches = [match for match in matches if os.path.isdir(match) and not os.path.basename(match).startswith(".")]
+        if not matches:
+            raise SourceError(f"nothing matches {path}")
     for match in matches:
-        yield from _resolve_local(Path(match), options)
+        found = Path(match).absolute()
+        if options.fetch and not _is_live(found):
+            yield from _resolve_remote(found.as_uri(), options)
+        else:
+            yield from _resolve_local(found, options)
 
 
 def _resolve_local(path: Path, options: ReadOptions) -> Iterator[tuple[Place, Snapshot]]:
-    path = path.absolute()
-    if (path / STATE_DIRECTORY / DATA_NAME).exists():
+    if _is_live(path):
         yield _freeze(path, options)
         return
     names = sorted(os.listdir(path)) if path.is_dir() and not (path / MANIFEST_NAME).exists() else []
@@ -104,6 +114,10 @@ def _resolve_local(path: Path, options: ReadOptions) -> Iterator[tuple[Place, Sn
     for each in inside or [path]:
         snapshot = _open(each)
         yield _place(snapshot, str(each), None), snapshot
+
+
+def _is_live(path: Path) -> bool:
+    return (path / STATE_DIRECTORY / DATA_NAME).exists()
 
 
 def _open(path: Path) -> Snapshot:
@@ -148,7 +162,7 @@ def _freeze(directory: Path, options: ReadOptions) -> tuple[Place, Snapshot]:
 def live_place(path: str) -> Place | None:
     """The live store at `path`, None when it is something else."""
     directory = _local(path)
-    if not (directory / STATE_DIRECTORY / DATA_NAME).exists():
+    if not _is_live(directory):
         return None
     return Place(directory.name, str(directory), None, 0, 0, 0, is_live=True)
 
@@ -175,15 +189,13 @@ def _local(path: str) -> Path:
 
 def _resolve_remote(uri: str, options: ReadOptions) -> Iterator[tuple[Place, Snapshot]]:
     filesystem, root = _filesystem(uri)
-    prefix = uri[: len(uri) - len(root.lstrip("/"))] if uri.endswith(root.lstrip("/")) else None
     try:
         folders = [root] if _exists(filesystem, f"{root}/{MANIFEST_NAME}") else _folders(filesystem, root)
         for folder in folders:
-            each = uri if prefix is None else prefix + folder.lstrip("/")
             manifest = filesystem.open_input_file(f"{folder}/{MANIFEST_NAME}").read()
-            local = _fetch_head(filesystem, folder, each, manifest, options)
-            snapshot = Snapshot(local, decode_manifest(manifest, f"{each}/{MANIFEST_NAME}"))
-            yield _place(snapshot, each, each, folder.rstrip("/").rsplit("/", 1)[-1]), snapshot
+            local = _fetch_head(filesystem, folder, uri, manifest, options)
+            snapshot = Snapshot(local, decode_manifest(manifest, f"{folder}/{MANIFEST_NAME}"))
+            yield _place(snapshot, folder, uri, folder.rsplit("/", 1)[-1]), snapshot
     except (StoreError, OSError) as error:
         raise SourceError(f"cannot read {uri}: {error}") from error
 
@@ -211,13 +223,13 @@ def _folders(filesystem: Any, root: str) -> list[str]:
 
 def _fetch_head(filesystem: Any, folder: str, uri: str, manifest: bytes, options: ReadOptions) -> Path:
     """Manifest and list of streams: all that the driver needs."""
-    digest = decode_manifest(manifest, f"{uri}/{MANIFEST_NAME}").streams_file
+    digest = decode_manifest(manifest, f"{folder}/{MANIFEST_NAME}").streams_file
 
     def fetch(working: Path) -> None:
         _copy(filesystem, f"{folder}/{STREAMS_NAME}", working / STREAMS_NAME)
         verify_file(working / STREAMS_NAME, digest)
 
-    identity = f"head {uri} {digest.size} {digest.checksum}"
+    identity = f"head {uri} {folder} {digest.size} {digest.checksum}"
     return Cache(options.cache_directory, options.cache_bytes).get(identity, fetch)
 
 
@@ -229,9 +241,8 @@ def _copy(filesystem: Any, source: str, target: Path) -> None:
 
 # -- in a task ---------------------------------------------------------------------------------------------------------
 
-# LMDB may be opened once a file and process.  By the file itself: a path may have been given to another one since.
-_open_tables: dict[tuple[int, int], Tables] = {}
-_verified: set[tuple[int, int, int]] = set()
+# LMDB may be opened once a path and process: what stands there, and its tables.
+_open_tables: dict[Path, tuple[tuple[int, int], Tables]] = {}
 _MOST_OPEN: Final = 64
 
 
@@ -244,35 +255,53 @@ def open_place(place: Place, options: ReadOptions) -> Tables:
         return _open_live(Path(place.path))
     path = Path(place.path) if place.uri is None else _fetch(place, options)
     try:
+        Cache(options.cache_directory, options.cache_bytes).hold(path)
         snapshot = open_snapshot(path)
         if snapshot.manifest.data_file.checksum != place.checksum:
             raise DataLossError(f"{path} is another snapshot now than when the query was planned")
-        status = (path / DATA_NAME).stat()
-        if options.verify and (status.st_dev, status.st_ino, status.st_mtime_ns) not in _verified:
-            snapshot.verify()
-            _verified.add((status.st_dev, status.st_ino, status.st_mtime_ns))
-        key = (status.st_dev, status.st_ino)
-        if key not in _open_tables:
-            while len(_open_tables) >= _MOST_OPEN:
-                _open_tables.pop(next(iter(_open_tables))).close()
-            _open_tables[key] = snapshot.open_tables()
-        return _open_tables[key]
+        _verify(snapshot, options)
+        return _opened(path / DATA_NAME, snapshot.open_tables)
     except NoSnapshotError as error:
         raise DataLossError(f"the snapshot was deleted while it was read: {error}") from error
     except CorruptionError as error:
         raise SourceError(f"damaged snapshot: {error}") from error
-    except (StoreError, OSError) as error:
+    except (StoreError, OSError, lmdb.Error) as error:
         raise SourceError(f"cannot read {path}: {error}") from error
+
+
+def _opened(file: Path, open_tables: Callable[[], Tables]) -> Tables:
+    """The tables in `file`, opened unless they are.  A path may have been given to another file since."""
+    status = file.stat()
+    key = (status.st_dev, status.st_ino)
+    there = _open_tables.pop(file, None)
+    if there is not None and there[0] != key:
+        there[1].close()
+        there = None
+    while len(_open_tables) >= _MOST_OPEN:
+        _open_tables.pop(next(iter(_open_tables)))[1].close()
+    _open_tables[file] = there or (key, open_tables())
+    return _open_tables[file][1]
+
+
+def _verify(snapshot: Snapshot, options: ReadOptions) -> None:
+    """Compare the bytes with their checksums, when the options say so.  Raises CorruptionError, OSError."""
+    if options.verify is Verify.NEVER:
+        return
+    if options.verify is Verify.ALWAYS:
+        snapshot.verify()
+        return
+    status = (snapshot.path / DATA_NAME).stat()
+    # Whatever writes to a file changes one of these; what a disk does to it behind our back, nothing tells.
+    about = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    identity = f"verified {snapshot.path.resolve()} {about} {snapshot.manifest.data_file.checksum}"
+    Cache(options.cache_directory, options.cache_bytes).get(identity, lambda working: snapshot.verify())
 
 
 def _open_live(directory: Path) -> Tables:
     """A store beside its server: read only, with LMDB's locks."""
     try:
-        status = (directory / STATE_DIRECTORY / DATA_NAME).stat()
-        key = (status.st_dev, status.st_ino)
-        if key not in _open_tables:
-            _open_tables[key] = Tables(directory, _LIVE_MAP_BYTES, readonly=True)
-        return _open_tables[key]
+        file = directory / STATE_DIRECTORY / DATA_NAME
+        return _opened(file, lambda: Tables(directory, _LIVE_MAP_BYTES, readonly=True))
     except FileNotFoundError as error:
         raise DataLossError(f"the store was deleted while it was read: {error}") from error
     except (StoreError, OSError, lmdb.Error) as error:
@@ -282,18 +311,18 @@ def _open_live(directory: Path) -> Tables:
 def _fetch(place: Place, options: ReadOptions) -> Path:
     """A remote snapshot on this machine's disk, fetched once however many tasks read it."""
     assert place.uri is not None
-    filesystem, folder = _filesystem(place.uri)
+    filesystem, _ = _filesystem(place.uri)
 
     def fetch(working: Path) -> None:
         for name in (STREAMS_NAME, DATA_NAME, MANIFEST_NAME):
-            _copy(filesystem, f"{folder}/{name}", working / name)
-        open_snapshot(working, verify=True)
+            _copy(filesystem, f"{place.path}/{name}", working / name)
+        if open_snapshot(working, verify=True).manifest.data_file.checksum != place.checksum:
+            raise DataLossError(f"{place.where} is another snapshot now than when the query was planned")
 
     try:
-        return Cache(options.cache_directory, options.cache_bytes).get(
-            f"whole {place.uri} {place.checksum} {place.offset}", fetch
-        )
+        cache = Cache(options.cache_directory, options.cache_bytes)
+        return cache.get(f"whole {place.uri} {place.path} {place.checksum} {place.offset}", fetch)
     except FileNotFoundError as error:
-        raise DataLossError(f"the snapshot was deleted while it was read: {error}") from error
+        raise DataLossError(f"the snapshot was deleted while it was read: {place.where}") from error
     except (StoreError, OSError) as error:
-        raise SourceError(f"cannot fetch {place.uri}: {error}") from error
+        raise SourceError(f"cannot fetch {place.where}: {error}") from error

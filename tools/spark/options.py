@@ -42,6 +42,14 @@ class Mode(enum.Enum):
     FAILFAST = "FAILFAST"
 
 
+class Verify(enum.Enum):
+    """When the bytes of a snapshot are compared with its checksums."""
+
+    ALWAYS = "always"  # by every task
+    ONCE = "once"  # a machine and file, as long as that is not touched
+    NEVER = "never"
+
+
 @dataclass(frozen=True, slots=True)
 class Range:
     """IDs from `first` to `last`, both included."""
@@ -77,7 +85,8 @@ class ReadOptions:
     mode: Mode = Mode.PERMISSIVE
     corrupt_column: str = "_corrupt_record"
     fail_on_data_loss: bool = True
-    verify: bool = True
+    verify: Verify = Verify.ONCE
+    fetch: bool = False  # also what is on a disk that all machines share
     batch_rows: int = 16384
     cache_directory: str | None = None
     cache_bytes: int = 20 << 30
@@ -132,7 +141,8 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         mode=_choice(given, "mode", Mode, Mode.PERMISSIVE),
         corrupt_column=given.pop("columnnameofcorruptrecord", "_corrupt_record"),
         fail_on_data_loss=flag(given, "failOnDataLoss", True),
-        verify=flag(given, "verify", True),
+        verify=_choice(given, "verify", Verify, Verify.ONCE),
+        fetch=flag(given, "fetch", False),
         batch_rows=whole(given, "batchRows", 1, 1 << 20, 16384),
         cache_directory=given.pop("cachedirectory", None),
         cache_bytes=whole(given, "cacheBytes", 0, 1 << 62, 20 << 30),
@@ -147,7 +157,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
 _READ: Final = (
     "path, table, stream, streams, streamPattern, db, startingId, startingOffsets, endingId, endingOffsets, "
     "startingTimestamp, endingTimestamp, minPartitions, maxRecordsPerPartition, mode, columnNameOfCorruptRecord, "
-    "failOnDataLoss, verify, batchRows, cacheDirectory, cacheBytes, maxRowsPerTrigger"
+    "failOnDataLoss, verify, fetch, batchRows, cacheDirectory, cacheBytes, maxRowsPerTrigger"
 )
 
 

@@ -108,10 +108,13 @@ class SnapshotReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self.options
-        places = resolve(options)
-        if options.table is Table.ENTRIES and options.starts_at_id and options.fail_on_data_loss:
-            _require_beginning(places, options)
-        return plan(places, options, os.cpu_count() or 1)
+        try:
+            places = resolve(options)
+            if options.table is Table.ENTRIES and options.starts_at_id and options.fail_on_data_loss:
+                _require_beginning(places, options)
+            return plan(places, options, os.cpu_count() or 1)
+        except (StoreError, OSError) as error:
+            raise SourceError(f"cannot plan the read: {error}") from error
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         _settle()
