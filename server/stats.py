@@ -217,7 +217,7 @@ class LatencyEvent:
 
 
 class LatencyMonitor:
-    """Spikes by event: `command`, `fast-command`, `fsync`, `checkpoint`, `purge`, `tick` ..."""
+    """Spikes by event: `command` and `fast-command`."""
 
     def __init__(self) -> None:
         self.events: dict[bytes, LatencyEvent] = {}
