@@ -13,6 +13,7 @@ class TableReader:
     """The tables as one checkpoint left them, for as long as the transaction lives."""
 
     def __init__(self, tables: Tables, txn: lmdb.Transaction[bytes]) -> None:
+        self.path = tables.path
         self._handles = tables.handles
         self._txn = txn
 

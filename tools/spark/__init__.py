@@ -5,6 +5,7 @@
     cache        files on this machine's disk, fetched or frozen once
     plan         partitions, cut where the snapshot's manifest says
     columns      a schema to what must be read, and back to Arrow
+    fetch        rows of entries, by thousands         pages                LMDB's pages, read without LMDB
     entries      rows of entries to batches            pending, groups      the other tables
     decode       RESP rows to Arrow                    convert              text to numbers, times and the rest
     source       what Spark calls                      lookup/              how Spark finds it by name

@@ -2,11 +2,11 @@
 
     b"$3\\r\\n1-1\\r\\n*2\\r\\n$4\\r\\nuser\\r\\n$3\\r\\nbob\\r\\n"      one row: the ID, then names and values in turn
 
-A batch is joined into one buffer, and numpy walks all of its rows in step: one read of eight bytes a row shows the
-`$`, the digits and the end of a length.  Rows of one stream mostly have the same names in the same order, so a batch is
-taken apart by *shape*: the names of the first row that is left are compared with all others, eight bytes a read.  Rows
-of the seventeenth shape and beyond are parsed one by one.  Arrow columns then are `take`n from the buffer, which is
-not copied before.  About 230 ns a row of four columns; a row at a time takes 900.
+The rows of a batch are in one buffer, anywhere, and numpy walks all of them in step: one read of eight bytes a row
+shows the digits and the end of a length.  Rows of one stream mostly have the same names in the same order, so a batch
+is taken apart by *shape*: the names of the first row that is left are compared with all others, eight bytes a read.
+Rows of the seventeenth shape and beyond are parsed one by one.  Arrow columns then are copied from the buffer, once.
+About 130 ns a row of four columns; a row at a time takes 900.
 
 Knows neither LMDB nor Spark.
 """
@@ -26,16 +26,25 @@ if TYPE_CHECKING:
 
     Positions = NDArray[np.int64]
     Words = NDArray[np.uint64]
+    Bytes = NDArray[np.uint8]
+    Flags = NDArray[np.bool_]
+    Numbers = tuple[NDArray[np.uint64], NDArray[np.uint64]]
 
-__all__ = ["EntryBatch", "Items", "MalformedRowError"]
+__all__ = ["MARGIN", "EntryBatch", "Items", "MalformedRowError"]
 
 # Offsets of Arrow's binary arrays have 32 bits.
 MOST_BYTES: Final = (1 << 31) - 64
 _MOST_SHAPES: Final = 16
 # Reading the eight bytes that end at a row's first bytes must not leave the buffer, nor those that begin at its last.
-_MARGIN: Final = bytes(24)
-_CR: Final = 13
+MARGIN: Final = 24
 _DOLLAR: Final = ord("$")
+_ZERO: Final = np.uint64(ord("0"))
+_NINE: Final = np.uint64(9)
+_ONE_BYTE: Final = np.uint64(0xFF)
+_TWO_BYTES: Final = np.uint64(0xFFFF)
+_CRLF: Final = np.uint64(0x0A0D)
+# Values of one length are copied without looking at each, up to this one.
+_LONGEST_EQUAL: Final = 256
 # Digits of a length that are read in step; the rows of longer values are parsed one by one.
 _LONGEST_LENGTH: Final = 5
 
@@ -80,7 +89,7 @@ class _Announced(NamedTuple):
     """Lengths as they stand in the rows: their values, how many digits they have, and whether they are numbers."""
 
     length: Positions
-    digits: Positions
+    digits: Positions | int
     is_sound: NDArray[np.bool_]
 
 
@@ -90,37 +99,63 @@ class EntryBatch:
     Raises MalformedRowError, on the first use of what is damaged; ValueError for more than 2 GiB.
     """
 
-    def __init__(self, rows: Sequence[bytes]) -> None:
-        self.count = len(rows)
-        lengths = np.fromiter(map(len, rows), dtype=np.int64, count=self.count)
-        total = int(lengths.sum())
-        if total > MOST_BYTES:
-            raise ValueError(f"{total} bytes in one batch; there may be {MOST_BYTES}")
-        self._buffer = b"".join((_MARGIN, *rows, _MARGIN))
-        self._ends = np.cumsum(lengths) + len(_MARGIN)
-        self._starts = self._ends - lengths
+    def __init__(self, buffer: Bytes, starts: Positions, ends: Positions, ids: Numbers | None = None) -> None:
+        """The rows from `starts` to `ends` in a buffer, `MARGIN` bytes at least from its edges, none over another.
+
+        `ids`: milliseconds and sequence numbers, when they are known already.
+        """
+        self.count = len(starts)
+        self._buffer = buffer
+        self._starts = starts
+        self._ends = ends
+        self._numbers = ids
         # The eight bytes at each place of the buffer, whatever its alignment.
-        self._words: Words = np.ndarray((len(self._buffer) - 7,), dtype="<u8", buffer=self._buffer, strides=(1,))
-        if self.count and int(lengths.min()) == 0:
+        self._words: Words = np.ndarray((len(buffer) - 7,), dtype="<u8", buffer=buffer, strides=(1,))
+        if len(buffer) > MOST_BYTES:
+            raise ValueError(f"{len(buffer)} bytes in one batch; there may be {MOST_BYTES}")
+        if self.count and int((ends - starts).min()) == 0:
             raise MalformedRowError("an empty row")
+
+    @classmethod
+    def of_rows(cls, rows: Sequence[bytes]) -> EntryBatch:
+        """A batch of rows that are not in one buffer yet."""
+        margin = bytes(MARGIN)
+        lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
+        ends = np.cumsum(lengths) + MARGIN
+        return cls(np.frombuffer(b"".join((margin, *rows, margin)), dtype=np.uint8), ends - lengths, ends)
+
+    def row(self, number: int) -> bytes:
+        """One row, as it is."""
+        return self._bytes(int(self._starts[number]), int(self._ends[number]))
+
+    def _bytes(self, start: int, end: int) -> bytes:
+        return self._buffer[start:end].tobytes()
 
     # -- columns -------------------------------------------------------------------------------------------------------
 
     def ids(self) -> pa.BinaryArray:
         """The IDs as text."""
         starts, ends = self._ids
-        return self._binary(starts, ends)
+        return self._binary(starts, ends, self._order)
 
     def ms(self) -> NDArray[np.uint64]:
         """The milliseconds of the IDs."""
+        if self._numbers is not None:
+            return self._numbers[0]
         return self._number(self._ids[0], self._dashes)
 
     def seq(self) -> NDArray[np.uint64]:
         """The sequence numbers of the IDs."""
+        if self._numbers is not None:
+            return self._numbers[1]
         return self._number(self._dashes + 1, self._ids[1])
 
     def column(self, name: bytes) -> pa.BinaryArray:
         """The value of one field in every row, null in rows that do not have it; of several, the last."""
+        if len(self._shapes) == 1 and not self._odd_rows:
+            k = self._shapes[0].last_of(name)
+            if k is not None:
+                return self._binary(self._shapes[0].value_starts[k], self._shapes[0].value_ends[k], self._order)
         starts, ends = self._starts.copy(), self._starts.copy()
         found = np.zeros(self.count, dtype=np.bool_)
         for shape in self._shapes:
@@ -130,32 +165,48 @@ class EntryBatch:
                 found[shape.rows] = True
         for row, items in self._odd_rows:
             for name_start, name_end, value_start, value_end in items:
-                if self._buffer[name_start:name_end] == name:
+                if self._bytes(name_start, name_end) == name:
                     starts[row], ends[row], found[row] = value_start, value_end, True
-        return self._binary(starts, ends, None if found.all() else ~found)
+        return self._binary(starts, ends, self._order, None if found.all() else ~found)
 
     def items(self, *, unique: bool) -> Items:
         """All fields of all rows; of those that an entry has twice only the last if `unique`."""
         counts = np.zeros(self.count + 1, dtype=np.int64)
         for shape in self._shapes:
             counts[shape.rows + 1] = len(shape.kept(unique=unique))
-        odd_rows = [(row, _last_of_each(items, self._buffer) if unique else items) for row, items in self._odd_rows]
+        odd_rows = [(row, self._last_of_each(items) if unique else items) for row, items in self._odd_rows]
         for row, items in odd_rows:
             counts[row + 1] = len(items)
         offsets = np.cumsum(counts)
         total = int(offsets[-1])
         name_starts, name_ends, starts, ends = (np.empty(total, dtype=np.int64) for _ in range(4))
+        is_uniform = not odd_rows and len(self._shapes) == 1 and bool(self._shapes[0].names)
         for shape in self._shapes:
             first = offsets[shape.rows]
             for place, k in enumerate(shape.kept(unique=unique)):
                 at = first + place
-                name_starts[at] = shape.name_starts[k]
-                name_ends[at] = shape.name_starts[k] + len(shape.names[k])
                 starts[at], ends[at] = shape.value_starts[k], shape.value_ends[k]
+                if not is_uniform:
+                    name_starts[at] = shape.name_starts[k]
+                    name_ends[at] = shape.name_starts[k] + len(shape.names[k])
         for row, items in odd_rows:
             for place, item in enumerate(items, int(offsets[row])):
                 name_starts[place], name_ends[place], starts[place], ends[place] = item
-        return Items(offsets.astype(np.int32), self._binary(name_starts, name_ends), self._binary(starts, ends))
+        order = self._order
+        if order is not None:
+            in_order = counts[1:][order]
+            order = np.repeat(offsets[:-1][order] - (np.cumsum(in_order) - in_order), in_order) + np.arange(total)
+        if is_uniform:
+            shape = self._shapes[0]
+            names = _repeated([shape.names[k] for k in shape.kept(unique=unique)], self.count)
+        else:
+            names = self._binary(name_starts, name_ends, order)
+        return Items(offsets.astype(np.int32), names, self._binary(starts, ends, order))
+
+    def _last_of_each(self, items: list[_Item]) -> list[_Item]:
+        """Of the fields with the same name only the last, where it stands."""
+        last = {self._bytes(start, end): place for place, (start, end, _, _) in enumerate(items)}
+        return [items[place] for place in sorted(last.values())]
 
     def names(self) -> list[bytes]:
         """The names of fields that occur, each once, in the order of their first row."""
@@ -165,32 +216,57 @@ class EntryBatch:
                 first[name] = min(first.get(name, self.count), int(shape.rows[0]))
         for row, items in self._odd_rows:
             for name_start, name_end, _, _ in items:
-                name = self._buffer[name_start:name_end]
+                name = self._bytes(name_start, name_end)
                 first[name] = min(first.get(name, self.count), row)
         return sorted(first, key=lambda name: first[name])
 
-    def _binary(self, starts: Positions, ends: Positions, missing: NDArray[np.bool_] | None = None) -> pa.BinaryArray:
-        """The bytes between `starts` and `ends`, both ascending and not overlapping; null where `missing`.
+    @cached_property
+    def _order(self) -> Positions | None:
+        """The rows as they lie in the buffer, None when that is their order."""
+        if (self._starts[1:] > self._starts[:-1]).all():
+            return None
+        return np.argsort(self._starts, kind="stable")
 
-        As an array of these and of the gaps between them, which needs no copy, and every other element of that.
+    def _binary(
+        self, starts: Positions, ends: Positions, order: Positions | None, missing: NDArray[np.bool_] | None = None
+    ) -> pa.BinaryArray:
+        """The bytes between `starts` and `ends`, none over another; null where `missing`.
+
+        In `order` they ascend.  So they are an array together with the gaps between them, which needs no copy, and the
+        result is every other element of that, brought back into the order of rows.
         """
         count = len(starts)
         if not count:
             return pa.array([], type=pa.binary())
-        offsets = np.empty(2 * count, dtype=np.int32)
-        offsets[0::2], offsets[1::2] = starts, ends
+        length = int(ends[0] - starts[0])
+        if missing is None and 0 < length <= _LONGEST_EQUAL and (ends - starts == length).all():
+            return self._equally_long(starts, length)
+        gaps = np.empty(2 * count, dtype=np.int32)
+        wanted = np.empty(count, dtype=np.int32)
+        if order is None:
+            gaps[0::2], gaps[1::2] = starts, ends
+            wanted[:] = np.arange(0, 2 * count, 2, dtype=np.int32)
+        else:
+            gaps[0::2], gaps[1::2] = starts[order], ends[order]
+            wanted[order] = np.arange(0, 2 * count, 2, dtype=np.int32)
         array = pa.Array.from_buffers(
-            pa.binary(), 2 * count - 1, [None, pa.py_buffer(offsets), pa.py_buffer(self._buffer)]
+            pa.binary(), 2 * count - 1, [None, pa.py_buffer(gaps), pa.py_buffer(self._buffer)]
         )
-        return array.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32), mask=missing))
+        return array.take(pa.array(wanted, mask=missing))
+
+    def _equally_long(self, starts: Positions, length: int) -> pa.BinaryArray:
+        pieces = np.ndarray((len(self._buffer) - length + 1,), dtype=f"V{length}", buffer=self._buffer, strides=(1,))
+        offsets = np.arange(0, (len(starts) + 1) * length, length, dtype=np.int32)
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(pieces[starts])]
+        return pa.Array.from_buffers(pa.binary(), len(starts), buffers)
 
     # -- parsing -------------------------------------------------------------------------------------------------------
 
     @cached_property
     def _ids(self) -> tuple[Positions, Positions]:
-        text, _ = self._read(self._starts, _LONGEST_LENGTH + 2)
-        announced = self._announced_at(text, _DOLLAR, 0)
-        if not announced.is_sound.all():
+        is_marked = self._buffer[self._starts] == _DOLLAR
+        announced = self._announced_at(self._starts + 1)
+        if not (is_marked & announced.is_sound).all():
             raise MalformedRowError("a length that is none")
         starts = self._starts + announced.digits + 3
         ends = starts + announced.length
@@ -202,11 +278,11 @@ class EntryBatch:
     def _dashes(self) -> Positions:
         """Where the dash of each ID is: it mostly follows the thirteenth digit, as it has done since 2001."""
         starts, ends = self._ids
-        bytes_ = np.frombuffer(self._buffer, dtype=np.uint8)
         dashes = starts + 13
-        wrong = (dashes >= ends) | (bytes_[dashes] != ord("-"))
+        wrong = (dashes >= ends) | (self._buffer[dashes] != ord("-"))
         for row in np.flatnonzero(wrong):
-            dashes[row] = self._buffer.find(b"-", int(starts[row]), int(ends[row]))
+            start = int(starts[row])
+            dashes[row] = start + self._bytes(start, int(ends[row])).find(b"-")
         if (dashes <= starts).any() or (dashes + 1 >= ends).any():
             raise MalformedRowError("the ID of an entry is not one")
         return dashes
@@ -228,34 +304,46 @@ class EntryBatch:
             number += word * np.uint64(10**place)
         return number
 
-    def _read(self, at: Positions, size: int) -> tuple[NDArray[np.uint8], Words]:
-        """The `size` bytes at each place, as bytes and as words: one read a row, whatever the alignment.
+    def _at(self, at: Positions, size: int) -> Positions:
+        """Places at which `size` bytes can be read: those that are beyond, as of rows that are damaged, show others."""
+        return np.minimum(at, max(len(self._buffer) - size, 0))
 
-        Places that are nowhere, as of rows that are damaged, show other bytes.
-        """
-        width = -(-size // 8)
-        last = len(self._buffer) - 8 * width
-        kind = np.dtype((np.void, 8 * width))
-        pieces = np.ndarray((last + 1,), dtype=kind, buffer=self._buffer, strides=(1,))
-        found = pieces[np.clip(at, 0, last)]
-        return found.view(np.uint8).reshape(-1, 8 * width), found.view("<u8").reshape(-1, width)
+    def _begin(self, at: Positions, expected: bytes) -> Flags:
+        """Whether these bytes are at each place; some that read beyond them may be read as well."""
+        if len(expected) < 8:
+            mask = np.uint64((1 << (8 * len(expected))) - 1)
+            short: Flags = (self._words[at] & mask) == np.uint64(int.from_bytes(expected, "little"))
+            return short
+        # The last read may overlap the one before.
+        shifts = [*range(0, len(expected) - 8, 8), len(expected) - 8]
+        equal: Flags = self._words[at + shifts[0]] == _word(expected, shifts[0])
+        for shift in shifts[1:]:
+            equal &= self._words[at + shift] == _word(expected, shift)
+        return equal
 
-    def _announced_at(self, text: NDArray[np.uint8], mark: int, place: int) -> _Announced:
-        """The number behind `mark` that stands at `place` of each text, and how many digits it has."""
-        digit = text[:, place + 1] - 48
-        is_sound = (text[:, place] == mark) & (digit <= 9)
-        length = digit.astype(np.int64)
-        digits = np.ones(len(text), dtype=np.int64)
-        goes_on = text[:, place + 2] != _CR
-        for at in range(place + 2, place + 1 + _LONGEST_LENGTH):
-            if not goes_on.any():
-                return _Announced(length, digits, is_sound)
-            digit = text[:, at] - 48
-            is_sound &= ~goes_on | (digit <= 9)
-            length = np.where(goes_on, length * 10 + digit, length)
-            digits += goes_on
-            goes_on &= text[:, at + 1] != _CR
-        return _Announced(length, digits, is_sound & ~goes_on)
+    def _announced_at(self, at: Positions) -> _Announced:
+        """The number at each place, and how many digits it has; CR LF must follow."""
+        words = self._words[at]
+        for count in range(1, _LONGEST_LENGTH + 1):
+            ends = _has_crlf(words, count)
+            if ends.all():
+                length, is_sound = _digits(words, count)
+                return _Announced((length * is_sound).astype(np.int64), count, is_sound)
+            if ends.any():
+                break
+        length = np.zeros(len(at), dtype=np.uint64)
+        digits = np.ones(len(at), dtype=np.int64)
+        is_sound = np.zeros(len(at), dtype=np.bool_)
+        left = np.arange(len(at))
+        for count in range(1, _LONGEST_LENGTH + 1):
+            ends = _has_crlf(words, count)
+            here = left[ends]
+            number, is_number = _digits(words[ends], count)
+            length[here], digits[here], is_sound[here] = number * is_number, count, is_number
+            left, words = left[~ends], words[~ends]
+            if not len(left):
+                break
+        return _Announced(length.astype(np.int64), digits, is_sound)
 
     @cached_property
     def _parsed(self) -> tuple[list[_Shape], list[tuple[int, list[_Item]]]]:
@@ -272,7 +360,7 @@ class EntryBatch:
                 if len(odd) > self.count >> 3:
                     break
                 continue
-            names = tuple(self._buffer[start:end] for start, end, _, _ in items)
+            names = tuple(self._bytes(start, end) for start, end, _, _ in items)
             shape, is_same = self._match(left, heads[left], names)
             shapes.append(shape)
             left = left[~is_same]
@@ -295,19 +383,18 @@ class EntryBatch:
         before = b"*%d\r\n" % (2 * len(names))
         for name in names:
             head = b"%b$%d\r\n" % (before, len(name))
-            fixed = head + name + b"\r\n"
-            text, words = self._read(at, len(fixed) + _LONGEST_LENGTH + 2)
-            announced = self._announced_at(text, _DOLLAR, len(fixed))
-            is_same &= _begins(words, fixed) & announced.is_sound
+            fixed = head + name + b"\r\n$"
+            at = self._at(at, len(fixed) + 8)
+            announced = self._announced_at(at + len(fixed))
+            is_same &= self._begin(at, fixed) & announced.is_sound
             name_starts.append(at + len(head))
-            starts = at + announced.digits + (len(fixed) + 3)
+            starts = at + (announced.digits + (len(fixed) + 2))
             at = starts + announced.length
-            is_same &= at < ends
             value_starts.append(starts)
             value_ends.append(at)
             before = b"\r\n"
-        _, words = self._read(at, 2)
-        is_same &= _begins(words, b"\r\n") & (at + 2 == ends)
+        # Each place is behind the one before, so that a row that ends where it must has none outside of it.
+        is_same &= (at + 2 == ends) & self._begin(self._at(at, 8), b"\r\n")
         if is_same.all():
             return _Shape(rows, names, name_starts, value_starts, value_ends), is_same
         kept = ([places[is_same] for places in each] for each in (name_starts, value_starts, value_ends))
@@ -315,47 +402,67 @@ class EntryBatch:
 
     def _parse_row(self, row: int, at: int) -> list[_Item]:
         """One row by itself, whatever its lengths."""
-        end = int(self._ends[row])
-        count, at = self._announced(b"*", at, end)
-        if count % 2 or count > end - at:
-            raise MalformedRowError(f"{count} names and values")
-        items = []
-        for _ in range(count // 2):
-            name_length, name_start = self._announced(b"$", at, end)
-            name_end = name_start + name_length
-            value_length, start = self._announced(b"$", name_end + 2, end)
-            at = start + value_length + 2
-            items.append((name_start, name_end, start, start + value_length))
-        if at != end:
-            raise MalformedRowError("an entry does not end with its row")
-        return items
-
-    def _announced(self, mark: bytes, at: int, end: int) -> tuple[int, int]:
-        """The number after `mark` at a place, and the place behind its line."""
-        stop = self._buffer.find(b"\r\n", at, min(at + 24, end))
-        digits = self._buffer[at + 1 : stop]
-        if stop < 0 or self._buffer[at : at + 1] != mark or not digits.isdigit():
-            raise MalformedRowError("a length that is none")
-        return int(digits), stop + 2
+        start = int(self._starts[row])
+        return [(start + a, start + b, start + c, start + d) for a, b, c, d in _parse_items(self.row(row), at - start)]
 
 
-def _begins(words: Words, expected: bytes) -> NDArray[np.bool_]:
-    """Whether each text, read as words, begins with `expected`."""
-    equal = np.ones(len(words), dtype=np.bool_)
-    for place in range(0, len(expected), 8):
-        part = expected[place : place + 8]
-        word = words[:, place // 8]
-        if len(part) < 8:
-            word = word & np.uint64((1 << (8 * len(part))) - 1)
-        equal &= word == np.uint64(int.from_bytes(part, "little"))
-    return equal
+def _parse_items(row: bytes, at: int) -> list[_Item]:
+    """Where names and values are in a row, whose ID ends before `at`."""
+    count, at = _announced(row, b"*", at)
+    if count % 2 or count > len(row) - at:
+        raise MalformedRowError(f"{count} names and values")
+    items = []
+    for _ in range(count // 2):
+        name_length, name_start = _announced(row, b"$", at)
+        name_end = name_start + name_length
+        value_length, start = _announced(row, b"$", name_end + 2)
+        at = start + value_length + 2
+        items.append((name_start, name_end, start, start + value_length))
+    if at != len(row):
+        raise MalformedRowError("an entry does not end with its row")
+    return items
+
+
+def _announced(row: bytes, mark: bytes, at: int) -> tuple[int, int]:
+    """The number after `mark` at a place, and the place behind its line."""
+    stop = row.find(b"\r\n", at, at + 24)
+    digits = row[at + 1 : stop]
+    if stop < 0 or row[at : at + 1] != mark or not digits.isdigit():
+        raise MalformedRowError("a length that is none")
+    return int(digits), stop + 2
+
+
+def _repeated(words: list[bytes], times: int) -> pa.BinaryArray:
+    """All of `words`, that many times."""
+    ends = np.cumsum([len(word) for word in words], dtype=np.int64)
+    size = int(ends[-1])
+    offsets = np.zeros(len(words) * times + 1, dtype=np.int32)
+    offsets[1:] = (np.arange(times)[:, None] * size + ends).reshape(-1)
+    data = b"".join(words) * times
+    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def _has_crlf(words: Words, place: int) -> Flags:
+    """Whether CR LF stands at a place of each eight bytes."""
+    ends: Flags = (words >> np.uint64(8 * place)) & _TWO_BYTES == _CRLF
+    return ends
+
+
+def _digits(words: Words, count: int) -> tuple[Words, NDArray[np.bool_]]:
+    """-> (the number that the first bytes of each eight are; whether they are digits at all)"""
+    number = (words & _ONE_BYTE) - _ZERO
+    is_number = number <= _NINE
+    for place in range(1, count):
+        digit = ((words >> np.uint64(8 * place)) & _ONE_BYTE) - _ZERO
+        is_number &= digit <= _NINE
+        number = number * np.uint64(10) + digit
+    return number, is_number
+
+
+def _word(text: bytes, place: int) -> np.uint64:
+    """Eight bytes, as they are read."""
+    return np.uint64(int.from_bytes(text[place : place + 8], "little"))
 
 
 # Where a name begins and ends, and where its value does.
 _Item = tuple[int, int, int, int]
-
-
-def _last_of_each(items: list[_Item], buffer: bytes) -> list[_Item]:
-    """Of the fields with the same name only the last, where it stands."""
-    last = {buffer[start:end]: place for place, (start, end, _, _) in enumerate(items)}
-    return [items[place] for place in sorted(last.values())]
