@@ -26,6 +26,8 @@ from store.tablereader import TableReader
 from store.tables import Tables
 
 MEASURING: Final = "measuring"
+MEASURING_LOG: Final = "measuring the log to be"
+_UNKNOWN: Final = 0
 
 # Pages that are written anew by every commit, until those they replace can be used again.
 CHURN_BYTES: Final = 4 << 20
@@ -34,7 +36,7 @@ _MOST_CHANGED_BYTES: Final = 64 << 20
 _PAGES_A_LOGGED_BYTE: Final = 4
 _WITHOUT_EFFECT: Final = frozenset((b"SELECT", b"PING", b"REPLCONF"))
 
-# Called with what is being done, how much of it is done, and of how much.
+# Called with what is being done, how much of it is done, and of how much: 0 when that is not known.
 Steps = Callable[[str, int, int], None]
 
 
@@ -133,11 +135,18 @@ def make_plan(
             names_bytes += stream.row.length * (len(stream.key) + 32)
         page_bytes = reader.stat("meta")["psize"]
         after = {}
+
+        def counted(count: int) -> None:
+            steps(MEASURING, min(done + count, total), total)
+
         for table, rows in live.tables():
-            after[table] = room_for(rows, page_bytes)
+            after[table] = room_for(rows, page_bytes, counted)
             done += before[table].rows
-            steps(MEASURING, done, total)
-        others = sum(piece.command_bytes + len(piece.data) for piece in pieces(tables, txn, entries=False))
+        steps(MEASURING, total, total)
+        others = 0
+        for piece in pieces(tables, txn, entries=False):
+            others += piece.command_bytes + len(piece.data)
+            steps(MEASURING_LOG, others, _UNKNOWN)
     base_bytes = after["entries"].bytes + names_bytes + others + (1 << 16)
     base_bytes += (base_bytes >> 10) + _PAGES_A_LOGGED_BYTE * tail_bytes  # annotations, and what the tail adds
     return Plan(

@@ -238,10 +238,14 @@ def sizes_of(reader: TableReader) -> dict[str, TableSize]:
     return found
 
 
-def room_for(rows: Iterable[Row], page_bytes: int) -> TableSize:
+def _ignore_count(count: int) -> None:
+    """Nobody wants to know."""
+
+
+def room_for(rows: Iterable[Row], page_bytes: int, counted: Callable[[int], None] = _ignore_count) -> TableSize:
     """What `rows` take at most when they are put into an empty table in the order of their keys.
 
-    0.3 us a row.
+    `counted` is told how many were looked at so far, now and then.  0.3 us a row.
     """
     rows = iter(rows)
     count = overflow_pages = longest_key = 0
@@ -250,6 +254,7 @@ def room_for(rows: Iterable[Row], page_bytes: int) -> TableSize:
     most_in_page = (room // 2 & -2) - 2  # larger rows have pages of their own
     while chunk := list(islice(rows, _CHUNK_ROWS)):
         count += len(chunk)
+        counted(count)
         sizes = [(len(key) + len(row) + _ROW_BYTES + 1) & -2 for key, row in chunk]
         longest = max(sizes)
         if longest > most_in_page:

@@ -83,7 +83,7 @@ def dump(
       riverbed dump /srv/riverbed/appendonlydir
       riverbed dump /srv/riverbed/state --table groups
 
-    Exit status 0: all of it, 1: something in it is damaged, 2: nothing can be read.
+    Exit status 0: all of it, 1: something in it is damaged, 2: nothing can be read, 130: interrupted.
     """
     with failures_explained(f"dump {source}"):
         if key is None:

@@ -65,7 +65,7 @@ def _address(context: click.Context, argument: click.Parameter, text: str) -> Ad
 def import_(
     context: click.Context, source: Address, target: str, timeout: float, tls_ca: str | None, as_json: bool
 ) -> None:
-    """Copy all streams of the server at URL into the new data directory DIR.
+    """Copy all streams of a server into the new data directory DIR.
 
     URL is redis://[user:password@]host[:port][/database], or rediss:// for TLS; without a database, all are copied.
     Groups, consumers, pending entries (also of deleted entries), counters and deadlines come along. Keys of other
@@ -76,9 +76,16 @@ def import_(
     copy, other than by appends, is copied up to three times (once if it is long), and named if it kept changing.
 
     \b
-    Exit status  0  everything was copied
-                 1  it was, except for what the report names
-                 2  it was not
+    Examples
+      riverbed import redis://redis1 /srv/riverbed
+      riverbed import rediss://:secret@redis1:6380/3 /srv/riverbed --tls-ca ca.pem
+      riverbed import redis://redis1 redis://localhost:6379
+
+    \b
+    Exit status    0  everything was copied
+                   1  it was, except for what the report names
+                   2  it was not
+                 130  it was interrupted
     """
     with failures_explained(f"import from {source}"), contextlib.ExitStack() as held:
         is_server = target.startswith(SCHEMES)

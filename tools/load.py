@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from store.ids import StreamID, id_text
-from tools.console import Failure, Meter, counted, failures_explained, seconds_text
+from tools.console import Failure, Interrupted, Meter, counted, failures_explained, seconds_text
 from tools.entryjson import decode_entry, row_words
 from tools.keytext import key_text
 from tools.loadsinks import DirectoryLoad, LoadSink, Refused, ServerLoad
@@ -50,7 +50,9 @@ def load(
     skip: int,
     as_json: bool,
 ) -> None:
-    """Append what is in FILE, or comes on standard input, to the stream KEY.
+    """Append lines of JSON, or CSV, to the stream KEY.
+
+    They are in FILE, or come on standard input.
 
     DIR is a data directory that no server uses; it is made when it is missing. HOST:PORT is a server, Riverbed or
     Redis; with a password it is redis://[user]:password@host:port.
@@ -70,7 +72,7 @@ def load(
       riverbed dump /srv/old orders | riverbed load /srv/new orders
       riverbed load /srv/riverbed trades trades.csv --id-field time
 
-    Exit status 0: all of it, 2: not, or only the beginning.
+    Exit status 0: all of it, 2: not, or only the beginning, 130: interrupted, likewise.
     """
     loaded = 0
     with failures_explained(f"load {key} of {target}"), contextlib.ExitStack() as held:
@@ -116,6 +118,8 @@ def _load(
         return sink.finish()
     except Refused as refused:
         raise Failure(f"line {refused.line}: {refused}; {_so_far(sink)}") from refused
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted: at least {counted(sink.loaded, 'entry')} of it are loaded") from None
     except _BadLine as bad:
         sink.finish()
         raise Failure(f"{bad}; {_so_far(sink)}") from bad

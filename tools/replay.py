@@ -57,9 +57,16 @@ def replay(context: click.Context, source: Path, directory: Path, until: Moment 
     have passed by now expire when a server starts.
 
     \b
-    Exit status  0  all of SOURCE up to MOMENT is in DIR
-                 1  DIR is made, but something is not in it: see the report
-                 2  DIR is not made
+    Examples
+      riverbed replay /srv/riverbed /srv/yesterday --until 2026-11-21T14:30:00Z
+      riverbed replay /srv/riverbed /srv/before --until 900100
+      riverbed replay /var/lib/redis /srv/riverbed
+
+    \b
+    Exit status    0  all of SOURCE up to MOMENT is in DIR
+                   1  DIR is made, but something is not in it: see the report
+                   2  DIR is not made
+                 130  it was interrupted, and DIR is not made
     """
     with failures_explained(f"replay {source}"):
         refuse_existing(directory)

@@ -35,7 +35,7 @@ def restore(source: Path, directory: Path, as_json: bool) -> None:
 
     The second server of these is sent only what has happened since the snapshot, if the primary's log still has it.
 
-    Exit status 0: made, 2: not made, and nothing is left of it.
+    Exit status 0: made, 2: not made, 130: interrupted; nothing is left of it then.
     """
     with failures_explained(f"restore {source}"):
         refuse_existing(directory)

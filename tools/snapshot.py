@@ -50,7 +50,7 @@ def snapshot(directory: Path, out: Path | None, keep: int | None, split_every: i
       riverbed snapshot /srv/riverbed /backup/riverbed --keep 7
       riverbed snapshot /srv/riverbed /backup/before-upgrade
 
-    Exit status 0: made, 2: not made, and nothing is left of it.
+    Exit status 0: made, 2: not made, 130: interrupted; nothing is left of it then.
     """
     with failures_explained(f"take a snapshot of {directory}"):
         if keep is not None and out is not None:

@@ -50,7 +50,9 @@ _ORDERS: Final[dict[str, Callable[[StreamStat], int]]] = {
 @click.option("--groups", "by_group", is_flag=True, help="A line for each consumer group.")
 @click.option("--json", "as_json", is_flag=True, help="An object of JSON a line, one for each stream.")
 def stat(target: str, pattern: str | None, order: str, limit: int, by_group: bool, as_json: bool) -> None:
-    """Show the streams of a store: length, size, groups, what is pending and how far the groups are behind.
+    """Show the streams of a store, their groups, and what is pending.
+
+    For each its length, size and groups, what is pending, and how far the groups are behind.
 
     DIR is a data directory, seen as its last checkpoint left it, beside its server or without one, or a snapshot.
     HOST:PORT is a server, Riverbed or Redis; with a password it is redis://[user]:password@host:port[/database].
@@ -64,7 +66,7 @@ def stat(target: str, pattern: str | None, order: str, limit: int, by_group: boo
       riverbed stat localhost:6379 --groups --sort lag
       riverbed stat /srv/riverbed/snapshots/monday --match 'orders:*' --json
 
-    Exit status 0: shown, 2: not.
+    Exit status 0: shown, 2: not, 130: interrupted.
     """
     is_wanted = _wanted(pattern)
     totals = _Totals()

@@ -67,7 +67,7 @@ def top(target: str, interval: float, count: int, order: str, pattern: str | Non
     Examples
       riverbed top localhost:6379
       riverbed top redis://:secret@db1:6379 --sort lag --interval 1
-      riverbed top localhost:6379 --json --count 2 | tail -1 | jq .commands_per_second
+      riverbed top :6379 --json --count 2 | tail -1 | jq .commands_per_second
 
     Exit status 0: ended by you, or after N samples, 2: the server could not be watched.
     """

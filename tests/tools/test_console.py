@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from store.errors import CorruptionError, LockedError
 from tools import console
+from tools.cli import main
 from tools.console import Failure, Meter, counted, failures_explained, seconds_text, size_text
 
 
@@ -74,3 +75,24 @@ def test_meter_counts_and_is_silent_without_a_terminal(capsys: pytest.CaptureFix
         meter.describe("closing")
     assert (meter.done_bytes, meter.done_items) == (100, 4)
     assert capsys.readouterr() == ("", "")
+
+
+NAMES = main.list_commands(click.Context(main))
+SINGLE = [name for name in NAMES if not isinstance(main.get_command(click.Context(main), name), click.Group)]
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_every_subcommand_explains_itself_with_examples_and_exit_statuses(name: str) -> None:
+    result = CliRunner().invoke(main, [name, "--help"], terminal_width=80)
+    assert result.exit_code == 0
+    assert "Example" in result.stdout
+    assert "Exit status" in result.stdout
+    assert f"riverbed {name} " in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_the_list_of_subcommands_tells_each_in_a_line() -> None:
+    result = CliRunner().invoke(main, ["--help"], terminal_width=80)
+    lines = result.stdout.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in lines] == NAMES
+    assert not [line for line in lines if line.endswith("...")]

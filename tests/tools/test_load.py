@@ -12,6 +12,7 @@ from tests.conftest import broken_invariants
 from tests.raw import RawClient
 from tests.servers import RedisServer, RiverbedServer
 from tools.cli import main
+from tools.console import Meter
 from tools.entryjson import decode_entry, row_words
 
 StartRiverbed = Callable[..., RiverbedServer]
@@ -220,3 +221,18 @@ def test_an_object_with_an_id_of_its_own_meaning_is_a_row() -> None:
 def test_lines_that_are_no_entries_are_told(line: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         decode_entry(line, "at")
+
+
+def test_an_interrupt_says_how_much_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text('{"fields": {"a": "b"}}\n' * 1000)
+
+    def interrupt(self: Meter, byte_count: int, items: int = 0) -> None:
+        self.done_items += items
+        if self.done_items == 700:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Meter, "advance", interrupt)
+    result = run("load", tmp_path / "data", "k", lines)
+    assert result.exit_code == 130
+    assert "interrupted: at least 512 entries of it are loaded" in " ".join(result.stderr.split())
