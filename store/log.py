@@ -22,7 +22,6 @@ This module does not know what commands mean, when to sync, or what a checkpoint
 from __future__ import annotations
 
 import contextlib
-import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -32,8 +31,9 @@ from typing import Final, NamedTuple, Protocol, Self
 from crc32c import crc32c
 
 from store import manifest as manifests
-from store.errors import CorruptionError, LogWriteError
+from store.errors import LogWriteError
 from store.files import Files
+from store.foundlog import adopt_single_file, refuse_orphans
 from store.lineage import Lineage
 from store.logformat import encode_annotation
 from store.logreader import Batch, LogPart, LogPosition, LogReader, TornTail, list_parts
@@ -126,7 +126,7 @@ class Log:
         manifest = manifests.load(home / f"{filename}.manifest", files) or Manifest()
         if not manifest.files:
             refuse_orphans(home, filename, files)
-        manifest = _adopt_single_file(directory, home, filename, manifest, files)
+        manifest = adopt_single_file(directory, home, filename, manifest, files)
         log = cls(home, filename, files, manifest, segment_bytes, load_truncated)
         if manifest.files:
             sizes = {part.file: part.size for part in list_parts(home, manifest, files)}
@@ -456,34 +456,24 @@ class Log:
         with one replacement of the manifest everything before becomes history: a crash leaves the log as it was, or as
         it will be.  Raises LogWriteError with the log as it was, unless it is broken.
         """
-        old = self.manifest
-        behind = tuple(file for file in old.incrs if file.seq < from_seq)
-        incrs = old.incrs[len(behind) :]
-        assert incrs and incrs[0].seq == from_seq, "a base must lead to a file of the log"
-        if old.base is not None:
-            behind = (old.base, *behind)
-        seq = 1 + (old.base.seq if old.base is not None else 0)
-        names = {file.name for file in (*old.files, *old.history)}
-        while (name := f"{self._filename}.{seq}.base.aof") in names:
-            seq += 1
-        base = LogFile(name, seq, FileType.BASE, size=size, is_checksummed=True, command_bytes=command_bytes)
-        history = (*old.history, *(replace(file, type=FileType.HISTORY) for file in behind))
-        path = self.directory / name
+        base = self.manifest.next_base(self._filename, size, command_bytes)
+        manifest = self.manifest.begun_with(base, from_seq)
+        path = self.directory / base.name
         try:
             self.hold_feeds()
             self._files.rename(temporary, path)
         except OSError as error:
             raise LogWriteError(f"the rewritten log could not be put in place: {error}") from error
         try:
-            self._replace_manifest(replace(old, base=base, history=history, incrs=incrs))
+            self._replace_manifest(manifest)
         except LogWriteError:
             if not self.broken:  # otherwise nobody knows whether it is listed
                 with contextlib.suppress(OSError):
                     self._files.unlink(path)
             raise
-        self.manifest = replace(old, base=base, history=history, incrs=incrs)
+        self.manifest = manifest
         self.base_bytes = size
-        self._closed_bytes = size + sum(file.size or 0 for file in incrs[:-1])
+        self._closed_bytes = size + sum(file.size or 0 for file in manifest.incrs[:-1])
         adopted = self.base
         assert adopted is not None
         return adopted
@@ -508,38 +498,3 @@ class Log:
             self._files.close(self._fd)
             self._fd = -1
         self.refusal = self.refusal or _CLOSED
-
-
-def refuse_orphans(home: Path, filename: str, files: Files) -> None:
-    """A log without its manifest must not be taken for no log, and written over."""
-    if not files.exists(home):
-        return
-    ours = re.compile(re.escape(filename) + r"\.\d+\.(base|incr)\.(aof|rdb)")
-    for name in sorted(files.names(home)):
-        if ours.fullmatch(name):
-            fd = files.open_read(home / name)
-            try:
-                if files.size(fd):
-                    raise CorruptionError(str(home / name), None, "a log file is here, but no manifest lists it")
-            finally:
-                files.close(fd)
-
-
-def _adopt_single_file(directory: Path, home: Path, filename: str, manifest: Manifest, files: Files) -> Manifest:
-    """Make the one file that Redis before 7 wrote the base of `manifest`, if there is one."""
-    single, base = directory / filename, home / filename
-    if not files.exists(single):
-        return manifest
-    adopted = Manifest(base=LogFile(filename, 1, FileType.BASE))
-    if not manifest.files:
-        list_parts(directory, adopted, files)
-        files.make_directory(home)
-        files.sync_directory(directory)
-        # The manifest comes first, as in Redis: after a crash here it says what was about to happen.
-        manifests.replace(home / f"{filename}.manifest", adopted, files)
-    elif manifest != adopted or files.exists(base):
-        return manifest
-    files.rename(single, base)
-    files.sync_directory(home)
-    files.sync_directory(directory)
-    return adopted

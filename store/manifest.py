@@ -18,6 +18,7 @@ This module reads and replaces the one file.  It opens none of the files it list
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import re
@@ -81,6 +82,22 @@ class Manifest:
     def files(self) -> tuple[LogFile, ...]:
         """What is loaded, in the order of loading."""
         return self.incrs if self.base is None else (self.base, *self.incrs)
+
+    def next_base(self, filename: str, size: int, command_bytes: int) -> LogFile:
+        """A base of ours to come after the present one, under a name that no file of the log has."""
+        seq = 1 + (self.base.seq if self.base is not None else 0)
+        names = {file.name for file in (*self.files, *self.history)}
+        while (name := f"{filename}.{seq}.base.aof") in names:
+            seq += 1
+        return LogFile(name, seq, FileType.BASE, size=size, is_checksummed=True, command_bytes=command_bytes)
+
+    def begun_with(self, base: LogFile, from_seq: int) -> Manifest:
+        """The log that begins with `base`, which incr `from_seq` goes on from; everything before becomes history."""
+        behind = [file for file in self.files if file.type is FileType.BASE or file.seq < from_seq]
+        incrs = tuple(file for file in self.incrs if file.seq >= from_seq)
+        assert incrs and incrs[0].seq == from_seq, "a base must lead to a file of the log"
+        history = (*self.history, *(dataclasses.replace(file, type=FileType.HISTORY) for file in behind))
+        return dataclasses.replace(self, base=base, history=history, incrs=incrs)
 
 
 # -- text --------------------------------------------------------------------------------------------------------------

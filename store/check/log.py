@@ -18,7 +18,7 @@ from store import manifest as manifests
 from store.check.view import Meta, Steps, Violation, violation_of
 from store.errors import CorruptionError
 from store.files import Files
-from store.log import refuse_orphans
+from store.foundlog import refuse_orphans
 from store.logreader import Batch, LogPart, LogPosition, LogReader, TornTail, list_parts
 from store.manifest import Manifest
 
