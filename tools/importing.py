@@ -69,8 +69,10 @@ def import_(
 
     URL is redis://[user:password@]host[:port][/database], or rediss:// for TLS; without a database, all are copied.
     Groups, consumers, pending entries (also of deleted entries), counters and deadlines come along. Keys of other
-    types are left, and counted. DIR must not exist, or be empty; it appears when it is complete. It may also be the
-    URL of a running server: streams whose keys it has already are left alone then.
+    types are left, and counted. Which idempotent ids its producers have used is a thing that no command of a Redis
+    shows: streams with such records are copied without them, and named. DIR must not exist, or be empty; it appears
+    when it is complete. It may also be the URL of a running server: streams whose keys it has already are left alone
+    then.
 
     The server may be in use meanwhile. Each stream is copied as it is when its turn comes; one that changes under the
     copy, other than by appends, is copied up to three times (once if it is long), and named if it kept changing.
@@ -213,7 +215,7 @@ def _print_report(source: Address, target: str, imported: Imported, byte_count: 
     for name in imported.moved:
         console.print(f"[yellow]changed while it was copied:[/] {escape(name)}")
     for name in imported.unmarked:
-        console.print(f"[yellow]without the idempotence records of its producers:[/] {escape(name)}")
+        console.print(f"[yellow]without its producers' idempotence records, which no command shows:[/] {escape(name)}")
 
 
 def _as_json(source: Address, target: str, imported: Imported, byte_count: int, seconds: float) -> dict[str, Any]:

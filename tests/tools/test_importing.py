@@ -116,6 +116,17 @@ def test_a_redis_is_imported_field_by_field(
     assert shown_by(ours) == expected
 
 
+def test_records_that_no_command_shows_are_missed_by_name(start_riverbed: StartRiverbed, tmp_path: Path) -> None:
+    source = start_riverbed()
+    with source.client() as client:
+        client.ask("XADD", "s", "IDMP", "pid", "iid", "*", "f", "v")
+        client.ask("XADD", "plain", "*", "f", "v")
+    result = run(url(source), tmp_path / "new")
+    assert result.exit_code == 1
+    assert "without its producers' idempotence records, which no command shows: s\n" in result.stdout
+    assert "plain" not in result.stdout
+
+
 @pytest.mark.parametrize("number", range(2))
 def test_a_riverbed_is_imported_field_by_field(start_riverbed: StartRiverbed, tmp_path: Path, number: int) -> None:
     source = start_riverbed()
