@@ -112,7 +112,7 @@ class Repair:
         if broken_log:
             raise RepairError(self._advice(check, broken_log, broken_tables))
         if broken_tables:
-            self._refuse_older_log(check)
+            self._refuse_older_log(check, broken_tables)
             self._require_space(check)
         actions = []
         if check.torn_tail is not None:
@@ -133,6 +133,8 @@ class Repair:
 
     def _advice(self, check: Check, broken_log: list[Violation], broken_tables: list[Violation]) -> str:
         first = broken_log[0]
+        if check.log.is_short and len(broken_log) == 1:
+            return self._disagreement(check, broken_tables)
         if broken_tables:
             return f"both halves are broken, the log ({first}) and the tables ({broken_tables[0]}): {_ELSEWHERE}"
         if check.meta is None:
@@ -143,16 +145,24 @@ class Repair:
             f"{self._places.home} away and repair again; or {_ELSEWHERE}"
         )
 
-    def _refuse_older_log(self, check: Check) -> None:
+    def _disagreement(self, check: Check, broken_tables: list[Violation]) -> str:
+        """The log is whole, and the tables say that there was more."""
+        assert check.meta is not None and check.log.end is not None
+        told = (
+            f"the tables cover replication offset {check.meta.position.offset}, and the log ends at "
+            f"{check.log.end.offset}: to go on with what the log holds, move {self._places.state} away"
+        )
+        if broken_tables:
+            return told  # they are broken besides
+        return f"{told}; with what the tables hold, move {self._places.home} away and repair again"
+
+    def _refuse_older_log(self, check: Check, broken_tables: list[Violation]) -> None:
         """Tables that are ahead of the log have what the log lacks, broken or not."""
         end = check.log.end
         if end is None:
             raise RepairError(f"the tables in {self._places.state} are broken, and there is no log to make them from")
         if check.meta is not None and check.meta.position.offset > end.offset:
-            raise RepairError(
-                f"the tables cover replication offset {check.meta.position.offset}, and the log ends at {end.offset}: "
-                f"to go on with what the log holds, move {self._places.state} away; a start makes tables from the log"
-            )
+            raise RepairError(self._disagreement(check, broken_tables))
 
     def _require_space(self, check: Check) -> None:
         needed = room_for_fold(check.log.size_bytes)

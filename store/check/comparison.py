@@ -321,8 +321,8 @@ class _Pending(NamedTuple):
             yield self.packed[at : at + 16], self._replace(packed=b"")
 
     def told(self) -> str:
-        owner = "nobody's" if self.owner is None else f"{show(self.owner)}'s since {self.time_ms} ms"
-        return f"{owner}, delivered {self.delivery_count} times"
+        owner = "by nobody" if self.owner is None else f"by {show(self.owner)} since {self.time_ms} ms"
+        return f"owned {owner}, delivered {self.delivery_count} times"
 
 
 def _pending(reader: TableReader, group_no: int, names: dict[int, bytes]) -> Iterator[_Pending]:

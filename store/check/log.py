@@ -39,9 +39,10 @@ class LogCheck:
         self.end: LogPosition | None = None
         self.torn_tail: TornTail | None = None
         self.is_missing = False  # there is nothing of a log
+        self.is_short = False  # it is whole, and ends before what the tables cover
         self._home = home
         self._filename = filename
-        self._files = files
+        self.files = files
         self._is_stable = is_stable
         self._steps = steps
 
@@ -75,8 +76,8 @@ class LogCheck:
 
     def reload(self, position: LogPosition | None) -> bool:
         """Look at the files of a log anew that has gone on; -> whether `position` is in one of them."""
-        self.manifest = manifests.load(self.manifest_path, self._files)
-        self.parts = [] if self.manifest is None else list_parts(self._home, self.manifest, self._files)
+        self.manifest = manifests.load(self.manifest_path, self.files)
+        self.parts = [] if self.manifest is None else list_parts(self._home, self.manifest, self.files)
         return position is None or any(part.number == position.file_seq for part in self.parts)
 
     def _manifest_bytes(self) -> bytes:
@@ -86,9 +87,9 @@ class LogCheck:
             return b""
 
     def _look(self, meta: Meta | None) -> Iterator[Violation]:
-        files = self._files
+        files = self.files
         self.torn_tail = self.end = None
-        self.is_missing = False
+        self.is_missing = self.is_short = False
         self.manifest = manifests.load(self.manifest_path, files)
         if self.manifest is None or not self.manifest.files:
             refuse_orphans(self._home, self._filename, files)
@@ -104,19 +105,23 @@ class LogCheck:
         log_db = -1
         seen = position is None or position.position == 0
         done, total = 0, self.size_bytes
-        for batch in self._checked(reader, position):
-            if isinstance(batch, Violation):
-                yield batch
-                continue
-            if meta is not None and batch.end.file_seq == meta.position.file_seq and not seen:
-                log_db = _selected(batch, log_db)
-                if batch.end == meta.position:
-                    seen = True
-                    if batch.time_ms is not None and log_db not in (-1, meta.log_db):
-                        told = f"says that database {meta.log_db} is selected there, and the log says {log_db}"
-                        yield Violation("meta", "position", told)
-            done += batch.size
-            self._steps(CHECKING_LOG, done, total)
+        try:
+            for batch in self._checked(reader, position):
+                if isinstance(batch, Violation):
+                    yield batch
+                    continue
+                if meta is not None and batch.end.file_seq == meta.position.file_seq and not seen:
+                    log_db = _selected(batch, log_db)
+                    if batch.end == meta.position:
+                        seen = True
+                        if batch.time_ms is not None and log_db not in (-1, meta.log_db):
+                            told = f"says that database {meta.log_db} is selected there, and the log says {log_db}"
+                            yield Violation("meta", "position", told)
+                done += batch.size
+                self._steps(CHECKING_LOG, done, total)
+        except CorruptionError:
+            self.end, self.is_short = reader.end, reader.end is not None
+            raise
         self.end, self.torn_tail = reader.end, reader.torn_tail
         if position is not None:
             yield from self._check_position(position, seen)

@@ -25,7 +25,7 @@ from store.check.comparison import COMPARING, Comparison
 from store.check.log import LogCheck
 from store.check.view import Meta, Steps, Violation
 from store.errors import ReplayError, StoreError
-from store.files import Files, OsFiles
+from store.files import OsFiles
 from store.keyspace import META_POSITION
 from store.logreader import Batch, LogPosition, LogReader
 from store.recovery import Execute
@@ -70,13 +70,12 @@ class Refolding:
         parent: Path,
         *,
         announce: Callable[[FoldPlan], None] = _unannounced,
-        files: Files | None = None,
     ) -> None:
         """`announce` is told what is about to happen, once that is known."""
         self._execute = execute
         self._parent = parent
         self._announce = announce
-        self._files = files or OsFiles()
+        self._files = OsFiles()
         self.commands = 0  # executed
 
     def violations(self, directory: Path, log: LogCheck, meta: Meta | None, steps: Steps) -> Iterator[Violation]:
@@ -102,7 +101,7 @@ class Refolding:
                 steps(EXECUTING, min(done, log.size_bytes), log.size_bytes)
 
             is_ours = all(part.file.is_checksummed for part in log.parts)
-            batches = LogReader(log.parts, self._files, plain_batch_commands=256 if is_ours else 1).batches(None, None)
+            batches = LogReader(log.parts, log.files, plain_batch_commands=256 if is_ours else 1).batches(None, None)
             cut = _Cut(batches, position)
             try:
                 refold.run(cut.before(), watch)
@@ -117,7 +116,8 @@ class Refolding:
             except ReplayError as error:
                 batch = refold.batch
                 place = (None, None) if batch is None else (batch.file, batch.start)
-                yield Violation("log", "", f"does not fit what came before: {error}", *place)
+                reason = error.__cause__ or error  # the place says it already
+                yield Violation("log", "", f"does not fit what came before: {reason}", *place)
             self.commands = refold.commands
 
     def _tables(

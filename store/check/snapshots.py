@@ -109,7 +109,9 @@ class SnapshotCheck:
                     if listed != there:
                         known = listed or there
                         assert known is not None
-                        yield Violation(_TABLE, show(known.key), f"line {number} is not what the tables say", file)
+                        yield Violation(
+                            _TABLE, show(known.key), f"line {number} of {STREAMS_NAME} is not what the tables say", file
+                        )
             except CorruptionError as error:
                 yield violation_of(_TABLE, error)
             except fmt.DECODE_ERRORS as error:

@@ -1,7 +1,8 @@
-"""Compactions that are stopped: `python -m tests.store.dying`, a process that forks one for each line it is told.
+"""Compactions and repairs that are stopped: `python -m tests.store.dying`, which forks one for each line it is told.
 
     {"directory": ..., "maxlen": n or null, "step": n}         stopped before the n-th thing done to the file system
     {"directory": ..., "maxlen": n or null, "delay_s": t}      SIGKILL after t seconds
+    {"directory": ..., "repair": true, "step": n}              the same of `store.repair`
 
 answers the exit status, 9 when it was stopped, and 0 when it had come to its end before.
 """
@@ -19,8 +20,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from server.replay import Replayer
+from store.check import Check
 from store.compaction import Compaction
 from store.files import OsFiles
+from store.repair import Repair
 from store.retention import NO_RETENTION, Retention
 from tests.servers import ROOT
 
@@ -30,7 +33,7 @@ _CHANGING = ("os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate")
 
 
 class Reaper:
-    """Forks compactions and stops them.  A context manager."""
+    """Forks compactions and repairs, and stops them.  A context manager."""
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
@@ -49,8 +52,15 @@ class Reaper:
 
     def compact(self, directory: Path, *, maxlen: int | None = None, **when: float) -> bool:
         """-> whether it was stopped before its end."""
+        return self._order({"directory": str(directory), "maxlen": maxlen, **when})
+
+    def repair(self, directory: Path, step: int) -> bool:
+        """-> whether it was stopped before its end."""
+        return self._order({"directory": str(directory), "repair": True, "step": step})
+
+    def _order(self, order: dict[str, Any]) -> bool:
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"directory": str(directory), "maxlen": maxlen, **when}) + "\n")
+        self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
         status = int(self._process.stdout.readline())
         assert status in (0, STOPPED), status
@@ -93,9 +103,22 @@ class _Files(OsFiles):
         super().sync_directory(path)
 
 
-def _compact(order: dict[str, Any]) -> None:
+def _work(order: dict[str, Any]) -> None:
     countdown = _Countdown(order.get("step", _NEVER))
     sys.addaudithook(countdown.audit)
+    if "repair" in order:
+        _repair(Path(order["directory"]), countdown)
+    else:
+        _compact(order, countdown)
+
+
+def _repair(directory: Path, countdown: _Countdown) -> None:
+    with Repair(directory, Replayer().execute, now_ms=1, files=_Files(countdown)) as repair:
+        check = Check(directory, is_held=True)
+        repair.mend(check, list(check.violations()))
+
+
+def _compact(order: dict[str, Any], countdown: _Countdown) -> None:
     keep = NO_RETENTION if order["maxlen"] is None else Retention(max_length=order["maxlen"])
     with Compaction(
         Path(order["directory"]),
@@ -112,7 +135,7 @@ def _run(order: dict[str, Any]) -> int:
     if not child:
         status = 1
         try:
-            _compact(order)
+            _work(order)
             status = 0
         finally:
             os._exit(status)

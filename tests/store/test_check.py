@@ -3,12 +3,9 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
-import lmdb
 import pytest
 
 from store import format as fmt
@@ -16,83 +13,27 @@ from store.check import Violation, check
 from store.engine import Engine
 from store.ids import MAX_ID, make_id, pack_id
 from store.log import DIRECTORY_NAME
-from store.model import Strategy, Trim
 from store.tables import TABLES, Tables
 from tests.servers import ROOT
+from tests.store.planting import (
+    Damage,
+    damage,
+    do,
+    drop_database,
+    make_sound,
+    meta_rows,
+    node,
+    set_meta,
+    violations,
+)
 from tests.store.stores import Store, sid
-
-Damage = Callable[["Rows"], object]
-
-
-class Rows:
-    """The tables of a store, to be damaged."""
-
-    def __init__(self, txn: lmdb.Transaction, handles: dict[str, Any]) -> None:
-        self._txn = txn
-        self._handles = handles
-
-    def all(self, table: str) -> list[tuple[bytes, bytes]]:
-        with self._txn.cursor(self._handles[table]) as cursor:
-            return list(cursor.iternext())
-
-    def put(self, table: str, key: bytes, row: bytes) -> None:
-        self._txn.put(key, row, db=self._handles[table])
-
-    def delete(self, table: str, number: int = 0) -> None:
-        """Delete the row at index `number`."""
-        assert self._txn.delete(self.all(table)[number][0], db=self._handles[table])
-
-    def empty(self, table: str) -> None:
-        self._txn.drop(self._handles[table], delete=False)
-
-    def change(self, table: str, row: bytes, number: int = 0) -> None:
-        self.put(table, self.all(table)[number][0], row)
-
-    def repack(self, table: str, index: int, value: Any, number: int = 0) -> None:
-        """Change one element of a msgpack row."""
-        key, row = self.all(table)[number]
-        values = fmt.unpack_row(row)
-        values[index] = value
-        self.put(table, key, fmt.pack_row(values))
-
-    def stream(self, number: int = 0, **changes: Any) -> None:
-        """Change counters of a stream's row."""
-        key, row = self.all("keys")[number]
-        self.put("keys", key, fmt.encode_stream(fmt.decode_stream(row)._replace(**changes)))
 
 
 @pytest.fixture
 def sound(tmp_path: Path) -> Path:
     """A directory with rows in every table, closed."""
-    store = Store(tmp_path, node_max_entries=4)
-    store.fill(b"s", 10)
-    store.stream().delete_entries([sid("2-0"), sid("10-0")])
-    store.deliver(b"s", 3)
-    store.deliver(b"s", 2, consumer="Bob")
-    store.run("XREADGROUP", "GROUP", "g", "Carol", "COUNT", 1, "CLAIM", 100_000, "STREAMS", "s", ">")
-    store.run("XNACK", "s", "g", "FAIL", "IDS", 1, "4-0")
-    store.run("XGROUP", "POLICY", "s", "g", "MAXDELIVERIES", 9, "DEADLETTER", "dead", "CONSUMERTTL", 1000)
-    store.run("XADD", "s", "IDMP", "producer", "one", "*", "f", "v")
-    store.run("XADD", "s", "IDMP", "producer", "two", "*", "f", "v")
-    store.db.set_expiry(store.stream(), store.clock.now_ms + 5)
-    store.fill(b"t" * 450, 3, db=4)
-    store.fill(b"trimmed", 600).trim(Trim(Strategy.MAXLEN, 50))
-    store.fill(b"gone", 20)
-    store.db.delete(store.stream(b"gone"))
-    store.checkpoint()
-    store.engine.close()
+    make_sound(tmp_path)
     return tmp_path
-
-
-def violations(directory: Path) -> list[str]:
-    return [str(violation) for violation in check(directory)]
-
-
-def damage(directory: Path, how: Damage) -> None:
-    tables = Tables(directory, 1 << 28)
-    with tables.env.begin(write=True) as txn:
-        how(Rows(txn, tables.handles))
-    tables.close()
 
 
 def test_a_sound_store_has_rows_in_every_table_and_breaks_no_promise(sound: Path) -> None:
@@ -106,33 +47,6 @@ def test_a_sound_store_has_rows_in_every_table_and_breaks_no_promise(sound: Path
 def test_a_violation_says_where_and_what() -> None:
     assert str(Violation("nodes", "stream 1, 5-0", "2 live")) == "nodes: stream 1, 5-0: 2 live"
     assert str(Violation("meta", "", "is missing")) == "meta: is missing"
-
-
-class Do:
-    """`do.put(...)` is the damage that calls `put(...)` of the rows."""
-
-    def __getattr__(self, name: str) -> Callable[..., Damage]:
-        return lambda *values, **changes: lambda rows: getattr(rows, name)(*values, **changes)
-
-
-do = Do()
-
-
-def node(live: int, total: int, size: int, last_id: str) -> bytes:
-    return fmt.encode_node(live, total, size, sid(last_id))
-
-
-def meta_rows(rows: Rows) -> dict[bytes, int]:
-    return {key: number for number, (key, _) in enumerate(rows.all("meta"))}
-
-
-def set_meta(name: bytes, index: int, value: Any) -> Damage:
-    return lambda rows: rows.repack("meta", index, value, meta_rows(rows)[name])
-
-
-def drop_database(rows: Rows) -> None:
-    number = meta_rows(rows)[b"databases"]
-    rows.change("meta", fmt.pack_row(fmt.unpack_row(rows.all("meta")[number][1])[1:]), number)
 
 
 # the damage, and words of what is found
