@@ -16,8 +16,11 @@ Knows nothing of rows and commands.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
+import stat
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -94,12 +97,16 @@ def put_in_place(
     files.sync_directory(work)
     files.rename(places.base, places.home / base.name)
     files.close(files.create(places.home / incr.name))
+    owner = places.data.stat()
+    for path in (work / DATA_NAME, places.home / base.name, places.home / incr.name):
+        _give(path, owner)
     files.sync_directory(places.home)
     files.rename(places.data, work / _OLD)
     _move(places.state / _LOCK_NAME, work / _OLD_LOCK, files)
     files.sync_directory(places.state)
     gone = tuple(replace(file, type=FileType.HISTORY) for file in (*old.files, *old.history))
     manifests.replace(places.manifest, Manifest(base, gone, (incr,), lineage), files)
+    _give(places.manifest, owner)
     _move_in(places, files, is_new=True)
 
 
@@ -128,6 +135,8 @@ def settle(places: Places, files: Files) -> bool:
                 if files.exists(home / file.name):
                     files.unlink(home / file.name)
             manifests.replace(places.manifest, replace(manifest, history=()), files)
+            if places.data.exists():
+                _give(places.manifest, places.data.stat())
     shutil.rmtree(work)
     files.sync_directory(places.state)
     return True
@@ -150,6 +159,13 @@ def _move_in(places: Places, files: Files, *, is_new: bool) -> None:
 def _move(source: Path, target: Path, files: Files) -> None:
     if files.exists(source):
         files.rename(source, target)
+
+
+def _give(path: Path, owner: os.stat_result) -> None:
+    """To the server's user, when somebody else compacts, who must be root then; with the mode of its files."""
+    with contextlib.suppress(PermissionError):
+        os.chown(path, owner.st_uid, owner.st_gid)
+        path.chmod(stat.S_IMODE(owner.st_mode))
 
 
 def _planned(work: Path, files: Files) -> tuple[str, str] | None:

@@ -159,6 +159,18 @@ def test_who_has_the_old_tables_open_reads_on_and_harms_nobody(original: Path, t
     assert reader.returncode == 0
 
 
+@pytest.mark.needs_root
+def test_what_root_compacts_stays_its_owners(original: Path, tmp_path: Path) -> None:
+    directory = shutil.copytree(original, tmp_path / "data")
+    for path in (directory, *directory.rglob("*")):
+        os.chown(path, 65534, 65534)
+    (directory / "state" / "data.mdb").chmod(0o640)
+    compact(directory)
+    found = [path.stat() for path in directory.rglob("*") if path.is_file()]
+    assert {(status.st_uid, status.st_gid, status.st_mode & 0o777) for status in found} == {(65534, 65534, 0o640)}
+    assert len(found) == 4
+
+
 def test_without_a_manifest_the_old_tables_are_put_back(original: Path, old: Any, tmp_path: Path) -> None:
     """Somebody lost the log after a kill: the tables are all there is."""
     directory = shutil.copytree(original, tmp_path / "data")
