@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from benchmarks import (
     appending,
     blocked,
+    check,
     client,
     compact,
     disk,
@@ -41,6 +42,7 @@ QUESTIONS: dict[str, Callable[[Rig], Answer]] = {
     "stalls": stalls.answer,
     "snapshot": snapshot.answer,
     "compact": compact.answer,
+    "check": check.answer,
     "replay": replaying.answer,
     "rewrite": rewrite.answer,
     "groups": groups.answer,
