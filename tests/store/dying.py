@@ -1,10 +1,10 @@
-"""Compactions and repairs that are stopped: `python -m tests.store.dying`, which forks one for each line it is told.
+"""Work that is stopped: `python -m tests.store.dying`, a process that forks one for each line it is told.
 
-    {"directory": ..., "maxlen": n or null, "step": n}         stopped before the n-th thing done to the file system
-    {"directory": ..., "maxlen": n or null, "delay_s": t}      SIGKILL after t seconds
-    {"directory": ..., "repair": true, "step": n}              the same of `store.repair`
+    {"work": ..., "directory": ..., "step": n}         stopped before the n-th thing done to the file system
+    {"work": ..., "directory": ..., "delay_s": t}      SIGKILL after t seconds
 
-answers the exit status, 9 when it was stopped, and 0 when it had come to its end before.
+The work is `compact`, with "maxlen": n or null, `repair`, or `snapshot`.  The answer is the exit status: 9 when it was
+stopped, 0 when it had come to its end before.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from server.replay import Replayer
 from store.check import Check
 from store.compaction import Compaction
 from store.files import OsFiles
+from store.freeze import take_snapshot
 from store.repair import Repair
 from store.retention import NO_RETENTION, Retention
 from tests.servers import ROOT
@@ -33,7 +34,7 @@ _CHANGING = ("os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate")
 
 
 class Reaper:
-    """Forks compactions and repairs, and stops them.  A context manager."""
+    """Has work done, and stops it.  A context manager."""
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
@@ -52,11 +53,15 @@ class Reaper:
 
     def compact(self, directory: Path, *, maxlen: int | None = None, **when: float) -> bool:
         """-> whether it was stopped before its end."""
-        return self._order({"directory": str(directory), "maxlen": maxlen, **when})
+        return self._order({"work": "compact", "directory": str(directory), "maxlen": maxlen, **when})
 
     def repair(self, directory: Path, step: int) -> bool:
         """-> whether it was stopped before its end."""
-        return self._order({"directory": str(directory), "repair": True, "step": step})
+        return self._order({"work": "repair", "directory": str(directory), "step": step})
+
+    def snapshot(self, directory: Path, step: int) -> bool:
+        """-> whether it was stopped before its end."""
+        return self._order({"work": "snapshot", "directory": str(directory), "step": step})
 
     def _order(self, order: dict[str, Any]) -> bool:
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -106,27 +111,25 @@ class _Files(OsFiles):
 def _work(order: dict[str, Any]) -> None:
     countdown = _Countdown(order.get("step", _NEVER))
     sys.addaudithook(countdown.audit)
-    if "repair" in order:
-        _repair(Path(order["directory"]), countdown)
-    else:
-        _compact(order, countdown)
+    directory, files = Path(order["directory"]), _Files(countdown)
+    match order["work"]:
+        case "compact":
+            _compact(directory, files, order["maxlen"])
+        case "repair":
+            _repair(directory, files)
+        case "snapshot":
+            take_snapshot(directory, program="test", files=files)
 
 
-def _repair(directory: Path, countdown: _Countdown) -> None:
-    with Repair(directory, Replayer().execute, now_ms=1, files=_Files(countdown)) as repair:
+def _repair(directory: Path, files: OsFiles) -> None:
+    with Repair(directory, Replayer().execute, now_ms=1, files=files) as repair:
         check = Check(directory, is_held=True)
         repair.mend(check, list(check.violations()))
 
 
-def _compact(order: dict[str, Any], countdown: _Countdown) -> None:
-    keep = NO_RETENTION if order["maxlen"] is None else Retention(max_length=order["maxlen"])
-    with Compaction(
-        Path(order["directory"]),
-        Replayer().execute,
-        now_ms=1,
-        keep=keep,
-        files=_Files(countdown),
-    ) as compaction:
+def _compact(directory: Path, files: OsFiles, maxlen: int | None) -> None:
+    keep = NO_RETENTION if maxlen is None else Retention(max_length=maxlen)
+    with Compaction(directory, Replayer().execute, now_ms=1, keep=keep, files=files) as compaction:
         compaction.run(compaction.plan())
 
 

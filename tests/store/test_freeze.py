@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from store.snapshot import (
     open_snapshot,
 )
 from store.tables import Tables
+from tests.store.dying import Reaper
 from tests.store.stores import Store, dump_database, sid
 
 OpenStore = Callable[..., Store]
@@ -366,6 +368,36 @@ def test_a_kill_at_any_moment_leaves_only_whole_snapshots(
     delete_old(folder, 1, store.directory)
     assert [path.name for path in folder.iterdir()] == names(folder)
     assert len(names(folder)) == 1
+
+
+def test_a_stop_before_any_step_leaves_a_whole_snapshot_or_none(store: Store) -> None:
+    store.fill(b"s", 300)
+    store.checkpoint()
+    store.engine.close()
+    folder = store.directory / "snapshots"
+    step = made = 0
+    try:
+        with Reaper() as reaper:
+            while True:
+                is_stopped = reaper.snapshot(store.directory, step=step)
+                found = list(folder.iterdir()) if folder.exists() else []
+                for path in found:
+                    if path.name.startswith(".temp-") and not (path / MANIFEST_NAME).exists():
+                        with pytest.raises(NoSnapshotError):
+                            open_snapshot(path)
+                assert names(folder) == [path.name for path in found if not path.name.startswith(".temp-")]
+                for whole in list_snapshots(folder):
+                    whole.verify()
+                    assert whole.manifest.entries == 300
+                    made += 1
+                shutil.rmtree(folder, ignore_errors=True)
+                step += 1
+                if not is_stopped:
+                    break
+    finally:
+        store.open()
+    assert step > 10
+    assert 1 <= made <= 5, "it has its name at the end, and then stands for what is whole"
 
 
 def test_a_directory_somebody_works_in_is_not_cleared_away(tmp_path: Path) -> None:
