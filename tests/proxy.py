@@ -25,6 +25,8 @@ class Proxy:
     def __init__(self, target: Callable[[], int]) -> None:
         self.refuses = False  # new connections are closed at once
         self.alter: Alter | None = None
+        self.passes = threading.Event()  # cleared: nothing passes, and nobody is told
+        self.passes.set()
         self.connections = 0
         self._target = target
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -51,6 +53,7 @@ class Proxy:
 
     def close(self) -> None:
         self._closed = True
+        self.passes.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -85,6 +88,7 @@ class Proxy:
                     selector.register(end, selectors.EVENT_READ)
                 while True:
                     for key, _ in selector.select():
+                        self.passes.wait()
                         source = near if key.fileobj is near else far
                         data = source.recv(_PIECE_BYTES)
                         if not data:

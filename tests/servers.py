@@ -86,7 +86,7 @@ class Server:
                 status = self.process.returncode
                 self.process = None
                 raise StartError(f"{self.name} ended with status {status}\n{self.log_tail()}")
-            with contextlib.suppress(OSError), RawClient(self.port, timeout_s=10) as client:
+            with contextlib.suppress(OSError), self.client(timeout_s=10) as client:
                 reply = client.ask("PING")
                 if not reply.startswith(b"-LOADING"):
                     return

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
 
 import pytest
 
-from tests.conftest import StartRedis, StartRiverbed, base_seed
+from tests.conftest import StartRedis, StartRiverbed, base_seed, broken_invariants
 from tests.generators import CONNECTION, KEYSPACE, STREAMS
 from tests.group_commands import GROUP_FAMILY, NEWER_FAMILY
 from tests.proxy import Proxy
 from tests.raw import RawClient
-from tests.replicas import follow, syncs, until_level, until_linked
+from tests.replicas import follow, info, syncs, until_down, until_level, until_linked
 from tests.servers import RiverbedServer, Server
+from tests.silence import SilentLink, best_link, proxied_link
 from tests.test_rewrite_interchange import LASTING, NODES, SHARED, UNKNOWN_TO_REDIS, Scripts, leave_pending, state_of
+from tests.waiting import until
 
 NOTHING: frozenset[bytes] = frozenset()
 OPTIONS: dict[str, object] = {**NODES, "appendfsync": "no", "log-segment-bytes": 65536}
@@ -105,6 +109,34 @@ def test_replicas_that_lose_their_links_again_and_again_show_what_the_primary_sh
         assert state_of(second, NOTHING) == expected
     assert syncs(primary)[0] == full
     assert syncs(primary)[1] > 3
+
+
+@pytest.mark.parametrize("link_of", [proxied_link, best_link])
+def test_a_link_that_falls_silent_is_given_up_and_what_was_missed_comes_from_the_log(
+    tmp_path: Path, link_of: Callable[[Path, dict[str, object]], AbstractContextManager[SilentLink]]
+) -> None:
+    """As a cable that is pulled: what is sent goes nowhere, and no connection ends by itself."""
+    options = {**OPTIONS, "repl-timeout": 2, "repl-ping-replica-period": 1}
+    with link_of(tmp_path, options) as link:
+        primary, replica = link.primary, link.replica
+        with replica.client() as client:
+            client.ask("REPLICAOF", link.host, link.port)
+        until_linked(replica)
+        full, partial, _ = syncs(primary)
+        with Storm(primary, base_seed() + 400, (STREAMS, GROUP_FAMILY, NEWER_FAMILY, LASTING, CONNECTION)) as storm:
+            link.silence()
+            until_down(replica)
+            assert "nothing came for 2 s" in info(replica)["riverbed_master_link_reason"]
+            until(lambda: info(primary)["connected_slaves"] == "0", "the end of a silent replica")
+            before = storm.commands
+            until(lambda: storm.commands > before, "some writes that the replica misses")
+            link.restore()
+            until_linked(replica)
+        until_level(primary, replica)
+        assert state_of(replica, NOTHING) == state_of(primary, NOTHING)
+        assert syncs(primary)[0] == full
+        assert syncs(primary)[1] > partial
+    assert broken_invariants(tmp_path / "replica") == []
 
 
 def test_either_side_may_be_killed_at_any_moment(start_riverbed: StartRiverbed, proxies: list[Proxy]) -> None:
