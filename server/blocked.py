@@ -127,6 +127,13 @@ class Waiters:
         numbered = [(number, session) for line in lines for session, number in line.items()]
         return [session for _, session in sorted(numbered, key=itemgetter(0))]
 
+    def alike(self, place: Place, park: Park) -> list[Session]:
+        """Those who wait for one key only, and for the same of it as `park`, in order of arrival."""
+        if park.topics is None or len(park.keys) != 1:
+            return []
+        line = self._line(place, park.topics[0])
+        return [session for session in line if session.parked is not None and len(session.parked.keys) == 1]
+
     def in_turn(self, place: Place) -> Iterator[Session]:
         """As `waiting_for`, but behind one that waits on after its turn none that waits for the same."""
         last_number = self._next_number

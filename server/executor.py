@@ -26,6 +26,7 @@ from server.control import Controls
 from server.dispatch import Plain, client_command, plain_commands
 from server.encode import encode, error_line
 from server.errors import CommandError, wrong_arity
+from server.releases import Releases
 from server.replay import NOBODY, Replayer
 from server.replication.role import STALE, Replication
 from server.replies import NO_REPLY, LongReply, Message, Park, Push
@@ -74,6 +75,10 @@ MOST_OUTPUT_A_TICK: Final = 1 << 20
 # A tick ends after about so many requests, some 5 ms, or so long, so that no client waits for another's long pipeline.
 MOST_REQUESTS_A_TICK: Final = 2048
 MOST_SECONDS_A_TICK: Final = 0.008
+# What requests are given of a tick in which slices took longer.
+LEAST_SECONDS_A_TICK: Final = 0.002
+# As many wake-ups make as many replies to send, which is as much work again.
+MOST_SECONDS_OF_WAKING: Final = 0.004
 # Fast commands between two looks at the clock.
 _LONGEST_RUN: Final = 16
 
@@ -115,6 +120,7 @@ class Executor:
         self._caller: Session | None = None  # whose command is running on the careful path
         self.wakeups = Wakeups(self)
         self.slicing = Slicing(self)
+        self.releases = Releases(self)
         self.waiters = self.wakeups.waiters
         self.watches = self.wakeups.watches
         self.upkeep = Upkeep(self)
@@ -189,6 +195,7 @@ class Executor:
         session.closing = True
         session.end_long_reply()
         self.slicing.drop(session)
+        self.releases.forget(session)
         session.take_backlog()
         session.out.clear()
         self.context.sessions.pop(session.id, None)
@@ -209,6 +216,11 @@ class Executor:
     def flush(self, session: Session) -> None:
         """Send the session's replies with the next tick although it has run nothing; close it then if it is closing."""
         self._ran.append(session)
+        self.want_tick()
+
+    def postpone(self, sessions: list[Session]) -> None:
+        """As `flush`, for those who come first in the next tick, because this one had no time for them."""
+        self._ran[:0] = sessions
         self.want_tick()
 
     def now_ms(self) -> int:
@@ -250,7 +262,7 @@ class Executor:
         self.submit(session, requests)
         self._run_inbox()
 
-    def _run_inbox(self) -> None:
+    def _run_inbox(self, tick_begun: float | None = None) -> None:
         """Run what was submitted, in order; what is too much for one tick stays for the next.
 
         All that is the same for every request of the tick is looked up once: at 50 clients with one request each
@@ -261,7 +273,9 @@ class Executor:
             inbox = self._with_resumed(inbox)
         clock = self._time
         begun = clock()
-        end = begun + MOST_SECONDS_A_TICK
+        # what slices have used of the tick is gone, but for a little
+        end = max((tick_begun or begun) + MOST_SECONDS_A_TICK, begun + LEAST_SECONDS_A_TICK)
+        waking_end = begun + MOST_SECONDS_OF_WAKING
         request = self._request
         request.now_ms = now_ms = int(begun * 1000)
         ran = self._ran
@@ -336,6 +350,12 @@ class Executor:
                     self.make_atomic(mark)
                 if signals:
                     self.wakeups.serve()
+                    ended = clock()
+                    self._record(entry, run_count, ended - begun)
+                    run_of, begun = None, ended
+                    if ended >= waking_end:
+                        session.hold_back([*waiting])
+                        break
                 produced += len(wire)
                 if produced > MOST_OUTPUT_A_TICK:
                     # one that does not read must not have its pipeline executed ahead of its reading
@@ -601,10 +621,10 @@ class Executor:
         begun = self._time()
         self._tick_due = False
         if self.slicing:
-            self.slicing.run()
+            self.slicing.take_turn(has_requests=bool(self._inbox))
         if self._signals:
             self.wakeups.serve()  # for those, and for keys that expired between requests
-        self._run_inbox()
+        self._run_inbox(begun)
         if self._inbox:
             self.want_tick()  # the rest has to wait until these have their replies
         try:
@@ -619,20 +639,8 @@ class Executor:
         if self.replication.primary.waits:
             self.replication.committed()
         ran, self._ran = self._ran, []
-        sent = 0
-        for session in ran:
-            out = session.out
-            if out:
-                data = out[0] if len(out) == 1 else b"".join(out)
-                out.clear()
-                size = len(data)
-                sent += size
-                session.bytes_out += size
-                session.send(data)
-            if session.attention:
-                self._attend(session)
+        self.releases.release(ran)
         stats = self.stats
-        stats.bytes_out += sent
         stats.writes_processed += len(ran)
         if committed:
             self.upkeep.committed()
@@ -640,43 +648,12 @@ class Executor:
             self.refresh_special()
         stats.tick.record(self._time() - begun)
 
-    def _attend(self, session: Session) -> None:
-        """After its replies: close it, cut it off, go on with a long reply, or let held-back requests run."""
-        session.peer.attend()
-        if session.closing or session.congested:
-            return
-        if session.long_reply is not None:
-            self._continue_long_reply(session, session.long_reply)
-        elif session.backlog and not session.must_wait_for_others:
-            self.resume(session)
-
     def drained(self, session: Session) -> None:
         """A client that read too slowly has caught up."""
         session.refresh_special()
         self.replication.drained(session)
         self._ran.append(session)
         self.want_tick()
-
-    def _continue_long_reply(self, session: Session, reply: LongReply) -> None:
-        """Send a piece of a reply too long for memory; one that the client reads slowly waits for it."""
-        try:
-            piece = next(reply.pieces, None)
-        except lmdb.Error as error:
-            log.error("a long reply broke off: %s", error)
-            session.peer.abort()
-            return
-        if piece is None:
-            session.end_long_reply()
-            session.release_pushes()
-        else:
-            reply.progress_s = self.clock.monotonic()
-            reply.is_begun = True
-            self.stats.bytes_out += len(piece)
-            session.send(piece)
-        # the rest comes with the next tick, unless the client is congested by now
-        if not session.congested:
-            self._ran.append(session)
-            self.want_tick()
 
     def commit_failed(self, error: LogWriteError) -> None:
         """The tick was undone: every reply of it becomes an error, for any of them may rest on what is gone."""

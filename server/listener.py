@@ -88,6 +88,7 @@ class Listener:
             server.close()
 
     def close_clients(self) -> None:
+        self.executor.releases.finish()
         for session in list(self.executor.context.sessions.values()):
             session.closing = True
             session.peer.close_soon()

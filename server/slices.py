@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 Work: TypeAlias = Generator[None, None, "Reply"]
 
-# IDs to a slice, and so to one command of the log: about a millisecond's work.
-SLICE_IDS: Final = 500
+# IDs to a slice, and so to one command of the log: 5 to 15 us each.
+SLICE_IDS: Final = 200
 
 
 _SLICE_WORDS: Final = 2000

@@ -1,7 +1,7 @@
 """Commands in slices, as the executor sees them: whose turn it is, for how long, and what becomes of one.
 
-Each tick gives them a few milliseconds before it runs new requests, in turn.  A client with a command under way waits
-for its reply as one that is blocked does; if it goes, what is left of the command is not done.
+Each tick, or every other one while requests come, gives them a few milliseconds, in turn.  A client with a command
+under way waits for its reply as one that is blocked does; if it goes, what is left of the command is not done.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class Slicing:
         self._executor = executor
         self._waiting: deque[Session] = deque()
         self._sliced: list[Session] = []  # those that had a slice in this tick
+        self._gave_way = False
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -43,9 +44,20 @@ class Slicing:
         self._sliced.append(session)
         self._executor.want_tick()
 
-    def run(self) -> None:
-        """Have those under way go on, for as long as a tick has for them."""
+    def take_turn(self, *, has_requests: bool) -> None:
+        """Have those under way go on, unless requests have come while they did: then with the next tick.
+
+        So a request waits for the slices of one tick, not of two.
+        """
+        self._gave_way = has_requests and not self._gave_way
         self._sliced.clear()
+        if self._gave_way:
+            self._executor.want_tick()
+        else:
+            self._run()
+
+    def _run(self) -> None:
+        """Go on for as long as a tick has for it."""
         executor = self._executor
         if executor.control.is_pausing:
             return  # what may be a write waits as well; the end of the pause asks for a tick

@@ -76,7 +76,7 @@ class Client:
     # -- Peer
 
     def close_soon(self) -> None:
-        if not self.session.out:
+        if not self.session.out and not self._executor.releases.holds(self.session):
             self.is_closed = True
 
     def attend(self) -> None:

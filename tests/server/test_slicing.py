@@ -70,6 +70,7 @@ SIZES = (
     "groupreads._SLICE_HISTORY",
     "groupreads._SLICE_KEYS",
     "pending.SLICE_IDS",
+    "pending._SLICE_ACKS",
     "pending._SLICE_COST",
     "streams.SLICE_IDS",
 )
@@ -310,7 +311,7 @@ def test_the_cursor_of_an_autoclaim_whose_group_went_says_that_it_is_complete(ti
         ticks = ticks_of("d")
         client, other = ticks.connect(), ticks.connect()
         await fill(ticks, client)
-        await begin(ticks, client, "XAUTOCLAIM s g Bob 0 - COUNT 10000 JUSTID")
+        await begin(ticks, client, "XAUTOCLAIM s g Bob 0 25-0 COUNT 10000 JUSTID")
         await ticks.ask(other, "XGROUP DESTROY s g")
         (reply,) = await finish(ticks, client)
         cursor, claimed, gone = to_lists(reply)

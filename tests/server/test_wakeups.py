@@ -221,3 +221,28 @@ def test_who_leaves_under_way_stops_nobody(tmp_path: Path) -> None:
         ticks.close()
 
     in_loop(body())
+
+
+def test_a_group_that_goes_is_found_gone_once_and_all_who_wait_for_it_alone_are_told(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        admin = ticks.connect()
+        for key in ("s", "t"):
+            await ticks.ask(admin, f"XGROUP CREATE {key} g $ MKSTREAM", f"XGROUP CREATE {key} h $")
+        alone = await crowd(ticks, CROWD, "XREADGROUP GROUP g c# BLOCK 0 STREAMS s >")
+        (both,) = await crowd(ticks, 1, "XREADGROUP GROUP g b BLOCK 0 STREAMS t s > >")
+        (other,) = await crowd(ticks, 1, "XREADGROUP GROUP h o BLOCK 0 STREAMS s >")
+        late = await crowd(ticks, 3, "XREADGROUP GROUP g l# BLOCK 0 STREAMS s >")
+        before, errors = tries(ticks), ticks.executor.stats.error_replies
+        await ticks.ask(admin, "XGROUP DESTROY s g")
+        for client in (*alone, both, *late):
+            assert client.replies() == [NOGROUP]
+        assert ticks.executor.stats.error_replies - errors == CROWD + 4
+        assert tries(ticks) - before <= 4
+        assert other.replies() == []
+        assert len(ticks.executor.waiters) == 1
+        await ticks.ask(admin, "XADD s * f v")
+        assert len(other.replies()) == 1
+        ticks.close()
+
+    in_loop(body())
