@@ -72,7 +72,8 @@ class _PushFilters:
     is the function of the base class.  This one says so, and is called only when the setting is on.
     """
 
-    __func__ = DataSourceReader.pushFilters
+    # Not bound to this: Spark looks whether it is the very function.
+    __func__ = staticmethod(DataSourceReader.pushFilters)
 
     def __init__(self, reader: SnapshotReader) -> None:
         self._reader = reader

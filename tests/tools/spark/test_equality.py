@@ -100,6 +100,17 @@ def test_spark_shows_the_rows_of_random_stores_as_they_are(spark: SparkSession, 
             assert comparable(of_one, *WITHOUT) == comparable(tables[table]), (name, table)
 
 
+def test_without_pushed_filters_spark_applies_them_itself(spark: SparkSession, tmp_path: Path) -> None:
+    product = random_store(tmp_path / "data", base_seed() * 1000 + 700)
+    expected = [row["id"] for row in answers(product)[Table.ENTRIES] if (row["ms"] or 0) < 8 and row["key"] == "a"]
+    path = freeze(product, tmp_path / "snapshot")
+    assert expected
+    for setting in ("false", "true"):
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", setting)
+        rows = spark.read.format("riverbed").load(str(path)).where("ms < 8 and key = 'a'").collect()
+        assert sorted(row.id for row in rows) == sorted(expected)
+
+
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RiverbedServer]:
     with RiverbedServer(tmp_path / "data", tmp_path, {"appendfsync": "no"}) as server:
