@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import contextlib
 import itertools
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 from unittest.mock import patch
 
+import lmdb
 import pytest
 
 from store import format as fmt
 from store.check import Violation, check
 from store.engine import Engine
+from store.errors import VersionError
 from store.ids import MAX_ID, make_id, pack_id
 from store.log import DIRECTORY_NAME
 from store.tables import TABLES, Tables
@@ -315,6 +319,51 @@ def test_a_broken_page_is_found(sound: Path) -> None:
         pages[start : start + 16] = bytes(16)
     data.write_bytes(pages)
     assert any(violation.startswith("lmdb: ") for violation in violations(sound))
+
+
+@pytest.mark.parametrize("table", ["entries", "consumer_ttls", "trash", "meta"])
+def test_a_table_that_is_gone_altogether_is_found(sound: Path, table: str) -> None:
+    env = lmdb.open(str(sound / "state"), map_size=1 << 28, max_dbs=20)
+    with env.begin(write=True) as txn:
+        txn.drop(env.open_db(table.encode(), txn=txn))
+    env.close()
+    assert f"{table}: {sound / 'state' / 'data.mdb'}: the table is missing" in violations(sound)
+
+
+def test_a_page_under_another_number_is_found_without_lmdb(sound: Path) -> None:
+    data = sound / "state" / "data.mdb"
+    pages = bytearray(data.read_bytes())
+    found = 0
+    for start in range(2 * 4096, len(pages), 4096):
+        pages[start] ^= 1
+        data.write_bytes(pages)
+        pages[start] ^= 1
+        broken = list(check(sound))
+        assert all((violation.table, violation.file) == ("lmdb", str(data)) for violation in broken)
+        found += any(violation.offset == start for violation in broken)
+    assert found > 15  # the others are free
+
+
+def test_no_damage_to_the_tables_makes_the_check_fall_over(sound: Path) -> None:
+    """Most bytes are of rows, which have no checksums: a value is as good as another.  --deep knows."""
+    data = sound / "state" / "data.mdb"
+    pages = data.read_bytes()
+    random = Random(1)
+    for _ in range(60):
+        flipped = bytearray(pages)
+        for _ in range(random.choice((1, 1, 50))):
+            flipped[random.randrange(len(pages))] ^= 1 << random.randrange(8)
+        data.write_bytes(flipped)
+        with contextlib.suppress(VersionError):
+            violations(sound)
+
+
+def test_an_lmdb_file_that_was_cut_is_found(sound: Path) -> None:
+    data = sound / "state" / "data.mdb"
+    pages = data.read_bytes()
+    for size in (1, 4096, 8192, len(pages) // 2):
+        data.write_bytes(pages[:size])
+        assert any(violation.startswith("lmdb: ") for violation in violations(sound)), size
 
 
 CHECK_FROM_OUTSIDE = """
