@@ -22,7 +22,7 @@ from store.ids import StreamID, make_id
 from store.keyspace import DATABASE_COUNT
 from store.liverows import TableSize
 from store.retention import Retention
-from tools.console import Failure, counted, failures_explained, notes, seconds_text, size_text
+from tools.console import Failure, counted, failures_explained, notes, print_facts, results, seconds_text, size_text
 from tools.steps import StepMeter
 
 _ITEMS: Final = {MEASURING: "rows", COPYING: "rows", COPYING_AGAIN: "rows", TRIMMING: "streams", WRITING_LOG: "entries"}
@@ -118,15 +118,11 @@ def compact(
     if as_json:
         click.echo(json.dumps(_as_json(directory, plan, report, steps.seconds), indent=2))
     elif report is None:
-        console = _console()
+        console = results()
         console.print(f"[bold]{escape(str(directory))}[/] would be compacted; nothing was changed")
         _print_plan(console, plan)
     else:
         _print_report(directory, report, steps.seconds)
-
-
-def _console() -> Console:
-    return Console(highlight=False, soft_wrap=True)
 
 
 def _ask(directory: Path, plan: Plan) -> None:
@@ -142,30 +138,37 @@ def _print_plan(console: Console, plan: Plan) -> None:
     _print_tables(console, plan.before, plan.after, "at most")
     lines = {
         "tables": f"{size_text(plan.state_bytes)} now",
-        "log": f"{size_text(plan.log.bytes)} in {counted(plan.log.files, 'file')} now",
-        "expired": counted(plan.expired, "key"),
-        "dropped": f"{counted(plan.trimmed_entries, 'entry')} of {counted(plan.trimmed_streams, 'stream')}",
+        "log": f"{_log_text(plan)} now",
+        **_gone(plan),
         "space": f"{size_text(plan.needed_bytes)} at most, {size_text(plan.free_bytes)} free"
         + ("" if plan.is_feasible else ": [red]not enough[/]"),
     }
-    _print_lines(console, lines)
+    print_facts(console, lines)
     _tell_tail(plan, "not counted here")
 
 
 def _print_report(directory: Path, report: Report, seconds: float) -> None:
-    console = _console()
+    console = results()
     plan = report.plan
     console.print(f"[green]compacted[/] [bold]{escape(str(directory))}[/] in {seconds_text(seconds)}")
     _print_tables(console, plan.before, report.after, "")
     lines = {
         "tables": f"{size_text(plan.state_bytes)}, now {size_text(report.state_bytes)}",
-        "log": f"{size_text(plan.log.bytes)} in {counted(plan.log.files, 'file')}, now {size_text(report.log.bytes)}",
-        "expired": counted(report.expired, "key"),
-        "dropped": f"{counted(report.trimmed_entries, 'entry')} of {counted(report.trimmed_streams, 'stream')}",
+        "log": f"{_log_text(plan)}, now {size_text(report.log.bytes)}",
+        **_gone(report),
         "replicas": "begin with a full sync" if report.has_new_line else "go on where they are, if that is the end",
     }
-    _print_lines(console, lines)
+    print_facts(console, lines)
     _tell_tail(plan, "executed")
+
+
+def _log_text(plan: Plan) -> str:
+    return f"{size_text(plan.log.bytes)} in {counted(plan.log.files, 'file')}"
+
+
+def _gone(found: Plan | Report) -> dict[str, str]:
+    dropped = f"{counted(found.trimmed_entries, 'entry')} of {counted(found.trimmed_streams, 'stream')}"
+    return {"expired": counted(found.expired, "key"), "dropped": dropped}
 
 
 def _print_tables(console: Console, before: dict[str, TableSize], after: dict[str, TableSize], bound: str) -> None:
@@ -177,11 +180,6 @@ def _print_tables(console: Console, before: dict[str, TableSize], after: dict[st
         if old.rows or new.rows:
             table.add_row(f"  {name}", f"{old.rows:,}", f"{new.rows:,}", size_text(old.bytes), size_text(new.bytes))
     console.print(table)
-
-
-def _print_lines(console: Console, lines: dict[str, str]) -> None:
-    for name, text in lines.items():
-        console.print(f"  [dim]{name:<10}[/]{text}")
 
 
 def _tell_tail(plan: Plan, what: str) -> None:

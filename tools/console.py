@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import IO, Any, Final, Self
 
@@ -33,6 +33,17 @@ _UNITS: Final = ("KB", "MB", "GB", "TB", "PB")
 def notes() -> Console:
     """Standard error, for people.  Escape what comes from outside: `[x]` is markup."""
     return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def results() -> Console:
+    """Standard output, for people."""
+    return Console(highlight=False, soft_wrap=True)
+
+
+def print_facts(console: Console, facts: Mapping[str, str]) -> None:
+    """What came of it: a line for each, its name in front.  The texts are markup."""
+    for name, text in facts.items():
+        console.print(f"  [dim]{name:<10}[/]{text}")
 
 
 class Failure(click.ClickException):

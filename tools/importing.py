@@ -11,10 +11,19 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from rich.console import Console
 from rich.markup import escape
 
-from tools.console import FOUND, Failure, Meter, counted, failures_explained, seconds_text, size_text
+from tools.console import (
+    FOUND,
+    Failure,
+    Meter,
+    counted,
+    failures_explained,
+    print_facts,
+    results,
+    seconds_text,
+    size_text,
+)
 from tools.copystream import copy_stream
 from tools.newdirectory import new_directory, refuse_existing
 from tools.redisclient import SCHEMES, Address, RedisClient, ReplyError, parse_url
@@ -195,7 +204,7 @@ def _name(database: int, key: bytes) -> str:
 
 
 def _print_report(source: Address, target: str, imported: Imported, byte_count: int, seconds: float) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    console = results()
     console.print(f"[green]copied[/] {escape(str(source))} [green]to[/] [bold]{escape(target)}[/]")
     rate = imported.entries / max(seconds, 0.001)
     lines = {
@@ -203,8 +212,7 @@ def _print_report(source: Address, target: str, imported: Imported, byte_count: 
         "entries": f"{imported.entries:,} in {seconds_text(seconds)}, {rate:,.0f}/s, {size_text(byte_count)}",
         "groups": f"{imported.groups:,}, {counted(imported.pending, 'entry')} pending",
     }
-    for name, text in lines.items():
-        console.print(f"  [dim]{name:<10}[/]{text}")
+    print_facts(console, lines)
     for kind, count in imported.left.most_common():
         keys = imported.left_keys[kind]
         more = ", ..." if count > len(keys) else ""

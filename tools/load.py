@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import IO, Final
 
 import click
-from rich.console import Console
 from rich.markup import escape
 
 from store.ids import StreamID, id_text
-from tools.console import Failure, Interrupted, Meter, counted, failures_explained, seconds_text
+from tools.console import Failure, Interrupted, Meter, counted, failures_explained, results, seconds_text
 from tools.entryjson import decode_entry, row_words
 from tools.keytext import key_text
 from tools.loadsinks import DirectoryLoad, LoadSink, Refused, ServerLoad
@@ -195,7 +194,7 @@ def _report(target: str, key: str, loaded: int, last_id: StreamID | None, second
         click.echo(json.dumps(values, indent=2))
         return
     rate = loaded / max(seconds, 0.001)
-    Console(highlight=False, soft_wrap=True).print(
+    results().print(
         f"[green]loaded[/] {counted(loaded, 'entry')} to [bold]{escape(key_text(key_bytes(key)))}[/] "
         f"in {seconds_text(seconds)}, {rate:,.0f}/s{'' if text is None else f', up to {text}'}"
     )

@@ -12,7 +12,17 @@ from rich.markup import escape
 
 from store.files import OsFiles
 from store.keyspace import DATABASE_COUNT
-from tools.console import FOUND, Meter, counted, failures_explained, notes, seconds_text, size_text
+from tools.console import (
+    FOUND,
+    Meter,
+    counted,
+    failures_explained,
+    notes,
+    print_facts,
+    results,
+    seconds_text,
+    size_text,
+)
 from tools.foreign import SHOWN_KEYS, Skipped
 from tools.moment import Moment, parse_moment, time_text
 from tools.newdirectory import left_over, new_directory, refuse_existing
@@ -101,7 +111,7 @@ def _what_is_missing(rebuilt: Rebuilt, until: Moment | None) -> list[str]:
 
 
 def _print_report(source: Source, directory: Path, rebuilt: Rebuilt, seconds: float, missing: list[str]) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    console = results()
     rate = rebuilt.commands / max(seconds, 0.001)
     how = "copied" if rebuilt.copied else "logged anew"
     contents = rebuilt.contents
@@ -118,8 +128,7 @@ def _print_report(source: Source, directory: Path, rebuilt: Rebuilt, seconds: fl
     if not rebuilt.copied:
         lines["new log"] = f"ends at replication offset {rebuilt.new_offset}"
     console.print(f"[green]made[/] [bold]{escape(str(directory))}[/]")
-    for name, text in lines.items():
-        console.print(f"  [dim]{name:<10}[/]{text}")
+    print_facts(console, lines)
     for text in missing:
         console.print(f"[yellow]not in it:[/] {escape(text)}")
     if rebuilt.skipped.total:

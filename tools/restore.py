@@ -6,12 +6,11 @@ import json
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.markup import escape
 
 from store.snapshot import Snapshot, open_snapshot
 from store.thaw import WRITING_LOG, restore_snapshot
-from tools.console import failures_explained, seconds_text, size_text
+from tools.console import failures_explained, print_facts, results, seconds_text, size_text
 from tools.newdirectory import new_directory, refuse_existing
 from tools.steps import StepMeter
 
@@ -58,7 +57,7 @@ def restore(source: Path, directory: Path, as_json: bool) -> None:
 
 
 def _print_report(snapshot: Snapshot, directory: Path, seconds: float) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    console = results()
     manifest = snapshot.manifest
     rate = manifest.entries / max(seconds, 0.001)
     lines = {
@@ -68,5 +67,4 @@ def _print_report(snapshot: Snapshot, directory: Path, seconds: float) -> None:
         "read": f"{size_text(snapshot.size_bytes)} in {seconds_text(seconds)}",
     }
     console.print(f"[green]made[/] [bold]{escape(str(directory))}[/]")
-    for name, text in lines.items():
-        console.print(f"  [dim]{name:<10}[/]{text}")
+    print_facts(console, lines)

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.markup import escape
 
 from server.version import VERSION
 from store.freeze import DEFAULT_SPLIT_EVERY, LISTING, delete_old, take_snapshot
 from store.snapshot import Snapshot
-from tools.console import Failure, counted, failures_explained, notes, seconds_text, size_text
+from tools.console import Failure, counted, failures_explained, notes, print_facts, results, seconds_text, size_text
 from tools.steps import StepMeter
 
 
@@ -72,7 +71,7 @@ def snapshot(directory: Path, out: Path | None, keep: int | None, split_every: i
 
 
 def _print_report(made: Snapshot, seconds: float, deleted: list[str]) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    console = results()
     manifest = made.manifest
     rate = manifest.entries / max(seconds, 0.001)
     lines = {
@@ -82,8 +81,7 @@ def _print_report(made: Snapshot, seconds: float, deleted: list[str]) -> None:
         "size": f"{size_text(made.size_bytes)} in {seconds_text(seconds)}",
     }
     console.print(f"[green]made[/] [bold]{escape(str(made.path))}[/]")
-    for name, text in lines.items():
-        console.print(f"  [dim]{name:<10}[/]{text}")
+    print_facts(console, lines)
     if deleted:
         notes().print(f"deleted {counted(len(deleted), 'older snapshot')}: {escape(', '.join(deleted))}")
 
