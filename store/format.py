@@ -15,7 +15,7 @@ import msgpack
 
 from store.ids import ID_BYTES, MAX_HALF, SEQ_BITS, StreamID, pack_id, unpack_id
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 
 # What decoding raises when the bytes are not what was encoded.
 DECODE_ERRORS: Final = (struct.error, ValueError, TypeError, IndexError)

@@ -76,13 +76,13 @@ class Tables:
             meminit=False,
         )
         try:
-            self.is_new = self._check_version(readonly)
+            self.is_new = self._check_version(readonly, frozen)
             self.handles = {name: self.env.open_db(name.encode(), create=not readonly) for name in TABLES}
         except BaseException:
             self.env.close()
             raise
 
-    def _check_version(self, readonly: bool) -> bool:
+    def _check_version(self, readonly: bool, frozen: bool) -> bool:
         """True when the environment was just created (or never reached its first checkpoint)."""
         if readonly:
             meta = self.env.open_db(b"meta", create=False)
@@ -97,7 +97,10 @@ class Tables:
             return True
         version = fmt.unpack_row(row)
         if version != fmt.FORMAT_VERSION:
-            raise VersionError(f"{self.path} has format version {version}; this program reads {fmt.FORMAT_VERSION}")
+            text = f"{self.path} has format version {version}; this program reads {fmt.FORMAT_VERSION}"
+            if not frozen and isinstance(version, int) and version < fmt.FORMAT_VERSION:
+                text += ". Move it away, and the next start makes it anew from the log"
+            raise VersionError(text)
         return False
 
     def used_bytes(self, txn: lmdb.Transaction[bytes]) -> int:

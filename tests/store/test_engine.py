@@ -33,7 +33,7 @@ from tests.inprocess import HandClock
 from tests.readlog import logged_batches
 from tests.store.conftest import OpenStore
 from tests.store.faulty_files import FaultyFiles
-from tests.store.stores import Store, sid, text_of
+from tests.store.stores import Store, dump_database, sid, text_of
 
 
 def ids_of(store: Store, key: bytes = b"s") -> list[str]:
@@ -92,8 +92,27 @@ def test_a_directory_of_another_version_is_refused(tmp_path: Path) -> None:
     with tables.env.begin(write=True, db=tables.handles["meta"]) as txn:
         txn.put(b"format_version", b"\x63")
     tables.close()
-    with pytest.raises(VersionError, match="format version 99"):
+    with pytest.raises(VersionError, match="format version 99") as refused:
         open_engine(tmp_path)
+    assert "Move it away" not in str(refused.value)
+
+
+def test_tables_of_an_older_version_may_be_moved_away_and_come_back_from_the_log(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.fill(b"s", 20)
+    store.deliver(b"s", 5)
+    held = dump_database(store.db)
+    store.engine.close()
+    tables = Tables(tmp_path, 1 << 28)
+    with tables.env.begin(write=True, db=tables.handles["meta"]) as txn:
+        txn.put(b"format_version", b"\x01")
+    tables.close()
+    with pytest.raises(VersionError, match=r"format version 1; this program reads 2\. Move it away"):
+        store.open()
+    (tmp_path / "state").rename(tmp_path / "state-of-old")
+    store.open()
+    assert dump_database(store.db) == held
+    store.engine.close()
 
 
 # -- the same state ----------------------------------------------------------------------------------------------------

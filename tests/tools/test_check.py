@@ -165,7 +165,7 @@ def test_a_directory_that_cannot_be_checked_is_status_2(directory: Path, tmp_pat
         (tmp_path / "none", "there is no "),
         (tmp_path / "empty", "holds no store: neither state/ nor appendonlydir/ is there"),
         (tmp_path / "file", "is not a directory"),
-        (directory, "has format version 0; this program reads 1"),
+        (directory, f"has format version 0; this program reads {fmt.FORMAT_VERSION}"),
     ):
         for option in ("--deep", "--repair", "--json"):
             result = run("check", path, option)
