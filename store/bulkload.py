@@ -7,7 +7,7 @@
 Only these forms, to the letter, and only where they do what they mostly do: IDs that ascend, entries that are there.
 Anything else is left to the command's handler, which decides and refuses.  Nothing is logged, for it stands in a log.
 
-Measured with entries of four fields and 66 bytes: 1.5 us an XADD against 4.3, 0.9 us a claimed ID against 4.
+Measured with entries of four fields and 66 bytes: 1.3 us an XADD against 4.0, 0.5 us a claimed ID against 3.1.
 """
 
 from __future__ import annotations
