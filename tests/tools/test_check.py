@@ -15,6 +15,7 @@ from store.log import DIRECTORY_NAME
 from store.tables import Tables
 from tests.servers import RiverbedServer
 from tests.store.stores import Store
+from tests.terminal import on_terminal
 from tools.cli import main
 
 
@@ -255,3 +256,29 @@ def test_what_cannot_be_mended_says_what_a_person_can_do(directory: Path) -> Non
 def test_help_lists_the_subcommands_and_version_is_told() -> None:
     assert "check" in run("--help").stdout
     assert run("--version").stdout == f"riverbed, version {VERSION}\n"
+
+
+# -- at a terminal -----------------------------------------------------------------------------------------------------
+
+
+def test_at_a_terminal_long_findings_go_on_below(directory: Path) -> None:
+    lose_rows(directory, "pel_by_time")
+    status, screen = on_terminal("check", directory)
+    assert status == 1
+    lines = [line.rstrip() for line in screen.replace("\r", "\n").split("\n") if line.strip()]
+    place = "pel_by_time: group 'g' of 's', the run up to 100-0"
+    number = lines.index(place)
+    assert lines[number + 1].startswith("   is missing at ")
+    assert all(len(line) <= 80 for line in lines if str(directory) not in line)
+
+
+def test_at_a_terminal_a_sound_store_is_shown_in_a_few_aligned_lines(directory: Path) -> None:
+    status, screen = on_terminal("check", directory, "--deep")
+    assert status == 0
+    for line in (
+        "  tables    2 streams, 305 entries",
+        "  groups    1 group, 100 pending",
+        "  log       ",
+        "  deep      ",
+    ):
+        assert line in screen
