@@ -14,6 +14,7 @@ from store import format as fmt
 from store.errors import CorruptionError
 from store.ids import id_text, unpack_id
 from store.lag import lag
+from store.log import DIRECTORY_NAME
 from store.snapshot import DATA_NAME, StreamSummary, open_snapshot
 from store.streamwalk import StreamWalk
 from store.tablereader import TableReader
@@ -37,6 +38,8 @@ def frozen_tables(path: Path) -> Iterator[tuple[Tables, int]]:
             tables = Tables(path, _MAP_BYTES, readonly=True)
         except lmdb.NotFoundError:
             raise Failure(f"the store in {path} was never checkpointed: there is nothing to see yet") from None
+    elif (path / DIRECTORY_NAME).is_dir():
+        raise Failure(f"{path} has a log and no tables: start riverbed-server on it once, which makes them")
     elif path.is_dir() and any(path.iterdir()):
         snapshot = open_snapshot(path)
         tables, now_ms = snapshot.open_tables(), snapshot.manifest.time_ms

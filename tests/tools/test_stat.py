@@ -184,9 +184,12 @@ def test_an_empty_store_has_no_stream(riverbed: RiverbedServer) -> None:
 def test_what_cannot_be_looked_at_is_said_with_status_2(tmp_path: Path, start_riverbed: StartRiverbed) -> None:
     server = start_riverbed(options={"requirepass": "secret"})
     port = server.port
+    (tmp_path / "half" / "appendonlydir").mkdir(parents=True)
     for target, words in (
         (tmp_path / "none", "there is no"),
         (tmp_path / "logs", "not a snapshot"),
+        (server.log_path, "is a file"),
+        (tmp_path / "half", "has a log and no tables"),
         ("localhost:1", "localhost:1 cannot be reached"),
         ("localhost:99999", "the port is not a number"),
         ("redis://", "no host is named"),
