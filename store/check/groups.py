@@ -186,8 +186,10 @@ def _check_run(
 def _check_owners(view: View, where: str, group_no: int, runs: dict[int, int]) -> Pass:
     """The lists of the consumers hold nothing else."""
     listed = dict.fromkeys(runs, 0)
-    for packed, _ in view.rows("pel_by_consumer", fmt.group_prefix(group_no)):
+    for packed, row in view.rows("pel_by_consumer", fmt.group_prefix(group_no)):
         yield
+        if row:
+            view.add("pel_by_consumer", f"{where}, {show(packed)}", "holds something where nothing belongs")
         last_id = view.decode("pel_by_consumer", show(packed), _decode_last_id, packed, 12)
         if last_id is None:
             continue
@@ -238,7 +240,10 @@ def check_group_tables(view: View) -> Pass:
         for packed, _ in view.rows("groups", fmt.stream_prefix(stream_no)):
             yield
             if len(packed) == fmt.GROUP_KEY_BYTES:
-                group_nos.add(fmt.decode_group_no(packed))
+                group_no = fmt.decode_group_no(packed)
+                if group_no in group_nos:
+                    view.add("groups", f"stream {stream_no}", f"group {group_no} is another stream's as well")
+                group_nos.add(group_no)
     yield from _check_looks(view)
     for table in _PEL_TABLES:
         for group_no in view.heads(table):

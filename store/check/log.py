@@ -43,7 +43,7 @@ class LogCheck:
         self._home = home
         self._filename = filename
         self.files = files
-        self._is_stable = is_stable
+        self.is_stable = is_stable
         self._steps = steps
 
     @property
@@ -62,12 +62,16 @@ class LogCheck:
             try:
                 for violation in self._look(meta):
                     found.append(violation)
-                    if self._is_stable():
+                    if self.is_stable():
                         yield from found
                         found.clear()
             except CorruptionError as error:
                 found.append(violation_of("log", error))
-            if self._is_stable():
+            except FileNotFoundError as error:
+                if self.is_stable():
+                    raise
+                found.append(Violation("log", "", "the file is missing", str(error.filename)))
+            if self.is_stable():
                 break
             self.torn_tail = None  # its server is writing the rest of it
             if not found or (before == self._manifest_bytes() and attempt):

@@ -20,6 +20,8 @@ def check_stream_records(view: View, key: str, settings: list[Any]) -> Pass:
     assert view.meta is not None
     if records_no >= view.meta.next_stream_no:
         view.add("keys", key, f"records_no {records_no}, and {view.meta.next_stream_no} is the next to be given out")
+    if view.homes(records_no):
+        view.add("keys", key, f"the records {records_no} have a stream's number")
     if view.is_dead_number(records_no):
         view.add("keys", key, f"the records {records_no} are in use, and to be purged as well")
     if records_no in view.records:
@@ -66,8 +68,10 @@ def check_stream_records(view: View, key: str, settings: list[Any]) -> Pass:
         view.add("keys", key, f"{records} idempotence records, but only {records_added} were ever added")
     for table in ("idmp_ids", "idmp_times"):
         found = 0
-        for _ in view.rows(table, fmt.stream_prefix(records_no)):
+        for packed, row in view.rows(table, fmt.stream_prefix(records_no)):
             found += 1
+            if row and table == "idmp_times":
+                view.add(table, show(packed), "holds something where nothing belongs")
             yield
         if found != records:
             view.add(table, where, f"{found} rows for {records} records")

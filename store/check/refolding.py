@@ -24,10 +24,10 @@ from store import format as fmt
 from store.check.comparison import COMPARING, Comparison
 from store.check.log import LogCheck
 from store.check.view import Meta, Steps, Violation
-from store.errors import ReplayError, StoreError
-from store.files import OsFiles
+from store.errors import CorruptionError, ReplayError, StoreError
+from store.files import Files, OsFiles
 from store.keyspace import META_POSITION
-from store.logreader import Batch, LogPosition, LogReader
+from store.logreader import Batch, LogPart, LogPosition, LogReader
 from store.recovery import Execute
 from store.refold import Refold, room_for_fold
 from store.tablereader import TableReader
@@ -85,7 +85,7 @@ class Refolding:
         if log.end is None:
             return  # there is no log, or none that can be read to its end
         with contextlib.ExitStack() as held:
-            reader, position = self._tables(held, directory, log, meta)
+            reader, position, files = self._begin(held, directory, log, meta)
             needed = room_for_fold(log.size_bytes)
             work = held.enter_context(_working_directory(self._parent))
             free = self._files.free_bytes(work)
@@ -101,7 +101,7 @@ class Refolding:
                 steps(EXECUTING, min(done, log.size_bytes), log.size_bytes)
 
             is_ours = all(part.file.is_checksummed for part in log.parts)
-            batches = LogReader(log.parts, log.files, plain_batch_commands=256 if is_ours else 1).batches(None, None)
+            batches = LogReader(log.parts, files, plain_batch_commands=256 if is_ours else 1).batches(None, None)
             cut = _Cut(batches, position)
             try:
                 refold.run(cut.before(), watch)
@@ -111,8 +111,6 @@ class Refolding:
                         folded = TableReader(refold.tables, txn)
                         yield from self._compare(reader, folded, steps, has_times=is_ours)
                 refold.run(cut.after(), watch)
-            except FileNotFoundError as error:
-                raise MovedError("the log was rewritten while it was read; try again") from error
             except ReplayError as error:
                 batch = refold.batch
                 place = (None, None) if batch is None else (batch.file, batch.start)
@@ -120,24 +118,37 @@ class Refolding:
                 yield Violation("log", "", f"does not fit what came before: {reason}", *place)
             self.commands = refold.commands
 
-    def _tables(
+    def _begin(
         self, held: contextlib.ExitStack, directory: Path, log: LogCheck, meta: Meta | None
-    ) -> tuple[TableReader | None, LogPosition | None]:
-        """The tables in a transaction that lasts, and the place in the log that they are the fold of."""
-        if meta is None:
-            return None, None
-        tables = Tables(directory, _MAP_BYTES, readonly=True)
-        held.callback(tables.close)
+    ) -> tuple[TableReader | None, LogPosition | None, Files]:
+        """The tables in a transaction that lasts, the place that they are the fold of, and how the log is read.
+
+        What is there may be changing: a running server has gone on since it was looked at, or rewrites its log.
+        """
+        tables: Tables | None = None
+        if meta is not None:
+            tables = Tables(directory, _MAP_BYTES, readonly=True)
+            held.callback(tables.close)
         for _ in range(_TRIES):
-            txn = tables.env.begin()
-            row = txn.get(META_POSITION, db=tables.handles["meta"])
-            position = None if row is None else LogPosition(*fmt.unpack_row(row)[:3])
-            # a running server's log has gone on, and may begin elsewhere
-            if position == meta.position or log.reload(position):
-                held.callback(txn.abort)
-                return TableReader(tables, txn), position
-            txn.abort()
-        raise MovedError("the log was rewritten while it was read; try again")
+            is_stable = log.is_stable()
+            with contextlib.ExitStack() as attempt:
+                reader, position = None, None
+                if tables is not None:
+                    txn = tables.env.begin()
+                    attempt.callback(txn.abort)
+                    reader = TableReader(tables, txn)
+                    row = reader.get("meta", META_POSITION)
+                    position = None if row is None else LogPosition(*fmt.unpack_row(row)[:3])
+                try:
+                    has_moved = not is_stable or (meta is not None and position != meta.position)
+                    if has_moved and not log.reload(position):
+                        continue
+                    files = log.files if is_stable else attempt.enter_context(_held_files(log.parts))
+                except (CorruptionError, FileNotFoundError):
+                    continue
+                held.push(attempt.pop_all())
+                return reader, position, files
+        raise MovedError("the log was rewritten again and again while it was read; try once more")
 
     def _compare(
         self, reader: TableReader, folded: TableReader, steps: Steps, *, has_times: bool
@@ -170,6 +181,29 @@ class _Cut:
 
     def after(self) -> Iterator[Batch]:
         return chain(self._beyond, self._batches)
+
+
+class _HeldFiles(OsFiles):
+    """Files that were opened before their server deleted them."""
+
+    def __init__(self, held: dict[Path, int]) -> None:
+        self._held = held
+
+    def open_read(self, path: Path, /) -> int:
+        return os.dup(self._held[path])
+
+
+@contextlib.contextmanager
+def _held_files(parts: list[LogPart]) -> Iterator[_HeldFiles]:
+    """All of `parts`, for as long as they are needed.  Raises OSError when one is gone already."""
+    held: dict[Path, int] = {}
+    try:
+        for part in parts:
+            held[part.path] = os.open(part.path, os.O_RDONLY | os.O_CLOEXEC)
+        yield _HeldFiles(held)
+    finally:
+        for fd in held.values():
+            os.close(fd)
 
 
 @contextlib.contextmanager

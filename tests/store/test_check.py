@@ -137,6 +137,8 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "record numbers start again": (do.repack("idmp", 2, 1, 1), "to be given out"),
     "a record is not found by id": (do.delete("idmp_ids"), "not found by its id"),
     "a record is not found by age": (do.delete("idmp_times"), "not found by its age"),
+    "a record's age holds something": (do.change("idmp_times", b"x"), "where nothing belongs"),
+    "records under a stream's number": (do.stream(idempotence=[100, 100, 1, 2, 0]), "have a stream's number"),
     "an id too many": (
         lambda rows: rows.put("idmp_ids", rows.all("idmp_ids")[0][0][:24] + bytes(16), bytes(24)),
         "3 rows for 2 records",
@@ -162,10 +164,15 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "a consumer is lost": (do.delete("groups", 1), "consumer 1's, who is not there"),
     "two consumers of one name": (do.repack("groups", 0, b"Alice", 2), "is there twice"),
     "a consumer of no group": (do.put("groups", fmt.consumer_key(1, 9, 1), b""), "a consumer of group 9"),
+    "a group of two streams": (
+        lambda rows: rows.put("groups", fmt.group_key(3, 1), rows.all("groups")[0][1]),
+        "group 1 is another stream's as well",
+    ),
     "a group of no stream": (do.put("groups", fmt.group_key(77, 2), b""), "belongs to no key"),
     "a pending entry is lost": (do.delete("pel"), "counted"),
     "a pending row is cut": (do.change("pel", b"\0\0\0\1"), "does not decode"),
     "an owner's list is short": (do.delete("pel_by_consumer"), "is missing in the list of"),
+    "an owner's list holds something": (do.change("pel_by_consumer", b"x"), "where nothing belongs"),
     "an owner's list is long": (
         do.put("pel_by_consumer", fmt.owner_prefix(1, 1) + pack_id(MAX_ID), b""),
         "the list of consumer 1",
