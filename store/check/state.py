@@ -39,7 +39,7 @@ def check_state(
 ) -> Iterator[Violation | Meta]:
     """The violations of the tables in `directory`, and what `meta` says when there is anything to be said.
 
-    Raises VersionError, OSError.
+    Raises VersionError, OSError, and lmdb.Error when it is not the data that LMDB finds fault with.
     """
     data = directory / STATE_DIRECTORY / DATA_NAME
     if not data.stat().st_size:
@@ -58,7 +58,7 @@ def check_state(
     except lmdb.NotFoundError:
         yield from _missing_tables(directory)
         return
-    except lmdb.Error as error:
+    except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError) as error:
         yield Violation("lmdb", "", str(error), str(data))
         return
     try:
