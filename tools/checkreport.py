@@ -76,7 +76,7 @@ class CheckReport:
     def note(self, check: Check) -> None:
         """What else is known of a data directory."""
         self.contents = asdict(check.contents)
-        self.is_in_use = self.is_in_use or check.was_in_use
+        self.is_in_use = check.was_in_use or check.is_in_use()
         self.log_bytes, self.log_files = check.log.size_bytes, len(check.log.parts)
         self.offset = None if check.log.end is None else check.log.end.offset
         torn = check.torn_tail

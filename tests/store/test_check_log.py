@@ -157,6 +157,13 @@ def test_what_a_running_server_is_writing_is_no_torn_tail(home: Path, meta: Meta
         assert check.was_in_use
 
 
+def test_a_sound_directory_is_not_even_locked_for_a_moment(small: Path) -> None:
+    check = Check(small)
+    with lock_directory(small):
+        assert list(check.violations()) == []
+    assert not check.was_in_use
+
+
 def test_damage_is_damage_beside_a_running_server_as_well(home: Path) -> None:
     first = min(home.glob("*.incr.aof"))
     data = bytearray(first.read_bytes())

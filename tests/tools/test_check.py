@@ -136,6 +136,7 @@ def test_a_running_server_is_checked_as_well(start_riverbed: Callable[..., River
             client.pipeline([("XADD", "s", "*", "field", "value")] * 50)
             result = run("check", server.directory, *arguments)
             assert (result.exit_code, result.stdout) == (0, ""), result.stderr
+            assert "running: of the tables this is its last checkpoint" in result.stderr
         refused = run("check", server.directory, "--repair")
     assert refused.exit_code == 2
     assert "is in use by another process; stop its server first" in refused.stderr
