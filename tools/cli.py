@@ -22,6 +22,7 @@ _COMMANDS: Final = {
     "replay": ("tools.replay", "replay"),
     "restore": ("tools.restore", "restore"),
     "snapshot": ("tools.snapshot", "snapshot"),
+    "spark": ("tools.sparkjobs", "spark"),
     "stat": ("tools.stat", "stat"),
     "top": ("tools.top", "top"),
 }

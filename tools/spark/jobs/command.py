@@ -1,0 +1,164 @@
+"""What all jobs have in common: options about Spark, snapshots by path, and one line about what went wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import click
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from store.snapshot import Snapshot
+from tools.console import Failure, failures_explained
+from tools.spark.errors import SourceError
+from tools.spark.jobs.launch import Launch, first_line, running_spark
+from tools.spark.jobs.progress import TaskMeter
+from tools.spark.locations import Place, resolve
+from tools.spark.options import Table, read_options
+from tools.spark.source import NAME
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+# Our own errors come back from Spark's Python processes at the end of a traceback.
+_OURS = re.compile(r"^tools\.spark\.errors\.\w+: (.+)$", re.MULTILINE)
+_KEYWORD: Final = re.compile(r"^\[[A-Z0-9_.]+\] ")
+_SPARK = "Spark"
+
+
+def spark_options(command: _Command) -> _Command:
+    """Options about Spark, which reach the command as one argument `launch`."""
+
+    @functools.wraps(command)
+    def wrapped(
+        *args: Any,
+        master: str | None,
+        conf: tuple[tuple[str, str], ...],
+        driver_memory: str | None,
+        shows_log: bool,
+        **options: Any,
+    ) -> Any:
+        name = click.get_current_context().info_name or ""
+        return command(*args, launch=Launch(name, master, conf, driver_memory, shows_log), **options)
+
+    for option in (
+        click.option("--spark-log", "shows_log", is_flag=True, help="Show what Spark itself has to say."),
+        click.option("--driver-memory", metavar="SIZE", help="Memory of Spark's Java here, as 4g.  [default: 1g]"),
+        click.option(
+            "--conf", multiple=True, metavar="NAME=VALUE", callback=_settings, help="A setting of Spark; repeatable."
+        ),
+        click.option("--master", metavar="URL", help="Where Spark runs.  [default: local[*], or as spark-submit says]"),
+    ):
+        wrapped = option(wrapped)
+    return wrapped  # type: ignore[return-value]
+
+
+def _settings(
+    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> tuple[tuple[str, str], ...]:
+    settings = []
+    for value in values:
+        name, equals, setting = value.partition("=")
+        if not equals or not name.strip():
+            raise click.BadParameter(f"{value!r} is not NAME=VALUE")
+        settings.append((name.strip(), setting))
+    return tuple(settings)
+
+
+_TIME = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)", re.ASCII)
+_TIMES: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def duration(context: click.Context, parameter: click.Parameter, value: str) -> int:
+    """An option's time in milliseconds."""
+    found = _TIME.fullmatch(value)
+    if found is None:
+        raise click.BadParameter(f"{value!r} is not a time such as 90s, 15m, 1h or 2d")
+    return int(found[1]) * _TIMES[found[2]]
+
+
+# -- snapshots ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """A snapshot that a job reads, found once: also of a live store all tables are of the same moment."""
+
+    place: Place
+    snapshot: Snapshot
+
+    @property
+    def name(self) -> str:
+        return self.place.name
+
+    @property
+    def path(self) -> str:
+        return self.place.uri or self.place.path
+
+
+def find_snapshots(path: str) -> list[Frozen]:
+    """What a path names, by time.  Raises Failure when that is nothing."""
+    try:
+        found = [Frozen(place, snapshot) for place, snapshot in resolve(read_options({"path": path}))]
+    except SourceError as error:
+        raise Failure(str(error)) from error
+    return sorted(found, key=lambda each: (each.snapshot.manifest.time_ms, each.place.offset))
+
+
+def find_snapshot(path: str) -> Frozen:
+    """The one snapshot that a path names.  Raises Failure when it names none or several."""
+    found = find_snapshots(path)
+    if len(found) > 1:
+        names = f"{found[0].name} to {found[-1].name}"
+        raise Failure(f"{path} has {len(found)} snapshots, {names}: name one of them")
+    return found[0]
+
+
+class Job:
+    """A job that is running: Spark, and where it tells what it does."""
+
+    def __init__(self, spark: SparkSession, meter: TaskMeter) -> None:
+        self.spark = spark
+        self._meter = meter
+
+    def step(self, what: str) -> None:
+        """Tell what is being done from now on."""
+        self._meter.step(what)
+
+    def read(
+        self, frozen: Frozen, table: Table, schema: str | None = None, options: Mapping[str, str] | None = None
+    ) -> DataFrame:
+        """A table of a snapshot."""
+        reader = self.spark.read.format(NAME).option("table", table.value).options(**dict(options or {}))
+        if schema is not None:
+            reader = reader.schema(schema)
+        return reader.load(frozen.path)
+
+
+@contextlib.contextmanager
+def running_job(launch: Launch, what: str) -> Iterator[Job]:
+    """Spark for a job that is to do `what`; whatever goes wrong in it is one line, and exit status 2."""
+    with failures_explained(what):
+        try:
+            with TaskMeter() as meter:
+                meter.step("starting Spark")
+                with running_spark(launch) as spark:
+                    meter.watch(spark.sparkContext)
+                    yield Job(spark, meter)
+        except SourceError as error:
+            raise Failure(f"cannot {what}: {error}") from error
+        except (PySparkException, Py4JError) as error:
+            raise Failure(f"cannot {what}: {explain_spark(error)}") from error
+
+
+def explain_spark(error: Exception) -> str:
+    """The line that matters of what Spark raised."""
+    text = str(error)
+    ours = _OURS.findall(text)
+    if ours:
+        return str(ours[-1])
+    return _KEYWORD.sub("", first_line(error))

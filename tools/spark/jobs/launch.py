@@ -1,0 +1,168 @@
+"""A Spark to run a job in: one that is there already, or one that is started here and says nothing of its own.
+
+    spark-submit job.py     it has started Java: its settings hold, ours fill the gaps
+    riverbed spark job      Java is started here, and what it prints goes to a file that is looked at when it fails
+    a test, a notebook      a session is there: a new one beside it shares its executors, and is not stopped
+
+Whatever is missing for that is said in one line, before anything is started where that can be known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from tools.console import Failure
+from tools.spark.source import RiverbedSource
+
+LEAST_JAVA: Final = 17
+_VERSION = re.compile(r'version "(?:1\.)?([0-9]+)')
+_ASK_JAVA_S: Final = 60
+_LOCAL: Final = "local"
+# Where PySpark writes the stack of Java of an error that it raises as well.
+_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+# Where the package `tools` is, for workers of a source tree that is not installed.
+_ROOT: Final = Path(__file__).resolve().parents[3]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How Spark is to be started.  `master` None: as spark-submit says, or on all cores of this machine."""
+
+    name: str
+    master: str | None = None
+    conf: tuple[tuple[str, str], ...] = ()
+    driver_memory: str | None = None
+    shows_log: bool = False
+
+
+@contextlib.contextmanager
+def running_spark(launch: Launch) -> Iterator[SparkSession]:
+    """A session of our own.  Raises Failure when there can be none."""
+    there = SparkSession.getActiveSession()
+    if there is not None:
+        session = there.newSession()
+        _settle(session)
+        yield session
+        return
+    with tempfile.TemporaryFile() as noise:
+        session = _start(launch, noise)
+        try:
+            _settle(session)
+            yield session
+        finally:
+            session.stop()
+
+
+def _settle(session: SparkSession) -> None:
+    """What a session needs that may share its context with others."""
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    session.dataSource.register(RiverbedSource)
+
+
+def _start(launch: Launch, noise: IO[bytes]) -> SparkSession:
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not is_submitted:
+        require_java()
+        if launch.master is None or launch.master.startswith(_LOCAL):
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
+    try:
+        # These must be known when Java is started; everything else is settled afterwards.
+        early = SparkConf(loadDefaults=False).setAll(list(launch.conf))
+        if launch.driver_memory is not None:
+            early.set("spark.driver.memory", launch.driver_memory)
+        output = {} if launch.shows_log else {"stdout": noise, "stderr": noise}
+        launch_java: Any = launch_gateway
+        SparkContext._ensure_initialized(gateway=launch_java(early, output))
+        context = SparkContext(conf=_settings(launch))
+    except (PySparkException, OSError, ValueError) as error:
+        raise Failure(f"cannot start Spark: {_last_line(noise) or error}") from error
+    except Exception as error:  # what Java raised; py4j has no narrower class that covers a refused master or setting
+        raise Failure(f"cannot start Spark: {first_line(error)}") from error
+    if not launch.shows_log:
+        context.setLogLevel("FATAL")  # what fails is raised here as well
+        for name in _LOGGERS:
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    return SparkSession(context)
+
+
+def _settings(launch: Launch) -> SparkConf:
+    conf = SparkConf()
+    if launch.master is not None:
+        conf.setMaster(launch.master)
+    for name, value in launch.conf:
+        conf.set(name, value)
+    conf.setAppName(f"riverbed {launch.name}")
+    defaults = {
+        "spark.master": "local[*]",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.executorEnv.PYTHONPATH": str(_ROOT),
+    }
+    if str(conf.get("spark.master", _LOCAL)).startswith(_LOCAL):
+        defaults |= {
+            "spark.ui.enabled": "false",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.sql.shuffle.partitions": str(4 * (os.cpu_count() or 1)),
+        }
+    for name, value in defaults.items():
+        conf.setIfMissing(name, value)
+    return conf
+
+
+def _last_line(noise: IO[bytes]) -> str:
+    """Of what Java printed before it gave up: the reason, mostly."""
+    noise.seek(0)
+    lines = [line.strip() for line in noise.read().decode(errors="replace").splitlines()]
+    lines = [line for line in lines if line and not line.startswith(("at ", "WARNING:"))]
+    telling = [line for line in lines if "rror" in line or "xception" in line]
+    return (telling or lines or [""])[-1]
+
+
+def first_line(error: BaseException) -> str:
+    """What went wrong, of an error that has a stack of Java in its text."""
+    text = str(error)
+    cause = re.search(r"^: (?:[\w.$]+: )?(.+)$", text, re.MULTILINE)
+    return cause[1] if cause else next(iter(text.splitlines()), type(error).__name__)
+
+
+# -- Java --------------------------------------------------------------------------------------------------------------
+
+
+def require_java() -> None:
+    """Raise Failure unless there is a Java that Spark starts with."""
+    home = os.environ.get("JAVA_HOME")
+    program = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    advice = f"install one (openjdk-{LEAST_JAVA}-jre-headless on Debian) or set JAVA_HOME"
+    if program is None:
+        raise Failure(f"Spark needs Java {LEAST_JAVA} or newer, and there is no java on the PATH; {advice}")
+    try:
+        answer = subprocess.run([program, "-version"], capture_output=True, timeout=_ASK_JAVA_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Failure(
+            f"Spark needs Java {LEAST_JAVA} or newer, and {program} does not run ({error}); {advice}"
+        ) from None
+    text = (answer.stderr + answer.stdout).decode(errors="replace")
+    version = _VERSION.search(text)
+    if version is None:
+        raise Failure(f"Spark needs Java {LEAST_JAVA} or newer, and {program} tells no version; {advice}")
+    if int(version[1]) < LEAST_JAVA:
+        raise Failure(f"Spark needs Java {LEAST_JAVA} or newer, and {program} is Java {version[1]}; {advice}")

@@ -1,0 +1,33 @@
+"""A directory of reports: refused before the work when they are there already, and written one by one after it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from tools.console import Failure
+
+
+def new_reports(out: Path, names: Sequence[str], *, overwrite: bool) -> None:
+    """Raise Failure when one of these cannot be written to `out`, or is there and may not be replaced."""
+    if os.path.lexists(out) and not out.is_dir():
+        raise Failure(f"{out} is not a directory")
+    there = [name for name in names if os.path.lexists(out / name)]
+    if there and not overwrite:
+        raise Failure(f"{out / there[0]} exists; --overwrite replaces it")
+
+
+def write_reports(out: Path, texts: Mapping[str, str | Iterator[str]]) -> None:
+    """Write these texts by name, each of them whole or not at all; a long one comes in lines.  Raises OSError."""
+    out.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        working = out / f".temp-{secrets.token_hex(6)}"
+        try:
+            # What is not UTF-8 was escaped long before; a lone surrogate in a path of the user's is shown as such.
+            with working.open("w", encoding="utf-8", errors="backslashreplace") as file:
+                file.writelines([text] if isinstance(text, str) else text)
+            working.replace(out / name)
+        finally:
+            working.unlink(missing_ok=True)
