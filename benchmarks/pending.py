@@ -17,7 +17,7 @@ from benchmarks.groups import KEY, bulk, entry_bytes, entry_id, ids
 from benchmarks.probe import Probe
 from benchmarks.report import Answer, Measurement, below
 from benchmarks.rig import Contender, Rig, samples_of
-from benchmarks.traffic import info, load, measure, read_for
+from benchmarks.traffic import FIRST_MS, info, load, measure, read_for
 from tests.raw import Word, encode
 from tests.servers import Server
 
@@ -149,6 +149,23 @@ def _burdens(rig: Rig, server: Server) -> Iterator[Burden]:
         [_of_ids(("XACKDEL", KEY, GROUP, "DELREF", "IDS", _IDS), part) for part in portions],
         is_ours=True,
     )
+    portions = [ids(first, _IDS) for first in range(2 * _TIMES * _IDS, 3 * _TIMES * _IDS, _IDS)]
+    yield Burden(
+        f"XDELEX of {_IDS:,} DELREF",
+        [_of_ids(("XDELEX", KEY, "DELREF", "IDS", _IDS), part) for part in portions],
+        is_ours=True,
+    )
+    trimmed = rig.sizes.unread
+    for number, references in enumerate(("DELREF", "ACKED"), 1):
+        least = FIRST_MS + 3 * _TIMES * _IDS + number * trimmed // 2
+        if references == "ACKED":
+            ask(server.port, "XGROUP", "DESTROY", KEY, GROUP)
+            ask(server.port, "XGROUP", "CREATE", KEY, GROUP, "$")
+        yield Burden(
+            f"XTRIM of {trimmed // 2:,} {references}",
+            [encode(("XTRIM", KEY, "MINID", least, references))],
+            is_ours=True,
+        )
     load(server.port, "unread", rig.sizes.unread, explicit_ids=True)
     ask(server.port, "XGROUP", "CREATE", "unread", GROUP, 0)
     for start, what in ((">", "that is new"), ("0", "of a consumer's history")):

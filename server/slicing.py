@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from server.slices import Slices
 
 # Of each tick, whoever they belong to; a slice is done when it is done, mostly within one millisecond.
-SLICES_S: Final = 0.004
+SLICES_S: Final = 0.003
 
 
 class Slicing:
@@ -31,7 +31,7 @@ class Slicing:
         self._executor = executor
         self._waiting: deque[Session] = deque()
         self._sliced: list[Session] = []  # those that had a slice in this tick
-        self._gave_way = False
+        self._gave_way = self._rests = False
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -49,12 +49,19 @@ class Slicing:
 
         So a request waits for the slices of one tick, not of two.
         """
-        self._gave_way = has_requests and not self._gave_way
         self._sliced.clear()
-        if self._gave_way:
-            self._executor.want_tick()
+        if self._rests:
+            self._rests = False
         else:
-            self._run()
+            self._gave_way = has_requests and not self._gave_way
+            if not self._gave_way:
+                self._run()
+                return
+        self._executor.want_tick()
+
+    def rest(self) -> None:
+        """Everybody has been kept waiting by something else: have requests read before the next slice."""
+        self._rests = bool(self._waiting)
 
     def _run(self) -> None:
         """Go on for as long as a tick has for it."""
@@ -79,7 +86,7 @@ class Slicing:
         begun = time.perf_counter_ns()
         reply: Reply
         try:
-            executor.check(session, command, request.argv)
+            executor.admission.check(session, command, request.argv)
             reply = executor.attempt(request, command, slices.step)
         except CommandError as error:
             reply = (error_line(error.text),)  # writes are refused by now
@@ -90,7 +97,7 @@ class Slicing:
             self._waiting.append(session)
             self._sliced.append(session)
             return
-        executor.note_time(session, command, request.argv, slices.nanoseconds)
+        executor.timing.note(session, command, request.argv, slices.nanoseconds)
         self.drop(session)
         executor.deliver(session, reply)
         executor.resume(session)

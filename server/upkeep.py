@@ -102,6 +102,7 @@ class Upkeep:
             log.warning("checkpoint failed, to be tried again: %s", error)
             self._executor.refresh_special()
             self._checkpoint_timer = self._loop.call_later(RETRY_S, self._checkpoint)
+        self._executor.slicing.rest()
 
     # -- purging -------------------------------------------------------------------------------------------------------
 

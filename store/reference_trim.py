@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # Entries that one approximate trim looks at; where most of a long stream is still needed the next one goes on there.
 _MOST_EXAMINED: Final = 10_000
 # Entries that a slice looks at, or takes from the front: a few milliseconds' work.
-_SLICE: Final = 1000
+_SLICE: Final = 500
 
 
 class ReferenceTrim:

@@ -55,6 +55,14 @@ class Words(NewerCommands, Generator):
     def delete(self) -> Command:
         return [b"DEL", self.key()]
 
+    def policy(self) -> Command:
+        """Often so strict that what is read or claimed again becomes a dead letter; consumers live for ever."""
+        words = [b"XGROUP", b"POLICY", self.key(), self.group()]
+        if self.chance(0.2):
+            return [*words, b"MAXDELIVERIES", b"OFF"]
+        words += [b"MAXDELIVERIES", self.number(1, 3), b"DEADLETTER", dead_letters_of(self.key())]
+        return [*words, b"CONSUMERTTL", b"1000000000"] if self.chance(0.3) else words
+
     def batch(self) -> list[Command]:
         commands: list[Command] = []
         count = self.random.choice((1, 1, 2, 5, 20))
@@ -88,33 +96,42 @@ STOCK: Final = [
     ],
 ]
 # The effects of these are stock commands in the log.
-REFERENCES: Final = [
-    [
-        (5, NewerCommands.xdelex),
-        (5, NewerCommands.xackdel),
-        (4, NewerCommands.xtrim_references),
-        (4, NewerCommands.xadd_references),
-    ]
-]
+REFERENCES: Final = [[(5, NewerCommands.xdelex), (5, NewerCommands.xackdel)]]
+# A trim by ACKED leaves holes; Redis, which is told of them as deletions, shows another max-deleted-entry-id.
+TRIMS: Final = [[(4, NewerCommands.xtrim_references), (4, NewerCommands.xadd_references)]]
 RELEASE: Final = [[(8, NewerCommands.xnack)]]
+POLICY: Final = [[(6, Words.policy)]]
 
 
 @dataclass(frozen=True)
 class Look:
-    """What a server shows of one stream: XINFO STREAM FULL, and XPENDING of its groups without idle times."""
+    """What a server shows of one stream: XINFO STREAM FULL, its dead letters, and of its groups XPENDING and policy."""
 
     full: Any
-    pending: tuple[Any, ...]
+    dead: Any
+    groups: tuple[Any, ...]
+
+    def untimed(self) -> tuple[Any, Any]:
+        """Without moments; dead letters have theirs in their IDs."""
+        return untimed(self.full), [fields for _, fields in self.dead]
+
+
+def dead_letters_of(key: bytes) -> bytes:
+    return key + b":dead"
 
 
 def questions(key: bytes) -> list[Command]:
-    pending = [[b"XPENDING", key, group] for group in GROUPS]
-    return [[b"XINFO", b"STREAM", key, b"FULL", b"COUNT", b"0"], *pending]
+    of_groups = [words for group in GROUPS for words in ([b"XPENDING", key, group], [b"XGROUP", b"POLICY", key, group])]
+    return [
+        [b"XINFO", b"STREAM", key, b"FULL", b"COUNT", b"0"],
+        [b"XRANGE", dead_letters_of(key), b"-", b"+"],
+        *of_groups,
+    ]
 
 
 def look_of(replies: Sequence[bytes]) -> Look:
-    full, *pending = (value_of(parse(reply)) for reply in replies)
-    return Look(without_tree(full), tuple(pending))
+    full, dead, *groups = (value_of(parse(reply)) for reply in replies)
+    return Look(without_tree(full), dead, tuple(groups))
 
 
 def look_at(server: Server, key: bytes) -> Look:
@@ -231,13 +248,15 @@ class Stormer(threading.Thread):
             answer(lambda words=words: oracle.execute(words, now_ms))
         possible = []
         for words in [*self._under_way[self._answered :], None]:
-            shown = answer(lambda: flat(oracle.execute(questions(self.key)[0], now_ms)))
-            possible.append(untimed(without_tree(shown)))
+            full, dead = (
+                answer(lambda asked=asked: flat(oracle.execute(asked, now_ms))) for asked in questions(self.key)[:2]
+            )
+            possible.append(Look(without_tree(full), dead, ()).untimed())
             if words is not None:
                 answer(lambda words=words: oracle.execute(words, now_ms))
-        if untimed(found.full) in possible:
+        if found.untimed() in possible:
             return self._wrong_moments(found)
-        return [f"{told}: not what any of the commands under way made\n{possible}\n{untimed(found.full)}"]
+        return [f"{told}: not what any of the commands under way made\n{possible}\n{found.untimed()}"]
 
     def _wrong_moments(self, found: Look) -> list[str]:
         """What is under way may have set a moment to now; XCLAIM may have set when something was delivered to any."""
