@@ -67,8 +67,8 @@ class Controls:
         try:
             for argv in queued:
                 command = client_command(argv)
-                if executor.refuses_something:
-                    executor.check(session, command, argv)
+                if executor.admission.refuses_something:
+                    executor.admission.check(session, command, argv)
                 request.argv = argv
                 request.db = session.db
                 replies.append(self._call_queued(request, command))
@@ -208,7 +208,7 @@ class Controls:
         try:
             self._executor.upkeep.checkpoint_now()
         except LogWriteError as error:
-            self._executor.commit_failed(error)
+            self._executor.undoing.commit_failed(error)
             raise CommandError(f"ERR the checkpoint failed: {error}") from None
         except lmdb.Error as error:
             raise CommandError(f"ERR the checkpoint failed: {error}") from None

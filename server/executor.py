@@ -18,31 +18,31 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-import lmdb
-
+from server.admission import Admission
 from server.commands.table import Command, Flag
 from server.context import Context
 from server.control import Controls
-from server.dispatch import Plain, client_command, plain_commands
-from server.encode import encode, error_line
-from server.errors import CommandError, wrong_arity
+from server.dispatch import Plain, plain_commands
+from server.encode import encode
+from server.errors import CommandError
+from server.heeding import heed_settings
 from server.releases import Releases
-from server.replay import NOBODY, Replayer
-from server.replication.role import STALE, Replication
+from server.replay import NOBODY
+from server.replication.role import Replication
 from server.replies import NO_REPLY, LongReply, Message, Park, Push
 from server.rewriting import Rewriting
 from server.session import Request, Session
 from server.slices import Slices
 from server.slicing import Slicing
 from server.snapshots import Snapshots
+from server.timing import Timing
+from server.undoing import Undoing
 from server.upkeep import Upkeep
 from server.wakeups import Wakeups
-from store.engine import Engine, Fsync, Options, Refusal
+from store.engine import Engine
 from store.errors import LogWriteError, StateLostError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from server.commands.table import Handler
     from server.config import Config
     from server.replies import Reply
@@ -51,19 +51,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("riverbed")
 
-NOAUTH: Final = "NOAUTH Authentication required."
-EXECABORT_BECAUSE: Final = b"EXECABORT Transaction discarded because of: %b"
-NOT_IN_MULTI: Final = "ERR Command not allowed inside a transaction"
-MISCONF: Final = {
-    Refusal.DISK_NEARLY_FULL: "MISCONF The disk, or the room of lmdb-map-size, is nearly full. Commands that need "
-    "space are refused until there is some again; reading, deleting and trimming go on.",
-    Refusal.DISK_FULL: "MISCONF The disk is full. Writes are refused until there is space again; reads go on.",
-    Refusal.LOG_FAILED: "MISCONF Errors writing to the AOF file: the log could not be written or synced. Writes are "
-    "refused until a restart; reads go on.",
-}
-CONFINED: Final = (
-    b"ERR Can't execute '%b': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"
-)
 # Replies behind which the client's next request has to wait.
 _WAITS: Final = frozenset((Park, LongReply, Slices))
 _QUEUED: Final = b"+QUEUED\r\n"
@@ -91,13 +78,6 @@ class Turn(enum.Enum):
     WAITS_AFTER = enum.auto()
 
 
-class SystemClock:
-    """The real one."""
-
-    monotonic = staticmethod(time.monotonic)
-    time = staticmethod(time.time)
-
-
 class Executor:
     """Runs what clients ask for.  Needs a running asyncio loop."""
 
@@ -121,6 +101,9 @@ class Executor:
         self.wakeups = Wakeups(self)
         self.slicing = Slicing(self)
         self.releases = Releases(self)
+        self.admission = Admission(self)
+        self.timing = Timing(self.config, self.stats, clock)
+        self.undoing = Undoing(self)
         self.waiters = self.wakeups.waiters
         self.watches = self.wakeups.watches
         self.upkeep = Upkeep(self)
@@ -133,47 +116,13 @@ class Executor:
         self._request = Request(nobody, self.txn, self.context)  # of the fast path, whoever sends it
         self._next_client_id = 1
         self._inbox: list[tuple[Session, list[list[bytes]]]] = []
-        self._ran: list[Session] = []  # sessions that may have replies of this tick
+        self.ran: list[Session] = []  # sessions that may have replies of this tick
         self._resumed: dict[Session, None] = {}  # whose held-back requests come first in the next
         self._tick_due = False
         self._signals = self.wakeups.signals
         self.txn.notify = self.wakeups.notify
         self.refresh_special()
-        self._follow_config()
-
-    def _follow_config(self) -> None:
-        """Apply the settings that the store acts on, now and whenever they change."""
-        config, engine = self.config, self.engine
-
-        def apply() -> None:
-            slower_than_us = config.slowlog_log_slower_than
-            thresholds = [slower_than_us] if slower_than_us >= 0 else []
-            if config.latency_monitor_threshold:
-                thresholds.append(config.latency_monitor_threshold * 1000)
-            self._slow_ns = min(thresholds) * 1000 if thresholds else 1 << 62
-            engine.options.fsync = Fsync(config.appendfsync)
-            engine.configure_nodes(config.stream_node_max_entries, config.stream_node_max_bytes)
-            engine.txn.idmp_duration_s = config.stream_idmp_duration
-            engine.txn.idmp_max_records = config.stream_idmp_maxsize
-
-        apply()
-        for name in (
-            "slowlog-log-slower-than",
-            "latency-monitor-threshold",
-            "appendfsync",
-            "stream-node-max-entries",
-            "stream-node-max-bytes",
-            "stream-idmp-duration",
-            "stream-idmp-maxsize",
-        ):
-            config.observe(name, apply)
-
-        def limit_requests() -> None:
-            for session in self.context.sessions.values():
-                session.peer.limit_requests(config.proto_max_bulk_len, config.client_query_buffer_limit)
-
-        for name in ("proto-max-bulk-len", "client-query-buffer-limit"):
-            config.observe(name, limit_requests)
+        heed_settings(self)
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
@@ -215,35 +164,16 @@ class Executor:
 
     def flush(self, session: Session) -> None:
         """Send the session's replies with the next tick although it has run nothing; close it then if it is closing."""
-        self._ran.append(session)
+        self.ran.append(session)
         self.want_tick()
 
     def postpone(self, sessions: list[Session]) -> None:
         """As `flush`, for those who come first in the next tick, because this one had no time for them."""
-        self._ran[:0] = sessions
+        self.ran[:0] = sessions
         self.want_tick()
 
     def now_ms(self) -> int:
         return int(self._time() * 1000)
-
-    # -- another state -------------------------------------------------------------------------------------------------
-
-    def leave_state(self) -> None:
-        """The store is about to be another one: whoever is in the middle of reading it is cut off."""
-        for session in list(self.context.sessions.values()):
-            if session.long_reply is not None:
-                session.end_long_reply()
-                session.peer.abort()
-            self.slicing.drop(session)
-
-    def enter_state(self) -> None:
-        """The store is another one: every key may have changed, for those who watch or wait for it."""
-        for session in self.context.sessions.values():
-            session.watch_broken = bool(session.watched) or session.watch_broken
-            if session.parked is not None:
-                self._signals += [(session.db, key) for key in session.parked.keys]
-        if self._signals:
-            self.want_tick()
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -278,9 +208,10 @@ class Executor:
         waking_end = begun + MOST_SECONDS_OF_WAKING
         request = self._request
         request.now_ms = now_ms = int(begun * 1000)
-        ran = self._ran
+        ran = self.ran
         logged = self.txn.log
         signals = self._signals
+        record = self.timing.record
         # A run of equal fast commands is timed as a whole: a look at the clock costs a tenth of a pipelined XADD.
         run_of: Plain | None = None
         run_count = 0
@@ -300,7 +231,7 @@ class Executor:
                 entry = plain.get(argv[0])
                 if entry is None or not entry.least_words <= len(argv) <= entry.most_words:
                     if run_of is not None:
-                        self._record(run_of, run_count, clock() - begun)
+                        record(request, run_of, run_count, clock() - begun)
                         run_of = None
                     turn = self._run_carefully(session, argv)
                     if turn is not Turn.GOES_ON:
@@ -319,7 +250,7 @@ class Executor:
                 else:
                     if run_of is not None:
                         ended = clock()
-                        self._record(run_of, run_count, ended - begun)
+                        record(request, run_of, run_count, ended - begun)
                         begun = ended
                         if ended >= end:
                             run_of = None
@@ -331,11 +262,11 @@ class Executor:
                 try:
                     reply = entry.handler(request)
                 except CommandError as error:
-                    reply = self._refused(entry.command, error)
+                    reply = self.undoing.refused(entry.command, error)
                 except StateLostError:
                     raise
                 except Exception as error:
-                    reply = self._fault(entry.command, error, mark)
+                    reply = self.undoing.fault(entry.command, error, mark)
                 session.last_command = entry.name
                 if reply.__class__ is tuple:
                     wire = reply[0]
@@ -351,7 +282,7 @@ class Executor:
                 if signals:
                     self.wakeups.serve()
                     ended = clock()
-                    self._record(entry, run_count, ended - begun)
+                    record(request, entry, run_count, ended - begun)
                     run_of, begun = None, ended
                     if ended >= waking_end:
                         session.hold_back([*waiting])
@@ -365,7 +296,7 @@ class Executor:
                 self._inbox[:0] = inbox[position + 1 :]
                 break
         if run_of is not None:
-            self._record(run_of, run_count, clock() - begun)
+            record(request, run_of, run_count, clock() - begun)
         self.stats.commands_processed += count
         self.stats.reads_processed += len(inbox)
 
@@ -382,28 +313,6 @@ class Executor:
             self.stats.commands_processed -= len(requests)
         return first + resumed + last
 
-    def _record(self, entry: Plain, count: int, seconds: float) -> None:
-        """Account for a run of `count` calls of one command, the last of which `_request` still holds."""
-        nanoseconds = max(int(seconds * 1e9), 0)  # the clock may have been set back
-        entry.counters.record_run(count, nanoseconds)
-        if nanoseconds >= self._slow_ns * count:
-            request = self._request
-            self._note_slow(request.session, entry.command, request.argv, nanoseconds // count // 1000)
-
-    def note_time(self, session: Session, command: Command, argv: list[bytes], nanoseconds: int) -> None:
-        """Remember a command that was slow."""
-        if nanoseconds >= self._slow_ns:
-            self._note_slow(session, command, argv, nanoseconds // 1000)
-
-    def _note_slow(self, session: Session, command: Command, argv: list[bytes], usec: int) -> None:
-        config = self.config
-        now = int(self.clock.time())
-        slower_than = config.slowlog_log_slower_than
-        if 0 <= slower_than <= usec and not command.flags & Flag.SKIP_SLOWLOG:
-            self.stats.slowlog.add(argv, usec, now, session.peer.address.encode(), session.name, config.slowlog_max_len)
-        event = b"fast-command" if command.flags & Flag.FAST else b"command"
-        self.stats.latency.add(event, now, usec // 1000, config.latency_monitor_threshold)
-
     # -- the careful path ----------------------------------------------------------------------------------------------
 
     def _run_carefully(self, session: Session, argv: list[bytes]) -> Turn:
@@ -413,21 +322,16 @@ class Executor:
         if session.must_wait:
             return Turn.WAITS_BEFORE
         request = session.request
-        command = None
-        try:
-            command = client_command(argv)
-            self.check(session, command, argv)
-            if session.is_confined and not command.flags & Flag.SUBSCRIBER:
-                raise CommandError(CONFINED % command.full_name)
-        except CommandError as error:
-            self._answer(session, self._rejected(session, command, error))
+        command = self.admission.admit(session, argv)
+        if isinstance(command, bytes):
+            self.answer(session, command)
             return Turn.GOES_ON
         if session.queued is not None and not command.flags & Flag.IMMEDIATE:
             session.queue(argv)
             if session.queued_bytes > self.config.client_query_buffer_limit:
                 self.stats.query_limit_disconnections += 1
                 self.control.kill(session)
-            self._answer(session, _QUEUED)
+            self.answer(session, _QUEUED)
             return Turn.GOES_ON
         if self.control.holds_back(session, command):
             return Turn.WAITS_BEFORE
@@ -453,7 +357,7 @@ class Executor:
     def deliver(self, session: Session, reply: Reply) -> None:
         """Put a reply of any kind where it belongs."""
         if reply.__class__ is tuple:
-            self._answer(session, reply[0])
+            self.answer(session, reply[0])
         elif reply.__class__ is Park:
             self.wakeups.park(session, reply)
         elif reply.__class__ is Slices:
@@ -466,7 +370,7 @@ class Executor:
                 session.skip_replies -= 1
                 session.refresh_special()
         else:
-            self._answer(session, encode(reply, session.resp))
+            self.answer(session, encode(reply, session.resp))
 
     def push(self, session: Session, message: Message) -> None:
         """Send a client what it did not ask for: behind its replies so far, and never in the middle of one.
@@ -482,50 +386,13 @@ class Executor:
             session.out.append(message)
         self.flush(session)
 
-    def _rejected(self, session: Session, command: Command | None, error: CommandError) -> bytes:
-        """The error line of a request that is refused before it runs."""
-        if session.queued is not None or (command is not None and command.name == b"EXEC"):
-            if command is not None and command.name == b"EXEC":
-                # a refused EXEC ends the transaction all the same
-                self.control.discard(session)
-                error = CommandError(EXECABORT_BECAUSE % error.text.removeprefix(b"ERR "))
-            else:
-                session.queue_failed = True
-        self.stats.count_error(error.text)
-        if command is not None:
-            self.stats.counters(command.full_name).rejected += 1
-        return error_line(error.text)
-
-    def check(self, session: Session, command: Command, argv: list[bytes]) -> None:
-        """Raise what refuses the command before it runs."""
-        flags = command.flags
-        if not command.accepts(len(argv)):
-            raise wrong_arity(command.full_name)
-        if not session.authenticated and not flags & Flag.NO_AUTH:
-            raise CommandError(NOAUTH)
-        if session.queued is not None and flags & Flag.NO_MULTI:
-            raise CommandError(NOT_IN_MULTI)
-        refusal = self.engine.refusal
-        if refusal is not None and flags & Flag.WRITE and (flags & Flag.DENYOOM or refusal is Refusal.LOG_FAILED):
-            raise CommandError(MISCONF[refusal])
-        replication = self.replication
-        if flags & Flag.WRITE and replication.refuses_writes:
-            raise CommandError(replication.write_refusal())
-        if replication.refuses_reads and not flags & Flag.STALE:
-            raise CommandError(STALE)
-
-    @property
-    def refuses_something(self) -> bool:
-        """Whether a command that was queued may be refused by now."""
-        return self.engine.refusal is not None or self.replication.refuses_writes
-
     def call(self, request: Request, command: Command) -> Reply:
         """Run the handler, and account for it."""
         begun = time.perf_counter_ns()
         reply = self.attempt(request, command, command.handler)
         nanoseconds = time.perf_counter_ns() - begun
         self.stats.counters(command.full_name).record(nanoseconds)
-        self.note_time(request.session, command, request.argv, nanoseconds)
+        self.timing.note(request.session, command, request.argv, nanoseconds)
         return reply
 
     def attempt(self, request: Request, command: Command, handler: Handler) -> Reply:
@@ -534,41 +401,22 @@ class Executor:
         try:
             reply = handler(request)
         except CommandError as error:
-            reply = self._refused(command, error)
+            reply = self.undoing.refused(command, error)
         except StateLostError:
             raise
         except Exception as error:
-            reply = self._fault(command, error, mark)
+            reply = self.undoing.fault(command, error, mark)
         if len(self.txn.log) - mark > 1:
             self.make_atomic(mark)
         return reply
 
-    def _answer(self, session: Session, wire: bytes) -> None:
+    def answer(self, session: Session, wire: bytes) -> None:
         """One reply, unless the client has asked for none."""
         if session.skip_replies:
             session.skip_replies -= 1
             session.refresh_special()
         elif not session.replies_off:
             session.out.append(wire)
-
-    def _refused(self, command: Command, error: CommandError) -> tuple[bytes]:
-        self.stats.counters(command.full_name).failed += 1
-        self.stats.count_error(error.text)
-        return (error_line(error.text),)
-
-    def _fault(self, command: Command, error: Exception, mark: int) -> tuple[bytes]:
-        """Something escaped a handler: undo that command, keep what came before it, tell the client."""
-        if isinstance(error, lmdb.Error):
-            log.warning("%s was undone: %s", command.full_name.decode(), error)
-            text = f"MISCONF {command.full_name.decode()} was undone, the store refused it: {error}"
-        else:
-            log.error("a bug: %s was undone", command.full_name.decode(), exc_info=error)
-            text = f"ERR internal error: {command.full_name.decode()} was undone ({type(error).__name__})"
-        try:
-            self.engine.rollback(mark, self.now_ms())
-        except LogWriteError as failure:
-            self.commit_failed(failure)
-        return self._refused(command, CommandError(text.replace("\n", " ")))
 
     def make_atomic(self, mark: int) -> None:
         """A command whose effect is several logged commands stands between MULTI and EXEC, for foreign readers."""
@@ -584,7 +432,7 @@ class Executor:
 
     def resume(self, session: Session) -> None:
         """Let the client's held-back requests run, and its replies go out, with this tick or the next."""
-        self._ran.append(session)
+        self.ran.append(session)
         if session.backlog:
             # left where it is until then: what has arrived in this tick must queue up behind it
             self._resumed[session] = None
@@ -613,7 +461,7 @@ class Executor:
             session.peer.abort()
         self._inbox.clear()
         self._resumed.clear()
-        self._ran.clear()
+        self.ran.clear()
         self.control.shutdown(save=False)
 
     def _run_tick(self) -> None:
@@ -630,15 +478,15 @@ class Executor:
         try:
             committed = self.engine.commit(int(begun * 1000))
         except LogWriteError as error:
-            self.commit_failed(error)
+            self.undoing.commit_failed(error)
             committed = False
         if committed:
             offset = self.engine.log.end.offset
-            for session in self._ran:
+            for session in self.ran:
                 session.written_offset = offset
         if self.replication.primary.waits:
             self.replication.committed()
-        ran, self._ran = self._ran, []
+        ran, self.ran = self.ran, []
         self.releases.release(ran)
         stats = self.stats
         stats.writes_processed += len(ran)
@@ -652,42 +500,5 @@ class Executor:
         """A client that read too slowly has caught up."""
         session.refresh_special()
         self.replication.drained(session)
-        self._ran.append(session)
+        self.ran.append(session)
         self.want_tick()
-
-    def commit_failed(self, error: LogWriteError) -> None:
-        """The tick was undone: every reply of it becomes an error, for any of them may rest on what is gone."""
-        refusal = self.engine.refusal or Refusal.LOG_FAILED
-        log.warning("a tick was undone: %s; %s", error, refusal.value)
-        line = error_line(MISCONF[refusal].encode())
-        for session in set(self._ran):
-            kept = [wire for wire in session.out if wire.__class__ is not Message]
-            session.out[:] = [wire if wire.__class__ is Push else line for wire in kept]
-            if session.long_reply is not None and not session.long_reply.is_begun:
-                session.end_long_reply()
-                self._answer(session, line)
-                self.resume(session)
-        for session in self.slicing.undone():
-            self._answer(session, line)
-            self.resume(session)
-        self.refresh_special()
-
-
-def open_executor(config: Config, directory: Path, clock: Clock | None = None) -> Executor:
-    """Open the store at `directory` and an executor over it.  Raises what `Engine.open` does."""
-    clock = clock or SystemClock()
-    options = Options(
-        fsync=Fsync(config.appendfsync),
-        map_bytes=config.lmdb_map_size,
-        log_directory=config.appenddirname,
-        log_filename=config.appendfilename,
-        segment_bytes=config.log_segment_bytes,
-        load_truncated=config.aof_load_truncated,
-        reserve_bytes=config.disk_reserve_bytes,
-        node_max_entries=config.stream_node_max_entries,
-        node_max_bytes=config.stream_node_max_bytes,
-        is_replica=config.replicaof is not None,
-    )
-    replayer = Replayer(int(clock.time() * 1000))
-    engine = Engine.open(directory, execute=replayer.execute, clock=clock, options=options)
-    return Executor(config, engine, clock)

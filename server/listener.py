@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, cast
 import lmdb
 
 from server.connection import Connection
-from server.executor import Executor, open_executor
+from server.executor import Executor
+from server.opening import open_executor
 from server.version import VERSION
 from store.errors import LogWriteError
 

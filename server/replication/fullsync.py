@@ -224,9 +224,9 @@ class FullSync:
         self._log.close()
         self._close_base()
         executor.rewriting.abandon()
-        executor.leave_state()
+        _leave_state(executor)
         self._engine.adopt(self._directory)
-        executor.enter_state()
+        _enter_state(executor)
 
     def _close_base(self) -> None:
         if self._base_fd >= 0:
@@ -256,3 +256,23 @@ def remove_leftovers(executor: Executor) -> None:
         if name.startswith(DIRECTORY_PREFIX):
             executor.loop.run_in_executor(None, shutil.rmtree, directory / name, True)
     executor.rewriting.remove_leftovers()
+
+
+def _leave_state(executor: Executor) -> None:
+    """The store is about to be another one: whoever is in the middle of reading it is cut off."""
+    for session in list(executor.context.sessions.values()):
+        if session.long_reply is not None:
+            session.end_long_reply()
+            session.peer.abort()
+        executor.slicing.drop(session)
+
+
+def _enter_state(executor: Executor) -> None:
+    """The store is another one: every key may have changed, for those who watch or wait for it."""
+    signals = executor.wakeups.signals
+    for session in executor.context.sessions.values():
+        session.watch_broken = bool(session.watched) or session.watch_broken
+        if session.parked is not None:
+            signals += [(session.db, key) for key in session.parked.keys]
+    if signals:
+        executor.want_tick()

@@ -1,0 +1,65 @@
+"""What clients are told when something failed: a refused command, one that fell over a bug, a tick that was undone."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import lmdb
+
+from server.admission import MISCONF
+from server.encode import error_line
+from server.errors import CommandError
+from server.replies import Message, Push
+from store.engine import Refusal
+from store.errors import LogWriteError
+
+if TYPE_CHECKING:
+    from server.commands.table import Command
+    from server.executor import Executor
+
+log = logging.getLogger("riverbed")
+
+
+class Undoing:
+    """Of one executor."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    def refused(self, command: Command, error: CommandError) -> tuple[bytes]:
+        self._executor.stats.counters(command.full_name).failed += 1
+        self._executor.stats.count_error(error.text)
+        return (error_line(error.text),)
+
+    def fault(self, command: Command, error: Exception, mark: int) -> tuple[bytes]:
+        """Something escaped a handler: undo that command, keep what came before it, tell the client."""
+        if isinstance(error, lmdb.Error):
+            log.warning("%s was undone: %s", command.full_name.decode(), error)
+            text = f"MISCONF {command.full_name.decode()} was undone, the store refused it: {error}"
+        else:
+            log.error("a bug: %s was undone", command.full_name.decode(), exc_info=error)
+            text = f"ERR internal error: {command.full_name.decode()} was undone ({type(error).__name__})"
+        try:
+            self._executor.engine.rollback(mark, self._executor.now_ms())
+        except LogWriteError as failure:
+            self.commit_failed(failure)
+        return self.refused(command, CommandError(text.replace("\n", " ")))
+
+    def commit_failed(self, error: LogWriteError) -> None:
+        """The tick was undone: every reply of it becomes an error, for any of them may rest on what is gone."""
+        executor = self._executor
+        refusal = executor.engine.refusal or Refusal.LOG_FAILED
+        log.warning("a tick was undone: %s; %s", error, refusal.value)
+        line = error_line(MISCONF[refusal].encode())
+        for session in set(executor.ran):
+            kept = [wire for wire in session.out if wire.__class__ is not Message]
+            session.out[:] = [wire if wire.__class__ is Push else line for wire in kept]
+            if session.long_reply is not None and not session.long_reply.is_begun:
+                session.end_long_reply()
+                executor.answer(session, line)
+                executor.resume(session)
+        for session in executor.slicing.undone():
+            executor.answer(session, line)
+            executor.resume(session)
+        executor.refresh_special()
