@@ -100,7 +100,7 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         names = [place.name for place in places]
         if begin.snapshot in names:
             return places[names.index(begin.snapshot) :]
-        return [place for place in places if place.name > begin.snapshot] or places[-1:]
+        return [place for place in places if place.time_ms > begin.taken_ms] or places[-1:]
 
     @contextlib.contextmanager
     def _reading(self, place: Place) -> Iterator[TableReader]:
@@ -116,6 +116,7 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     (stream.db, stream.key): Progress(stream.row.last_id, stream.row.entries_added)
                     for stream in streams_of(reader, _everything(place), self._options)
                 },
+                place.time_ms,
             )
 
     def _advance(self, place: Place, begin: Offset, most: int | None) -> Offset:
@@ -139,7 +140,7 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     ends[name] = Progress(end, _seen(reader, stream, end))
                 if most is not None and most <= 0:
                     break
-        return Offset(_name(place), ends)
+        return Offset(_name(place), ends, place.time_ms)
 
     def _last_of(self, stream: StreamHere) -> StreamID:
         """Up to where a stream may be read: its end, or where it ended when Trigger.AvailableNow began."""
@@ -179,8 +180,12 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return batches
 
     def _place_of(self, end: Offset) -> Place:
-        for place in self._places():
-            if _name(place) == end.snapshot or (end.snapshot and place.name > end.snapshot):
+        places = self._places()
+        for place in places:
+            if _name(place) == end.snapshot:
+                return place
+        for place in places:
+            if end.snapshot and end.taken_ms and place.time_ms > end.taken_ms:
                 return place
         raise DataLossError(f"snapshot {end.snapshot} is gone, and none came after it: {self._options.paths[0]}")
 

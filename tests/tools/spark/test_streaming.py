@@ -71,7 +71,7 @@ def test_what_was_trimmed_before_it_was_read_is_told(
 
 
 def test_an_offset_keeps_any_key() -> None:
-    offset = Offset("a", {(0, b"\xff/%"): Progress(make_id(5, 7), 3), (15, b"s"): Progress()})
+    offset = Offset("a", {(0, b"\xff/%"): Progress(make_id(5, 7), 3), (15, b"s"): Progress()}, 1234)
 
     assert Offset.from_json(offset.to_json()) == offset
 

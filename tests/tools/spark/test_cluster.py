@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.inprocess import HandClock, Product
+from tests.servers import ROOT, RiverbedServer
+from tests.tools.spark.cluster import Cluster
+from tests.tools.spark.stores import freeze
+
+PROGRAM = Path(__file__).with_name("cluster_program.py")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package as it is installed elsewhere, built from a copy of the tree without any network."""
+    directory = tmp_path_factory.mktemp("wheel")
+    source = directory / "source"
+    for name in ("store", "server", "tools"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    words = ["wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(directory), "."]
+    subprocess.run([sys.executable, "-m", "pip", *words], cwd=source, check=True)
+    [path] = directory.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path) -> Path:
+    """A directory for a Python path with the package in it, and nothing else."""
+    site = wheel.parent / "site"
+    words = ["install", "--quiet", "--no-deps", "--no-index", "--target", str(site), str(wheel)]
+    subprocess.run([sys.executable, "-m", "pip", *words], check=True)
+    return site
+
+
+def test_an_installed_package_is_found_by_spark_without_an_import(installed: Path, tmp_path: Path) -> None:
+    # As Spark looks: top-level modules whose names begin like this, with a DefaultSource.
+    program = """
+import importlib, pkgutil
+from pyspark.sql.datasource import DataSource
+names = [module.name for module in pkgutil.iter_modules() if module.name.startswith("pyspark_")]
+sources = [importlib.import_module(name).DefaultSource for name in names]
+assert all(issubclass(source, DataSource) for source in sources)
+print([(source.name(), importlib.import_module(source.__module__).__file__) for source in sources])
+"""
+    environment = {"PYTHONPATH": str(installed), "PATH": "/usr/bin:/bin"}
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str([("riverbed", str(installed / "pyspark_riverbed" / "__init__.py"))])
+
+
+def test_a_cluster_reads_and_writes_with_what_it_was_given(wheel: Path, installed: Path, tmp_path: Path) -> None:
+    packages = tmp_path / "riverbed.zip"
+    shutil.copy(wheel, packages)
+    assert "pyspark_riverbed/__init__.py" in zipfile.ZipFile(packages).namelist()
+    product = Product(tmp_path / "data", HandClock())
+    for number in range(2000):
+        product.run("XADD", f"s{number % 3}", f"{1 + number}-0", "n", number)
+    shared = freeze(product, tmp_path / "shared" / "snapshot", 50)
+    elsewhere = tmp_path / "else where" / "snapshot"
+    shutil.copytree(shared, elsewhere)
+
+    with (
+        RiverbedServer(tmp_path / "server", tmp_path, {"appendfsync": "no"}) as server,
+        Cluster(tmp_path / "cluster") as cluster,
+    ):
+        printed = cluster.submit(
+            PROGRAM,
+            shared,
+            elsewhere,
+            f"127.0.0.1:{server.port}",
+            *(work / "work" for work in cluster.work),
+            packages=packages,
+            python_path=installed,
+            seconds=300,
+        )
+        results = json.loads(printed.splitlines()[-1])
+        copied = [int(fields[b"n"]) for _, fields in redis.Redis(port=server.port).xrange("copy")]
+
+    expected = [2000, sum(range(2000)), 3]
+    assert results == {
+        "code": [".zip"],
+        "shared": expected,
+        "fetched 0": expected,
+        "fetched 1": expected,
+        "killed": 1,
+    }
+    assert sorted(copied) == list(range(2000))
+    # Each worker has fetched it once, into a cache of its own.
+    for work in cluster.work:
+        assert len(list((work / "tmp").glob("riverbed-spark-*/*/data.mdb"))) == 1
