@@ -57,10 +57,11 @@ DEFAULT_SPLIT_EVERY: Final = 65_536
 
 _MAP_BYTES: Final = 1 << 40
 _WORKING_PREFIX: Final = f"{TEMPORARY_PREFIX}snapshot-"
-# What LMDB hands over at a time, and how much of it may wait to reach the disk: one sync of hundreds of megabytes would
-# make the syncs of a server beside it wait as long.
+# What LMDB hands over at a time, and how much of it may wait to reach the disk: the syncs of a server beside it wait as
+# long.  On a busy disk where nine of ten syncs of 160 KB take up to 12 ms, they take up to 25 ms beside 8 MB at a time,
+# 17 beside 2 MB and 16 beside 1 MB, which is written no slower.
 _PIPE_BYTES: Final = 1 << 20
-_UNSYNCED_BYTES: Final = 8 << 20
+_UNSYNCED_BYTES: Final = 1 << 20
 # A stream's line is about this long; for the question whether there is space.
 _LINE_BYTES: Final = 400
 _SPARE_BYTES: Final = 1 << 20
