@@ -115,6 +115,7 @@ def test_waiting_for_replicas_ends_in_time(start_riverbed: StartRiverbed) -> Non
     follow(replica, primary.port)
     with primary.client() as client:
         client.ask("XADD", "s", "*", "f", "v")
+        assert client.ask("WAIT", 1, 0) == b":1\r\n"
         assert client.ask("WAIT", 2, 20) == b":1\r\n"
         assert client.ask("WAITAOF", 1, 1, 0) == b"*2\r\n:1\r\n:1\r\n"
         assert client.pipeline([("MULTI",), ("WAIT", 2, 0), ("EXEC",)])[2] == b"*1\r\n:1\r\n"
