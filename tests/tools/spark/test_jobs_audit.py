@@ -162,8 +162,9 @@ def test_charts_take_any_label(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_numbers_on_an_axis_are_short() -> None:
-    assert [short_number(value) for value in (0, 950, 1000, 1250, 99_960, 3e6, 2e12)] == [
+    assert [short_number(value) for value in (0, 0.25, 950, 1000, 1250, 99_960, 3e6, 2e12)] == [
         "0",
+        "0.25",
         "950",
         "1 k",
         "1.2 k",

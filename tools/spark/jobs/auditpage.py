@@ -181,7 +181,7 @@ def _unread_section(found: Findings, limits: Limits) -> Section:
 def _pins_section(found: Findings) -> Section:
     columns = (
         *_WHOSE,
-        Column("needs since", is_id=True),
+        Column("first it needs", is_id=True),
         Column("because"),
         Column("kept for it alone", is_number=True),
         Column("needed by nobody", is_number=True),
@@ -322,7 +322,7 @@ def _member_row(member: Member, minutes: float | None) -> list[str]:
 
 
 def _whose(name: GroupName) -> tuple[str, str]:
-    key = key_text(name.key)
+    key = key_text(name.key) or "(empty)"
     return (f"{key} (db {name.db})" if name.db else key), key_text(name.group)
 
 

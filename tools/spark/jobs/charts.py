@@ -90,7 +90,7 @@ def over_time(moments_ms: Sequence[int], lines: Mapping[str, Sequence[float]], u
         axes.xaxis.set_major_formatter(show(locator, tz=UTC))
         axes.set_ylim(bottom=0)
         axes.set_ylabel(unit)
-        _count_on(axes.yaxis)
+        _count_on(axes.yaxis, integer=False)
         axes.grid(axis="y")
         if len(lines) > 1:
             _legend(axes)
@@ -107,26 +107,29 @@ def _figure(height: float) -> tuple[Figure, Axes]:
 
 def _legend(axes: Axes) -> None:
     """In lines above the picture, where it hides nothing."""
+    labels = axes.get_legend_handles_labels()[1]
     axes.legend(
         frameon=False,
         fontsize=8,
         labelcolor=_GREY,
         loc="lower left",
         bbox_to_anchor=(0, 1),
-        ncols=3,
+        ncols=5 if max(map(len, labels)) <= 12 else 3,
         borderaxespad=0.2,
         handlelength=1.2,
     )
 
 
-def _count_on(axis: Any) -> None:
-    """Whole numbers with the units that people say: 1.2 k, 3 M."""
-    axis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+def _count_on(axis: Any, *, integer: bool = True) -> None:
+    """Numbers with the units that people say: 1.2 k, 3 M."""
+    axis.set_major_locator(MaxNLocator(nbins=5, integer=integer))
     axis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value)))
 
 
 def short_number(value: float) -> str:
-    """`950`, `1.2 k`, `3 M`."""
+    """`0.25`, `950`, `1.2 k`, `3 M`."""
+    if 0 < abs(value) < 1:
+        return f"{value:.3g}"
     for unit in ("", " k", " M", " G"):
         if abs(value) < 999.5 or unit == " G":
             break

@@ -217,7 +217,7 @@ img { width: 100%; height: auto; display: block; }
 .table { overflow-x: auto; background: var(--panel); border: 1px solid var(--line); border-radius: 8px;
   margin: .6rem 0; }
 table { border-collapse: collapse; width: 100%; font-size: .88rem; }
-th, td { text-align: left; padding: .4rem .8rem; vertical-align: top; border-top: 1px solid var(--line); }
+th, td { text-align: left; padding: .4rem .65rem; vertical-align: top; border-top: 1px solid var(--line); }
 thead th { border-top: 0; color: var(--dim); font-weight: 600; white-space: nowrap; }
 .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 td.name, td.id { font-family: ui-monospace, "SF Mono", Menlo, "DejaVu Sans Mono", monospace; }

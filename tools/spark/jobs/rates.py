@@ -325,7 +325,7 @@ def _streams_section(found: Rates, charts: tuple[Chart, ...]) -> Section:
         Column("stream", is_name=True),
         Column("entries", is_number=True),
         Column("bytes", is_number=True),
-        Column("first", is_number=True),
+        Column("first, UTC", is_number=True),
         Column("last", is_number=True),
         Column("a minute", is_number=True),
         Column("busiest minute", is_number=True),
@@ -337,8 +337,8 @@ def _streams_section(found: Rates, charts: tuple[Chart, ...]) -> Section:
             _name_text(each),
             f"{each.entries:,}",
             size_text(each.byte_count),
-            _iso(each.first_ms),
-            _iso(each.last_ms),
+            _minute_text(each.first_ms),
+            _minute_text(each.last_ms),
             f"{each.per_minute:,.1f}",
             f"{each.busiest:,}",
             *(("-",) * len(_PERCENTS) if each.gaps is None else (_gap_text(gap) for gap in each.gaps)),
@@ -385,12 +385,16 @@ def _as_json(frozen: Frozen, found: Rates) -> dict[str, Any]:
 
 
 def _name_text(each: KeyRates) -> str:
-    key = key_text(each.key)
+    key = key_text(each.key) or "(empty)"
     return f"{key} (db {each.db})" if each.db else key
 
 
 def _gap_text(ms: int) -> str:
     return f"{ms} ms" if ms < 1000 else age_text(ms)
+
+
+def _minute_text(ms: int) -> str:
+    return _iso(ms)[:16].replace("T", " ")
 
 
 def _iso(ms: int) -> str:
