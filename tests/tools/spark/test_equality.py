@@ -34,7 +34,7 @@ def test_all_tables_of_a_random_store_are_what_commands_answer(tmp_path: Path, n
     assert len(streams) == len(set(streams))
 
 
-@pytest.mark.parametrize("split_every", [1, 3, 10, 65_536])
+@pytest.mark.parametrize("split_every", [1, 10, 65_536])
 def test_partitions_of_any_size_lose_and_repeat_nothing(tmp_path: Path, split_every: int) -> None:
     product = random_store(tmp_path / "data", base_seed() * 1000 + 500)
     for number in range(120):
@@ -51,13 +51,13 @@ def test_partitions_of_any_size_lose_and_repeat_nothing(tmp_path: Path, split_ev
     assert len(whole[Table.PENDING]) > 30
 
     for table in Table:
-        for most in (1, 2, 3, 4, 5, 7, 11, 23, 60):
+        for most in (1, 2, 3, 5, 11, 60):
             found = parts(path, table, maxRecordsPerPartition=most)
             rows = list(itertools.chain.from_iterable(found))
             assert comparable(rows) == comparable(whole[table]), (table, most)
             if table is Table.ENTRIES:
                 assert rows == whole[table]
-        for least in (1, 2, 5, 17, 40, 300):
+        for least in (2, 17, 300):
             assert comparable(rows_read(path, table, minPartitions=least)) == comparable(whole[table]), (table, least)
 
 

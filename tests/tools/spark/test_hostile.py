@@ -208,9 +208,16 @@ def _read(path: Path) -> bytes:
     return b""
 
 
-def _who_maps(file: Path) -> list[int]:
-    """Workers that read a file of LMDB's."""
-    return [int(process.name) for process in _processes() if os.fsencode(file) in _read(process / "maps")]
+def _who_reads(folder: Path) -> list[int]:
+    """Workers that have a file in a folder open, or in their memory."""
+    name = os.fsencode(folder)
+    found = []
+    for process in _processes():
+        with contextlib.suppress(OSError):
+            ends = [os.fsencode(os.readlink(fd)) for fd in (process / "fd").iterdir()]
+            if any(end.startswith(name) for end in ends) or name in _read(process / "maps"):
+                found.append(int(process.name))
+    return found
 
 
 def _who_speaks_to(port: int) -> list[int]:
@@ -248,7 +255,7 @@ def test_a_worker_that_is_killed_while_it_reads_costs_no_row(
     frame = read.option("cacheDirectory", str(tmp_path / "cache")).load(str(snapshot))
     done = threading.Event()
     killed: list[int] = []
-    killer = threading.Thread(target=lambda: killed.extend(kill_one(lambda: _who_maps(snapshot), done)))
+    killer = threading.Thread(target=lambda: killed.extend(kill_one(lambda: _who_reads(snapshot), done)))
     killer.start()
     try:
         rows = frame.select(functions.udf(slowly, "int", useArrow=False)("n").alias("n")).collect()
