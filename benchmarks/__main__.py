@@ -25,6 +25,7 @@ from benchmarks import (
     replaying,
     rewrite,
     snapshot,
+    spark,
     stalls,
     starting,
 )
@@ -48,6 +49,7 @@ QUESTIONS: dict[str, Callable[[Rig], Answer]] = {
     "groups": groups.answer,
     "pending": pending.answer,
     "blocked": blocked.answer,
+    "spark": spark.answer,
 }
 README = Path(__file__).with_name("README.md")
 

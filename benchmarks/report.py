@@ -59,7 +59,11 @@ class Measurement:
         verdict = {None: "", True: "met", False: "MISSED"}[self.is_met]
         budget = "" if self.budget is None else f"{self.budget.text}: {verdict}"
         ratio = "" if self.ratio != self.ratio else f"{self.ratio:.2f}"
-        return [self.what, self.unit, _samples(self.riverbed), _samples(self.redis), ratio, budget]
+        return [self.what, self.unit, samples_text(self.riverbed), samples_text(self.redis), ratio, budget]
+
+
+HEADINGS = ("", "unit", "Riverbed", "Redis", "ratio", "budget")
+_TEXTS = ("", "unit", "budget")
 
 
 @dataclass(frozen=True)
@@ -70,15 +74,13 @@ class Answer:
     command: str  # how the load was made
     measurements: list[Measurement]
     notes: tuple[str, ...] = ()
-
-
-HEADINGS = ("", "unit", "Riverbed", "Redis", "ratio", "budget")
+    headings: tuple[str, ...] = HEADINGS
 
 
 def terminal_table(answer: Answer) -> Table:
     table = Table(title=answer.title, caption="\n".join(answer.notes) or None, title_justify="left")
-    for heading in HEADINGS:
-        table.add_column(heading, justify="left" if heading in ("", "unit", "budget") else "right")
+    for heading in answer.headings:
+        table.add_column(heading, justify="left" if heading in _TEXTS else "right")
     for measurement in answer.measurements:
         style = "red" if measurement.is_met is False else None
         table.add_row(*measurement.cells(), style=style)
@@ -97,7 +99,7 @@ def record(path: Path, name: str, answer: Answer, settings: str) -> None:
 
 def markdown(answer: Answer, settings: str) -> str:
     """One answer, with what it was measured on."""
-    rows = [list(HEADINGS), ["---", "---", "--:", "--:", "--:", "---"]]
+    rows = [list(answer.headings), ["---" if heading in _TEXTS else "--:" for heading in answer.headings]]
     rows += [measurement.cells() for measurement in answer.measurements]
     table = "".join("| " + " | ".join(row) + " |\n" for row in rows)
     notes = " ".join((*answer.notes, f"{date.today():%Y-%m-%d}; {settings}; {machine()}; {versions()}."))
@@ -121,7 +123,7 @@ def versions() -> str:
     return f"redis-server {words.get('v', '?')}, Python {platform.python_version()}, {packages}"
 
 
-def _samples(values: list[float]) -> str:
+def samples_text(values: list[float]) -> str:
     """The median, and how far the rounds lay apart."""
     if not values:
         return "-"
