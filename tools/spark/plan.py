@@ -22,6 +22,8 @@ from tools.spark.options import Range, ReadOptions, Table
 
 # As many as a core reads in half a second; a task costs some 50 ms of its own.
 _GOOD_ROWS = 1_000_000
+# Fewer are not worth another task.
+_FEW_ROWS = 10_000
 
 
 @dataclass(frozen=True)
@@ -60,10 +62,13 @@ def plan(places: Iterable[tuple[Place, Snapshot]], options: ReadOptions, paralle
     """Cut everything that is asked for into spans of about the same number of rows, those of a place in order."""
     pieces = [(place, list(_pieces(snapshot, options))) for place, snapshot in places]
     rows = sum(piece.rows for _, each in pieces for piece in each)
-    target = _GOOD_ROWS
-    wanted = max(options.min_partitions, min(parallelism, rows // 10_000))
-    if wanted:
-        target = min(target, -(-rows // wanted)) if options.min_partitions or rows < _GOOD_ROWS * wanted else target
+    count = -(-rows // _GOOD_ROWS)
+    if rows >= _FEW_ROWS * parallelism:
+        # Every core as often as the others: three tasks on two cores take as long as four.
+        count = -(-count // parallelism) * parallelism
+    else:
+        count = max(count, rows // _FEW_ROWS)
+    target = -(-rows // max(count, options.min_partitions, 1))
     if options.max_records:
         target = min(target, options.max_records)
     # Only entries can be counted off: the rows of other tables are where their stream begins, or at IDs.
@@ -94,17 +99,22 @@ def _pack(place: Place, pieces: list[_Piece], target: int, *, may_count: bool) -
     begun: _Piece | None = None
     last: _Piece | None = None
     rows = 0
+    # Cuts are wanted at multiples of `target`, or what each is over or short would be left for a last, odd one.
+    passed, cut = 0, target
     for piece in pieces:
-        if begun is not None and last is not None and rows and rows + piece.rows / 2 > target:
+        if begun is not None and last is not None and rows and passed + piece.rows / 2 > cut:
             yield Span(place, begun.stream_no, begun.first_id, last.stream_no, last.end_id, rows)
             begun, rows = None, 0
+            cut += target * (max(passed + piece.rows // 2 - cut, 0) // target + 1)
         if may_count and piece.rows > 2 * target and begun is None:
             yield from _count_off(place, piece, target)
+            passed, cut = 0, target
             continue
         if begun is None:
             begun = piece
         last = piece
         rows += piece.rows
+        passed += piece.rows
     if begun is not None and last is not None:
         yield Span(place, begun.stream_no, begun.first_id, last.stream_no, last.end_id, rows)
 
