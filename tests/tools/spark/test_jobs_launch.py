@@ -148,7 +148,7 @@ def test_of_an_error_of_spark_the_line_that_matters_is_told() -> None:
         '  File "x", line 1\ntools.spark.errors.SourceError: damaged snapshot: data.mdb\n\n\tat org.apache.spark'
     )
     assert explain_spark(Exception(text)) == "damaged snapshot: data.mdb"
-    assert explain_spark(Exception("[PATH_NOT_FOUND] no path\nmore")) == "no path"
+    assert explain_spark(Exception("\n[PATH_NOT_FOUND] no path\nmore")) == "no path"
 
 
 def test_spark_submit_runs_a_job_and_prints_nothing_else(spark: SparkSession, snapshot: Path, tmp_path: Path) -> None:

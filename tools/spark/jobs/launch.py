@@ -93,7 +93,7 @@ def _start(launch: Launch, noise: IO[bytes]) -> SparkSession:
         SparkContext._ensure_initialized(gateway=launch_java(early, output))
         context = SparkContext(conf=_settings(launch))
     except (PySparkException, OSError, ValueError) as error:
-        raise Failure(f"cannot start Spark: {_last_line(noise) or error}") from error
+        raise Failure(f"cannot start Spark: {_reason(noise) or error}") from error
     except Exception as error:  # what Java raised; py4j has no narrower class that covers a refused master or setting
         raise Failure(f"cannot start Spark: {first_line(error)}") from error
     if not launch.shows_log:
@@ -128,20 +128,20 @@ def _settings(launch: Launch) -> SparkConf:
     return conf
 
 
-def _last_line(noise: IO[bytes]) -> str:
-    """Of what Java printed before it gave up: the reason, mostly."""
+def _reason(noise: IO[bytes]) -> str:
+    """Of what Java printed before it gave up: an exception, or else the last lines, which say it together."""
     noise.seek(0)
     lines = [line.strip() for line in noise.read().decode(errors="replace").splitlines()]
     lines = [line for line in lines if line and not line.startswith(("at ", "WARNING:"))]
-    telling = [line for line in lines if "rror" in line or "xception" in line]
-    return (telling or lines or [""])[-1]
+    exceptions = [line for line in lines if line.startswith("Exception in thread")]
+    return exceptions[-1] if exceptions else " ".join(lines[-3:])
 
 
 def first_line(error: BaseException) -> str:
     """What went wrong, of an error that has a stack of Java in its text."""
     text = str(error)
     cause = re.search(r"^: (?:[\w.$]+: )?(.+)$", text, re.MULTILINE)
-    return cause[1] if cause else next(iter(text.splitlines()), type(error).__name__)
+    return cause[1] if cause else next(filter(str.strip, text.splitlines()), type(error).__name__)
 
 
 # -- Java --------------------------------------------------------------------------------------------------------------

@@ -3,14 +3,14 @@
     OUT/key=orders/date=2026-11-21/part-...parquet
     OUT/_riverbed/00000001.json           run 1 is whole: which snapshot, up to where in each stream, which files
     OUT/_riverbed/00000002.begun.json     run 2: all files are written, and are being moved to their places
-    OUT/_riverbed/staging/key=.../        what is written and not decided yet
+    OUT/_riverbed/staging-xxxx/key=...    what is written and not decided yet
     OUT/_riverbed/lock                    who holds it is at work, on this machine
 
-Spark writes into `staging`, which readers pass over, as they do with all that begins with an underscore.  Then the
-list of the run is written in one piece: from here on the run counts.  Its files are moved, and the list takes its final
-name.
+Spark writes into a directory that readers pass over, as they do with all that begins with an underscore; each time into
+another one, for what was killed here may live on elsewhere for a while.  Then the list of the run is written in one
+piece: from here on the run counts.  Its files are moved, and the list takes its final name.
 
-    killed before the list      staging is deleted by the next run, and nothing was there
+    killed before the list      what is staged is deleted by the next run, and nothing was there
     killed after it             the next run first moves what is left of the files
 
 So a run that is repeated neither loses nor repeats an entry.  While files are moved, readers see a part of a run; one
@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass
+import secrets
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from tools.console import Failure
@@ -30,7 +31,7 @@ from tools.spark.jobs.hadoopfiles import HadoopFiles
 _FORMAT: Final = "riverbed-export"
 _VERSION: Final = 1
 _FOLDER: Final = "_riverbed"
-_STAGING: Final = f"{_FOLDER}/staging"
+_STAGING: Final = "staging-"
 _LOCK: Final = f"{_FOLDER}/lock"
 _WHOLE = re.compile(r"([0-9]{8})\.json")
 _BEGUN = re.compile(r"([0-9]{8})\.begun\.json")
@@ -50,6 +51,7 @@ class Run:
     byte_count: int
     files: list[str]
     streams: dict[str, Any]
+    staging: str = ""  # where its files were written
 
 
 class Ledger:
@@ -59,6 +61,7 @@ class Ledger:
 
     def __init__(self, files: HadoopFiles) -> None:
         self._files = files
+        self._staging = f"{_FOLDER}/{_STAGING}{secrets.token_hex(4)}"
         self.last: Run | None = None
 
     def open(self) -> bool:
@@ -77,7 +80,9 @@ class Ledger:
             self.last = self._read(f"{_FOLDER}/{whole[-1]:08}.json")
         if begun:
             self._finish(self._read(_begun(begun[-1])))
-        self._files.delete(_STAGING)
+        for name in names:
+            if name.startswith(_STAGING):
+                self._files.delete(f"{_FOLDER}/{name}")
         return bool(begun)
 
     @property
@@ -87,25 +92,28 @@ class Ledger:
     @property
     def staging(self) -> str:
         """Where Spark is to write; nothing is there yet."""
-        return self._files.path(_STAGING)
+        return self._files.path(self._staging)
 
     def staged(self) -> list[tuple[str, int]]:
         """(name, bytes) of the files that Spark has written there."""
         return sorted(
-            (name, size) for name, size in self._files.files(_STAGING) if not name.rpartition("/")[2].startswith("_")
+            (name, size)
+            for name, size in self._files.files(self._staging)
+            if not name.rpartition("/")[2].startswith("_")
         )
 
     def commit(self, run: Run) -> None:
         """Have the staged files of `run` take their places."""
+        run = replace(run, staging=self._staging)
         document = {"format": _FORMAT, "version": _VERSION, **asdict(run)}
         self._files.write(_begun(run.run), json.dumps(document, indent=1).encode())
         self._finish(run)
-        self._files.delete(_STAGING)
+        self._files.delete(self._staging)
 
     def _finish(self, run: Run) -> None:
         for name in run.files:
-            if self._files.exists(f"{_STAGING}/{name}"):
-                self._files.move(f"{_STAGING}/{name}", name)
+            if self._files.exists(f"{run.staging}/{name}"):
+                self._files.move(f"{run.staging}/{name}", name)
             elif not self._files.exists(name):
                 raise Failure(f"run {run.run} was interrupted, and {self._files.path(name)} is gone since")
         self._files.move(_begun(run.run), f"{_FOLDER}/{run.run:08}.json")
