@@ -24,13 +24,17 @@ def id_wire(row: bytes) -> bytes:
 
 def entries_wire(rows: list[tuple[bytes, bytes]]) -> bytes:
     """The array of the entries in `rows`, (key, value) pairs of the table of entries."""
-    return array_head(len(rows)) + entries_part(rows)
+    return entries_part(rows, array_head(len(rows)))
 
 
-def entries_part(rows: list[tuple[bytes, bytes]]) -> bytes:
-    """As `entries_wire`, without the head of the array."""
+def entries_part(rows: list[tuple[bytes, bytes]], head: bytes = b"") -> bytes:
+    """As `entries_wire`, with another head than that of the array, if any."""
+    if not rows:
+        return head
     # A row holds its ID as text for this: 0.05 us an entry instead of 0.31 with the ID made from the key.
-    return _PAIR + _PAIR.join([row for _, row in rows]) if rows else b""
+    wires = [row for _, row in rows]
+    wires[0] = head + _PAIR + wires[0]  # nothing is to be put in front of what may be a megabyte
+    return _PAIR.join(wires)
 
 
 def long_range(rows: Generator[tuple[bytes, bytes], None, None], count: int) -> Generator[bytes, None, None]:

@@ -84,7 +84,7 @@ def _read_plainly(request: Request, options: ReadOptions, group_name: bytes) -> 
     group.deliver(consumer, rows, request.now_ms, to_pel=not options.noack)
     group.note(consumer)
     resp = request.session.resp
-    return (streams_head(1, resp) + stream_head(key, resp) + array_head(len(rows)) + entries_part(rows),)
+    return (entries_part(rows, streams_head(1, resp) + stream_head(key, resp) + array_head(len(rows))),)
 
 
 def _read(options: ReadOptions, group_name: bytes, request: Request) -> Work:

@@ -368,7 +368,7 @@ def test_a_client_that_is_killed_while_it_waits_is_gone(client: RawClient, serve
 
 
 def test_a_client_that_leaves_while_it_waits_leaves_nothing(client: RawClient, server: RiverbedServer) -> None:
-    for block_ms in (0, 100, 60_000):
+    for block_ms in (0, 20_000, 60_000):
         for _ in range(10):
             with server.client() as reader:
                 # what it sent behind the read is not run any more
