@@ -215,9 +215,10 @@ class Members:
             self.stream.txn.log_extension(self.stream.db.number, words)
 
     def set_times(self, consumer: Consumer, seen_ms: int, active_ms: int) -> None:
-        """What an XSEEN line says."""
-        consumer.seen_ms, consumer.active_ms = consumer.logged_times = seen_ms, active_ms
+        """What an XSEEN line says.  Logs it again: an import executes such lines as well, and its log must have them."""
+        consumer.seen_ms, consumer.active_ms = seen_ms, active_ms
         self._touch(consumer)
+        self.note(consumer)
 
     def create_consumer(self, name: bytes, now_ms: int) -> Consumer:
         """A new consumer; there is none of that name.  Logs XGROUP CREATECONSUMER."""

@@ -156,6 +156,8 @@ def groups(store: Store) -> None:
     group = group_of(store, b"g")
     group.create_consumer(b"Alice", NOW_MS)
     group.create_consumer(b"", NOW_MS + 1)
+    store.run("XSEEN", "s", "g", "", NOW_MS - 7, NOW_MS - 9)  # as an import does
+    store.run("XSEEN", "s", "g", "Dora", NOW_MS, -1)
     group.set_position(sid("4-0"), None)
     group_of(store, b"h").set_position(sid("5-0"), 5)
     groups_of(store.stream()).destroy(group_of(store, b"gone"))
