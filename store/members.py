@@ -215,7 +215,7 @@ class Members:
             self.stream.txn.log_extension(self.stream.db.number, words)
 
     def set_times(self, consumer: Consumer, seen_ms: int, active_ms: int) -> None:
-        """What an XSEEN line says.  Logs it again: an import executes such lines as well, and its log must have them."""
+        """What an XSEEN line says.  Logs it again: an import executes such lines too, and its log must have them."""
         consumer.seen_ms, consumer.active_ms = seen_ms, active_ms
         self._touch(consumer)
         self.note(consumer)
