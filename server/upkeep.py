@@ -151,6 +151,7 @@ class Upkeep:
         self._stats.sample(self._clock.monotonic())
 
     def _check_space(self) -> None:
+        self._engine.tables.env.reader_check()  # a reader that was killed would keep pages from being used again
         before = self._engine.refusal
         self._engine.check_space()
         after = self._engine.refusal

@@ -14,8 +14,9 @@ from store.compose import Piece
 from store.files import Files
 from store.logformat import encode_annotation
 
-# A disk that is given a gigabyte to write at once makes the server's own syncs wait for it.
-_SYNC_BYTES: Final = 8 << 20
+# A disk that is given much to write at once makes the server's own syncs wait for it: beside 8 MB at a time one in ten
+# took 25 ms, beside 1 MB 16, alone 12, and the file is done no later.
+_SYNC_BYTES: Final = 1 << 20
 
 
 class BaseSize(NamedTuple):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -295,3 +297,23 @@ def test_timeout_is_a_setting_of_the_running_server(start_riverbed: StartRiverbe
         idle.ask("PING")
         assert client.ask("CONFIG", "SET", "timeout", 1) == OK
         assert idle.rest_until_closed() == b""
+
+
+def test_a_reader_that_was_killed_is_forgotten(riverbed: RiverbedServer) -> None:
+    program = (
+        "import sys; from pathlib import Path; from store.tables import Tables; "
+        "tables = Tables(Path(sys.argv[1]), 1 << 30, readonly=True); "
+        "txn = tables.env.begin(); print('reading', flush=True); sys.stdin.read()"
+    )
+    with riverbed.client() as client:
+        client.ask("XADD", "s", "1-1", "f", "v")
+        assert client.ask("SAVE") == OK
+        words = [sys.executable, "-c", program, str(riverbed.directory)]
+        reader = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == b"reading\n"
+        assert b"riverbed_lmdb_readers:1\r\n" in client.ask("INFO", "persistence")
+        reader.kill()
+        reader.communicate()
+        while b"riverbed_lmdb_readers:0\r\n" not in client.ask("INFO", "persistence"):
+            time.sleep(0.01)

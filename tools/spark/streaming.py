@@ -190,9 +190,12 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         raise DataLossError(f"snapshot {end.snapshot} is gone, and none came after it: {self._options.paths[0]}")
 
     def _require_unread(self, stream: StreamHere, at: Progress) -> None:
-        """Raise DataLossError when the stream has lost more at its beginning than was read."""
+        """Raise DataLossError when the stream has lost more at its beginning than was read.
+
+        A stream of which nothing was read yet begins with what it has: what was trimmed before was never promised.
+        """
         row = stream.row
-        if not self._options.fail_on_data_loss:
+        if not self._options.fail_on_data_loss or at == Progress():
             return
         if row.last_id < at.last_id:
             was, now = id_text(at.last_id).decode(), id_text(row.last_id).decode()

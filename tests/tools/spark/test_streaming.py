@@ -70,6 +70,20 @@ def test_what_was_trimmed_before_it_was_read_is_told(
         run(spark, server.directory, tmp_path, 1000)
 
 
+def test_a_stream_that_was_trimmed_before_the_first_batch_begins_with_what_is_left(
+    spark: SparkSession, server: RiverbedServer, tmp_path: Path
+) -> None:
+    client = redis.Redis(port=server.port)
+    for number in range(20):
+        client.xadd("s", {"n": number})
+    client.xtrim("s", maxlen=12, approximate=False)
+    client.save()
+
+    assert run(spark, server.directory, tmp_path, 8) == [8, 4]
+    rows = spark.read.parquet(str(tmp_path / "sink")).collect()
+    assert sorted(row.n for row in rows) == list(range(8, 20))
+
+
 def test_an_offset_keeps_any_key() -> None:
     offset = Offset("a", {(0, b"\xff/%"): Progress(make_id(5, 7), 3), (15, b"s"): Progress()}, 1234)
 
