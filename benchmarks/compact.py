@@ -10,20 +10,18 @@ with it.
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from benchmarks.report import Answer, Measurement, below
 from benchmarks.rig import Contender, Rig, samples_of
+from benchmarks.toolrun import run_tool
 from benchmarks.traffic import FIRST_MS, TIMEOUT_S, info, load, read_for
 from tests.raw import RawClient
-from tests.servers import ROOT, Server
+from tests.servers import Server
 
 _MB: Final = 1_000_000
 _KEY: Final = "events"
@@ -48,15 +46,6 @@ class Sparse:
     looks: list[bytes]
 
 
-@dataclass
-class Compacted:
-    """What one run came to, sizes in bytes."""
-
-    seconds: float
-    peak_bytes: int
-    report: dict[str, Any]
-
-
 def answer(rig: Rig) -> Answer:
     entries, pending = rig.sizes.entries, min(rig.sizes.pending, rig.sizes.entries // 5)
     seconds = Measurement("compaction; BGREWRITEAOF", "s")
@@ -76,8 +65,8 @@ def answer(rig: Rig) -> Answer:
         if contender is Contender.REDIS:
             samples_of(seconds, contender).append(_rewrite(rig, directory))
         else:
-            small.riverbed.append(_compact(_copy(rig, tenth.directory)).peak_bytes / _MB)
-            made = _compact(directory)
+            small.riverbed.append(run_tool("compact", _copy(rig, tenth.directory)).peak_bytes / _MB)
+            made = run_tool("compact", directory)
             state = made.report["state_bytes"]
             seconds.riverbed.append(made.seconds)
             before.riverbed.append(state["before"] / _MB)
@@ -138,29 +127,6 @@ def _copy(rig: Rig, source: Path) -> Path:
 
 def _log_bytes(directory: Path) -> int:
     return sum(path.stat().st_size for path in (directory / "appendonlydir").iterdir())
-
-
-def _compact(directory: Path) -> Compacted:
-    command = [sys.executable, "-m", "tools.cli", "compact", str(directory), "--json"]
-    begun = time.perf_counter()
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
-    peak = 0
-    while process.poll() is None:
-        peak = max(peak, _private_bytes(process.pid))
-        time.sleep(_LOOK_S)
-    seconds = time.perf_counter() - begun
-    output, _ = process.communicate()
-    if process.returncode:
-        raise AssertionError(f"{' '.join(command)} ended with status {process.returncode}")
-    return Compacted(seconds, peak, json.loads(output))
-
-
-def _private_bytes(pid: int) -> int:
-    """RssAnon, 0 when the process is gone.  Linux only."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024
-    return 0
 
 
 def _rewrite(rig: Rig, directory: Path) -> float:

@@ -29,6 +29,7 @@ from store.check import Check, Violation
 from store.check.refolding import EXECUTING, FoldPlan, SpaceError
 from store.check.state import check_state
 from store.check.view import Contents, Steps, unwatched
+from store.copying import copy_stretch
 from store.engine import lock_directory
 from store.errors import StoreError
 from store.files import Files, OsFiles
@@ -44,7 +45,6 @@ from store.tables import STATE_DIRECTORY
 REPLACED_DIRECTORY: Final = "replaced"
 WORK_DIRECTORY: Final = "repair"
 
-_COPY_BYTES: Final = 4 << 20
 _ELSEWHERE: Final = "restore a snapshot, or copy a replica"
 
 
@@ -188,23 +188,7 @@ class Repair:
         files = self._files
         kept = self._free_name(f"{path.name}.from-{torn.position}")
         partial = kept.with_name(f"{kept.name}.partial")
-        source = files.open_read(path)
-        try:
-            target = files.create(partial)
-            try:
-                at, end = torn.position, files.size(source)
-                while at < end:
-                    rest = memoryview(files.read_at(source, min(_COPY_BYTES, end - at), at))
-                    if not rest:
-                        raise RepairError(f"{path} became shorter while it was copied")
-                    at += len(rest)
-                    while rest:
-                        rest = rest[files.write(target, rest) :]
-                files.sync(target)
-            finally:
-                files.close(target)
-        finally:
-            files.close(source)
+        copy_stretch(path, partial, torn.position, None, files)
         files.rename(partial, kept)
         files.sync_directory(kept.parent)
         return kept

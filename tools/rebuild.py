@@ -17,6 +17,7 @@ from typing import Final
 
 from server.replay import Replayer
 from store import manifest, recovery
+from store.copying import copy_stretch
 from store.engine import DEFAULT_MAP_BYTES, Engine, Fsync, Options
 from store.files import Files, OsFiles
 from store.groups import groups_of
@@ -33,7 +34,6 @@ from tools.moment import Moment, time_text
 from tools.source import Source
 
 CHECKPOINT_BYTES: Final = 16 << 20
-_COPY_BYTES: Final = 4 << 20
 # Streams looked at before those in memory are let go.
 _STREAMS_A_LOOK: Final = 1024
 
@@ -193,7 +193,7 @@ def _copy_log(parts: list[LogPart], end: LogPosition, directory: Path, files: Fi
             name=f"{FILE_NAME}.{part.file.seq}.{kind}.aof",
             size=None if is_last and kind == "incr" else part.size,
         )
-        _copy_bytes(part.path, home / file.name, end.position if is_last else part.size, files)
+        copy_stretch(part.path, home / file.name, 0, end.position if is_last else part.size, files)
         if kind == "base":
             base = file
         else:
@@ -210,26 +210,6 @@ def _copy_log(parts: list[LogPart], end: LogPosition, directory: Path, files: Fi
     files.sync_directory(home)
     files.sync_directory(directory)
     return end
-
-
-def _copy_bytes(source: Path, target: Path, size: int, files: Files) -> None:
-    reading = files.open_read(source)
-    try:
-        writing = files.create(target)
-        try:
-            at = 0
-            while at < size:
-                data = memoryview(files.read_at(reading, min(_COPY_BYTES, size - at), at))
-                if not data:
-                    raise Failure(f"{source} became shorter while it was copied")
-                at += len(data)
-                while data:
-                    data = data[files.write(writing, data) :]
-            files.sync(writing)
-        finally:
-            files.close(writing)
-    finally:
-        files.close(reading)
 
 
 # -- a log that a Redis wrote ------------------------------------------------------------------------------------------

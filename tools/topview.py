@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group, JustifyMethod, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -113,7 +113,7 @@ def _title(address: str, sample: Sample) -> Table:
 def _server(sample: Sample, rates: Rates, trends: Trends) -> Table:
     """Rates with sparklines, then what there is, then how long things take and how large they are."""
     grid = Table.grid(padding=(0, 1, 0, 0))
-    for style, justify, width in (
+    columns: tuple[tuple[str, JustifyMethod, int | None], ...] = (
         ("dim", "left", 11),
         ("", "right", 8),
         ("cyan", "left", 8),
@@ -121,8 +121,9 @@ def _server(sample: Sample, rates: Rates, trends: Trends) -> Table:
         ("", "right", 7),
         ("dim", "left", 10),
         ("", "left", None),
-    ):
-        grid.add_column(style=style, justify=justify, min_width=width, no_wrap=True)  # type: ignore[arg-type]
+    )
+    for style, justify, width in columns:
+        grid.add_column(style=style, justify=justify, min_width=width, no_wrap=True)
     left = [
         ("commands/s", rate_text(rates.commands), "commands"),
         ("added/s", rate_text(rates.added), "added"),

@@ -7,7 +7,7 @@ import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import click
 from py4j.protocol import Py4JError
@@ -54,7 +54,7 @@ def spark_options(command: _Command) -> _Command:
         click.option("--master", metavar="URL", help="Where Spark runs.  [default: local[*], or as spark-submit says]"),
     ):
         wrapped = option(wrapped)
-    return wrapped  # type: ignore[return-value]
+    return cast("_Command", wrapped)  # of what it is given, `launch` is made
 
 
 def _settings(
