@@ -15,7 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.resp import INLINE_LIMIT_BYTES, RequestReader, split_inline
+from server.inlinewords import split_inline
+from server.resp import RequestReader
+from server.strictresp import INLINE_LIMIT_BYTES
 
 PING = b"*1\r\n$4\r\nPING\r\n"
 LIMIT = INLINE_LIMIT_BYTES
