@@ -5,7 +5,7 @@
     requirepass "two words"
     include /etc/riverbed/*.conf
 
-Knows lines, quoting and `include`; what a setting is, `config.py` knows.
+Knows lines, quoting and `include`; what a setting is, `settings.py` knows.
 """
 
 from __future__ import annotations

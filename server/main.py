@@ -19,7 +19,9 @@ from typing import Final
 import uvloop
 
 from server import serverlog
-from server.config import Config, ConfigError, ConfigFileError
+from server.config import Config
+from server.configfile import ConfigFileError
+from server.configvalues import ConfigError
 from server.listener import serve
 from server.version import REDIS_VERSION, VERSION
 from store.errors import CorruptionError, LockedError, ReplayError, StoreError, VersionError

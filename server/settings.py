@@ -1,339 +1,326 @@
-"""Kinds of settings: how each is read from words, bounded, and written back.
+"""The settings: the one list of them, with default, unit, bounds and purpose.
 
-A setting is a descriptor on `server.config.Config`: the class body there is the one list of settings, and the type of
-each attribute follows from its kind.  Values live in the instance's dictionary, so that reading one costs no more than
-any attribute.  The error texts are Redis's, because CONFIG SET passes them on.
+Names and units are those of redis.conf where Redis has the setting.  What a kind of setting accepts, `settingkinds.py`
+knows; where values come from and when they change, `config.py`; what they do is up to those who read them.
 """
 
 from __future__ import annotations
 
-import enum
-import re
-from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Generic, NamedTuple, Self, TypeVar, overload
+from typing import Final
 
-INT_MAX: Final = (1 << 31) - 1
-UINT_MAX: Final = (1 << 32) - 1
-LLONG_MAX: Final = (1 << 63) - 1
+from server.settingkinds import (
+    LLONG_MAX,
+    UINT_MAX,
+    Addresses,
+    AnySetting,
+    Boolean,
+    Choice,
+    Directory,
+    FileName,
+    Fixed,
+    Integer,
+    Memory,
+    Octal,
+    OutputLimit,
+    OutputLimits,
+    Primary,
+    Secret,
+    Section,
+    Setting,
+    Text,
+)
+from store.engine import Options
 
-# As in redis.conf: a k is a thousand, a kb 1024.
-_MEMORY_UNITS: Final = {
-    "": 1,
-    "b": 1,
-    "k": 1000,
-    "kb": 1 << 10,
-    "m": 1000**2,
-    "mb": 1 << 20,
-    "g": 1000**3,
-    "gb": 1 << 30,
-}
-_MEMORY = re.compile(r"([0-9]+)([a-z]*)", re.ASCII | re.IGNORECASE)
-_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}", re.ASCII)
-_OCTAL = re.compile(r"[0-7]{1,22}", re.ASCII)
+_MB: Final = 1 << 20
 
-T = TypeVar("T")
+# Lines of an ordinary redis.conf about things that do not exist here, and that nobody's data or safety hangs on: they
+# are passed over, with a line in the server's log, so that such a file can be tried.  CONFIG GET does not know them.
+WITHOUT_MEANING: Final = frozenset(
+    (
+        *("acllog-max-len", "active-expire-effort", "activerehashing", "always-show-logo", "aof-timestamp-enabled"),
+        *("aof-rewrite-incremental-fsync", "busy-reply-threshold", "crash-log-enabled", "crash-memcheck-enabled"),
+        *("dbfilename", "disable-thp", "dynamic-hz", "hash-max-listpack-entries", "hash-max-listpack-value"),
+        *("hash-max-ziplist-entries", "hash-max-ziplist-value", "hll-sparse-max-bytes", "jemalloc-bg-thread"),
+        *("lazyfree-lazy-eviction", "lazyfree-lazy-expire", "lazyfree-lazy-server-del", "lazyfree-lazy-user-del"),
+        *("lazyfree-lazy-user-flush", "lfu-decay-time", "lfu-log-factor", "list-compress-depth"),
+        *("list-max-listpack-size", "list-max-ziplist-size", "lua-time-limit", "maxmemory-samples"),
+        *("oom-score-adj", "oom-score-adj-values", "pidfile", "proc-title-template", "rdb-del-sync-files"),
+        *("rdb-save-incremental-fsync", "rdbchecksum", "rdbcompression", "repl-disable-tcp-nodelay"),
+        *("repl-backlog-size", "repl-backlog-ttl"),
+        *("repl-diskless-load", "repl-diskless-sync", "repl-diskless-sync-delay", "repl-diskless-sync-max-replicas"),
+        *("replica-lazy-flush", "set-max-intset-entries", "set-max-listpack-entries", "set-max-listpack-value"),
+        *("set-proc-title", "stop-writes-on-bgsave-error", "supervised", "tracking-table-max-keys"),
+        *("zset-max-listpack-entries", "zset-max-listpack-value", "zset-max-ziplist-entries"),
+        *("zset-max-ziplist-value",),
+    )
+)
+
+# What settings were called before Redis 5; files and tools still say so.
+OLD_NAMES: Final = MappingProxyType(
+    {
+        "slaveof": "replicaof",
+        "slave-announce-ip": "replica-announce-ip",
+        "slave-announce-port": "replica-announce-port",
+        "slave-priority": "replica-priority",
+        "slave-read-only": "replica-read-only",
+        "slave-serve-stale-data": "replica-serve-stale-data",
+        "repl-ping-slave-period": "repl-ping-replica-period",
+        "min-slaves-to-write": "min-replicas-to-write",
+        "min-slaves-max-lag": "min-replicas-max-lag",
+    }
+)
 
 
-class BadValueError(ValueError):
-    """The words do not make a value of this setting; the text is the reason alone."""
+class Settings:
+    """An attribute for each setting: `tcp_backlog` is tcp-backlog.
 
-
-class Section(enum.Enum):
-    """How `--help` groups the settings."""
-
-    NETWORK = "Network"
-    CLIENTS = "Clients"
-    DATA = "Data and durability"
-    STREAMS = "Streams"
-    REPLICATION = "Replication"
-    DIAGNOSTICS = "Diagnostics"
-    FIXED = "Fixed: here for clients that ask, any other value is refused"
-
-
-class Setting(Generic[T]):
-    """One setting: name, default, what it is for.
-
-    `unit` is for people.  `at_start` settings cannot change while the server runs.
+    The order here is that of `--help` and CONFIG GET.
     """
 
-    takes_list = False  # several words, also when CONFIG SET hands them over as one
-    is_absent_by_default = False  # a file that is rewritten has no line for it then
-
-    def __init__(self, section: Section, default: T, summary: str, *, unit: str = "", at_start: bool = False) -> None:
-        self.section = section
-        self.default = default
-        self.summary = summary
-        self.unit = unit
-        self.at_start = at_start
-        self.attribute = ""
-        self.name = ""
-
-    def __set_name__(self, owner: type, attribute: str) -> None:
-        self.attribute = attribute
-        self.name = attribute.replace("_", "-")
-
-    @overload
-    def __get__(self, instance: None, owner: type) -> Self: ...
-
-    @overload
-    def __get__(self, instance: object, owner: type) -> T: ...
-
-    def __get__(self, instance: object | None, owner: type) -> Self | T:
-        # Only reached through the class: an instance's own dictionary comes before a descriptor without __set__.
-        return self if instance is None else self.default
-
-    def parse(self, words: list[str], current: T) -> T:
-        """The value that `words` say; `current` is what they may leave in part as it is.  Raises BadValueError."""
-        if len(words) != 1:
-            raise BadValueError("wrong number of arguments")
-        return self.parse_word(words[0])
-
-    def parse_word(self, word: str) -> T:
-        raise AssertionError("a kind of setting reads a word, or several")
-
-    def render(self, value: T) -> str:
-        """As CONFIG GET answers it."""
-        return str(value)
-
-    def file_words(self, value: T) -> list[str]:
-        """The words behind the name in a configuration file."""
-        return [self.render(value)]
-
-
-AnySetting = Setting[Any]
-
-
-class Integer(Setting[int]):
-    def __init__(
-        self,
-        section: Section,
-        default: int,
-        summary: str,
-        *,
-        minimum: int = 0,
-        maximum: int = INT_MAX,
-        unit: str = "",
-        at_start: bool = False,
-    ) -> None:
-        super().__init__(section, default, summary, unit=unit, at_start=at_start)
-        self.minimum = minimum
-        self.maximum = maximum
-
-    def parse_word(self, word: str) -> int:
-        if not _INTEGER.fullmatch(word) or abs(int(word)) > LLONG_MAX:
-            raise BadValueError("argument couldn't be parsed into an integer")
-        return self.check_bounds(int(word))
-
-    def check_bounds(self, value: int) -> int:
-        if not self.minimum <= value <= self.maximum:
-            raise BadValueError(
-                f"argument must be between {self.render(self.minimum)} and {self.render(self.maximum)} inclusive"
-            )
-        return value
-
-
-class Octal(Integer):
-    """Permission bits."""
-
-    def parse_word(self, word: str) -> int:
-        if not _OCTAL.fullmatch(word):
-            raise BadValueError("argument couldn't be parsed into an octal")
-        return self.check_bounds(int(word, 8))
-
-    def render(self, value: int) -> str:
-        return f"{value:o}"
-
-
-class Memory(Integer):
-    """Bytes, with the units of redis.conf."""
-
-    def __init__(
-        self,
-        section: Section,
-        default: int,
-        summary: str,
-        *,
-        minimum: int = 0,
-        maximum: int = LLONG_MAX,
-        at_start: bool = False,
-    ) -> None:
-        super().__init__(section, default, summary, minimum=minimum, maximum=maximum, unit="bytes", at_start=at_start)
-
-    def parse_word(self, word: str) -> int:
-        return self.check_bounds(parse_memory(word))
-
-    def file_words(self, value: int) -> list[str]:
-        return [memory_text(value)]
-
-
-class Boolean(Setting[bool]):
-    def parse_word(self, word: str) -> bool:
-        lowered = word.lower()
-        if lowered not in ("yes", "no"):
-            raise BadValueError("argument must be 'yes' or 'no'")
-        return lowered == "yes"
-
-    def render(self, value: bool) -> str:
-        return "yes" if value else "no"
-
-
-class Choice(Setting[str]):
-    """One of a few words; the value is in lower case."""
-
-    def __init__(
-        self, section: Section, choices: tuple[str, ...], default: str, summary: str, *, at_start: bool = False
-    ) -> None:
-        super().__init__(section, default, summary, at_start=at_start)
-        self.choices = choices
-
-    def parse_word(self, word: str) -> str:
-        lowered = word.lower()
-        if lowered not in self.choices:
-            raise BadValueError(f"argument(s) must be one of the following: {', '.join(self.choices)}")
-        return lowered
-
-
-class Text(Setting[str]):
-    def parse_word(self, word: str) -> str:
-        return word
-
-
-class FileName(Setting[str]):
-    """The name of a file or folder inside the data directory."""
-
-    def parse_word(self, word: str) -> str:
-        if not word or "/" in word or word in (".", ".."):
-            raise BadValueError(f"{self.name} can't be a path, just a filename")
-        return word
-
-
-class Secret(Setting[bytes]):
-    """A password: bytes, as clients send it."""
-
-    def parse_word(self, word: str) -> bytes:
-        return word.encode(errors="surrogateescape")
-
-    def render(self, value: bytes) -> str:
-        return value.decode(errors="surrogateescape")
-
-
-class Directory(Setting[Path]):
-    """An absolute path; a relative one starts at the directory where the server was started."""
-
-    def parse_word(self, word: str) -> Path:
-        return Path(word).absolute()
-
-
-class Addresses(Setting[tuple[str, ...]]):
-    takes_list = True
-
-    def parse(self, words: list[str], current: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(address for address in words if address)
-
-    def render(self, value: tuple[str, ...]) -> str:
-        return " ".join(value)
-
-    def file_words(self, value: tuple[str, ...]) -> list[str]:
-        return list(value) or [""]
-
-
-class OutputLimit(NamedTuple):
-    """Cut off beyond `hard` bytes of unread replies, or beyond `soft` bytes for `seconds`; 0 is never."""
-
-    hard: int
-    soft: int
-    seconds: int
-
-
-class OutputLimits(Setting[Mapping[str, OutputLimit]]):
-    """By class of client: normal, replica, pubsub.  Words name one class or several, four for each."""
-
-    takes_list = True
-    # Redis answers with the old word for replica, and clients parse it.
-    _SHOWN: Final = {"normal": "normal", "replica": "slave", "pubsub": "pubsub"}
-
-    def parse(self, words: list[str], current: Mapping[str, OutputLimit]) -> Mapping[str, OutputLimit]:
-        if not words or len(words) % 4:
-            raise BadValueError("Wrong number of arguments in buffer limit configuration.")
-        limits = dict(current)
-        for position in range(0, len(words), 4):
-            name, hard, soft, seconds = words[position : position + 4]
-            name = name.lower()
-            name = "replica" if name == "slave" else name
-            if name not in limits:
-                raise BadValueError("Invalid client class specified in buffer limit configuration.")
-            if not _INTEGER.fullmatch(seconds) or int(seconds) < 0:
-                raise BadValueError("Error in hard, soft or soft_seconds setting in buffer limit configuration.")
-            try:
-                limits[name] = OutputLimit(parse_memory(hard), parse_memory(soft), int(seconds))
-            except BadValueError:
-                raise BadValueError(
-                    "Error in hard, soft or soft_seconds setting in buffer limit configuration."
-                ) from None
-        return MappingProxyType(limits)
-
-    def render(self, value: Mapping[str, OutputLimit]) -> str:
-        return " ".join(
-            f"{self._SHOWN[name]} {limit.hard} {limit.soft} {limit.seconds}" for name, limit in value.items()
-        )
-
-    def file_words(self, value: Mapping[str, OutputLimit]) -> list[str]:
-        words = []
-        for name, limit in value.items():
-            words += [name, memory_text(limit.hard), memory_text(limit.soft), str(limit.seconds)]
-        return words
-
-
-class Primary(Setting[tuple[str, int] | None]):
-    """Host and port of the server to follow; `no one`, or nothing, for none."""
-
-    takes_list = True
-    is_absent_by_default = True
-
-    def parse(self, words: list[str], current: tuple[str, int] | None) -> tuple[str, int] | None:
-        if not any(words) or [word.lower() for word in words] == ["no", "one"]:
-            return None
-        if len(words) != 2:
-            raise BadValueError("wrong number of arguments")
-        host, port = words
-        if not host or not _INTEGER.fullmatch(port) or not 0 < int(port) < 65536:
-            raise BadValueError("Invalid master port")
-        return host, int(port)
-
-    def render(self, value: tuple[str, int] | None) -> str:
-        return "" if value is None else f"{value[0]} {value[1]}"
-
-    def file_words(self, value: tuple[str, int] | None) -> list[str]:
-        return ["no", "one"] if value is None else [value[0], str(value[1])]
-
-
-class Fixed(Setting[str]):
-    """A setting of Redis that has one value here.  Saying that value is accepted, so that ready-made files load."""
-
-    takes_list = True
-
-    def __init__(self, value: str, reason: str) -> None:
-        super().__init__(Section.FIXED, value, reason)
-
-    def parse(self, words: list[str], current: str) -> str:
-        if " ".join(words).lower() != self.default:
-            raise BadValueError(f"only '{self.default}' is supported: {self.summary}")
-        return self.default
-
-
-def parse_memory(word: str) -> int:
-    """Bytes from `100mb` and the like.  Raises BadValueError."""
-    match = _MEMORY.fullmatch(word)
-    if match is None or match[2].lower() not in _MEMORY_UNITS:
-        raise BadValueError("argument must be a memory value")
-    return int(match[1]) * _MEMORY_UNITS[match[2].lower()]
-
-
-def memory_text(size: int) -> str:
-    """`size` in the largest unit that divides it, for people and files."""
-    for unit in ("gb", "mb", "kb"):
-        if size and size % _MEMORY_UNITS[unit] == 0:
-            return f"{size // _MEMORY_UNITS[unit]}{unit}"
-    return str(size)
+    # -- network -------------------------------------------------------------------------------------------------------
+
+    bind = Addresses(
+        Section.NETWORK,
+        ("127.0.0.1", "-::1"),
+        "Addresses to listen on; * is all of IPv4, ::* all of IPv6, and one behind a - may be missing.",
+        at_start=True,
+    )
+    port = Integer(Section.NETWORK, 6379, "TCP port to listen on; 0 for none.", maximum=65535, at_start=True)
+    tcp_backlog = Integer(Section.NETWORK, 511, "Connections that may wait to be accepted.", at_start=True)
+    unixsocket = Text(Section.NETWORK, "", "Path of a Unix socket to listen on as well; empty for none.", at_start=True)
+    unixsocketperm = Octal(
+        Section.NETWORK,
+        0,
+        "Permissions of the Unix socket, in octal; 0 leaves them to the umask.",
+        maximum=0o777,
+        at_start=True,
+    )
+    tcp_keepalive = Integer(
+        Section.NETWORK, 300, "Probe connections that were silent for so long; 0 for never.", unit="seconds"
+    )
+    timeout = Integer(
+        Section.NETWORK, 0, "Close the connection of a client that was idle for so long; 0 for never.", unit="seconds"
+    )
+
+    # -- clients -------------------------------------------------------------------------------------------------------
+
+    requirepass = Secret(Section.CLIENTS, b"", "Password that clients must give with AUTH; empty for none.")
+    protected_mode = Boolean(
+        Section.CLIENTS, True, "Without a password, refuse clients that come from another machine."
+    )
+    maxclients = Integer(
+        Section.CLIENTS, 10000, "Connections at the same time; one more is refused.", minimum=1, maximum=UINT_MAX
+    )
+    client_query_buffer_limit = Memory(
+        Section.CLIENTS, 1 << 30, "Cut off a client whose unfinished request is larger.", minimum=_MB
+    )
+    proto_max_bulk_len = Memory(Section.CLIENTS, 512 * _MB, "Largest single argument of a request.", minimum=_MB)
+    client_output_buffer_limit = OutputLimits(
+        Section.CLIENTS,
+        MappingProxyType(
+            {
+                "normal": OutputLimit(0, 0, 0),
+                "replica": OutputLimit(256 * _MB, 64 * _MB, 60),
+                "pubsub": OutputLimit(32 * _MB, 8 * _MB, 60),
+            }
+        ),
+        "Cut off a client that leaves more replies unread: for each class (normal, replica, pubsub) a hard limit,"
+        " a soft limit and the seconds it may be exceeded; 0 for no limit.",
+        unit="bytes, bytes, seconds",
+    )
+
+    # -- data ----------------------------------------------------------------------------------------------------------
+
+    dir = Directory(
+        Section.DATA, Path(), "Folder of the data; created if need be, and locked by the server.", at_start=True
+    )
+    appendfsync = Choice(
+        Section.DATA,
+        ("everysec", "always", "no"),
+        "always",
+        "When writes are made durable: always before they are acknowledged, once a second, or when the system pleases.",
+    )
+    checkpoint_interval_ms = Integer(
+        Section.DATA,
+        200,
+        "Bring the tables up to the log this often while there are writes.",
+        minimum=1,
+        maximum=3_600_000,
+        unit="milliseconds",
+    )
+    checkpoint_dirty_bytes = Memory(
+        Section.DATA, 8 * _MB, "Do so earlier when this much was logged since the last time.", minimum=64 << 10
+    )
+    log_segment_bytes = Memory(
+        Section.DATA,
+        Options.segment_bytes,
+        "Go on in a new log file when the current one is this long.",
+        minimum=64 << 10,
+        at_start=True,
+    )
+    auto_aof_rewrite_percentage = Integer(
+        Section.DATA, 100, "Rewrite the log when it grew by this much since the last rewrite; 0 for never.", unit="%"
+    )
+    auto_aof_rewrite_min_size = Memory(Section.DATA, 64 * _MB, "But not while the log is smaller than this.")
+    aof_load_truncated = Boolean(
+        Section.DATA, True, "Start although the log's last write was cut short, dropping that write and saying so."
+    )
+    appenddirname = FileName(Section.DATA, Options.log_directory, "Folder of the log files, inside dir.", at_start=True)
+    appendfilename = FileName(
+        Section.DATA, Options.log_filename, "What the log's file names begin with.", at_start=True
+    )
+    lmdb_map_size = Memory(
+        Section.DATA,
+        Options.map_bytes,
+        "Most that the tables may grow to; takes address space only.",
+        minimum=16 * _MB,
+        maximum=1 << 46,
+        at_start=True,
+    )
+    disk_reserve_bytes = Memory(
+        Section.DATA,
+        Options.reserve_bytes,
+        "Refuse writes while less is free on the disk, so that deleting and trimming still can; on a small disk an"
+        " eighth of it.",
+        at_start=True,
+    )
+
+    # -- streams -------------------------------------------------------------------------------------------------------
+
+    stream_node_max_entries = Integer(
+        Section.STREAMS,
+        Options.node_max_entries,
+        "Entries in one node, the unit of approximate trimming; 0 for no limit.",
+        maximum=LLONG_MAX,
+    )
+    stream_node_max_bytes = Memory(Section.STREAMS, Options.node_max_bytes, "Bytes in one node; 0 for no limit.")
+    stream_idmp_duration = Integer(
+        Section.STREAMS,
+        100,
+        "How long XADD IDMP knows an entry again, in streams to come.",
+        minimum=1,
+        maximum=86400,
+        unit="seconds",
+    )
+    stream_idmp_maxsize = Integer(
+        Section.STREAMS,
+        100,
+        "How many entries of each producer XADD IDMP knows again, in streams to come.",
+        minimum=1,
+        maximum=10000,
+    )
+
+    # -- replication ---------------------------------------------------------------------------------------------------
+
+    replicaof = Primary(
+        Section.REPLICATION, None, "Follow the server at this host and port; no one for none.", at_start=True
+    )
+    masterauth = Secret(Section.REPLICATION, b"", "Password for the primary; empty for none.")
+    masteruser = Text(Section.REPLICATION, "", "User name to give with masterauth; empty for the default one.")
+    replica_serve_stale_data = Boolean(
+        Section.REPLICATION, True, "Answer reads while a replica has no link to its primary."
+    )
+    repl_timeout = Integer(
+        Section.REPLICATION, 60, "A link on which nothing comes for so long is given up.", minimum=1, unit="seconds"
+    )
+    repl_ping_replica_period = Integer(
+        Section.REPLICATION, 10, "How often a primary that writes nothing else pings.", minimum=1, unit="seconds"
+    )
+    replica_announce_ip = Text(
+        Section.REPLICATION, "", "Address that a replica says it can be reached at; empty for the one it is seen at."
+    )
+    replica_announce_port = Integer(
+        Section.REPLICATION, 0, "Port that a replica says it can be reached at; 0 for its own.", maximum=65535
+    )
+    replica_announced = Boolean(Section.REPLICATION, True, "Whether Sentinel tells its clients of this replica.")
+    replica_priority = Integer(Section.REPLICATION, 100, "The lowest is promoted first by Sentinel, and 0 never.")
+    min_replicas_to_write = Integer(
+        Section.REPLICATION, 0, "Refuse writes while fewer replicas than this are well; 0 for never."
+    )
+    min_replicas_max_lag = Integer(
+        Section.REPLICATION, 10, "A replica is well when it was heard of within this time; 0 for never.", unit="seconds"
+    )
+
+    # -- diagnostics ---------------------------------------------------------------------------------------------------
+
+    loglevel = Choice(
+        Section.DIAGNOSTICS, ("debug", "verbose", "notice", "warning"), "notice", "How much the server's log tells."
+    )
+    logfile = Text(
+        Section.DIAGNOSTICS, "", "File that the server's log is appended to; empty for standard output.", at_start=True
+    )
+    slowlog_log_slower_than = Integer(
+        Section.DIAGNOSTICS,
+        10000,
+        "Commands that take longer go to SLOWLOG; 0 for all, -1 for none.",
+        minimum=-1,
+        maximum=LLONG_MAX,
+        unit="microseconds",
+    )
+    slowlog_max_len = Integer(Section.DIAGNOSTICS, 128, "Entries that SLOWLOG keeps.", maximum=LLONG_MAX)
+    latency_monitor_threshold = Integer(
+        Section.DIAGNOSTICS,
+        0,
+        "Events that take longer go to LATENCY; 0 for none.",
+        maximum=LLONG_MAX,
+        unit="milliseconds",
+    )
+
+    metrics_port = Integer(
+        Section.DIAGNOSTICS,
+        0,
+        "TCP port for Prometheus, which finds /metrics there, and /healthz; 0 for none.",
+        maximum=65535,
+        at_start=True,
+    )
+    metrics_bind = Addresses(
+        Section.DIAGNOSTICS,
+        ("127.0.0.1",),
+        "Addresses that metrics-port listens on; nobody is asked for a password there.",
+        at_start=True,
+    )
+    metrics_max_streams = Integer(
+        Section.DIAGNOSTICS,
+        100,
+        "Streams with metrics of their own: those with consumer groups first, then the longest.",
+        maximum=1000,
+        at_start=True,
+    )
+    metrics_max_groups = Integer(
+        Section.DIAGNOSTICS,
+        200,
+        "Consumer groups of them with metrics of their own: those with the most pending first.",
+        maximum=1000,
+        at_start=True,
+    )
+
+    # -- fixed ---------------------------------------------------------------------------------------------------------
+
+    replica_read_only = Fixed("yes", "a replica's log is its primary's, byte for byte")
+    databases = Integer(Section.FIXED, 16, "databases that SELECT chooses from", minimum=16, maximum=16, at_start=True)
+    hz = Integer(Section.FIXED, 10, "background chores run ten times a second", minimum=10, maximum=10)
+    appendonly = Fixed("yes", "the log is what the store is made of")
+    save = Fixed("", "there are no RDB files; checkpoints happen by themselves")
+    aof_use_rdb_preamble = Fixed("no", "the log is commands from its first byte")
+    no_appendfsync_on_rewrite = Fixed("no", "a rewrite does not weaken durability")
+    maxmemory = Fixed("0", "data lives on disk and nothing is evicted; set limits with MAXLEN or MINID")
+    maxmemory_policy = Fixed("noeviction", "data lives on disk and nothing is evicted")
+    maxmemory_clients = Fixed("0", "use client-output-buffer-limit and client-query-buffer-limit")
+    notify_keyspace_events = Fixed("", "there are no keyspace notifications")
+    io_threads = Fixed("1", "one thread serves all clients")
+    activedefrag = Fixed("no", "there is no memory to defragment")
+    cluster_enabled = Fixed("no", "there is no cluster mode")
+    daemonize = Fixed("no", "run it under a service manager, or in the background with &")
+
+
+SETTINGS: Final[dict[str, AnySetting]] = {
+    value.name: value for value in vars(Settings).values() if isinstance(value, Setting)
+}
+
+
+def find_setting(name: str) -> AnySetting | None:
+    """The setting of that name, or of that former name."""
+    lowered = name.lower()
+    return SETTINGS.get(OLD_NAMES.get(lowered, lowered))

@@ -7,8 +7,8 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from server.config import SETTINGS
-from server.settings import AnySetting, Memory, Section
+from server.settingkinds import AnySetting, Memory, Section
+from server.settings import SETTINGS
 
 _USAGE = """\
 [bold]riverbed-server[/] \\[FILE] \\[--NAME VALUE ...]

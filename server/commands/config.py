@@ -1,6 +1,6 @@
 """CONFIG: look at settings, change them, write them to the file they came from, reset the counters.
 
-Which settings there are, and what they may be, `server.config` knows; this is how clients ask.
+Which settings there are, `server.settings` knows, and what they are, `server.config`; this is how clients ask.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from server import errors
 from server.commands.table import Flag, command
-from server.config import ConfigError, ConfigFileError, UnknownSettingError
+from server.configfile import ConfigFileError
+from server.configrewrite import rewrite
+from server.configvalues import ConfigError, UnknownSettingError
 from server.errors import CommandError
 from server.replies import OK
 
@@ -94,11 +96,11 @@ def config_set(request: Request) -> Reply:
 )
 def config_rewrite(request: Request) -> Reply:
     """CONFIG REWRITE -> OK once the file is safely on disk."""
-    settings = request.context.config
-    if settings.file is None:
+    config = request.context.config
+    if config.file is None:
         raise CommandError(NO_FILE)
     try:
-        settings.rewrite()
+        rewrite(config)
     except OSError as error:
         raise CommandError(os.fsencode(f"ERR Rewriting config file: {error.strerror}")) from None
     except (ConfigError, ConfigFileError) as error:  # somebody edited it into something unreadable

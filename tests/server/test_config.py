@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from server.config import SETTINGS, Config, ConfigError, ConfigFileError, UnknownSettingError
-from server.settings import BadValueError, OutputLimit, memory_text, parse_memory
+from server.config import Config
+from server.configfile import ConfigFileError
+from server.configrewrite import rewrite
+from server.configvalues import ConfigError, UnknownSettingError
+from server.settingkinds import BadValueError, OutputLimit, memory_text, parse_memory
+from server.settings import SETTINGS
 from store.engine import Fsync, Options
 
 WriteFile = Callable[..., Path]
@@ -254,7 +258,7 @@ def test_values_are_the_instances_own() -> None:
 def test_rewrite_of_an_unchanged_file_leaves_every_byte(write_file: WriteFile) -> None:
     text = "# top\nport   7001\n\n#end\nrdbchecksum yes\nclient-output-buffer-limit normal 1mb 0 0\n"
     path = write_file(text)
-    Config.load([str(path)]).rewrite()
+    rewrite(Config.load([str(path)]))
     assert path.read_text() == text
 
 
@@ -262,7 +266,7 @@ def test_rewrite_replaces_what_changed_and_keeps_the_rest(write_file: WriteFile)
     path = write_file("# top\ntimeout 1\n\n# about clients\nmaxclients 5\ntimeout 2\nrdbchecksum yes\n#end")
     config = Config.load([str(path)])
     config.set([("timeout", "9"), ("proto-max-bulk-len", "2097152"), ("requirepass", "a b\x01")])
-    config.rewrite()
+    rewrite(config)
     assert path.read_text() == (
         "# top\ntimeout 9\n\n# about clients\nmaxclients 5\nrdbchecksum yes\n#end\n\n"
         '# Written by CONFIG REWRITE\nrequirepass "a b\\x01"\nproto-max-bulk-len 2mb\n'
@@ -270,13 +274,13 @@ def test_rewrite_replaces_what_changed_and_keeps_the_rest(write_file: WriteFile)
     again = Config.load([str(path)])
     assert again.get([b"*"]) == config.get([b"*"])
     config.set([("latency-monitor-threshold", "3")])
-    config.rewrite()
+    rewrite(config)
     assert path.read_text().count("# Written by CONFIG REWRITE") == 1
 
 
 def test_rewrite_includes_what_flags_said(write_file: WriteFile) -> None:
     path = write_file("port 1\n")
-    Config.load([str(path), "--port", "2", "--bind", "127.0.0.1", "::1"]).rewrite()
+    rewrite(Config.load([str(path), "--port", "2", "--bind", "127.0.0.1", "::1"]))
     assert path.read_text() == "port 2\n\n# Written by CONFIG REWRITE\nbind 127.0.0.1 ::1\n"
 
 
@@ -284,7 +288,7 @@ def test_rewrite_goes_back_to_the_default(write_file: WriteFile) -> None:
     path = write_file("timeout 5\nclient-output-buffer-limit normal 1 2 3\n")
     config = Config.load([str(path)])
     config.set([("timeout", "0"), ("client-output-buffer-limit", "normal 0 0 0")])
-    config.rewrite()
+    rewrite(config)
     assert Config.load([str(path)]).get([b"*"]) == Config().get([b"*"])
 
 
@@ -293,7 +297,7 @@ def test_rewrite_wins_over_an_included_file(write_file: WriteFile, tmp_path: Pat
     path = write_file(f"timeout 1\ninclude {tmp_path}/more.inc\n")
     config = Config.load([str(path)])
     config.set([("timeout", "7")])
-    config.rewrite()
+    rewrite(config)
     again = Config.load([str(path)])
     assert (again.timeout, again.maxclients) == (7, 5)
     assert "maxclients" not in path.read_text()
@@ -306,7 +310,7 @@ def test_rewrite_keeps_permissions_and_links_and_leaves_no_other_file(write_file
     link.symlink_to(path)
     config = Config.load([str(link)])
     config.set([("timeout", "2")])
-    config.rewrite()
+    rewrite(config)
     assert link.is_symlink()
     assert path.read_text() == "timeout 2\n"
     assert path.stat().st_mode & 0o777 == 0o640
@@ -319,7 +323,7 @@ def test_bytes_that_are_no_text_survive(write_file: WriteFile) -> None:
     config = Config.load([str(path)])
     assert config.requirepass == b"\xff\xfe"
     config.set([("requirepass", os.fsdecode(b"\xfe a"))])
-    config.rewrite()
+    rewrite(config)
     assert Config.load([str(path)]).requirepass == b"\xfe a"
 
 
@@ -349,7 +353,7 @@ def test_a_line_under_a_former_name_is_rewritten_in_its_place(tmp_path: Path) ->
     path.write_text("slaveof example.org 6380\nport 7000\n")
     config = Config.load([str(path)])
     config.replicaof = ("other.org", 6381)
-    config.rewrite()
+    rewrite(config)
     assert path.read_text() == "replicaof other.org 6381\nport 7000\n"
 
 
@@ -358,7 +362,7 @@ def test_a_primary_that_is_followed_no_more_leaves_the_file(tmp_path: Path) -> N
     path.write_text("replicaof example.org 6380\nport 7000\n")
     config = Config.load([str(path)])
     config.replicaof = None
-    config.rewrite()
+    rewrite(config)
     assert path.read_text() == "port 7000\n"
 
 
@@ -368,5 +372,5 @@ def test_a_primary_that_an_included_file_names_is_overruled_in_this_one(tmp_path
     path.write_text(f"include {tmp_path / 'other.conf'}\n")
     config = Config.load([str(path)])
     config.replicaof = None
-    config.rewrite()
+    rewrite(config)
     assert Config.load([str(path)]).replicaof is None

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from server.config import SETTINGS, Config
+from server.config import Config
 from server.main import _allow_descriptors
+from server.settings import SETTINGS
 from server.version import VERSION
 from tests.servers import ROOT, RiverbedServer, free_port
 
