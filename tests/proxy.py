@@ -17,6 +17,8 @@ _PIECE_BYTES = 1 << 16
 
 # What becomes of bytes on their way from the server to its client: the bytes, and how many have passed before them.
 Alter = Callable[[bytes, int], bytes]
+# What is done first, while they wait: the client's port, and how many have passed before them.
+Hold = Callable[[int, int], None]
 
 
 class Proxy:
@@ -25,6 +27,7 @@ class Proxy:
     def __init__(self, target: Callable[[], int]) -> None:
         self.refuses = False  # new connections are closed at once
         self.alter: Alter | None = None
+        self.hold: Hold | None = None
         self.passes = threading.Event()  # cleared: nothing passes, and nobody is told
         self.passes.set()
         self.connections = 0
@@ -95,6 +98,8 @@ class Proxy:
                             return
                         if source is far:
                             size = len(data)
+                            if self.hold is not None:
+                                self.hold(near.getpeername()[1], passed)
                             if self.alter is not None:
                                 data = self.alter(data, passed)
                             passed += size

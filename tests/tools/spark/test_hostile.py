@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from pyspark.sql import SparkSession, functions
 from store.snapshot import DATA_NAME, MANIFEST_NAME, STREAMS_NAME, Snapshot
 from tests.conftest import base_seed
 from tests.inprocess import HandClock, Product
+from tests.proxy import Proxy
 from tests.servers import RiverbedServer
 from tests.tools.spark.stores import answers, comparable, freeze, parts, random_store, rows_read
 from tools.spark.errors import DataLossError, OptionError, SourceError
@@ -196,7 +198,7 @@ def test_keys_and_names_that_are_no_text_are_shown_and_kept(tmp_path: Path) -> N
 # -- workers that die --------------------------------------------------------------------------------------------------
 
 
-def _processes() -> Iterator[Path]:
+def _workers() -> Iterator[Path]:
     for path in Path("/proc").glob("[0-9]*"):
         if path.name != str(os.getpid()) and b"pyspark" in _read(path / "cmdline"):
             yield path
@@ -208,92 +210,91 @@ def _read(path: Path) -> bytes:
     return b""
 
 
-def _who_reads(folder: Path) -> list[int]:
-    """Workers that have a file in a folder open, or in their memory."""
-    name = os.fsencode(folder)
+def _who_has_open(ends: Callable[[str], bool]) -> list[int]:
+    """Workers with a file descriptor whose name is one that is looked for."""
     found = []
-    for process in _processes():
+    for worker in _workers():
         with contextlib.suppress(OSError):
-            ends = [os.fsencode(os.readlink(fd)) for fd in (process / "fd").iterdir()]
-            if any(end.startswith(name) for end in ends) or name in _read(process / "maps"):
-                found.append(int(process.name))
+            if any(ends(os.readlink(fd)) for fd in (worker / "fd").iterdir()):
+                found.append(int(worker.name))
     return found
 
 
-def _who_speaks_to(port: int) -> list[int]:
-    """Workers that have a connection to a port of this machine."""
-    remote = b"0100007F:%04X" % port
-    sockets = {line.split()[9] for line in _read(Path("/proc/net/tcp")).splitlines() if line.split()[2] == remote}
-    found = []
-    for process in _processes():
-        with contextlib.suppress(OSError):
-            ends = {os.fsencode(os.readlink(fd)) for fd in (process / "fd").iterdir()}
-            if any(b"socket:[%b]" % inode in ends for inode in sockets):
-                found.append(int(process.name))
-    return found
+def _who_speaks_from(port: int) -> list[int]:
+    """The worker that has a connection from a port of this machine."""
+    local = b"0100007F:%04X" % port
+    rows = [line.split() for line in _read(Path("/proc/net/tcp")).splitlines()]
+    sockets = {f"socket:[{row[9].decode()}]" for row in rows if row[1] == local}
+    return _who_has_open(lambda name: name in sockets)
 
 
-def kill_one(find: Callable[[], list[int]], done: threading.Event) -> list[int]:
-    """Kill the first worker that is found, as soon as there is one; none when the work is done before."""
-    while not done.wait(0.1):
-        for pid in find()[:1]:
-            os.kill(pid, signal.SIGKILL)
-            return [pid]
-    return []
+def test_a_worker_that_is_killed_while_it_reads_costs_no_row(spark: SparkSession, tmp_path: Path) -> None:
+    # So many bytes that pipes and sockets cannot hold them: who reads them waits for who takes them.
+    count, size = 6000, 1500
+    product = Product(tmp_path / "data", HandClock())
+    for number in range(count):
+        product.run("XADD", "s", f"{1 + number}-0", "n", number, "long", bytes(size))
+    path = freeze(product, tmp_path / "snapshot")
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.settimeout(120)
+    port = listener.getsockname()[1]
 
+    def waits(number: int, long: bytes) -> int:
+        """With the first row until the test has killed who reads the others."""
+        import contextlib
+        import socket
 
-def test_a_worker_that_is_killed_while_it_reads_costs_no_row(
-    spark: SparkSession, snapshot: Path, tmp_path: Path
-) -> None:
-    def slowly(number: int) -> int:
-        import time
+        if number == 0:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)) as connection:
+                connection.recv(1)
+        return number + len(long)
 
-        time.sleep(0.002)
-        return number
-
-    read = spark.read.format("riverbed").schema("n int").option("maxRecordsPerPartition", 60)
-    frame = read.option("cacheDirectory", str(tmp_path / "cache")).load(str(snapshot))
-    done = threading.Event()
     killed: list[int] = []
-    killer = threading.Thread(target=lambda: killed.extend(kill_one(lambda: _who_reads(snapshot), done)))
+
+    def kill() -> None:
+        with listener, contextlib.suppress(OSError), listener.accept()[0]:
+            killed.extend(_who_has_open(lambda name: name.startswith(f"{path}/")))
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+
+    read = spark.read.format("riverbed").schema("n int, long binary").option("batchRows", 20)
+    frame = read.option("cacheDirectory", str(tmp_path / "cache")).load(str(path))
+    killer = threading.Thread(target=kill)
     killer.start()
     try:
-        rows = frame.select(functions.udf(slowly, "int", useArrow=False)("n").alias("n")).collect()
+        rows = frame.select(functions.udf(waits, "int", useArrow=False)("n", "long").alias("n")).collect()
     finally:
-        done.set()
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
         killer.join()
 
-    assert sorted(row.n for row in rows) == list(range(300))
-    assert killed
+    assert sorted(row.n for row in rows) == list(range(size, size + count))
+    assert len(killed) == 1
 
 
 def test_a_worker_that_is_killed_while_it_writes_costs_no_row_and_doubles_none(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    def slowly(number: int) -> int:
-        import time
+    killed: list[int] = []
+    lock = threading.Lock()
 
-        time.sleep(0.0005)
-        return number
+    def kill(port: int, passed: int) -> None:
+        """Before it learns that some pipelines of its rows were added: the first that gets so far."""
+        with lock:
+            if passed > 5000 and not killed:
+                killed.extend(_who_speaks_from(port))
+                for pid in killed:
+                    os.kill(pid, signal.SIGKILL)
 
-    with RiverbedServer(tmp_path / "data", tmp_path, {"appendfsync": "no"}) as server:
+    with (
+        RiverbedServer(tmp_path / "data", tmp_path, {"appendfsync": "no"}) as server,
+        Proxy(lambda: server.port) as proxy,
+    ):
+        proxy.hold = kill
+        frame = spark.range(0, 4000, numPartitions=2).select(functions.col("id").alias("n"))
+        write = frame.write.format("riverbed").mode("append").option("server", f"127.0.0.1:{proxy.port}")
+        write.option("stream", "s").option("pipelineRows", 50).save()
+
         client = redis.Redis(port=server.port)
-        done = threading.Event()
-        killed: list[int] = []
-
-        def find() -> list[int]:
-            return _who_speaks_to(server.port) if client.xlen("s") > 200 else []
-
-        killer = threading.Thread(target=lambda: killed.extend(kill_one(find, done)))
-        killer.start()
-        try:
-            frame = spark.range(0, 4000, numPartitions=2)
-            frame = frame.select(functions.udf(slowly, "int", useArrow=False)("id").alias("n"))
-            write = frame.write.format("riverbed").mode("append").option("server", f"127.0.0.1:{server.port}")
-            write.option("stream", "s").option("pipelineRows", 50).save()
-        finally:
-            done.set()
-            killer.join()
-
         assert sorted(int(fields[b"n"]) for _, fields in client.xrange("s")) == list(range(4000))
-        assert killed
+        assert len(killed) == 1
