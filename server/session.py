@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from server.dispatch import Plain
     from server.replies import LongReply, Park, Push
     from server.slices import Slices
-    from store.keyspace import Database, WriteTxn
+    from store.keyspace import Database
+    from store.writetxn import WriteTxn
 
 
 # What a client that waits may have sent behind the command it waits with, before its socket is left alone.

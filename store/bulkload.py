@@ -21,8 +21,9 @@ from store.groups import groups_of
 from store.ids import ID_BYTES, SEQ_BITS, StreamID, pack_id, parse_id, unpack_id
 
 if TYPE_CHECKING:
-    from store.keyspace import Database, WriteTxn
+    from store.keyspace import Database
     from store.streams import Stream
+    from store.writetxn import WriteTxn
 
 # Rows that are held before they are given to LMDB.
 _MOST_ROWS: Final = 1024

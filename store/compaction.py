@@ -34,18 +34,19 @@ from store.compactionplan import MEASURING, LogSize, Plan, Steps, Wishes, log_si
 from store.engine import DEFAULT_MAP_BYTES, lock_directory
 from store.errors import CorruptionError, StoreError
 from store.files import Files, OsFiles
-from store.keyspace import META_POSITION, META_REPLICATION, NO_DATABASE, WriteTxn
 from store.lineage import Lineage
 from store.liverows import LiveRows, TableSize, sizes_of
 from store.log import DIRECTORY_NAME, FILE_NAME
 from store.logreader import Batch, LogPosition, LogReader, list_parts
 from store.manifest import FileType, LogFile
+from store.meta import META_POSITION, META_REPLICATION, NO_DATABASE
 from store.recovery import Execute, RecoveryReport
 from store.replacement import DATA_NAME, Places, put_in_place, settle
 from store.retention import NO_RETENTION, Retention
 from store.rewrite import pieces
 from store.tablereader import TableReader
 from store.tables import STATE_DIRECTORY, Tables
+from store.writetxn import WriteTxn
 
 __all__ = [
     "COPYING",

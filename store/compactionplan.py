@@ -16,9 +16,9 @@ from store import format as fmt
 from store import retention
 from store.errors import StoreError
 from store.files import Files
-from store.keyspace import META_POSITION
 from store.liverows import LiveRows, TableSize, room_for, sizes_of
 from store.logreader import LogPart, LogPosition, LogReader, TornTail
+from store.meta import META_POSITION
 from store.replacement import Places
 from store.retention import Retention
 from store.rewrite import pieces

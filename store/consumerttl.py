@@ -19,7 +19,7 @@ from store.groups import groups_of
 
 if TYPE_CHECKING:
     from store.group import Group
-    from store.keyspace import WriteTxn
+    from store.writetxn import WriteTxn
 
 # A consumer that is due but still has something pending, or waits in a blocking read, is looked at again after this.
 LOOK_AGAIN_MS: Final = 10_000

@@ -26,15 +26,16 @@ from store import adoption, recovery
 from store.errors import LockedError, LogWriteError, ReplayError, StateLostError, StoreError
 from store.feed import Anchors
 from store.files import Files, OsFiles
-from store.keyspace import NO_DATABASE, WriteTxn
 from store.lineage import Lineage
 from store.log import Log
 from store.logformat import encode_command
 from store.logreader import LogPosition
 from store.logstream import StreamedBatch
+from store.meta import NO_DATABASE
 from store.recovery import Execute
 from store.replacement import Places, settle
 from store.tables import Tables
+from store.writetxn import WriteTxn
 
 DEFAULT_MAP_BYTES: Final = 1 << 40
 _NO_LIMIT: Final = 1 << 62

@@ -28,7 +28,7 @@ from store.streams import Stream
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from store.keyspace import WriteTxn
+    from store.writetxn import WriteTxn
 
 
 class Idempotence:

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from store import format as fmt
 from store.errors import CorruptionError
 from store.ids import StreamID, id_text, pack_id
-from store.keyspace import META_DATABASES
+from store.meta import META_DATABASES
 from store.model import Row
 from store.pel import NOBODY
 from store.tablereader import TableReader

@@ -36,8 +36,8 @@ from store import format as fmt
 from store.ids import ID_BYTES, StreamID, pack_id, unpack_id
 
 if TYPE_CHECKING:
-    from store.keyspace import WriteTxn
     from store.view import View
+    from store.writetxn import WriteTxn
 
 NOBODY: Final = 0
 # Two runs of this length fit a page of LMDB; a longer row would get pages of its own.

@@ -25,10 +25,10 @@ from store.compose import Piece
 from store.engine import DEFAULT_MAP_BYTES, lock_directory
 from store.errors import StoreError
 from store.files import Files, OsFiles
-from store.keyspace import META_POSITION, NO_DATABASE
 from store.log import DIRECTORY_NAME, FILE_NAME
 from store.logreader import LogPosition
 from store.manifest import FileType, LogFile, Manifest
+from store.meta import META_POSITION, NO_DATABASE
 from store.rewrite import pieces
 from store.tables import STATE_DIRECTORY, Tables
 

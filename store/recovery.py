@@ -13,9 +13,10 @@ from typing import Final
 
 from store.bulkload import load_run
 from store.errors import ReplayError
-from store.keyspace import Database, WriteTxn
+from store.keyspace import Database
 from store.log import Log
 from store.logreader import Batch, LogPosition, TornTail
+from store.writetxn import WriteTxn
 
 # A rebuild from nothing commits this often, so that dirty pages do not pile up in memory.
 _BYTES_A_CHECKPOINT: Final = 16 << 20

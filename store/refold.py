@@ -16,10 +16,10 @@ import lmdb
 from store import recovery
 from store.errors import ReplayError, StoreError
 from store.files import Files
-from store.keyspace import WriteTxn
 from store.logreader import Batch, LogPosition
 from store.recovery import Execute, RecoveryReport
 from store.tables import Tables
+from store.writetxn import WriteTxn
 
 _MAP_BYTES: Final = 1 << 40
 _PURGE_BYTES: Final = 16 << 20

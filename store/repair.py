@@ -33,9 +33,9 @@ from store.copying import copy_stretch
 from store.engine import lock_directory
 from store.errors import StoreError
 from store.files import Files, OsFiles
-from store.keyspace import NO_DATABASE
 from store.log import DIRECTORY_NAME, FILE_NAME
 from store.logreader import LogPosition, LogReader, TornTail, list_parts
+from store.meta import NO_DATABASE
 from store.rebuild import rebuild_log
 from store.recovery import Execute
 from store.refold import Refold, room_for_fold

@@ -17,12 +17,12 @@ from typing import Final
 from store import format as fmt
 from store.groups import groups_of
 from store.ids import MAX_ID, MIN_ID, StreamID, id_text, pack_id, unpack_id
-from store.keyspace import WriteTxn
 from store.liverows import LiveStream
 from store.model import References, Strategy, Trim
 from store.pel import NOBODY, Run
 from store.streams import Stream
 from store.tablereader import TableReader
+from store.writetxn import WriteTxn
 
 # Commands between two looks at whether it is time to commit.
 _KEYS_A_SLICE: Final = 256

@@ -30,7 +30,7 @@ from store import format as fmt
 from store.compose import PIECE_BYTES, Composer, Piece
 from store.errors import CorruptionError
 from store.ids import id_text, unpack_id
-from store.keyspace import META_DATABASES
+from store.meta import META_DATABASES
 from store.model import IdempotenceSettings
 from store.rewrite_groups import GroupsRewrite
 from store.tablereader import TableReader

@@ -38,7 +38,7 @@ from store import format as fmt
 from store.basefile import BaseSize, write_base
 from store.errors import StoreError
 from store.files import OsFiles
-from store.keyspace import META_POSITION
+from store.meta import META_POSITION
 from store.rewrite import entry_count, pieces
 from store.tables import Tables
 

@@ -31,7 +31,8 @@ from store.model import Change, IdempotenceSettings, References, Row, Trim
 if TYPE_CHECKING:
     import lmdb
 
-    from store.keyspace import Database, WriteTxn
+    from store.keyspace import Database
+    from store.writetxn import WriteTxn
 
 _NODE_CHUNK: Final = 1000
 _PAST_MAX: Final = StreamID(1 << 128)

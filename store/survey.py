@@ -26,8 +26,8 @@ from store.streams import estimated_bytes
 from store.tablereader import TableReader
 
 if TYPE_CHECKING:
-    from store.keyspace import WriteTxn
     from store.tables import Tables
+    from store.writetxn import WriteTxn
 
 # Rows that one look takes to find the best streams, and the best groups of those.
 STREAM_ROWS_A_LOOK: Final = 5000

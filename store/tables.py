@@ -24,6 +24,7 @@ import lmdb
 
 from store import format as fmt
 from store.errors import VersionError
+from store.meta import META_VERSION
 
 TABLES: Final = (
     "keys",
@@ -43,7 +44,6 @@ TABLES: Final = (
     "meta",
 )
 STATE_DIRECTORY: Final = "state"
-_VERSION_NAME: Final = b"format_version"
 
 
 class Tables:
@@ -89,11 +89,11 @@ class Tables:
         else:
             meta = self.env.open_db(b"meta")
         with self.env.begin(db=meta) as txn:
-            row = txn.get(_VERSION_NAME)
+            row = txn.get(META_VERSION)
         if row is None:
             if not readonly:
                 with self.env.begin(write=True, db=meta) as txn:
-                    txn.put(_VERSION_NAME, fmt.pack_row(fmt.FORMAT_VERSION))
+                    txn.put(META_VERSION, fmt.pack_row(fmt.FORMAT_VERSION))
             return True
         version = fmt.unpack_row(row)
         if version != fmt.FORMAT_VERSION:

@@ -26,10 +26,10 @@ from store.compose import Piece
 from store.errors import CorruptionError
 from store.files import Files, OsFiles
 from store.freeze import COPYING, Steps
-from store.keyspace import META_POSITION, META_REPLICATION, NO_DATABASE
 from store.lineage import Lineage
 from store.log import DIRECTORY_NAME, FILE_NAME
 from store.logfile import LogPosition
+from store.meta import META_POSITION, META_REPLICATION, NO_DATABASE
 from store.rebuild import write_log
 from store.rewrite import pieces
 from store.snapshot import DATA_NAME, Snapshot

@@ -18,7 +18,7 @@ from store.streams import Stream
 if TYPE_CHECKING:
     import lmdb
 
-    from store.keyspace import WriteTxn
+    from store.writetxn import WriteTxn
 
 # Rows deleted between two looks at the clock: 0.4 us each.
 _ROWS_A_LOOK: Final = 256

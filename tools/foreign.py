@@ -17,9 +17,10 @@ from typing import Final
 
 from server.replay import Replayer
 from store.errors import ReplayError
-from store.keyspace import Database, WriteTxn
+from store.keyspace import Database
 from store.logfile import Batch
 from store.logformat import encode_command
+from store.writetxn import WriteTxn
 
 SHOWN_KEYS: Final = 5  # of each command
 _MOST_NAMES: Final = 200  # different commands and reasons that are told apart

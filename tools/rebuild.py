@@ -21,13 +21,14 @@ from store.copying import copy_stretch
 from store.engine import DEFAULT_MAP_BYTES, Engine, Fsync, Options
 from store.files import Files, OsFiles
 from store.groups import groups_of
-from store.keyspace import NO_DATABASE, WriteTxn
 from store.log import DIRECTORY_NAME, FILE_NAME
 from store.logfile import PLAIN_BATCH_COMMANDS, Batch, LogPart
 from store.logreader import LogPosition, LogReader, TornTail
 from store.manifest import FileType, LogFile, Manifest
+from store.meta import NO_DATABASE
 from store.recovery import RecoveryReport
 from store.tables import Tables
+from store.writetxn import WriteTxn
 from tools.console import Failure, Meter
 from tools.foreign import ForeignLog, Skipped
 from tools.moment import Moment, time_text

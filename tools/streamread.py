@@ -9,7 +9,7 @@ from typing import Final
 from store import format as fmt
 from store.errors import CorruptionError
 from store.ids import StreamID, id_text, parse_id
-from store.keyspace import META_DATABASES
+from store.meta import META_DATABASES
 from store.snapshot import DATA_NAME
 from store.tablereader import TableReader
 from tools.console import Failure

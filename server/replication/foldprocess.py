@@ -31,10 +31,10 @@ from server.replay import Replayer
 from store import manifest as manifests
 from store.errors import StoreError
 from store.files import OsFiles
-from store.keyspace import WriteTxn
 from store.logreader import LogPosition, LogReader, list_parts
 from store.recovery import RecoveryReport, fold
 from store.tables import Tables
+from store.writetxn import WriteTxn
 
 READY: Final = "READY"
 FOLD: Final = "FOLD"

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from store import format as fmt
 from store.check.view import Violation, show, show_id
 from store.ids import StreamID, id_ms, pack_id, unpack_id
-from store.keyspace import META_DATABASES
+from store.meta import META_DATABASES
 from store.pel import NOBODY, Run
 from store.tablereader import TableReader
 

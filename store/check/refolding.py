@@ -26,8 +26,8 @@ from store.check.log import LogCheck
 from store.check.view import Meta, Steps, Violation
 from store.errors import CorruptionError, ReplayError, StoreError
 from store.files import Files, OsFiles
-from store.keyspace import META_POSITION
 from store.logreader import Batch, LogPart, LogPosition, LogReader
+from store.meta import META_POSITION
 from store.recovery import Execute
 from store.refold import Refold, room_for_fold
 from store.tablereader import TableReader

@@ -18,9 +18,9 @@ from store.check.keys import check_databases, check_expiry, check_strays
 from store.check.pages import check_pages
 from store.check.records import check_record_tables
 from store.check.view import DATA_NAME, Contents, Meta, Notes, Pass, Steps, View, Violation, integers, show
-from store.keyspace import META_DATABASES, META_POSITION, META_REPLICATION
 from store.lineage import Lineage
 from store.logreader import LogPosition
+from store.meta import META_COUNTERS, META_DATABASES, META_POSITION, META_REPLICATION, META_VERSION
 from store.tables import STATE_DIRECTORY, TABLES, Tables
 from store.trash import Kind
 
@@ -29,8 +29,6 @@ CHECKING_PAGES: Final = "checking pages"
 CHECKING_ROWS: Final = "checking rows"
 
 _DATABASES: Final = 16
-_COUNTERS: Final = b"counters"
-_VERSION: Final = b"format_version"
 _STEPS: Final = (check_databases, check_expiry, check_record_tables, check_strays, check_group_tables)
 
 
@@ -114,17 +112,17 @@ def check_tables(tables: Tables, contents: Contents, steps: Steps) -> Iterator[V
 
 
 def _check_meta(view: View) -> Pass:
-    rows = {name: view.get("meta", name) for name in (_COUNTERS, META_DATABASES, META_POSITION)}
+    rows = {name: view.get("meta", name) for name in (META_COUNTERS, META_DATABASES, META_POSITION)}
     if all(row is None for row in rows.values()):
         for table in ("keys", "names", "entries", "groups", "pel", "trash"):
             if view.count(table):
                 view.add(table, "", "holds rows, but nothing was ever checkpointed")
         return
-    rows[_VERSION] = view.get("meta", _VERSION)
+    rows[META_VERSION] = view.get("meta", META_VERSION)
     for name, row in rows.items():
         if row is None:
             view.add("meta", name.decode(), "is missing")
-            if name != _VERSION:
+            if name != META_VERSION:
                 return
     yield
     lineage = view.get("meta", META_REPLICATION)
@@ -143,7 +141,7 @@ def _check_meta(view: View) -> Pass:
 
 
 def _decode_meta(rows: dict[bytes, Any], has_lineage: bool) -> Meta:
-    next_stream_no, next_group_no, next_keyspace_no = integers(fmt.unpack_row(rows[_COUNTERS]))
+    next_stream_no, next_group_no, next_keyspace_no = integers(fmt.unpack_row(rows[META_COUNTERS]))
     databases = []
     for row in fmt.unpack_row(rows[META_DATABASES]):
         keyspace_no, size, expiring = integers(row)

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from store.keyspace import WriteTxn
 from store.log import DIRECTORY_NAME, FILE_NAME
 from store.snapshot import DATA_NAME, Snapshot, list_snapshots, open_snapshot
 from store.tables import Tables
+from store.writetxn import WriteTxn
 from tests.conftest import broken_invariants
 from tests.disks import small_tmpfs
 from tests.raw import Node, RawClient, parse

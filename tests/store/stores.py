@@ -16,8 +16,9 @@ from store.group import Group
 from store.groups import groups_of
 from store.idempotence import Idempotence
 from store.ids import MAX_ID, MIN_ID, StreamID, id_text, parse_id, unpack_id
-from store.keyspace import Database, WriteTxn
+from store.keyspace import Database
 from store.streams import Stream
+from store.writetxn import WriteTxn
 from tests.inprocess import HandClock
 
 

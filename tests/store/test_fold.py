@@ -25,10 +25,11 @@ from store.group import Found, Group
 from store.groups import Groups, groups_of
 from store.idempotence import Idempotence
 from store.ids import MIN_ID, pack_id
-from store.keyspace import Database, WriteTxn
+from store.keyspace import Database
 from store.members import Members
 from store.model import References, Strategy, Trim
 from store.streams import Stream
+from store.writetxn import WriteTxn
 from tests.store.stores import Store, sid
 from tests.test_against_oracle import FAMILIES, Commands
 

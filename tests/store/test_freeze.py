@@ -21,7 +21,6 @@ from store.errors import NoSnapshotError, SnapshotError
 from store.files import OsFiles
 from store.freeze import clear_leftovers, delete_old, delete_snapshot, take_snapshot
 from store.ids import StreamID
-from store.keyspace import WriteTxn
 from store.snapshot import (
     DATA_NAME,
     MANIFEST_NAME,
@@ -32,6 +31,7 @@ from store.snapshot import (
     open_snapshot,
 )
 from store.tables import Tables
+from store.writetxn import WriteTxn
 from tests.store.dying import Reaper
 from tests.store.stores import Store, dump_database, sid
 

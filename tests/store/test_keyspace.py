@@ -5,8 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from store.ids import MAX_ID, MIN_ID
-from store.keyspace import CACHED_STREAMS, Database
+from store.keyspace import Database
 from store.model import Change, Strategy, Trim
+from store.writetxn import CACHED_STREAMS
 from tests.store.stores import Store, sid, text_of
 
 NOW_MS = 1_700_000_000_000
