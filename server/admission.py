@@ -67,10 +67,15 @@ class Admission:
         if replication.refuses_reads and not flags & Flag.STALE:
             raise CommandError(STALE)
 
-    @property
-    def refuses_something(self) -> bool:
-        """Whether a command that was queued may be refused by now."""
-        return self._engine.refusal is not None or self._executor.replication.refuses_writes
+    def check_queued(self, session: Session, queued: list[list[bytes]]) -> None:
+        """Raise what by now refuses any of the commands that were queued, so that none of them runs."""
+        if self._engine.refusal is None and not self._executor.replication.refuses_writes:
+            return
+        for argv in queued:
+            try:
+                self.check(session, client_command(argv), argv)
+            except CommandError as error:
+                raise CommandError(EXECABORT_BECAUSE % error.text) from error
 
     def _rejected(self, session: Session, command: Command | None, error: CommandError) -> bytes:
         """The error line of a request that is refused before it runs."""

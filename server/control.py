@@ -60,6 +60,7 @@ class Controls:
             raise CommandError(EXECABORT)
         if broken:
             return NULL_ARRAY
+        executor.admission.check_queued(session, queued)
         replies: list[Reply] = []
         mark = len(executor.txn.log)
         request.in_transaction = True
@@ -67,8 +68,6 @@ class Controls:
         try:
             for argv in queued:
                 command = client_command(argv)
-                if executor.admission.refuses_something:
-                    executor.admission.check(session, command, argv)
                 request.argv = argv
                 request.db = session.db
                 replies.append(self._call_queued(request, command))
@@ -83,10 +82,12 @@ class Controls:
 
     def _call_queued(self, request: Request, command: Command) -> Reply:
         """As `Executor.call`, but a bug's exception rises, so that the whole transaction is undone."""
-        stats = self._executor.stats
+        stats, replication = self._executor.stats, self._executor.replication
         counters = stats.counters(command.full_name)
         begun = time.perf_counter_ns()
         try:
+            if replication.is_replica and command.flags & Flag.WRITE:
+                raise CommandError(replication.write_refusal())  # since a REPLICAOF before it in the transaction
             reply = command.handler(request)
         except CommandError as error:
             counters.failed += 1

@@ -298,7 +298,9 @@ class Primary(Setting[tuple[str, int] | None]):
         if len(words) != 2:
             raise BadValueError("wrong number of arguments")
         host, port = words
-        if not host or not _INTEGER.fullmatch(port) or not 0 < int(port) < 65536:
+        if not is_host(host):
+            raise BadValueError("Invalid master host")
+        if not _INTEGER.fullmatch(port) or not 0 <= int(port) < 65536:
             raise BadValueError("Invalid master port")
         return host, int(port)
 
@@ -321,6 +323,11 @@ class Fixed(Setting[str]):
         if " ".join(words).lower() != self.default:
             raise BadValueError(f"only '{self.default}' is supported: {self.summary}")
         return self.default
+
+
+def is_host(word: str) -> bool:
+    """Whether it may be the name or address of a server: text that INFO, ROLE and a file can tell again as it was."""
+    return bool(word) and word.isprintable()
 
 
 def parse_memory(word: str) -> int:

@@ -11,11 +11,13 @@ from server import errors
 from server.commands.table import Flag, command
 from server.errors import CommandError
 from server.replies import NO_REPLY, OK
+from server.settingkinds import is_host
 
 if TYPE_CHECKING:
     from server.replies import Reply
     from server.session import Request
 
+BAD_HOST: Final = "ERR Invalid master host"
 BAD_PORT: Final = "ERR Invalid master port"
 REPLICA_CANNOT_FOLLOW: Final = "ERR Command is not valid when client is a replica."
 ALREADY_FOLLOWING: Final = "OK Already connected to specified master"
@@ -44,9 +46,9 @@ def _integer(word: bytes, error: str = errors.NOT_AN_INTEGER) -> int:
 
 
 def _follow(request: Request) -> Reply:
-    host, port_word = request.argv[1:]
+    host_word, port_word = request.argv[1:]
     replication = request.context.replication
-    if host.lower() == b"no" and port_word.lower() == b"one":
+    if host_word.lower() == b"no" and port_word.lower() == b"one":
         replication.promote()
         return OK
     if request.session.is_replica:
@@ -54,7 +56,10 @@ def _follow(request: Request) -> Reply:
     port = _integer(port_word, BAD_PORT)
     if not 0 <= port <= 65535:
         raise CommandError(BAD_PORT)
-    if not replication.follow(host.decode(errors="surrogateescape"), port):
+    host = host_word.decode(errors="surrogateescape")
+    if not is_host(host):
+        raise CommandError(BAD_HOST)
+    if not replication.follow(host, port):
         return ALREADY_FOLLOWING
     return OK
 

@@ -137,7 +137,11 @@ class Follower:
         try:
             async with asyncio.timeout(config.repl_timeout):
                 await self._loop.create_connection(lambda: link, self.host, self.port)
-        except (OSError, TimeoutError) as error:
+        except (
+            OSError,
+            TimeoutError,
+            UnicodeError,
+        ) as error:  # the last one of names that no resolver can be asked for
             self._lost(LinkError(f"cannot connect: {str(error) or 'no answer'}"))
         except asyncio.CancelledError:
             link.fail(LinkError("not wanted any more"))

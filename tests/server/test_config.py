@@ -334,7 +334,7 @@ def test_a_primary_is_host_and_port_or_no_one() -> None:
     assert Config.load(["--replicaof", "example.org", "6380"]).replicaof == ("example.org", 6380)
     assert Config.load(["--replicaof", "example.org 6380"]).replicaof == ("example.org", 6380)
     assert Config.load(["--replicaof", "no", "one"]).replicaof is None
-    for wrong in (["example.org"], ["example.org", "0"], ["example.org", "x"], ["a", "1", "2"]):
+    for wrong in (["example.org"], ["example.org", "-1"], ["a\nb", "1"], ["example.org", "x"], ["a", "1", "2"]):
         with pytest.raises(ConfigError):
             Config.load(["--replicaof", *wrong])
 

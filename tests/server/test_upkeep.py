@@ -216,6 +216,20 @@ def test_a_checkpoint_that_cannot_sync_the_log_refuses_writes(tmp_path: Path) ->
 # -- the disk ----------------------------------------------------------------------------------------------------------
 
 
+def test_a_transaction_of_which_a_part_is_refused_does_nothing(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        await ticks.ask(client, "XADD s 1-0 f v", "MULTI", "DEL s", "XADD s 2-0 f v")
+        ticks.engine.refusal = Refusal.DISK_NEARLY_FULL
+        because = b"-EXECABORT Transaction discarded because of: " + NEARLY_FULL[1:]
+        assert await ticks.ask(client, "EXEC", "XLEN s", "EXEC") == [because, b":1\r\n", b"-ERR EXEC without MULTI\r\n"]
+        ticks.engine.refusal = None
+        ticks.close()
+
+    in_loop(body())
+
+
 def test_a_disk_that_gets_full_refuses_what_needs_space_and_frees_itself(tmp_path: Path) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path)
