@@ -91,12 +91,6 @@ class Args:
     def take_id(self, missing_seq: int = 0) -> StreamID:
         return parse_entry_id(self.take(), missing_seq)
 
-    def take_ids(self) -> list[StreamID]:
-        """All words left, as plain IDs."""
-        ids = [parse_entry_id(word) for word in self.words[self.position :]]
-        self.position = len(self.words)
-        return ids
-
     def take_many(self, count: int) -> list[bytes]:
         """The next `count` words, of which there are as many."""
         words = self.words[self.position : self.position + count]

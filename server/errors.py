@@ -18,7 +18,6 @@ class CommandError(Exception):
 
 SYNTAX: Final = "ERR syntax error"
 NOT_AN_INTEGER: Final = "ERR value is not an integer or out of range"
-WRONG_TYPE: Final = "WRONGTYPE Operation against a key holding the wrong kind of value"
 NO_SUCH_KEY: Final = "ERR no such key"
 INVALID_ID: Final = "ERR Invalid stream ID specified as stream command argument"
 TIMEOUT_NOT_INTEGER: Final = "ERR timeout is not an integer or out of range"

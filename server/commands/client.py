@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from server import errors
 from server.commands.connection import BAD_CLIENT_NAME, is_printable
-from server.commands.table import Flag, command
+from server.commands.table import Flag, command, container
 from server.errors import CommandError
 from server.replies import NO_REPLY, OK
 
@@ -30,18 +30,7 @@ CATEGORIES: Final = ("slow", "connection")
 ADMIN_CATEGORIES: Final = ("admin", "slow", "dangerous", "connection")
 
 
-@command(
-    b"CLIENT",
-    arity=-2,
-    flags=Flag.NONE,
-    categories=("slow",),
-    group="connection",
-    since="2.4.0",
-    summary="Container of commands about client connections.",
-)
-def client(request: Request) -> Reply:
-    """Reached only with a subcommand that there is not."""
-    raise errors.unknown_subcommand(request.argv)
+container(b"CLIENT", group="connection", since="2.4.0", summary="Container of commands about client connections.")
 
 
 @command(

@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from server import errors
-from server.commands.table import Flag, command
+from server.commands.table import Flag, command, container
 from server.configfile import ConfigFileError
 from server.configrewrite import rewrite
 from server.configvalues import ConfigError, UnknownSettingError
@@ -26,18 +26,7 @@ _FLAGS: Final = Flag.ADMIN | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE
 _CATEGORIES: Final = ("admin", "slow", "dangerous")
 
 
-@command(
-    b"CONFIG",
-    arity=-2,
-    flags=Flag.NONE,
-    categories=("slow",),
-    group="server",
-    since="2.0.0",
-    summary="Container of the commands about settings.",
-)
-def config(request: Request) -> Reply:
-    """Reached only with a subcommand that there is not."""
-    raise errors.unknown_subcommand(request.argv)
+container(b"CONFIG", group="server", since="2.0.0", summary="Container of the commands about settings.")
 
 
 @command(

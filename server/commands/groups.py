@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from server import errors
 from server.args import parse_entry_id, parse_int
-from server.commands.table import SECOND_WORD, Flag, command
+from server.commands.table import SECOND_WORD, Flag, command, container
 from server.errors import CommandError
 from server.replies import OK
 from store.group import Group
@@ -78,18 +78,7 @@ def named_group(request: Request) -> tuple[Stream, Group]:
 # -- XGROUP ------------------------------------------------------------------------------------------------------------
 
 
-@command(
-    b"XGROUP",
-    arity=-2,
-    flags=Flag.NONE,
-    categories=("slow",),
-    group="stream",
-    since="5.0.0",
-    summary="Container of the commands that manage consumer groups.",
-)
-def xgroup(request: Request) -> Reply:
-    """Reached only with a subcommand that there is not."""
-    raise errors.unknown_subcommand(request.argv)
+container(b"XGROUP", group="stream", since="5.0.0", summary="Container of the commands that manage consumer groups.")
 
 
 def _take_options(argv: list[bytes], *, may_make: bool) -> tuple[bool, int | None]:

@@ -20,7 +20,9 @@ from server.version import REDIS_VERSION, VERSION
 from store import survey
 
 if TYPE_CHECKING:
+    from server.context import Context
     from server.session import Request, Session
+    from server.stats import SnapshotStatus
 
 DAY_SECONDS: Final = 86_400
 LRU_CLOCK_MASK: Final = (1 << 24) - 1
@@ -159,9 +161,7 @@ def _memory(request: Request) -> Fields:
 def _persistence(request: Request) -> Fields:
     """A checkpoint answers for what Redis calls an RDB save."""
     context = request.context
-    engine, stats = context.engine, context.stats
-    log = engine.log
-    writes_refused = engine.refusal is not None
+    engine, log = context.engine, context.engine.log
     yield "loading", 0
     yield "async_loading", 0
     yield "current_cow_peak", 0
@@ -181,6 +181,22 @@ def _persistence(request: Request) -> Fields:
     yield "rdb_last_load_keys_expired", 0
     yield "rdb_last_load_keys_loaded", 0
     yield "aof_enabled", 1
+    yield from _rewrites(context)
+    yield "aof_last_write_status", "ok" if engine.refusal is None else "err"
+    yield "aof_last_cow_size", 0
+    yield "module_fork_in_progress", 0
+    yield "module_fork_last_cow_size", 0
+    yield "aof_current_size", log.size_bytes
+    yield "aof_base_size", log.base_bytes
+    yield "aof_pending_rewrite", int(context.rewrite.scheduled)
+    yield "aof_buffer_length", sum(map(len, request.txn.log))
+    yield "aof_pending_bio_fsync", int(log.unsynced_bytes > 0)
+    yield "aof_delayed_fsync", 0
+    yield from _snapshots(context.stats.snapshot)
+    yield from _own_persistence(request)
+
+
+def _rewrites(context: Context) -> Fields:
     rewrite, now_s = context.rewrite, context.clock.monotonic()
     yield "aof_rewrite_in_progress", int(rewrite.in_progress)
     yield "aof_rewrite_scheduled", int(rewrite.scheduled)
@@ -189,17 +205,9 @@ def _persistence(request: Request) -> Fields:
     yield "aof_last_bgrewrite_status", "ok" if rewrite.last_ok else "err"
     yield "aof_rewrites", rewrite.started
     yield "aof_rewrites_consecutive_failures", rewrite.failures
-    yield "aof_last_write_status", "err" if writes_refused else "ok"
-    yield "aof_last_cow_size", 0
-    yield "module_fork_in_progress", 0
-    yield "module_fork_last_cow_size", 0
-    yield "aof_current_size", log.size_bytes
-    yield "aof_base_size", log.base_bytes
-    yield "aof_pending_rewrite", int(rewrite.scheduled)
-    yield "aof_buffer_length", sum(map(len, request.txn.log))
-    yield "aof_pending_bio_fsync", int(log.unsynced_bytes > 0)
-    yield "aof_delayed_fsync", 0
-    snapshot = stats.snapshot
+
+
+def _snapshots(snapshot: SnapshotStatus) -> Fields:
     yield "riverbed_snapshot_in_progress", int(snapshot.in_progress)
     if snapshot.in_progress:
         yield "riverbed_snapshot_step", snapshot.step
@@ -211,6 +219,12 @@ def _persistence(request: Request) -> Fields:
     yield "riverbed_snapshot_last_offset", snapshot.last_offset
     yield "riverbed_snapshot_last_time_sec", round(snapshot.last_seconds, 1)
     yield "riverbed_snapshots", snapshot.taken
+
+
+def _own_persistence(request: Request) -> Fields:
+    """What Redis has no name for: offsets, checkpoints, tables, the running rewrite."""
+    engine, stats, rewrite = request.context.engine, request.context.stats, request.context.rewrite
+    log = engine.log
     yield "riverbed_log_offset", log.end.offset
     yield "riverbed_log_synced_offset", log.synced_offset
     yield "riverbed_log_unsynced_bytes", log.unsynced_bytes
@@ -237,7 +251,7 @@ def _persistence(request: Request) -> Fields:
     yield "riverbed_rewrite_bytes", rewrite.size
     yield "riverbed_rewrite_percent", f"{rewrite.percent:.1f}"
     yield "riverbed_trash_pending", request.txn.trash.notes
-    yield "riverbed_writes_refused", int(writes_refused)
+    yield "riverbed_writes_refused", int(engine.refusal is not None)
     yield "riverbed_writes_refused_reason", "" if engine.refusal is None else engine.refusal.value
 
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from server import errors
-from server.commands.table import Flag, command
+from server.commands.table import Flag, command, container
 from server.replies import Verbatim
 
 if TYPE_CHECKING:
@@ -21,18 +20,7 @@ _CATEGORIES: Final = ("admin", "slow", "dangerous")
 _TIPS: Final = ("nondeterministic_output", "request_policy:all_nodes", "response_policy:special")
 
 
-@command(
-    b"LATENCY",
-    arity=-2,
-    flags=Flag.NONE,
-    categories=("slow",),
-    group="server",
-    since="2.8.13",
-    summary="Container of the latency monitor's commands.",
-)
-def latency(request: Request) -> Reply:
-    """Reached only with a subcommand that there is not."""
-    raise errors.unknown_subcommand(request.argv)
+container(b"LATENCY", group="server", since="2.8.13", summary="Container of the latency monitor's commands.")
 
 
 @command(

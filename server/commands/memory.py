@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from server import errors, process
 from server.args import Args
-from server.commands.table import SECOND_WORD, Flag, command
+from server.commands.table import SECOND_WORD, Flag, command, container
 from server.errors import CommandError
 from server.replies import OK, Verbatim
 
@@ -21,18 +21,7 @@ if TYPE_CHECKING:
 _TIPS: Final = ("nondeterministic_output", "request_policy:all_shards", "response_policy:special")
 
 
-@command(
-    b"MEMORY",
-    arity=-2,
-    flags=Flag.NONE,
-    categories=("slow",),
-    group="server",
-    since="4.0.0",
-    summary="Container of the commands about memory.",
-)
-def memory(request: Request) -> Reply:
-    """Reached only with a subcommand that there is not."""
-    raise errors.unknown_subcommand(request.argv)
+container(b"MEMORY", group="server", since="4.0.0", summary="Container of the commands about memory.")
 
 
 @command(

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from server import errors
 from server.commands.keys import TYPE_NAME, lookup
-from server.commands.table import SECOND_WORD, Flag, command
+from server.commands.table import SECOND_WORD, Flag, command, container
 from server.errors import CommandError
 
 if TYPE_CHECKING:
-    from server.replies import Reply
     from server.session import Request
 
 NO_LFU: Final = (
@@ -25,18 +23,9 @@ NO_LFU: Final = (
 _CATEGORIES: Final = ("keyspace", "read", "slow")
 
 
-@command(
-    b"OBJECT",
-    arity=-2,
-    flags=Flag.NONE,
-    categories=("slow",),
-    group="generic",
-    since="2.2.3",
-    summary="Container of the commands that look at how a value is kept.",
+container(
+    b"OBJECT", group="generic", since="2.2.3", summary="Container of the commands that look at how a value is kept."
 )
-def object_(request: Request) -> Reply:
-    """Reached only with a subcommand that there is not."""
-    raise errors.unknown_subcommand(request.argv)
 
 
 @command(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from server import errors
-from server.commands.table import Flag, KeySpec, command
+from server.commands.table import Flag, KeySpec, command, container
 from server.replies import Push
 
 if TYPE_CHECKING:
@@ -203,18 +203,7 @@ def spublish(request: Request) -> int:
 # -- who listens to what -----------------------------------------------------------------------------------------------
 
 
-@command(
-    b"PUBSUB",
-    arity=-2,
-    flags=Flag.NONE,
-    categories=("slow",),
-    group="pubsub",
-    since="2.8.0",
-    summary="Container of commands about subscriptions.",
-)
-def pubsub(request: Request) -> None:
-    """Reached only with a subcommand that there is not."""
-    raise errors.unknown_subcommand(request.argv)
+container(b"PUBSUB", group="pubsub", since="2.8.0", summary="Container of commands about subscriptions.")
 
 
 @command(

@@ -6,26 +6,15 @@ from typing import TYPE_CHECKING
 
 from server import errors
 from server.args import parse_int
-from server.commands.table import Flag, command
+from server.commands.table import Flag, command, container
 from server.errors import CommandError
 
 if TYPE_CHECKING:
-    from server.replies import Park, Reply
+    from server.replies import Park
     from server.session import Request
 
 
-@command(
-    b"RIVERBED",
-    arity=-2,
-    flags=Flag.NONE,
-    categories=("slow",),
-    group="server",
-    since="8.8.0",
-    summary="Container of the commands that only Riverbed has.",
-)
-def riverbed(request: Request) -> Reply:
-    """Reached only with a subcommand that there is not."""
-    raise errors.unknown_subcommand(request.argv)
+container(b"RIVERBED", group="server", since="8.8.0", summary="Container of the commands that only Riverbed has.")
 
 
 @command(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from server import errors
 from server.args import Args
-from server.commands.table import Flag, command
+from server.commands.table import Flag, command, container
 from server.errors import CommandError
 from server.replies import OK
 
@@ -24,18 +24,7 @@ _FLAGS: Final = Flag.ADMIN | Flag.LOADING | Flag.STALE
 _CATEGORIES: Final = ("admin", "slow", "dangerous")
 
 
-@command(
-    b"SLOWLOG",
-    arity=-2,
-    flags=Flag.NONE,
-    categories=("slow",),
-    group="server",
-    since="2.2.12",
-    summary="Container of the slow log's commands.",
-)
-def slowlog(request: Request) -> Reply:
-    """Reached only with a subcommand that there is not."""
-    raise errors.unknown_subcommand(request.argv)
+container(b"SLOWLOG", group="server", since="2.2.12", summary="Container of the slow log's commands.")
 
 
 @command(

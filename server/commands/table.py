@@ -5,7 +5,7 @@ A command is declared where its handler stands:
     @command(b"XLEN", arity=2, flags=READONLY | FAST, group="stream", since="5.0.0", summary="...")
     def xlen(request: Request) -> int: ...
 
-A subcommand's name has two words, `b"XINFO STREAM"`; its container is declared before it, like any command.
+A subcommand's name has two words, `b"XINFO STREAM"`; its `container` is declared before it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from server import errors
 
 if TYPE_CHECKING:
     from server.replies import Reply
@@ -124,3 +126,13 @@ def command(
         return handler
 
     return declare
+
+
+def container(name: bytes, *, group: str, since: str, summary: str) -> None:
+    """Declare a command that is nothing but its subcommands."""
+    declare = command(name, arity=-2, flags=Flag.NONE, categories=("slow",), group=group, since=since, summary=summary)
+    declare(_no_such_subcommand)
+
+
+def _no_such_subcommand(request: Request) -> Reply:
+    raise errors.unknown_subcommand(request.argv)

@@ -10,7 +10,7 @@ from server.args import parse_int
 from server.commands.entries import PIECE_ENTRIES, entries_wire, entry_wire, long_array
 from server.commands.groups import no_group_of_key
 from server.commands.reads import MOST_ENTRIES_AT_ONCE
-from server.commands.table import SECOND_WORD, Flag, command
+from server.commands.table import SECOND_WORD, Flag, command, container
 from server.encode import encode
 from server.errors import CommandError
 from server.replies import LongReply
@@ -40,18 +40,7 @@ def _need_stream(request: Request) -> Stream:
     return stream
 
 
-@command(
-    b"XINFO",
-    arity=-2,
-    flags=Flag.NONE,
-    categories=("slow",),
-    group="stream",
-    since="5.0.0",
-    summary="Container of the commands that look at streams.",
-)
-def xinfo(request: Request) -> Reply:
-    """Reached only with a subcommand that there is not."""
-    raise errors.unknown_subcommand(request.argv)
+container(b"XINFO", group="stream", since="5.0.0", summary="Container of the commands that look at streams.")
 
 
 # -- XINFO STREAM ------------------------------------------------------------------------------------------------------
