@@ -28,6 +28,16 @@ def parse_int(text: bytes, error: str = errors.NOT_AN_INTEGER) -> int:
     raise CommandError(error)
 
 
+def parse_timeout_ms(word: bytes, now_ms: int) -> int:
+    """How long to wait, in milliseconds; CommandError when it is negative or ends beyond all time."""
+    timeout_ms = parse_int(word, errors.TIMEOUT_NOT_INTEGER)
+    if timeout_ms < 0:
+        raise CommandError(errors.TIMEOUT_NEGATIVE)
+    if timeout_ms + now_ms > INT64_MAX:
+        raise CommandError(errors.TIMEOUT_OUT_OF_RANGE)
+    return timeout_ms
+
+
 def parse_entry_id(text: bytes, missing_seq: int = 0) -> StreamID:
     """A plain `ms` or `ms-seq`, none of the special forms; CommandError for anything else."""
     entry_id = parse_id(text, missing_seq)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from server import errors
-from server.args import INT64_MAX, Args, parse_int
+from server.args import Args, parse_int, parse_timeout_ms
 from server.commands.client import ADMIN_CATEGORIES, ADMIN_FLAGS
 from server.commands.clientlist import kind_of, parse_kind
 from server.commands.connection import DEFAULT_USER
@@ -129,11 +129,7 @@ def client_pause(request: Request) -> Reply:
     mode = words[1].upper() if len(words) == 2 else b"ALL"
     if mode not in (b"WRITE", b"ALL"):
         raise CommandError(BAD_PAUSE_MODE)
-    timeout_ms = parse_int(words[0], errors.TIMEOUT_NOT_INTEGER)
-    if timeout_ms < 0:
-        raise CommandError(errors.TIMEOUT_NEGATIVE)
-    if timeout_ms > INT64_MAX - request.now_ms:
-        raise CommandError(errors.TIMEOUT_OUT_OF_RANGE)
+    timeout_ms = parse_timeout_ms(words[0], request.now_ms)
     request.context.control.pause(request.now_ms + timeout_ms, writes_only=mode == b"WRITE")
     return OK
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from server import errors
 from server.args import Args
+from server.commands.databases import named_database
 from server.commands.table import Flag, command
 from server.errors import CommandError
 from server.replies import OK
@@ -33,8 +34,6 @@ HELLO_NEEDS_AUTH: Final = (
     "can be used to authenticate the client and select the RESP protocol version at the same time"
 )
 BAD_CLIENT_NAME: Final = "ERR Client names cannot contain spaces, newlines or special characters."
-DB_OUT_OF_RANGE: Final = "ERR DB index is out of range"
-NOT_AN_INT: Final = "ERR value is out of range, value must between -2147483648 and 2147483647"
 
 _PONG: Final = (b"+PONG\r\n",)
 
@@ -240,12 +239,6 @@ def echo(request: Request) -> bytes:
 )
 def select(request: Request) -> Reply:
     """SELECT index -> OK."""
-    number = Args(request.argv).take_int()
-    if not -(1 << 31) <= number < 1 << 31:
-        raise CommandError(NOT_AN_INT)
-    databases = request.txn.databases
-    if not 0 <= number < len(databases):
-        raise CommandError(DB_OUT_OF_RANGE)
     # both: the request object serves the client's next command as well
-    request.session.db = request.db = databases[number]
+    request.session.db = request.db = named_database(request, request.argv[1])
     return OK

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from server import errors
 from server.args import Args, parse_int
+from server.commands.databases import DB_OUT_OF_RANGE, INT32, named_database
 from server.commands.table import ALL_KEYS, FIRST_KEY, Flag, KeySpec, command
 from server.errors import CommandError
 from server.replies import OK
@@ -18,17 +19,13 @@ from server.replies import OK
 if TYPE_CHECKING:
     from server.replies import Reply
     from server.session import Request
-    from store.keyspace import Database
     from store.streams import Stream
 
 SAME_OBJECT: Final = "ERR source and destination objects are the same"
-DB_OUT_OF_RANGE: Final = "ERR DB index is out of range"
-DB_NOT_INT32: Final = "ERR value is out of range, value must between -2147483648 and 2147483647"
 INVALID_FIRST_DB: Final = "ERR invalid first DB index"
 INVALID_SECOND_DB: Final = "ERR invalid second DB index"
 
 TYPE_NAME: Final = "stream"
-INT32: Final = range(-(1 << 31), 1 << 31)
 
 SOURCE_AND_TARGET: Final = KeySpec(1, 2, 1)
 
@@ -38,17 +35,6 @@ def lookup(request: Request, key: bytes) -> Stream | None:
     stream = request.db.stream(key, request.now_ms)
     request.context.stats.count_lookup(stream is not None)
     return stream
-
-
-def _database(request: Request, word: bytes) -> Database:
-    """The database a word names.  Three checks, as in Redis: a number, a small one, and one that exists."""
-    number = parse_int(word)
-    if number not in INT32:
-        raise CommandError(DB_NOT_INT32)
-    databases = request.txn.databases
-    if not 0 <= number < len(databases):
-        raise CommandError(DB_OUT_OF_RANGE)
-    return databases[number]
 
 
 # -- delete and look ---------------------------------------------------------------------------------------------------
@@ -214,7 +200,7 @@ def copy(request: Request) -> int:
         if option == b"REPLACE":
             replace = True
         elif option == b"DB" and args:
-            target = _database(request, args.take())
+            target = named_database(request, args.take())
         else:
             raise CommandError(errors.SYNTAX)
     if target is request.db and key == new_key:
@@ -241,7 +227,7 @@ def copy(request: Request) -> int:
 def move(request: Request) -> int:
     """MOVE key db -> 1, or 0 when there is no such key here or one of its name there."""
     key = request.argv[1]
-    target = _database(request, request.argv[2])
+    target = named_database(request, request.argv[2])
     if target is request.db:
         raise CommandError(SAME_OBJECT)
     stream = request.db.stream(key, request.now_ms)

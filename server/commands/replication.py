@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from server import errors
+from server.args import parse_int, parse_timeout_ms
 from server.commands.table import Flag, command
 from server.errors import CommandError
 from server.replies import NO_REPLY, OK
@@ -34,17 +35,6 @@ REPLICAS_OUT_OF_RANGE: Final = "ERR value is out of range, must be positive"
 _ADMIN: Final = Flag.ADMIN | Flag.NOSCRIPT
 
 
-def _integer(word: bytes, error: str = errors.NOT_AN_INTEGER) -> int:
-    """A number of 64 bits, spelled as Redis takes it."""
-    digits = word.removeprefix(b"-")
-    if not digits.isdigit() or len(digits) > 19 or (digits[:1] == b"0" and word != b"0"):
-        raise CommandError(error)
-    number = int(word)
-    if not -(1 << 63) <= number < 1 << 63:
-        raise CommandError(error)
-    return number
-
-
 def _follow(request: Request) -> Reply:
     host_word, port_word = request.argv[1:]
     replication = request.context.replication
@@ -53,7 +43,7 @@ def _follow(request: Request) -> Reply:
         return OK
     if request.session.is_replica:
         raise CommandError(REPLICA_CANNOT_FOLLOW)
-    port = _integer(port_word, BAD_PORT)
+    port = parse_int(port_word, BAD_PORT)
     if not 0 <= port <= 65535:
         raise CommandError(BAD_PORT)
     host = host_word.decode(errors="surrogateescape")
@@ -159,7 +149,7 @@ def psync(request: Request) -> Reply:
     """PSYNC id next-offset -> +CONTINUE or +FULLRESYNC, then the log for as long as the link lasts."""
     if request.session.is_replica:
         return NO_REPLY
-    offset = _integer(request.argv[2])
+    offset = parse_int(request.argv[2])
     request.context.replication.attach(request.session, request.argv[1].decode("latin-1"), offset)
     return NO_REPLY
 
@@ -196,7 +186,7 @@ def wait(request: Request) -> Reply:
     """WAIT numreplicas timeout-ms -> how many replicas have acknowledged what this client wrote."""
     if request.context.replication.is_replica:
         raise CommandError(WAIT_ON_REPLICA)
-    count = _integer(request.argv[1])
+    count = parse_int(request.argv[1])
     deadline_ms = _deadline_ms(request, request.argv[2])
     return request.context.replication.wait(request, count, deadline_ms)
 
@@ -214,10 +204,10 @@ def wait(request: Request) -> Reply:
 )
 def waitaof(request: Request) -> Reply:
     """WAITAOF numlocal numreplicas timeout-ms -> [1 if it is on this disk, how many replicas have it on theirs]."""
-    local = _integer(request.argv[1])
+    local = parse_int(request.argv[1])
     if not 0 <= local <= 1:
         raise CommandError(LOCAL_OUT_OF_RANGE)
-    count = _integer(request.argv[2])
+    count = parse_int(request.argv[2])
     if count < 0:
         raise CommandError(REPLICAS_OUT_OF_RANGE)
     deadline_ms = _deadline_ms(request, request.argv[3])
@@ -227,9 +217,5 @@ def waitaof(request: Request) -> Reply:
 
 
 def _deadline_ms(request: Request, word: bytes) -> int | None:
-    timeout_ms = _integer(word, errors.TIMEOUT_NOT_INTEGER)
-    if timeout_ms < 0:
-        raise CommandError(errors.TIMEOUT_NEGATIVE)
-    if timeout_ms > (1 << 63) - 1 - request.now_ms:
-        raise CommandError(errors.TIMEOUT_OUT_OF_RANGE)
+    timeout_ms = parse_timeout_ms(word, request.now_ms)
     return request.now_ms + timeout_ms if timeout_ms else None

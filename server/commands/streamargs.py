@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from server import errors
-from server.args import INT64_MAX, Args, parse_entry_id, parse_int
+from server.args import INT64_MAX, Args, parse_entry_id, parse_timeout_ms
 from server.errors import CommandError
 from store.ids import MAX_HALF, MAX_ID, MIN_ID, StreamID, make_id
 from store.model import References, Strategy, Trim
@@ -254,16 +254,6 @@ class ReadOptions:
         return self.ids == [b">"] and not has_limits and self.claim_min_idle_ms is None
 
 
-def parse_block_ms(word: bytes, now_ms: int) -> int:
-    """A timeout in milliseconds."""
-    timeout_ms = parse_int(word, errors.TIMEOUT_NOT_INTEGER)
-    if timeout_ms < 0:
-        raise CommandError(errors.TIMEOUT_NEGATIVE)
-    if timeout_ms + now_ms > INT64_MAX:
-        raise CommandError(errors.TIMEOUT_OUT_OF_RANGE)
-    return timeout_ms
-
-
 # What consumers say over and over, word for word: finding it again takes 0.4 us, parsing it 3.2 (COUNT 1: of 20).
 _known_reads: dict[tuple[bytes, ...], ReadOptions] = {}
 _MOST_KNOWN_READS = 1024
@@ -313,7 +303,7 @@ def _take_read_option(args: Args, option: bytes, options: ReadOptions, now_ms: i
         count = args.take_int()
         options.count = count if count > 0 else None
     elif option == b"BLOCK" and len(args):
-        options.block_ms = parse_block_ms(args.take(), now_ms)
+        options.block_ms = parse_timeout_ms(args.take(), now_ms)
     elif option == b"MAXCOUNT" and len(args):
         options.max_count = _take_positive(args, MAXCOUNT_NOT_POSITIVE)
     elif option == b"MAXSIZE" and len(args):
