@@ -117,7 +117,7 @@ def hello(request: Request) -> Reply:
         b"proto": resp,
         b"id": session.id,
         b"mode": b"standalone",
-        b"role": b"master",
+        b"role": b"replica" if request.context.replication.is_replica else b"master",
         b"modules": [],
     }
 

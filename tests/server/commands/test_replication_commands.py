@@ -75,6 +75,14 @@ def test_a_transaction_that_makes_a_replica_writes_nothing_after_that(client: Ra
     assert client.ask("XLEN", "k") == b":1\r\n"
 
 
+def test_hello_says_whether_this_is_a_replica(client: RawClient) -> None:
+    assert client.ask("REPLICAOF", "127.0.0.1", NOBODY) == b"+OK\r\n"
+    as_replica = client.ask("HELLO")
+    assert client.ask("REPLICAOF", "NO", "ONE") == b"+OK\r\n"
+    assert b"\r\n$4\r\nrole\r\n$7\r\nreplica\r\n" in as_replica
+    assert b"\r\n$4\r\nrole\r\n$6\r\nmaster\r\n" in client.ask("HELLO")
+
+
 @pytest.mark.parametrize("host", [b"", b"\xff\xfe", b"a\r\nmaster_port:1", b"a\tb", "a\u0085b".encode()])
 def test_a_primary_has_a_name_that_can_be_told_again(client: RawClient, host: bytes) -> None:
     assert client.ask("REPLICAOF", host, NOBODY) == b"-ERR Invalid master host\r\n"
