@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from tests.ledger import Account, Add, Contents, Delete, EntryID, Fate, Ledger, Sight, TrimBelow, read_id
 from tests.raw import Node, RawClient, Word, encode, parse
 from tests.servers import Server
+from tests.waiting import until
 
 CAP = 40
 SHARED = b"forever"  # the only stream that is not of one round
@@ -58,6 +59,7 @@ class Worker(threading.Thread):
         self.account = account
         self.random = random.Random(seed)
         self.stopping = threading.Event()
+        self.acknowledged = 0  # of what was added
         self.error: BaseException | None = None
         self.first_refusal: bytes | None = None
 
@@ -92,6 +94,7 @@ class Producer(Worker):
                 replies = [client.reply() for _ in one.commands]
                 self.first_refusal = self.first_refusal or next((r for r in replies if r.startswith(b"-")), None)
                 one.settle(replies, asked_at)
+                self.acknowledged += sum(add.fate is Fate.ACKNOWLEDGED for add in one.add)
 
     def operation(self) -> Operation:
         payload = b"%b-%d" % (self.account.name, next(self._serial))
@@ -205,6 +208,15 @@ def start_workers(
     for worker in workers:
         worker.start()
     return workers
+
+
+def until_acknowledged(workers: Sequence[Worker], count: int) -> None:
+    """Let them work until so many entries were acknowledged, however long that takes; or until one has failed."""
+
+    def is_reached() -> bool:
+        return sum(worker.acknowledged for worker in workers) >= count or any(worker.error for worker in workers)
+
+    until(is_reached, f"{count} entries that are acknowledged")
 
 
 def finish(workers: Sequence[Worker]) -> None:

@@ -72,22 +72,22 @@ class Proxy:
                 near.close()
                 continue
             try:
-                far = socket.create_connection(("127.0.0.1", self._target()), timeout=10)
+                far = socket.create_connection(("127.0.0.1", self._target()), timeout=60)
             except OSError:
                 near.close()
                 continue
+            with self._lock:  # before anybody can tell that it is there, so that `cut` finds it
+                self._open |= {near, far}
             self.connections += 1
             threading.Thread(target=self._pass_on, args=(near, far), daemon=True).start()
 
     def _pass_on(self, near: socket.socket, far: socket.socket) -> None:
-        with self._lock:
-            self._open |= {near, far}
         passed = 0
         try:
             with selectors.DefaultSelector() as selector:
                 for end in (near, far):
                     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    end.settimeout(30)
+                    end.settimeout(120)
                     selector.register(end, selectors.EVENT_READ)
                 while True:
                     for key, _ in selector.select():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from tests.raw import RawClient
 from tests.servers import Server
@@ -27,7 +28,12 @@ def persistence(client: RawClient) -> dict[str, str]:
 
 def rewrite_ended(client: RawClient) -> dict[str, str]:
     """Wait for the end of a rewrite, well or badly; -> INFO persistence then."""
-    until(lambda: persistence(client)["aof_rewrite_in_progress"] == "0", "the end of a rewrite")
+
+    def is_over() -> bool:
+        found = persistence(client)
+        return (found["aof_rewrite_in_progress"], found["aof_rewrite_scheduled"]) == ("0", "0")
+
+    until(is_over, "the end of a rewrite")
     return persistence(client)
 
 
@@ -37,3 +43,17 @@ def rewritten(server: Server) -> None:
         assert client.ask("BGREWRITEAOF").startswith(b"+")
         found = rewrite_ended(client)
     assert found["aof_last_bgrewrite_status"] == "ok", f"the rewrite failed\n{server.log_tail()}"
+
+
+def process_ended(pid: int) -> None:
+    """Wait for the end of a process that is nobody's child any more.  Linux only."""
+
+    def is_gone() -> bool:
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        # dead, where nobody cares for orphans: the first process of many a container does not
+        return stat.rpartition(")")[2].split()[0] in "ZX"
+
+    until(is_gone, f"the end of process {pid}")
