@@ -6,12 +6,14 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import pytest
 
-from tests.conftest import StartRiverbed
+from tests.conftest import StartRiverbed, broken_invariants
+from tests.disks import fill_up, small_tmpfs
 from tests.proxy import Proxy
 from tests.raw import RawClient
 from tests.replicas import fill, follow, info, until_level, until_linked
@@ -181,3 +183,26 @@ def test_a_full_sync_with_a_flipped_bit_is_refused_and_comes_again(start_riverbe
         proxy.refuses = False
         until_level(primary, replica)
     assert entries(replica) == entries(primary)
+
+
+@pytest.mark.needs_root
+def test_a_full_sync_without_room_says_so_and_comes_when_there_is_some(
+    start_riverbed: StartRiverbed, tmp_path: Path
+) -> None:
+    primary = start_riverbed()
+    with (
+        small_tmpfs(tmp_path / "disk", 64 << 20) as disk,
+        RiverbedServer(disk, tmp_path / "logs") as replica,
+        replica.client() as client,
+    ):
+        begun(primary, replica)
+        old = ask_old(client)
+        ballast = fill_up(disk, 9 << 20)  # an eighth of the disk is not to be used
+        client.ask("REPLICAOF", "127.0.0.1", primary.port)
+        until(lambda: "the disk is nearly full" in info(replica).get("riverbed_master_link_reason", ""), "a complaint")
+        assert ask_old(client) == old
+        ballast.unlink()
+        until_level(primary, replica)
+        assert entries(replica) == entries(primary)
+        replica.stop()
+        assert broken_invariants(disk) == []

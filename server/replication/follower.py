@@ -41,6 +41,8 @@ SLICE_BYTES: Final = 256 << 10
 SLICE_S: Final = 0.004
 # No more is taken from the primary while so much of what it sent is not applied yet.
 MOST_PENDING_BYTES: Final = 4 << 20
+# A full sync that this machine could not finish is begun again after so long, twice as long each time.
+SYNC_RETRY_S: Final = 1.0
 # Damage on the link so often in a row, without anything sound in between, and it is not the link.
 MOST_DAMAGES: Final = 5
 
@@ -74,6 +76,7 @@ class Follower:
         self._full_sync: FullSync | None = None
         self._wants_all = False
         self._damages = 0
+        self._failed_syncs = 0
         self._is_due = False
         self._down_since_s = self._clock.monotonic()
         self._next_try_s = 0.0
@@ -137,11 +140,7 @@ class Follower:
         try:
             async with asyncio.timeout(config.repl_timeout):
                 await self._loop.create_connection(lambda: link, self.host, self.port)
-        except (
-            OSError,
-            TimeoutError,
-            UnicodeError,
-        ) as error:  # the last one of names that no resolver can be asked for
+        except (OSError, TimeoutError, UnicodeError) as error:  # there are names that cannot even be looked up
             self._lost(LinkError(f"cannot connect: {str(error) or 'no answer'}"))
         except asyncio.CancelledError:
             link.fail(LinkError("not wanted any more"))
@@ -174,6 +173,7 @@ class Follower:
         self.state = State.CONNECTED
         self._reason = ""
         self._wants_all = False
+        self._failed_syncs = 0
         self._executor.refresh_special()
         self._acknowledge()
 
@@ -184,7 +184,7 @@ class Follower:
         try:
             self._full_sync = FullSync(self._executor, head, self._received_all, self._sync_failed)
         except (OSError, LogWriteError) as error:
-            raise LinkError(f"the full sync cannot be received: {error}") from error
+            raise LinkError(f"the full sync cannot be received: {error}", is_lasting=True) from error
 
     def link_received(self, data: bytes) -> None:
         self._executor.stats.replication_bytes_in += len(data)
@@ -195,8 +195,10 @@ class Follower:
             elif self._stream is not None:
                 self._stream.feed(data)
                 self._work_soon()
-        except (FrameError, SyncError, LogWriteError, OSError) as error:
+        except FrameError as error:
             self._damaged(error)
+        except (SyncError, LogWriteError, OSError) as error:
+            self._sync_failed(error)
 
     def link_lost(self, error: LinkError) -> None:
         self._lost(error)
@@ -216,8 +218,10 @@ class Follower:
         self._reason = str(error)
         self.state = State.CONNECT
         self._executor.refresh_special()
-        delay = LASTING_RETRY_S if error.is_lasting else 0.0 if was_connected else RETRY_S / 2
-        self._next_try_s = self._clock.monotonic() + delay
+        delay_s = LASTING_RETRY_S if error.is_lasting else 0.0 if was_connected else RETRY_S / 2
+        if self._failed_syncs:
+            delay_s = max(delay_s, min(SYNC_RETRY_S * 2 ** (self._failed_syncs - 1), LASTING_RETRY_S))
+        self._next_try_s = self._clock.monotonic() + delay_s
         if was_connected:
             self._loop.call_soon(self.cycle)  # at once, before the primary's log moves on
 
@@ -269,7 +273,7 @@ class Follower:
             return
         except (LogWriteError, lmdb.Error) as error:
             self.state = State.HANDSHAKE
-            link.fail(LinkError(f"what came cannot be written: {error}"))
+            link.fail(LinkError(f"what came cannot be written: {error}", is_lasting=True))
             return
         except StateLostError as error:
             self._executor.give_up(error)
@@ -310,7 +314,8 @@ class Follower:
         self._work_soon()
 
     def _sync_failed(self, error: Exception) -> None:
-        self._full_sync = None
+        """It cannot be finished here, for want of space for instance; sent at once again it would end as this one."""
+        self._failed_syncs += 1
         if isinstance(error, StateLostError):
             self._executor.give_up(error)
         elif self._link is not None:

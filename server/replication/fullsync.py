@@ -110,6 +110,8 @@ class FullSync:
     def received(self, data: bytes) -> None:
         """Bytes of the base, then of the log.  Raises FrameError, SyncError, LogWriteError, OSError."""
         self.read_bytes += len(data)
+        if self._engine.files.free_bytes(self._directory) < self._engine.reserve_bytes:
+            raise SyncError("the disk is nearly full")
         if self._base_left:
             piece = data[: self._base_left]
             data = data[len(piece) :]
@@ -125,8 +127,6 @@ class FullSync:
 
     def _write_base(self, piece: bytes) -> None:
         files = self._engine.files
-        if files.free_bytes(self._directory) < self._engine.reserve_bytes:
-            raise SyncError("the disk is nearly full")
         rest = memoryview(piece)
         while rest:
             rest = rest[files.write(self._base_fd, rest) :]
