@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             leave_bytes=asked.leave_bytes,
             steps=_Reports().step,
         )
-        deleted = delete_old(folder, asked.keep, asked.directory) if asked.keep else []
+        deleted = delete_old(made, asked.keep, asked.directory) if asked.keep else []
     except (StoreError, OSError) as error:
         _say({"failed": str(error)})
         return 1

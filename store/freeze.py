@@ -371,24 +371,28 @@ def _pieces(fd: int) -> Iterator[bytes]:
 # -- retention ---------------------------------------------------------------------------------------------------------
 
 
-def delete_old(folder: Path, keep: int, directory: Path, files: Files | None = None) -> list[str]:
-    """Delete all but the newest `keep` snapshots of the store in `directory`; -> their names, the oldest first.
+def delete_old(made: Snapshot, keep: int, directory: Path, files: Files | None = None) -> list[str]:
+    """Delete all but `made`, which was just taken, and the newest `keep` - 1 others of the store in `directory`.
 
-    Only whole ones whose names were given by `take_snapshot` count and go: neither what people have named nor what
-    another store has left in the same folder.
+    -> their names, the oldest first.  Only whole ones beside `made` whose names were given by `take_snapshot` count and
+    go: neither what people have named nor what another store has left in the same folder.  `made` stays even where a
+    clock that was set back makes it look old.
     """
     assert keep > 0
     files = files or OsFiles()
+    folder = made.path.parent
     is_own = folder.resolve() == (directory / SNAPSHOTS_DIRECTORY).resolve()
     source = _source(directory)
     found = [
         snapshot
         for snapshot in list_snapshots(folder)
         if snapshot.manifest.is_automatic and (is_own or snapshot.manifest.source == source)
+        if snapshot.name != made.name
     ]
-    for snapshot in found[:-keep]:
+    going = found[: max(len(found) + 1 - keep, 0)]
+    for snapshot in going:
         delete_snapshot(snapshot, files)
-    return [snapshot.name for snapshot in found[:-keep]]
+    return [snapshot.name for snapshot in going]
 
 
 def delete_snapshot(snapshot: Snapshot, files: Files | None = None) -> None:

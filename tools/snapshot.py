@@ -61,7 +61,7 @@ def snapshot(directory: Path, out: Path | None, keep: int | None, split_every: i
     deleted: list[str] = []
     try:
         if keep is not None:
-            deleted = delete_old(made.path.parent, keep, directory)
+            deleted = delete_old(made, keep, directory)
     except OSError as error:
         raise Failure(f"{made.path} is made, but an old one could not be deleted: {error}") from error
     if as_json:

@@ -46,7 +46,7 @@ def freeze(store: Store, out: Path | None = None, keep: int = 0, **options: Any)
     try:
         snapshot = take_snapshot(store.directory, out, program="test", **options)
         if keep:
-            delete_old(snapshot.path.parent, keep, store.directory)
+            delete_old(snapshot, keep, store.directory)
         return snapshot
     finally:
         store.open()
@@ -317,7 +317,7 @@ from pathlib import Path
 from store.freeze import delete_old, take_snapshot
 while True:
     made = take_snapshot(Path(sys.argv[1]), program="test")
-    delete_old(made.path.parent, 2, Path(sys.argv[1]))
+    delete_old(made, 2, Path(sys.argv[1]))
     print("one", flush=True)
 """
 
@@ -364,8 +364,7 @@ def test_a_kill_at_any_moment_leaves_only_whole_snapshots(
             assert open_snapshot(path, verify=True).manifest.entries == MANY
         assert 1 <= len(names(folder)) <= 3
     assert left_behind
-    take_snapshot(store.directory, program="test")
-    delete_old(folder, 1, store.directory)
+    delete_old(take_snapshot(store.directory, program="test"), 1, store.directory)
     assert [path.name for path in folder.iterdir()] == names(folder)
     assert len(names(folder)) == 1
 
@@ -463,6 +462,18 @@ def test_unfinished_and_foreign_ones_stay(store: Store) -> None:
     assert (folder / "notes").exists()
 
 
+def test_the_one_just_made_stays_when_the_clock_was_set_back(store: Store) -> None:
+    store.fill(b"s", 1)
+    earlier = [freeze(store) for _ in range(3)]
+    for number, snapshot in enumerate(earlier):
+        tomorrow = replace(snapshot.manifest, time_ms=snapshot.manifest.time_ms + 86_400_000 + number)
+        (snapshot.path / MANIFEST_NAME).write_bytes(encode_manifest(tomorrow, ""))
+    made = freeze(store)
+    assert delete_old(made, 2, store.directory) == [snapshot.name for snapshot in earlier[:2]]
+    assert set(names(made.path.parent)) == {earlier[2].name, made.name}
+    assert delete_old(made, 5, store.directory) == []
+
+
 def test_another_stores_snapshots_in_the_same_folder_stay(open_store: OpenStore, tmp_path: Path) -> None:
     folder = tmp_path / "all"
     folder.mkdir()
@@ -480,7 +491,7 @@ def test_a_stores_own_folder_is_its_own_wherever_it_was_moved(store: Store) -> N
     elsewhere = encode_manifest(replace(snapshot.manifest, source="other:/place"), "")
     (snapshot.path / MANIFEST_NAME).write_bytes(elsewhere)
     newest = freeze(store)
-    assert delete_old(snapshot.path.parent, 1, store.directory) == [snapshot.name]
+    assert delete_old(newest, 1, store.directory) == [snapshot.name]
     assert names(snapshot.path.parent) == [newest.name]
 
 
