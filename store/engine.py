@@ -34,6 +34,7 @@ from store.logstream import StreamedBatch
 from store.meta import NO_DATABASE
 from store.recovery import Execute
 from store.replacement import Places, settle
+from store.snapshot import DATA_NAME, MANIFEST_NAME
 from store.tables import Tables
 from store.writetxn import WriteTxn
 
@@ -477,7 +478,11 @@ class Engine:
 
 @contextlib.contextmanager
 def lock_directory(directory: Path) -> Iterator[None]:
-    """Hold the directory for this process.  Raises LockedError, OSError."""
+    """Hold the directory for this process.  Raises LockedError, StoreError when it is a snapshot, OSError."""
+    if all((directory / name).exists() for name in (MANIFEST_NAME, DATA_NAME)):
+        raise StoreError(
+            f"{directory} is a snapshot, which never changes; `riverbed restore` makes a data directory of it"
+        )
     fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     try:
         try:

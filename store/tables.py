@@ -23,7 +23,7 @@ from typing import Final
 import lmdb
 
 from store import format as fmt
-from store.errors import VersionError
+from store.errors import StoreError, VersionError
 from store.meta import META_VERSION
 
 TABLES: Final = (
@@ -55,7 +55,7 @@ class Tables:
     """
 
     def __init__(self, directory: Path, map_bytes: int, *, readonly: bool = False, frozen: bool = False) -> None:
-        """Open or create `directory`/state.  Raises VersionError, lmdb.Error, OSError.
+        """Open or create `directory`/state.  Raises StoreError, lmdb.Error, OSError.
 
         `frozen` is for a snapshot: the tables are in `directory` itself, and nobody ever writes them, so that there is
         no lock file either.
@@ -65,6 +65,10 @@ class Tables:
         if not readonly:
             path.mkdir(parents=True, exist_ok=True)
         self.path = path
+        try:
+            str(path).encode()
+        except UnicodeEncodeError:
+            raise StoreError(f"the name of {path} is not UTF-8, and LMDB wants that") from None
         self.env = lmdb.open(
             str(path),
             map_size=map_bytes,
