@@ -1,6 +1,7 @@
 """`riverbed`: work on data directories and look at servers.  One file for each subcommand; this one lists them.
 
-Exit status: 0 all is well, 1 the command found something wrong, 2 it could not do its work, 130 it was interrupted.
+Exit status: 0 all is well, 1 the command found something wrong, 2 it could not do its work, 130 it was interrupted,
+141 nobody read its output to the end.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any, Final
 import click
 
 from server.version import VERSION
+from tools import outputs
 
 # Module and name of each.  They are imported when they are asked for: all of them take long to start.
 _COMMANDS: Final = {
@@ -26,7 +28,6 @@ _COMMANDS: Final = {
     "stat": ("tools.stat", "stat"),
     "top": ("tools.top", "top"),
 }
-_INTERRUPTED: Final = 130
 
 
 class _Subcommands(click.Group):
@@ -43,10 +44,8 @@ class _Subcommands(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        try:
+        with outputs.guarded():
             return super().invoke(ctx)
-        except KeyboardInterrupt:  # before the command was there to say it better
-            raise SystemExit(_INTERRUPTED) from None
 
 
 @click.group(

@@ -23,6 +23,7 @@ from store.keyspace import DATABASE_COUNT
 from store.liverows import TableSize
 from store.retention import Retention
 from tools.console import Failure, counted, failures_explained, notes, print_facts, results, seconds_text, size_text
+from tools.keytext import key_bytes
 from tools.steps import StepMeter
 
 _ITEMS: Final = {MEASURING: "rows", COPYING: "rows", COPYING_AGAIN: "rows", TRIMMING: "streams", WRITING_LOG: "entries"}
@@ -98,7 +99,7 @@ def compact(
         min_id,
         maxlen,
         acked,
-        None if pattern is None else compile_glob(pattern.encode()),
+        None if pattern is None else compile_glob(key_bytes(pattern)),
         None if db is None else frozenset((db,)),
     )
     report: Report | None = None
@@ -111,7 +112,7 @@ def compact(
                 notes().print("cleared up after a compaction that was interrupted")
             plan = compaction.plan()
             if not dry_run:
-                if not (yes or as_json) and plan.is_feasible and sys.stdin.isatty():
+                if not (yes or as_json) and plan.is_feasible and sys.stdin is not None and sys.stdin.isatty():
                     steps.pause()
                     _ask(directory, plan)
                 report = compaction.run(plan)
@@ -130,7 +131,11 @@ def _ask(directory: Path, plan: Plan) -> None:
     console = notes()
     console.print(f"[bold]{escape(str(directory))}[/] will be compacted")
     _print_plan(console, plan)
-    if not console.input("Go on? \\[y/N] ").strip().lower().startswith("y"):
+    try:
+        answer = console.input("Go on? \\[y/N] ")
+    except EOFError:  # Ctrl-D
+        answer = ""
+    if not answer.strip().lower().startswith("y"):
         raise Failure("not compacted; nothing was changed")
 
 

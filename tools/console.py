@@ -2,11 +2,15 @@
 
 Results go to standard output, where other programs read them; everything for people goes to standard error, in colour
 and with a bar when that is a terminal, and as plain lines when it is not.  NO_COLOR is honoured.  No data here.
+
+What comes from outside is shown as `keytext.shown` has it: a file name or a server's answer may hold anything.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import math
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -20,24 +24,31 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from store.errors import LockedError, StoreError
+from tools.keytext import shown
+from tools.outputs import FAILED, INTERRUPTED
 
-# Exit statuses besides 0.
-FOUND: Final = 1  # the command did its work and found something wrong
-FAILED: Final = 2  # it could not do its work
-INTERRUPTED: Final = 130  # as a shell reports SIGINT
+# The exit status of a command that did its work and found something wrong; the others are in `outputs.py`.
+FOUND: Final = 1
 
 _REDRAW_S: Final = 0.1
 _UNITS: Final = ("KB", "MB", "GB", "TB", "PB")
 
 
+class _Console(Console):
+    """One that leaves it to `outputs.guarded` what becomes of a pipe that nobody reads."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def notes() -> Console:
     """Standard error, for people.  Escape what comes from outside: `[x]` is markup."""
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return _Console(stderr=True, highlight=False, soft_wrap=True)
 
 
-def results() -> Console:
-    """Standard output, for people."""
-    return Console(highlight=False, soft_wrap=True)
+def results(*, soft_wrap: bool = True) -> Console:
+    """Standard output, for people.  Without `soft_wrap` a line ends where the terminal does."""
+    return _Console(highlight=False, soft_wrap=soft_wrap)
 
 
 def print_facts(console: Console, facts: Mapping[str, str]) -> None:
@@ -52,7 +63,7 @@ class Failure(click.ClickException):
     exit_code = FAILED
 
     def show(self, file: IO[Any] | None = None) -> None:
-        notes().print(f"[bold red]riverbed:[/] {escape(self.message)}")
+        notes().print(f"[bold red]riverbed:[/] {escape(shown(self.message))}")
 
 
 class Interrupted(Failure):
@@ -70,12 +81,24 @@ def failures_explained(what: str) -> Iterator[None]:
         raise Failure(f"cannot {what}: {error}; stop its server first") from error
     except StoreError as error:
         raise Failure(f"cannot {what}: {error}") from error
+    except BrokenPipeError:  # of the standard output; what happens to connections is a Failure already
+        raise
     except OSError as error:
         raise Failure(f"cannot {what}: {explain(error)}") from error
     except lmdb.Error as error:
-        raise Failure(f"cannot {what}: LMDB says {error}") from error
+        raise Failure(f"cannot {what}: LMDB says {error}{_lmdb_advice(error)}") from error
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted: did not {what}") from None
+
+
+def _lmdb_advice(error: lmdb.Error) -> str:
+    """What LMDB's words hide from who does not know it."""
+    reason = str(error)
+    if reason.endswith(os.strerror(errno.EACCES)):
+        return " (readers as well need to write its lock.mdb: be the user whom the files belong to)"
+    if reason.endswith(os.strerror(errno.EIO)):
+        return " (which is what it says when the disk is full, too)"
+    return ""
 
 
 def explain(error: OSError) -> str:
@@ -84,6 +107,19 @@ def explain(error: OSError) -> str:
     if isinstance(error.filename, (str, bytes, os.PathLike)):
         return f"{os.fsdecode(error.filename)}: {reason}"
     return reason
+
+
+class Seconds(click.FloatRange):
+    """A time to wait: at least a tenth of a second, at most a day."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0.1, max=86_400)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        seconds = super().convert(value, param, ctx)
+        if math.isnan(seconds):  # which is in every range
+            self.fail(f"{value} is not a number of seconds", param, ctx)
+        return seconds
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from tools.console import FOUND, Failure, failures_explained, notes
 from tools.dumplog import log_lines, manifest_lines
 from tools.dumptables import table_lines
 from tools.entryjson import encode_entry
+from tools.keytext import key_bytes, shown
 from tools.redisclient import RedisClient, ReplyError
 from tools.streamread import Entry, server_entries, store_entries
 from tools.target import server_address
@@ -85,11 +85,12 @@ def dump(
 
     Exit status 0: all of it, 1: something in it is damaged, 2: nothing can be read, 130: interrupted.
     """
+    limit = None if limit is None else min(limit, sys.maxsize)  # what itertools counts to
     with failures_explained(f"dump {source}"):
         if key is None:
             lines = _file_lines(Path(source), tables, limit)
         else:
-            lines = _entry_lines(source, db, key.encode(errors="surrogateescape"), start or MIN_ID, end, limit)
+            lines = _entry_lines(source, db, key_bytes(key), start or MIN_ID, end, limit)
         damaged = _print(lines)
     if damaged:
         context.exit(FOUND)
@@ -153,18 +154,16 @@ def _print(lines: Iterator[str]) -> bool:
             if len(chunk) == _LINES_A_WRITE:
                 _write(chunk)
         _write(chunk)
-    except BrokenPipeError:  # `| head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except CorruptionError as error:
         if not printed:
             raise
         _write(chunk)
-        notes().print(f"[red]damaged:[/] {escape(str(error))}")
+        notes().print(f"[red]damaged:[/] {escape(shown(str(error)))}")
         return True
     return False
 
 
 def _write(chunk: list[str]) -> None:
     if chunk:
-        click.echo("\n".join(chunk))
+        click.echo("\n".join(chunk).encode(errors="backslashreplace"))  # JSON is UTF-8, whatever a terminal has
         chunk.clear()

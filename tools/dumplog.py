@@ -22,6 +22,7 @@ from store.logfile import Batch, LogPart
 from store.logreader import LogPosition, LogReader, list_parts
 from store.manifest import FileType
 from tools.console import Failure
+from tools.keytext import shown
 from tools.source import find_source
 
 _PLAIN = re.compile(rb"[!$-&(-\[\]-~][!#-&(-\[\]-~]*")  # no blank, quote or backslash; no comment
@@ -74,7 +75,8 @@ def _heading(batch: Batch) -> str:
     if time_ms is not None:
         moment = datetime.fromtimestamp(time_ms // 1000, UTC)
         when = f", {moment:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03d}Z"
-    return f"# {Path(batch.file).name}, bytes {batch.start} to {batch.end.position}: offset {batch.end.offset}{when}"
+    name, end = shown(Path(batch.file).name), batch.end
+    return f"# {name}, bytes {batch.start} to {end.position}: offset {end.offset}{when}"
 
 
 def word_text(word: bytes) -> str:
@@ -89,4 +91,4 @@ def manifest_lines(path: Path) -> Iterator[str]:
     """A manifest as it stands, when it is sound.  Raises CorruptionError, Failure, OSError."""
     if manifests.load(path, OsFiles()) is None:
         raise Failure(f"there is no {path}")
-    yield from path.read_text(errors="backslashreplace").splitlines()
+    yield from map(shown, path.read_text(errors="backslashreplace").splitlines())

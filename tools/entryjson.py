@@ -4,7 +4,8 @@
     {"id": "1-1", "pairs": [["a", "1"], ["a", "2"]]}                  a name comes twice
     {"id": "1-1", "pairs_base64": [["/w==", "AA=="]]}                 something is not UTF-8
 
-`load` also takes objects that are nothing of this kind: a row of anything, whose members become the fields.
+`load` also takes objects that are nothing of this kind: a row of anything, whose members become the fields.  Numbers
+stay as they are written, and a name that comes twice in an object is an error: nothing is lost without a word.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from typing import Any, Final
+from typing import Any, Final, Self
 
 _FORMS: Final = ("fields", "pairs", "pairs_base64")
 _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(", ", ": ")).encode
@@ -26,13 +27,19 @@ def encode_entry(entry_id: bytes, words: list[bytes]) -> str:
     except UnicodeDecodeError:
         coded = [base64.b64encode(word).decode() for word in words]
         values["pairs_base64"] = list(zip(coded[::2], coded[1::2], strict=True))
-        return _encode(values)
+        return _line(values)
     fields = dict(zip(texts[::2], texts[1::2], strict=True))
     if 2 * len(fields) == len(texts):
         values["fields"] = fields
     else:
         values["pairs"] = list(zip(texts[::2], texts[1::2], strict=True))
-    return _encode(values)
+    return _line(values)
+
+
+def _line(values: dict[str, Any]) -> str:
+    """As JSON, with escapes for what a terminal would obey, which JSON itself wants for some of it only."""
+    line = _encode(values)
+    return line if line.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)
 
 
 def decode_entry(line: str | bytes, id_field: str | None = None) -> tuple[bytes | None, list[bytes]]:
@@ -41,7 +48,7 @@ def decode_entry(line: str | bytes, id_field: str | None = None) -> tuple[bytes 
     `id_field` names the member that holds the ID of an object in none of our forms.
     """
     try:
-        values = json.loads(line)
+        values = json.loads(line, parse_float=_Number, object_pairs_hook=_members)
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error.msg.lower()} at character {error.pos + 1}") from None
     except RecursionError:
@@ -55,6 +62,28 @@ def decode_entry(line: str | bytes, id_field: str | None = None) -> tuple[bytes 
             raise ValueError(f"the id is not a text: {entry_id!r}")
         return entry_id.encode() if entry_id else None, _words(form, values[form])
     return row_words(values, id_field)
+
+
+class _Number(float):
+    """One that knows how it was written: a price of 1.10 is none of 1.1, and a double has not every digit."""
+
+    __slots__ = ("text",)
+
+    def __new__(cls, text: str) -> Self:
+        number = super().__new__(cls, text)
+        number.text = text
+        return number
+
+    text: str
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object.  ValueError when a name comes twice, as json would forget the first of the two."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the name {next(name for name in names if names.count(name) > 1)!r} comes twice")
+    return found
 
 
 def row_words(row: dict[str, Any], id_field: str | None) -> tuple[bytes | None, list[bytes]]:
@@ -74,7 +103,9 @@ def row_words(row: dict[str, Any], id_field: str | None) -> tuple[bytes | None, 
 
 
 def _value_text(value: Any) -> str:
-    return value if isinstance(value, str) else _encode(value)
+    if isinstance(value, str):
+        return value
+    return value.text if isinstance(value, _Number) else _encode(value)
 
 
 def _words(form: str, values: Any) -> list[bytes]:
@@ -82,6 +113,8 @@ def _words(form: str, values: Any) -> list[bytes]:
     words: list[bytes] = []
     try:
         for name, value in pairs:
+            if value is None:
+                raise ValueError(f"{name} has no value")
             if form == "pairs_base64":
                 words += (base64.b64decode(name, validate=True), base64.b64decode(value, validate=True))
             else:

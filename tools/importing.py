@@ -17,6 +17,7 @@ from tools.console import (
     FOUND,
     Failure,
     Meter,
+    Seconds,
     counted,
     failures_explained,
     print_facts,
@@ -64,7 +65,12 @@ def _address(context: click.Context, argument: click.Parameter, text: str) -> Ad
 @click.argument("source", callback=_address, metavar="URL")
 @click.argument("target", metavar="DIR")
 @click.option(
-    "--timeout", default=60.0, show_default=True, metavar="S", help="Give up on a server silent for S seconds."
+    "--timeout",
+    type=Seconds(),
+    default=60.0,
+    show_default=True,
+    metavar="S",
+    help="Give up on a server silent for S seconds.",
 )
 @click.option(
     "--tls-ca", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="Trust these certificates."

@@ -1,4 +1,4 @@
-"""Keys, names and values of clients, which are any bytes, for people and for JSON."""
+"""What comes from outside, which is any bytes: keys and names for people and for JSON, and texts for a terminal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,25 @@ import base64
 
 from store.keytext import key_text
 
-__all__ = ["key_text", "key_values"]
+__all__ = ["key_bytes", "key_text", "key_values", "shown"]
+
+
+def key_bytes(word: str) -> bytes:
+    """A key or pattern as it was typed, whatever the encoding."""
+    return word.encode(errors="surrogateescape")
+
+
+def shown(text: str) -> str:
+    """`text` without anything that a terminal would obey, or that cannot be encoded: escapes stand for that."""
+    return text if text.isprintable() else "".join(map(_shown, text))
+
+
+def _shown(letter: str) -> str:
+    if letter.isprintable():
+        return letter
+    if "\udc80" <= letter <= "\udcff":  # a byte of a file name that is not UTF-8
+        return f"\\x{ord(letter) - 0xDC00:02x}"
+    return letter.encode("unicode_escape").decode()
 
 
 def key_values(name: str, data: bytes) -> dict[str, str]:

@@ -16,7 +16,7 @@ from rich.markup import escape
 from store.ids import StreamID, id_text
 from tools.console import Failure, Interrupted, Meter, counted, failures_explained, results, seconds_text
 from tools.entryjson import decode_entry, row_words
-from tools.keytext import key_text
+from tools.keytext import key_bytes, key_text
 from tools.loadsinks import DirectoryLoad, LoadSink, Refused, ServerLoad
 from tools.redisclient import RedisClient
 from tools.target import server_address
@@ -75,11 +75,14 @@ def load(
     """
     loaded = 0
     with failures_explained(f"load {key} of {target}"), contextlib.ExitStack() as held:
-        source: IO[bytes] = sys.stdin.buffer
         size: int | None = None
         if file is not None and str(file) != "-":
-            source = held.enter_context(file.open("rb"))
-            size = file.stat().st_size
+            source: IO[bytes] = held.enter_context(file.open("rb"))
+            size = file.stat().st_size or None
+        elif sys.stdin is None:
+            raise Failure("there is no standard input: name a FILE")
+        else:
+            source = sys.stdin.buffer
         if form is None:
             form = "csv" if file is not None and file.suffix.lower() == ".csv" else "jsonl"
         address = server_address(target)
@@ -95,11 +98,6 @@ def load(
             last_id = _load(entries, sink, meter, new_ids=new_ids, skip=skip)
             loaded, seconds = meter.done_items, meter.seconds
     _report(target, key, loaded, last_id, seconds, as_json=as_json)
-
-
-def key_bytes(key: str) -> bytes:
-    """As it was typed, whatever the encoding."""
-    return key.encode(errors="surrogateescape")
 
 
 def _load(
@@ -122,6 +120,8 @@ def _load(
     except _BadLine as bad:
         sink.finish()
         raise Failure(f"{bad}; {_so_far(sink)}") from bad
+    except Failure as failure:  # of the disk, or of the connection
+        raise Failure(f"{failure}; at least {_so_far(sink)}") from failure
 
 
 def _so_far(sink: LoadSink) -> str:
@@ -153,6 +153,7 @@ def _json_entries(lines: Iterator[bytes], id_field: str | None) -> Iterator[Numb
 
 
 def _csv_entries(lines: Iterator[bytes], id_field: str | None) -> Iterator[NumberedEntry]:
+    csv.field_size_limit(_MOST_LINE_BYTES)
     rows = csv.reader(_texts(lines), strict=True)
     try:
         names = next(rows, None)

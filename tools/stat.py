@@ -10,13 +10,12 @@ from typing import Final
 
 import click
 from rich.cells import cell_len
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from server.glob import compile_glob
-from tools.console import Failure, age_text, counted, failures_explained, notes, size_text
-from tools.keytext import key_text
+from tools.console import Failure, age_text, counted, failures_explained, notes, results, size_text
+from tools.keytext import key_bytes, key_text, shown
 from tools.redisclient import RedisClient, ReplyError
 from tools.serverstat import server_stats
 from tools.steps import StepMeter
@@ -84,13 +83,14 @@ def stat(target: str, pattern: str | None, order: str, limit: int, by_group: boo
             click.echo(json.dumps(each.as_json()))
         return
     if chosen:
-        console = Console(highlight=False)
+        console = results(soft_wrap=False)
         if not console.is_terminal:
             console.width = _UNLIMITED  # whoever reads it takes it whole
         console.print(_group_table(chosen, console.width) if by_group else _stream_table(chosen, console.width))
     else:
         what = "stream with groups" if totals.streams else "stream"
-        notes().print(f"no {what}{'' if pattern is None else f' like {pattern}'} in {target}", markup=False)
+        like = "" if pattern is None else f" like {pattern}"
+        notes().print(shown(f"no {what}{like} in {target}"), markup=False)
     if not totals.streams:
         return
     more = f", of which {len(chosen)} are shown" if 0 < len(chosen) < totals.streams else ""
@@ -104,7 +104,7 @@ def stat(target: str, pattern: str | None, order: str, limit: int, by_group: boo
 def _wanted(pattern: str | None) -> Callable[[bytes], bool]:
     if pattern is None:
         return lambda key: True
-    matches = compile_glob(pattern.encode())
+    matches = compile_glob(key_bytes(pattern))
     return lambda key: bool(matches(key))
 
 

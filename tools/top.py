@@ -15,11 +15,12 @@ from types import TracebackType
 from typing import Final, Self
 
 import click
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.live import Live
 
 from server.glob import compile_glob
-from tools.console import Failure
+from tools.console import Failure, Seconds, results
+from tools.keytext import key_bytes
 from tools.redisclient import Address, RedisClient, ReplyError
 from tools.target import server_address
 from tools.topkeys import keyboard
@@ -35,7 +36,7 @@ Show = Callable[["Sample | None", Rates, str], None]
 
 @click.command()
 @click.argument("target", metavar="HOST:PORT")
-@click.option("--interval", type=click.FloatRange(min=0.1), default=2.0, show_default=True, metavar="SECONDS")
+@click.option("--interval", type=Seconds(), default=2.0, show_default=True, metavar="SECONDS")
 @click.option("--count", type=click.IntRange(min=0), default=0, metavar="N", help="End after N samples.")
 @click.option("--sort", "order", type=click.Choice(ORDERS), default="length", show_default=True)
 @click.option("--match", "pattern", metavar="PATTERN", help="Only streams with keys like this, as in KEYS: orders:*")
@@ -74,7 +75,7 @@ def top(target: str, interval: float, count: int, order: str, pattern: str | Non
     address = server_address(target)
     if address is None:
         raise Failure(f"{target} is not a server: expected HOST:PORT or redis://...")
-    is_wanted = (lambda key: True) if pattern is None else compile_glob(pattern.encode())
+    is_wanted = (lambda key: True) if pattern is None else compile_glob(key_bytes(pattern))
     watch = _Watch(address, Sampler(most, lambda key: bool(is_wanted(key))))
     with contextlib.suppress(KeyboardInterrupt), watch:
         watch.connect()
@@ -93,7 +94,7 @@ def _tell(address: Address, sample: Sample | None, found: Rates, trouble: str, o
 
 
 def _run_screen(watch: _Watch, interval: float, count: int, order: str) -> None:
-    console = Console(highlight=False)
+    console = results(soft_wrap=False)
     trends = Trends()
 
     def draw(sample: Sample | None, found: Rates, trouble: str) -> RenderableType:

@@ -39,7 +39,7 @@ class Keys:
 @contextlib.contextmanager
 def keyboard() -> Iterator[Keys]:
     """Keys as they are pressed, not line by line, and not shown; what the terminal was like comes back."""
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         yield Keys(None)
         return
     fd = sys.stdin.fileno()

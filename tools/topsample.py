@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from heapq import nlargest
 from typing import Final
 
+from tools.keytext import shown
 from tools.redisclient import RedisClient
 from tools.serverstat import ask_all, describe
 from tools.streamstat import StreamStat
@@ -112,9 +113,9 @@ def _longest(found: Mapping[Place, int], most: int) -> dict[Place, int]:
 
 
 def parse_info(text: bytes) -> dict[str, str]:
-    """The fields of INFO."""
+    """The fields of INFO, as they may be shown: who says that it is a Redis may say anything."""
     lines = (line for line in text.decode(errors="replace").splitlines() if not line.startswith("#"))
-    return {name: value for name, colon, value in (line.partition(":") for line in lines) if colon}
+    return {shown(name): shown(value) for name, colon, value in (line.partition(":") for line in lines) if colon}
 
 
 def _databases(info: Mapping[str, str]) -> dict[int, int]:

@@ -11,8 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from store.keytext import key_text
 from tools.console import age_text, counted, size_text
+from tools.keytext import key_text, shown
 from tools.streamstat import GroupStat, StreamStat
 from tools.toprates import GroupRates, Rates, Trends
 from tools.topsample import Sample
@@ -46,7 +46,7 @@ def screen(
     console: Console, address: str, sample: Sample, rates: Rates, trends: Trends, order: str, trouble: str = ""
 ) -> RenderableType:
     """Everything, cut to the height of the terminal; `trouble` is what is wrong with the connection."""
-    notices = [Text(trouble, style="bold red", no_wrap=True, overflow="ellipsis")] if trouble else []
+    notices = [Text(shown(trouble), style="bold red", no_wrap=True, overflow="ellipsis")] if trouble else []
     notices += [Text(notice, style="yellow", no_wrap=True, overflow="ellipsis") for notice in _notices(sample)]
     streams, groups = sorted_streams(sample, rates, order), sorted_groups(sample, rates, order)
     head: list[RenderableType] = [_title(address, sample), _server(sample, rates, trends), *notices, ""]
@@ -54,11 +54,11 @@ def screen(
     if console.is_terminal:
         # title, six lines, an empty one; a line above each table, one between them, and the footer
         most_streams, most_groups = _share(console.height - 12 - len(notices), len(streams), len(groups))
-    shown, shown_groups = streams[:most_streams], groups[:most_groups]
-    footer = _footer(len(shown), len(streams), sample.stream_total, len(shown_groups), len(groups))
-    parts: list[RenderableType] = [*head, _stream_table(shown, rates, trends)]
+    first, first_groups = streams[:most_streams], groups[:most_groups]
+    footer = _footer(len(first), len(streams), sample.stream_total, len(first_groups), len(groups))
+    parts: list[RenderableType] = [*head, _stream_table(first, rates, trends)]
     if groups:
-        parts += ["", _group_table(shown_groups, trends)]
+        parts += ["", _group_table(first_groups, trends)]
     return Group(*parts, Text(footer, style="dim", no_wrap=True, overflow="ellipsis"))
 
 

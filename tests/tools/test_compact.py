@@ -49,6 +49,14 @@ def directory(start_riverbed: StartRiverbed) -> Path:
     return server.directory
 
 
+def test_the_end_of_the_input_is_no_consent(directory: Path) -> None:
+    before = (directory / "state" / "data.mdb").stat()
+    status, screen = on_terminal("compact", directory, typed=b"\x04")
+    assert status == 2
+    assert "not compacted; nothing was changed" in screen
+    assert (directory / "state" / "data.mdb").stat().st_ino == before.st_ino
+
+
 def test_a_compacted_store_looks_the_same_to_clients(directory: Path, start_riverbed: StartRiverbed) -> None:
     server = start_riverbed(shutil.copytree(directory, directory.with_name("before")))
     with server.client() as client:

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from store.errors import CorruptionError, LockedError
 from tools import console
 from tools.cli import main
-from tools.console import Failure, Meter, counted, failures_explained, seconds_text, size_text
+from tools.console import Failure, Meter, Seconds, counted, failures_explained, seconds_text, size_text
 
 
 @pytest.mark.parametrize(
@@ -60,6 +60,20 @@ def test_failures_are_one_line_and_status_2(error: Exception, text: str) -> None
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith(f"riverbed: {text}")
     assert result.stderr.count("\n") == 1
+
+
+def test_a_failure_has_nothing_that_a_terminal_obeys() -> None:
+    @click.command()
+    def fail() -> None:
+        raise Failure("no \x1b[2J[red]\x9b31m\u202e\udcff here")
+
+    assert CliRunner().invoke(fail).stderr == "riverbed: no \\x1b[2J[red]\\x9b31m\\u202e\\xff here\n"
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "1e300", "0", "-1", "x"])
+def test_what_cannot_be_waited_for_is_no_time(seconds: str) -> None:
+    with pytest.raises(click.BadParameter):
+        Seconds()(seconds)
 
 
 def test_interrupt_has_the_status_a_shell_expects() -> None:

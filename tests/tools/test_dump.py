@@ -98,6 +98,10 @@ def test_ranges_and_limits_are_heeded(riverbed: RiverbedServer, how: str) -> Non
     assert ids(source, "odd", "--end", "1-1") == ["1-1"]
 
 
+def test_a_limit_may_be_beyond_any_number_of_entries(stopped: Path) -> None:
+    assert ids(stopped, "odd", "--limit", 10**30) == ["1-1", "1-2", "1-3"]
+
+
 def test_other_databases_are_reached_by_number(riverbed: RiverbedServer) -> None:
     with riverbed.client() as client:
         client.ask("SELECT", 3)
@@ -219,6 +223,13 @@ def test_any_entry_survives_the_way_to_json_and_back(pairs: list[tuple[bytes, by
 def test_any_text_survives_the_way_to_json_and_back(pairs: list[tuple[str, str]]) -> None:
     words = [word.encode() for pair in pairs for word in pair]
     assert decode_entry(encode_entry(b"1-1", words)) == (b"1-1", words)
+
+
+def test_nothing_that_a_terminal_obeys_is_in_a_line() -> None:
+    words = ["\x1b[2J\x9b31m".encode(), "\u202e\U000e0001caf\u00e9".encode()]
+    line = encode_entry(b"1-1", words)
+    assert line == '{"id": "1-1", "fields": {"\\u001b[2J\\u009b31m": "\\u202e\\udb40\\udc01caf\u00e9"}}'
+    assert decode_entry(line)[1] == words
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ from tests.conftest import broken_invariants
 from tests.raw import RawClient
 from tests.servers import RedisServer, RiverbedServer
 from tools.cli import main
-from tools.console import Meter
+from tools.console import Failure, Meter
 from tools.entryjson import decode_entry, row_words
+from tools.loadsinks import DirectoryLoad
 
 StartRiverbed = Callable[..., RiverbedServer]
 StartRedis = Callable[..., RedisServer]
@@ -186,7 +188,7 @@ def test_what_cannot_be_loaded_is_said(tmp_path: Path) -> None:
 
 def test_members_of_an_object_become_fields() -> None:
     line = '{"text": "t", "number": 1.50, "big": 12345678901234567890, "yes": true, "none": null, "list": [1, "ä"]}'
-    words = ["text", "t", "number", "1.5", "big", "12345678901234567890", "yes", "true", "list", '[1, "ä"]']
+    words = ["text", "t", "number", "1.50", "big", "12345678901234567890", "yes", "true", "list", '[1, "ä"]']
     assert decode_entry(line) == (None, [word.encode() for word in words])
 
 
@@ -216,11 +218,59 @@ def test_an_object_with_an_id_of_its_own_meaning_is_a_row() -> None:
         '{"id": 7, "fields": {"a": "b"}}',
         '{"a": 1, "at": null}',
         "[" * 100_000,
+        '{"a": 1, "a": 2}',
+        '{"a": {"b": 1, "b": 2}}',
+        '{"fields": {"a": "1", "a": "2"}}',
+        '{"fields": {"a": null}}',
     ],
 )
 def test_lines_that_are_no_entries_are_told(line: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         decode_entry(line, "at")
+
+
+def test_numbers_stay_as_they_are_written() -> None:
+    line = '{"price": 1.10, "long": 0.1234567890123456789, "large": 1e400, "whole": 12345678901234567890}'
+    words = [
+        b"price",
+        b"1.10",
+        b"long",
+        b"0.1234567890123456789",
+        b"large",
+        b"1e400",
+        b"whole",
+        b"12345678901234567890",
+    ]
+    assert decode_entry(line) == (None, words)
+
+
+def test_a_value_of_csv_may_be_long(tmp_path: Path) -> None:
+    value = "x" * 200_000
+    assert load(tmp_path / "data", "s", "--format", "csv", given=f"a,b\n1,{value}\n")["entries"] == 1
+    assert dumped(tmp_path / "data", "s")[0]["fields"] == {"a": "1", "b": value}
+
+
+def test_a_snapshot_is_not_loaded_into(tmp_path: Path) -> None:
+    load(tmp_path / "data", "s", given=LINES)
+    assert run("snapshot", tmp_path / "data", tmp_path / "frozen").exit_code == 0
+    assert "is a snapshot, which never changes" in refused(tmp_path / "frozen", "s", given=LINES)
+    assert {path.name for path in (tmp_path / "frozen").iterdir()} == {"data.mdb", "manifest.json", "streams.jsonl"}
+
+
+def test_a_load_that_cannot_go_on_says_how_much_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: DirectoryLoad, line: int, entry_id: bytes | None, words: list[bytes]) -> None:
+        self.loaded = 300
+        raise Failure("the disk is nearly full")
+
+    monkeypatch.setattr(DirectoryLoad, "add", fail)
+    told = refused(tmp_path / "data", "s", given=LINES)
+    assert told == "riverbed: the disk is nearly full; at least 300 entries before that are loaded"
+
+
+def test_without_any_input_a_file_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(Failure, match="name a FILE"):
+        main.main(["load", str(tmp_path / "data"), "s"], standalone_mode=False)
 
 
 def test_an_interrupt_says_how_much_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

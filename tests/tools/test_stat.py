@@ -164,6 +164,13 @@ def test_only_keys_like_the_pattern_are_told(riverbed: RiverbedServer) -> None:
     assert f"no stream like none* in {riverbed.directory}" in " ".join(result.stderr.split())
 
 
+def test_a_pattern_may_be_any_bytes(riverbed: RiverbedServer) -> None:
+    with riverbed.client() as client:
+        client.ask("XADD", b"\xffs", "*", "f", "v")
+        client.ask("XADD", b"t", "*", "f", "v")
+    assert [each["key_base64"] for each in told(f"localhost:{riverbed.port}", "--match", "\udcff*")] == ["/3M="]
+
+
 def test_the_summary_counts_what_is_not_shown(riverbed: RiverbedServer) -> None:
     fill(riverbed)
     riverbed.stop()

@@ -225,6 +225,12 @@ def test_numbers_are_aligned_and_not_cut_at_80_columns() -> None:
     assert any(re.search(r"n… n+… +9,999,999 +123M ", line) for line in lines)
 
 
+def test_nothing_that_a_server_tells_moves_the_cursor() -> None:
+    info = topsample.parse_info(b"redis_version:7\x1b[2J\r\nmaster_host:\xc2\x9b31m\r\n")
+    assert info == {"redis_version": "7\\x1b[2J", "master_host": "\\x9b31m"}
+    assert "gone\\x1b[2J" in "".join(drawn(sample(), trouble="gone\x1b[2J"))
+
+
 def test_what_a_server_does_not_tell_is_a_dash() -> None:
     found = Sample(0.0, 0, {"redis_version": "7.0.15"}, (), 0)
     lines = drawn(found)
