@@ -21,14 +21,13 @@ from tests.generators import Command, Generator, StreamCommands
 from tests.group_commands import GroupCommands, NewerCommands
 from tests.inprocess import answer, value_of
 from tests.oracle import Oracle
+from tests.oracle_replies import flat, without_tree
 from tests.raw import RawClient, encode, parse
 from tests.servers import Server
 
 NODE_MAX_ENTRIES: Final = 4
 NODES: Final[dict[str, object]] = {"stream-node-max-entries": NODE_MAX_ENTRIES, "stream-node-max-bytes": 0}
 GROUPS: Final = (b"g", b"h")
-# The tree that Redis keeps nodes in is not ours, and what the oracle says of it is a guess.
-UNKNOWN_TO_ALL: Final = b"radix-tree-nodes"
 TIMES: Final = frozenset((b"seen-time", b"active-time"))
 _PATIENCE_S: Final = 60
 
@@ -137,22 +136,6 @@ def look_of(replies: Sequence[bytes]) -> Look:
 def look_at(server: Server, key: bytes) -> Look:
     with server.client() as client:
         return look_of(client.pipeline(questions(key)))
-
-
-def without_tree(full: Any) -> Any:
-    if isinstance(full, list) and UNKNOWN_TO_ALL in full:
-        at = full.index(UNKNOWN_TO_ALL)
-        return full[:at] + full[at + 2 :]
-    return full
-
-
-def flat(reply: Any) -> Any:
-    """The oracle's reply as RESP2 has it."""
-    if isinstance(reply, dict):
-        return [flat(item) for pair in reply.items() for item in pair]
-    if isinstance(reply, list):
-        return [flat(item) for item in reply]
-    return reply
 
 
 def untimed(full: Any) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -18,37 +18,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from store.check import check
 from store.consumerttl import LOOK_AGAIN_MS
-from tests.generators import STREAMS, Command, Family, Generator, StreamCommands
-from tests.group_commands import GROUP_FAMILY, NEWER_FAMILY, GroupCommands, NewerCommands
+from tests.generators import Command, Family, StreamCommands
+from tests.group_commands import GroupCommands, NewerCommands
 from tests.inprocess import HandClock, Product, answer
 from tests.oracle import Oracle
+from tests.oracle_replies import flat, without_tree
+from tests.random_commands import FAMILIES, GROUP_COMMANDS, STREAM_COMMANDS, Commands
 
 NODE_MAX_ENTRIES: Final = 4
-KEYS: Final = (b"a", b"a", b"a", b"b", b"none")
-
-
-class Commands(NewerCommands, Generator):
-    """Scripts of few keys, so that groups find something to share."""
-
-    def key(self) -> bytes:
-        return self.one_of(KEYS)
-
-    def rename(self) -> Command:
-        return [b"RENAME", self.key(), self.key()]
-
-    def copy(self) -> Command:
-        return [b"COPY", self.key(), self.key(), *([self.option(b"REPLACE")] if self.chance(0.5) else [])]
-
-    def delete(self) -> Command:
-        return [b"DEL", self.key()]
-
-
-FAMILIES: Final = (
-    [(weight, maker) for weight, maker in STREAMS if maker is not StreamCommands.xinfo_help],
-    [(weight, maker) for weight, maker in GROUP_FAMILY if maker is not GroupCommands.xgroup_help],
-    NEWER_FAMILY,
-    [(1, Commands.rename), (1, Commands.copy), (1, Commands.delete)],
-)
 
 
 class PolicyCommands(Commands):
@@ -65,8 +42,8 @@ class PolicyCommands(Commands):
 
 
 POLICY_FAMILIES: Final = (
-    [(4, maker) for _, maker in STREAMS if maker is StreamCommands.xadd],
-    [(weight, maker) for weight, maker in GROUP_FAMILY if maker is not GroupCommands.xgroup_help],
+    [(4, maker) for _, maker in STREAM_COMMANDS if maker is StreamCommands.xadd],
+    GROUP_COMMANDS,
     [
         (20, PolicyCommands.policy),
         (15, NewerCommands.xgroup_policy),
@@ -88,24 +65,6 @@ LOOK: Final = [
         [b"XGROUP", b"POLICY", key, b"g"],
     )
 ] + [[b"XRANGE", b"dead", b"-", b"+"]]
-# The tree that Redis keeps nodes in is not ours, and what the oracle says of it is a guess.
-UNKNOWN_TO_ALL: Final = b"radix-tree-nodes"
-
-
-def flat(reply: Any) -> Any:
-    """The oracle's reply as RESP2 has it."""
-    if isinstance(reply, dict):
-        return [flat(item) for pair in reply.items() for item in pair]
-    if isinstance(reply, list):
-        return [flat(item) for item in reply]
-    return reply
-
-
-def without_tree(reply: Any) -> Any:
-    if isinstance(reply, list) and UNKNOWN_TO_ALL in reply:
-        at = reply.index(UNKNOWN_TO_ALL)
-        return reply[:at] + reply[at + 2 :]
-    return reply
 
 
 class Subject:

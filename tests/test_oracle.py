@@ -16,13 +16,16 @@ from typing import Any, Final
 import pytest
 
 from server.errors import CommandError
-from server.replies import NULL_ARRAY, OK
-from tests.generators import STREAMS, Command, Generator, StreamCommands
-from tests.group_commands import GROUP_FAMILY, IDLE_STEP_MS, GroupCommands
+from server.replies import NULL_ARRAY
+from tests.generators import Command
+from tests.group_commands import IDLE_STEP_MS, GroupCommands
+from tests.inprocess import value_of
 from tests.oracle import SMALLER_THAN_TOP, Oracle
 from tests.oracle_model import Group, Stream
+from tests.oracle_replies import flat
 from tests.oracle_words import plain_id
-from tests.raw import Node, RawClient, parse
+from tests.random_commands import GROUP_COMMANDS, KEY_COMMANDS, STREAM_COMMANDS, FewKeys
+from tests.raw import RawClient, parse
 from tests.servers import REDIS_MISSING, RedisServer
 
 NODE_MAX_ENTRIES: Final = 4
@@ -109,53 +112,8 @@ class Redis70(Oracle):
         """XSETID may go below the highest deleted ID."""
 
 
-class OracleCommands(GroupCommands, Generator):
-    """Scripts for one connection and one database, with keys that error texts repeat unchanged."""
-
-    def key(self) -> bytes:
-        return self.one_of((b"a", b"a", b"a", b"b", b"none"))
-
-    def rename(self) -> Command:
-        return [b"RENAME", self.key(), self.key()]
-
-    def copy(self) -> Command:
-        return [b"COPY", self.key(), self.key(), *([self.option(b"REPLACE")] if self.chance(0.5) else [])]
-
-    def delete(self) -> Command:
-        return [b"DEL", self.key()]
-
-
-KEY_FAMILY = [(1, OracleCommands.rename), (1, OracleCommands.copy), (1, OracleCommands.delete)]
-STREAM_FAMILY = [(weight, maker) for weight, maker in STREAMS if maker is not StreamCommands.xinfo_help]
-GROUPS = [(weight, maker) for weight, maker in GROUP_FAMILY if maker is not GroupCommands.xgroup_help]
-
-
-def value_of(node: Node) -> Any:
-    """A reply from the wire in the vocabulary of handlers."""
-    if node.children is not None:
-        return [value_of(child) for child in node.children]
-    match node.kind:
-        case ":":
-            return int(node.text)
-        case "*":
-            return NULL_ARRAY
-        case "nil$":
-            return None
-        case "$":
-            return node.text
-        case "+":
-            return OK if node.text == b"OK" else node.text.decode()
-        case _:
-            return "-" + node.text.decode()
-
-
-def flat(reply: Any) -> Any:
-    """The oracle's reply as RESP2 has it, without the fields that 7.0 does not know."""
-    if isinstance(reply, dict):
-        return [flat(item) for pair in reply.items() if pair[0] not in NEWER_FIELDS for item in pair]
-    if isinstance(reply, list):
-        return [flat(item) for item in reply]
-    return reply
+class OracleCommands(GroupCommands, FewKeys):
+    """Of 7.0, for one connection and one database, with keys that error texts repeat unchanged."""
 
 
 def masked(words: Command, reply: Any, now: int) -> Any:
@@ -201,7 +159,7 @@ def compare(redis: RawClient, oracle: Oracle, commands: list[Command]) -> None:
         if words[0].upper() == b"XADD" and b"*" in words and isinstance(theirs, bytes):
             clock = int(theirs.split(b"-")[0])  # the moment at which the real one took it
         try:
-            ours = flat(oracle.execute(words, clock))
+            ours = flat(oracle.execute(words, clock), NEWER_FIELDS)
         except CommandError as error:
             ours = "-" + error.text.decode().replace("\r", " ").replace("\n", " ")
         before = "\n".join(map(repr, commands[max(0, at - 12) : at + 1]))
@@ -217,7 +175,7 @@ LOOK: Final[list[Command]] = [
 
 @pytest.mark.parametrize("seed", range(60))
 def test_a_random_script_gets_the_replies_of_redis_7_0(redis: RawClient, seed: int) -> None:
-    words = OracleCommands(Random(seed), (STREAM_FAMILY, GROUPS, KEY_FAMILY), wrong=0.05)
+    words = OracleCommands(Random(seed), (STREAM_COMMANDS, GROUP_COMMANDS, KEY_COMMANDS), wrong=0.05)
     redis.ask("FLUSHALL")
     oracle = Redis70(node_max_entries=NODE_MAX_ENTRIES)
     commands: list[Command] = []

@@ -7,7 +7,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from random import Random
 from unittest.mock import patch
 
 import pytest
@@ -29,10 +28,10 @@ from store.rebuild import write_log
 from store.recovery import RecoveryReport, fold
 from store.tables import TABLES
 from tests.inprocess import HandClock
+from tests.random_commands import run_at_random
 from tests.store.stores import Store
 from tests.store.test_fold import CASES, Case
 from tests.store.test_rewrite import rewrite
-from tests.test_against_oracle import FAMILIES, Commands
 
 Words = list[bytes]
 Rows = dict[str, list[tuple[bytes, bytes]]]
@@ -94,13 +93,8 @@ def test_the_log_of_a_mutator(tmp_path: Path, case: Case) -> None:
 def test_the_log_of_random_commands(seed: int, lengths: list[int]) -> None:
     with tempfile.TemporaryDirectory(prefix="riverbed-bulk-") as home:
         store = Store(Path(home) / "data", node_max_entries=4)
-        commands = Commands(Random(seed), FAMILIES)
-        for length in lengths:
-            for _ in range(length):
-                with contextlib.suppress(CommandError, AssertionError):
-                    store.run(*commands.command(), db=commands.random.choice((0, 0, 1)))
-            store.clock.now_ms += commands.random.choice((0, 1, 100_000))
-            store.commit()
+        for _ in run_at_random(store, seed, lengths):
+            pass
         assert_the_same(store)
         store.engine.close()
 
@@ -119,11 +113,8 @@ def copied(state: list[Piece], directory: Path) -> Path:
 def test_a_rewritten_log(seed: int) -> None:
     with tempfile.TemporaryDirectory(prefix="riverbed-bulk-") as home:
         store = Store(Path(home) / "source")
-        commands = Commands(Random(seed), FAMILIES)
-        for _ in range(120):
-            with contextlib.suppress(CommandError, AssertionError):
-                store.run(*commands.command())
-            store.clock.now_ms += commands.random.choice((0, 1, 100_000))
+        for _ in run_at_random(store, seed, [1] * 120):
+            pass
         state = rewrite(store)
         store.engine.close()
         loaded = Store(copied(state, Path(home) / "data"), node_max_entries=4)

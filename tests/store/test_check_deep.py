@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 from pathlib import Path
-from random import Random
 
 import pytest
 
-from server.errors import CommandError
 from server.replay import Replayer
 from store import format as fmt
 from store.check import Refolding, check
@@ -20,10 +17,10 @@ from store.idempotence import sweep
 from store.log import DIRECTORY_NAME
 from store.logformat import encode_annotation, encode_command
 from store.model import Strategy, Trim
+from tests.random_commands import run_at_random
 from tests.store.busy import busy
 from tests.store.planting import damage, make_sound, violations
 from tests.store.stores import Store, sid
-from tests.test_against_oracle import FAMILIES, Commands
 
 
 @pytest.fixture
@@ -64,13 +61,9 @@ def test_a_store_of_which_most_is_dead_is_what_its_log_makes(tmp_path: Path) -> 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_states_are_what_their_logs_make(tmp_path: Path, seed: int) -> None:
     store = Store(tmp_path / "store", node_max_entries=4, segment_bytes=4000)
-    commands = Commands(Random(seed), FAMILIES)
-    for _ in range(12):
-        for _ in range(20):
-            with contextlib.suppress(CommandError):
-                store.run(*commands.command(), db=commands.random.choice((0, 0, 1)))
-        store.clock.now_ms += commands.random.choice((0, 1, 100_000))
-        store.checkpoint() if commands.chance(0.3) else store.commit()
+    for commands in run_at_random(store, seed, [20] * 12):
+        if commands.chance(0.3):
+            store.checkpoint()
         if commands.chance(0.3):
             store.purge()
     store.kill()

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import lmdb
@@ -14,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.errors import CommandError
 from server.replay import Replayer
 from store import manifest as manifests
 from store.check import check
@@ -24,9 +21,9 @@ from store.files import OsFiles
 from store.log import DIRECTORY_NAME, FILE_NAME
 from store.retention import NO_RETENTION, Retention
 from tests.disks import fill_up, small_tmpfs
+from tests.random_commands import run_at_random
 from tests.store.busy import busy
 from tests.store.stores import Store, sid
-from tests.test_against_oracle import FAMILIES, Commands
 
 
 def compacted(store: Store, **options: Any) -> Report:
@@ -85,12 +82,7 @@ def test_what_nobody_can_reach_goes_and_the_rest_stays(store: Store) -> None:
 def test_random_states_stay_what_they_are(seed: int, killed: bool, purged: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="riverbed-compact-") as home:
         store = Store(Path(home), node_max_entries=4)
-        commands = Commands(Random(seed), FAMILIES)
-        for _ in range(6):
-            for _ in range(25):
-                with contextlib.suppress(CommandError, AssertionError):
-                    store.run(*commands.command(), db=commands.random.choice((0, 0, 1)))
-            store.commit()
+        for commands in run_at_random(store, seed, [25] * 6):
             if commands.chance(0.5):
                 store.checkpoint()
         if purged:

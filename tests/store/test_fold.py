@@ -11,7 +11,6 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from random import Random
 from typing import Any
 from unittest.mock import patch
 
@@ -19,7 +18,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.errors import CommandError
 from store.consumerttl import sweep
 from store.group import Found, Group
 from store.groups import Groups, groups_of
@@ -30,8 +28,8 @@ from store.members import Members
 from store.model import References, Strategy, Trim
 from store.streams import Stream
 from store.writetxn import WriteTxn
+from tests.random_commands import run_at_random
 from tests.store.stores import Store, sid
-from tests.test_against_oracle import FAMILIES, Commands
 
 Case = Callable[[Store], object]
 
@@ -306,13 +304,7 @@ def test_every_mutator_is_called_by_a_case(store: Store) -> None:
 def test_the_log_of_random_commands_leads_to_the_same_state(seed: int, lengths: list[int]) -> None:
     with tempfile.TemporaryDirectory(prefix="riverbed-fold-") as home:
         store = Store(Path(home), node_max_entries=4)
-        commands = Commands(Random(seed), FAMILIES)
-        for length in lengths:
-            for _ in range(length):
-                with contextlib.suppress(CommandError, AssertionError):
-                    store.run(*commands.command(), db=commands.random.choice((0, 0, 1)))
-            store.clock.now_ms += commands.random.choice((0, 1, 100_000))
-            store.commit()
+        for commands in run_at_random(store, seed, lengths):
             if commands.chance(0.3):
                 store.checkpoint()
             if commands.chance(0.3):

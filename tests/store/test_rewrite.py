@@ -1,16 +1,13 @@
 from __future__ import annotations
 
-import contextlib
 import tempfile
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.errors import CommandError
 from store import format as fmt
 from store import manifest as manifests
 from store.compose import PIECE_BYTES, Piece
@@ -22,9 +19,9 @@ from store.model import Strategy, Trim
 from store.rebuild import write_log
 from store.rewrite import pieces
 from store.rewrite_groups import MOST_CLAIMED
+from tests.random_commands import run_at_random
 from tests.store.stores import Store, sid
 from tests.store.test_fold import CASES, Case
-from tests.test_against_oracle import FAMILIES, Commands
 
 
 def rewrite(store: Store, *, extensions: bool = True) -> list[Piece]:
@@ -93,13 +90,7 @@ def test_every_mutators_work_survives_a_rewrite(store: Store, tmp_path: Path, ca
 def test_random_states_survive_a_rewrite(seed: int, lengths: list[int]) -> None:
     with tempfile.TemporaryDirectory(prefix="riverbed-rewrite-") as home:
         store = Store(Path(home) / "store", node_max_entries=4)
-        commands = Commands(Random(seed), FAMILIES)
-        for length in lengths:
-            for _ in range(length):
-                with contextlib.suppress(CommandError, AssertionError):
-                    store.run(*commands.command(), db=commands.random.choice((0, 0, 1)))
-            store.clock.now_ms += commands.random.choice((0, 1, 100_000))
-            store.commit()
+        for commands in run_at_random(store, seed, lengths):
             if commands.chance(0.3):
                 store.purge()
         assert_survives(store, Path(home))
