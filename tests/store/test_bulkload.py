@@ -29,8 +29,8 @@ from store.recovery import RecoveryReport, fold
 from store.tables import TABLES
 from tests.inprocess import HandClock
 from tests.random_commands import run_at_random
+from tests.store.mutations import CASES, Case
 from tests.store.stores import Store
-from tests.store.test_fold import CASES, Case
 from tests.store.test_rewrite import rewrite
 
 Words = list[bytes]

@@ -11,8 +11,8 @@ from store.errors import LockedError, StoreError
 from store.files import OsFiles
 from store.log import DIRECTORY_NAME, FILE_NAME
 from store.rebuild import rebuild_log
+from tests.store.mutations import CASES, Case
 from tests.store.stores import Store, sid
-from tests.store.test_fold import CASES, Case
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from store.rebuild import write_log
 from store.rewrite import pieces
 from store.rewrite_groups import MOST_CLAIMED
 from tests.random_commands import run_at_random
+from tests.store.mutations import CASES, Case
 from tests.store.stores import Store, sid
-from tests.store.test_fold import CASES, Case
 
 
 def rewrite(store: Store, *, extensions: bool = True) -> list[Piece]:
