@@ -22,7 +22,7 @@ log = logging.getLogger("riverbed")
 
 # What a turn has for sending; so many clients are sent theirs without a look at the clock.
 TURN_S: Final = 0.003
-_FEW: Final = 32
+_FEW: Final = 64
 
 
 class Releases:
@@ -52,7 +52,7 @@ class Releases:
                 total += size
                 session.bytes_out += size
                 # what a replica is sent besides does not come this way, and must not overtake
-                if (is_over or session in late) and not session.is_replica:
+                if (is_over or (late and session in late)) and not session.is_replica:
                     late.setdefault(session, []).append(data)
                 else:
                     session.send(data)

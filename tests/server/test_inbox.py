@@ -1,0 +1,96 @@
+"""A tick is short: who has little to ask does not wait for everybody's pipelines, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from server import executor
+from tests.ticks import Ticks, in_loop
+
+_TICK = 8  # requests
+
+
+@pytest.fixture(autouse=True)
+def short_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor, "MOST_REQUESTS_A_TICK", _TICK)
+
+
+async def turn() -> None:
+    await asyncio.sleep(0)
+
+
+def test_who_asks_one_thing_does_not_wait_for_the_pipelines_that_were_left_over(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path / "d")
+        crowd = [ticks.connect() for _ in range(4)]
+        for client in crowd:
+            client.send(*["PING"] * _TICK)
+        await turn()
+        assert [len(client.replies()) for client in crowd] == [_TICK, 0, 0, 0]
+        late = ticks.connect()
+        late.send("PING")
+        await turn()
+        assert [len(client.replies()) for client in (*crowd, late)] == [0, _TICK, 0, 0, 1]
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_those_who_were_left_over_are_first_every_other_time(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path / "d")
+        patient = [ticks.connect() for _ in range(3)]
+        for client in patient:
+            client.send(*["PING"] * _TICK)
+        answered: list[int] = []
+        for _ in range(6):
+            for _ in range(_TICK):
+                ticks.connect().send("PING")
+            await turn()
+            answered.append(sum(len(client.replies()) for client in patient))
+        # newcomers fill every other tick, but for the first: nobody had been left over by then
+        assert answered == [_TICK, 0, _TICK, 0, _TICK, 0]
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_what_a_client_sends_behind_its_pipeline_does_not_overtake_it(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path / "d")
+        first, second = ticks.connect(), ticks.connect()
+        first.send(*["PING"] * _TICK)
+        second.send(*[f"XADD s {step}-0 f v" for step in range(1, _TICK)])
+        await turn()
+        second.send("XLEN s")
+        first.send("XLEN s")
+        await turn()
+        assert first.replies()[-1] == b":0\r\n"
+        await ticks.settle()
+        assert second.replies()[-1] == b":%d\r\n" % (_TICK - 1)
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_everything_runs_once_and_in_its_clients_order_whatever_arrives_when(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path / "d")
+        clients = [ticks.connect() for _ in range(5)]
+        sent = [0] * len(clients)
+        for step in range(60):
+            for number, client in enumerate(clients):
+                size = (step * 7 + number * 3) % 11
+                client.send(*[f"ECHO {sent[number] + count}" for count in range(size)])
+                sent[number] += size
+            await turn()
+        await ticks.settle()
+        for number, client in enumerate(clients):
+            words = [reply.split(b"\r\n")[1] for reply in client.replies()]
+            assert words == [b"%d" % count for count in range(sent[number])]
+        ticks.close()
+
+    in_loop(body())
