@@ -13,7 +13,7 @@ from store.errors import CorruptionError, LogWriteError
 from store.log import TEMPORARY_PREFIX, Base, Log
 from store.logformat import encode_command, encode_extension
 from tests.store.faulty_files import FaultyFiles
-from tests.store.test_log import HOME, MANIFEST, SELECT, Words, append, commands_of, reopened, xadd
+from tests.store.logs import HOME, MANIFEST, SELECT, Words, append, commands_of, reopened, xadd
 
 TEMPORARY = HOME / f"{TEMPORARY_PREFIX}1.aof"
 FIRST_BASE = HOME / "appendonly.aof.1.base.aof"

@@ -11,7 +11,7 @@ from store.logformat import encode_annotation, encode_command
 from store.logstream import LogStream
 from store.manifest import FileType, LogFile
 from tests.store.faulty_files import FaultyFiles
-from tests.store.test_log import HOME, ROOT, SELECT, SETTINGS, append, xadd
+from tests.store.logs import HOME, ROOT, SELECT, SETTINGS, append, xadd
 
 PREFACE = encode_command(SELECT)
 
