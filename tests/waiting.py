@@ -1,4 +1,4 @@
-"""Waiting for what a server does by itself: until it says that it is done, for a minute at most."""
+"""Waiting for what a server does by itself: until it says that it is done, for two minutes at most."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.raw import RawClient
 from tests.servers import Server
 
-_PATIENCE_S = 60.0
+_PATIENCE_S = 120.0
 
 
 def until(holds: Callable[[], bool], what: str) -> None:

@@ -18,9 +18,11 @@ from store.tables import Tables
 from store.writetxn import WriteTxn
 from tests.conftest import broken_invariants
 from tests.disks import small_tmpfs
+from tests.gate import Gate, child_of
 from tests.raw import Node, RawClient, parse
 from tests.servers import RiverbedServer
 from tests.store.stores import Store, dump_database
+from tests.waiting import persistence, process_ended, until
 
 StartRiverbed = Callable[..., RiverbedServer]
 READ = ("XREADGROUP", "GROUP", "g")
@@ -39,11 +41,6 @@ def as_dict(reply: Node) -> dict[str, str]:
 
 def take(client: RawClient, *words: str) -> dict[str, str]:
     return as_dict(client.tree("RIVERBED", "SNAPSHOT", *words))
-
-
-def persistence(client: RawClient) -> dict[str, str]:
-    text = client.tree("INFO", "persistence").text.decode()
-    return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
 
 
 def folder(server: RiverbedServer) -> Path:
@@ -140,49 +137,24 @@ def test_a_transaction_takes_none(riverbed: RiverbedServer) -> None:
 # -- while it is made --------------------------------------------------------------------------------------------------
 
 
-class Gate:
-    """Keeps the processes that take snapshots from beginning until it is opened, once for each."""
-
-    def __init__(self, place: Path) -> None:
-        self.fifo = place / "gate"
-        os.mkfifo(self.fifo)
-        # run by every Python before anything else
-        (place / "sitecustomize.py").write_text(
-            f"import sys\nif 'server.snapshotprocess' in sys.orig_argv:\n    open({str(self.fifo)!r}).read()\n"
-        )
-
-    def open(self) -> None:
-        """Let the one that waits, or the next one, begin."""
-        self.fifo.write_text("")
-
-
 @pytest.fixture
 def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gate:
     """To be asked for before the server is."""
     place = tmp_path / "gate"
     place.mkdir()
     monkeypatch.setenv("PYTHONPATH", str(place))
-    return Gate(place)
-
-
-def process_of(server: RiverbedServer) -> int:
-    """The process that takes the snapshot."""
-    while not (children := Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()):
-        pass
-    return int(children[0])
+    return Gate(place, "server.snapshotprocess")
 
 
 def wait_for_end(client: RawClient) -> None:
-    while persistence(client)["riverbed_snapshot_in_progress"] == "1":
-        pass
+    until(lambda: persistence(client)["riverbed_snapshot_in_progress"] == "0", "the end of the snapshot")
 
 
 def test_the_server_serves_meanwhile_and_refuses_a_second_one(gate: Gate, riverbed: RiverbedServer) -> None:
     fill(riverbed)
     with riverbed.client() as first, riverbed.client() as other:
         first.send("RIVERBED", "SNAPSHOT")
-        while persistence(other)["riverbed_snapshot_in_progress"] == "0":
-            pass
+        until(lambda: persistence(other)["riverbed_snapshot_in_progress"] == "1", "the beginning of the snapshot")
         assert other.ask("XADD", "t", "1-1", "f", "v") == b"$3\r\n1-1\r\n"
         assert other.ask("RIVERBED", "SNAPSHOT") == b"-ERR a snapshot is under way already\r\n"
         told = persistence(other)
@@ -202,7 +174,7 @@ def test_a_client_that_leaves_does_not_end_it(gate: Gate, riverbed: RiverbedServ
     fill(riverbed)
     with riverbed.client() as first:
         first.send("RIVERBED", "SNAPSHOT", "left")
-        process_of(riverbed)
+        child_of(riverbed)
     gate.open()
     with riverbed.client() as other:
         wait_for_end(other)
@@ -214,7 +186,7 @@ def test_a_client_that_is_unblocked_does_not_end_it_either(gate: Gate, riverbed:
     with riverbed.client() as first, riverbed.client() as other:
         number = first.tree("CLIENT", "ID").text
         first.send("RIVERBED", "SNAPSHOT", "left")
-        process_of(riverbed)
+        child_of(riverbed)
         assert other.ask("CLIENT", "UNBLOCK", number, "ERROR") == b":1\r\n"
         assert first.reply().startswith(b"-UNBLOCKED")
         gate.open()
@@ -227,7 +199,7 @@ def test_a_process_that_is_killed_is_told_and_leaves_nothing(gate: Gate, riverbe
     fill(riverbed)
     with riverbed.client() as client:
         client.send("RIVERBED", "SNAPSHOT")
-        os.kill(process_of(riverbed), signal.SIGKILL)
+        os.kill(child_of(riverbed), signal.SIGKILL)
         assert client.reply() == b"-ERR no snapshot: its process was killed by signal 9\r\n"
         assert persistence(client)["riverbed_snapshot_last_status"] == "err"
         assert not folder(riverbed).exists()
@@ -249,7 +221,7 @@ def test_a_server_that_stops_ends_its_snapshot(gate: Gate, riverbed: RiverbedSer
     fill(riverbed)
     with riverbed.client() as client:
         client.send("RIVERBED", "SNAPSHOT")
-        pid = process_of(riverbed)
+        pid = child_of(riverbed)
         riverbed.stop()
     assert not Path(f"/proc/{pid}").exists()
     assert not folder(riverbed).exists()
@@ -259,11 +231,10 @@ def test_a_server_that_is_killed_leaves_nothing_half_made(gate: Gate, riverbed: 
     fill(riverbed)
     with riverbed.client() as client:
         client.send("RIVERBED", "SNAPSHOT")
-        pid = process_of(riverbed)
+        pid = child_of(riverbed)
         riverbed.kill()
     gate.open()
-    while Path(f"/proc/{pid}").exists():
-        pass
+    process_ended(pid)
     assert all(open_snapshot(path, verify=True) for path in folder(riverbed).glob("*"))
 
 

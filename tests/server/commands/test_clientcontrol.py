@@ -109,7 +109,7 @@ def test_all_filters_must_fit(client: RawClient, server: RiverbedServer) -> None
 def test_kill_by_age(client: RawClient, server: RiverbedServer) -> None:
     with server.client() as other:
         number = id_of(other)
-        assert client.ask("CLIENT", "KILL", "ID", number, "MAXAGE", 1) == b":0\r\n"
+        assert client.ask("CLIENT", "KILL", "ID", number, "MAXAGE", 600) == b":0\r\n"
         eventually(lambda: client.ask("CLIENT", "KILL", "ID", number, "MAXAGE", 1) == b":1\r\n")
         assert is_closed(other)
     for value, error in ((0, b"should be greater than 0"), ("x", b"is not an integer or out of range")):

@@ -57,6 +57,7 @@ def test_the_list_shows_everybody(client: RawClient, server: RiverbedServer) -> 
         other.ask("SELECT", 7)
         other.ask("MULTI")
         other.ask("XADD", "k", "*", "f", "v")
+        eventually(lambda: len(lines(client.tree("CLIENT", "LIST"))) == 2)  # those before have gone
         seen = {line["id"]: line for line in lines(client.tree("CLIENT", "LIST"))}
         assert {str(id_of(client))} <= set(seen)
         line = next(line for line in seen.values() if line["name"] == "other")

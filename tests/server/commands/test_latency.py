@@ -21,13 +21,19 @@ def _usual_settings(server: RiverbedServer) -> None:
 
 
 def test_a_spike_is_kept_and_forgotten(client: RawClient) -> None:
-    client.ask("CONFIG", "SET", "latency-monitor-threshold", 5)
-    client.ask("DEBUG", "SLEEP", "0.02")
+    # any command may take long on a busy machine: those around this one are not looked at
+    client.pipeline(
+        [
+            ("CONFIG", "SET", "latency-monitor-threshold", 5),
+            ("DEBUG", "SLEEP", "0.02"),
+            ("CONFIG", "SET", "latency-monitor-threshold", 3_600_000),
+        ]
+    )
     (latest,) = client.tree("LATENCY", "LATEST").children or ()
     event, moment, ms, highest = texts(latest)
     assert event == b"command"
     assert abs(int(moment) - time.time()) < 60
-    assert 20 <= int(ms) == int(highest) < 5000
+    assert 20 <= int(ms) == int(highest) < 20_000
     (sample,) = client.tree("LATENCY", "HISTORY", "command").children or ()
     assert texts(sample) == [moment, ms]
     assert b"command: 1 spikes" in client.ask("LATENCY", "DOCTOR")

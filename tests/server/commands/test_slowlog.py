@@ -38,7 +38,7 @@ def test_slow_commands_are_listed_newest_first(slow_client: RawClient) -> None:
     assert texts((older.children or ())[3]) == [b"XLEN", b"a"]
     assert int(number.text) == int((older.children or ())[0].text) + 1
     assert abs(int(moment.text) - time.time()) < 60
-    assert 0 <= int(usec.text) < 1_000_000
+    assert 0 <= int(usec.text) < 60_000_000
     host, port = slow_client.socket.getsockname()
     assert address.text == f"{host}:{port}".encode()
     assert name.text == b"tester"
@@ -67,7 +67,7 @@ def test_slowlog_get_takes_one_count(pair: Pair) -> None:
 
 
 def test_fast_commands_are_not_slow(client: RawClient) -> None:
-    client.ask("CONFIG", "SET", "slowlog-log-slower-than", 10_000_000)
+    client.ask("CONFIG", "SET", "slowlog-log-slower-than", 3_600_000_000)
     client.ask("SLOWLOG", "RESET")
     client.ask("XLEN", "a")
     assert client.ask("SLOWLOG", "LEN") == b":0\r\n"
