@@ -76,6 +76,7 @@ class ReadOptions:
     keys: tuple[str, ...] | None = None  # by a filter, as column `key` shows them
     db: int | None = None
     range: Range = field(default_factory=Range)
+    starts_at_end: bool = False  # a stream, with what comes from now on
     starts_at_id: bool = False  # one that was named, so that it matters whether anything from there on is gone
     names: frozenset[StreamName] | None = None
     starts: Mapping[StreamName, StreamID] = field(default_factory=dict)  # by stream; the others begin with the range
@@ -124,6 +125,9 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     names = _names(given)
     streams, pattern = _streams(given)
     starts, ends = _offsets(given, "startingOffsets"), _offsets(given, "endingOffsets")
+    starts_at_end = given.get("startingoffsets", "").strip().lower() == "latest"
+    if starts_at_end:
+        del given["startingoffsets"]
     asked, starts_at_id = _range(given)
     read = ReadOptions(
         paths=paths,
@@ -132,6 +136,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         pattern=pattern,
         db=whole(given, "db", 0, 15) if "db" in given else None,
         range=asked,
+        starts_at_end=starts_at_end,
         starts_at_id=starts_at_id,
         names=names,
         starts=starts,
@@ -256,9 +261,9 @@ def offsets_text(ids: Mapping[StreamName, StreamID]) -> str:
 
 def _range(given: dict[str, str]) -> tuple[Range, bool]:
     """IDs that bound what is read, both ends included; and whether the lower one is an ID that was given."""
-    first = _bound(given, "startingId", ("startingoffsets",), 0)
+    first = _bound(given, "startingId", "startingoffsets", ("earliest", "-"), 0)
     since = _moment(given, "startingTimestamp")
-    last = _bound(given, "endingId", ("endingoffsets",), (1 << 64) - 1)
+    last = _bound(given, "endingId", "endingoffsets", ("latest", "+"), (1 << 64) - 1)
     until = _moment(given, "endingTimestamp")
     if first is not None and since is not None:
         raise OptionError("only one of startingId and startingTimestamp can be given")
@@ -271,10 +276,12 @@ def _range(given: dict[str, str]) -> tuple[Range, bool]:
     return Range(low, high), first is not None
 
 
-def _bound(given: dict[str, str], name: str, aliases: tuple[str, ...], missing_seq: int) -> StreamID | None:
-    for each in (name.lower(), *aliases):
+def _bound(
+    given: dict[str, str], name: str, alias: str, unbounded: tuple[str, ...], missing_seq: int
+) -> StreamID | None:
+    for each in (name.lower(), alias):
         text = given.pop(each, None)
-        if text is None or text.lower() in ("earliest", "latest", "-", "+"):
+        if text is None or text.strip().lower() in unbounded:
             continue
         found = parse_id(text.strip().encode(), missing_seq)
         if found is None:

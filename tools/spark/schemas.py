@@ -114,7 +114,13 @@ def _fields(text: str) -> list[StructField]:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """As Spark compares it with what a reader yields."""
+    """As Spark compares it with what a reader yields.  Raises OptionError for one that no batch can have."""
+    names = schema.fieldNames()
+    if not names:
+        raise OptionError("the schema has no columns, and rows without any cannot be counted: name one, such as _ms")
+    for name in names:
+        if names.count(name) > 1:
+            raise OptionError(f"column {name} is in the schema twice")
     return to_arrow_schema(schema, timezone="UTC")
 
 

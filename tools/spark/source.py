@@ -29,7 +29,7 @@ from store.ids import id_text
 from store.snapshot import Snapshot
 from store.tablereader import TableReader
 from tools.spark.entries import entry_batches
-from tools.spark.errors import DataLossError, SourceError
+from tools.spark.errors import DataLossError, OptionError, SourceError
 from tools.spark.filters import push
 from tools.spark.groups import group_batches
 from tools.spark.locations import Place, open_place, resolve
@@ -87,6 +87,8 @@ class SnapshotReader(DataSourceReader):
     """Reads one table of some snapshots."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        if options.starts_at_end:
+            raise OptionError("startingOffsets=latest is for readStream: now there is nothing to read from there on")
         self.options = options
         self.spark_schema = schema
         # Checked where the user waits, not in a task.

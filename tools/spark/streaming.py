@@ -67,7 +67,8 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(most) if most else ReadAllAvailable()
 
     def initialOffset(self) -> Json:
-        return Offset().to_json()
+        begin = self.reportLatestOffset() if self._options.starts_at_end else None
+        return Offset().to_json() if begin is None else begin
 
     def prepareForTriggerAvailableNow(self) -> None:
         places = self._places()

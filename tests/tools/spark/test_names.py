@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 import redis
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from store.ids import make_id
 from tests.servers import RiverbedServer
 from tools.spark.errors import OptionError
 from tools.spark.options import Range, names_text, offsets_text, read_options
+from tools.spark.source import RiverbedSource
 
 STARTS = {(0, b"\xff/%"): make_id(5, 7), (3, b""): make_id(1, 0)}
 
@@ -38,6 +40,29 @@ def test_each_stream_begins_where_starting_offsets_say(spark: SparkSession, serv
         *(("a", number) for number in (28, 29)),
         *(("c", number) for number in (1, 2, 3)),
     ]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"startingOffsets": "latest"}, "is for readStream"),
+        ({"startingId": "latest"}, "startingId must be an ID"),
+        ({"endingOffsets": "earliest"}, "endingId must be an ID"),
+        ({"endingId": "-"}, "endingId must be an ID"),
+    ],
+)
+def test_a_range_that_would_not_be_what_it_says_is_refused(options: dict[str, str], reason: str) -> None:
+    with pytest.raises(OptionError, match=reason):
+        RiverbedSource({"path": "data", **options}).reader(StructType().add("_ms", "long"))
+
+
+@pytest.mark.parametrize("table", ["entries", "groups"])
+def test_a_schema_that_no_batch_can_have_is_refused(table: str) -> None:
+    source = RiverbedSource({"path": "data", "table": table})
+    with pytest.raises(OptionError, match="has no columns"):
+        source.reader(StructType())
+    with pytest.raises(OptionError, match="column key is in the schema twice"):
+        source.reader(StructType().add("key", "string").add("key", "string"))
 
 
 def test_streams_are_picked_by_any_name(spark: SparkSession, server: RiverbedServer) -> None:

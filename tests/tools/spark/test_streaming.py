@@ -6,11 +6,14 @@ from pathlib import Path
 import pytest
 import redis
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StructType
 
 from store.ids import make_id
 from tests.servers import RiverbedServer
 from tools.spark.errors import SourceError
 from tools.spark.offsets import Offset, Progress
+from tools.spark.source import RiverbedSource
 
 
 @pytest.fixture
@@ -51,6 +54,21 @@ def test_a_restarted_query_reads_each_entry_once(spark: SparkSession, server: Ri
     assert second == [200]
     rows = spark.read.parquet(str(tmp_path / "sink")).collect()
     assert sorted(row.n for row in rows) == list(range(700))
+
+
+def test_a_stream_may_begin_with_what_comes_from_now_on(server: RiverbedServer) -> None:
+    client = redis.Redis(port=server.port)
+    client.xadd("s", {"n": 1}, id="1-0")
+    client.save()
+    source = RiverbedSource({"path": str(server.directory), "startingOffsets": "latest"})
+    reader = source.streamReader(StructType().add("n", "integer"))
+    begin = reader.initialOffset()
+    assert reader.latestOffset(begin, ReadAllAvailable()) == begin
+    client.xadd("s", {"n": 2}, id="2-0")
+    client.save()
+    end = reader.latestOffset(begin, ReadAllAvailable())
+    batches = [batch for part in reader.partitions(begin, end) for batch in reader.read(part)]
+    assert [row for batch in batches for row in batch.to_pydict()["n"]] == [2]
 
 
 def test_what_was_trimmed_before_it_was_read_is_told(
