@@ -6,7 +6,7 @@ import base64
 
 from store.keytext import key_text
 
-__all__ = ["key_bytes", "key_text", "key_values", "shown"]
+__all__ = ["key_bytes", "key_text", "key_values", "name_text", "shown"]
 
 
 def key_bytes(word: str) -> bytes:
@@ -25,6 +25,11 @@ def _shown(letter: str) -> str:
     if "\udc80" <= letter <= "\udcff":  # a byte of a file name that is not UTF-8
         return f"\\x{ord(letter) - 0xDC00:02x}"
     return letter.encode("unicode_escape").decode()
+
+
+def name_text(data: bytes) -> str:
+    """`key_text` for a table, or a sentence, in which nothing at all would not be seen."""
+    return key_text(data) or "(empty)"
 
 
 def key_values(name: str, data: bytes) -> dict[str, str]:

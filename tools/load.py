@@ -16,7 +16,7 @@ from rich.markup import escape
 from store.ids import StreamID, id_text
 from tools.console import Failure, Interrupted, Meter, counted, failures_explained, results, seconds_text
 from tools.entryjson import decode_entry, row_words
-from tools.keytext import key_bytes, key_text
+from tools.keytext import key_bytes, name_text
 from tools.loadsinks import DirectoryLoad, LoadSink, Refused, ServerLoad
 from tools.redisclient import RedisClient
 from tools.target import server_address
@@ -92,7 +92,7 @@ def load(
         else:
             client = held.enter_context(RedisClient(address, _TIMEOUT_S))
             sink = ServerLoad(client, db, key_bytes(key))
-        with Meter(f"loading {key_text(key_bytes(key))}"[:32], size) as meter:
+        with Meter(f"loading {name_text(key_bytes(key))}"[:32], size) as meter:
             lines = _counted_lines(source, meter)
             entries = _csv_entries(lines, id_field) if form == "csv" else _json_entries(lines, id_field)
             last_id = _load(entries, sink, meter, new_ids=new_ids, skip=skip)
@@ -196,6 +196,6 @@ def _report(target: str, key: str, loaded: int, last_id: StreamID | None, second
         return
     rate = loaded / max(seconds, 0.001)
     results().print(
-        f"[green]loaded[/] {counted(loaded, 'entry')} to [bold]{escape(key_text(key_bytes(key)))}[/] "
+        f"[green]loaded[/] {counted(loaded, 'entry')} to [bold]{escape(name_text(key_bytes(key)))}[/] "
         f"in {seconds_text(seconds)}, {rate:,.0f}/s{'' if text is None else f', up to {text}'}"
     )

@@ -114,7 +114,8 @@ class RedisClient:
             self.call("PING")
         except ReplyError as error:
             if error.code in ("NOAUTH", "WRONGPASS", "ERR"):
-                raise Failure(f"{address} does not let us in: {error}") from error
+                advice = "; give the password as redis://:PASSWORD@HOST:PORT" if error.code == "NOAUTH" else ""
+                raise Failure(f"{address} does not let us in: {error}{advice}") from error
             raise Failure(f"{address}: {error}") from error
 
     def close(self) -> None:

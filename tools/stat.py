@@ -15,7 +15,7 @@ from rich.table import Table
 
 from server.glob import compile_glob
 from tools.console import Failure, age_text, counted, failures_explained, notes, results, size_text
-from tools.keytext import key_bytes, key_text, shown
+from tools.keytext import key_bytes, name_text, shown
 from tools.redisclient import RedisClient, ReplyError
 from tools.serverstat import server_stats
 from tools.steps import StepMeter
@@ -154,7 +154,7 @@ def _stream_table(stats: list[StreamStat], width: int) -> Table:
     for each in stats:
         size = "-" if each.byte_count is None else size_text(each.byte_count)
         told = _told(each.pending, each.oldest_ms, each.lag) if each.groups else ("-", "-", "-")
-        rows.append((each.db, [key_text(each.key)], [f"{each.length:,}", size, f"{len(each.groups):,}", *told]))
+        rows.append((each.db, [name_text(each.key)], [f"{each.length:,}", size, f"{len(each.groups):,}", *told]))
     return _table(rows, ["stream"], ["length", "size", "groups", "pending", "oldest", "lag"], width)
 
 
@@ -163,7 +163,7 @@ def _group_table(stats: list[StreamStat], width: int) -> Table:
     for each in stats:
         for group in each.groups:
             numbers = [f"{group.consumers:,}", *_told(group.pending, group.oldest_ms, group.lag)]
-            rows.append((each.db, [key_text(each.key), key_text(group.name)], numbers))
+            rows.append((each.db, [name_text(each.key), name_text(group.name)], numbers))
     return _table(rows, ["stream", "group"], ["consumers", "pending", "oldest", "lag"], width)
 
 

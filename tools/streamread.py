@@ -13,7 +13,7 @@ from store.meta import META_DATABASES
 from store.snapshot import DATA_NAME
 from store.tablereader import TableReader
 from tools.console import Failure
-from tools.keytext import key_text
+from tools.keytext import name_text
 from tools.redisclient import RedisClient, ReplyError
 from tools.storestat import frozen_tables
 
@@ -29,7 +29,7 @@ def store_entries(path: Path, db: int, key: bytes, first: StreamID, last: Stream
         try:
             row = _stream_row(reader, db, key)
             if row is None:
-                raise Failure(f"there is no stream {key_text(key)} in database {db} of {path}")
+                raise Failure(f"there is no stream {name_text(key)} in database {db} of {path}")
             low = fmt.entry_key(row.stream_no, max(first, row.first_id))
             high = fmt.entry_key(row.stream_no, min(last, row.last_live_id))
             cursor = reader.cursor("entries")
@@ -58,10 +58,10 @@ def server_entries(client: RedisClient, db: int, key: bytes, first: StreamID, la
     try:
         client.call("XLEN", key)
         if not client.call("EXISTS", key):
-            raise Failure(f"there is no stream {key_text(key)} in database {db} of {client.address}")
+            raise Failure(f"there is no stream {name_text(key)} in database {db} of {client.address}")
     except ReplyError as error:
         if error.code == "WRONGTYPE":
-            raise Failure(f"{key_text(key)} in database {db} of {client.address} is not a stream") from error
+            raise Failure(f"{name_text(key)} in database {db} of {client.address} is not a stream") from error
         raise
     end = id_text(last)
     while True:

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tools.console import age_text, counted, size_text
-from tools.keytext import key_text, shown
+from tools.keytext import name_text, shown
 from tools.streamstat import GroupStat, StreamStat
 from tools.toprates import GroupRates, Rates, Trends
 from tools.topsample import Sample
@@ -20,6 +20,7 @@ from tools.topsample import Sample
 # Rows of each table where there is no terminal that has an end.
 PLAIN_ROWS: Final = 20
 _LEAST_ROWS: Final = 2
+_LEAST_NAME: Final = 8  # in a terminal too narrow for everything, the numbers on the right go
 _UNKNOWN: Final = "-"
 
 # What a table is sorted by: the largest first.
@@ -208,7 +209,7 @@ def _group_table(rows: list[GroupRow], trends: Trends) -> Table:
     for stream, group, rates in rows:
         table.add_row(
             _name(stream),
-            escape(key_text(group.name)),
+            escape(name_text(group.name)),
             _count(float(group.pending)),
             "?" if group.lag is None else _count(float(group.lag)),
             f"[cyan]{trends.sparkline((stream.db, stream.key, group.name))}[/]",
@@ -223,14 +224,14 @@ def _table(names: Iterable[str], numbers: Iterable[tuple[str, int]]) -> Table:
     """Names share the room that numbers leave; the columns stay where they are when numbers change."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0), expand=True)
     for name in names:
-        table.add_column(name, ratio=1, overflow="ellipsis", no_wrap=True)
+        table.add_column(name, ratio=1, overflow="ellipsis", no_wrap=True, min_width=_LEAST_NAME)
     for name, width in numbers:
         table.add_column(name, justify="right", min_width=width, no_wrap=True)
     return table
 
 
 def _name(stream: StreamStat) -> str:
-    return escape(key_text(stream.key) if stream.db == 0 else f"{stream.db}:{key_text(stream.key)}")
+    return escape(name_text(stream.key) if stream.db == 0 else f"{stream.db}:{name_text(stream.key)}")
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------

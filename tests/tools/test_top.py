@@ -207,6 +207,12 @@ def test_it_fits_the_terminal(streams: int, groups: int, height: int) -> None:
     assert any("writes are refused: the disk is full" in line for line in lines)
 
 
+def test_a_narrow_terminal_has_names_rather_than_every_number() -> None:
+    lines = drawn(sample(stream(b"orders", group(b"workers")), stream(b"")), width=40)
+    found = [line.split()[:2] for line in lines if line.startswith(("orders", "(empty)"))]
+    assert found[:2] == [["(empty)", "0"], ["orders", "0"]]
+
+
 def test_numbers_are_aligned_and_not_cut_at_80_columns() -> None:
     busy = {
         "riverbed_last_fsync_ms": "11.11",

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from store.ids import id_text
 from tools.console import age_text, counted
-from tools.keytext import key_text, key_values
+from tools.keytext import key_values, name_text
 from tools.spark.jobs.charts import lying_bars, standing_bars
 from tools.spark.jobs.command import Frozen
 from tools.spark.jobs.findings import Crew, Findings, Member
@@ -112,7 +112,7 @@ def _messages(title: str, text: str, found: Findings, kind: Kind, limits: Limits
 def _message(each: Pending) -> list[str]:
     return [
         *_whose(each.group),
-        "(nobody)" if each.consumer is None else key_text(each.consumer),
+        "(nobody)" if each.consumer is None else name_text(each.consumer),
         each.entry_id,
         f"{each.deliveries:,}",
         _ago(each.idle_ms),
@@ -135,7 +135,7 @@ def _idle_section(found: Findings, limits: Limits) -> Section:
     rows = [
         [
             *_whose(member.group),
-            key_text(member.name),
+            name_text(member.name),
             f"{member.pending:,}",
             f"{age_text(member.idle_ms)} ago",
             _ago(member.held.oldest_idle_ms if member.held else None),
@@ -212,7 +212,7 @@ def _because(pin: Pin) -> str:
         return "not delivered yet"
     if need.consumer is None:
         return "pending, released"
-    return f"pending with {key_text(need.consumer)} for {_ago(need.idle_ms)}"
+    return f"pending with {name_text(need.consumer)} for {_ago(need.idle_ms)}"
 
 
 # -- how it is ---------------------------------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ def _consumers_section(found: Findings, limits: Limits) -> Section:
     busy = [member for member in members if member.pending][:_BARS]
     charts: tuple[Chart, ...] = ()
     if busy:
-        labels = [f"{key_text(member.name)} ({key_text(member.group.group)})" for member in busy]
+        labels = [f"{name_text(member.name)} ({name_text(member.group.group)})" for member in busy]
         told = [
             f"{member.pending:,}, oldest {_ago(member.held.oldest_idle_ms if member.held else None)}" for member in busy
         ]
@@ -308,7 +308,7 @@ def _member_row(member: Member, minutes: float | None) -> list[str]:
     held = member.held
     row = [
         *_whose(member.group),
-        key_text(member.name),
+        name_text(member.name),
         f"{member.pending:,}",
         f"{held.taken_last_hour if held else 0:,}",
         _ago(held.oldest_idle_ms if held else None),
@@ -322,8 +322,8 @@ def _member_row(member: Member, minutes: float | None) -> list[str]:
 
 
 def _whose(name: GroupName) -> tuple[str, str]:
-    key = key_text(name.key) or "(empty)"
-    return (f"{key} (db {name.db})" if name.db else key), key_text(name.group)
+    key = name_text(name.key)
+    return (f"{key} (db {name.db})" if name.db else key), name_text(name.group)
 
 
 def _ago(ms: int | None) -> str:

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from tools.console import age_text, counted, size_text
-from tools.keytext import key_text, key_values
+from tools.keytext import key_values, name_text
 from tools.spark.jobs.charts import lying_bars, over_time
 from tools.spark.jobs.command import Frozen, Job, find_snapshot, running_job, spark_options
 from tools.spark.jobs.launch import Launch
@@ -385,7 +385,7 @@ def _as_json(frozen: Frozen, found: Rates) -> dict[str, Any]:
 
 
 def _name_text(each: KeyRates) -> str:
-    key = key_text(each.key) or "(empty)"
+    key = name_text(each.key)
     return f"{key} (db {each.db})" if each.db else key
 
 
