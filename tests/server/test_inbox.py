@@ -87,6 +87,8 @@ def test_everything_runs_once_and_in_its_clients_order_whatever_arrives_when(tmp
                 client.send(*[f"ECHO {sent[number] + count}" for count in range(size)])
                 sent[number] += size
             await turn()
+        for _ in range(sum(sent) // _TICK):
+            await turn()
         await ticks.settle()
         for number, client in enumerate(clients):
             words = [reply.split(b"\r\n")[1] for reply in client.replies()]
