@@ -8,7 +8,7 @@ counts, as Redis keeps entries in radix-tree nodes:
                         ^ floor: rows below it are dead and wait to be purged
 
 Approximate trimming is defined on nodes, and they make exact trimming of millions of entries cheap: whole nodes are
-counted, not walked.  Trimming raises `floor_id` at once; what lies below is deleted later, in slices (`purge.py`).
+counted, not walked.  Trimming raises `floor_id` at once; what lies below is deleted later, in slices (`trash.py`).
 
 Every mutator changes the rows and logs its canonical command, the form Redis itself propagates.  The object is a
 cache of the stream's row and is written back at the next checkpoint.  It is valid until then; keep none across ticks.
@@ -267,7 +267,7 @@ class Stream:
         return self.txn.reader.set_key(self.prefix + pack_id(entry_id))
 
     def byte_size(self) -> int:
-        """Bytes the entries take on disk, estimated from the nodes' counters of the tail and their number."""
+        """Bytes that the entries take on disk, estimated from what the tail and the first nodes count."""
         return estimated_bytes(self.txn.nodes, self.prefix, self.length, self.node_count, self.tail_bytes)
 
     # -- mutators ------------------------------------------------------------------------------------------------------

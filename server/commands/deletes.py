@@ -1,4 +1,7 @@
-"""XDELEX and XACKDEL: deletion that heeds, or clears, what consumer groups still have pending."""
+"""XDELEX and XACKDEL: deletion that heeds, or clears, what consumer groups still have pending.
+
+XMAXDELETED, which only a log contains, is here as well.
+"""
 
 from __future__ import annotations
 

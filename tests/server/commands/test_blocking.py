@@ -1,7 +1,7 @@
 """XREAD BLOCK: who is woken, by what, in which order and with what.
 
 What a blocked client gets differs between Redis 7.0 and the later ones, which run its whole command again; where 7.0
-still agrees it is compared with, by `Blocked` on both servers.
+still agrees it is compared with, by a `Pair` of both servers.
 """
 
 from __future__ import annotations

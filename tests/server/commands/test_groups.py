@@ -1,6 +1,6 @@
 """XGROUP, XREADGROUP, XINFO of groups, and what came after Redis 7.0: CLAIM, XNACK, XDELEX, XACKDEL.
 
-Section 4 of the behaviour reference.  Random scripts are in `test_against_oracle.py`; these are its sentences.
+Random scripts are in `test_against_oracle.py`; these are the sentences of the public command pages.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """XADD, XLEN, XDEL, XTRIM, XSETID: with the replies of redis-server where it is old enough to know the option.
 
-Sections 3 and 4 of the behaviour reference; the tests' names are its sentences.
+The tests' names are the sentences of the public command pages, and what 7.0 answers where they say nothing.
 """
 
 from __future__ import annotations
