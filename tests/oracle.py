@@ -1,8 +1,8 @@
 """Streams and consumer groups as dicts and lists: what the product must answer, said a second time and plainly.
 
 Nothing of the product is used but the vocabulary of replies and `CommandError`, so a mistake has to be made twice to
-stay hidden.  The behaviour is the newest that the public command pages describe; `test_oracle.py` compares the part that
-redis-server 7.0.15 knows with the real one and names the differences.
+stay hidden.  The behaviour is the newest that the public command pages describe; `test_oracle.py` compares what
+redis-server 7.0.15 knows of it with the real one and names the differences.
 
 Not modelled: blocking (a read that would wait answers a null array, as inside MULTI), other types than streams, the
 byte limits of a node and of MAXSIZE, the times at which idempotency records expire (`sweep` is called instead).
