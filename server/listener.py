@@ -44,7 +44,6 @@ class Listener:
         self.stopped = asyncio.Event()
         self.save_on_stop = True
         self._servers: list[asyncio.Server] = []
-        self._last_timeout_check = 0.0
         executor.control.on_shutdown = self.stop
 
     async def bind(self) -> None:
