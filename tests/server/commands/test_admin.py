@@ -47,9 +47,10 @@ def test_bgsave_refuses_other_words(pair: Pair, line: str) -> None:
     assert pair.say(line) == SYNTAX
 
 
-def test_save_is_refused_inside_a_transaction(pair: Pair) -> None:
+@pytest.mark.parametrize("name", ["SAVE", "SHUTDOWN"])
+def test_what_ends_a_tick_is_refused_inside_a_transaction(pair: Pair, name: str) -> None:
     pair.ask("MULTI")
-    assert pair.ask("SAVE").startswith(b"-ERR Command not allowed inside a transaction")
+    assert pair.ask(name).startswith(b"-ERR Command not allowed inside a transaction")
     pair.ask("DISCARD")
 
 
@@ -76,12 +77,6 @@ def test_shutdown_refuses_words_as_redis_does(pair: Pair, line: str) -> None:
 
 def test_there_is_no_shutdown_to_abort(pair: Pair) -> None:
     assert pair.ask("SHUTDOWN", "ABORT") == b"-ERR No shutdown in progress.\r\n"
-
-
-def test_shutdown_is_refused_inside_a_transaction(pair: Pair) -> None:
-    pair.ask("MULTI")
-    assert pair.ask("SHUTDOWN").startswith(b"-ERR Command not allowed inside a transaction")
-    pair.ask("DISCARD")
 
 
 @pytest.mark.parametrize("line", ["SHUTDOWN", "SHUTDOWN NOSAVE", "shutdown save now force"])

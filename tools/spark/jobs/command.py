@@ -27,7 +27,6 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 # Our own errors come back from Spark's Python processes at the end of a traceback.
 _OURS = re.compile(r"^tools\.spark\.errors\.\w+: (.+)$", re.MULTILINE)
 _KEYWORD: Final = re.compile(r"^\[[A-Z0-9_.]+\] ")
-_SPARK = "Spark"
 
 
 def spark_options(command: _Command) -> _Command:
