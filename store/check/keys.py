@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
 from store import format as fmt
@@ -15,8 +16,22 @@ _ENTRY_TABLES: Final = ("entries", "nodes")
 def check_databases(view: View) -> Pass:
     """Both directions between `keys` and `names`, the counts of databases, and each stream on the way."""
     assert view.meta is not None
-    sizes: dict[int, int] = {}
-    expiring: dict[int, int] = {}
+    sizes: Counter[int] = Counter()
+    expiring: Counter[int] = Counter()
+    names: Counter[int] = Counter()
+    yield from _check_keys(view, sizes, expiring)
+    yield from _check_names(view, names)
+    for number, (keyspace_no, size, deadlines) in enumerate(view.meta.databases):
+        found = sizes[keyspace_no], names[keyspace_no]
+        if found != (size, size):
+            view.add("meta", f"database {number}", f"{size} keys counted, {found[0]} in `keys`, {found[1]} in `names`")
+        if expiring[keyspace_no] != deadlines:
+            told = f"{deadlines} keys with a deadline counted, there are {expiring[keyspace_no]}"
+            view.add("meta", f"database {number}", told)
+
+
+def _check_keys(view: View, sizes: Counter[int], expiring: Counter[int]) -> Pass:
+    """Each row of `keys`, and its stream.  Counts them, and those with a deadline, by keyspace."""
     for packed, row in view.rows("keys"):
         yield
         key = show(packed)
@@ -38,8 +53,8 @@ def check_databases(view: View) -> Pass:
                 continue
         elif stream.long_key is not None:
             view.add("keys", key, "a short key stands in the row as well")
-        sizes[keyspace_no] = sizes.get(keyspace_no, 0) + 1
-        expiring[keyspace_no] = expiring.get(keyspace_no, 0) + (stream.expire_ms > 0)
+        sizes[keyspace_no] += 1
+        expiring[keyspace_no] += stream.expire_ms > 0
         if len(view.homes(stream.stream_no)) > 1:
             view.add("names", show(name), f"stream {stream.stream_no} has another name as well")
         if view.get("names", fmt.name_key(keyspace_no, stream.stream_no)) != name:
@@ -50,7 +65,9 @@ def check_databases(view: View) -> Pass:
                 view.add("expiry", show(name), f"the deadline {stream.expire_ms} is not in the list")
         yield from check_stream(view, show(name), stream)
 
-    names: dict[int, int] = {}
+
+def _check_names(view: View, names: Counter[int]) -> Pass:
+    """Each row of `names`.  Counts them by keyspace."""
     for packed, name in view.rows("names"):
         yield
         place = view.decode("names", show(packed), fmt.decode_name_key, packed)
@@ -61,7 +78,7 @@ def check_databases(view: View) -> Pass:
             if keyspace_no not in view.notes.keyspaces:
                 view.add("names", show(name), f"keyspace {keyspace_no} is no database's, and not to be purged either")
             continue
-        names[keyspace_no] = names.get(keyspace_no, 0) + 1
+        names[keyspace_no] += 1
         row_behind = view.get("keys", fmt.key_key(keyspace_no, name))
         if row_behind is None:
             view.add("names", show(name), f"stream {stream_no} of keyspace {keyspace_no} has no row in `keys`")
@@ -69,14 +86,6 @@ def check_databases(view: View) -> Pass:
             stream = view.decode("keys", show(name), decode_stream, row_behind)
             if stream is not None and stream.stream_no != stream_no:
                 view.add("names", show(name), f"is stream {stream.stream_no}, not {stream_no}")
-
-    for number, (keyspace_no, size, deadlines) in enumerate(view.meta.databases):
-        found = sizes.get(keyspace_no, 0), names.get(keyspace_no, 0)
-        if found != (size, size):
-            view.add("meta", f"database {number}", f"{size} keys counted, {found[0]} in `keys`, {found[1]} in `names`")
-        if expiring.get(keyspace_no, 0) != deadlines:
-            told = f"{deadlines} keys with a deadline counted, there are {expiring.get(keyspace_no, 0)}"
-            view.add("meta", f"database {number}", told)
 
 
 def decode_stream(row: bytes) -> fmt.StreamRow:

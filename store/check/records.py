@@ -17,16 +17,7 @@ def check_stream_records(view: View, key: str, settings: list[Any]) -> Pass:
     duration_s, _, records_no, records_added, _ = settings
     if not records_no:
         return
-    assert view.meta is not None
-    if records_no >= view.meta.next_stream_no:
-        view.add("keys", key, f"records_no {records_no}, and {view.meta.next_stream_no} is the next to be given out")
-    if view.homes(records_no):
-        view.add("keys", key, f"the records {records_no} have a stream's number")
-    if view.is_dead_number(records_no):
-        view.add("keys", key, f"the records {records_no} are in use, and to be purged as well")
-    if records_no in view.records:
-        view.add("keys", key, f"the records {records_no} are another stream's as well")
-    view.records.add(records_no)
+    _check_number(view, key, records_no)
     where = f"records {records_no}"
     producers = records = held = held_told = next_no = 0
     counted: list[int] = []
@@ -75,6 +66,20 @@ def check_stream_records(view: View, key: str, settings: list[Any]) -> Pass:
             yield
         if found != records:
             view.add(table, where, f"{found} rows for {records} records")
+
+
+def _check_number(view: View, key: str, records_no: int) -> None:
+    """The number of the stream's records, which is to be nobody else's."""
+    assert view.meta is not None
+    if records_no >= view.meta.next_stream_no:
+        view.add("keys", key, f"records_no {records_no}, and {view.meta.next_stream_no} is the next to be given out")
+    if view.homes(records_no):
+        view.add("keys", key, f"the records {records_no} have a stream's number")
+    if view.is_dead_number(records_no):
+        view.add("keys", key, f"the records {records_no} are in use, and to be purged as well")
+    if records_no in view.records:
+        view.add("keys", key, f"the records {records_no} are another stream's as well")
+    view.records.add(records_no)
 
 
 def _decode_header(row: bytes) -> list[int]:
