@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -19,7 +18,7 @@ from rich.text import Text
 from store.check import Check, Violation
 from store.check.refolding import FoldPlan
 from store.repair import Action
-from tools.console import counted, notes, print_facts, seconds_text, size_text
+from tools.console import counted, notes, print_facts, results, seconds_text, size_text
 from tools.steps import StepMeter
 
 
@@ -182,7 +181,7 @@ def _tell(text: str, mark: str = "") -> None:
 
 def _print_violation(violation: Violation) -> None:
     """One line for programs; at a terminal what does not fit goes on below, indented."""
-    console = Console(highlight=False)
+    console = results(soft_wrap=False)
     if not console.is_terminal:
         click.echo(str(violation))
         return

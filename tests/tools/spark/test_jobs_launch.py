@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyspark
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from server.version import VERSION
@@ -18,9 +19,11 @@ from store.freeze import take_snapshot
 from store.snapshot import MANIFEST_NAME
 from tests.servers import ROOT, RiverbedServer
 from tests.tools.spark.jobruns import run
+from tools.cli import main
 from tools.console import Failure
 from tools.spark.jobs.command import explain_spark
 from tools.spark.jobs.launch import require_java
+from tools.spark.jobs.outdir import new_reports
 
 
 @pytest.fixture(scope="module")
@@ -105,12 +108,21 @@ def test_the_list_of_jobs_loads_no_spark() -> None:
 
 @pytest.mark.parametrize("job", ["audit", "export", "rates", "replay-check"])
 def test_every_job_explains_itself(job: str) -> None:
-    result = run(job, "--help")
+    result = CliRunner().invoke(main, ["spark", job, "--help"], terminal_width=80)
 
     assert result.exit_code == 0
+    assert max(map(len, result.stdout.splitlines())) <= 80
     assert f"riverbed spark {job} " in result.stdout
     assert "spark-submit tools/spark/jobs/" in result.stdout
     assert "--master" in result.stdout
+
+
+def test_where_no_report_can_be_written_is_told_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Failure, match="is not a directory"):
+        new_reports(tmp_path / "file", ["a"], overwrite=False)
+    with pytest.raises(Failure, match="cannot write to"):
+        new_reports(tmp_path / "file" / "reports", ["a"], overwrite=False)
 
 
 def test_foreign_newer_and_damaged_snapshots_are_told(

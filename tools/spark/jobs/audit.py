@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Final
 
 import click
-from rich.console import Console
 from rich.markup import escape
 
-from tools.console import FOUND, counted
+from tools.console import FOUND, counted, results
 from tools.spark.jobs.auditpage import audit_json, audit_page
 from tools.spark.jobs.command import duration, find_snapshot, running_job, spark_options
 from tools.spark.jobs.findings import Findings, audit_snapshot
@@ -68,7 +67,7 @@ def audit(
     Examples
       riverbed spark audit data/snapshots/20261121T120000Z-517 --out report
       riverbed spark audit data --stuck-after 10m --json
-      spark-submit tools/spark/jobs/audit.py data --since data/snapshots/20261121T110000Z-312 --out report
+      spark-submit tools/spark/jobs/audit.py data --since snapshot --out report
 
     Exit status 0: nothing is wrong, 1: something is, 2: could not be told.
     """
@@ -96,7 +95,7 @@ def audit(
 
 
 def _print_summary(found: Findings, out: Path) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    console = results()
     lines = [
         (found.totals[Kind.POISON], "poison entry"),
         (found.totals[Kind.STUCK], "stuck entry"),

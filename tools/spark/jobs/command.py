@@ -150,6 +150,8 @@ def running_job(launch: Launch, what: str) -> Iterator[Job]:
                     yield Job(spark, meter)
         except SourceError as error:
             raise Failure(f"cannot {what}: {error}") from error
+        except UnicodeEncodeError as error:  # of an option, on its way to Java
+            raise Failure(f"cannot {what}: {error.object} is not UTF-8, and Spark wants that") from error
         except (PySparkException, Py4JError) as error:
             raise Failure(f"cannot {what}: {explain_spark(error)}") from error
 

@@ -17,12 +17,11 @@ import click
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as fn
 from pyspark.sql.types import StructType
-from rich.console import Console
 from rich.markup import escape
 
 from store.ids import MAX_ID, MIN_ID, StreamID, id_text
 from store.snapshot import StreamSummary
-from tools.console import Failure, counted, notes, size_text
+from tools.console import Failure, counted, notes, results, size_text
 from tools.keytext import key_text
 from tools.spark.jobs.command import Frozen, Job, find_snapshots, running_job, spark_options
 from tools.spark.jobs.hadoopfiles import HadoopFiles
@@ -87,13 +86,14 @@ def export(
 ) -> None:
     """Write the entries of SNAPSHOT to Parquet files in OUT, by key and date.
 
-    SNAPSHOT is a snapshot, a folder of them, which are exported one after the other, or a data directory. OUT is a
-    directory or a URI that Spark can write to, new or that of an earlier export: then only what is new is added. A run
-    that was killed is finished or undone by the next one, so that no entry is lost or there twice.
+    SNAPSHOT is a snapshot, a folder of those of one store, which are exported one after the other, or a data directory.
+    OUT is a directory or a URI that Spark can write to, new or that of an earlier export of the same store: then only
+    what is new is added. A run that was killed is finished or undone by the next one, so that no entry is lost or there
+    twice.
 
     \b
-    OUT/key=KEY/date=YYYY-MM-DD/*.parquet    one or more files for each stream and day (UTC)
-    OUT/_riverbed/*.json                     what each run has written, and from which snapshot
+    OUT/key=KEY/date=YYYY-MM-DD/*.parquet   files of each stream and day (UTC)
+    OUT/_riverbed/*.json                    what each run has written, and whence
 
     Without --schema the columns are db, id, ms, seq, timestamp, fields (a map) and key_binary. With it, they are those
     fields, and _db, _id, _ms, _seq, _timestamp, _key_binary.
@@ -101,8 +101,8 @@ def export(
     \b
     Examples
       riverbed spark export data/snapshots/20261121T120000Z-517 lake/events
-      riverbed spark export data/snapshots lake/orders --match 'orders:*' --schema "user string, amount double"
-      spark-submit tools/spark/jobs/export.py s3://bucket/snapshots s3a://bucket/lake --master spark://host:7077
+      riverbed spark export data lake --schema "user string, amount double"
+      spark-submit tools/spark/jobs/export.py s3://bucket/frozen s3a://bucket/lake
 
     Exit status 0: exported, or nothing was new; 2: not exported.
     """
@@ -266,7 +266,7 @@ class _Exporter:
         }
 
     def print_report(self, out: str) -> None:
-        console = Console(highlight=False, soft_wrap=True)
+        console = results()
         last = self._ledger.last
         if not self.runs:
             until = f": it has all up to {last.snapshot}, offset {last.offset}" if last else ""

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tools.console import Failure
+from tools.console import Failure, failures_explained
 
 
 def new_reports(out: Path, names: Sequence[str], *, overwrite: bool) -> None:
-    """Raise Failure when one of these cannot be written to `out`, or is there and may not be replaced."""
+    """Make `out`.  Raises Failure when one of these cannot be written there, or is there and may not be replaced."""
     if os.path.lexists(out) and not out.is_dir():
         raise Failure(f"{out} is not a directory")
+    with failures_explained(f"write to {out}"):
+        out.mkdir(parents=True, exist_ok=True)
+        if not os.access(out, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(out))
     there = [name for name in names if os.path.lexists(out / name)]
     if there and not overwrite:
         raise Failure(f"{out / there[0]} exists; --overwrite replaces it")
@@ -21,7 +26,6 @@ def new_reports(out: Path, names: Sequence[str], *, overwrite: bool) -> None:
 
 def write_reports(out: Path, texts: Mapping[str, str | Iterator[str]]) -> None:
     """Write these texts by name, each of them whole or not at all; a long one comes in lines.  Raises OSError."""
-    out.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         working = out / f".temp-{secrets.token_hex(6)}"
         try:

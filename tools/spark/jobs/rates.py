@@ -18,10 +18,9 @@ from pyspark import StorageLevel
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import Window
 from pyspark.sql import functions as fn
-from rich.console import Console
 from rich.markup import escape
 
-from tools.console import age_text, counted, size_text
+from tools.console import age_text, counted, results, size_text
 from tools.keytext import key_values, name_text
 from tools.spark.jobs.charts import lying_bars, over_time
 from tools.spark.jobs.command import Frozen, Job, find_snapshot, running_job, spark_options
@@ -139,7 +138,7 @@ def rates(
     elif out is None:
         click.echo(markdown(_page(frozen, found, None)))
     else:
-        console = Console(highlight=False, soft_wrap=True)
+        console = results()
         console.print(f"{counted(found.entries, 'entry')} in {counted(found.streams, 'stream')}")
         console.print(f"report: [bold]{escape(str(out / _NAMES[0]))}[/]")
 

@@ -9,10 +9,9 @@ import json
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.markup import escape
 
-from tools.console import FOUND, counted, notes
+from tools.console import FOUND, counted, notes, results
 from tools.spark.jobs.command import Frozen, find_snapshot, running_job, spark_options
 from tools.spark.jobs.compare import TABLES, Difference, TableDifferences, compare, values_text
 from tools.spark.jobs.launch import Launch
@@ -41,7 +40,7 @@ def replay_check(
     Examples
       riverbed spark replay-check data/snapshots/20261121T120000Z-517 restored
       riverbed spark replay-check /srv/primary /srv/replica --json
-      spark-submit tools/spark/jobs/replay_check.py before after --match 'orders:*'
+      spark-submit tools/spark/jobs/replay_check.py before after --ignore-times
 
     Exit status 0: equal, 1: different, 2: could not be compared.
     """
@@ -62,7 +61,7 @@ def replay_check(
 
 
 def _print(sides: tuple[Frozen, Frozen], tables: list[TableDifferences]) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    console = results()
     for letter, side in zip("AB", sides, strict=True):
         manifest = side.snapshot.manifest
         console.print(f"{letter}  [bold]{escape(side.path)}[/], offset {manifest.offset}")
@@ -73,7 +72,7 @@ def _print(sides: tuple[Frozen, Frozen], tables: list[TableDifferences]) -> None
 
 def print_differences(tables: list[TableDifferences]) -> None:
     """A line for each table, and one for each difference that is named."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = results()
     for table in tables:
         noun = table.compared.noun
         if not table.count:
