@@ -261,10 +261,10 @@ def remove_leftovers(executor: Executor) -> None:
 def _leave_state(executor: Executor) -> None:
     """The store is about to be another one: whoever is in the middle of reading it is cut off."""
     for session in list(executor.context.sessions.values()):
-        if session.long_reply is not None:
+        if session.long_reply is not None or session.slices is not None:
             session.end_long_reply()
+            executor.slicing.drop(session)
             session.peer.abort()
-        executor.slicing.drop(session)
 
 
 def _enter_state(executor: Executor) -> None:

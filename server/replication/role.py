@@ -102,14 +102,16 @@ class Replication:
         self.follower.start()
 
     def _unblock_all(self) -> None:
-        """Who waits here for what only a primary does must look for the other one."""
+        """Who waits here for what only a primary does must look for the other one.
+
+        Commands that are under way in slices are refused or go on by themselves.
+        """
         executor = self._executor
         for session in list(executor.context.sessions.values()):
             if session.parked is not None:
                 executor.wakeups.end_wait(session, CommandError(UNBLOCKED))
                 executor.control.kill(session)
                 executor.flush(session)
-            executor.slicing.drop(session)
 
     def promote(self) -> None:
         follower = self.follower

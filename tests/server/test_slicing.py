@@ -368,6 +368,26 @@ def test_a_slice_that_cannot_be_logged_ends_the_command_and_those_before_it_stay
     in_loop(body())
 
 
+@pytest.mark.parametrize("name", ["XACK", "XREADGROUP"])
+def test_what_is_under_way_when_the_server_becomes_a_replica_is_refused(
+    ticks_of: Callable[[str], Ticks], name: str
+) -> None:
+    async def body() -> None:
+        ticks = ticks_of("d")
+        client, other = ticks.connect(), ticks.connect()
+        await fill(ticks, client)
+        await begin(ticks, client, LONG[name])
+        client.send("ECHO behind")
+        assert await ticks.ask(other, "REPLICAOF 127.0.0.1 1") == [b"+OK\r\n"]
+        replies = await finish(ticks, client, 2)
+        assert replies[0].startswith(b"-READONLY ")
+        assert replies[1] == encode_bulk("behind")
+        assert await ticks.ask(other, "REPLICAOF NO ONE") == [b"+OK\r\n"]
+        close_and_check(ticks)
+
+    in_loop(body())
+
+
 def test_a_long_reply_is_not_sent_when_what_it_tells_was_not_logged(tmp_path: Path) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path)
