@@ -89,6 +89,18 @@ class Replication(Protocol):
     def promote(self) -> None:
         """Be a primary from here on (REPLICAOF NO ONE)."""
 
+    @property
+    def is_failing_over(self) -> bool: ...
+
+    def fail_over(self, target: tuple[str, int] | None, timeout_ms: int | None, *, force: bool) -> None:
+        """Hand over to that replica, or to whoever has everything first (FAILOVER)."""
+
+    def abort_failover(self) -> None:
+        """Give up handing over (FAILOVER ABORT)."""
+
+    def take_over(self, replication_id: str) -> None:
+        """Become the primary in the place of ours, on the line of that id (PSYNC ... FAILOVER)."""
+
     def role(self) -> Reply:
         """The answer to ROLE."""
 

@@ -38,13 +38,14 @@ class Controls:
         self.on_shutdown: Callable[[bool], None] = lambda save: None
         self._pause_until_ms = 0
         self._pause_writes_only = False
+        self._writes_are_held = False
         self._pause_timer: asyncio.TimerHandle | None = None
         self._paused: dict[Session, None] = {}
 
     @property
     def watches_everything(self) -> bool:
         """No request may take the fast path: somebody monitors, or there is a pause."""
-        return bool(self.monitors or self._pause_until_ms)
+        return bool(self.monitors or self.is_pausing)
 
     # -- transactions --------------------------------------------------------------------------------------------------
 
@@ -163,6 +164,18 @@ class Controls:
         if self._pause_timer is not None:
             self._pause_timer.cancel()
             self._pause_timer = None
+        self._release()
+
+    def hold_writes(self, on: bool) -> None:
+        """A failover's own pause, which no client can end."""
+        self._writes_are_held = on
+        if on:
+            self._executor.refresh_special()
+        else:
+            self._release()
+
+    def _release(self) -> None:
+        """Have those who were held back try again; some may be held back by what is left."""
         self._executor.refresh_special()
         self._executor.want_tick()
         paused, self._paused = self._paused, {}
@@ -173,13 +186,14 @@ class Controls:
 
     @property
     def is_pausing(self) -> bool:
-        return self._pause_until_ms > 0
+        return self._pause_until_ms > 0 or self._writes_are_held
 
     def holds_back(self, session: Session, command: Command) -> bool:
         """Whether a pause makes this command, and with it the client, wait."""
-        if not self._pause_until_ms or command.name.startswith(_NEVER_PAUSED):
+        if not self.is_pausing or command.name.startswith(_NEVER_PAUSED):
             return False
-        if self._pause_writes_only and not _writes(session, command):
+        only_writes = self._pause_writes_only or not self._pause_until_ms
+        if only_writes and not _writes(session, command):
             return False
         self._paused[session] = None
         session.paused = True

@@ -31,6 +31,7 @@ WAITAOF_ON_REPLICA: Final = (
     "are not propagated."
 )
 LOCAL_OUT_OF_RANGE: Final = "ERR value is out of range, value must between 0 and 1"
+TIMEOUT_NOT_POSITIVE: Final = "ERR FAILOVER timeout must be greater than 0"
 REPLICAS_OUT_OF_RANGE: Final = "ERR value is out of range, must be positive"
 _ADMIN: Final = Flag.ADMIN | Flag.NOSCRIPT
 
@@ -82,6 +83,45 @@ def replicaof(request: Request) -> Reply:
 def slaveof(request: Request) -> Reply:
     """SLAVEOF host port | NO ONE -> OK."""
     return _follow(request)
+
+
+@command(
+    b"FAILOVER",
+    arity=-1,
+    flags=_ADMIN | Flag.STALE,
+    categories=("admin", "slow", "dangerous"),
+    group="server",
+    since="6.2.0",
+    summary="Has a replica take over, and follows it.",
+    syntax="[TO host port [FORCE]] [ABORT] [TIMEOUT milliseconds]",
+)
+def failover(request: Request) -> Reply:
+    """FAILOVER [TO host port [FORCE]] [TIMEOUT ms] | ABORT -> OK.  It happens afterwards; INFO tells of it."""
+    words, replication = request.argv[1:], request.context.replication
+    if len(words) == 1 and words[0].lower() == b"abort":
+        replication.abort_failover()
+        return OK
+    target: tuple[str, int] | None = None
+    timeout_ms: int | None = None
+    force = False
+    at = 0
+    while at < len(words):
+        match words[at].lower():
+            case b"timeout" if timeout_ms is None and at + 1 < len(words):
+                timeout_ms = parse_int(words[at + 1])
+                if timeout_ms <= 0:
+                    raise CommandError(TIMEOUT_NOT_POSITIVE)
+                at += 2
+            case b"to" if target is None and at + 2 < len(words):
+                target = words[at + 1].decode(errors="surrogateescape"), parse_int(words[at + 2])
+                at += 3
+            case b"force" if not force:
+                force = True
+                at += 1
+            case _:
+                raise CommandError(errors.SYNTAX)
+    replication.fail_over(target, timeout_ms, force=force)
+    return OK
 
 
 @command(
@@ -150,6 +190,8 @@ def psync(request: Request) -> Reply:
     if request.session.is_replica:
         return NO_REPLY
     offset = parse_int(request.argv[2])
+    if request.argv[3:4] and request.argv[3].lower() == b"failover":
+        request.context.replication.take_over(request.argv[1].decode("latin-1"))
     request.context.replication.attach(request.session, request.argv[1].decode("latin-1"), offset)
     return NO_REPLY
 

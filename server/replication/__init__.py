@@ -3,6 +3,7 @@
     primary     the replicas that are attached to us: who they are, how far they are, pings
     sender      what one of them is sent: +CONTINUE or +FULLRESYNC, then the log from its place on
     waits       WAIT and WAITAOF
+    failover    a primary hands over to one of its replicas, and follows it
     follower    the link to our primary, tried again for ever; applies what comes
     link        the handshake on that link, and its bytes
     fullsync    a whole state received beside the old one, folded by a process of its own, and swapped in

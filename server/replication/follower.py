@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, Final
 import lmdb
 
 from server.replication.fullsync import FullSync, SyncError
-from server.replication.link import FullSyncHead, Introduction, Link, LinkError
+from server.replication.link import FullSyncHead, Introduction, Link, LinkError, RefusedError
 from store.errors import LogWriteError, ReplayError, StateLostError
 from store.logformat import FrameError, encode_command
 from store.logstream import LogStream, StreamedBatch
 
 if TYPE_CHECKING:
     from server.executor import Executor
+    from server.replication.failover import Failover
     from server.replication.primary import Primary
     from server.replies import Reply
 
@@ -60,9 +61,13 @@ class State(enum.Enum):
 class Follower:
     """The replica's side of one server."""
 
-    def __init__(self, executor: Executor, primary: Primary, host: str, port: int) -> None:
+    def __init__(
+        self, executor: Executor, primary: Primary, host: str, port: int, failover: Failover | None = None
+    ) -> None:
+        """With `failover` we are the primary still, and the other one is to become it."""
         self.host = host
         self.port = port
+        self._failover = failover
         self.state = State.CONNECT
         self._executor = executor
         self._engine = executor.engine
@@ -128,6 +133,9 @@ class Follower:
         config, log_ = self._executor.config, self._engine.log
         offset = log_.end.offset
         known_as = "?" if self._wants_all else log_.lineage.known_as(offset)
+        takes_over = self._failover is not None
+        if takes_over:
+            known_as = log_.lineage.replication_id  # a replica of ours calls it so
         introduction = Introduction(
             config.replica_announce_port or config.port,
             config.replica_announce_ip,
@@ -135,6 +143,7 @@ class Follower:
             config.masterauth,
             known_as,
             -2 if self._wants_all else offset,
+            takes_over,
         )
         link = Link(self, introduction, self._clock.monotonic)
         try:
@@ -158,7 +167,13 @@ class Follower:
     def link_made(self) -> None:
         self.state = State.HANDSHAKE
 
+    def _was_accepted(self) -> None:
+        if self._failover is not None:
+            self._failover.taken_over()
+            self._failover = None
+
     def link_continues(self, replication_id: str) -> None:
+        self._was_accepted()
         engine = self._engine
         offset = engine.log.end.offset
         lineage = engine.log.lineage.follow(replication_id, offset)
@@ -178,6 +193,7 @@ class Follower:
         self._acknowledge()
 
     def link_begins_anew(self, head: FullSyncHead) -> None:
+        self._was_accepted()
         log.info("full sync: a base of %d bytes, and the log from offset %d on", head.base_bytes, head.start)
         self.state = State.SYNC
         self._drop_full_sync()
@@ -209,6 +225,9 @@ class Follower:
         self._stream = None
         self._drop_full_sync()
         if self._stopped:
+            return
+        if self._failover is not None and isinstance(error, RefusedError):
+            self._failover.refused(error)  # and with that we are stopped
             return
         if self.state is State.CONNECTED:
             self._down_since_s = self._clock.monotonic()

@@ -33,9 +33,16 @@ class LinkError(Exception):
         self.is_lasting = is_lasting
 
 
+class RefusedError(LinkError):
+    """The primary has answered, and not as one that lets us follow it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Introduction:
-    """What we tell a primary of ourselves, and what we ask for: the log of line `replication_id` from `offset` on."""
+    """What we tell a primary of ourselves, and what we ask for: the log of line `replication_id` from `offset` on.
+
+    With `takes_over` the other one is our replica, and is to be our primary from then on.
+    """
 
     port: int
     address: str
@@ -43,6 +50,7 @@ class Introduction:
     password: bytes
     replication_id: str
     offset: int
+    takes_over: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,21 +184,21 @@ class Link(asyncio.Protocol):
             self.send(request)
 
     def _handshake(self) -> Iterator[bytes]:
-        """Yields what is sent; `_reply` is the line that came back.  Raises LinkError."""
+        """Yields what is sent; `_reply` is the line that came back.  Raises RefusedError."""
         said = self._introduction
         yield encode_command([b"PING"])
         if not self._reply.startswith(("+PONG", "-NOAUTH", "-NOPERM", "-ERR operation not permitted")):
-            raise LinkError(f"the primary answers PING with {self._reply[:200]!r}")
+            raise RefusedError(f"the primary answers PING with {self._reply[:200]!r}")
         if said.password:
             words = [b"AUTH", said.user.encode(), said.password] if said.user else [b"AUTH", said.password]
             yield encode_command(words)
             if not self._reply.startswith("+"):
-                raise LinkError(f"the primary does not take masterauth: {self._reply[:200]}")
+                raise RefusedError(f"the primary does not take masterauth: {self._reply[:200]}")
         elif self._reply.startswith("-NOAUTH"):
-            raise LinkError("the primary wants a password, and masterauth is empty")
+            raise RefusedError("the primary wants a password, and masterauth is empty")
         yield encode_command([b"REPLCONF", b"listening-port", b"%d" % said.port])
         if self._reply.startswith("-NOAUTH"):
-            raise LinkError("the primary wants a password, and masterauth is empty")
+            raise RefusedError("the primary wants a password, and masterauth is empty")
         if said.address:
             yield encode_command([b"REPLCONF", b"ip-address", said.address.encode()])
         yield encode_command([b"REPLCONF", b"capa", b"eof", b"capa", b"psync2"])
@@ -198,8 +206,9 @@ class Link(asyncio.Protocol):
         if not self._reply.startswith("+OK"):
             is_other_format = "format" in self._reply
             reason = f"the primary is another version of Riverbed: {self._reply[:200]}" if is_other_format else FOREIGN
-            raise LinkError(reason, is_lasting=True)
-        yield encode_command([b"PSYNC", said.replication_id.encode(), b"%d" % (said.offset + 1)])
+            raise RefusedError(reason, is_lasting=True)
+        words = [b"PSYNC", said.replication_id.encode(), b"%d" % (said.offset + 1)]
+        yield encode_command([*words, b"FAILOVER"] if said.takes_over else words)
         self._begin(self._reply)
 
     def _begin(self, reply: str) -> None:
@@ -207,13 +216,13 @@ class Link(asyncio.Protocol):
         if full is not None:
             start, end, base_bytes = int(full[2]), int(full[3]), int(full[4])
             if end < start:
-                raise LinkError(f"the primary announces a log that ends before it begins: {reply}")
+                raise RefusedError(f"the primary announces a log that ends before it begins: {reply}")
             head = FullSyncHead(full[1], start, end, base_bytes, int(full[5]))
             self._user.link_begins_anew(head)
         elif reply.startswith("+CONTINUE "):
             replication_id = reply.removeprefix("+CONTINUE ").strip()
             if not is_replication_id(replication_id):
-                raise LinkError(f"the primary continues without an id: {reply[:200]!r}")
+                raise RefusedError(f"the primary continues without an id: {reply[:200]!r}")
             self._user.link_continues(replication_id)
         else:
-            raise LinkError(f"the primary does not sync: {reply[:200]}")
+            raise RefusedError(f"the primary does not sync: {reply[:200]}")

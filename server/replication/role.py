@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from server.errors import CommandError
+from server.replication.failover import Failover
 from server.replication.follower import Follower
 from server.replication.fullsync import remove_leftovers
 from server.replication.primary import Primary
@@ -22,6 +23,10 @@ log = logging.getLogger("riverbed")
 CYCLE_S: Final = 1.0
 NO_LINK: Final = "NOMASTERLINK Can't SYNC while not connected with my master"
 READONLY: Final = "READONLY You can't write against a read only replica."
+NO_LINK_IN_FAILOVER: Final = "NOMASTERLINK Can't SYNC while failing over"
+NOT_IN_FAILOVER: Final = "ERR REPLICAOF not allowed while failing over."
+NO_REPLICA_TO_TAKE_OVER: Final = "ERR PSYNC FAILOVER can't be sent to a master."
+OTHER_LINE: Final = "ERR PSYNC FAILOVER replid must match my replid."
 STALE: Final = "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."
 TOO_FEW_REPLICAS: Final = "NOREPLICAS Not enough good replicas to write."
 UNBLOCKED: Final = "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)"
@@ -33,6 +38,7 @@ class Replication:
     def __init__(self, executor: Executor) -> None:
         self.primary = Primary(executor)
         self.follower: Follower | None = None
+        self.failover = Failover(executor, self.primary, self._hand_over_to, self._promote)
         self._executor = executor
         self._timer: asyncio.TimerHandle | None = None
         config = executor.config
@@ -57,12 +63,14 @@ class Replication:
     async def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self.failover.stop()
         if self.follower is not None:
             self.follower.stop()
 
     def _cycle(self) -> None:
         self._timer = self._executor.loop.call_later(CYCLE_S, self._cycle)
         self.primary.cycle()
+        self.failover.look_soon()
         if self.follower is not None:
             self.follower.cycle()
 
@@ -79,6 +87,7 @@ class Replication:
     # -- changing roles ------------------------------------------------------------------------------------------------
 
     def follow(self, host: str, port: int) -> bool:
+        self._refuse_in_failover()
         follower = self.follower
         if follower is not None:
             if (follower.host, follower.port) == (host, port):
@@ -88,13 +97,20 @@ class Replication:
         self._begin_following(host, port)
         return True
 
-    def _begin_following(self, host: str, port: int) -> None:
+    def _refuse_in_failover(self) -> None:
+        if self.failover.is_under_way:
+            raise CommandError(NOT_IN_FAILOVER)
+
+    def _hand_over_to(self, host: str, port: int) -> None:
+        self._begin_following(host, port, self.failover)
+
+    def _begin_following(self, host: str, port: int, failover: Failover | None = None) -> None:
         executor = self._executor
         was_primary = self.follower is None
         executor.config.replicaof = host, port
         executor.txn.follows = True
         executor.engine.options.is_replica = True
-        self.follower = Follower(executor, self.primary, host, port)
+        self.follower = Follower(executor, self.primary, host, port, failover)
         executor.refresh_special()
         if was_primary:
             self._unblock_all()
@@ -114,6 +130,29 @@ class Replication:
                 executor.flush(session)
 
     def promote(self) -> None:
+        self._refuse_in_failover()
+        self._promote()
+
+    def take_over(self, replication_id: str) -> None:
+        """Our primary has us become it.  Raises CommandError when it is not ours to say so."""
+        if self.follower is None:
+            raise CommandError(NO_REPLICA_TO_TAKE_OVER)
+        if replication_id != self._executor.engine.log.lineage.replication_id:
+            raise CommandError(OTHER_LINE)
+        log.info("the primary hands over to us")
+        self._promote()
+
+    def fail_over(self, target: tuple[str, int] | None, timeout_ms: int | None, *, force: bool) -> None:
+        self.failover.begin(target, timeout_ms, force=force)
+
+    def abort_failover(self) -> None:
+        self.failover.abort()
+
+    @property
+    def is_failing_over(self) -> bool:
+        return self.failover.is_under_way
+
+    def _promote(self) -> None:
         follower = self.follower
         if follower is None:
             return
@@ -154,8 +193,11 @@ class Replication:
 
     def acknowledged(self, session: Session, offset: int, synced_offset: int | None) -> None:
         self.primary.acknowledged(session, offset, synced_offset)
+        self.failover.look_soon()
 
     def attach(self, session: Session, replication_id: str, next_offset: int) -> None:
+        if self.failover.is_under_way:
+            raise CommandError(NO_LINK_IN_FAILOVER)
         if self.follower is not None and not self.follower.is_connected:
             raise CommandError(NO_LINK)
         self.primary.attach(session, replication_id, next_offset - 1)
@@ -184,7 +226,7 @@ class Replication:
         if self.follower is not None:
             yield from self.follower.fields()
         yield from self.primary.fields()
-        yield "master_failover_state", "no-failover"
+        yield "master_failover_state", self.failover.state.value
         yield "master_replid", lineage.replication_id
         yield "master_replid2", lineage.previous_id
         yield "master_repl_offset", end.offset

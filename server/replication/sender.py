@@ -97,6 +97,11 @@ class Sender:
     def address(self) -> str:
         return self.introduction.address or self.session.peer.address.rpartition(":")[0].strip("[]")
 
+    @property
+    def place(self) -> tuple[str, int]:
+        """Host and port where it says that it listens."""
+        return self.address.lower(), self.introduction.port
+
     # -- the answer to PSYNC -------------------------------------------------------------------------------------------
 
     def begin(self, replication_id: str, offset: int) -> None:
