@@ -20,6 +20,12 @@ def until(holds: Callable[[], bool], what: str) -> None:
         time.sleep(0.005)
 
 
+def until_blocked(client: RawClient, count: int) -> None:
+    """Wait until the server says that so many clients are blocked."""
+    line = b"blocked_clients:%d\r\n" % count
+    until(lambda: line in client.ask("INFO", "clients"), f"{count} blocked clients")
+
+
 def persistence(client: RawClient) -> dict[str, str]:
     """INFO persistence."""
     lines = client.tree("INFO", "persistence").text.decode().splitlines()

@@ -16,6 +16,7 @@ from store import format as fmt
 from store.errors import CorruptionError
 from store.ids import MIN_ID, StreamID, id_text, unpack_id
 from store.logreader import LogPosition
+from store.tablereader import TableReader
 from store.tables import Tables
 from store.trash import Kind
 
@@ -115,13 +116,12 @@ class Contents:
     pending: int = 0
 
 
-class View:
+class View(TableReader):
     """The tables in one read transaction, and what was found in them since the last `drain`."""
 
     def __init__(self, tables: Tables, txn: lmdb.Transaction[bytes], contents: Contents) -> None:
+        super().__init__(tables, txn)
         self.contents = contents
-        self._handles = tables.handles
-        self._txn = txn
         self._file = str(tables.path / DATA_NAME)
         self.walked = 0  # rows so far
         self.found: list[Violation] = []
@@ -131,15 +131,6 @@ class View:
         self._live_keyspaces: set[int] = set()
 
     # -- rows ----------------------------------------------------------------------------------------------------------
-
-    def cursor(self, table: str) -> lmdb.Cursor[bytes]:
-        return self._txn.cursor(self._handles[table])
-
-    def get(self, table: str, key: bytes) -> bytes | None:
-        return self._txn.get(key, db=self._handles[table])
-
-    def count(self, table: str) -> int:
-        return self._txn.stat(self._handles[table])["entries"]
 
     def rows(self, table: str, prefix: bytes = b"", start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """The rows whose keys begin with `prefix`, from the key `start` on."""

@@ -17,7 +17,7 @@ from server.metricfigures import LABEL_BYTES, Figure, label
 from server.metrics import render
 from server.metricshttp import MOST_CONNECTIONS
 from tests.servers import ROOT, RiverbedServer, StartError, free_port
-from tests.waiting import until
+from tests.waiting import until, until_blocked
 
 StartRiverbed = Callable[..., RiverbedServer]
 
@@ -132,7 +132,7 @@ def test_figures_are_what_was_done(watched: tuple[RiverbedServer, int]) -> None:
         client.ask("XADD", "s", "1-0", "f", "v")
         client.ask("XADD", "s")
         reader.send("XREAD", "BLOCK", 0, "STREAMS", "s", "$")
-        until(lambda: b"blocked_clients:1\r\n" in client.ask("INFO", "clients"), "a client that waits")
+        until_blocked(client, 1)
         client.ask("SAVE")
         metrics = scrape(port)
     s = {"db": "0", "stream": "s"}

@@ -19,6 +19,7 @@ from tests.pair import Pair
 from tests.raw import RawClient, encode, parse
 from tests.servers import RedisServer, RiverbedServer, Server
 from tests.ticks import Ticks, in_loop
+from tests.waiting import until_blocked
 
 NULL_ARRAY = b"*-1\r\n"
 MAX = 2**64 - 1
@@ -43,15 +44,6 @@ def streams(*parts: bytes) -> bytes:
     return b"*%d\r\n" % len(parts) + b"".join(parts)
 
 
-def wait_for_blocked(client: RawClient, count: int) -> None:
-    """Return when the server says that `count` clients are blocked."""
-    line = b"blocked_clients:%d\r\n" % count
-    deadline = time.monotonic() + 120
-    while line not in client.ask("INFO", "clients"):
-        assert time.monotonic() < deadline, f"never {count} blocked clients"
-        time.sleep(0.002)
-
-
 def say(client: RawClient, script: str) -> list[bytes]:
     return [client.ask(*line.split()) for line in script.split("; ")]
 
@@ -74,9 +66,9 @@ def blocked(server: Server, client: RawClient, line: str, *, before: str = "PING
     with server.client() as reader:
         say(reader, before)
         reader.send(*line.split())
-        wait_for_blocked(client, 1)
+        until_blocked(client, 1)
         yield reader
-    wait_for_blocked(client, 0)
+    until_blocked(client, 0)
 
 
 # -- what wakes --------------------------------------------------------------------------------------------------------
@@ -117,7 +109,7 @@ def test_a_reader_is_woken_as_by_redis(
                 reader.ask("HELLO", protocol)
                 reader.send(*read.split())
                 if then != "PING":
-                    wait_for_blocked(client, 1)
+                    until_blocked(client, 1)
                 say(client, then)
                 replies.append(reader.reply())
                 assert reader.ask("PING") == b"+PONG\r\n"
@@ -135,10 +127,10 @@ def test_every_reader_gets_every_entry(client: RawClient, server: RiverbedServer
         readers = [stack.enter_context(server.client()) for _ in range(10)]
         for reader in readers:
             reader.send("XREAD", "BLOCK", 0, "STREAMS", "s", "$")
-        wait_for_blocked(client, 10)
+        until_blocked(client, 10)
         client.ask("XADD", "s", "1-1", "f", "v")
         assert {reader.reply() for reader in readers} == {streams(stream("s", "1-1"))}
-        wait_for_blocked(client, 0)
+        until_blocked(client, 0)
 
 
 def test_one_wake_up_may_return_several_streams_in_argument_order(client: RawClient, server: RiverbedServer) -> None:
@@ -211,7 +203,7 @@ def test_a_reader_stays_blocked_until_an_entry_comes_that_it_asked_for(
     with blocked(server, client, read) as reader:
         say(client, then)
         assert is_silent(reader, client)
-        wait_for_blocked(client, 1)
+        until_blocked(client, 1)
         client.ask("XADD", "s", waking, "f", "v")
         assert reader.reply() == streams(stream("s", waking))
 
@@ -294,7 +286,7 @@ def test_many_timeouts_end_in_the_order_of_their_deadlines(client: RawClient, se
         for block_ms in sorted(readers):
             assert readers[block_ms].reply() == NULL_ARRAY
             assert time.monotonic() - begun >= block_ms / 1000
-        wait_for_blocked(client, 0)
+        until_blocked(client, 0)
 
 
 def test_a_try_that_finds_nothing_keeps_the_deadline(tmp_path: Path) -> None:
@@ -357,10 +349,10 @@ def test_client_unblock_ends_the_wait(
         assert client.ask("CLIENT", "UNBLOCK", number, *words) == b":0\r\n"
         for block_ms in (0, 60_000):
             reader.send("XREAD", "BLOCK", block_ms, "STREAMS", "s", "t", "$", "$")
-            wait_for_blocked(client, 1)
+            until_blocked(client, 1)
             assert client.ask("CLIENT", "UNBLOCK", number, *words) == b":1\r\n"
             assert reader.reply() == reply
-            wait_for_blocked(client, 0)
+            until_blocked(client, 0)
             assert client.ask("CLIENT", "UNBLOCK", number, *words) == b":0\r\n"
         client.ask("XADD", "s", "1-1", "f", "v")
         assert is_silent(reader, client)
@@ -379,10 +371,10 @@ def test_a_client_that_is_killed_while_it_waits_is_gone(client: RawClient, serve
     with server.client() as reader:
         number = parse(reader.ask("CLIENT", "ID")).text
         reader.send("XREAD", "BLOCK", 0, "STREAMS", "s", "$")
-        wait_for_blocked(client, 1)
+        until_blocked(client, 1)
         assert client.ask("CLIENT", "KILL", "ID", number) == b":1\r\n"
         assert reader.rest_until_closed() == b""
-        wait_for_blocked(client, 0)
+        until_blocked(client, 0)
         assert client.ask("XADD", "s", "1-1", "f", "v") == b"$3\r\n1-1\r\n"
 
 
@@ -395,8 +387,8 @@ def test_a_client_that_leaves_while_it_waits_leaves_nothing(client: RawClient, s
                     encode(("XREAD", "BLOCK", block_ms, "STREAMS", "s", "t", "$", "$"))
                     + encode(("XADD", "u", "*", "f", "v"))
                 )
-                wait_for_blocked(client, 1)
-            wait_for_blocked(client, 0)
+                until_blocked(client, 1)
+            until_blocked(client, 0)
     assert client.ask("XADD", "s", "1-1", "f", "v") == b"$3\r\n1-1\r\n"
     assert client.ask("EXISTS", "u") == b":0\r\n"
 
@@ -434,12 +426,12 @@ def test_commands_behind_a_blocking_one_run_after_it_in_order(client: RawClient,
             ("XLEN", "s"),
         ]
         reader.send_bytes(b"".join(map(encode, commands)))
-        wait_for_blocked(client, 1)
+        until_blocked(client, 1)
         assert client.ask("EXISTS", "t") == b":0\r\n"
         client.ask("XADD", "s", "1-1", "f", "v")
         while client.ask("EXISTS", "t") == b":0\r\n":
             time.sleep(0.002)
-        wait_for_blocked(client, 1)
+        until_blocked(client, 1)
         # more of the same client, while it waits
         reader.send("PING")
         client.ask("XADD", "s", "2-1", "f", "v")
@@ -461,7 +453,7 @@ def test_readers_that_wake_each_other_in_turn(client: RawClient, server: Riverbe
         # first: waits for a, then writes b; second: waits for b, then writes c
         first.send_bytes(encode(("XREAD", "BLOCK", 0, "STREAMS", "a", "$")) + encode(("XADD", "b", "1-1", "f", "v")))
         second.send_bytes(encode(("XREAD", "BLOCK", 0, "STREAMS", "b", "$")) + encode(("XADD", "c", "1-1", "f", "v")))
-        wait_for_blocked(client, 2)
+        until_blocked(client, 2)
         replies = client.pipeline(
             [("XADD", "a", "1-1", "f", "v"), ("XREAD", "BLOCK", 0, "STREAMS", "c", "0"), ("DBSIZE",)]
         )
@@ -478,7 +470,7 @@ def test_commands_behind_an_unblocked_read_run(client: RawClient, server: Riverb
     with server.client() as reader:
         number = parse(reader.ask("CLIENT", "ID")).text
         reader.send_bytes(encode(("XREAD", "BLOCK", 0, "STREAMS", "s", "$")) + encode(("XADD", "s", "1-1", "f", "v")))
-        wait_for_blocked(client, 1)
+        until_blocked(client, 1)
         client.ask("CLIENT", "UNBLOCK", number, "ERROR")
         assert [reader.reply(), reader.reply()] == [UNBLOCKED, b"$3\r\n1-1\r\n"]
 
@@ -486,11 +478,11 @@ def test_commands_behind_an_unblocked_read_run(client: RawClient, server: Riverb
 def test_a_stop_ends_every_wait(server: RiverbedServer, client: RawClient) -> None:
     with server.client() as reader:
         reader.send("XREAD", "BLOCK", 0, "STREAMS", "s", "$")
-        wait_for_blocked(client, 1)
+        until_blocked(client, 1)
         server.restart()
         assert reader.rest_until_closed() == b""
     with server.client() as again:
-        wait_for_blocked(again, 0)
+        until_blocked(again, 0)
 
 
 # -- groups ------------------------------------------------------------------------------------------------------------
@@ -504,7 +496,7 @@ def test_waiters_of_one_group_are_served_in_order_of_arrival(client: RawClient, 
             # the last of them takes all that is left
             count = ("COUNT", 1) if number < 4 else ()
             reader.send("XREADGROUP", "GROUP", "g", f"c{number}", *count, "BLOCK", 0, "STREAMS", "s", ">")
-            wait_for_blocked(client, number + 1)
+            until_blocked(client, number + 1)
         client.ask("XADD", "s", "1-0", "f", "v")
         assert readers[0].reply() == streams(stream("s", "1-0"))
         # they are served after the whole transaction
@@ -513,7 +505,7 @@ def test_waiters_of_one_group_are_served_in_order_of_arrival(client: RawClient, 
             *(streams(stream("s", "2-0")), streams(stream("s", "3-0")), streams(stream("s", "4-0"))),
             streams(stream("s", "5-0", "6-0", "7-0")),
         ]
-        wait_for_blocked(client, 1)
+        until_blocked(client, 1)
         assert is_silent(readers[5], client)
         client.ask("XADD", "s", "8-0", "f", "v")
         assert readers[5].reply() == streams(stream("s", "8-0"))
@@ -524,7 +516,7 @@ def test_a_waiter_that_finds_nothing_keeps_its_place(client: RawClient, server: 
     with server.client() as first, server.client() as second:
         for number, reader in enumerate((first, second)):
             reader.send("XREADGROUP", "GROUP", "g", f"c{number}", "BLOCK", 0, "STREAMS", "s", ">")
-            wait_for_blocked(client, number + 1)
+            until_blocked(client, number + 1)
         say(client, "XADD s MAXLEN 0 1-0 f v; XADD s 2-0 f v")
         assert first.reply() == streams(stream("s", "2-0"))
         assert is_silent(second, client)
@@ -573,14 +565,14 @@ def test_a_thousand_blocked_clients_are_all_served(client: RawClient, server: Ri
         readers = [stack.enter_context(server.client()) for _ in range(MANY)]
         for number, reader in enumerate(readers):
             reader.send("XREAD", "BLOCK", 0 if number % 2 else 600_000, "STREAMS", "all", f"own{number}", "$", "$")
-        wait_for_blocked(client, MANY)
+        until_blocked(client, MANY)
         # each by its own key, every third one
         client.pipeline([("XADD", f"own{number}", "1-1", "f", "v") for number in range(0, MANY, 3)])
         for number in range(0, MANY, 3):
             assert readers[number].reply() == streams(stream(f"own{number}", "1-1"))
         rest = [reader for number, reader in enumerate(readers) if number % 3]
-        wait_for_blocked(client, len(rest))
+        until_blocked(client, len(rest))
         # and the others all at once
         client.ask("XADD", "all", "1-1", "f", "v")
         assert {reader.reply() for reader in rest} == {streams(stream("all", "1-1"))}
-        wait_for_blocked(client, 0)
+        until_blocked(client, 0)

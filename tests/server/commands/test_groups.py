@@ -8,10 +8,11 @@ from __future__ import annotations
 import pytest
 
 from tests.pair import Pair
-from tests.raw import Node, RawClient, parse
+from tests.raw import Node, RawClient
 from tests.readlog import LogTail
 from tests.rows import assert_same_row
 from tests.servers import RiverbedServer
+from tests.waiting import until_blocked
 
 NIL_ARRAY = b"*-1\r\n"
 NO_GROUP = b"-NOGROUP No such key 's' or consumer group 'g' in XREADGROUP with GROUP option\r\n"
@@ -469,13 +470,13 @@ def test_of_the_waiting_consumers_the_first_takes_what_it_asks_for_and_the_next_
 ) -> None:
     say(client, "XGROUP CREATE s g $ MKSTREAM")
     with server.client() as alice, server.client() as bob, server.client() as carol:
-        for waiting, name, count in ((alice, "Alice", 2), (bob, "Bob", 2), (carol, "Carol", 2)):
-            waiting.send("XREADGROUP", "GROUP", "g", name, "COUNT", count, "BLOCK", 0, "STREAMS", "s", ">")
-            _wait_for_blocked(client, {"Alice": 1, "Bob": 2, "Carol": 3}[name])
+        for number, (waiting, name) in enumerate(((alice, "Alice"), (bob, "Bob"), (carol, "Carol")), 1):
+            waiting.send("XREADGROUP", "GROUP", "g", name, "COUNT", 2, "BLOCK", 0, "STREAMS", "s", ">")
+            until_blocked(client, number)
         say(client, "MULTI; XADD s 1-1 f v; XADD s 2-1 f v; XADD s 3-1 f v; EXEC")
         assert alice.reply().count(b"-1\r\n") == 2
         assert bob.reply().count(b"-1\r\n") == 1
-        assert _blocked(client) == 1
+        assert b"blocked_clients:1\r\n" in client.ask("INFO", "clients")
         say(client, "XADD s 4-1 f v")
         assert b"4-1" in carol.reply()
 
@@ -486,7 +487,7 @@ def test_a_group_destroyed_while_a_thousand_wait_tells_all_of_them(server: River
     try:
         for number, one in enumerate(waiting):
             one.send("XREADGROUP", "GROUP", "g", f"c{number}", "BLOCK", 0, "STREAMS", "s", ">")
-        _wait_for_blocked(client, len(waiting))
+        until_blocked(client, len(waiting))
         assert say(client, "XGROUP DESTROY s g") == b":1\r\n"
         assert [one.reply() for one in waiting] == [NO_GROUP] * len(waiting)
     finally:
@@ -501,7 +502,7 @@ def test_a_reader_whose_stream_goes_is_told_that_there_is_no_group(
     say(client, "XGROUP CREATE s g $ MKSTREAM")
     with server.client() as waiting:
         waiting.send("XREADGROUP", "GROUP", "g", "c", "BLOCK", 10_000, "STREAMS", "s", ">")
-        _wait_for_blocked(client, 1)
+        until_blocked(client, 1)
         say(client, end)
         assert waiting.reply() == NO_GROUP
 
@@ -510,9 +511,9 @@ def test_a_killed_waiter_loses_nothing_that_it_was_not_sent(server: RiverbedServ
     say(client, "XGROUP CREATE s g $ MKSTREAM")
     dying, living = server.client(), server.client()
     dying.send("XREADGROUP", "GROUP", "g", "dying", "COUNT", 1, "BLOCK", 0, "STREAMS", "s", ">")
-    _wait_for_blocked(client, 1)
+    until_blocked(client, 1)
     living.send("XREADGROUP", "GROUP", "g", "living", "COUNT", 1, "BLOCK", 0, "STREAMS", "s", ">")
-    _wait_for_blocked(client, 2)
+    until_blocked(client, 2)
     dying.close()
     client.pipeline([("XADD", "s", "1-1", "f", "v"), ("XADD", "s", "2-1", "f", "v")])
     living.reply()
@@ -532,21 +533,6 @@ def test_a_reader_with_claim_is_woken_when_something_becomes_overdue_or_is_relea
         waiting.send("XREADGROUP", "GROUP", "g", "Bob", "BLOCK", 10_000, "CLAIM", 50, "STREAMS", "s", ">")
         assert b"1-1" in waiting.reply()
         waiting.send("XREADGROUP", "GROUP", "g", "Carol", "BLOCK", 10_000, "CLAIM", 100_000, "STREAMS", "s", ">")
-        _wait_for_blocked(client, 1)
+        until_blocked(client, 1)
         assert say(client, "XNACK s g FAIL IDS 1 1-1") == b":1\r\n"
         assert b"1-1" in waiting.reply()
-
-
-def _blocked(client: RawClient) -> int:
-    for line in parse(client.ask("INFO", "clients")).text.splitlines():
-        if line.startswith(b"blocked_clients:"):
-            return int(line.split(b":")[1])
-    raise AssertionError("INFO does not tell")
-
-
-def _wait_for_blocked(client: RawClient, count: int) -> None:
-    """PINGs until so many clients wait; a client's request may still be on its way."""
-    for _ in range(10_000):
-        if _blocked(client) >= count:
-            return
-    raise AssertionError(f"{_blocked(client)} clients wait, not {count}")

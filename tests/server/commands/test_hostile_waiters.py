@@ -18,19 +18,12 @@ import pytest
 
 from tests.raw import Node, RawClient, encode, parse
 from tests.servers import RedisServer, RiverbedServer, Server
+from tests.waiting import until_blocked
 
 NOGROUP = b"-NOGROUP No such key 's' or consumer group 'g' in XREADGROUP with GROUP option\r\n"
 NULL_ARRAY = b"*-1\r\n"
 CROWD = 1000
 ROUNDS = 25
-
-
-def wait_for_blocked(client: RawClient, count: int) -> None:
-    line = b"blocked_clients:%d\r\n" % count
-    deadline = time.monotonic() + 120
-    while line not in client.ask("INFO", "clients"):
-        assert time.monotonic() < deadline, f"never {count} blocked clients"
-        time.sleep(0.002)
 
 
 def reset(client: RawClient) -> None:
@@ -62,7 +55,7 @@ def wait_in_line(server: Server, client: RawClient, names: list[str]) -> dict[st
     for number, name in enumerate(names, 1):
         waiting[name] = server.client()
         waiting[name].send("XREADGROUP", "GROUP", "g", name, "COUNT", 1, "BLOCK", 0, "STREAMS", "s", ">")
-        wait_for_blocked(client, number)
+        until_blocked(client, number)
     return waiting
 
 
@@ -117,7 +110,7 @@ def test_clients_reset_while_they_are_woken_lose_no_entry_and_no_order(
         assert ids_of(client.ask("XREADGROUP", "GROUP", "g", "heir", "STREAMS", "s", ">")) == added[len(held) :]
     for one in waiting.values():
         one.close()
-    wait_for_blocked(client, 0)
+    until_blocked(client, 0)
     assert list(owners(client)) == added
 
 
@@ -147,7 +140,7 @@ def test_who_is_killed_before_an_entry_comes_does_not_get_it_and_who_is_killed_a
             waiting = stack.enter_context(subject.client())
             numbers[name] = parse(waiting.ask("CLIENT", "ID")).text.decode()
             waiting.send("XREADGROUP", "GROUP", "g", name, "COUNT", 1, "BLOCK", 0, "STREAMS", "s", ">")
-            wait_for_blocked(witness, len(numbers))
+            until_blocked(witness, len(numbers))
         steps: list[list[str]] = []
         for line in script.split("; "):
             words = [numbers.get(word, word) for word in line.split()]
@@ -155,7 +148,7 @@ def test_who_is_killed_before_an_entry_comes_does_not_get_it_and_who_is_killed_a
             steps.append([*words, "s", f"{adds + 1}-1", "f", "v"] if words[0] == "XADD" else words)
         witness.pipeline(steps)
         assert owners(witness) == KILLS[script]
-    wait_for_blocked(witness, 0)
+    until_blocked(witness, 0)
 
 
 def test_a_client_that_is_gone_before_its_reply_was_sent_finds_the_entry_in_its_history(
@@ -196,7 +189,7 @@ def crowd(server: RiverbedServer) -> Iterator[list[RawClient]]:
 def all_wait(crowd: list[RawClient], client: RawClient, block_ms: int = 0) -> None:
     for number, one in enumerate(crowd):
         one.send("XREADGROUP", "GROUP", "g", f"c{number}", "COUNT", 1, "BLOCK", block_ms, "STREAMS", "s", ">")
-    wait_for_blocked(client, len(crowd))
+    until_blocked(client, len(crowd))
 
 
 ENDS = [
@@ -230,7 +223,7 @@ def test_a_thousand_waiters_whose_group_goes_are_each_told_so_once(
     for one in crowd:  # nothing else has been sent, and they can go on
         one.send("PING")
     assert {one.reply() for one in crowd} == {b"+PONG\r\n"}
-    wait_for_blocked(client, 0)
+    until_blocked(client, 0)
 
 
 def test_a_thousand_waiters_are_served_in_order_of_arrival(crowd: list[RawClient], client: RawClient) -> None:
@@ -238,7 +231,7 @@ def test_a_thousand_waiters_are_served_in_order_of_arrival(crowd: list[RawClient
     for number, one in enumerate(crowd):  # one after the other, so that their order is known
         one.send("XREADGROUP", "GROUP", "g", f"c{number}", "COUNT", 1, "BLOCK", 0, "STREAMS", "s", ">")
         if number % 100 == 99:
-            wait_for_blocked(client, number + 1)
+            until_blocked(client, number + 1)
     client.pipeline([("XADD", "s", f"{number}-1", "f", "v") for number in range(1, CROWD // 2 + 1)])
     held = owners(client)
     assert len(held) == len(set(held.values())) == CROWD // 2
@@ -259,7 +252,7 @@ def test_hundreds_of_waiters_that_go_at_once_leave_nothing(server: RiverbedServe
         for one in leaving:
             reset(one)
         client.pipeline([("XADD", "s", f"{number}-1", "f", "v") for number in range(1, 201)])
-    wait_for_blocked(client, 0)
+    until_blocked(client, 0)
     held = owners(client)
     rest = client.ask("XREADGROUP", "GROUP", "g", "heir", "STREAMS", "s", ">")
     added = [f"{number}-1" for number in range(1, 201)]
@@ -299,7 +292,7 @@ def test_of_hundreds_of_timeouts_none_is_early_and_all_come(crowd: list[RawClien
     for _ in range(20):
         late_ms = lateness_ms(crowd[:400], chance)
         assert min(late_ms) >= 0
-        wait_for_blocked(client, 0)
+        until_blocked(client, 0)
         # the usual one is late by a millisecond; when the machine stood still meanwhile, that was no proof
         if sorted(late_ms)[len(late_ms) // 2] < 1000:
             return
@@ -321,8 +314,8 @@ def test_a_short_timeout_ends_before_a_long_one_that_began_earlier(server: River
     client.ask("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
     with server.client() as patient, server.client() as hasty:
         patient.send("XREADGROUP", "GROUP", "g", "patient", "BLOCK", 600_000, "STREAMS", "s", ">")
-        wait_for_blocked(client, 1)
+        until_blocked(client, 1)
         assert hasty.ask("XREADGROUP", "GROUP", "g", "hasty", "BLOCK", 5, "STREAMS", "s", ">") == NULL_ARRAY
-        wait_for_blocked(client, 1)
+        until_blocked(client, 1)
         client.ask("XADD", "s", "1-1", "f", "v")
         assert ids_of(patient.reply()) == ["1-1"]

@@ -10,6 +10,7 @@ import xxhash
 from tests.raw import RawClient, parse
 from tests.readlog import LogTail
 from tests.servers import RiverbedServer
+from tests.waiting import until_blocked
 
 OK = b"+OK\r\n"
 SYNTAX = b"-ERR syntax error\r\n"
@@ -124,8 +125,7 @@ def test_a_duplicate_wakes_nobody(client: RawClient, server: RiverbedServer) -> 
     made = add(client, "p", "i")
     with server.client() as reader:
         reader.send("XREAD", "BLOCK", 0, "STREAMS", "s", made)
-        while b"blocked_clients:1\r\n" not in client.ask("INFO", "clients"):
-            time.sleep(0.005)
+        until_blocked(client, 1)
         add(client, "p", "i")
         assert b"blocked_clients:1\r\n" in client.ask("INFO", "clients")
         new = add(client, "p", "j")

@@ -13,6 +13,7 @@ from tests.pair import Pair
 from tests.raw import RawClient, encode, parse
 from tests.server.commands.clientlines import eventually, lines, own_line
 from tests.servers import RedisServer, RiverbedServer
+from tests.waiting import until_blocked
 
 # No subscriptions: answered with the same bytes by redis-server 7.0, in RESP2 and RESP3.
 SAME = [
@@ -385,7 +386,7 @@ def test_a_blocked_client_is_sent_messages_meanwhile(cast: Cast) -> None:
     pair.say("SUBSCRIBE x")
     cast.send("a", "XREAD BLOCK 0 STREAMS s $")
     for client in (cast["b"].ours, cast["b"].theirs):
-        eventually(lambda client=client: b"blocked_clients:1\r\n" in client.ask("INFO", "clients"))
+        until_blocked(client, 1)
     assert cast["b"].say("PUBLISH x text") == b":1\r\n"
     assert cast.hear("a") == [b">" + bulks("message", "x", "text")[1:]]
     cast["b"].say("XADD s 1-1 f v")

@@ -10,6 +10,7 @@ from tests.pair import Pair
 from tests.raw import RawClient
 from tests.rows import assert_same_row
 from tests.servers import RiverbedServer
+from tests.waiting import until_blocked
 
 SCRIPTS = [
     "MULTI; PING; XADD k 1-1 f v; XLEN k; EXEC; XLEN k",
@@ -98,8 +99,7 @@ def test_a_client_that_leaves_takes_its_transaction_along(client: RawClient, ser
 def test_a_transaction_wakes_blocked_clients_when_it_is_over(client: RawClient, server: RiverbedServer) -> None:
     with server.client() as reader:
         reader.send("XREAD", "BLOCK", 0, "COUNT", 10, "STREAMS", "k", "$")
-        while b"blocked_clients:1\r\n" not in client.ask("INFO", "clients"):
-            time.sleep(0.01)
+        until_blocked(client, 1)
         client.pipeline([("MULTI",), ("XADD", "k", "1-1", "f", "v"), ("XADD", "k", "1-2", "f", "v"), ("EXEC",)])
         entries = (
             b"*2\r\n*2\r\n$3\r\n1-1\r\n*2\r\n$1\r\nf\r\n$1\r\nv\r\n*2\r\n$3\r\n1-2\r\n*2\r\n$1\r\nf\r\n$1\r\nv\r\n"
