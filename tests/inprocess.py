@@ -14,7 +14,7 @@ from typing import Any
 from server.dispatch import client_command
 from server.encode import encode
 from server.errors import CommandError, wrong_arity
-from server.replay import Replayer
+from server.replay import NOBODY, Replayer
 from server.replies import NULL_ARRAY, OK, Park
 from server.session import Request, Session
 from server.slices import Slices
@@ -38,23 +38,6 @@ class HandClock:
         return self.now_ms / 1000
 
 
-class _Peer:
-    address = local_address = "test"
-    fd = -1
-
-    def close_soon(self) -> None: ...
-
-    def abort(self) -> None: ...
-
-    def send(self, data: bytes) -> None: ...
-
-    def output_bytes(self) -> int:
-        return 0
-
-    def query_bytes(self) -> int:
-        return 0
-
-
 class Product:
     """A store in `directory` that commands can be given to."""
 
@@ -67,7 +50,7 @@ class Product:
     def _open(self) -> None:
         replayer = Replayer(self.clock.now_ms)
         self.engine = Engine.open(self.directory, execute=replayer.execute, clock=self.clock, options=self._options)
-        self.session = Session(1, _Peer(), self.engine.txn.databases[0], self.clock.now_ms)
+        self.session = Session(1, NOBODY, self.engine.txn.databases[0], self.clock.now_ms)
         self.request: Request = Request(self.session, self.engine.txn)
 
     # -- commands ------------------------------------------------------------------------------------------------------
