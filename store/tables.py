@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Final
 
 import lmdb
+from lmdb import verify
 
 from store import format as fmt
-from store.errors import StoreError, VersionError
+from store.errors import CorruptionError, StoreError, VersionError
 from store.meta import META_VERSION
 
 TABLES: Final = (
@@ -44,6 +45,7 @@ TABLES: Final = (
     "meta",
 )
 STATE_DIRECTORY: Final = "state"
+DATA_NAME: Final = "data.mdb"
 
 
 class Tables:
@@ -80,11 +82,30 @@ class Tables:
             meminit=False,
         )
         try:
+            self._require_whole()
             self.is_new = self._check_version(readonly, frozen)
             self.handles = {name: self.env.open_db(name.encode(), create=not readonly) for name in TABLES}
         except BaseException:
             self.env.close()
             raise
+
+    def _require_whole(self) -> None:
+        """Raise CorruptionError when pages are beyond the end of the file: to read one of those kills the process.
+
+        Only the walk over all pages can tell that they are in use, and not merely were not needed in the end; it takes
+        a second for a million entries, so it is left out as long as the file has room for every page.
+        """
+        data = self.path / DATA_NAME
+        needed = (self.env.info()["last_pgno"] + 1) * self.env.stat()["psize"]
+        size = data.stat().st_size
+        if size >= needed:
+            return
+        try:
+            damage = next(iter(verify.verify(str(data))), None)
+        except (verify.VerifyError, RecursionError) as error:
+            damage = error
+        if damage is not None:
+            raise CorruptionError(str(data), size, f"the file is cut off; it was {needed} bytes long ({damage})")
 
     def _check_version(self, readonly: bool, frozen: bool) -> bool:
         """True when the environment was just created (or never reached its first checkpoint)."""

@@ -17,7 +17,20 @@ from store.check.groups import check_group_tables
 from store.check.keys import check_databases, check_expiry, check_strays
 from store.check.pages import check_pages
 from store.check.records import check_record_tables
-from store.check.view import DATA_NAME, Contents, Meta, Notes, Pass, Steps, View, Violation, integers, show
+from store.check.view import (
+    DATA_NAME,
+    Contents,
+    Meta,
+    Notes,
+    Pass,
+    Steps,
+    View,
+    Violation,
+    integers,
+    show,
+    violation_of,
+)
+from store.errors import CorruptionError
 from store.lineage import Lineage
 from store.logreader import LogPosition
 from store.meta import META_COUNTERS, META_DATABASES, META_POSITION, META_REPLICATION, META_VERSION
@@ -55,6 +68,9 @@ def check_state(
         tables = Tables(directory, MAP_BYTES, readonly=True)
     except lmdb.NotFoundError:
         yield from _missing_tables(directory)
+        return
+    except CorruptionError as error:
+        yield violation_of("lmdb", error)
         return
     except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError) as error:
         yield Violation("lmdb", "", str(error), str(data))
