@@ -41,11 +41,11 @@ from store.logreader import Batch, LogPosition, LogReader, list_parts
 from store.manifest import FileType, LogFile
 from store.meta import META_POSITION, META_REPLICATION, NO_DATABASE
 from store.recovery import Execute, RecoveryReport
-from store.replacement import DATA_NAME, Places, put_in_place, settle
+from store.replacement import Places, put_in_place, settle
 from store.retention import NO_RETENTION, Retention
 from store.rewrite import pieces
 from store.tablereader import TableReader
-from store.tables import STATE_DIRECTORY, Tables
+from store.tables import DATA_NAME, STATE_DIRECTORY, Tables
 from store.writetxn import WriteTxn
 
 __all__ = [

@@ -34,8 +34,8 @@ from store.logstream import StreamedBatch
 from store.meta import NO_DATABASE
 from store.recovery import Execute
 from store.replacement import Places, settle
-from store.snapshot import DATA_NAME, MANIFEST_NAME
-from store.tables import Tables
+from store.snapshot import MANIFEST_NAME
+from store.tables import DATA_NAME, Tables
 from store.writetxn import WriteTxn
 
 DEFAULT_MAP_BYTES: Final = 1 << 40

@@ -37,7 +37,6 @@ from store.errors import CorruptionError, SnapshotError
 from store.files import Files, OsFiles
 from store.logfile import LogPosition
 from store.snapshot import (
-    DATA_NAME,
     MANIFEST_NAME,
     SNAPSHOTS_DIRECTORY,
     STREAMS_NAME,
@@ -51,7 +50,7 @@ from store.snapshot import (
     open_snapshot,
 )
 from store.streamwalk import StreamWalk
-from store.tables import STATE_DIRECTORY, TABLES, Tables
+from store.tables import DATA_NAME, STATE_DIRECTORY, TABLES, Tables
 
 DEFAULT_SPLIT_EVERY: Final = 65_536
 

@@ -30,10 +30,9 @@ from store.files import Files
 from store.lineage import Lineage
 from store.log import TEMPORARY_PREFIX
 from store.manifest import FileType, LogFile, Manifest
-from store.tables import STATE_DIRECTORY
+from store.tables import DATA_NAME, STATE_DIRECTORY
 
 WORK_DIRECTORY: Final = "compact"
-DATA_NAME: Final = "data.mdb"
 _LOCK_NAME: Final = "lock.mdb"
 _OLD: Final = "old.mdb"
 _OLD_LOCK: Final = "old-lock.mdb"

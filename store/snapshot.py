@@ -31,11 +31,10 @@ from store import format as fmt
 from store.errors import CorruptionError, NoSnapshotError, VersionError
 from store.ids import StreamID, id_text, parse_id
 from store.logfile import LogPosition
-from store.tables import Tables
+from store.tables import DATA_NAME, Tables
 
 SNAPSHOT_FORMAT: Final = "riverbed-snapshot"
 SNAPSHOT_VERSION: Final = 1
-DATA_NAME: Final = "data.mdb"
 STREAMS_NAME: Final = "streams.jsonl"
 MANIFEST_NAME: Final = "manifest.json"
 # Where a server keeps its own, in its data directory.

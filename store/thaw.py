@@ -32,8 +32,8 @@ from store.logfile import LogPosition
 from store.meta import META_POSITION, META_REPLICATION, NO_DATABASE
 from store.rebuild import write_log
 from store.rewrite import pieces
-from store.snapshot import DATA_NAME, Snapshot
-from store.tables import STATE_DIRECTORY, Tables
+from store.snapshot import Snapshot
+from store.tables import DATA_NAME, STATE_DIRECTORY, Tables
 
 WRITING_LOG: Final = "writing the log"
 

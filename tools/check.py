@@ -22,8 +22,8 @@ from store.check.snapshots import COMPARING_STREAMS, SnapshotCheck
 from store.check.state import CHECKING_ROWS
 from store.log import DIRECTORY_NAME, FILE_NAME
 from store.repair import Repair, RepairError
-from store.snapshot import DATA_NAME, MANIFEST_NAME
-from store.tables import STATE_DIRECTORY
+from store.snapshot import MANIFEST_NAME
+from store.tables import DATA_NAME, STATE_DIRECTORY
 from tools.checkreport import CheckReport
 from tools.console import FOUND, Failure, failures_explained
 from tools.steps import StepMeter

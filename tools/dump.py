@@ -13,8 +13,8 @@ from rich.markup import escape
 
 from store.errors import CorruptionError
 from store.ids import MAX_ID, MIN_ID, StreamID, parse_id
-from store.snapshot import DATA_NAME, MANIFEST_NAME, STREAMS_NAME, open_snapshot
-from store.tables import STATE_DIRECTORY, TABLES
+from store.snapshot import MANIFEST_NAME, STREAMS_NAME, open_snapshot
+from store.tables import DATA_NAME, STATE_DIRECTORY, TABLES
 from tools.console import FOUND, Failure, failures_explained, notes
 from tools.dumplog import log_lines, manifest_lines
 from tools.dumptables import table_lines

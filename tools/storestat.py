@@ -15,10 +15,10 @@ from store.errors import CorruptionError
 from store.ids import id_text, unpack_id
 from store.lag import lag
 from store.log import DIRECTORY_NAME
-from store.snapshot import DATA_NAME, StreamSummary, open_snapshot
+from store.snapshot import StreamSummary, open_snapshot
 from store.streamwalk import StreamWalk
 from store.tablereader import TableReader
-from store.tables import STATE_DIRECTORY, Tables
+from store.tables import DATA_NAME, STATE_DIRECTORY, Tables
 from tools.console import Failure
 from tools.streamstat import GroupStat, StreamStat
 

@@ -10,8 +10,8 @@ from store import format as fmt
 from store.errors import CorruptionError
 from store.ids import StreamID, id_text, parse_id
 from store.meta import META_DATABASES
-from store.snapshot import DATA_NAME
 from store.tablereader import TableReader
+from store.tables import DATA_NAME
 from tools.console import Failure
 from tools.keytext import name_text
 from tools.redisclient import RedisClient, ReplyError

@@ -21,13 +21,13 @@ from pathlib import Path
 from store.check.log import LogCheck
 from store.check.refolding import Refolding
 from store.check.state import check_state
-from store.check.view import DATA_NAME, Contents, Meta, Steps, Violation, unwatched
+from store.check.view import Contents, Meta, Steps, Violation, unwatched
 from store.engine import lock_directory
 from store.errors import LockedError
 from store.files import Files, OsFiles
 from store.log import DIRECTORY_NAME, FILE_NAME
 from store.logreader import TornTail
-from store.tables import STATE_DIRECTORY
+from store.tables import DATA_NAME, STATE_DIRECTORY
 
 __all__ = ["Check", "Refolding", "Violation", "check"]
 

@@ -19,10 +19,10 @@ from store.check.pages import check_pages
 from store.check.state import CHECKING_PAGES, check_tables
 from store.check.view import Contents, Meta, Steps, Violation, show, unwatched, violation_of
 from store.errors import CorruptionError
-from store.snapshot import DATA_NAME, STREAMS_NAME, Snapshot, open_snapshot, verify_file
+from store.snapshot import STREAMS_NAME, Snapshot, open_snapshot, verify_file
 from store.streamwalk import StreamWalk
 from store.tablereader import TableReader
-from store.tables import TABLES, Tables
+from store.tables import DATA_NAME, TABLES, Tables
 
 READING: Final = "comparing checksums"
 COMPARING_STREAMS: Final = "comparing streams"

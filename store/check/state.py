@@ -17,24 +17,12 @@ from store.check.groups import check_group_tables
 from store.check.keys import check_databases, check_expiry, check_strays
 from store.check.pages import check_pages
 from store.check.records import check_record_tables
-from store.check.view import (
-    DATA_NAME,
-    Contents,
-    Meta,
-    Notes,
-    Pass,
-    Steps,
-    View,
-    Violation,
-    integers,
-    show,
-    violation_of,
-)
+from store.check.view import Contents, Meta, Notes, Pass, Steps, View, Violation, integers, show, violation_of
 from store.errors import CorruptionError
 from store.lineage import Lineage
 from store.logreader import LogPosition
 from store.meta import META_COUNTERS, META_DATABASES, META_POSITION, META_REPLICATION, META_VERSION
-from store.tables import STATE_DIRECTORY, TABLES, Tables
+from store.tables import DATA_NAME, STATE_DIRECTORY, TABLES, Tables
 from store.trash import Kind
 
 MAP_BYTES: Final = 1 << 40

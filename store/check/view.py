@@ -17,7 +17,7 @@ from store.errors import CorruptionError
 from store.ids import MIN_ID, StreamID, id_text, unpack_id
 from store.logreader import LogPosition
 from store.tablereader import TableReader
-from store.tables import Tables
+from store.tables import DATA_NAME, Tables
 from store.trash import Kind
 
 Decoded = TypeVar("Decoded")
@@ -28,7 +28,6 @@ Pass = Iterator[None]
 # Called with what is being done, how much of it is done, and of how much (0: nobody knows).
 Steps = Callable[[str, int, int], None]
 
-DATA_NAME: Final = "data.mdb"
 _SHOWN_BYTES: Final = 60
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from store.log import DIRECTORY_NAME, FILE_NAME
-from store.snapshot import DATA_NAME, Snapshot, list_snapshots, open_snapshot
-from store.tables import Tables
+from store.snapshot import Snapshot, list_snapshots, open_snapshot
+from store.tables import DATA_NAME, Tables
 from store.writetxn import WriteTxn
 from tests.conftest import broken_invariants
 from tests.disks import small_tmpfs

@@ -13,7 +13,6 @@ from store.errors import NoSnapshotError, VersionError
 from store.freeze import take_snapshot
 from store.ids import MIN_ID
 from store.snapshot import (
-    DATA_NAME,
     MANIFEST_NAME,
     STREAMS_NAME,
     FileDigest,
@@ -22,7 +21,7 @@ from store.snapshot import (
     encode_stream_line,
     open_snapshot,
 )
-from store.tables import Tables
+from store.tables import DATA_NAME, Tables
 from tests.store.planting import Damage, Rows, do, make_sound
 
 # One bit, the case of a letter, every bit.

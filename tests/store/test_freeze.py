@@ -21,16 +21,8 @@ from store.errors import NoSnapshotError, SnapshotError
 from store.files import OsFiles
 from store.freeze import clear_leftovers, delete_old, delete_snapshot, take_snapshot
 from store.ids import StreamID
-from store.snapshot import (
-    DATA_NAME,
-    MANIFEST_NAME,
-    STREAMS_NAME,
-    Snapshot,
-    encode_manifest,
-    list_snapshots,
-    open_snapshot,
-)
-from store.tables import Tables
+from store.snapshot import MANIFEST_NAME, STREAMS_NAME, Snapshot, encode_manifest, list_snapshots, open_snapshot
+from store.tables import DATA_NAME, Tables
 from store.writetxn import WriteTxn
 from tests.store.dying import Reaper
 from tests.store.stores import Store, dump_database, sid

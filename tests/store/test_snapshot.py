@@ -14,7 +14,6 @@ from store.format import FORMAT_VERSION
 from store.freeze import take_snapshot
 from store.ids import MAX_ID, MIN_ID
 from store.snapshot import (
-    DATA_NAME,
     MANIFEST_NAME,
     SNAPSHOT_VERSION,
     STREAMS_NAME,
@@ -29,6 +28,7 @@ from store.snapshot import (
     list_snapshots,
     open_snapshot,
 )
+from store.tables import DATA_NAME
 from tests.store.stores import Store, sid
 
 FORMAT = (Path(__file__).parents[2] / "store" / "FORMAT.md").read_text()

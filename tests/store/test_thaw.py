@@ -10,7 +10,8 @@ import pytest
 from store.errors import CorruptionError
 from store.files import OsFiles
 from store.freeze import take_snapshot
-from store.snapshot import DATA_NAME, Snapshot
+from store.snapshot import Snapshot
+from store.tables import DATA_NAME
 from store.thaw import WRITING_LOG, restore_snapshot
 from tests.store.stores import Store
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from store.snapshot import DATA_NAME, MANIFEST_NAME
+from store.snapshot import MANIFEST_NAME
+from store.tables import DATA_NAME
 from tests.raw import RawClient
 from tests.servers import RiverbedServer
 from tools.cli import main

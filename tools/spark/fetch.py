@@ -18,8 +18,8 @@ import numpy as np
 from store import format as fmt
 from store.errors import CorruptionError
 from store.ids import SEQ_BITS, StreamID
-from store.snapshot import DATA_NAME
 from store.tablereader import TableReader
+from store.tables import DATA_NAME
 from tools.spark.decode import EntryBatch
 from tools.spark.options import ReadOptions
 from tools.spark.pages import LeafRows, PageTable, UnknownFileError

@@ -26,7 +26,6 @@ from server.version import VERSION
 from store.errors import CorruptionError, NoSnapshotError, StoreError
 from store.freeze import take_snapshot
 from store.snapshot import (
-    DATA_NAME,
     MANIFEST_NAME,
     STREAMS_NAME,
     TEMPORARY_PREFIX,
@@ -36,7 +35,7 @@ from store.snapshot import (
     open_snapshot,
     verify_file,
 )
-from store.tables import STATE_DIRECTORY, Tables
+from store.tables import DATA_NAME, STATE_DIRECTORY, Tables
 from tools.spark.cache import Cache
 from tools.spark.errors import DataLossError, SourceError
 from tools.spark.options import ReadOptions, Verify

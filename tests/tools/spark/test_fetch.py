@@ -10,8 +10,8 @@ import pytest
 
 from store.freeze import take_snapshot
 from store.ids import make_id
-from store.snapshot import DATA_NAME
 from store.tablereader import TableReader
+from store.tables import DATA_NAME
 from tests.store.stores import Store
 from tools.spark.fetch import fetch
 from tools.spark.locations import open_place, resolve

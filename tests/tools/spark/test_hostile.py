@@ -17,7 +17,8 @@ import redis
 from crc32c import crc32c
 from pyspark.sql import SparkSession, functions
 
-from store.snapshot import DATA_NAME, MANIFEST_NAME, STREAMS_NAME, Snapshot
+from store.snapshot import MANIFEST_NAME, STREAMS_NAME, Snapshot
+from store.tables import DATA_NAME
 from tests.conftest import base_seed
 from tests.inprocess import HandClock, Product
 from tests.proxy import Proxy
