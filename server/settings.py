@@ -228,6 +228,13 @@ class Settings:
     repl_ping_replica_period = Integer(
         Section.REPLICATION, 10, "How often a primary that writes nothing else pings.", minimum=1, unit="seconds"
     )
+    repl_max_batch_bytes = Memory(
+        Section.REPLICATION,
+        2 << 30,
+        "A replica takes no batch of the log that is longer. One holds what all clients of the primary have sent at"
+        " once, so this is more than any of them may send.",
+        minimum=_MB,
+    )
     replica_announce_ip = Text(
         Section.REPLICATION, "", "Address that a replica says it can be reached at; empty for the one it is seen at."
     )

@@ -54,6 +54,16 @@ def test_a_rewritten_log_is_sent_with_its_base(start_riverbed: StartRiverbed) ->
         assert client.ask("XLEN", "t") == b":6\r\n"
 
 
+def test_a_replica_takes_more_at_once_than_its_own_clients_may_send(start_riverbed: StartRiverbed) -> None:
+    primary, replica = start_riverbed(), start_riverbed(options={"client-query-buffer-limit": 1 << 20})
+    with primary.client() as client:
+        client.ask("XADD", "s", "*", "f", b"x" * (3 << 20))
+        follow(replica, primary.port)
+        client.ask("XADD", "s", "*", "f", b"y" * (3 << 20))
+    until_level(primary, replica)
+    assert "damaged" not in replica.log_tail()
+
+
 def test_a_replica_that_was_away_is_sent_what_it_lacks(start_riverbed: StartRiverbed) -> None:
     primary = start_riverbed()
     replica = start_riverbed(options={"replicaof": f"127.0.0.1 {primary.port}"})

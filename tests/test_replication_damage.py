@@ -20,7 +20,7 @@ from tests.replicas import fill, follow, info, until_level, until_linked
 from tests.servers import RiverbedServer
 from tests.waiting import rewritten, until
 
-SMALL = {"client-query-buffer-limit": 1 << 20}
+SMALL = {"repl-max-batch-bytes": 1 << 20}
 
 
 def entries(server: RiverbedServer, key: str = "s") -> bytes:

@@ -181,7 +181,7 @@ class Follower:
             engine.set_lineage(lineage)
             self._replicas.cut_off()  # to be told the new id
         log.info("the primary continues at offset %d", offset)
-        self._stream = LogStream(offset, self._executor.config.client_query_buffer_limit)
+        self._stream = LogStream(offset, self._executor.config.repl_max_batch_bytes)
         self._connected()
 
     def _connected(self) -> None:
@@ -368,7 +368,7 @@ class Follower:
             yield "master_sync_left_bytes", max(sync.total_bytes - sync.read_bytes, 0)
         if not self.is_connected:
             yield "master_link_down_since_seconds", int(now_s - self._down_since_s)
-            yield "riverbed_master_link_reason", self._reason
+            yield "riverbed_master_link_reason", self._reason if sync is None else "a full sync is under way"
         config = self._executor.config
         yield "slave_priority", config.replica_priority
         yield "slave_read_only", 1

@@ -71,7 +71,7 @@ class FullSync:
         self._on_done = on_done
         self._on_failed = on_failed
         self._base_left = head.base_bytes
-        self._stream = LogStream(head.start, executor.config.client_query_buffer_limit, from_file=True)
+        self._stream = LogStream(head.start, executor.config.repl_max_batch_bytes, from_file=True)
         self._folded: LogPosition | None = None
         self._news = asyncio.Event()
         self._child: asyncio.subprocess.Process | None = None
