@@ -37,16 +37,20 @@ MOST_BYTES: Final = (1 << 31) - 64
 _MOST_SHAPES: Final = 16
 # Reading the eight bytes that end at a row's first bytes must not leave the buffer, nor those that begin at its last.
 MARGIN: Final = 24
-_DOLLAR: Final = ord("$")
+_DOLLAR: Final = np.uint64(ord("$"))
 _ZERO: Final = np.uint64(ord("0"))
 _NINE: Final = np.uint64(9)
 _ONE_BYTE: Final = np.uint64(0xFF)
 _TWO_BYTES: Final = np.uint64(0xFFFF)
 _CRLF: Final = np.uint64(0x0A0D)
+_CR: Final = ord("\r")
+_LF: Final = ord("\n")
 # Values of one length are copied without looking at each, up to this one.
 _LONGEST_EQUAL: Final = 256
 # Digits of a length that are read in step; the rows of longer values are parsed one by one.
 _LONGEST_LENGTH: Final = 5
+# One access to a row costs as much for this many bytes as for eight.
+_A_LOOK: Final = 64
 
 
 class MalformedRowError(ValueError):
@@ -88,9 +92,9 @@ class _Shape:
 class _Announced(NamedTuple):
     """Lengths as they stand in the rows: their values, how many digits they have, and whether they are numbers."""
 
-    length: Positions
+    length: Positions | int  # of all of them, if it is the same
     digits: Positions | int
-    is_sound: NDArray[np.bool_]
+    is_sound: Flags | bool
 
 
 class EntryBatch:
@@ -223,9 +227,17 @@ class EntryBatch:
     @cached_property
     def _order(self) -> Positions | None:
         """The rows as they lie in the buffer, None when that is their order."""
-        if (self._starts[1:] > self._starts[:-1]).all():
+        rises = self._starts[1:] > self._starts[:-1]
+        if rises.all():
             return None
-        return np.argsort(self._starts, kind="stable")
+        # Those of a page mostly lie from its end down: runs that fall, each above the one before.
+        begins = np.concatenate(([0], np.flatnonzero(rises) + 1))
+        ends = np.append(begins[1:], self.count)
+        order: Positions = np.repeat(begins + ends - 1, ends - begins) - np.arange(self.count)
+        in_order = self._starts[order]
+        if not (in_order[1:] > in_order[:-1]).all():
+            order = np.argsort(self._starts, kind="stable")
+        return order
 
     def _binary(
         self, starts: Positions, ends: Positions, order: Positions | None, missing: NDArray[np.bool_] | None = None
@@ -264,9 +276,9 @@ class EntryBatch:
 
     @cached_property
     def _ids(self) -> tuple[Positions, Positions]:
-        is_marked = self._buffer[self._starts] == _DOLLAR
-        announced = self._announced_at(self._starts + 1)
-        if not (is_marked & announced.is_sound).all():
+        words = self._words[self._starts]
+        announced = _announced_in(words >> np.uint64(8))
+        if not ((words & _ONE_BYTE == _DOLLAR) & announced.is_sound).all():
             raise MalformedRowError("a length that is none")
         starts = self._starts + announced.digits + 3
         ends = starts + announced.length
@@ -308,42 +320,34 @@ class EntryBatch:
         """Places at which `size` bytes can be read: those that are beyond, as of rows that are damaged, show others."""
         return np.minimum(at, max(len(self._buffer) - size, 0))
 
-    def _begin(self, at: Positions, expected: bytes) -> Flags:
-        """Whether these bytes are at each place; some that read beyond them may be read as well."""
-        if len(expected) < 8:
-            mask = np.uint64((1 << (8 * len(expected))) - 1)
-            short: Flags = (self._words[at] & mask) == np.uint64(int.from_bytes(expected, "little"))
-            return short
-        # The last read may overlap the one before.
-        shifts = [*range(0, len(expected) - 8, 8), len(expected) - 8]
-        equal: Flags = self._words[at + shifts[0]] == _word(expected, shifts[0])
-        for shift in shifts[1:]:
-            equal &= self._words[at + shift] == _word(expected, shift)
-        return equal
+    def _look(self, at: Positions, size: int) -> Words:
+        """The bytes from each place on, a line of numbers each: `size` is a multiple of eight."""
+        pieces = np.ndarray((len(self._buffer) - size + 1,), dtype=f"V{size}", buffer=self._buffer, strides=(1,))
+        words: Words = pieces[at].view("<u8").reshape(len(at), size // 8)
+        return words
 
-    def _announced_at(self, at: Positions) -> _Announced:
-        """The number at each place, and how many digits it has; CR LF must follow."""
-        words = self._words[at]
-        for count in range(1, _LONGEST_LENGTH + 1):
-            ends = _has_crlf(words, count)
-            if ends.all():
-                length, is_sound = _digits(words, count)
-                return _Announced((length * is_sound).astype(np.int64), count, is_sound)
-            if ends.any():
-                break
-        length = np.zeros(len(at), dtype=np.uint64)
-        digits = np.ones(len(at), dtype=np.int64)
-        is_sound = np.zeros(len(at), dtype=np.bool_)
-        left = np.arange(len(at))
-        for count in range(1, _LONGEST_LENGTH + 1):
-            ends = _has_crlf(words, count)
-            here = left[ends]
-            number, is_number = _digits(words[ends], count)
-            length[here], digits[here], is_sound[here] = number * is_number, count, is_number
-            left, words = left[~ends], words[~ends]
-            if not len(left):
-                break
-        return _Announced(length.astype(np.int64), digits, is_sound)
+    def _past(self, at: Positions, expected: bytes) -> tuple[Flags, Words]:
+        """Whether these bytes are at each place, and the eight bytes behind them.
+
+        Up to seven before each place are read as well.
+        """
+        is_there = np.ones(len(at), dtype=np.bool_)
+        most = _A_LOOK - 8
+        while len(expected) > most:
+            found = self._look(at, most)
+            for column in range(most // 8):
+                is_there &= found[:, column] == _word(expected, 8 * column)
+            at, expected = at + most, expected[most:]
+        # What comes before them is read so that what comes behind them is a number of its own.
+        before = -len(expected) % 8
+        found = self._look(at - before, before + len(expected) + 8)
+        padded = bytes(before) + expected
+        for column in range(len(padded) // 8):
+            words = found[:, column]
+            if before and not column:
+                words = words & _mask(before, 8)
+            is_there &= words == _word(padded, 8 * column)
+        return is_there, found[:, -1]
 
     @cached_property
     def _parsed(self) -> tuple[list[_Shape], list[tuple[int, list[_Item]]]]:
@@ -351,17 +355,19 @@ class EntryBatch:
         heads = self._ids[1] + 2
         shapes: list[_Shape] = []
         odd: list[int] = []
-        while len(left) and len(shapes) < _MOST_SHAPES:
+        while len(left) and len(shapes) < _MOST_SHAPES and len(odd) <= self.count >> 3:
             first = int(left[0])
             items = self._parse_row(first, int(heads[first]))
             if any(len(str(end - start)) > _LONGEST_LENGTH for _, _, start, end in items):
                 odd.append(first)
                 left = left[1:]
-                if len(odd) > self.count >> 3:
-                    break
                 continue
             names = tuple(self._bytes(start, end) for start, end, _, _ in items)
-            shape, is_same = self._match(left, heads[left], names)
+            shape, is_same = self._match(left, heads if len(left) == self.count else heads[left], names)
+            if not is_same[0]:  # lengths that begin with zeros
+                odd.append(first)
+                left = left[1:]
+                continue
             shapes.append(shape)
             left = left[~is_same]
         odd.extend(left.tolist())
@@ -377,7 +383,7 @@ class EntryBatch:
 
     def _match(self, rows: Positions, at: Positions, names: tuple[bytes, ...]) -> tuple[_Shape, NDArray[np.bool_]]:
         """Which of `rows`, whose fields begin at `at`, have exactly these names; and where everything is in them."""
-        ends = self._ends[rows]
+        ends = self._ends if len(rows) == self.count else self._ends[rows]
         is_same = np.ones(len(rows), dtype=np.bool_)
         name_starts, value_starts, value_ends = [], [], []
         before = b"*%d\r\n" % (2 * len(names))
@@ -385,8 +391,9 @@ class EntryBatch:
             head = b"%b$%d\r\n" % (before, len(name))
             fixed = head + name + b"\r\n$"
             at = self._at(at, len(fixed) + 8)
-            announced = self._announced_at(at + len(fixed))
-            is_same &= self._begin(at, fixed) & announced.is_sound
+            is_there, words = self._past(at, fixed)
+            announced = _announced_in(words)
+            is_same &= is_there & announced.is_sound
             name_starts.append(at + len(head))
             starts = at + (announced.digits + (len(fixed) + 2))
             at = starts + announced.length
@@ -394,7 +401,8 @@ class EntryBatch:
             value_ends.append(at)
             before = b"\r\n"
         # Each place is behind the one before, so that a row that ends where it must has none outside of it.
-        is_same &= (at + 2 == ends) & self._begin(self._at(at, 8), b"\r\n")
+        is_same &= at + 2 == ends
+        is_same &= (self._buffer[ends - 2] == _CR) & (self._buffer[ends - 1] == _LF)
         if is_same.all():
             return _Shape(rows, names, name_starts, value_starts, value_ends), is_same
         kept = ([places[is_same] for places in each] for each in (name_starts, value_starts, value_ends))
@@ -442,6 +450,31 @@ def _repeated(words: list[bytes], times: int) -> pa.BinaryArray:
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
+def _announced_in(words: Words) -> _Announced:
+    """The number that each eight bytes begin with, and how many digits it has; CR LF must follow."""
+    first = int(words[0]).to_bytes(8, "little") if len(words) else b""
+    count = first.find(b"\r\n")
+    if 1 <= count <= _LONGEST_LENGTH:
+        if first[:count].isdigit() and (words & _mask(0, count + 2) == _word(first[: count + 2], 0)).all():
+            return _Announced(int(first[:count]), count, True)
+        if _has_crlf(words, count).all():
+            length, is_sound = _digits(words, count)
+            return _Announced((length * is_sound).astype(np.int64), count, is_sound)
+    length = np.zeros(len(words), dtype=np.uint64)
+    digits = np.ones(len(words), dtype=np.int64)
+    is_sound = np.zeros(len(words), dtype=np.bool_)
+    left = np.arange(len(words))
+    for count in range(1, _LONGEST_LENGTH + 1):
+        ends = _has_crlf(words, count)
+        here = left[ends]
+        number, is_number = _digits(words[ends], count)
+        length[here], digits[here], is_sound[here] = number * is_number, count, is_number
+        left, words = left[~ends], words[~ends]
+        if not len(left):
+            break
+    return _Announced(length.astype(np.int64), digits, is_sound)
+
+
 def _has_crlf(words: Words, place: int) -> Flags:
     """Whether CR LF stands at a place of each eight bytes."""
     ends: Flags = (words >> np.uint64(8 * place)) & _TWO_BYTES == _CRLF
@@ -462,6 +495,11 @@ def _digits(words: Words, count: int) -> tuple[Words, NDArray[np.bool_]]:
 def _word(text: bytes, place: int) -> np.uint64:
     """Eight bytes, as they are read."""
     return np.uint64(int.from_bytes(text[place : place + 8], "little"))
+
+
+def _mask(start: int, end: int) -> np.uint64:
+    """The bits of some of eight bytes."""
+    return np.uint64((1 << (8 * end)) - (1 << (8 * start)))
 
 
 # Where a name begins and ends, and where its value does.

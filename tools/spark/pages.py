@@ -74,6 +74,7 @@ _DEEPEST: Final = 32  # as LMDB has it
 _LOW_HALF: Final = np.uint64(0xFFFFFFFF)
 _CHILD: Final = np.uint64((1 << 48) - 1)
 _IS_BIG: Final = np.uint64(_BIG << 32)
+_IS_ROW: Final = ~(_LOW_HALF | _IS_BIG)  # the flags besides, and the size of the key
 
 
 class UnknownFileError(Exception):
@@ -94,10 +95,13 @@ class _Root(NamedTuple):
 
 
 class _Nodes(NamedTuple):
-    """Where each node of some pages begins, and its head as one number; how many a page has, and which is its first."""
+    """Where each node of some pages begins, its head as one number, and what is read behind that, a line of numbers
+    each; how many a page has, and which is its first.
+    """
 
     places: Positions
     heads: Words
+    behind: Words
     counts: Positions
     firsts: Positions
 
@@ -265,8 +269,11 @@ class PageTable:
                 raise CorruptionError(str(self._path), at, "the file ends, and did not when it was opened")
             target, at = target[size:], at + size
 
-    def _take_apart(self, pages: Bytes, buffer: Bytes, numbers: Positions, kind: int) -> _Nodes:
-        """Every node of some pages: inside of its page, and over no other."""
+    def _take_apart(self, pages: Bytes, buffer: Bytes, numbers: Positions, kind: int, bytes_behind: int = 0) -> _Nodes:
+        """Every node of some pages: inside of its page, and over no other.
+
+        Up to `MARGIN` bytes behind the heads are read as well, whether they are in the page or not.
+        """
         count, page_bytes = pages.shape
         halves = pages.view("<u2")
         lower, upper = halves[:, 6].astype(np.int64), halves[:, 7].astype(np.int64)
@@ -286,7 +293,11 @@ class PageTable:
         if int(within.max()) > page_bytes - _NODE:
             raise self._damage(int(numbers[0]), "or one of the next: a node is outside of its page")
         places = within + begins
-        heads: Words = np.ndarray((len(buffer) - 7,), dtype="<u8", buffer=buffer, strides=(1,))[places]
+        # One access to memory for all of it: that is what costs.
+        look = _NODE + bytes_behind
+        found = np.ndarray((len(buffer) - look + 1,), dtype=f"V{look}", buffer=buffer, strides=(1,))[places]
+        words = found.view("<u8").reshape(len(places), look // 8)
+        heads = words[:, 0].copy()
         sizes = (heads >> np.uint64(48)).astype(np.int64)
         if kind == _LEAF:
             lengths = (heads & _LOW_HALF).astype(np.int64)
@@ -296,7 +307,7 @@ class PageTable:
         sizes &= -2
         firsts = np.cumsum(counts) - counts
         self._require_filled(places, sizes, firsts, np.arange(count) * page_bytes, upper, numbers)
-        return _Nodes(places, heads, counts, firsts)
+        return _Nodes(places, heads, words[:, 1:], counts, firsts)
 
     def _require_filled(
         self,
@@ -353,7 +364,7 @@ class PageTable:
 
     def _children(self, branches: Leaves, kind: str) -> Leaves:
         pages, buffer = self._read(branches.numbers)
-        places, heads, counts, firsts = self._take_apart(pages, buffer, branches.numbers, _BRANCH)
+        places, heads, _, counts, firsts = self._take_apart(pages, buffer, branches.numbers, _BRANCH)
         numbers = (heads & _CHILD).astype(np.int64)
         has_key = heads >> np.uint64(48) == self._key_bytes
         has_key[firsts] = True
@@ -372,17 +383,18 @@ class PageTable:
     def rows(self, leaves: Leaves) -> LeafRows:
         """The rows of some leaf pages, one at least."""
         pages, buffer = self._read(leaves.numbers)
-        places, heads, counts, firsts = self._take_apart(pages, buffer, leaves.numbers, _LEAF)
-        if ((heads >> np.uint64(32)) & ~np.uint64(_BIG) != self._key_bytes << 16).any():
+        places, heads, behind, counts, firsts = self._take_apart(pages, buffer, leaves.numbers, _LEAF, self._key_bytes)
+        if ((heads & _IS_ROW) != self._key_bytes << 48).any():
             raise self._damage(int(leaves.numbers[0]), "or one of the next: rows of another kind")
         starts = places + (_NODE + self._key_bytes)
         ends = starts + (heads & _LOW_HALF).astype(np.int64)
         kind = f"S{self._key_bytes}"
-        raw = np.ndarray((len(buffer) - self._key_bytes + 1,), dtype=kind, buffer=buffer, strides=(1,))[places + _NODE]
-        lasts = firsts + counts - 1
-        if (raw[firsts] < leaves.lows).any() or (raw[lasts] >= leaves.highs).any():
+        lows = behind[firsts].view(kind)[:, 0]
+        highs = behind[firsts + counts - 1].view(kind)[:, 0]
+        if (lows < leaves.lows).any() or (highs >= leaves.highs).any():
             raise self._damage(int(leaves.numbers[0]), "or one of the next: keys that belong elsewhere")
-        keys = raw.view("<u8").byteswap(inplace=True).reshape(len(places), -1)
+        # Each number of the keys by itself: what looks at one of them does not step over the others.
+        keys = np.ascontiguousarray(behind.T).byteswap(inplace=True).T
         if not _ascend(keys):
             raise self._damage(int(leaves.numbers[0]), "or one of the next: keys do not ascend")
         is_big = (heads & _IS_BIG) != 0

@@ -20,8 +20,8 @@ from store.snapshot import Snapshot, StreamSummary
 from tools.spark.locations import Place
 from tools.spark.options import Range, ReadOptions, Table
 
-# As many as a core reads in half a second; a task costs some 50 ms of its own.
-_GOOD_ROWS = 1_000_000
+# As many as a core reads in a second; a task costs some 50 ms of its own.
+_GOOD_ROWS = 2_000_000
 # Fewer are not worth another task.
 _FEW_ROWS = 10_000
 

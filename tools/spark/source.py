@@ -53,6 +53,7 @@ class RiverbedSource(DataSource):
         return default_schema(read_options(self.options).table)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        _settle()
         return SnapshotReader(read_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -145,7 +146,10 @@ _settled = False
 
 
 def _settle() -> None:
-    """Once a worker: what is loaded by now stays; Spark collects garbage after every task, and would walk all of it."""
+    """Once a process: what is loaded by now stays.
+
+    Spark's workers and planners collect garbage after all that they do, and would walk through every module each time.
+    """
     global _settled
     if not _settled:
         gc.freeze()

@@ -69,6 +69,21 @@ def test_a_value_too_long_for_one_read_of_its_length_is_found_all_the_same() -> 
     assert batch.column(b"a").to_pylist() == [entry[2][0][1] for entry in written]
 
 
+def test_names_too_long_for_one_read_and_lengths_that_begin_with_zeros_are_found_all_the_same() -> None:
+    names = [b"n" * size for size in (40, 41, 48, 55, 56, 57, 63, 64, 65, 111, 112, 113, 120, 200)]
+    written: list[Entry] = [(1, i, [(name, b"%d" % i) for name in names]) for i in range(40)]
+    rows = [row_of(entry) for entry in written]
+    rows[7] = rows[7].replace(b"$55\r\n", b"$0055\r\n")
+    rows[9] = rows[9].replace(b"$1\r\n9\r\n", b"$001\r\n9\r\n")
+    rows[11] = rows[11].replace(b"$2\r\n11\r\n", b"$0000002\r\n11\r\n")
+
+    for order in (rows, [rows[11], *rows[:11], *rows[12:]], [rows[7], *rows[:7], *rows[8:]]):
+        batch = EntryBatch.of_rows(order)
+        numbers = [b"%d" % rows.index(row) for row in order]
+        assert batch.names() == names
+        assert all(batch.column(name).to_pylist() == numbers for name in names)
+
+
 def test_no_rows_are_columns_of_no_rows() -> None:
     batch = EntryBatch.of_rows([])
 
