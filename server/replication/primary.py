@@ -11,6 +11,7 @@ from server.errors import CommandError
 from server.replication.sender import GETACK, PING, Introduction, Sender, State
 from server.replication.waits import Waits
 from server.rewriting import RewriteError
+from server.settingkinds import is_host
 from store.errors import LogWriteError
 from store.feed import LogFeed
 
@@ -24,6 +25,7 @@ log = logging.getLogger("riverbed")
 
 # The format of what replicas of ours are sent; they name it, and another one would have to be refused.
 STREAM_FORMAT: Final = b"1"
+_MOST_ADDRESS_BYTES: Final = 255
 # A full sync sends so much of log, or as much as the base has, sooner than wait for a rewrite.
 REWRITE_BYTES: Final = 64 << 20
 # How long a place is kept for a foreign replica that is to come back for the rest.
@@ -54,7 +56,7 @@ class Primary:
                     raise CommandError("ERR value is not an integer or out of range")
                 introduction.port = int(value)
             case b"ip-address":
-                introduction.address = value.decode("latin-1")[:255]
+                introduction.address = _address(value)
             case b"riverbed":
                 if value != STREAM_FORMAT:
                     raise CommandError(f"ERR this primary sends its log in format {STREAM_FORMAT.decode()}")
@@ -207,3 +209,13 @@ class Primary:
             if sender.state is State.ONLINE
         ]
         return [b"master", self._executor.engine.log.end.offset, replicas]
+
+
+def _address(word: bytes) -> str:
+    """What a replica calls itself, which INFO and ROLE will tell; nothing for the address it is seen at."""
+    if len(word) > _MOST_ADDRESS_BYTES:
+        raise CommandError(f"ERR REPLCONF ip-address provided by replica instance is too long: {len(word)} bytes")
+    address = word.decode(errors="surrogateescape")
+    if address and not is_host(address):
+        raise CommandError("ERR Invalid ip-address")
+    return address

@@ -23,6 +23,7 @@ SCRIPTS = [
     "REPLICAOF; REPLICAOF no; REPLICAOF no one; SLAVEOF NO ONE; SLAVEOF no one x; ROLE; ROLE x",
     "REPLICAOF h x; REPLICAOF h -1; REPLICAOF h 65536; REPLICAOF h 99999999999999999999; REPLICAOF h 01",
     "REPLCONF; REPLCONF x; REPLCONF x y; REPLCONF listening-port x; REPLCONF listening-port 1 capa; REPLCONF capa eof",
+    f"REPLCONF ip-address {'x' * 255}; REPLCONF ip-address {'x' * 256}",
     "PSYNC; PSYNC ?; PSYNC ? x",
     "FAILOVER; FAILOVER ABORT; FAILOVER ABORT x; FAILOVER x; FAILOVER FORCE; FAILOVER FORCE FORCE; PSYNC ? -1 FAILOVER",
     "FAILOVER TO; FAILOVER TO h; FAILOVER TO h x; FAILOVER TO h 1; FAILOVER TO h 1 TO h 1; FAILOVER TO h 1 FORCE",
@@ -91,6 +92,11 @@ def test_hello_says_whether_this_is_a_replica(client: RawClient) -> None:
 def test_a_primary_has_a_name_that_can_be_told_again(client: RawClient, host: bytes) -> None:
     assert client.ask("REPLICAOF", host, NOBODY) == b"-ERR Invalid master host\r\n"
     assert client.ask("ROLE").startswith(b"*3\r\n$6\r\nmaster\r\n")
+
+
+@pytest.mark.parametrize("address", [b"\xff\xfe", b"a\r\nmaster_port:1"])
+def test_a_replica_has_an_address_that_can_be_told(client: RawClient, address: bytes) -> None:
+    assert client.ask("REPLCONF", "ip-address", address) == b"-ERR Invalid ip-address\r\n"
 
 
 @pytest.mark.parametrize("host", ["x" * 64, "x" * 300, "bücher.invalid", "two words"])
