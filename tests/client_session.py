@@ -169,7 +169,7 @@ def lifetimes(client: redis.Redis) -> None:
     assert client.ttl("e") == -1
     assert client.ttl("none") == -2
     assert client.expire("e", 1_000)
-    assert 990 <= client.ttl("e") <= 1_000
+    assert 900 <= client.ttl("e") <= 1_000
     assert not client.expire("e", 2_000, nx=True)
     assert client.expire("e", 2_000, gt=True)
     assert client.pexpire("e", 1_500_000, lt=True)
@@ -182,7 +182,7 @@ def lifetimes(client: redis.Redis) -> None:
     assert client.persist("e")
     assert client.pttl("e") == -1
     assert client.pexpire("e", 1)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while client.exists("e"):
         assert time.monotonic() < deadline
     client.xadd("e", {"a": "1"})

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.servers import RedisServer, RiverbedServer
 
@@ -34,6 +35,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if os.geteuid() != 0:
         terminalreporter.write_line(f"NOTE: {NEEDS_ROOT}", yellow=True)
+
+
+# What Hypothesis makes up is the same in every run as well, and nothing fails for having taken long.
+settings.register_profile(
+    "riverbed",
+    deadline=None,
+    database=None,
+    derandomize="RIVERBED_SEED" not in os.environ,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("riverbed")
 
 
 def base_seed() -> int:

@@ -6,6 +6,7 @@ depend on how fast the machine runs the script.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from tests.generators import Command, Family, Vocabulary
@@ -146,6 +147,10 @@ class GroupCommands(Vocabulary):
 class NewerCommands(GroupCommands):
     """What came after 7.0: CLAIM, references, release, idempotent production."""
 
+    # When consumers and idempotence records go by themselves: soon, where the clock is moved by hand.
+    consumer_ttls: Sequence[bytes] = (b"50000", b"50000", b"200000")
+    idmp_durations: Sequence[bytes] = (b"100", b"1")
+
     def references(self) -> list[bytes]:
         return [self.option(self.one_of((b"KEEPREF", b"DELREF", b"ACKED")))] if self.chance(0.8) else []
 
@@ -197,7 +202,7 @@ class NewerCommands(GroupCommands):
         if self.chance(0.9 if options and most[1] in b"123" else 0.1):
             options.append([self.option(b"DEADLETTER"), self.one_of(DEAD_LETTERS)])
         if self.chance(0.6):
-            ttl = self.one_of((b"50000", b"50000", b"200000")) if self.chance(0.8) else self.one_of((b"OFF", b"-5"))
+            ttl = self.one_of(self.consumer_ttls) if self.chance(0.8) else self.one_of((b"OFF", b"-5"))
             options.append([self.option(b"CONSUMERTTL"), ttl])
         self.random.shuffle(options)
         return words + [word for option in options for word in option]
@@ -222,7 +227,7 @@ class NewerCommands(GroupCommands):
     def xcfgset(self) -> Command:
         words = [b"XCFGSET", self.key()]
         if self.chance(0.6):
-            words += [self.option(b"IDMP-DURATION"), self.one_of((b"100", b"1", b"0", b"86401"))]
+            words += [self.option(b"IDMP-DURATION"), self.one_of((*self.idmp_durations, b"0", b"86401"))]
         if self.chance(0.6):
             words += [self.option(b"IDMP-MAXSIZE"), self.one_of((b"2", b"100", b"0"))]
         return words
@@ -230,6 +235,13 @@ class NewerCommands(GroupCommands):
     def xidmprecord(self) -> Command:
         key = self.key()
         return [b"XIDMPRECORD", key, self.one_of((b"p", b"q", b"")), self.one_of((b"i", b"x", b"")), self.entry_id(key)]
+
+
+class LastingCommands(NewerCommands):
+    """For a real clock: nothing goes by itself while a test looks, however slow the machine."""
+
+    consumer_ttls = (b"5000000000", b"5000000000", b"20000000000")
+    idmp_durations = (b"86400", b"80000")
 
 
 GROUP_FAMILY: Final[Family] = [

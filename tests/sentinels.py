@@ -23,11 +23,11 @@ from tests.servers import RedisServer, RiverbedServer, Server, StartError, free_
 
 NAME: Final = "stream-store"  # of the group, as sentinels call it
 QUORUM: Final = 2
-# Short, for tests; but longer than the second between two looks at a replica, so that the replica that is furthest
-# ahead is known when one is chosen.
-DOWN_AFTER_MS: Final = 1500
+# Longer than the second between two looks at a replica, so that the replica that is furthest ahead is known when one is
+# chosen; and than a busy machine may let a server stand still, which is not to be taken for dead.
+DOWN_AFTER_MS: Final = 10_000
 FAILOVER_TIMEOUT_MS: Final = 10_000
-PATIENCE_S: Final = 90.0
+PATIENCE_S: Final = 240.0
 
 
 class _Settled(Server):
@@ -55,7 +55,7 @@ class _Settled(Server):
 
     def replication(self) -> dict[str, str]:
         """INFO replication."""
-        with self.client(timeout_s=10) as client:
+        with self.client(timeout_s=60) as client:
             lines = client.tree("INFO", "replication").text.decode().splitlines()
         return dict(line.split(":", 1) for line in lines if ":" in line)
 
@@ -106,14 +106,14 @@ class SentinelServer(_Settled):
 
     def look(self, *words: Word) -> list[dict[str, str]]:
         """SENTINEL MASTER, REPLICAS or SENTINELS: a dictionary for each."""
-        with self.client(timeout_s=10) as client:
+        with self.client(timeout_s=60) as client:
             found = client.tree("SENTINEL", *words)
         rows = [found] if found.children and found.children[0].children is None else found.children or ()
         return [{name.text.decode(): value.text.decode() for name, value in row.pairs()} for row in rows]
 
     def primary_port(self) -> int:
         """Where this sentinel sends clients."""
-        with self.client(timeout_s=10) as client:
+        with self.client(timeout_s=60) as client:
             address = client.tree("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME)
         assert address.children is not None
         return int(address.children[1].text)
@@ -199,9 +199,9 @@ class Watched:
         """
         once = Retry(NoBackoff(), 0)
         addresses = [("127.0.0.1", sentinel.port) for sentinel in self.sentinels]
-        asking = {"socket_timeout": 2.0, "retry": once}
-        return Sentinel(addresses, sentinel_kwargs=asking, socket_timeout=5.0, retry=once).master_for(NAME)
+        asking = {"socket_timeout": 10.0, "retry": once}
+        return Sentinel(addresses, sentinel_kwargs=asking, socket_timeout=10.0, retry=once).master_for(NAME)
 
     def ask_sentinel(self, *words: Word) -> bytes:
-        with RawClient(self.sentinels[0].port, timeout_s=10) as client:
+        with RawClient(self.sentinels[0].port, timeout_s=60) as client:
             return client.ask("SENTINEL", *words)

@@ -30,7 +30,7 @@ def run_session(server: Server, protocol: int, major: int, search: Path | None) 
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{server.log_tail()}"
@@ -79,7 +79,7 @@ def cli(server: Server, *words: str, stdin: str | None = None) -> str:
         stdin=subprocess.DEVNULL if stdin is None else None,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert done.returncode in (0, 1), done.stderr

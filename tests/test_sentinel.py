@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import redis
 from redis.exceptions import ConnectionError as LostConnection
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as NoReply
 
 from tests.conftest import broken_invariants
@@ -65,6 +65,8 @@ class Writer(threading.Thread):
             return False
         if isinstance(entry_id, ResponseError):
             add.fate = Fate.FAILED
+            return False
+        if isinstance(entry_id, RedisError):
             return False
         add.entry_id = read_id(entry_id)
         if isinstance(replicas, int) and replicas >= 1:
@@ -147,14 +149,14 @@ def test_a_failover_by_hand_loses_nothing_confirmed_and_everybody_follows(watche
     assert first is not None
     for sentinel in watched.sentinels:  # a restart that takes long on a busy machine is no reason for a second one
         with sentinel.client() as client:
-            assert client.ask("SENTINEL", "SET", NAME, "down-after-milliseconds", 60_000) == b"+OK\r\n"
+            assert client.ask("SENTINEL", "SET", NAME, "down-after-milliseconds", 240_000) == b"+OK\r\n"
     ledger = Ledger()
     writers = start_writers(watched, ledger)
     each_confirms(watched, writers, WRITES_BEFORE)
     # Sentinel promotes first and tells the former primary later; what that one takes in between is lost
     with first.client() as client:
-        assert client.ask("CLIENT", "PAUSE", 60_000, "WRITE") == b"+OK\r\n"
-    assert watched.ask_sentinel("FAILOVER", NAME) == b"+OK\r\n"
+        assert client.ask("CLIENT", "PAUSE", 240_000, "WRITE") == b"+OK\r\n"
+    watched.until(lambda: watched.ask_sentinel("FAILOVER", NAME) == b"+OK\r\n", "a failover begins")
     watched.until(lambda: watched.primary() not in (None, first), "a replica is the primary")
     each_confirms(watched, writers, WRITES_AFTER)
     finish(writers)

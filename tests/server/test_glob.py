@@ -47,9 +47,9 @@ def test_case_is_ignored_only_when_asked() -> None:
 
 def test_hostile_pattern_costs_no_exponential_time() -> None:
     matches = compile_glob(b"a*" * 30 + b"b")
-    begun = time.perf_counter()
+    begun = time.process_time()
     assert not matches(b"a" * 2000)
-    assert time.perf_counter() - begun < 1
+    assert time.process_time() - begun < 1
 
 
 def test_random_patterns_find_the_keys_that_redis_finds(redis_server: RedisServer) -> None:

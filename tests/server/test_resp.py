@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from server.inlinewords import split_inline
 from server.resp import RequestReader
 from server.strictresp import INLINE_LIMIT_BYTES
+from tests.waiting import until
 
 PING = b"*1\r\n$4\r\nPING\r\n"
 LIMIT = INLINE_LIMIT_BYTES
@@ -220,14 +221,14 @@ def test_a_request_larger_than_the_query_limit_closes_the_connection_silently() 
 
 def test_announcing_a_billion_words_costs_nothing() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    started = time.perf_counter()
+    started = time.process_time()
     for head in (b"*1000000000\r\n", b"*2147483647\r\n$4\r\nPING\r\n", PING + b"*99999999\r\n"):
         for _ in range(100):
             reader = new_reader()
             reader.feed(head)
             assert reader.error is None
             assert reader.pending_bytes < 100
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000  # kilobytes on Linux
 
 
@@ -242,7 +243,7 @@ def test_a_large_bulk_is_not_copied_for_each_chunk() -> None:
     size = 64 << 20
     chunk = b"x" * (1 << 14)
     reader = new_reader()
-    started = time.perf_counter()
+    started = time.process_time()
     assert reader.feed(b"*2\r\n$4\r\nECHO\r\n$%d\r\n" % size) == []
     for _ in range(size // len(chunk)):
         assert reader.feed(chunk) == []
@@ -251,15 +252,15 @@ def test_a_large_bulk_is_not_copied_for_each_chunk() -> None:
     assert requests[1:] == [[b"PING"]]
     assert reader.pending_bytes == 0
     # 4,096 copies of it would take minutes
-    assert time.perf_counter() - started < 10
+    assert time.process_time() - started < 10
 
 
 def test_alternating_between_inline_and_arrays_is_not_quadratic() -> None:
     data = (PING + b"PING\r\n" + b"*0\r\n") * 40_000
-    started = time.perf_counter()
+    started = time.process_time()
     requests = read([data])[0]
     assert len(requests) == 80_000
-    assert time.perf_counter() - started < 10
+    assert time.process_time() - started < 10
 
 
 ODD_WORDS = [b"", b"\r\n", PING, b"*12345", b"+", b"=", b"(1", b"~1\r\n", b">", b"a" * 400]
@@ -321,11 +322,13 @@ def real_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     path = str(folder / "s")
     words = [program, "--port", "0", "--unixsocket", path, "--save", "", "--dir", str(folder)]
     process = Popen(words, stdout=DEVNULL, stderr=DEVNULL)
+
+    def listens() -> bool:
+        with socket.socket(socket.AF_UNIX) as peer:
+            return peer.connect_ex(path) == 0
+
     try:
-        for _ in range(500):
-            if Path(path).exists():
-                break
-            time.sleep(0.01)
+        until(listens, "a Redis that listens")
         yield path
     finally:
         process.terminate()
@@ -336,7 +339,7 @@ def answer_of(path: str, data: bytes) -> bytes:
     """All that the server says to `data`; ends with b"(closed)" when it hangs up by itself."""
     with socket.socket(socket.AF_UNIX) as peer:
         peer.connect(path)
-        peer.settimeout(10)
+        peer.settimeout(120)
         try:
             peer.sendall(data)
             peer.shutdown(socket.SHUT_WR)

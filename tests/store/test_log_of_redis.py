@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import shutil
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from store.logfile import PLAIN_BATCH_COMMANDS
 from store.logformat import encode_command
 from store.logreader import LogReader, list_parts
 from store.rdb import is_empty_rdb
-from tests.raw import RawClient
 from tests.servers import RedisServer
 from tests.store.faulty_files import FaultyFiles
 from tests.store.logs import (
@@ -39,6 +37,7 @@ from tests.store.logs import (
     reopened,
     xadd,
 )
+from tests.waiting import rewrite_ended
 
 StartRedis = Callable[..., RedisServer]
 
@@ -299,7 +298,7 @@ def test_a_real_redis_loads_the_directory(tmp_path: Path, start_redis: StartRedi
         assert client.ask("XLEN", "s") == b":%d\r\n" % count
         assert client.ask("XADD", "s", "1000-1", "from", "redis") == b"$6\r\n1000-1\r\n"
         assert client.ask("BGREWRITEAOF").startswith(b"+")
-        wait_for_rewrite(client)
+        rewrite_ended(client)
     server.stop()
     # And back again: what Redis made of it is read here.
     log = Log.open(tmp_path, OsFiles())
@@ -308,21 +307,13 @@ def test_a_real_redis_loads_the_directory(tmp_path: Path, start_redis: StartRedi
     assert log.rotate_if_needed()
 
 
-def wait_for_rewrite(client: RawClient) -> None:
-    for _ in range(1000):
-        if b"aof_rewrite_in_progress:0" in client.ask("INFO", "persistence"):
-            return
-        time.sleep(0.01)
-    raise AssertionError("the rewrite did not end")
-
-
 def test_logs_of_a_real_redis_are_read_back(tmp_path: Path, start_redis: StartRedis) -> None:
     server = start_redis(tmp_path, {"aof-timestamp-enabled": "yes"})
     with server.client() as client:
         for number in range(1, 40):
             client.ask("XADD", "s", f"{number}-1", "field", b"binary \r\n#CK:\0 value")
         client.ask("BGREWRITEAOF")
-        wait_for_rewrite(client)
+        rewrite_ended(client)
         client.ask("SELECT", "3")
         client.ask("MULTI")
         client.ask("XADD", "t", "1-1", "a", "b")

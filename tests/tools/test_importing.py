@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from store.ids import StreamID
 from tests.conftest import StartRedis, StartRiverbed, base_seed, broken_invariants
 from tests.generators import KEYSPACE, STREAMS, Generator
-from tests.group_commands import GROUP_FAMILY, NEWER_FAMILY, NewerCommands
+from tests.group_commands import GROUP_FAMILY, NEWER_FAMILY, LastingCommands
 from tests.inprocess import value_of
 from tests.raw import RawClient, parse
 from tests.servers import Server
@@ -27,7 +27,7 @@ from tools.cli import main
 from tools.redisclient import Address, ReplyError, parse_url
 
 
-class AnyGenerator(NewerCommands, Generator):
+class AnyGenerator(LastingCommands, Generator):
     """Streams, groups and keys."""
 
 
@@ -245,7 +245,8 @@ def test_one_database_of_several(start_redis: StartRedis, start_riverbed: StartR
 
 @contextlib.contextmanager
 def kept_busy(server: Server, *commands: tuple[object, ...]) -> Iterator[None]:
-    """Send `commands` in turn, again and again."""
+    """Send `commands` in turn, again and again, and at any rate whenever the entries of a stream are to be read."""
+    read_entries = livestream.read_entries
     stop = threading.Event()
 
     def work() -> None:
@@ -253,10 +254,17 @@ def kept_busy(server: Server, *commands: tuple[object, ...]) -> Iterator[None]:
             while not stop.is_set():
                 client.pipeline(commands)
 
+    def forestalled(*arguments: Any) -> Iterator[Any]:
+        with server.client() as client:
+            client.pipeline(commands)
+        return read_entries(*arguments)
+
     worker = threading.Thread(target=work)
     worker.start()
     try:
-        yield
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("tools.copystream.read_entries", forestalled)
+            yield
     finally:
         stop.set()
         worker.join()
@@ -311,6 +319,9 @@ def test_passwords(start_redis: StartRedis, tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
+STOPPED = "stopped answering: nothing within 1 s"
+
+
 @contextlib.contextmanager
 def impostor(*answers: bytes) -> Iterator[int]:
     """A port where each request gets the next of `answers`; then nothing, or the end when the last one is empty."""
@@ -326,7 +337,7 @@ def impostor(*answers: bytes) -> Iterator[int]:
                     if not reply:
                         return
                     peer.sendall(reply)
-                done.wait(30)
+                done.wait(600)
 
         worker = threading.Thread(target=serve)
         worker.start()
@@ -341,8 +352,8 @@ def impostor(*answers: bytes) -> Iterator[int]:
     ("answers", "reason"),
     [
         ([b"HTTP/1.1 400 Bad Request\r\n\r\n"], "does not speak Redis's protocol"),
-        ([b"+PONG\r\n"], "stopped answering: nothing within 1 s"),
-        ([b"+PONG\r\n", b"$99999999999\r\nxx"], "stopped answering"),
+        ([b"+PONG\r\n"], STOPPED),
+        ([b"+PONG\r\n", b"$99999999999\r\nxx"], STOPPED),
         ([b"+PONG\r\n", b""], "closed the connection"),
         ([b"-LOADING Redis is loading the dataset in memory\r\n"], "LOADING Redis is loading"),
         (
@@ -353,17 +364,20 @@ def impostor(*answers: bytes) -> Iterator[int]:
     ],
 )  # fmt: skip
 def test_servers_that_are_none(tmp_path: Path, answers: list[bytes], reason: str) -> None:
+    # short only for those who are to be given up
+    timeout_s = 1 if reason == STOPPED else 120
     with impostor(*answers) as port:
-        assert reason in refused(f"redis://127.0.0.1:{port}", tmp_path / "new", "--timeout", 1)
+        assert reason in refused(f"redis://127.0.0.1:{port}", tmp_path / "new", "--timeout", timeout_s)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_nobody_there(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    assert f"127.0.0.1:{port} cannot be reached: Connection refused" in refused(
-        f"redis://127.0.0.1:{port}", tmp_path / "new"
-    )
+    with socket.socket() as holder:  # of a port at which nobody can listen meanwhile
+        holder.bind(("127.0.0.1", 0))
+        port = holder.getsockname()[1]
+        assert f"127.0.0.1:{port} cannot be reached: Connection refused" in refused(
+            f"redis://127.0.0.1:{port}", tmp_path / "new"
+        )
     assert "cannot be reached: " in refused("redis://no.such.host.invalid", tmp_path / "new")
 
 

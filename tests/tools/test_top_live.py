@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import codecs
 import contextlib
 import fcntl
 import json
@@ -44,19 +45,34 @@ class Terminal:
             start_new_session=True,
         )
         self._inner = inner
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self.text = ""
 
     def read_until(self, wanted: str) -> None:
-        """Read what is shown until that is among it, for a minute at most."""
+        """Read what is shown until that is among it."""
         while wanted not in self.text:
-            ready, _, _ = select.select([self._fd], [], [], 60)
-            assert ready, f"never shown: {wanted}\n{self.text[-3000:]}"
-            self.text += os.read(self._fd, 1 << 16).decode(errors="replace")
+            self._read()
 
-    def frame(self) -> list[str]:
-        """The lines of what was shown last, as a whole."""
-        whole = [text for text in self.text.split("\x1b[H") if "q quits" in text]
-        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", whole[-1]).split("\r\n")
+    def _read(self) -> None:
+        """More of what is shown, which is waited for two minutes at most."""
+        ready, _, _ = select.select([self._fd], [], [], 120)
+        assert ready, f"no more is shown\n{self.text[-3000:]}"
+        self.text += self._decoder.decode(os.read(self._fd, 1 << 16))
+
+    def frame_with(self, wanted: str) -> list[str]:
+        """The lines of the first whole frame, from now on, in which that is shown."""
+        self.text = ""
+        while True:
+            _, *frames = self.text.split("\x1b[H")
+            for text in frames:
+                if wanted in text and "q quits" in text:
+                    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).split("\r\n")
+            self._read()
+
+    def ended(self) -> int:
+        """Wait for the end, reading what is shown until then; -> the status."""
+        self.read_until("\x1b[?1049l")  # the screen from before is back
+        return self.process.wait(120)
 
     def press(self, key: bytes) -> None:
         os.write(self._fd, key)
@@ -80,19 +96,16 @@ def terminal(*arguments: object) -> Iterator[Terminal]:
 def test_it_is_live_in_a_terminal_until_q_is_pressed(riverbed: RiverbedServer) -> None:
     fill(riverbed)
     with terminal(f"localhost:{riverbed.port}", "--interval", 0.1) as shown:
-        shown.read_until("workers")
-        shown.read_until("q quits")
-        lines = shown.frame()
+        lines = shown.frame_with("workers")
         assert len(lines) <= 24
         assert max(map(len, lines)) <= 80
         assert any(line.startswith("orders ") for line in lines)
         with riverbed.client() as client:
             client.ask("XADD", "later", "1-0", "f", "v")
-        shown.read_until("later")
+        shown.frame_with("later")
         shown.press(b"x")
         shown.press(b"q")
-        shown.read_until("\x1b[?1049l")  # the screen from before is back
-        assert shown.process.wait(60) == 0
+        assert shown.ended() == 0
         assert termios.tcgetattr(shown._inner) == shown.settings
 
 
@@ -100,7 +113,7 @@ def test_ctrl_c_ends_it_as_well(riverbed: RiverbedServer) -> None:
     with terminal(f"localhost:{riverbed.port}") as shown:
         shown.read_until("no streams")
         shown.process.send_signal(2)
-        assert shown.process.wait(60) == 0
+        assert shown.ended() == 0
         assert termios.tcgetattr(shown._inner) == shown.settings
 
 
@@ -112,14 +125,11 @@ def test_it_goes_on_when_the_server_comes_back(riverbed: RiverbedServer, monkeyp
         riverbed.kill()
         shown.read_until("trying again")
         riverbed.start()
-        shown.text = ""
         with riverbed.client() as client:
             client.ask("XADD", "later", "1-0", "f", "v")
-        shown.read_until("later")
-        shown.read_until("q quits")
-        assert "trying again" not in "".join(shown.frame())
+        assert "trying again" not in "".join(shown.frame_with("later"))
         shown.press(b"q")
-        assert shown.process.wait(60) == 0
+        assert shown.ended() == 0
 
 
 def test_errors_are_lines_of_json_as_well(riverbed: RiverbedServer) -> None:

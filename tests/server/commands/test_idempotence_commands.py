@@ -192,6 +192,7 @@ def test_a_record_goes_after_its_duration_and_not_before(client: RawClient) -> N
     assert time.time() * 1000 >= made_ms + 1000
     # the emptied producer is gone as well, the counters stay
     assert counts(client) == (0, 0, 1, 0)
+    assert client.ask("XCFGSET", "s", "IDMP-DURATION", 3600) == OK
     assert add(client, "p", "i") != made
     assert counts(client) == (1, 1, 2, 0)
 

@@ -108,7 +108,7 @@ class Cluster:
             process.terminate()
         for process, _ in self._running:
             try:
-                process.wait(30)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -124,6 +124,10 @@ class Cluster:
         settings = {
             "spark.driver.host": "127.0.0.1",
             "spark.ui.enabled": "false",
+            # Nothing begins before every worker takes part, or a slow one would not.
+            "spark.cores.max": str(len(self.work)),
+            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+            "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
             "spark.executor.memory": "512m",
             "spark.executor.extraJavaOptions": _CHEAP_JVM,
             "spark.sql.shuffle.partitions": "2",

@@ -73,7 +73,7 @@ def values_of(sizes: list[int], seed: int) -> dict[bytes, bytes]:
 sizes = st.sampled_from([0, 1, 2, 7, 8, 60, 200, 1000, 1990, 2000, 2010, 4064, 4080, 4081, 9000])
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     st.lists(sizes, max_size=400) | st.integers(0, 3000).map(lambda count: [50] * count),
     st.integers(0, 99),
