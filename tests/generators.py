@@ -25,7 +25,7 @@ CONNECTIONS: Final = 3
 
 MAX = b"18446744073709551615"
 
-# Absolute deadlines far away compare exactly; relative ones are masked (see differential.py).
+# Absolute deadlines far away compare exactly; relative ones are masked (see differences.py).
 FAR_SECONDS: Final = 4_102_444_800  # the year 2100
 RELATIVE_STEP_SECONDS: Final = 1_000
 

@@ -1,6 +1,6 @@
 """What may differ between redis-server 7.0.15 and ours in groups: clocks, and what later releases changed.
 
-`differential.py` explains masks and differences; these are the ones of consumer groups.  How Redis 7.2 and later count
+`differences.py` explains masks and differences; these are the ones of consumer groups.  How Redis 7.2 and later count
 what a group has read cannot be seen in 7.0's replies: `test_oracle.py` and `test_against_oracle.py` look at that.
 """
 
@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable
 from typing import Final
 
-from tests.differential import Change, Difference, Rule, Words
+from tests.differences import Change, Difference, Rule, Words
 from tests.raw import Node
 
 MOMENTS: Final = frozenset((b"idle", b"seen-time"))

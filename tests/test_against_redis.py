@@ -9,16 +9,18 @@ import contextlib
 import os
 import random
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import StartRedis, StartRiverbed, base_seed
-from tests.differential import DIFFERENCES, KILL_STEP, MASKS, Mismatch, Pair, Shrinker, as_text, from_text, script_of
-from tests.generators import Generator, Step
+from tests.differences import DIFFERENCES, MASKS
+from tests.differential import KILL_STEP, Pair
+from tests.generators import Generator
 from tests.servers import RedisServer, RiverbedServer, Server
+from tests.shrinking import as_text, from_text, run_and_explain, script_of
 
 ORACLE_VERSION = b"7.0.15"
 
@@ -44,20 +46,6 @@ def protocol_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         RiverbedServer(place / "riverbed", place / "logs") as riverbed,
     ):
         yield Pair(redis, riverbed)
-
-
-def explain(pair: Pair, script: Sequence[Step], mismatch: Mismatch, node_entries: int, what: str) -> str:
-    shrinker = Shrinker(lambda steps: pair.run(steps, node_entries=node_entries))
-    steps, mismatch = shrinker.shrink(script, mismatch)
-    return (
-        f"{what}: the servers disagree {mismatch}\nscript (stream-node-max-entries {node_entries}):\n{as_text(steps)}"
-    )
-
-
-def run_and_explain(pair: Pair, script: Sequence[Step], node_entries: int, what: str) -> None:
-    mismatch = pair.run(script, node_entries=node_entries)
-    if mismatch is not None:
-        pytest.fail(explain(pair, script, mismatch, node_entries, what), pytrace=False)
 
 
 def test_two_copies_of_redis_agree_up_to_the_masks(start_redis: StartRedis) -> None:

@@ -11,23 +11,23 @@ from pathlib import Path
 
 import pytest
 
-from tests import differential, group_differences
-from tests.conftest import StartRedis, StartRiverbed
-from tests.differential import KILL_STEP, Pair, script_of
+from tests import differences, group_differences
+from tests.conftest import StartRedis, StartRiverbed, base_seed
+from tests.differential import KILL_STEP, Pair
 from tests.generators import CONNECTION, KEYSPACE, STREAMS, Generator
 from tests.group_commands import GROUP_FAMILY, GroupCommands
 from tests.raw import Node, parse
 from tests.servers import Server
-from tests.test_against_redis import base_seed, run_and_explain
+from tests.shrinking import run_and_explain, script_of
 
 FAMILIES = (STREAMS, GROUP_FAMILY, KEYSPACE, CONNECTION)
-MASKS = {**differential.MASKS, **group_differences.MASKS}
-DIFFERENCES = {**differential.DIFFERENCES, **group_differences.DIFFERENCES}
+MASKS = {**differences.MASKS, **group_differences.MASKS}
+DIFFERENCES = {**differences.DIFFERENCES, **group_differences.DIFFERENCES}
 # What a server that loads a log does not know: it made the consumers just now, and it has no marks of newer releases.
 UNKNOWN_FROM_A_LOG = (
     group_differences.NEWER_FIELDS
     | group_differences.COUNTERS
-    | differential.IDMP_FIELDS
+    | differences.IDMP_FIELDS
     | {b"seen-time", b"radix-tree-nodes"}
 )
 

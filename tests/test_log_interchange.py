@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import StartRedis, StartRiverbed, base_seed
-from tests.differential import IDMP_FIELDS
+from tests.differences import IDMP_FIELDS
 from tests.generators import CONNECTION, KEYSPACE, STREAMS, Generator, Step
 from tests.raw import Node, RawClient, parse
 from tests.servers import RiverbedServer, Server

@@ -14,7 +14,7 @@ import pytest
 
 from tests import group_differences
 from tests.conftest import StartRedis, StartRiverbed, base_seed
-from tests.differential import IDMP_FIELDS
+from tests.differences import IDMP_FIELDS
 from tests.generators import CONNECTION, KEYSPACE, STREAMS, Family, Generator, KeyCommands
 from tests.group_commands import GROUP_FAMILY, NEWER_FAMILY, NewerCommands
 from tests.raw import RawClient, parse
