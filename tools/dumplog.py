@@ -22,6 +22,7 @@ from store.logfile import Batch, LogPart
 from store.logreader import LogPosition, LogReader, list_parts
 from store.manifest import FileType
 from tools.console import Failure
+from tools.heldfiles import HeldFiles
 from tools.keytext import shown
 from tools.source import find_source
 
@@ -31,8 +32,13 @@ _ESCAPES: Final = {0x0A: "\\n", 0x0D: "\\r", 0x09: "\\t", 0x07: "\\a", 0x08: "\\
 
 def log_lines(path: Path, limit: int | None) -> Iterator[str]:
     """The lines of a log, or of one file of it.  Raises Failure when it is none, CorruptionError, OSError."""
-    parts, start = _parts(path)
-    reader = LogReader(parts, OsFiles())
+    with HeldFiles() as files:
+        yield from _lines(path, limit, files)
+
+
+def _lines(path: Path, limit: int | None, files: HeldFiles) -> Iterator[str]:
+    parts, start = _parts(path, files)
+    reader = LogReader(parts, files)
     left = limit
     for batch in reader.batches(start, None):
         yield _heading(batch)
@@ -47,9 +53,8 @@ def log_lines(path: Path, limit: int | None) -> Iterator[str]:
         raise CorruptionError(torn.file, torn.position, f"torn tail of {torn.byte_count} bytes: {torn.reason}")
 
 
-def _parts(path: Path) -> tuple[list[LogPart], LogPosition | None]:
+def _parts(path: Path, files: HeldFiles) -> tuple[list[LogPart], LogPosition | None]:
     """A file that a manifest beside it lists is read with what that says; anything else as `find_source` finds it."""
-    files = OsFiles()
     if path.is_file() and not path.name.endswith(".manifest"):
         for beside in sorted(path.parent.glob("*.manifest")):
             listed = manifests.load(beside, files)

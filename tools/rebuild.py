@@ -19,7 +19,7 @@ from server.replay import Replayer
 from store import manifest, recovery
 from store.copying import copy_stretch
 from store.engine import DEFAULT_MAP_BYTES, Engine, Fsync, Options
-from store.files import Files, OsFiles
+from store.files import Files
 from store.groups import groups_of
 from store.log import DIRECTORY_NAME, FILE_NAME
 from store.logfile import PLAIN_BATCH_COMMANDS, Batch, LogPart
@@ -78,9 +78,11 @@ class Rebuilt:
 class LogUntil:
     """The batches of a log up to a moment, and what became known on the way."""
 
-    def __init__(self, source: Source, files: Files, until: Moment | None, meter: Meter) -> None:
+    def __init__(self, source: Source, until: Moment | None, meter: Meter) -> None:
         by_offset = until is not None and until.offset is not None
-        self._reader = LogReader(source.parts, files, plain_batch_commands=1 if by_offset else PLAIN_BATCH_COMMANDS)
+        self._reader = LogReader(
+            source.parts, source.files, plain_batch_commands=1 if by_offset else PLAIN_BATCH_COMMANDS
+        )
         self._start = source.start
         self._until = until
         self._meter = meter
@@ -132,9 +134,8 @@ def rebuild(source: Source, directory: Path, until: Moment | None, meter: Meter)
 
     Raises Failure, StoreError, lmdb.Error, OSError; then what is in `directory` is worth nothing.
     """
-    files = OsFiles()
-    batches = LogUntil(source, files, until, meter)
-    report = _copy(source, directory, batches, files) if source.is_ours else _log_anew(directory, batches)
+    batches = LogUntil(source, until, meter)
+    report = _copy(source, directory, batches) if source.is_ours else _log_anew(directory, batches)
     report.offset, report.time_ms = batches.end.offset, batches.time_ms
     report.torn_tail = batches.torn_tail
     if batches.beyond is not None:
@@ -146,13 +147,13 @@ def rebuild(source: Source, directory: Path, until: Moment | None, meter: Meter)
 # -- a log of ours -----------------------------------------------------------------------------------------------------
 
 
-def _copy(source: Source, directory: Path, batches: LogUntil, files: Files) -> Rebuilt:
+def _copy(source: Source, directory: Path, batches: LogUntil) -> Rebuilt:
     report, folded = Rebuilt(), RecoveryReport()
     tables = Tables(directory, DEFAULT_MAP_BYTES)
     try:
         txn = WriteTxn(tables)
         recovery.fold(_purged(batches, txn), txn, Replayer().execute, folded)
-        end = _copy_log(source.parts, batches.end, directory, files)
+        end = _copy_log(source.parts, batches.end, directory, source.files)
         if end.position == 0:
             txn.log_db = NO_DATABASE  # a file of the log begins with SELECT
         txn.trash.purge(lambda: False)

@@ -10,7 +10,6 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
-from store.files import OsFiles
 from store.keyspace import DATABASE_COUNT
 from tools.console import (
     FOUND,
@@ -24,6 +23,7 @@ from tools.console import (
     size_text,
 )
 from tools.foreign import SHOWN_KEYS, Skipped
+from tools.heldfiles import HeldFiles
 from tools.moment import Moment, parse_moment, time_text
 from tools.newdirectory import left_over, new_directory, refuse_existing
 from tools.rebuild import Rebuilt, rebuild
@@ -78,9 +78,9 @@ def replay(context: click.Context, source: Path, directory: Path, until: Moment 
                    2  DIR is not made
                  130  it was interrupted, and DIR is not made
     """
-    with failures_explained(f"replay {source}"):
+    with failures_explained(f"replay {source}"), HeldFiles() as files:
         refuse_existing(directory)
-        found = find_source(source, OsFiles())
+        found = find_source(source, files)
         with Meter("replaying", found.size_bytes, "commands") as meter, new_directory(directory) as partial:
             rebuilt = rebuild(found, partial, until, meter)
             seconds = meter.seconds

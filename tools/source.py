@@ -18,13 +18,13 @@ from typing import Final
 
 from store import logformat, manifest
 from store.errors import CorruptionError
-from store.files import Files
 from store.log import FILE_NAME
 from store.logfile import LogPart
 from store.logformat import FrameError, parse_frame
 from store.logreader import LogPosition, list_parts
 from store.manifest import FileType, LogFile, Manifest
 from tools.console import Failure
+from tools.heldfiles import HeldFiles
 
 _SUFFIX: Final = ".manifest"
 _BASE_MARK: Final = ".base."
@@ -34,11 +34,12 @@ _HEAD_BYTES: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A log to be read: its parts, and the place where it begins (None: as the manifest says)."""
+    """A log to be read: its parts, the place where it begins (None: as the manifest says), and what reads them."""
 
     name: str
     parts: list[LogPart]
     start: LogPosition | None
+    files: HeldFiles
 
     @property
     def is_ours(self) -> bool:
@@ -50,8 +51,11 @@ class Source:
         return sum(part.size for part in self.parts)
 
 
-def find_source(path: Path, files: Files) -> Source:
-    """The log at `path`.  Raises Failure when there is none or more than one, CorruptionError, OSError."""
+def find_source(path: Path, files: HeldFiles) -> Source:
+    """The log at `path`, whose files are held by `files` from then on.
+
+    Raises Failure when there is none or more than one, CorruptionError, OSError.
+    """
     if path.name.endswith(_SUFFIX) and path.is_file():
         return _listed(path, files)
     if path.is_dir():
@@ -103,14 +107,19 @@ def _single(directory: Path) -> Path:
     raise Failure(f"{directory} holds no log: neither a manifest nor an append-only file")
 
 
-def _listed(path: Path, files: Files) -> Source:
-    found = manifest.load(path, files)
-    if found is None or not found.files:
-        raise CorruptionError(str(path), None, "the manifest lists no file")
-    return Source(str(path.parent), list_parts(path.parent, found, files), None)
+def _listed(path: Path, files: HeldFiles) -> Source:
+    home, before = path.parent, None
+    while True:
+        found = manifest.load(path, files)
+        if found is None or not found.files:
+            raise CorruptionError(str(path), None, "the manifest lists no file")
+        # one that is missing may be gone because a server has rewritten the log just now, and lists others
+        if files.hold(home / file.name for file in found.files) or found == before:
+            return Source(str(home), list_parts(home, found, files), None, files)
+        before = found
 
 
-def _alone(path: Path, files: Files) -> Source:
+def _alone(path: Path, files: HeldFiles) -> Source:
     """One file without a manifest: its first lines tell whose it is."""
     base = LogFile(path.name, 1, FileType.BASE)
     (part,) = list_parts(path.parent, Manifest(base=base), files)
@@ -118,17 +127,17 @@ def _alone(path: Path, files: Files) -> Source:
     if begins is None:
         # As an incr, so that its commands count: what stops at an offset finds it in any file.
         plain = LogFile(path.name, 1, FileType.INCR)
-        return Source(str(path), [LogPart(path, plain, part.size, is_last=True)], None)
+        return Source(str(path), [LogPart(path, plain, part.size, is_last=True)], None, files)
     if _BASE_MARK in path.name:
         ours = LogFile(path.name, 1, FileType.BASE, is_checksummed=True)
-        return Source(str(path), [LogPart(path, ours, part.size, is_last=True)], LogPosition(-1, 0, begins[1]))
+        return Source(str(path), [LogPart(path, ours, part.size, is_last=True)], LogPosition(-1, 0, begins[1]), files)
     if begins[0] != 0:
         raise Failure(
             f"{path} begins at replication offset {begins[0]}: what came before is in other files; "
             f"name the directory with all of them"
         )
     ours = LogFile(path.name, 1, FileType.INCR, start_offset=0, is_checksummed=True)
-    return Source(str(path), [LogPart(path, ours, part.size, is_last=True)], None)
+    return Source(str(path), [LogPart(path, ours, part.size, is_last=True)], None, files)
 
 
 def _begins_at(path: Path) -> tuple[int, int] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,10 @@ from tests.tools.replays import (
     state_in,
     xadd,
 )
+from tools.console import Meter
+from tools.heldfiles import HeldFiles
+from tools.rebuild import rebuild
+from tools.source import find_source
 
 
 @pytest.fixture
@@ -255,6 +260,31 @@ def test_missing_and_shortened_files_are_refused(based: Path, tmp_path: Path) ->
     base = based / LOG / "appendonly.aof.1.base.aof"
     base.write_bytes(base.read_bytes()[:-3])
     assert str(base) in refused(based, tmp_path / "new")
+
+
+def test_a_log_is_read_as_it_was_found_whatever_is_deleted_meanwhile(based: Path, tmp_path: Path) -> None:
+    expected = opened(based, BASE_TIME_MS)
+    with HeldFiles() as files, Meter("replaying", 1) as meter:
+        source = find_source(based, files)
+        shutil.rmtree(based)
+        rebuild(source, tmp_path / "new", None, meter)
+    assert opened(tmp_path / "new", BASE_TIME_MS) == expected
+
+
+def test_a_log_that_is_rewritten_while_it_is_being_found_is_found_again(based: Path, log: Path, tmp_path: Path) -> None:
+    class Rewritten(HeldFiles):
+        """The log takes another form between the look at its manifest and that at its files."""
+
+        def hold(self, paths: Iterable[Path]) -> bool:
+            if (tmp_path / "before").exists():
+                return super().hold(paths)
+            based.rename(tmp_path / "before")
+            shutil.copytree(log, based)
+            return False
+
+    with Rewritten() as files:
+        source = find_source(based, files)
+    assert [part.path for part in source.parts] == [based / LOG / "appendonly.aof.1.incr.aof"]
 
 
 @pytest.mark.parametrize(
