@@ -162,6 +162,7 @@ class Rewriting:
             env=_environment(),
         )
         try:
+            self._go_on()  # whoever gave it up while it was being started had no child to kill
             await self._hear(child, rewriter.READY)
             from_seq = await self._hand_over(child)
             entries, size, command_bytes = await self._follow(child)

@@ -84,12 +84,6 @@ class LogFeed:
         self._reader: PartReader | None = None
         log.feeds.add(self)
 
-    @property
-    def is_at_end(self) -> bool:
-        """Whether nothing is left to be read now."""
-        end = self._log.end
-        return self.place.file_seq == end.file_seq and self.place.position == end.position
-
     def read(self, most: int) -> bytes:
         """About `most` bytes of what comes next, none at the end.  Raises CorruptionError, OSError."""
         read = self._read_bytes if self._verbatim else self._read_commands
