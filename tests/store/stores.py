@@ -10,6 +10,7 @@ from server.dispatch import find_command
 from server.replay import NOBODY, Replayer
 from server.session import Request, Session
 from store.check import check
+from store.compose import Piece
 from store.engine import Engine, Fsync, Options
 from store.files import Files
 from store.group import Group
@@ -17,6 +18,7 @@ from store.groups import groups_of
 from store.idempotence import Idempotence
 from store.ids import MAX_ID, MIN_ID, StreamID, id_text, parse_id, unpack_id
 from store.keyspace import Database
+from store.rewrite import pieces
 from store.streams import Stream
 from store.writetxn import WriteTxn
 from tests.inprocess import HandClock
@@ -141,6 +143,14 @@ class Store:
     def dump(self) -> dict[int, dict[bytes, Any]]:
         """Everything that clients can see, by database and key."""
         return {db.number: dump_database(db) for db in self.txn.databases if db.size}
+
+
+def rewrite(store: Store, *, extensions: bool = True) -> list[Piece]:
+    """What the rewrite makes of everything up to here."""
+    store.checkpoint()
+    tables = store.engine.tables
+    with tables.env.begin() as txn:
+        return list(pieces(tables, txn, extensions=extensions))
 
 
 def dump_database(db: Database) -> dict[bytes, Any]:

@@ -30,8 +30,7 @@ from store.tables import TABLES
 from tests.inprocess import HandClock
 from tests.random_commands import run_at_random
 from tests.store.mutations import CASES, Case
-from tests.store.stores import Store
-from tests.store.test_rewrite import rewrite
+from tests.store.stores import Store, rewrite
 
 Words = list[bytes]
 Rows = dict[str, list[tuple[bytes, bytes]]]

@@ -21,15 +21,7 @@ from store.rewrite import pieces
 from store.rewrite_groups import MOST_CLAIMED
 from tests.random_commands import run_at_random
 from tests.store.mutations import CASES, Case
-from tests.store.stores import Store, sid
-
-
-def rewrite(store: Store, *, extensions: bool = True) -> list[Piece]:
-    """What the rewrite makes of everything up to here."""
-    store.checkpoint()
-    tables = store.engine.tables
-    with tables.env.begin() as txn:
-        return list(pieces(tables, txn, extensions=extensions))
+from tests.store.stores import Store, rewrite, sid
 
 
 def load(state: list[Piece], directory: Path, **options: Any) -> Store:
