@@ -1,4 +1,4 @@
-"""Every error reply, spelled once.
+"""A refusal, and the error replies that several families of commands give, spelled once; one family's stand with it.
 
 Clients match on these texts, so they are Redis's to the letter.  Text that depends on the request is a function.
 """
