@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 import os
 import re
 import stat
@@ -22,7 +23,7 @@ from tests.tools.spark.jobruns import run
 from tools.cli import main
 from tools.console import Failure
 from tools.spark.jobs.command import explain_spark
-from tools.spark.jobs.launch import require_java
+from tools.spark.jobs.launch import require_java, says_more_than_it_raises
 from tools.spark.jobs.outdir import new_reports
 
 
@@ -115,6 +116,14 @@ def test_every_job_explains_itself(job: str) -> None:
     assert f"riverbed spark {job} " in result.stdout
     assert "spark-submit tools/spark/jobs/" in result.stdout
     assert "--master" in result.stdout
+
+
+def test_an_interrupt_of_a_call_to_java_is_not_logged_as_well() -> None:
+    def log(path: str) -> bool:
+        return says_more_than_it_raises(logging.makeLogRecord({"pathname": path, "msg": "KeyboardInterrupt"}))
+
+    assert not log("/lib/python3.11/site-packages/py4j/java_gateway.py")
+    assert log("/lib/python3.11/site-packages/tools/spark/jobs/launch.py")
 
 
 def test_where_no_report_can_be_written_is_told_before_the_work(tmp_path: Path) -> None:

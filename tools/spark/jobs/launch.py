@@ -77,6 +77,8 @@ def _settle(session: SparkSession) -> None:
 
 
 def _start(launch: Launch, noise: IO[bytes]) -> SparkSession:
+    if not launch.shows_log:
+        logging.getLogger().addFilter(says_more_than_it_raises)
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not is_submitted:
         require_java()
@@ -101,6 +103,11 @@ def _start(launch: Launch, noise: IO[bytes]) -> SparkSession:
         for name in _LOGGERS:
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     return SparkSession(context)
+
+
+def says_more_than_it_raises(record: logging.LogRecord) -> bool:
+    """Not so py4j, which writes the stack of what it raises, of a Ctrl-C for instance, with the logger of everybody."""
+    return "py4j" not in record.pathname
 
 
 def _settings(launch: Launch) -> SparkConf:
