@@ -10,6 +10,7 @@
     decode       RESP rows to Arrow                    convert              text to numbers, times and the rest
     streaming    what came since the last batch        offsets              how far that is
     source       what Spark calls                      lookup/              how Spark finds it by name
+    garbage      of processes that are kept
 
     writer       what Spark calls to write             writeoptions         what a user may ask of it
     writerows    rows to entries                       writeidentity        their names, the same in every attempt

@@ -1,12 +1,12 @@
 """What Spark calls: the data source, its schema, its readers and writers, and the batch reader.
 
 `reader` and `partitions` run in a planner process beside the driver, `read` in the workers of executors; what they
-share is pickled.  So nothing is opened before `read`.
+share is pickled.  So nothing is opened before `read`, and what only writers and streams need is loaded by them: each of
+these processes loads all of this anew.
 """
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -31,13 +31,12 @@ from store.tablereader import TableReader
 from tools.spark.entries import entry_batches
 from tools.spark.errors import DataLossError, OptionError, SourceError
 from tools.spark.filters import push
+from tools.spark.garbage import settle
 from tools.spark.groups import group_batches
 from tools.spark.locations import Place, open_place, resolve
 from tools.spark.options import ReadOptions, Table, key_text, read_options
 from tools.spark.plan import Span, plan
 from tools.spark.schemas import default_schema, entry_columns, picked_columns
-from tools.spark.streaming import EntryStreamReader
-from tools.spark.writer import batch_writer, stream_writer
 
 NAME = "riverbed"
 
@@ -53,16 +52,22 @@ class RiverbedSource(DataSource):
         return default_schema(read_options(self.options).table)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        _settle()
+        settle()
         return SnapshotReader(read_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from tools.spark.streaming import EntryStreamReader
+
         return EntryStreamReader(read_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from tools.spark.writer import batch_writer
+
         return batch_writer(self.options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from tools.spark.writer import stream_writer
+
         return stream_writer(self.options, schema, overwrite=overwrite)
 
 
@@ -121,7 +126,7 @@ class SnapshotReader(DataSourceReader):
             raise SourceError(f"cannot plan the read: {error}") from error
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        _settle()
+        settle()
         if not isinstance(partition, Span):  # Spark's own, when there are no partitions
             return
         options = self.options
@@ -140,20 +145,6 @@ class SnapshotReader(DataSourceReader):
         if self.options.table is Table.ENTRIES:
             return entry_batches(reader, span, self.options, columns)
         return group_batches(reader, span, self.options, columns)
-
-
-_settled = False
-
-
-def _settle() -> None:
-    """Once a process: what is loaded by now stays.
-
-    Spark's workers and planners collect garbage after all that they do, and would walk through every module each time.
-    """
-    global _settled
-    if not _settled:
-        gc.freeze()
-        _settled = True
 
 
 def _require_beginning(places: list[tuple[Place, Snapshot]], options: ReadOptions) -> None:

@@ -27,6 +27,7 @@ from store.ids import MAX_ID, MIN_ID, StreamID, id_text, unpack_id
 from store.tablereader import TableReader
 from tools.spark.entries import entry_batches
 from tools.spark.errors import DataLossError, OptionError
+from tools.spark.garbage import settle
 from tools.spark.locations import Place, live_place, open_place, series
 from tools.spark.offsets import Offset, Progress
 from tools.spark.options import ReadOptions, Table, key_text
@@ -213,6 +214,7 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- in a task -----------------------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        settle()
         assert isinstance(partition, Batch)
         options = replace(self._options, streams=None, pattern=None, keys=None, db=None)
         columns = entry_columns(self._schema, self._options)

@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 
 from tools.spark import writejournal
 from tools.spark.errors import OptionError, SourceError
+from tools.spark.garbage import settle
 from tools.spark.writeidentity import Names
 from tools.spark.writejournal import Attempt, Job
 from tools.spark.writeload import BulkLoad, Part
@@ -153,6 +154,7 @@ def _context() -> TaskContext:
 
 
 def _append(options: WriteOptions, maker: RowMaker, job: Job, batches: Iterable[pa.RecordBatch]) -> Written:
+    settle()
     partition = _context().partitionId()
     with Connection(options) as connection:
         attempt = names = None
