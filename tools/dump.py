@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -21,11 +21,18 @@ from tools.dumptables import table_lines
 from tools.entryjson import encode_entry
 from tools.keytext import key_bytes, shown
 from tools.redisclient import RedisClient, ReplyError
+from tools.steps import StepMeter
 from tools.streamread import Entry, server_entries, store_entries
 from tools.target import server_address
 
 _TIMEOUT_S: Final = 30.0
 _LINES_A_WRITE: Final = 500
+_READING: Final = "reading entries"
+_READING_TABLES: Final = "reading tables"
+_READING_LOG: Final = "reading the log"
+_ITEMS: Final = {_READING: "entries", _READING_TABLES: "rows"}
+
+Steps = Callable[[str, int, int], None]
 
 
 def _id(context: click.Context, option: click.Parameter, text: str | None) -> StreamID | None:
@@ -86,27 +93,36 @@ def dump(
     Exit status 0: all of it, 1: something in it is damaged, 2: nothing can be read, 130: interrupted.
     """
     limit = None if limit is None else min(limit, sys.maxsize)  # what itertools counts to
-    with failures_explained(f"dump {source}"):
+    with failures_explained(f"dump {source}"), StepMeter(_ITEMS) as steps:
+        show = _unwatched if sys.stdout is None or sys.stdout.isatty() else steps.show  # lines and a bar would mix
         if key is None:
-            lines = _file_lines(Path(source), tables, limit)
+            lines = _file_lines(Path(source), tables, limit, show)
         else:
-            lines = _entry_lines(source, db, key_bytes(key), start or MIN_ID, end, limit)
+            lines = _entry_lines(source, db, key_bytes(key), start or MIN_ID, end, limit, show)
         damaged = _print(lines)
     if damaged:
         context.exit(FOUND)
 
 
+def _unwatched(step: str, done: int, total: int) -> None:
+    """Who sees the lines sees how far it has come."""
+
+
 def _entry_lines(
-    source: str, db: int, key: bytes, first: StreamID, last: StreamID | None, limit: int | None
+    source: str, db: int, key: bytes, first: StreamID, last: StreamID | None, limit: int | None, show: Steps
 ) -> Iterator[str]:
     last = MAX_ID if last is None else last
+
+    def progress(told: int, total: int) -> None:
+        show(_READING, told, total if limit is None else min(total, limit))
+
     address = server_address(source)
     if address is None:
-        yield from _as_json(store_entries(Path(source), db, key, first, last), limit)
+        yield from _as_json(store_entries(Path(source), db, key, first, last, progress), limit)
         return
     with RedisClient(address, _TIMEOUT_S) as client:
         try:
-            yield from _as_json(server_entries(client, db, key, first, last), limit)
+            yield from _as_json(server_entries(client, db, key, first, last, progress), limit)
         except ReplyError as error:
             raise Failure(f"{source} refuses: {error}") from error
 
@@ -116,7 +132,10 @@ def _as_json(entries: Iterator[Entry], limit: int | None) -> Iterator[str]:
         yield encode_entry(entry_id, words)
 
 
-def _file_lines(path: Path, tables: tuple[str, ...], limit: int | None) -> Iterator[str]:
+def _file_lines(path: Path, tables: tuple[str, ...], limit: int | None, show: Steps) -> Iterator[str]:
+    def rows(told: int, total: int) -> None:
+        show(_READING_TABLES, told, total if limit is None else min(total, limit))
+
     if path.name in (MANIFEST_NAME, STREAMS_NAME) and path.is_file():
         snapshot = open_snapshot(path.parent)
         if path.name == STREAMS_NAME:
@@ -127,14 +146,14 @@ def _file_lines(path: Path, tables: tuple[str, ...], limit: int | None) -> Itera
     if path.name in (DATA_NAME, STATE_DIRECTORY) and path.exists():
         home = path.parent if path.name == DATA_NAME else path
         place = home if (home / MANIFEST_NAME).exists() else home.parent
-        return table_lines(place, tables or TABLES, limit)
+        return table_lines(place, tables or TABLES, limit, rows)
     if (path / MANIFEST_NAME).exists():
-        return table_lines(path, tables or TABLES, limit)
+        return table_lines(path, tables or TABLES, limit, rows)
     if (path / STATE_DIRECTORY).exists():
         raise Failure(f"{path} is a data directory: name a key, or {path / STATE_DIRECTORY}, or its log")
     if server_address(str(path)) is not None:
         raise Failure(f"{path} is a server: name a key")
-    return log_lines(path, limit)
+    return log_lines(path, limit, lambda done, total: show(_READING_LOG, done, total))
 
 
 def _text_lines(path: Path) -> Iterator[str]:

@@ -10,7 +10,7 @@ any other.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -29,18 +29,26 @@ from tools.source import find_source
 _PLAIN = re.compile(rb"[!$-&(-\[\]-~][!#-&(-\[\]-~]*")  # no blank, quote or backslash; no comment
 _ESCAPES: Final = {0x0A: "\\n", 0x0D: "\\r", 0x09: "\\t", 0x07: "\\a", 0x08: "\\b", 0x22: '\\"', 0x5C: "\\\\"}
 
+Progress = Callable[[int, int], None]
 
-def log_lines(path: Path, limit: int | None) -> Iterator[str]:
-    """The lines of a log, or of one file of it.  Raises Failure when it is none, CorruptionError, OSError."""
+
+def log_lines(path: Path, limit: int | None, progress: Progress) -> Iterator[str]:
+    """The lines of a log, or of one file of it.  Raises Failure when it is none, CorruptionError, OSError.
+
+    `progress` is told how many bytes were read, and how many there are.
+    """
     with HeldFiles() as files:
-        yield from _lines(path, limit, files)
+        yield from _lines(path, limit, progress, files)
 
 
-def _lines(path: Path, limit: int | None, files: HeldFiles) -> Iterator[str]:
+def _lines(path: Path, limit: int | None, progress: Progress, files: HeldFiles) -> Iterator[str]:
     parts, start = _parts(path, files)
     reader = LogReader(parts, files)
     left = limit
+    done, total = 0, sum(part.size for part in parts)
     for batch in reader.batches(start, None):
+        done += batch.size
+        progress(min(done, total), total)
         yield _heading(batch)
         for words in batch.commands:
             if left is not None:

@@ -28,17 +28,25 @@ _STREAM_IDS: Final = (
     "tail_first_id",
     "tail_last_id",
 )
+_ROWS_A_LOOK: Final = 1000
 Row = dict[str, Any]
+Progress = Callable[[int, int], None]
 
 
-def table_lines(path: Path, tables: Sequence[str], limit: int | None) -> Iterator[str]:
+def table_lines(path: Path, tables: Sequence[str], limit: int | None, progress: Progress) -> Iterator[str]:
     """The rows of `tables` in a data directory or snapshot at `path`, at most `limit` of all.
+
+    `progress` is told how many rows were told, and how many there are.
 
     Raises what `frozen_tables` does.
     """
     with frozen_tables(path) as (opened, _), opened.env.begin() as txn:
         reader = TableReader(opened, txn)
-        yield from islice(_lines(reader, tables), limit)
+        total = sum(map(reader.count, tables))
+        for told, line in enumerate(islice(_lines(reader, tables), limit)):
+            if not told % _ROWS_A_LOOK:
+                progress(told, total)
+            yield line
 
 
 def _lines(reader: TableReader, tables: Sequence[str]) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +22,13 @@ Entry = tuple[bytes, list[bytes]]  # the ID as text; names and values in turn
 _PAGE: Final = 1000
 
 
-def store_entries(path: Path, db: int, key: bytes, first: StreamID, last: StreamID) -> Iterator[Entry]:
+# Called with how many entries were told, and how many there are at most.
+Progress = Callable[[int, int], None]
+
+
+def store_entries(
+    path: Path, db: int, key: bytes, first: StreamID, last: StreamID, progress: Progress
+) -> Iterator[Entry]:
     """Raises Failure when there is no such stream, what `frozen_tables` raises, CorruptionError."""
     with frozen_tables(path) as (tables, _), tables.env.begin() as txn:
         reader = TableReader(tables, txn)
@@ -34,9 +40,11 @@ def store_entries(path: Path, db: int, key: bytes, first: StreamID, last: Stream
             high = fmt.entry_key(row.stream_no, min(last, row.last_live_id))
             cursor = reader.cursor("entries")
             if row.length and cursor.set_range(low):
-                for packed, entry in cursor.iternext():
+                for told, (packed, entry) in enumerate(cursor.iternext()):
                     if packed > high:
                         break
+                    if not told % _PAGE:
+                        progress(told, row.length)
                     yield fmt.decode_entry(entry)
         except fmt.DECODE_ERRORS as error:
             raise CorruptionError(str(tables.path / DATA_NAME), None, f"a row does not decode: {error!r}") from error
@@ -52,11 +60,13 @@ def _stream_row(reader: TableReader, db: int, key: bytes) -> fmt.StreamRow | Non
     return None if row is None else fmt.decode_stream(row)
 
 
-def server_entries(client: RedisClient, db: int, key: bytes, first: StreamID, last: StreamID) -> Iterator[Entry]:
+def server_entries(
+    client: RedisClient, db: int, key: bytes, first: StreamID, last: StreamID, progress: Progress
+) -> Iterator[Entry]:
     """Raises Failure when there is no such stream, or the connection fails, ReplyError."""
     client.call("SELECT", db)
     try:
-        client.call("XLEN", key)
+        length = client.call("XLEN", key)
         if not client.call("EXISTS", key):
             raise Failure(f"there is no stream {name_text(key)} in database {db} of {client.address}")
     except ReplyError as error:
@@ -64,10 +74,13 @@ def server_entries(client: RedisClient, db: int, key: bytes, first: StreamID, la
             raise Failure(f"{name_text(key)} in database {db} of {client.address} is not a stream") from error
         raise
     end = id_text(last)
+    told = 0
     while True:
+        progress(told, max(told, length))
         page: list[Entry] = client.call("XRANGE", key, id_text(first), end, "COUNT", _PAGE)
         for entry in page:
             yield entry[0], entry[1]
+        told += len(page)
         newest = parse_id(page[-1][0]) if page else None
         if newest is None or len(page) < _PAGE or newest >= last:
             return

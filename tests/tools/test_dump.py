@@ -16,6 +16,7 @@ from tests.servers import RedisServer, RiverbedServer, Server
 from tools.cli import main
 from tools.dumplog import word_text
 from tools.entryjson import decode_entry, encode_entry
+from tools.steps import StepMeter
 
 StartRiverbed = Callable[..., RiverbedServer]
 StartRedis = Callable[..., RedisServer]
@@ -223,6 +224,18 @@ def test_any_entry_survives_the_way_to_json_and_back(pairs: list[tuple[bytes, by
 def test_any_text_survives_the_way_to_json_and_back(pairs: list[tuple[str, str]]) -> None:
     words = [word.encode() for pair in pairs for word in pair]
     assert decode_entry(encode_entry(b"1-1", words)) == (b"1-1", words)
+
+
+def test_who_writes_to_a_file_sees_how_far_it_has_come(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, tuple[int, int]] = {}
+    monkeypatch.setattr(StepMeter, "show", lambda self, step, done, total: seen.update({step: (done, total)}))
+    lines = len(ids(stopped, "s"))
+    dumped(stopped / "state")
+    run(stopped / "appendonlydir")
+    assert seen["reading entries"] == (2000, lines)
+    assert seen["reading tables"][0] % 1000 == 0
+    done, total = seen["reading the log"]
+    assert done == total == sum(path.stat().st_size for path in (stopped / "appendonlydir").glob("*.incr.aof"))
 
 
 def test_nothing_that_a_terminal_obeys_is_in_a_line() -> None:

@@ -38,8 +38,6 @@ def spark(temporary: None) -> Iterator[SparkSession]:
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "1g")
-        # Nothing runs for so long that the second compiler would be worth its time.
-        .config("spark.driver.extraJavaOptions", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
         # Half of the time would go into code that is compiled well and used for a second.
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .config("spark.sql.session.timeZone", "UTC")
