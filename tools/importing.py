@@ -129,9 +129,12 @@ def import_(
 
 def _parsed(target: str) -> Address:
     try:
-        return parse_url(target)
+        address = parse_url(target)
     except ValueError as error:
         raise Failure(f"{target}: {error}") from error
+    if address.database is not None:
+        raise Failure(f"{address} is to take no database: each stream goes to that of the number it has now")
+    return address
 
 
 def _import(client: RedisClient, sink: Sink, only: int | None, meter: Meter) -> Imported:

@@ -404,6 +404,7 @@ def test_nothing_is_written_over(redis_server: Server, tmp_path: Path) -> None:
     assert "is not empty" in refused(url(redis_server), tmp_path)
     assert "expected redis://" in run("http://x", tmp_path / "new").stderr
     assert "is not the number of a database" in refused(url(redis_server), "redis://x/y")
+    assert "is to take no database" in refused(url(redis_server), "redis://x/3")
 
 
 @pytest.mark.parametrize(
