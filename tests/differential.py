@@ -112,7 +112,7 @@ class Pair:
     def _connect(self, stack: ExitStack) -> list[_Lane]:
         lanes = []
         for _ in range(CONNECTIONS):
-            one, other = (stack.enter_context(server.client(timeout_s=20)) for server in self.servers)
+            one, other = (stack.enter_context(server.client(timeout_s=120)) for server in self.servers)
             lanes.append(_Lane((one, other)))
         return lanes
 

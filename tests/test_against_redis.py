@@ -164,7 +164,7 @@ PROTOCOL = [
 
 def answer_to(server: Server, data: bytes) -> bytes:
     """All that a server says to `data` when nothing follows: we close our side, it closes its own."""
-    with server.client(timeout_s=20) as client:
+    with server.client(timeout_s=120) as client:
         with contextlib.suppress(ConnectionError):  # it may have closed before it read all of it
             client.send_bytes(data)
             client.socket.shutdown(socket.SHUT_WR)

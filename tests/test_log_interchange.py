@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import waiting
 from tests.conftest import StartRedis, StartRiverbed, base_seed
 from tests.differences import IDMP_FIELDS
 from tests.generators import CONNECTION, KEYSPACE, STREAMS, Generator, Step
@@ -91,7 +92,7 @@ def random_state(server: Server, seed: int, *, extended: bool) -> State:
 @pytest.mark.parametrize("number", range(4))
 @pytest.mark.parametrize("ending", ["stopped", "killed"])
 def test_the_log_alone_rebuilds_the_same_state(start_riverbed: StartRiverbed, number: int, ending: str) -> None:
-    options = {**NODES, "log-segment-bytes": 1 << 16, "checkpoint-interval-ms": 20}
+    options = {**NODES, "log-segment-bytes": 1 << 16, "checkpoint-interval-ms": 20, "stream-idmp-duration": 86_400}
     server = start_riverbed(options=options)
     before = random_state(server, base_seed() + number, extended=True)
     if ending == "killed":
@@ -140,7 +141,7 @@ def test_we_load_a_log_that_redis_wrote(
     redis = start_redis(options=NODES)
     random_state(redis, base_seed() + 300 + rewritten, extended=False)
     if rewritten:
-        rewrite_and_wait(redis)
+        waiting.rewritten(redis)
         with redis.client() as client:
             assert client.ask("XADD", "late", "1-1", "f", "v").startswith(b"$")
     expected = state_of(redis, INTERNAL)
@@ -154,13 +155,6 @@ def test_we_load_a_log_that_redis_wrote(
     }
     assert_same(expected, state_of(ours, IDMP_FIELDS | hidden), "our server on a copy of a log by Redis")
     assert_goes_on(ours)
-
-
-def rewrite_and_wait(redis: Server) -> None:
-    with redis.client() as client:
-        assert client.ask("BGREWRITEAOF").startswith(b"+")
-        while b"aof_rewrite_in_progress:1" in client.ask("INFO", "persistence"):
-            pass
 
 
 def assert_goes_on(server: RiverbedServer) -> None:
