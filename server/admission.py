@@ -9,7 +9,7 @@ from server.dispatch import client_command
 from server.encode import error_line
 from server.errors import CommandError, wrong_arity
 from server.replication.role import STALE
-from store.engine import Refusal
+from store.engine import UNTIL_A_RESTART, Refusal
 
 if TYPE_CHECKING:
     from server.executor import Executor
@@ -22,6 +22,8 @@ MISCONF: Final = {
     Refusal.DISK_NEARLY_FULL: "MISCONF The disk, or the room of lmdb-map-size, is nearly full. Commands that need "
     "space are refused until there is some again; reading, deleting and trimming go on.",
     Refusal.DISK_FULL: "MISCONF The disk is full. Writes are refused until there is space again; reads go on.",
+    Refusal.TABLES_FAILED: "MISCONF Errors writing to the disk: the tables could not be synced. Writes are refused "
+    "until a restart; reads go on.",
     Refusal.LOG_FAILED: "MISCONF Errors writing to the AOF file: the log could not be written or synced. Writes are "
     "refused until a restart; reads go on.",
 }
@@ -59,7 +61,7 @@ class Admission:
         if session.queued is not None and flags & Flag.NO_MULTI:
             raise CommandError(NOT_IN_MULTI)
         refusal = self._engine.refusal
-        if refusal is not None and flags & Flag.WRITE and (flags & Flag.DENYOOM or refusal is Refusal.LOG_FAILED):
+        if refusal is not None and flags & Flag.WRITE and (flags & Flag.DENYOOM or refusal in UNTIL_A_RESTART):
             raise CommandError(MISCONF[refusal])
         replication = self._executor.replication
         if flags & Flag.WRITE and replication.refuses_writes:

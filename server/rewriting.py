@@ -166,8 +166,9 @@ class Rewriting:
             await self._hear(child, rewriter.READY)
             from_seq = await self._hand_over(child)
             entries, size, command_bytes = await self._follow(child)
-            # the last commit of LMDB may be lost with the power; the files it begins behind are about to go
-            engine.tables.env.sync(True)
+            # the last checkpoint may be lost with the power; the files that the one before goes on from are about to go
+            await self._reach_end_of_tick()
+            engine.secure_checkpoint()
             base = engine.log.adopt_base(path, size, command_bytes, from_seq)
             self.status.note(entries, size)
             return base
@@ -182,10 +183,7 @@ class Rewriting:
         """Agree on a checkpoint; -> the number of the file of the log that begins there."""
         engine = self._engine
         for _ in range(MOST_DIVISIONS):
-            while engine.txn.log:  # of an open tick, which answers for itself
-                self._executor.want_tick()
-                await asyncio.sleep(0)
-            self._go_on()
+            await self._reach_end_of_tick()
             end = engine.divide_log()
             self._tell(child, rewriter.GO)
             seq, _, offset, total = await self._hear(child, rewriter.HELD)
@@ -194,6 +192,13 @@ class Rewriting:
                 self._tell(child, rewriter.WRITE, offset, self._executor.now_ms(), self._room())
                 return seq
         raise RewriteError("no checkpoint stayed the last one for long enough")
+
+    async def _reach_end_of_tick(self) -> None:
+        """A checkpoint is not for an open tick, which answers for itself."""
+        while self._engine.txn.log:
+            self._executor.want_tick()
+            await asyncio.sleep(0)
+        self._go_on()
 
     def _room(self) -> int:
         """How many bytes must stay free on the disk.

@@ -7,7 +7,10 @@ milliseconds.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 import lmdb
@@ -17,6 +20,7 @@ from store.errors import LogWriteError, StateLostError
 
 if TYPE_CHECKING:
     from server.executor import Executor
+    from store.durability import Durability
 
 log = logging.getLogger("riverbed")
 
@@ -31,6 +35,8 @@ EVERYSEC_S: Final = 1.0
 # A long reply reads a snapshot, which keeps its pages from being used again: not for longer than this without progress.
 LONG_REPLY_S: Final = 60.0
 CYCLES_A_SPACE_CHECK: Final = 10
+# As many times `checkpoint-dirty-bytes` may be waiting for a slow disk in memory, and then clients wait for it, too.
+_MOST_DIRTY: Final = 4
 
 
 class Upkeep:
@@ -46,6 +52,8 @@ class Upkeep:
         self._purge_timer: asyncio.TimerHandle | None = None
         self._cycle_timer: asyncio.TimerHandle | None = None
         self._cycles = 0
+        self._is_due = False  # the next checkpoint, as soon as the disk has the one before
+        self._disk = ThreadPoolExecutor(max_workers=1, thread_name_prefix="disk")
         for name in ("appendfsync", "checkpoint-interval-ms"):
             executor.config.observe(name, self._follow_config)
 
@@ -56,6 +64,7 @@ class Upkeep:
         for timer in (self._checkpoint_timer, self._purge_timer, self._cycle_timer):
             if timer is not None:
                 timer.cancel()
+        self._disk.shutdown(wait=False)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
@@ -75,6 +84,11 @@ class Upkeep:
             delay = min(delay, EVERYSEC_S)  # it is the checkpoint that syncs the log then
         self._checkpoint_timer = self._loop.call_later(delay, self._checkpoint)
 
+    def _disarm_checkpoint(self) -> None:
+        if self._checkpoint_timer is not None:
+            self._checkpoint_timer.cancel()
+            self._checkpoint_timer = None
+
     def _follow_config(self) -> None:
         """A checkpoint that is due may be due earlier now."""
         if self._checkpoint_timer is not None:
@@ -82,27 +96,59 @@ class Upkeep:
             self._arm_checkpoint()
 
     def checkpoint_now(self) -> None:
-        """Commit what has run so far, and checkpoint.  Raises LogWriteError, lmdb.Error."""
-        if self._checkpoint_timer is not None:
-            self._checkpoint_timer.cancel()
-            self._checkpoint_timer = None
+        """Commit what has run so far, and checkpoint, durably.  Raises LogWriteError, lmdb.Error."""
+        self._begin_checkpoint()
+        self._end_checkpoint()
+
+    def _begin_checkpoint(self) -> Durability:
+        self._disarm_checkpoint()
         self._engine.commit(self._executor.now_ms())
-        self._engine.checkpoint()
-        if self._executor.replication.primary.waits:
-            self._executor.replication.primary.waits.check()  # the log is durable up to here
+        durability = self._engine.begin_checkpoint()
         self._stats.expired_keys += self._engine.txn.expired_keys
         self._engine.txn.expired_keys = 0
+        return durability
+
+    def _end_checkpoint(self) -> None:
+        self._engine.end_checkpoint()
+        if self._executor.replication.primary.waits:
+            self._executor.replication.primary.waits.check()  # the log is durable up to here
 
     def _checkpoint(self) -> None:
+        """Begin a checkpoint, which a thread makes durable while clients are served.
+
+        If the disk is still busy with the one before, the next begins when it is not, unless that would be too much.
+        """
+        self._disarm_checkpoint()
+        most = _MOST_DIRTY * self._executor.config.checkpoint_dirty_bytes
+        if self._engine.is_syncing and self._engine.dirty_bytes < most:
+            self._is_due = True
+            return
+        self._is_due = False
+        with self._retrying():
+            durability = self._begin_checkpoint()
+            synced = self._loop.run_in_executor(self._disk, durability.run)
+            synced.add_done_callback(lambda _: self._synced(durability))
+        self._executor.slicing.rest()
+
+    def _synced(self, durability: Durability) -> None:
+        """The disk has it, unless somebody could not wait and has seen to it."""
+        with self._retrying():
+            if self._engine.is_syncing_of(durability):
+                self._end_checkpoint()
+        if self._is_due:
+            self._checkpoint()
+
+    @contextlib.contextmanager
+    def _retrying(self) -> Iterator[None]:
         try:
-            self.checkpoint_now()
+            yield
         except StateLostError as error:
             self._executor.give_up(error)
         except (LogWriteError, lmdb.Error) as error:
             log.warning("checkpoint failed, to be tried again: %s", error)
             self._executor.refresh_special()
-            self._checkpoint_timer = self._loop.call_later(RETRY_S, self._checkpoint)
-        self._executor.slicing.rest()
+            if self._checkpoint_timer is None:
+                self._checkpoint_timer = self._loop.call_later(RETRY_S, self._checkpoint)
 
     # -- purging -------------------------------------------------------------------------------------------------------
 

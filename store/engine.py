@@ -23,6 +23,7 @@ from typing import Final, Protocol
 import lmdb
 
 from store import adoption, recovery
+from store.durability import Durability
 from store.errors import LockedError, LogWriteError, ReplayError, StateLostError, StoreError
 from store.feed import Anchors
 from store.files import Files, OsFiles
@@ -90,6 +91,11 @@ class Refusal(enum.Enum):
     DISK_NEARLY_FULL = "the disk is nearly full"
     DISK_FULL = "the disk is full"
     LOG_FAILED = "the log could not be written or synced"
+    TABLES_FAILED = "the tables could not be synced"
+
+
+# The disk has failed, and what it holds of what was written last is not known.
+UNTIL_A_RESTART: Final = frozenset((Refusal.LOG_FAILED, Refusal.TABLES_FAILED))
 
 
 class Engine:
@@ -113,19 +119,21 @@ class Engine:
         self._space_check_bytes = 0
         self._committed_bytes = 0  # since the last checkpoint
         self._unchecked_bytes = 0  # since free space was last looked at
+        self._durability: Durability | None = None  # of the checkpoint that was begun and has not ended
         self.anchors = Anchors()
         # Called with batches once they are in the log, and durable if the policy says so.
         self.on_batches: Callable[[Sequence[StreamedBatch]], None] | None = None
         with contextlib.ExitStack() as held:
             held.enter_context(lock_directory(directory))
             self.has_settled = settle(Places(directory, options.log_directory, options.log_filename), files)
-            self.tables = Tables(directory, options.map_bytes)
+            self.tables = Tables(directory, options.map_bytes, syncs_later=True)
             held.callback(self._close_tables)
             self.txn = WriteTxn(self.tables)
             held.callback(self._abort)
             self.configure_nodes(options.node_max_entries, options.node_max_bytes)
             self.log = self._open_log()
             held.callback(self._close_log)
+            held.callback(self._end_quietly)
             self.recovery = recovery.recover(self.log, self.txn, execute)
             self._begin_lineage()
             self._rotate_if_needed()
@@ -229,11 +237,14 @@ class Engine:
             self.check_space()
 
     def _rotate_if_needed(self) -> None:
+        if self.is_syncing and self.log.is_full:
+            self._end_quietly()  # the file under its hands is about to be closed
         if self.log.rotate_if_needed():
             self._write_preface()
 
     def rotate(self) -> None:
-        """Begin the next file of the log, between ticks.  Raises LogWriteError as `Log.rotate` does."""
+        """Begin the next file of the log, between ticks.  Raises LogWriteError as `Log.rotate` does, lmdb.Error."""
+        self.end_checkpoint()
         self.log.rotate()
         self._write_preface()
 
@@ -317,6 +328,7 @@ class Engine:
 
     def _restore(self) -> None:
         """Back to the last checkpoint, and the log's tail again.  Raises StateLostError when even that fails."""
+        self._end_quietly()  # a long tail makes checkpoints of its own
         self._abort()
         try:
             self.txn.reload()
@@ -339,12 +351,13 @@ class Engine:
         holds beyond the last checkpoint is executed.  Raises StateLostError: the next start finds one or the other.
         """
         options = self.options
+        self._end_quietly()
         self._abort()
         self.tables.close()
         self.log.close()
         try:
             adoption.move_in(self.directory, source, options.log_directory, options.log_filename, self.files)
-            self.tables = Tables(self.directory, options.map_bytes)
+            self.tables = Tables(self.directory, options.map_bytes, syncs_later=True)
             self.txn.change_tables(self.tables)
             self.log = self._open_log()
             recovery.recover(self.log, self.txn, self._execute)
@@ -380,32 +393,79 @@ class Engine:
         return self._committed_bytes
 
     def checkpoint(self) -> None:
-        """Make the log durable, then commit LMDB with the position it covers.  Call it between ticks.
+        """Commit LMDB with the position of the log it covers, and make both durable.  Call it between ticks.
 
-        A failure leaves the state as it is, writes refused, and the next call tries again.  Raises LogWriteError,
-        lmdb.Error.
+        A failure leaves the state as it is, writes refused, and the next call tries again, unless the disk has failed.
+        Raises LogWriteError, lmdb.Error.
         """
-        begun = self.clock.monotonic()
+        self.begin_checkpoint()
+        self.end_checkpoint()
+
+    def begin_checkpoint(self) -> Durability:
+        """Commit LMDB; -> what makes log and tables durable, for a thread to `run` while ticks go on.
+
+        `end_checkpoint` is to be called afterwards.  Whoever needs the checkpoint to be durable may call it before, and
+        waits; so does the next one.  Raises LogWriteError, lmdb.Error.
+        """
+        self.end_checkpoint()
+        if self.log.refusal is not None:
+            raise LogWriteError(self.log.refusal)
+        durability = Durability(self.log, self.tables, self.clock)
         try:
-            self._sync()
-            self.txn.commit(list(self.log.end))
+            self.txn.commit(list(self.log.end), is_synced=False)
+        except lmdb.Error:
+            self._tables_failed()
+            self._restore()
+            raise
+        self._committed_bytes = 0
+        self.txn.swept = False
+        self._durability = durability
+        return durability
+
+    def end_checkpoint(self) -> None:
+        """Have the checkpoint that was begun durable, if there is one.  Raises LogWriteError, lmdb.Error."""
+        durability, self._durability = self._durability, None
+        if durability is None:
+            return
+        durability.run()
+        try:
+            durability.settle()
         except LogWriteError as error:
             self.last_checkpoint_ok = False
             self._log_failed(error)
             raise
         except lmdb.Error:
-            self.last_checkpoint_ok = False
-            self.refusal = self.refusal or Refusal.DISK_FULL
-            self._restore()
+            self._tables_failed()
             raise
-        self._committed_bytes = 0
-        self.anchors.add(self.log.end)
-        self.txn.swept = False
+        if durability.log_s is not None:
+            self.on_sync(durability.log_s)
+        self.anchors.add(durability.place)
         self.checkpoints += 1
         self.last_checkpoint_ok = True
         self.last_checkpoint_ms = int(self.clock.time() * 1000)
-        self.last_checkpoint_s = self.clock.monotonic() - begun
-        self.on_checkpoint(self.last_checkpoint_s)
+        self.last_checkpoint_s = durability.seconds
+        self.on_checkpoint(durability.seconds)
+
+    def _end_quietly(self) -> None:
+        """As `end_checkpoint`; a failure shows in `refusal`, and when there is to be another checkpoint."""
+        with contextlib.suppress(LogWriteError, lmdb.Error):
+            self.end_checkpoint()
+
+    @property
+    def is_syncing(self) -> bool:
+        """A checkpoint was begun and has not ended."""
+        return self._durability is not None
+
+    def is_syncing_of(self, durability: Durability) -> bool:
+        """It is this one."""
+        return self._durability is durability
+
+    def _tables_failed(self) -> None:
+        self.last_checkpoint_ok = False
+        if self.tables.failure is not None:
+            self.refusal = Refusal.TABLES_FAILED
+        else:
+            self.refusal = self.refusal or Refusal.DISK_FULL
 
     def divide_log(self) -> LogPosition:
         """Begin a new file of the log and checkpoint there, so that what LMDB holds is all that came before it.
@@ -419,6 +479,14 @@ class Engine:
         if self.needs_checkpoint:
             self.checkpoint()
         return self.log.end
+
+    def secure_checkpoint(self) -> None:
+        """Checkpoint so that even what `powercut.py` goes back to is the state of now, or later.
+
+        For who is about to delete what the checkpoints before need.  Raises LogWriteError, lmdb.Error.
+        """
+        for _ in range(2):
+            self.checkpoint()
 
     @property
     def reserve_bytes(self) -> int:

@@ -39,7 +39,7 @@ from store.logformat import encode_annotation
 from store.logreader import Batch, LogPart, LogPosition, LogReader, TornTail, list_parts
 from store.manifest import FileType, LogFile, Manifest, ReplacedError
 
-__all__ = ["DIRECTORY_NAME", "FILE_NAME", "Base", "Batch", "Log", "LogPosition", "TornTail"]
+__all__ = ["DIRECTORY_NAME", "FILE_NAME", "Base", "Batch", "Log", "LogPosition", "TornTail", "Unsynced"]
 
 DIRECTORY_NAME: Final = "appendonlydir"
 FILE_NAME: Final = "appendonly.aof"
@@ -70,6 +70,15 @@ class Base(NamedTuple):
     size: int
     command_bytes: int | None
     start_offset: int
+
+
+class Unsynced(NamedTuple):
+    """What was written to the present file up to a place, and was not durable when somebody asked."""
+
+    fd: int
+    file_seq: int
+    position: int
+    offset: int
 
 
 class Log:
@@ -184,6 +193,18 @@ class Log:
     @property
     def unsynced_bytes(self) -> int:
         return self._position - self._synced_position
+
+    @property
+    def unsynced(self) -> Unsynced | None:
+        """What a power cut would take now."""
+        if self._position == self._synced_position:
+            return None
+        return Unsynced(self._fd, self._seq, self._position, self._offset)
+
+    @property
+    def is_full(self) -> bool:
+        """The present file is as long as it gets."""
+        return self._position >= self._rotate_at
 
     @property
     def base(self) -> Base | None:
@@ -353,13 +374,24 @@ class Log:
             raise self._break(f"syncing the log failed: {error}") from error
         self._synced_position, self.synced_offset = position, offset
 
+    def sync_bytes(self, unsynced: Unsynced) -> None:
+        """Make these durable, in any thread, while others are appended; no file is begun meanwhile.  Raises OSError."""
+        self._files.sync(unsynced.fd)
+
+    def was_synced(self, unsynced: Unsynced, error: OSError | None) -> None:
+        """`sync_bytes` has ended.  Raises LogWriteError when it failed, and the log is broken then."""
+        if error is not None:
+            raise self._break(f"syncing the log failed: {error}") from error
+        if unsynced.file_seq == self._seq and unsynced.position > self._synced_position:
+            self._synced_position, self.synced_offset = unsynced.position, unsynced.offset
+
     def rotate_if_needed(self) -> bool:
         """Begin the next file when this one is full; to be called before a batch is composed.
 
         Returns whether the file is empty, and so must begin with SELECT, or a preface.  A full disk does not
         stop the log here: it goes on in the present file, and `rotate_error` says why.
         """
-        if self._position >= self._rotate_at:
+        if self.is_full:
             try:
                 self.rotate()
             except LogWriteError as error:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from store import manifest as manifests
+from store import powercut
 from store.files import Files
 from store.lineage import Lineage
 from store.log import TEMPORARY_PREFIX
@@ -112,9 +113,11 @@ def put_in_place(
 def settle(places: Places, files: Files) -> bool:
     """End a compaction that was killed, as what the log says; -> whether there was one.
 
-    To be called by who holds the directory, before anything of it is opened.  Raises CorruptionError, OSError.
+    To be called by who holds the directory, before anything of it is opened; also ends what a power cut may have left
+    undecided in the tables.  Raises CorruptionError, OSError.
     """
     work, home = places.work, places.home
+    powercut.settle_doubt(places.state)
     if not files.exists(work):
         return False
     if files.exists(places.base):

@@ -17,6 +17,7 @@ Knows nothing of streams or commands.
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,7 @@ import lmdb
 from lmdb import verify
 
 from store import format as fmt
+from store import powercut
 from store.errors import CorruptionError, StoreError, VersionError
 from store.meta import META_VERSION
 
@@ -51,16 +53,24 @@ DATA_NAME: Final = "data.mdb"
 class Tables:
     """An open environment and the handles of its tables.
 
-    `sync` stays on and `writemap` off: with `sync=False` a power cut destroys the file, and a full disk under
-    `writemap` kills the process.  `metasync=False` may lose the last transaction of a power cut, never damage; the
-    log has that transaction.
+    `writemap` is off: a full disk would kill the process.  `metasync=False` may lose the last transaction of a power
+    cut, never damage; the log has that transaction.
     """
 
-    def __init__(self, directory: Path, map_bytes: int, *, readonly: bool = False, frozen: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        map_bytes: int,
+        *,
+        readonly: bool = False,
+        frozen: bool = False,
+        syncs_later: bool = False,
+    ) -> None:
         """Open or create `directory`/state.  Raises StoreError, lmdb.Error, OSError.
 
         `frozen` is for a snapshot: the tables are in `directory` itself, and nobody ever writes them, so that there is
-        no lock file either.
+        no lock file either.  With `syncs_later` a commit does not wait for the disk: the next one may come only when
+        `sync` has, see `powercut.py`.
         """
         path = directory if frozen else directory / STATE_DIRECTORY
         readonly = readonly or frozen
@@ -71,11 +81,20 @@ class Tables:
             str(path).encode()
         except UnicodeEncodeError:
             raise StoreError(f"the name of {path} is not UTF-8, and LMDB wants that") from None
+        self.is_new: bool
+        self.failure: str | None = None  # why the last commit may not be on the disk, and there must be no other
+        self._syncs_later = syncs_later
+        if syncs_later:
+            made = Tables(directory, map_bytes)  # what is made comes in several commits
+            made.close()
+        if readonly and not frozen:
+            powercut.refuse_doubt(path)
         self.env = lmdb.open(
             str(path),
             map_size=map_bytes,
             max_dbs=len(TABLES) + 3,
             metasync=False,
+            sync=not syncs_later,
             readonly=readonly,
             create=not readonly,
             lock=not frozen,
@@ -83,8 +102,11 @@ class Tables:
         )
         try:
             self._require_whole()
-            self.is_new = self._check_version(readonly, frozen)
-            self.handles = {name: self.env.open_db(name.encode(), create=not readonly) for name in TABLES}
+            self.is_new = made.is_new if syncs_later else self._check_version(readonly, frozen)
+            may_create = not (readonly or syncs_later)
+            self.handles = {name: self.env.open_db(name.encode(), create=may_create) for name in TABLES}
+            if syncs_later:
+                powercut.begin_use(path)
         except BaseException:
             self.env.close()
             raise
@@ -136,5 +158,27 @@ class Tables:
             used += counts["psize"] * (counts["branch_pages"] + counts["leaf_pages"] + counts["overflow_pages"])
         return used
 
+    def sync(self) -> None:
+        """Make the last commit durable, where it has not been from the first; in any thread.
+
+        Raises lmdb.Error; there must be no other commit then, and the next start goes back to the one before.
+        """
+        if self._syncs_later:
+            try:
+                self.env.sync(True)
+            except lmdb.Error as error:
+                self.distrust(f"the tables could not be made durable: {error}")
+                raise
+
+    def distrust(self, reason: str) -> None:
+        """Let there be no other commit; the next start goes back to the last but one."""
+        self.failure = reason
+        with contextlib.suppress(OSError):
+            powercut.distrust(self.path)
+
     def close(self) -> None:
+        if self._syncs_later and self.failure is None:
+            with contextlib.suppress(lmdb.Error, OSError):  # the mark stays, and the next start sees to it
+                self.env.sync(True)
+                powercut.end_use(self.path)
         self.env.close()

@@ -103,14 +103,19 @@ class WriteTxn:
             cursor = self._cursors[table] = self.lmdb.cursor(self.handles[table])
         return cursor
 
-    def commit(self, position: list[int]) -> None:
+    def commit(self, position: list[int], *, is_synced: bool = True) -> None:
         """Write back what is cached, record `position` (see `engine.py`), commit, and open the next transaction.
 
-        After an exception the transaction is gone; the caller starts again from the last checkpoint.
+        Without `is_synced` it is for the caller to have `tables.sync` called before the next commit.  After an
+        exception the transaction is gone; the caller starts again from the last checkpoint.
         """
+        if self.tables.failure is not None:
+            raise lmdb.Error(self.tables.failure)
         self.write_back()
         self._store_meta(position)
         self.lmdb.commit()
+        if is_synced:
+            self.tables.sync()
         self.position = position
         if sum(len(db.cached) for db in self.databases) > CACHED_STREAMS:
             for db in self.databases:

@@ -6,13 +6,15 @@ import asyncio
 import errno
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from server import upkeep
+from store.durability import Durability
 from store.engine import Refusal
 from tests.conftest import StartRiverbed
 from tests.readlog import LogTail
@@ -160,8 +162,7 @@ def test_much_that_was_written_is_a_checkpoint_at_once(tmp_path: Path) -> None:
         await ticks.settle()
         assert ticks.engine.checkpoints == before
         client.send_words("XADD", "s", "1-2", "f", b"x" * 90_000)
-        await ticks.settle()
-        assert ticks.engine.checkpoints == before + 1
+        await until(lambda: ticks.engine.checkpoints == before + 1)
         ticks.close()
 
     in_loop(body())
@@ -209,6 +210,104 @@ def test_a_checkpoint_that_cannot_sync_the_log_refuses_writes(tmp_path: Path) ->
         assert b"rdb_last_bgsave_status:err\r\n" in info
         assert (await ticks.ask(client, "XLEN s", "XADD s 1-2 f v"))[1].startswith(b"-MISCONF ")
         ticks.close(save=False)
+
+    in_loop(body())
+
+
+# -- a slow disk -------------------------------------------------------------------------------------------------------
+
+
+class SlowDisk:
+    """Makes checkpoints durable when it is told to, and at once for who waits in the loop's own thread."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.released = threading.Semaphore(0)
+        self.begun = 0
+        self.waited = 0
+        loop = threading.current_thread()
+        run = Durability.run
+
+        def slowly(durability: Durability) -> None:
+            if threading.current_thread() is loop:
+                self.waited += not durability.is_over
+            else:
+                self.begun += 1
+                self.released.acquire()
+            run(durability)
+
+        patch.setattr(Durability, "run", slowly)
+
+
+@pytest.fixture
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDisk]:
+    disk = SlowDisk(monkeypatch)
+    yield disk
+    disk.released.release(100)
+
+
+def test_clients_are_served_while_the_disk_takes_its_time_and_hear_from_waitaof_when_it_has(
+    tmp_path: Path, slow_disk: SlowDisk
+) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=5, appendfsync="everysec")
+        client, waiting = ticks.connect(), ticks.connect()
+        engine = ticks.engine
+        assert await ticks.ask(waiting, "XADD s 1-1 f v", "WAITAOF 1 0 0") == [b"$3\r\n1-1\r\n"]
+        await until(lambda: slow_disk.begun == 1)
+        for number in range(2, 20):
+            await ticks.ask(client, f"XADD s {number}-1 f v", "PING")
+            await asyncio.sleep(0.002)
+        assert (engine.checkpoints, slow_disk.begun, slow_disk.waited) == (0, 1, 0)
+        assert waiting.replies() == []
+        assert engine.log.unsynced_bytes > 0
+
+        slow_disk.released.release()
+        await until(lambda: engine.checkpoints == 1)
+        await until(lambda: waiting.replies() == [b"*2\r\n:1\r\n:0\r\n"])
+        # the others are in the next one, which was waiting for the disk
+        await until(lambda: slow_disk.begun == 2)
+        slow_disk.released.release()
+        await until(lambda: engine.checkpoints == 2)
+        assert (engine.log.unsynced_bytes, engine.needs_checkpoint, slow_disk.waited) == (0, False, 0)
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_what_waits_for_the_disk_is_bounded(tmp_path: Path, slow_disk: SlowDisk) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000, checkpoint_dirty_bytes=65536, appendfsync="no")
+        client = ticks.connect()
+
+        async def write(times: int) -> None:
+            for _ in range(times):
+                client.send_words("XADD", "s", "*", "f", b"x" * 60_000)
+                await ticks.settle()
+
+        await write(2)
+        await until(lambda: slow_disk.begun == 1)
+        await write(3)
+        assert (slow_disk.waited, ticks.engine.is_syncing) == (0, True)
+        await write(3)
+        assert slow_disk.waited == 1
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_who_needs_a_checkpoint_to_be_durable_waits_for_the_disk(tmp_path: Path, slow_disk: SlowDisk) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=5, appendfsync="everysec")
+        client = ticks.connect()
+        await ticks.ask(client, "XADD s 1-1 f v")
+        await until(lambda: slow_disk.begun == 1)
+        assert await ticks.ask(client, "XADD s 2-1 f v", "SAVE") == [b"$3\r\n2-1\r\n", OK]
+        assert (ticks.engine.checkpoints, ticks.engine.log.unsynced_bytes) == (2, 0)
+        slow_disk.released.release()
+        await ticks.ask(client, "XADD s 3-1 f v")
+        slow_disk.released.release()
+        await until(lambda: ticks.engine.checkpoints == 3)
+        ticks.close()
 
     in_loop(body())
 

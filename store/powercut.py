@@ -1,0 +1,142 @@
+"""Tables that were being changed when the power went, and what of them can be trusted.
+
+The server commits LMDB without waiting for the disk, and has the disk catch up in a thread; one commit at a time is
+ahead of it.  LMDB keeps two meta pages, which its commits write in turn:
+
+    commit 41 -> page 1, durable        commit 42 -> page 0, on its way        commit 43 waits until 42 is durable
+
+A kill takes nothing away, for the system still has what was written.  A power cut may leave commit 42's meta page on
+the disk and not the pages that it points to.  Commit 41 is whole then, because LMDB reuses none of its pages before 42
+is the older one of the two.  So a file beside the tables names the boot of the machine that they were opened in, and
+if that is not the present one, the older meta page counts; the log has the rest.
+
+Source: the layout of a meta page is that of LMDB 0.9 on a machine with 64 bits, see `tools/spark/pages.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from struct import Struct
+from typing import Final
+
+from store.errors import StoreError
+
+_MARK: Final = "in-use"
+_DATA: Final = "data.mdb"
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+# Instead of the boot, when the disk has failed: whatever happens next, the newer page is not to be trusted.
+_FAILED: Final = "failed"
+_UNKNOWN: Final = "unknown"
+
+# page header, then magic, version, ..., the page size as the first word of the first root, ..., the commit's number
+_MAGIC_AT: Final = 16
+_PAGE_SIZE_AT: Final = 40
+_COMMIT_AT: Final = 144
+_META_END: Final = 152
+_MAGIC: Final = Struct("<II").pack(0xBEEFC0DE, 1)
+_SIZES: Final = frozenset(1 << bits for bits in range(9, 17))
+
+
+class DoubtError(StoreError):
+    """The machine stopped while the tables were in use, and who only reads cannot say what of them is whole."""
+
+
+def begin_use(state: Path) -> None:
+    """From now on the newer meta page may be ahead of the disk.  Raises OSError."""
+    _write_mark(state, _boot_id())
+
+
+def distrust(state: Path) -> None:
+    """The newer meta page could not be made durable.  Raises OSError."""
+    _write_mark(state, _FAILED)
+
+
+def end_use(state: Path) -> None:
+    """Everything is durable.  Raises OSError."""
+    (state / _MARK).unlink(missing_ok=True)
+    _sync(state)
+
+
+def is_in_doubt(state: Path) -> bool:
+    """Whether the newer meta page may be one that a power cut has left without its pages.  Raises OSError."""
+    try:
+        boot = (state / _MARK).read_text()
+    except FileNotFoundError:
+        return False
+    return boot != _boot_id() or boot == _UNKNOWN
+
+
+def refuse_doubt(state: Path) -> None:
+    """For who only reads.  Raises DoubtError, OSError."""
+    if is_in_doubt(state):
+        raise DoubtError(
+            f"the machine stopped while the tables in {state} were in use; start riverbed-server on them once, which "
+            "goes back to what is whole and takes the rest from the log"
+        )
+
+
+def settle_doubt(state: Path) -> bool:
+    """Before anything is opened, by who holds the directory: -> whether the tables went back to the commit before.
+
+    Raises OSError.
+    """
+    if not (state / _MARK).exists():
+        return False
+    went_back = False
+    data = state / _DATA
+    if data.exists():
+        with data.open("r+b") as file:
+            went_back = is_in_doubt(state) and _go_back(file.fileno())
+            # after a kill: the newer commit becomes durable before the next one overwrites the older
+            os.fsync(file.fileno())
+    end_use(state)
+    return went_back
+
+
+def _go_back(fd: int) -> bool:
+    """Put the older meta page in the place of the newer one; False when there is only one, or none.
+
+    As the page of the commit before it, for LMDB wants even numbers in one place and odd ones in the other.
+    """
+    first = os.pread(fd, _META_END, 0)
+    size = int.from_bytes(first[_PAGE_SIZE_AT : _PAGE_SIZE_AT + 4], "little")
+    if size not in _SIZES:
+        return False
+    pages = [first, os.pread(fd, _META_END, size)]
+    if any(len(page) < _META_END or page[_MAGIC_AT : _MAGIC_AT + 8] != _MAGIC for page in pages):
+        return False
+    commits = [int.from_bytes(page[_COMMIT_AT:], "little") for page in pages]
+    if commits[0] == commits[1]:
+        return False
+    newer = commits.index(max(commits))
+    before = max(min(commits) - 1, 0).to_bytes(8, "little")
+    os.pwrite(fd, pages[1 - newer][_MAGIC_AT:_COMMIT_AT] + before, newer * size + _MAGIC_AT)
+    return True
+
+
+def _boot_id() -> str:
+    """Something that another boot of the machine has not; `unknown` where the system does not tell."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return _UNKNOWN
+
+
+def _write_mark(state: Path, text: str) -> None:
+    """In one step: a mark that is torn would say nothing."""
+    path = state / f"{_MARK}.new"
+    with path.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    path.rename(state / _MARK)
+    _sync(state)
+
+
+def _sync(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
