@@ -4,8 +4,8 @@ SIGKILL takes the process and leaves what the kernel was given.  The power loss 
 ext4 image mounted through a loop device, and the file system is shut down by ioctl, with its journal flushed or not;
 pages that were never synced are gone when it is mounted again.
 
-What every round checks is in `ledger.py`, what the producers do in `producers.py`.  `RIVERBED_SEED=n` or
-`RIVERBED_SEED=random` runs other rounds than CI does.
+What every round does and checks is in `crashes.py`.  `RIVERBED_SEED=n` or `RIVERBED_SEED=random` runs other rounds than
+CI does.
 """
 
 from __future__ import annotations
@@ -16,76 +16,22 @@ import random
 import struct
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import StartRiverbed, base_seed, broken_invariants
-from tests.ledger import Fate, Ledger
-from tests.producers import SHARED, finish, read_streams, start_workers, until_acknowledged
+from tests.crashes import Rounds, crash_while_writing, options_for
 from tests.servers import RiverbedServer, Server
 
 KILL_ROUNDS = 50
 POWER_ROUNDS = 8
-# Acknowledged in a round before it crashes.  They are counted and not timed: how fast the machine is proves nothing.
-FEWEST, MOST = 25, 1_000
 IMAGE_BYTES = 256 << 20
 
 # linux/ext4.h: _IOR('X', 125, __u32).  LOGFLUSH writes the journal first, NOLOGFLUSH drops what it has in memory.
 EXT4_IOC_SHUTDOWN = 0x8004587D
 LOGFLUSH, NOLOGFLUSH = 1, 2
-
-
-def options_for(chance: random.Random) -> dict[str, object]:
-    """Always durable; checkpoints and log files so small that the rounds meet their edges."""
-    return {
-        "appendfsync": "always",
-        "checkpoint-interval-ms": chance.choice((1, 5, 50, 200)),
-        "log-segment-bytes": chance.choice((1 << 16, 1 << 18, 1 << 26)),
-    }
-
-
-def crash_while_writing(server: Server, seed: int, number: int, crash: Callable[[], None]) -> Ledger:
-    """Let producers write some, few or many, crash, and return what they noted."""
-    ledger = Ledger()
-    workers = start_workers(server, ledger, seed, number)
-    until_acknowledged(workers, random.Random(seed).randint(FEWEST, MOST))
-    crash()
-    finish(workers)
-    return ledger
-
-
-def hold_to_its_word(server: Server, ledger: Ledger, streams: set[bytes], what: str) -> None:
-    complaints = list(ledger.verify(read_streams(server, streams), streams))
-    if complaints:
-        shown = "\n".join(complaints[:20])
-        pytest.fail(f"{what}: {len(complaints)} complaints\n{shown}\n{server.log_tail()}", pytrace=False)
-
-
-class Rounds:
-    """The ledgers of a loop of crashes.  Each round has streams of its own; one stream is shared by all rounds."""
-
-    def __init__(self, server: Server) -> None:
-        self.server = server
-        self.ledgers: list[Ledger] = []
-
-    def check(self, numbers: Sequence[int], what: str) -> None:
-        for number in dict.fromkeys(numbers):
-            ledger = self.ledgers[number]
-            hold_to_its_word(self.server, ledger, ledger.streams() - {SHARED}, what)
-
-    def check_all(self, what: str) -> None:
-        self.check(range(len(self.ledgers)), what)
-        everybody = Ledger(account for ledger in self.ledgers for account in ledger.accounts)
-        hold_to_its_word(self.server, everybody, {SHARED}, what)
-
-    def total(self, fate: Fate) -> int:
-        return sum(ledger.count(fate) for ledger in self.ledgers)
-
-    def assert_they_prove_something(self) -> None:
-        assert self.total(Fate.ACKNOWLEDGED) >= FEWEST * len(self.ledgers)
-        assert self.total(Fate.UNKNOWN) > 0, "no crash met a write"
 
 
 def test_nothing_acknowledged_is_lost_when_the_process_is_killed(start_riverbed: StartRiverbed) -> None:
@@ -164,6 +110,13 @@ def test_nothing_acknowledged_is_lost_when_the_power_fails(power: PowerSwitch, t
     assert broken_invariants(server.directory) == []
 
 
+def note_new_boot(directory: Path) -> None:
+    """A machine that comes up again is in another boot; this one stays in its own, and the server can tell."""
+    mark = directory / "state" / "in-use"
+    assert mark.read_text()
+    mark.write_text("another boot")
+
+
 def lose_power_repeatedly(server: Server, power: PowerSwitch, seed: int) -> Rounds:
     rounds = Rounds(server)
     for number in range(POWER_ROUNDS):
@@ -184,6 +137,7 @@ def lose_power_repeatedly(server: Server, power: PowerSwitch, seed: int) -> Roun
         rounds.ledgers.append(ledger)
         power.unmount()
         power.mount()
+        note_new_boot(server.directory)
         server.options = options_for(chance)
         server.start()
         rounds.check_all(f"seed {seed}, round {number}, flag {flag}")

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests import crashes
 from tests.conftest import StartRedis, StartRiverbed, base_seed
 from tests.group_storm import (
     NODES,
@@ -34,7 +35,7 @@ from tests.group_storm import (
     look_at,
 )
 from tests.servers import RiverbedServer, Server
-from tests.test_groups_against_redis import groups_of
+from tests.states import groups_of
 from tests.waiting import until
 
 ROUNDS = 10
@@ -44,13 +45,7 @@ MOST_LOOKS = 150
 
 
 def options_for(chance: random.Random) -> dict[str, object]:
-    """Always durable; checkpoints and log files so small that the rounds meet their edges."""
-    return {
-        **NODES,
-        "appendfsync": "always",
-        "checkpoint-interval-ms": chance.choice((1, 5, 50, 200)),
-        "log-segment-bytes": chance.choice((1 << 16, 1 << 18, 1 << 26)),
-    }
+    return NODES | crashes.options_for(chance)
 
 
 def storm(server: Server, seed: int, number: int, families: Sequence[Any]) -> list[Stormer]:

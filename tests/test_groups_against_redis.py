@@ -16,20 +16,13 @@ from tests.conftest import StartRedis, StartRiverbed, base_seed
 from tests.differential import KILL_STEP, Pair
 from tests.generators import CONNECTION, KEYSPACE, STREAMS, Generator
 from tests.group_commands import GROUP_FAMILY, GroupCommands
-from tests.raw import Node, parse
 from tests.servers import Server
 from tests.shrinking import run_and_explain, script_of
+from tests.states import groups_of
 
 FAMILIES = (STREAMS, GROUP_FAMILY, KEYSPACE, CONNECTION)
 MASKS = {**differences.MASKS, **group_differences.MASKS}
 DIFFERENCES = {**differences.DIFFERENCES, **group_differences.DIFFERENCES}
-# What a server that loads a log does not know: it made the consumers just now, and it has no marks of newer releases.
-UNKNOWN_FROM_A_LOG = (
-    group_differences.NEWER_FIELDS
-    | group_differences.COUNTERS
-    | differences.IDMP_FIELDS
-    | {b"seen-time", b"radix-tree-nodes"}
-)
 
 
 class GroupScripts(GroupCommands, Generator):
@@ -75,19 +68,6 @@ def test_each_named_difference_is_still_there(pair: Pair, name: str) -> None:
     assert without is not None, f"both servers answer the same: {name}"
     assert without.number == len(script) - 1
     assert pair.run(script) is None
-
-
-def groups_of(server: Server) -> dict[tuple[int, bytes], str]:
-    """XINFO STREAM FULL of every stream, without what a log does not say."""
-    found = {}
-    with server.client() as client:
-        for database in range(3):
-            client.ask("SELECT", database)
-            for key in client.tree("KEYS", "*").children or ():
-                full: Node = parse(client.ask("XINFO", "STREAM", key.text, "FULL", "COUNT", 0))
-                change = group_differences.without(UNKNOWN_FROM_A_LOG)
-                found[database, key.text] = str(change((b"XINFO",), full))
-    return found
 
 
 @pytest.mark.parametrize("number", range(3))

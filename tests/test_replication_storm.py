@@ -22,7 +22,7 @@ from tests.raw import RawClient
 from tests.replicas import follow, info, syncs, until_down, until_level, until_linked
 from tests.servers import RiverbedServer, Server
 from tests.silence import SilentLink, best_link, proxied_link
-from tests.test_rewrite_interchange import LASTING, NODES, SHARED, UNKNOWN_TO_REDIS, Scripts, leave_pending, state_of
+from tests.states import LASTING, NODES, SHARED, UNKNOWN_TO_REDIS, Scripts, leave_pending, state_of
 from tests.waiting import until
 
 NOTHING: frozenset[bytes] = frozenset()

@@ -19,11 +19,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.conftest import StartRiverbed, base_seed
+from tests.crashes import FEWEST, Rounds, options_for
 from tests.ledger import Ledger
 from tests.producers import finish, start_workers, until_acknowledged
 from tests.raw import RawClient
 from tests.servers import RiverbedServer
-from tests.test_crash import FEWEST, Rounds, options_for
 from tests.waiting import until
 
 ROUNDS = 50
@@ -52,8 +52,8 @@ def kill_the_process(server: RiverbedServer) -> None:
             os.kill(int(pid), signal.SIGKILL)
 
 
-def bases_of(server: RiverbedServer) -> list[str]:
-    return [path.name for path in (server.directory / LOG).glob("*.base.aof")]
+def bases_of(server: RiverbedServer) -> set[str]:
+    return {path.name for path in (server.directory / LOG).glob("*.base.aof")}
 
 
 def come_to_the_moment(server: RiverbedServer, number: int, chance: random.Random) -> None:
@@ -66,7 +66,7 @@ def come_to_the_moment(server: RiverbedServer, number: int, chance: random.Rando
             until(lambda: any((server.directory / LOG).glob("temp-rewrite-*")), "a base that is being written")
             time.sleep(chance.uniform(0, 0.05))
         case _:
-            until(lambda: bases_of(server) != before, "a new base")
+            until(lambda: bool(bases_of(server) - before), "a new base")
             time.sleep(chance.uniform(0, 0.02))
 
 

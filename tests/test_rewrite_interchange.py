@@ -12,31 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from tests import group_differences
 from tests.conftest import StartRedis, StartRiverbed, base_seed
-from tests.differences import IDMP_FIELDS
-from tests.generators import CONNECTION, KEYSPACE, STREAMS, Family, Generator, KeyCommands
-from tests.group_commands import GROUP_FAMILY, NEWER_FAMILY, NewerCommands
-from tests.raw import RawClient, parse
+from tests.generators import CONNECTION, STREAMS, Family
+from tests.group_commands import GROUP_FAMILY, NEWER_FAMILY
 from tests.servers import RiverbedServer, Server
+from tests.states import LASTING, NODES, OF_NODES, SHARED, UNKNOWN_TO_REDIS, Scripts, State, leave_pending, state_of
 from tests.waiting import rewritten
 
 LOG = "appendonlydir"
-# Small nodes, and none of them closed by its bytes, which the two servers count differently.
-NODES: dict[str, object] = {"stream-node-max-entries": 5, "stream-node-max-bytes": 0}
-# Entries that nobody owns are another consumer's for Redis 7.
-SHARED: Family = [(weight, maker) for weight, maker in NEWER_FAMILY if maker is not NewerCommands.xnack]
-# What has piled up is what is looked at.
-LASTING: Family = [(weight, maker) for weight, maker in KEYSPACE if maker is not KeyCommands.flush]
-# Nodes are made anew, without tombstones.
-OF_NODES = frozenset((b"radix-tree-keys", b"radix-tree-nodes"))
-UNKNOWN_TO_REDIS = (
-    group_differences.NEWER_FIELDS | IDMP_FIELDS | OF_NODES | {b"lag", b"seen-time"}  # made when it loads
-)
-
-
-class Scripts(NewerCommands, Generator):
-    """Scripts of every family."""
 
 
 def run(server: Server, seed: int, newer: Family) -> None:
@@ -46,49 +29,6 @@ def run(server: Server, seed: int, newer: Family) -> None:
             client.ask(*step.words)
         client.ask("DISCARD")
         leave_pending(client, random.Random(seed))
-
-
-def leave_pending(client: RawClient, chance: random.Random) -> None:
-    """Have groups read every stream, and delete or trim some of what is pending then."""
-    for database in range(3):
-        client.ask("SELECT", database)
-        for key in client.tree("KEYS", "*").children or ():
-            for number in range(20):
-                client.ask("XADD", key.text, "*", "f", number)
-            for group in ("late", "later"):
-                client.ask("XGROUP", "CREATE", key.text, group, chance.choice(("0", "5-0")))
-                for consumer in ("Alice", "Bob", "Alice"):
-                    read = ("XREADGROUP", "GROUP", group, consumer, "COUNT", chance.randrange(1, 9))
-                    client.ask(*read, "STREAMS", key.text, ">")
-            ids = [entry.children[0].text for entry in client.tree("XRANGE", key.text, "-", "+").children or ()]
-            if not ids:
-                continue  # it has had the last ID there is
-            client.ask("XCLAIM", key.text, "late", "Carol", 0, *chance.choices(ids, k=3), "IDLE", 77, "RETRYCOUNT", 5)
-            client.ask("XDEL", key.text, *chance.choices(ids, k=5))
-            if chance.random() < 0.3:
-                client.ask("XTRIM", key.text, "MAXLEN", "=", chance.randrange(10))
-    client.ask("SELECT", 0)
-
-
-# By database and key: XINFO STREAM FULL, the deadline, and XPENDING of each group.
-State = dict[tuple[int, bytes], tuple[str, bytes, list[bytes]]]
-
-
-def state_of(server: Server, without: frozenset[bytes]) -> State:
-    hide = group_differences.without(without)
-    found: State = {}
-    with server.client() as client:
-        for database in range(3):
-            client.ask("SELECT", database)
-            for key in client.tree("KEYS", "*").children or ():
-                full = parse(client.ask("XINFO", "STREAM", key.text, "FULL", "COUNT", 0))
-                summaries = []
-                for group in client.tree("XINFO", "GROUPS", key.text).children or ():
-                    name = group.pairs()[0][1].text
-                    summaries.append(client.ask("XPENDING", key.text, name))
-                shown = str(hide((b"XINFO",), full))
-                found[database, key.text] = shown, client.ask("PEXPIRETIME", key.text), summaries
-    return found
 
 
 def pending_of(state: State) -> int:
