@@ -89,9 +89,6 @@ class Replication(Protocol):
     def promote(self) -> None:
         """Be a primary from here on (REPLICAOF NO ONE)."""
 
-    @property
-    def is_failing_over(self) -> bool: ...
-
     def fail_over(self, target: tuple[str, int] | None, timeout_ms: int | None, *, force: bool) -> None:
         """Hand over to that replica, or to whoever has everything first (FAILOVER)."""
 

@@ -190,7 +190,7 @@ class Controls:
 
     def holds_back(self, session: Session, command: Command) -> bool:
         """Whether a pause makes this command, and with it the client, wait."""
-        if not self.is_pausing or command.name.startswith(_NEVER_PAUSED):
+        if not self.is_pausing or command.name.startswith(_NEVER_PAUSED) or session.is_replica:
             return False
         only_writes = self._pause_writes_only or not self._pause_until_ms
         if only_writes and not _writes(session, command):

@@ -64,6 +64,18 @@ def test_a_replica_takes_more_at_once_than_its_own_clients_may_send(start_riverb
     assert "damaged" not in replica.log_tail()
 
 
+def test_a_pause_of_clients_does_not_keep_replicas_from_being_heard(start_riverbed: StartRiverbed) -> None:
+    primary = start_riverbed()
+    with primary.client() as client, primary.client() as replica:
+        replica.send("PSYNC", info(primary)["master_replid"], offset_of(primary) + 1)
+        assert replica.reply().startswith(b"+CONTINUE ")
+        assert client.ask("CLIENT", "PAUSE", 3_600_000) == b"+OK\r\n"
+        replica.send("PING")
+        while replica.reply() != b"+PONG\r\n":
+            pass  # what the primary sends as the log
+        assert client.ask("CLIENT", "UNPAUSE") == b"+OK\r\n"
+
+
 def test_a_replica_that_was_away_is_sent_what_it_lacks(start_riverbed: StartRiverbed) -> None:
     primary = start_riverbed()
     replica = start_riverbed(options={"replicaof": f"127.0.0.1 {primary.port}"})

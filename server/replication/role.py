@@ -148,10 +148,6 @@ class Replication:
     def abort_failover(self) -> None:
         self.failover.abort()
 
-    @property
-    def is_failing_over(self) -> bool:
-        return self.failover.is_under_way
-
     def _promote(self) -> None:
         follower = self.follower
         if follower is None:
