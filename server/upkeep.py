@@ -52,6 +52,7 @@ class Upkeep:
         self._purge_timer: asyncio.TimerHandle | None = None
         self._cycle_timer: asyncio.TimerHandle | None = None
         self._cycles = 0
+        self._rotate_error: str | None = None  # that was told
         self._is_due = False  # the next checkpoint, as soon as the disk has the one before
         self._disk = ThreadPoolExecutor(max_workers=1, thread_name_prefix="disk")
         for name in ("appendfsync", "checkpoint-interval-ms"):
@@ -207,6 +208,10 @@ class Upkeep:
             else:
                 log.warning("%s: writes are refused", after.value)
             self._executor.refresh_special()
+        error = self._engine.log.rotate_error
+        if error is not None and error != self._rotate_error:
+            log.warning("%s; it goes on in the present one", error)
+        self._rotate_error = error
 
     def _check_clients(self, now_ms: int) -> None:
         """Cut off who is idle for longer than `timeout`, over its output limit, or stuck in a long reply."""

@@ -354,6 +354,28 @@ def test_a_disk_that_gets_full_refuses_what_needs_space_and_frees_itself(tmp_pat
     in_loop(body())
 
 
+def test_a_log_that_cannot_begin_its_next_file_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(upkeep, "CYCLE_S", 0.001)
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        looks: list[str | None] = []
+        monkeypatch.setattr(ticks.engine, "check_space", lambda: looks.append(ticks.engine.log.rotate_error))
+        ticks.executor.upkeep.start()
+        for error in ("no space left", "too many files"):
+            ticks.engine.log.rotate_error = error
+            await until(lambda error=error: looks.count(error) >= 3)
+        ticks.close()
+
+    in_loop(body())
+    assert [record.getMessage() for record in caplog.records] == [
+        "no space left; it goes on in the present one",
+        "too many files; it goes on in the present one",
+    ]
+
+
 # -- idle clients ------------------------------------------------------------------------------------------------------
 
 
