@@ -206,3 +206,17 @@ def test_a_full_sync_without_room_says_so_and_comes_when_there_is_some(
         assert entries(replica) == entries(primary)
         replica.stop()
         assert broken_invariants(disk) == []
+
+
+def test_tables_without_room_for_a_full_sync_are_named(start_riverbed: StartRiverbed) -> None:
+    primary, replica = start_riverbed(), start_riverbed(options={"lmdb-map-size": 16 << 20})
+    with primary.client() as client:
+        fill(client, "s", 20, 1 << 20)
+    with replica.client() as client:
+        client.ask("XADD", "s", "1-1", "f", "old")
+        old = ask_old(client)
+        client.ask("REPLICAOF", "127.0.0.1", primary.port)
+        until(lambda: "lmdb-map-size is too small" in info(replica)["riverbed_master_link_reason"], "a complaint")
+        assert ask_old(client) == old
+        client.ask("REPLICAOF", "NO", "ONE")
+        assert client.ask("XADD", "s", "2-1", "f", "v") == b"$3\r\n2-1\r\n"

@@ -43,6 +43,8 @@ END: Final = "END"
 DONE: Final = "DONE"
 FAILED: Final = "FAILED"
 
+NO_ROOM: Final = "lmdb-map-size is too small for what the primary holds"
+
 # Below the server, which has clients; above what has time, for the replica is waited for.
 _NICENESS: Final = 5
 
@@ -62,6 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _serve(Path(directory) / dirname, filename, txn)
         finally:
             tables.close()
+    except lmdb.MapFullError:
+        _say(FAILED, NO_ROOM)
+        return 1
     except (StoreError, lmdb.Error, OSError) as error:
         _say(FAILED, " ".join(str(error).split()))
         return 1

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import lmdb
 
+from server.replication.foldprocess import NO_ROOM
 from server.replication.fullsync import FullSync, SyncError
 from server.replication.link import FullSyncHead, Introduction, Link, LinkError, RefusedError
 from store.errors import LogWriteError, ReplayError, StateLostError
@@ -292,7 +293,8 @@ class Follower:
             return
         except (LogWriteError, lmdb.Error) as error:
             self.state = State.HANDSHAKE
-            link.fail(LinkError(f"what came cannot be written: {error}", is_lasting=True))
+            reason = NO_ROOM if isinstance(error, lmdb.MapFullError) else str(error)
+            link.fail(LinkError(f"what came cannot be written: {reason}", is_lasting=True))
             return
         except StateLostError as error:
             self._executor.give_up(error)
