@@ -16,7 +16,18 @@ from tests.conftest import StartRedis, StartRiverbed, base_seed
 from tests.generators import CONNECTION, STREAMS, Family
 from tests.group_commands import GROUP_FAMILY, NEWER_FAMILY
 from tests.servers import RiverbedServer, Server
-from tests.states import LASTING, NODES, OF_NODES, SHARED, UNKNOWN_TO_REDIS, Scripts, State, leave_pending, state_of
+from tests.states import (
+    LASTING,
+    NODES,
+    OF_NODES,
+    OURS,
+    SHARED,
+    UNKNOWN_TO_REDIS,
+    Scripts,
+    State,
+    leave_pending,
+    state_of,
+)
 from tests.waiting import rewritten
 
 LOG = "appendonlydir"
@@ -52,12 +63,12 @@ def copied(server: RiverbedServer, place: Path) -> Path:
 def test_a_fresh_server_shows_the_same_from_a_rewrite(
     start_riverbed: StartRiverbed, tmp_path: Path, number: int
 ) -> None:
-    server = start_riverbed(options=NODES)
+    server = start_riverbed(options=OURS)
     run(server, base_seed() + number, NEWER_FAMILY)
     rewritten(server)
     expected = state_of(server, OF_NODES)
     assert server.stop() == 0
-    fresh = start_riverbed(copied(server, tmp_path / "copy"), options=NODES)
+    fresh = start_riverbed(copied(server, tmp_path / "copy"), options=OURS)
     assert state_of(fresh, OF_NODES) == expected
     rewritten(fresh)
     assert base_of(fresh) == base_of(server)
@@ -67,7 +78,7 @@ def test_a_fresh_server_shows_the_same_from_a_rewrite(
 def test_redis_shows_the_same_from_a_rewrite(
     start_riverbed: StartRiverbed, start_redis: StartRedis, tmp_path: Path, number: int
 ) -> None:
-    server = start_riverbed(options=NODES)
+    server = start_riverbed(options=OURS)
     run(server, base_seed() + 10 + number, SHARED)
     rewritten(server)
     expected = state_of(server, UNKNOWN_TO_REDIS)
@@ -81,7 +92,7 @@ def test_what_redis_makes_of_a_rewrite_and_rewrites_itself_loads_here(
     start_riverbed: StartRiverbed, start_redis: StartRedis, tmp_path: Path
 ) -> None:
     """There and back: but for what Redis 7 loses, records of entries that are gone among it."""
-    server = start_riverbed(options=NODES)
+    server = start_riverbed(options=OURS)
     with server.client() as client:
         for number in range(1, 40):
             client.ask("XADD", "s", f"{number}-1", "f", number)
@@ -98,7 +109,7 @@ def test_what_redis_makes_of_a_rewrite_and_rewrites_itself_loads_here(
     rewritten(redis)
     assert redis.stop() == 0
     shutil.copytree(redis.directory / LOG, tmp_path / "back" / LOG)
-    back = start_riverbed(tmp_path / "back", options=NODES)
+    back = start_riverbed(tmp_path / "back", options=OURS)
     assert state_of(back, UNKNOWN_TO_REDIS) == expected
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -35,15 +36,20 @@ class Terminal:
         environment = {
             name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")
         }
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tools.cli", "top", *map(str, arguments)],
-            cwd=ROOT,
-            env=environment | {"TERM": "xterm-256color"},
-            stdin=inner,
-            stdout=inner,
-            stderr=inner,
-            start_new_session=True,
-        )
+        # where the tests run in the background Ctrl-C is ignored, which children take over
+        ours = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tools.cli", "top", *map(str, arguments)],
+                cwd=ROOT,
+                env=environment | {"TERM": "xterm-256color"},
+                stdin=inner,
+                stdout=inner,
+                stderr=inner,
+                start_new_session=True,
+            )
+        finally:
+            signal.signal(signal.SIGINT, ours)
         self._inner = inner
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self.text = ""
