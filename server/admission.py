@@ -9,7 +9,7 @@ from server.dispatch import client_command
 from server.encode import error_line
 from server.errors import CommandError, wrong_arity
 from server.replication.role import STALE
-from store.engine import UNTIL_A_RESTART, Refusal
+from store.refusal import UNTIL_A_RESTART, Refusal
 
 if TYPE_CHECKING:
     from server.executor import Executor

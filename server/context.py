@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from server.config import Config
     from server.replies import Park, Reply
     from server.session import Request, Session
-    from store.engine import Clock, Engine
+    from store.engine import Engine
+    from store.options import Clock
 
 
 class Control(Protocol):

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from server.config import Config
     from server.replies import Reply
     from server.session import Peer
-    from store.engine import Clock
+    from store.options import Clock
 
 log = logging.getLogger("riverbed")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from store.engine import Fsync
+from store.options import Fsync
 
 if TYPE_CHECKING:
     from server.executor import Executor

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from server.executor import Executor
 from server.replay import Replayer
-from store.engine import Engine, Fsync, Options
+from store.engine import Engine
+from store.options import Fsync, Options
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from server.config import Config
-    from store.engine import Clock
+    from store.options import Clock
 
 
 class SystemClock:

@@ -31,7 +31,7 @@ from server.settingkinds import (
     Setting,
     Text,
 )
-from store.engine import Options
+from store.options import Options
 
 _MB: Final = 1 << 20
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from server.dispatch import Plain
     from server.session import Request, Session
     from server.stats import Stats
-    from store.engine import Clock
+    from store.options import Clock
 
 
 class Timing:

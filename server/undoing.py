@@ -11,8 +11,8 @@ from server.admission import MISCONF
 from server.encode import error_line
 from server.errors import CommandError
 from server.replies import Message, Push
-from store.engine import Refusal
 from store.errors import LogWriteError
+from store.refusal import Refusal
 
 if TYPE_CHECKING:
     from server.commands.table import Command

@@ -31,7 +31,7 @@ from store import manifest as manifests
 from store import recovery, retention
 from store.basefile import BaseSize, write_base
 from store.compactionplan import MEASURING, LogSize, Plan, Steps, Wishes, log_size, make_plan, rows_to_copy
-from store.engine import DEFAULT_MAP_BYTES, lock_directory
+from store.directorylock import lock_directory
 from store.errors import CorruptionError, StoreError
 from store.files import Files, OsFiles
 from store.lineage import Lineage
@@ -40,6 +40,7 @@ from store.log import DIRECTORY_NAME, FILE_NAME
 from store.logreader import Batch, LogPosition, LogReader, list_parts
 from store.manifest import FileType, LogFile
 from store.meta import META_POSITION, META_REPLICATION, NO_DATABASE
+from store.options import DEFAULT_MAP_BYTES
 from store.recovery import Execute, RecoveryReport
 from store.replacement import Places, put_in_place, settle
 from store.retention import NO_RETENTION, Retention

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import lmdb
 
 if TYPE_CHECKING:
-    from store.engine import Clock
     from store.log import Log
+    from store.options import Clock
     from store.tables import Tables
 
 

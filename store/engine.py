@@ -2,29 +2,26 @@
 
     tick          mutators change LMDB's open transaction and list canonical commands
     commit        the list goes to the log in one write, durable as the fsync policy says; replies may go out
-    checkpoint    log synced, then LMDB committed with the log position it covers
+    checkpoint    LMDB is committed with the log position it covers, and the disk catches up, the log first
 
-LMDB is therefore never ahead of the log, and the state is what the last checkpoint holds plus the log's tail.  One
-engine serves a directory; a lock on it says so.
+The state is what the last checkpoint holds plus the log's tail.  What a power cut may take of a checkpoint that the
+disk has not caught up with is in `powercut.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import enum
 import errno
-import fcntl
-import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import lmdb
 
 from store import adoption, recovery
+from store.directorylock import lock_directory
 from store.durability import Durability
-from store.errors import LockedError, LogWriteError, ReplayError, StateLostError, StoreError
+from store.errors import LogWriteError, ReplayError, StateLostError, StoreError
 from store.feed import Anchors
 from store.files import Files, OsFiles
 from store.lineage import Lineage
@@ -33,69 +30,21 @@ from store.logformat import encode_command
 from store.logreader import LogPosition
 from store.logstream import StreamedBatch
 from store.meta import NO_DATABASE
+from store.options import Clock, Fsync, Options
 from store.recovery import Execute
+from store.refusal import Refusal
 from store.replacement import Places, settle
-from store.snapshot import MANIFEST_NAME
-from store.tables import DATA_NAME, Tables
+from store.tables import Tables
 from store.writetxn import WriteTxn
 
-DEFAULT_MAP_BYTES: Final = 1 << 40
 _NO_LIMIT: Final = 1 << 62
 # How many bytes of pages a checkpoint may write for a byte of log: half-full pages, and copies of the pages above them.
 _PAGES_A_LOGGED_BYTE: Final = 3
 _PING: Final = encode_command([b"PING"])
 
 
-class Clock(Protocol):
-    """Where time comes from, so that tests may make it up."""
-
-    def time(self) -> float:
-        """Unix seconds."""
-
-    def monotonic(self) -> float:
-        """Seconds that only grow."""
-
-
-class Fsync(enum.Enum):
-    """When the log is made durable: before every reply, at least once a second, or when the system pleases."""
-
-    ALWAYS = "always"
-    EVERYSEC = "everysec"
-    NO = "no"
-
-
-@dataclass
-class Options:
-    """How an engine is opened.  Sizes in bytes."""
-
-    fsync: Fsync = Fsync.ALWAYS
-    map_bytes: int = DEFAULT_MAP_BYTES
-    log_directory: str = "appendonlydir"
-    log_filename: str = "appendonly.aof"
-    segment_bytes: int = 1 << 30
-    load_truncated: bool = True
-    reserve_bytes: int = 64 << 20
-    node_max_entries: int = 100
-    node_max_bytes: int = 4096
-    # The log continues another server's, and goes on doing so after a start.
-    is_replica: bool = False
-
-
 def _ignore_time(seconds: float) -> None:
     """Nobody counts: offline tools and recovery."""
-
-
-class Refusal(enum.Enum):
-    """Why writes are refused."""
-
-    DISK_NEARLY_FULL = "the disk is nearly full"
-    DISK_FULL = "the disk is full"
-    LOG_FAILED = "the log could not be written or synced"
-    TABLES_FAILED = "the tables could not be synced"
-
-
-# The disk has failed, and what it holds of what was written last is not known.
-UNTIL_A_RESTART: Final = frozenset((Refusal.LOG_FAILED, Refusal.TABLES_FAILED))
 
 
 class Engine:
@@ -542,21 +491,3 @@ class Engine:
     def abandon(self) -> None:
         """Let go of the directory without writing anything."""
         self._held.close()
-
-
-@contextlib.contextmanager
-def lock_directory(directory: Path) -> Iterator[None]:
-    """Hold the directory for this process.  Raises LockedError, StoreError when it is a snapshot, OSError."""
-    if all((directory / name).exists() for name in (MANIFEST_NAME, DATA_NAME)):
-        raise StoreError(
-            f"{directory} is a snapshot, which never changes; `riverbed restore` makes a data directory of it"
-        )
-    fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise LockedError(f"{directory} is in use by another process") from None
-        yield
-    finally:
-        os.close(fd)

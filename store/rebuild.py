@@ -22,13 +22,14 @@ from store import format as fmt
 from store import manifest as manifests
 from store.basefile import BaseSize, write_base
 from store.compose import Piece
-from store.engine import DEFAULT_MAP_BYTES, lock_directory
+from store.directorylock import lock_directory
 from store.errors import StoreError
 from store.files import Files, OsFiles
 from store.log import DIRECTORY_NAME, FILE_NAME
 from store.logreader import LogPosition
 from store.manifest import FileType, LogFile, Manifest
 from store.meta import META_POSITION, NO_DATABASE
+from store.options import DEFAULT_MAP_BYTES
 from store.rewrite import pieces
 from store.tables import STATE_DIRECTORY, Tables
 

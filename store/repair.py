@@ -30,7 +30,7 @@ from store.check.refolding import EXECUTING, FoldPlan, SpaceError
 from store.check.state import check_state
 from store.check.view import Contents, Steps, unwatched
 from store.copying import copy_stretch
-from store.engine import lock_directory
+from store.directorylock import lock_directory
 from store.errors import StoreError
 from store.files import Files, OsFiles
 from store.log import DIRECTORY_NAME, FILE_NAME

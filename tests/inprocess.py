@@ -19,7 +19,8 @@ from server.replies import NULL_ARRAY, OK, Park
 from server.session import Request, Session
 from server.slices import Slices
 from store import consumerttl
-from store.engine import Engine, Fsync, Options
+from store.engine import Engine
+from store.options import Fsync, Options
 from tests.raw import Node, parse
 
 Words = list[bytes]

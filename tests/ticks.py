@@ -15,8 +15,9 @@ from server.config import Config
 from server.executor import Executor
 from server.replay import Replayer
 from store import manifest
-from store.engine import Engine, Fsync, Options
+from store.engine import Engine
 from store.logreader import LogReader, list_parts
+from store.options import Fsync, Options
 from tests.inprocess import HandClock
 from tests.raw import Frames, Word, encode_word
 from tests.store.faulty_files import FaultyFiles

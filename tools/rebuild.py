@@ -18,7 +18,7 @@ from typing import Final
 from server.replay import Replayer
 from store import manifest, recovery
 from store.copying import copy_stretch
-from store.engine import DEFAULT_MAP_BYTES, Engine, Fsync, Options
+from store.engine import Engine
 from store.files import Files
 from store.groups import groups_of
 from store.log import DIRECTORY_NAME, FILE_NAME
@@ -26,6 +26,7 @@ from store.logfile import PLAIN_BATCH_COMMANDS, Batch, LogPart
 from store.logreader import LogPosition, LogReader, TornTail
 from store.manifest import FileType, LogFile, Manifest
 from store.meta import NO_DATABASE
+from store.options import DEFAULT_MAP_BYTES, Fsync, Options
 from store.recovery import RecoveryReport
 from store.tables import Tables
 from store.writetxn import WriteTxn

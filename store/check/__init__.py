@@ -22,7 +22,7 @@ from store.check.log import LogCheck
 from store.check.refolding import Refolding
 from store.check.state import check_state
 from store.check.view import Contents, Meta, Steps, Violation, unwatched
-from store.engine import lock_directory
+from store.directorylock import lock_directory
 from store.errors import LockedError
 from store.files import Files, OsFiles
 from store.log import DIRECTORY_NAME, FILE_NAME

@@ -12,7 +12,7 @@ from server.configrewrite import rewrite
 from server.configvalues import ConfigError, UnknownSettingError
 from server.settingkinds import BadValueError, OutputLimit, memory_text, parse_memory
 from server.settings import SETTINGS
-from store.engine import Fsync, Options
+from store.options import Fsync, Options
 
 WriteFile = Callable[..., Path]
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from server.executor import MOST_OUTPUT_A_TICK, MOST_REQUESTS_A_TICK
-from store.engine import Refusal
 from store.ids import StreamID
+from store.refusal import Refusal
 from store.streams import Stream
 from tests.conftest import StartRiverbed
 from tests.raw import Node, encode, parse

@@ -15,7 +15,7 @@ import pytest
 
 from server import upkeep
 from store.durability import Durability
-from store.engine import Refusal
+from store.refusal import Refusal
 from tests.conftest import StartRiverbed
 from tests.readlog import LogTail
 from tests.servers import RiverbedServer

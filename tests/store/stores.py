@@ -11,13 +11,14 @@ from server.replay import NOBODY, Replayer
 from server.session import Request, Session
 from store.check import check
 from store.compose import Piece
-from store.engine import Engine, Fsync, Options
+from store.engine import Engine
 from store.files import Files
 from store.group import Group
 from store.groups import groups_of
 from store.idempotence import Idempotence
 from store.ids import MAX_ID, MIN_ID, StreamID, id_text, parse_id, unpack_id
 from store.keyspace import Database
+from store.options import Fsync, Options
 from store.rewrite import pieces
 from store.streams import Stream
 from store.writetxn import WriteTxn

@@ -19,11 +19,12 @@ from store import manifest as manifests
 from store import recovery
 from store.bulkload import load_run
 from store.compose import Piece
-from store.engine import Engine, Fsync, Options
+from store.engine import Engine
 from store.files import OsFiles
 from store.keyspace import Database
 from store.log import DIRECTORY_NAME, FILE_NAME
 from store.logfile import Batch, LogPosition
+from store.options import Fsync, Options
 from store.rebuild import write_log
 from store.recovery import RecoveryReport, fold
 from store.tables import TABLES

@@ -12,7 +12,7 @@ from server.replay import Replayer
 from store import format as fmt
 from store.check import Refolding, check
 from store.check.refolding import FoldPlan, SpaceError
-from store.engine import lock_directory
+from store.directorylock import lock_directory
 from store.idempotence import sweep
 from store.log import DIRECTORY_NAME
 from store.logformat import encode_annotation, encode_command

@@ -11,7 +11,7 @@ import pytest
 from store.check import Check
 from store.check.log import LogCheck
 from store.check.view import Meta, unwatched
-from store.engine import lock_directory
+from store.directorylock import lock_directory
 from store.files import OsFiles
 from store.log import DIRECTORY_NAME, FILE_NAME
 from store.rebuild import rebuild_log

@@ -17,7 +17,7 @@ from server.replay import Replayer
 from store import manifest as manifests
 from store import recovery
 from store.check import check
-from store.engine import Engine, Fsync, Options, Refusal
+from store.engine import Engine
 from store.errors import CorruptionError, LockedError, LogWriteError, ReplayError, VersionError
 from store.feed import LogFeed
 from store.files import OsFiles
@@ -27,6 +27,8 @@ from store.log import DIRECTORY_NAME, LogPosition
 from store.logformat import encode_command
 from store.logstream import LogStream, StreamedBatch
 from store.model import Strategy, Trim
+from store.options import Fsync, Options
+from store.refusal import Refusal
 from store.streams import Stream
 from store.tables import Tables
 from tests.inprocess import HandClock

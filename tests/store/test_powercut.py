@@ -12,9 +12,9 @@ import pytest
 from store import powercut
 from store.check import check
 from store.check.pages import check_pages
-from store.engine import Refusal
 from store.errors import LogWriteError
 from store.powercut import DoubtError, is_in_doubt, settle_doubt
+from store.refusal import Refusal
 from store.tables import STATE_DIRECTORY, Tables
 from store.writetxn import WriteTxn
 from tests.conftest import base_seed

@@ -12,7 +12,7 @@ import pytest
 from server.replay import Replayer
 from store.check import Check, Refolding, check
 from store.check.refolding import FoldPlan, SpaceError
-from store.engine import lock_directory
+from store.directorylock import lock_directory
 from store.errors import LockedError
 from store.log import DIRECTORY_NAME
 from store.repair import Action, Repair, RepairError
