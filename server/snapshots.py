@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from server.errors import CommandError
 from server.replies import Park
-from store.freeze import clear_leftovers
+from store.freeze import WORKING_PREFIX
 from store.snapshot import SNAPSHOTS_DIRECTORY, is_snapshot_name, list_snapshots
+from store.workplace import clear_leftovers
 
 if TYPE_CHECKING:
     from server.executor import Executor
@@ -103,7 +104,7 @@ class Snapshots:
         # a process that was killed leaves its place among LMDB's readers, which would keep pages from being used again
         self._executor.engine.tables.env.reader_check()
         with contextlib.suppress(OSError):
-            await self._loop.run_in_executor(None, clear_leftovers, self._folder)
+            await self._loop.run_in_executor(None, clear_leftovers, self._folder, WORKING_PREFIX)
         self._answer(session, park, CommandError(f"ERR no snapshot: {failure}".replace("\n", " ")))
 
     def _command(self, name: str | None, keep: int | None) -> list[str]:

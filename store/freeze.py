@@ -20,7 +20,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import secrets
 import shutil
 import threading
 import time
@@ -51,11 +50,12 @@ from store.snapshot import (
 )
 from store.streamwalk import StreamWalk
 from store.tables import DATA_NAME, STATE_DIRECTORY, TABLES, Tables
+from store.workplace import name_for, working_directory
 
 DEFAULT_SPLIT_EVERY: Final = 65_536
 
 _MAP_BYTES: Final = 1 << 40
-_WORKING_PREFIX: Final = f"{TEMPORARY_PREFIX}snapshot-"
+WORKING_PREFIX: Final = f"{TEMPORARY_PREFIX}snapshot-"
 # What LMDB hands over at a time, and how much of it may wait to reach the disk: the syncs of a server beside it wait as
 # long.  On a busy disk where nine of ten syncs of 160 KB take up to 12 ms, they take up to 25 ms beside 8 MB at a time,
 # 17 beside 2 MB and 16 beside 1 MB, which is written no slower.
@@ -99,8 +99,7 @@ def take_snapshot(
     with _open_state(directory) as tables:
         _require_space(tables, folder, leave_bytes, files)
         files.make_directory(folder)
-        clear_leftovers(folder)
-        with _working_directory(folder) as working:
+        with working_directory(folder, WORKING_PREFIX) as working:
             maker = _Maker(working, files, steps, split_every)
             time_ms = time.time_ns() // 1_000_000
             data_file = maker.copy(tables)
@@ -179,60 +178,6 @@ def _automatic_name(manifest: SnapshotManifest) -> str:
 
 
 # -- the directory -----------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _working_directory(folder: Path) -> Iterator[Path]:
-    """A new directory in `folder`, locked while it is worked in, and gone afterwards unless it was renamed."""
-    path, fd = _make_working_directory(folder)
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-        os.close(fd)
-
-
-def _make_working_directory(folder: Path) -> tuple[Path, int]:
-    while True:
-        path = folder / f"{_WORKING_PREFIX}{secrets.token_hex(4)}"
-        path.mkdir()
-        fd = _lock(path)
-        # Somebody who clears leftovers away may have seen it before it was locked.
-        if fd is not None and path.exists():
-            return path, fd
-        if fd is not None:
-            os.close(fd)
-
-
-def _lock(path: Path) -> int | None:
-    """-> a descriptor that holds the lock on a directory, or None when somebody has it, or the directory is gone."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        return None
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
-
-
-def clear_leftovers(folder: Path) -> int:
-    """Delete what killed makers have left in `folder`; -> how many there were."""
-    cleared = 0
-    for name in os.listdir(folder):
-        if not name.startswith(_WORKING_PREFIX):
-            continue
-        fd = _lock(folder / name)
-        if fd is not None:
-            shutil.rmtree(folder / name, ignore_errors=True)
-            os.close(fd)
-            cleared += 1
-    return cleared
 
 
 def _publish(working: Path, folder: Path, name: str, manifest: SnapshotManifest, files: Files) -> Path:
@@ -398,7 +343,7 @@ def delete_snapshot(snapshot: Snapshot, files: Files | None = None) -> None:
     """Make it none in one step, then free its space.  Who has it open reads on."""
     files = files or OsFiles()
     folder = snapshot.path.parent
-    going = folder / f"{_WORKING_PREFIX}{secrets.token_hex(4)}"
+    going = name_for(folder, WORKING_PREFIX)
     files.rename(snapshot.path, going)
     files.sync_directory(folder)
     shutil.rmtree(going, ignore_errors=True)

@@ -10,10 +10,7 @@ so that memory stays flat, and are deleted afterwards; one left behind by a kill
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import secrets
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -32,6 +29,7 @@ from store.recovery import Execute
 from store.refold import Refold, room_for_fold
 from store.tablereader import TableReader
 from store.tables import Tables
+from store.workplace import working_directory
 
 EXECUTING: Final = "executing the log"
 WORK_PREFIX: Final = ".riverbed-check-"
@@ -87,7 +85,7 @@ class Refolding:
         with contextlib.ExitStack() as held:
             reader, position, files = self._begin(held, directory, log, meta)
             needed = room_for_fold(log.size_bytes)
-            work = held.enter_context(_working_directory(self._parent))
+            work = held.enter_context(working_directory(self._parent, WORK_PREFIX))
             free = self._files.free_bytes(work)
             self._announce(FoldPlan(work, log.size_bytes, needed, free))
             if free < needed:
@@ -204,37 +202,3 @@ def _held_files(parts: list[LogPart]) -> Iterator[_HeldFiles]:
     finally:
         for fd in held.values():
             os.close(fd)
-
-
-@contextlib.contextmanager
-def _working_directory(parent: Path) -> Iterator[Path]:
-    """A new directory in `parent`, locked while it is used and gone afterwards; those left by kills go as well."""
-    for name in os.listdir(parent):
-        if name.startswith(WORK_PREFIX):
-            fd = _lock(parent / name)
-            if fd is not None:
-                shutil.rmtree(parent / name, ignore_errors=True)
-                os.close(fd)
-    path = parent / f"{WORK_PREFIX}{secrets.token_hex(4)}"
-    path.mkdir()
-    fd = _lock(path)
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-        if fd is not None:
-            os.close(fd)
-
-
-def _lock(path: Path) -> int | None:
-    """-> a descriptor that holds the lock on a directory, None when somebody has it or it is not to be had."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(fd)
-        return None
-    return fd

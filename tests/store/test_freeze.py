@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import random
 import shutil
@@ -19,7 +18,7 @@ from store import format as fmt
 from store.check import check
 from store.errors import NoSnapshotError, SnapshotError
 from store.files import OsFiles
-from store.freeze import clear_leftovers, delete_old, delete_snapshot, take_snapshot
+from store.freeze import delete_old, delete_snapshot, take_snapshot
 from store.ids import StreamID
 from store.snapshot import MANIFEST_NAME, STREAMS_NAME, Snapshot, encode_manifest, list_snapshots, open_snapshot
 from store.tables import DATA_NAME, Tables
@@ -389,18 +388,6 @@ def test_a_stop_before_any_step_leaves_a_whole_snapshot_or_none(store: Store) ->
         store.open()
     assert step > 10
     assert 1 <= made <= 5, "it has its name at the end, and then stands for what is whole"
-
-
-def test_a_directory_somebody_works_in_is_not_cleared_away(tmp_path: Path) -> None:
-    working, dead = tmp_path / ".temp-snapshot-1", tmp_path / ".temp-snapshot-2"
-    for path in (working, dead):
-        path.mkdir()
-        (path / DATA_NAME).write_bytes(b"x")
-    fd = os.open(working, os.O_RDONLY)
-    fcntl.flock(fd, fcntl.LOCK_EX)
-    assert clear_leftovers(tmp_path) == 1
-    assert [path.name for path in tmp_path.iterdir()] == [working.name]
-    os.close(fd)
 
 
 def test_a_half_made_one_is_none_wherever_it_was_cut(store: Store, tmp_path: Path) -> None:
