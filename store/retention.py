@@ -16,7 +16,7 @@ from typing import Final
 
 from store import format as fmt
 from store.groups import groups_of
-from store.ids import MAX_ID, MIN_ID, StreamID, id_text, pack_id, unpack_id
+from store.ids import MAX_ID, MIN_ID, StreamID, pack_id, unpack_id
 from store.liverows import LiveStream
 from store.model import References, Strategy, Trim
 from store.pel import NOBODY, Run
@@ -237,13 +237,3 @@ def _trim_acked(stream: Stream, strategy: Strategy, threshold: int, pause: Calla
         if groups_of(stream).acked_trim_start == MIN_ID:
             break
     stream.trim(Trim(strategy, threshold, references=References.ACKED))
-
-
-def describe(retention: Retention) -> str:
-    """For people: `entries below 1700000000000-0, all but the newest 1000`."""
-    words = []
-    if retention.min_id is not None:
-        words.append(f"entries below {id_text(retention.min_id).decode()}")
-    if retention.max_length is not None:
-        words.append(f"all but the newest {retention.max_length:,}")
-    return ", ".join(words)
