@@ -84,7 +84,7 @@ class Unsynced(NamedTuple):
 class Log:
     """The append-only files of one server, made by `Log.open`.
 
-    For one thread, except that `sync` may run in another while this one appends; nothing may rotate meanwhile.
+    For one thread, except that `sync_bytes` may run in another while this one appends; nothing may rotate meanwhile.
     """
 
     def __init__(
