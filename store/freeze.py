@@ -35,6 +35,7 @@ from store import format as fmt
 from store.errors import CorruptionError, SnapshotError
 from store.files import Files, OsFiles
 from store.logfile import LogPosition
+from store.ownership import give
 from store.snapshot import (
     MANIFEST_NAME,
     SNAPSHOTS_DIRECTORY,
@@ -98,6 +99,9 @@ def take_snapshot(
     folder, name = _place(directory, out)
     with _open_state(directory) as tables:
         _require_space(tables, folder, leave_bytes, files)
+        if out is None and not files.exists(folder):
+            files.make_directory(folder)
+            give(folder, directory.stat())  # or the server could put none of its own there
         files.make_directory(folder)
         with working_directory(folder, WORKING_PREFIX) as working:
             maker = _Maker(working, files, steps, split_every)
@@ -120,6 +124,8 @@ def take_snapshot(
             )
             maker.write(MANIFEST_NAME, [encode_manifest(manifest, _time_text(time_ms))])
             files.sync_directory(working)
+            if out is None:
+                give(working, directory.stat())
             path = _publish(working, folder, name or _automatic_name(manifest), manifest, files)
     return open_snapshot(path)
 

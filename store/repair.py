@@ -36,6 +36,7 @@ from store.files import Files, OsFiles
 from store.log import DIRECTORY_NAME, FILE_NAME
 from store.logreader import LogPosition, LogReader, TornTail, list_parts
 from store.meta import NO_DATABASE
+from store.ownership import give
 from store.rebuild import rebuild_log
 from store.recovery import Execute
 from store.refold import Refold, room_for_fold
@@ -196,8 +197,10 @@ class Repair:
     def _free_name(self, name: str) -> Path:
         """A name in the directory of what was replaced that nothing has yet."""
         home = self._directory / REPLACED_DIRECTORY
-        self._files.make_directory(home)
-        self._files.sync_directory(self._directory)
+        if not self._files.exists(home):
+            self._files.make_directory(home)
+            give(home, self._directory.stat())
+            self._files.sync_directory(self._directory)
         path, number = home / name, 1
         while self._files.exists(path):
             number += 1
@@ -213,6 +216,7 @@ class Repair:
             for violation in check_state(self._work, lambda: True, Contents(), self._steps):
                 if isinstance(violation, Violation):
                     raise RepairError(f"the tables that the log makes are broken as well ({violation})")
+            give(self._work / STATE_DIRECTORY, self._directory.stat())
             kept = self._free_name(STATE_DIRECTORY)
             files.rename(places.state, kept)
             files.sync_directory(kept.parent)
@@ -260,6 +264,7 @@ class Repair:
             log_filename=self._places.log_filename,
             files=self._files,
         )
+        give(self._places.home, self._directory.stat())
         told = (
             f"made a new log of what the tables hold: {made.base.entries:,} entries, replication offset {made.offset}"
         )

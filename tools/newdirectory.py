@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from store.ownership import give
 from tools.console import Failure
 
 _MARK: Final = ".partial-"
@@ -26,7 +27,7 @@ def new_directory(target: Path) -> Iterator[Path]:
     """Yield an empty directory to build in; it becomes `target` when the block ends well, and is removed otherwise.
 
     Whoever builds syncs the files.  Raises Failure when something is at `target` already, except an empty directory,
-    which is replaced and leaves its owner and mode to the new one; OSError.
+    which is replaced and leaves its mode to the new one, and its owner to all that is in it; OSError.
     """
     target = target.resolve()
     refuse_existing(target)
@@ -74,8 +75,7 @@ def _take_over_owner(target: Path, partial: Path) -> None:
     if target.is_dir():
         there = target.stat()
         partial.chmod(stat.S_IMODE(there.st_mode))
-        with contextlib.suppress(PermissionError):
-            os.chown(partial, there.st_uid, there.st_gid)
+        give(partial, there)
 
 
 def _sync(directory: Path) -> None:

@@ -184,6 +184,14 @@ def test_two_within_a_second_have_two_names(store: Store) -> None:
     assert len({freeze(store).name for _ in range(4)}) == 4
 
 
+@pytest.mark.needs_root
+def test_what_root_puts_into_the_stores_own_folder_is_its_owners(store: Store) -> None:
+    os.chown(store.directory, 65534, 65534)
+    first, second = freeze(store), freeze(store)
+    made = (first.path.parent, first.path, second.path, *first.path.iterdir())
+    assert {path.stat().st_uid for path in made} == {65534}
+
+
 def test_a_folder_that_exists_gets_it_under_such_a_name(store: Store, tmp_path: Path) -> None:
     store.fill(b"s", 1)
     (tmp_path / "folder").mkdir()

@@ -192,6 +192,18 @@ def test_a_lost_log_is_made_of_the_tables(sound: Path) -> None:
     assert contents(sound) == before
 
 
+@pytest.mark.needs_root
+def test_what_root_mends_stays_its_owners(sound: Path) -> None:
+    for path in (sound, *sound.rglob("*")):
+        os.chown(path, 65534, 65534)
+    damage(sound, do.stream(length=3))
+    mend(sound)
+    assert {path.stat().st_uid for path in (sound / "state").rglob("*")} == {65534}
+    shutil.rmtree(sound / DIRECTORY_NAME)
+    mend(sound)
+    assert {path.stat().st_uid for path in sound.rglob("*")} == {65534}
+
+
 def test_a_lost_log_beside_broken_tables_is_refused(sound: Path) -> None:
     shutil.rmtree(sound / DIRECTORY_NAME)
     damage(sound, do.stream(length=3))

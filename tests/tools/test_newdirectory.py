@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,17 @@ def test_empty_directory_is_replaced_and_leaves_its_mode(tmp_path: Path) -> None
         (partial / "file").touch()
     assert (target / "file").exists()
     assert target.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.needs_root
+def test_empty_directory_of_another_user_leaves_all_to_that_user(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    os.chown(target, 65534, 65534)
+    with new_directory(target) as partial:
+        (partial / "state").mkdir()
+        (partial / "state" / "file").touch()
+    assert {path.stat().st_uid for path in (target, *target.rglob("*"))} == {65534}
 
 
 def test_error_leaves_nothing_behind(tmp_path: Path) -> None:
