@@ -6,7 +6,7 @@ The rows of a batch are in one buffer, anywhere, and numpy walks all of them in 
 shows the digits and the end of a length.  Rows of one stream mostly have the same names in the same order, so a batch
 is taken apart by *shape*: the names of the first row that is left are compared with all others, eight bytes a read.
 Rows of the seventeenth shape and beyond are parsed one by one.  Arrow columns then are copied from the buffer, once.
-About 130 ns a row of four columns; a row at a time takes 900.
+About 110 ns a row of four columns; a row at a time takes 900.
 
 Knows neither LMDB nor Spark.
 """

@@ -1,6 +1,6 @@
 """One table of a frozen LMDB file, its leaf pages read by the hundred and taken apart by numpy, without LMDB.
 
-A cursor takes 250 ns a row, here it is 50.  The file must be one that nobody writes any more.  It
+A cursor takes 250 ns a row, here it is 40.  The file must be one that nobody writes any more.  It
 is read with `pread` and never mapped, so that one that is cut short under a reader is an error and not a signal; and
 what is read is looked at before it is followed, so that whatever the bytes are, nothing outside of them is touched:
 
