@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +17,7 @@ from store.manifest import LogFile
 from tests.conftest import StartRedis, StartRiverbed
 from tests.proxy import Proxy
 from tests.replicas import fill, follow, info, offset_of, syncs, until_down, until_level, until_linked
-from tests.servers import RiverbedServer
+from tests.servers import ROOT, RiverbedServer
 from tests.waiting import rewritten, until
 
 SELECT = encode_command([b"SELECT", b"0"])
@@ -74,6 +76,27 @@ def test_a_pause_of_clients_does_not_keep_replicas_from_being_heard(start_riverb
         while replica.reply() != b"+PONG\r\n":
             pass  # what the primary sends as the log
         assert client.ask("CLIENT", "UNPAUSE") == b"+OK\r\n"
+
+
+def test_a_log_that_comes_faster_than_tables_are_made_of_it_is_waited_with_and_then_taken(
+    start_riverbed: StartRiverbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What takes a log of more than 64 MB otherwise: no more is read than that, and the rest when there is room."""
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small" / "sitecustomize.py").write_text(
+        "import sys\n"
+        "if 'server.main' in sys.orig_argv:\n"
+        "    from server.replication import fullsync\n"
+        "    fullsync.FAR_BYTES, fullsync.NEAR_BYTES = 1 << 17, 1 << 14\n"
+    )
+    primary = start_riverbed()
+    with primary.client() as client:
+        fill(client, "s", 3000, 1000)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'small'}{os.pathsep}{ROOT}")
+    replica = start_riverbed()
+    follow(replica, primary.port)
+    until_level(primary, replica)
+    assert entries(replica) == entries(primary)
 
 
 def test_a_replica_that_was_away_is_sent_what_it_lacks(start_riverbed: StartRiverbed) -> None:

@@ -199,7 +199,9 @@ class Follower:
         self.state = State.SYNC
         self._drop_full_sync()
         try:
-            self._full_sync = FullSync(self._executor, head, self._received_all, self._sync_failed)
+            self._full_sync = FullSync(
+                self._executor, head, self._received_all, self._sync_failed, on_progress=self._throttle
+            )
         except (OSError, LogWriteError) as error:
             raise LinkError(f"the full sync cannot be received: {error}", is_lasting=True) from error
 
@@ -320,6 +322,7 @@ class Follower:
     # -- full sync -----------------------------------------------------------------------------------------------------
 
     def _throttle(self) -> None:
+        """Take no more than the tables can be made of."""
         if self._link is not None and self._full_sync is not None:
             self._link.set_reading(not self._full_sync.is_behind)
 

@@ -53,7 +53,11 @@ class SyncError(Exception):
 
 
 class FullSync:
-    """One full sync.  `on_done` gets the stream on which the log goes on, `on_failed` why there is none."""
+    """One full sync.
+
+    `on_done` gets the stream on which the log goes on, `on_failed` why there is none; `on_progress` is told whenever
+    the tables have come nearer, so that more may be taken.
+    """
 
     def __init__(
         self,
@@ -61,6 +65,7 @@ class FullSync:
         head: FullSyncHead,
         on_done: Callable[[LogStream], None],
         on_failed: Callable[[Exception], None],
+        on_progress: Callable[[], None],
     ) -> None:
         """Raises OSError when nothing can be written."""
         self.read_bytes = 0
@@ -70,6 +75,7 @@ class FullSync:
         self._head = head
         self._on_done = on_done
         self._on_failed = on_failed
+        self._on_progress = on_progress
         self._base_left = head.base_bytes
         self._stream = LogStream(head.start, executor.config.repl_max_batch_bytes, from_file=True)
         self._folded: LogPosition | None = None
@@ -190,6 +196,7 @@ class FullSync:
         self._tell(child, foldprocess.FOLD, *end)
         await self._hear(child, foldprocess.AT)
         self._folded = end
+        self._on_progress()
 
     def _tell(self, child: asyncio.subprocess.Process, *words: object) -> None:
         assert child.stdin is not None
