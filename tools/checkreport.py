@@ -19,6 +19,7 @@ from store.check import Check, Violation
 from store.check.refolding import FoldPlan
 from store.repair import Action
 from tools.console import counted, notes, print_facts, results, seconds_text, size_text
+from tools.keytext import shown
 from tools.steps import StepMeter
 
 
@@ -176,19 +177,19 @@ class CheckReport:
 def _tell(text: str, mark: str = "") -> None:
     """A long line for people, broken between words where it is a terminal that they read."""
     console = notes()
-    console.print(f"{mark}{escape(text)}", soft_wrap=not console.is_terminal)
+    console.print(f"{mark}{escape(shown(text))}", soft_wrap=not console.is_terminal)
 
 
 def _print_violation(violation: Violation) -> None:
     """One line for programs; at a terminal what does not fit goes on below, indented."""
     console = results(soft_wrap=False)
     if not console.is_terminal:
-        click.echo(str(violation))
+        click.echo(shown(str(violation)))
         return
     table = Table.grid(padding=(0, 0, 0, 2))
-    place = violation.place
+    place = shown(violation.place)
     head = Text.assemble((violation.table, "bold red"), f": {place}" if place else "")
-    text = Text(violation.reason)
+    text = Text(shown(violation.reason))
     if len(head) + len(text) + 2 <= console.width:
         console.print(Text.assemble(head, ": ", text))
         return

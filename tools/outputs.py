@@ -36,9 +36,11 @@ def guarded() -> Iterator[None]:
     except BrokenPipeError:
         _give_up()
         raise SystemExit(UNREAD) from None
-    except OSError as error:  # every other one is explained where it happens
+    except OSError as error:
         _give_up()
-        click.echo(f"riverbed: cannot write to standard output: {error.strerror or error}", err=True)
+        # one with a file should have been explained where it happened
+        where = "cannot write to standard output" if error.filename is None else os.fsdecode(error.filename)
+        click.echo(f"riverbed: {where}: {error.strerror or error}", err=True)
         raise SystemExit(FAILED) from None
 
 
