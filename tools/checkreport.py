@@ -111,7 +111,7 @@ class CheckReport:
     def _above_the_bar(self) -> Iterator[None]:
         """The bar must be gone while something is printed, or the two mix."""
         if self._steps is not None:
-            self._steps.hide()
+            self._steps.pause()
         yield
 
     # -- the end -------------------------------------------------------------------------------------------------------

@@ -24,17 +24,13 @@ class StepMeter:
     def __enter__(self) -> Self:
         return self
 
-    def hide(self) -> None:
-        """Away with the bar, so that something can be printed; the next `show` begins another one."""
-        self.__exit__(None, None, None)
-
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.pause()
 
     def pause(self) -> None:
-        """Take the bar away until the next `show`; what passes until then is nobody's time."""
+        """Take the bar away until the next `show`, so that something can be printed or asked; nobody's time passes."""
         if self._meter is not None:
             self.seconds += self._meter.seconds
             self._meter.__exit__(None, None, None)
