@@ -95,4 +95,8 @@ def execute_logged(txn: WriteTxn, execute: Execute, words: list[bytes]) -> None:
             raise ReplayError(f"{b' '.join(words)[:64]!r}: there are {len(txn.databases)} databases")
         txn.log_db = number
     elif name not in _WITHOUT_EFFECT:
-        execute(txn.databases[max(txn.log_db, 0)], words)
+        selected = txn.log_db
+        try:
+            execute(txn.databases[max(selected, 0)], words)
+        finally:
+            txn.log_db = selected  # a FLUSHALL of Redis has effects in every database, and selects none

@@ -157,6 +157,27 @@ def test_we_load_a_log_that_redis_wrote(
     assert_goes_on(ours)
 
 
+def test_what_redis_does_to_several_databases_at_once_selects_none(
+    start_riverbed: StartRiverbed, start_redis: StartRedis, tmp_path: Path
+) -> None:
+    redis = start_redis(options=NODES)
+    with redis.client() as client:
+        for number, words in enumerate(
+            (("FLUSHALL",), ("COPY", "t", "u", "DB", 1), ("MOVE", "t", 1), ("SWAPDB", 0, 2))
+        ):
+            for database in (2, 1, 0):
+                client.ask("SELECT", database)
+                client.ask("XADD", "s", f"{number + 1}-{database}", "f", "v")
+            client.ask("XADD", "t", f"{number + 1}-1", "f", "v")
+            assert not client.ask(*words).startswith(b"-")
+            client.ask("XADD", "after", f"{number + 1}-1", "f", "v")
+    expected = state_of(redis, INTERNAL)
+    assert redis.stop() == 0
+    shutil.copytree(redis.directory / LOG, tmp_path / "copy" / LOG)
+    ours = start_riverbed(tmp_path / "copy", options=NODES)
+    assert_same(expected, state_of(ours, IDMP_FIELDS | INTERNAL), "our server on a copy of a log by Redis")
+
+
 def assert_goes_on(server: RiverbedServer) -> None:
     """A loaded directory is an ordinary one: writes survive a kill."""
     with server.client() as client:
