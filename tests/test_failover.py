@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -38,6 +39,7 @@ def stopped(server: Server) -> Iterator[None]:
     """The server does nothing meanwhile, and its links stay."""
     os.kill(server.pid, signal.SIGSTOP)
     try:
+        until(lambda: "\nState:\tT" in Path(f"/proc/{server.pid}/status").read_text(), "a process that has stopped")
         yield
     finally:
         os.kill(server.pid, signal.SIGCONT)
