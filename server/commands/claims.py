@@ -98,7 +98,8 @@ class _Claims:
         packed_ids = run.packed_ids[:most_examined]
         rows = self._stream.rows_of(packed_ids)
         is_idle = self._is_idle(run)
-        if not is_idle and len(rows) == len(packed_ids):
+        # rows of others may stand in between, so that their number says nothing
+        if not is_idle and all(map(rows.__contains__, packed_ids)):
             return len(packed_ids)
         for examined, packed in enumerate(packed_ids):
             if self.found == most:

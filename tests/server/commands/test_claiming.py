@@ -281,6 +281,16 @@ def test_deleted_entries_are_reported_leave_the_list_and_use_up_count(pair: Pair
     assert list(owners(pair)) == ["2-1", "4-1", "5-1"]
 
 
+def test_a_deleted_entry_is_reported_however_fresh_it_is_and_whatever_else_is_there(pair: Pair) -> None:
+    pair.say("XGROUP CREATE s g 0 MKSTREAM")
+    for number in (1, 2, 3):
+        pair.say(f"XADD s {number}-1 job {number}")
+    pair.say("XREADGROUP GROUP g Alice STREAMS s >")
+    pair.say("XACK s g 2-1")
+    pair.say("XDEL s 3-1")
+    assert autoclaim(pair, "Bob", OLD_MS, 0) == ("0-0", [], ["3-1"])
+
+
 def test_autoclaim_with_justid_replies_ids_and_does_not_count(pair: Pair) -> None:
     fill(pair, 2)
     assert pair.say(f"XAUTOCLAIM s g Bob {OLD_MS} - COUNT 25 JUSTID").startswith(b"*3\r\n$3\r\n0-0\r\n*2\r\n$3\r\n1-1")
