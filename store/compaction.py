@@ -291,6 +291,8 @@ class Compaction:
                 place = list(plan.end)
                 txn.commit(place)
 
+            selected = txn.log_db
+
             def pause() -> None:
                 if len(txn.log) >= _COMMANDS_A_COMMIT:
                     txn.log.clear()
@@ -318,7 +320,7 @@ class Compaction:
                 lineage = Lineage.new()
                 report.has_new_line = True
             txn.log.clear()
-            txn.log_db = NO_DATABASE
+            txn.log_db = selected  # what a primary sends next goes there
             txn.lineage = lineage
             txn.commit(list(position))
         finally:
@@ -390,10 +392,12 @@ def _opened(directory: Path, map_bytes: int, *, readonly: bool = False) -> Itera
 
 def _set_position(tables: Tables, position: LogPosition, lineage: Lineage | None) -> None:
     with tables.env.begin(write=True, db=tables.handles["meta"]) as txn:
-        txn.put(META_POSITION, fmt.pack_row([*position, NO_DATABASE]))
+        row = txn.get(META_POSITION)
+        selected = NO_DATABASE if row is None else fmt.unpack_row(row)[-1]
+        txn.put(META_POSITION, fmt.pack_row([*position, selected]))
         if lineage is not None:
-            row = [lineage.replication_id, lineage.previous_id, lineage.branch_offset]
-            txn.put(META_REPLICATION, fmt.pack_row(row))
+            line = [lineage.replication_id, lineage.previous_id, lineage.branch_offset]
+            txn.put(META_REPLICATION, fmt.pack_row(line))
     tables.env.sync(True)
 
 

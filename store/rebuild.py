@@ -28,7 +28,7 @@ from store.files import Files, OsFiles
 from store.log import DIRECTORY_NAME, FILE_NAME
 from store.logreader import LogPosition
 from store.manifest import FileType, LogFile, Manifest
-from store.meta import META_POSITION, NO_DATABASE
+from store.meta import META_POSITION
 from store.options import DEFAULT_MAP_BYTES
 from store.rewrite import pieces
 from store.tables import STATE_DIRECTORY, Tables
@@ -72,7 +72,7 @@ def rebuild_log(
                 row = txn.get(META_POSITION, db=tables.handles["meta"])
                 if row is None:
                     raise StoreError(f"{tables.path} was never checkpointed: there is no state to make a log from")
-                *place, _ = fmt.unpack_row(row)
+                *place, selected = fmt.unpack_row(row)
                 before = LogPosition(*place)
                 # a number that the tables' position never had
                 seq = max(before.file_seq, 0) + 1
@@ -82,7 +82,7 @@ def rebuild_log(
                     home, log_filename, pieces(tables, txn), files, offset=before.offset, seq=seq, now_ms=now_ms
                 )
             with tables.env.begin(write=True) as txn:
-                row = fmt.pack_row([seq, 0, before.offset, NO_DATABASE])
+                row = fmt.pack_row([seq, 0, before.offset, selected])
                 txn.put(META_POSITION, row, db=tables.handles["meta"])
             tables.env.sync(True)
         finally:

@@ -99,4 +99,4 @@ def execute_logged(txn: WriteTxn, execute: Execute, words: list[bytes]) -> None:
         try:
             execute(txn.databases[max(selected, 0)], words)
         finally:
-            txn.log_db = selected  # a FLUSHALL of Redis has effects in every database, and selects none
+            txn.log_db = max(selected, 0)  # a FLUSHALL of Redis has effects in every database, and selects none

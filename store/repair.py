@@ -35,7 +35,6 @@ from store.errors import StoreError
 from store.files import Files, OsFiles
 from store.log import DIRECTORY_NAME, FILE_NAME
 from store.logreader import LogPosition, LogReader, TornTail, list_parts
-from store.meta import NO_DATABASE
 from store.ownership import give
 from store.rebuild import rebuild_log
 from store.recovery import Execute
@@ -247,8 +246,6 @@ class Repair:
             refold.run(reader.batches(None, None), watch)
             end = reader.end
             assert end is not None, "the log was read to its end"
-            if end.position == 0:
-                refold.txn.log_db = NO_DATABASE  # a file of the log begins with SELECT
             refold.commit(end)
             refold.tables.env.sync(True)
             return refold.commands, end

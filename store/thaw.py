@@ -55,7 +55,10 @@ def restore_snapshot(snapshot: Snapshot, directory: Path, *, steps: Steps, files
     tables = Tables(directory, _MAP_BYTES)
     try:
         with tables.env.begin(write=True, db=tables.handles["meta"]) as txn:
-            txn.put(META_POSITION, fmt.pack_row([*position, NO_DATABASE]))
+            was_at = txn.get(META_POSITION)
+            # what a primary sends next goes to the database that was selected there
+            selected = NO_DATABASE if was_at is None else fmt.unpack_row(was_at)[-1]
+            txn.put(META_POSITION, fmt.pack_row([*position, selected]))
             row = txn.get(META_REPLICATION)
             lineage = None if row is None else Lineage(*fmt.unpack_row(row))
         tables.env.sync(True)

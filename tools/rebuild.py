@@ -25,7 +25,6 @@ from store.log import DIRECTORY_NAME, FILE_NAME
 from store.logfile import PLAIN_BATCH_COMMANDS, Batch, LogPart
 from store.logreader import LogPosition, LogReader, TornTail
 from store.manifest import FileType, LogFile, Manifest
-from store.meta import NO_DATABASE
 from store.options import DEFAULT_MAP_BYTES, Fsync, Options
 from store.recovery import RecoveryReport
 from store.tables import Tables
@@ -155,8 +154,6 @@ def _copy(source: Source, directory: Path, batches: LogUntil) -> Rebuilt:
         txn = WriteTxn(tables)
         recovery.fold(_purged(batches, txn), txn, Replayer().execute, folded)
         end = _copy_log(source.parts, batches.end, directory, source.files)
-        if end.position == 0:
-            txn.log_db = NO_DATABASE  # a file of the log begins with SELECT
         txn.trash.purge(lambda: False)
         txn.commit(list(end))
         report.contents = count_contents(txn)

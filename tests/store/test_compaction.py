@@ -55,6 +55,14 @@ def lineage(store: Store) -> Any:
     return manifest.lineage
 
 
+def test_a_replica_that_was_compacted_still_knows_the_database_its_primary_has_selected(store: Store) -> None:
+    store.fill(b"s", 3)
+    store.fill(b"t", 3, db=5)
+    store.checkpoint()
+    compacted(store)
+    assert store.txn.log_db == 5
+
+
 def test_what_nobody_can_reach_goes_and_the_rest_stays(store: Store) -> None:
     busy(store)
     store.checkpoint()

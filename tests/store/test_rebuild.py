@@ -43,6 +43,12 @@ def test_the_tables_alone_make_a_log_that_makes_the_same_tables(store: Store, ca
     assert store.dump() == before
 
 
+def test_the_database_that_was_selected_stays_selected(closed: Store) -> None:
+    rebuild_log(closed.directory, now_ms=1)
+    closed.open()
+    assert closed.txn.log_db == 7
+
+
 def test_what_is_written_afterwards_follows(closed: Store) -> None:
     rebuilt = rebuild_log(closed.directory, now_ms=1)
     closed.open()

@@ -58,9 +58,13 @@ def test_a_server_starts_on_it_and_tells_the_same(
         assert client.ask("XADD", "s", "*", "f", "v").startswith(b"$")
 
 
-def test_a_replica_on_it_is_sent_only_what_has_happened_since(start_riverbed: StartRiverbed, tmp_path: Path) -> None:
+@pytest.mark.parametrize("database", [0, 3])
+def test_a_replica_on_it_is_sent_only_what_has_happened_since(
+    start_riverbed: StartRiverbed, tmp_path: Path, database: int
+) -> None:
     primary = start_riverbed()
     with primary.client() as client:
+        client.ask("SELECT", database)
         client.pipeline([("XADD", "s", f"{number}-0", "field", "value") for number in range(1, 300)])
         client.ask("RIVERBED", "SNAPSHOT", "monday")
         client.ask("XADD", "s", "300-0", "field", "value")
@@ -71,6 +75,7 @@ def test_a_replica_on_it_is_sent_only_what_has_happened_since(start_riverbed: St
         assert b"sync_full:0\r\n" in text
         assert b"sync_partial_ok:1\r\n" in text
     with replica.client() as client:
+        client.ask("SELECT", database)
         assert client.ask("XLEN", "s") == b":300\r\n"
 
 
