@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import ipaddress
 import logging
 import os
@@ -104,7 +105,11 @@ class _GuardedConnection(Connection):
         if sock.family != socket.AF_UNIX:
             if config.tcp_keepalive:
                 _keep_alive(sock, config.tcp_keepalive)
-            if config.protected_mode and not config.requirepass and not _is_local(transport.get_extra_info("peername")):
+            if (
+                config.protected_mode
+                and not config.requirepass
+                and not _is_local(transport.get_extra_info("peername")[0])
+            ):
                 cast(asyncio.Transport, transport).write(PROTECTED)
                 cast(asyncio.Transport, transport).close()
 
@@ -120,8 +125,9 @@ class _Refusal(asyncio.Protocol):
         cast(asyncio.Transport, transport).close()
 
 
-def _is_local(name: tuple[str, int]) -> bool:
-    return ipaddress.ip_address(name[0].partition("%")[0]).is_loopback
+@functools.lru_cache(maxsize=1024)
+def _is_local(host: str) -> bool:
+    return ipaddress.ip_address(host.partition("%")[0]).is_loopback
 
 
 def _keep_alive(sock: socket.socket, seconds: int) -> None:

@@ -151,7 +151,7 @@ class Settings:
         unit="milliseconds",
     )
     checkpoint_dirty_bytes = Memory(
-        Section.DATA, 8 * _MB, "Do so earlier when this much was logged since the last time.", minimum=64 << 10
+        Section.DATA, _MB, "Do so earlier when this much was logged since the last time.", minimum=64 << 10
     )
     log_segment_bytes = Memory(
         Section.DATA,

@@ -27,10 +27,10 @@ from typing import Any, Final
 from server.version import VERSION
 from store.errors import StoreError
 from store.freeze import delete_old, take_snapshot
+from store.priority import step_back
 from store.snapshot import SNAPSHOTS_DIRECTORY, Snapshot
 
 _REPORT_S: Final = 0.2
-_LOWEST_PRIORITY: Final = 19
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,8 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--keep", type=int)
     parser.add_argument("--leave-bytes", type=int, default=0)
     asked = parser.parse_args(arguments)
-    with contextlib.suppress(OSError):
-        os.nice(_LOWEST_PRIORITY)
+    step_back()
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which then ends this
     threading.Thread(target=_end_with_parent, daemon=True).start()

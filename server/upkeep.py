@@ -36,7 +36,7 @@ EVERYSEC_S: Final = 1.0
 LONG_REPLY_S: Final = 60.0
 CYCLES_A_SPACE_CHECK: Final = 10
 # As many times `checkpoint-dirty-bytes` may be waiting for a slow disk in memory, and then clients wait for it, too.
-_MOST_DIRTY: Final = 4
+MOST_DIRTY: Final = 32
 
 
 class Upkeep:
@@ -120,7 +120,7 @@ class Upkeep:
         If the disk is still busy with the one before, the next begins when it is not, unless that would be too much.
         """
         self._disarm_checkpoint()
-        most = _MOST_DIRTY * self._executor.config.checkpoint_dirty_bytes
+        most = MOST_DIRTY * self._executor.config.checkpoint_dirty_bytes
         if self._engine.is_syncing and self._engine.dirty_bytes < most:
             self._is_due = True
             return

@@ -23,7 +23,6 @@ lists it in the manifest.
 from __future__ import annotations
 
 import contextlib
-import os
 import select
 import signal
 import sys
@@ -39,6 +38,7 @@ from store.basefile import BaseSize, write_base
 from store.errors import StoreError
 from store.files import OsFiles
 from store.meta import META_POSITION
+from store.priority import step_back
 from store.rewrite import entry_count, pieces
 from store.tables import Tables
 
@@ -52,7 +52,6 @@ WRITE: Final = "WRITE"
 
 _REPORT_S: Final = 0.2
 # As low as it gets: the server and its clients come first.
-_NICENESS: Final = 19
 
 
 class _Ended(Exception):
@@ -63,8 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run as the server asks -> exit status."""
     directory, path, map_bytes = sys.argv[1:] if arguments is None else arguments
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt at the terminal is the server's to answer
-    with contextlib.suppress(OSError):
-        os.nice(_NICENESS)
+    step_back()
     try:
         _work(Path(directory), Path(path), int(map_bytes))
     except (StoreError, lmdb.Error, OSError) as error:
