@@ -21,7 +21,7 @@ from benchmarks.rig import LOAD_TIMEOUT_S, Contender, Rig, samples_of
 from benchmarks.traffic import info, redis_benchmark
 from tests.servers import Server
 
-_FLOOD_REQUESTS: Final = 100_000
+_FLOOD_REQUESTS: Final = 1_000_000
 _FLOOD: Final = ("XADD", "flood", "*", "f1", "v1", "f2", "v2")
 _DEPTH: Final = 16
 _LOOK_S: Final = 0.02
