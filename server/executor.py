@@ -62,7 +62,7 @@ _EXEC: Final = b"*1\r\n$4\r\nEXEC\r\n"
 MOST_OUTPUT_A_TICK: Final = 1 << 20
 # A tick ends after about so many requests, or so long, so that no client waits for another's long pipeline.
 MOST_REQUESTS_A_TICK: Final = 2048
-MOST_SECONDS_A_TICK: Final = 0.004
+MOST_SECONDS_A_TICK: Final = 0.003
 # What requests are given of a tick in which slices took longer.
 LEAST_SECONDS_A_TICK: Final = 0.002
 # As many wake-ups make as many replies to send, which is as much work again.

@@ -2,8 +2,8 @@
 
 Requests run in the order in which they arrived.  A tick is short and may end before everybody has had a turn; in the
 next one, clients with only a few requests go before those that were left over with long pipelines, or a PING would
-wait for all of those.  Every other time it is the other way round, so that nobody waits for ever.  The requests of one
-client always run in the order in which it sent them.
+wait for all of those; but only so many, so that nobody waits for ever.  The requests of one client always run in the
+order in which it sent them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # More than these are a pipeline.
 _FEW: Final = 4
+# Requests that may go before those that were left over: a fraction of a millisecond.
+MOST_FIRST: Final = 64
 
 
 class Inbox:
@@ -32,7 +34,6 @@ class Inbox:
         self._stats = stats
         self._left: list[Arrival] = []
         self._resumed: dict[Session, None] = {}
-        self._few_went_first = False
 
     def __bool__(self) -> bool:
         return bool(self.arrivals or self._left)
@@ -56,23 +57,22 @@ class Inbox:
         arrivals = self.arrivals[:]
         self.arrivals.clear()
         if self._left:
-            arrivals = self._behind_or_before_the_left(arrivals)
+            arrivals = self._around_the_left(arrivals)
         if self._resumed:
             arrivals = self._with_resumed(arrivals)
         return arrivals
 
-    def _behind_or_before_the_left(self, arrivals: list[Arrival]) -> list[Arrival]:
+    def _around_the_left(self, arrivals: list[Arrival]) -> list[Arrival]:
         left, self._left = self._left, []
-        self._few_went_first = not self._few_went_first
-        if not self._few_went_first:
-            return left + arrivals
         first: list[Arrival] = []
         last: list[Arrival] = []
         waiting = {session for session, _ in left}
+        count = 0
         for arrival in arrivals:
             session, requests = arrival
-            if len(requests) <= _FEW and session not in waiting:
+            if len(requests) <= _FEW and count < MOST_FIRST and session not in waiting:
                 first.append(arrival)
+                count += len(requests)
             else:
                 waiting.add(session)
                 last.append(arrival)
