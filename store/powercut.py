@@ -64,7 +64,7 @@ def is_in_doubt(state: Path) -> bool:
         boot = (state / _MARK).read_text()
     except FileNotFoundError:
         return False
-    return boot != _boot_id() or boot == _UNKNOWN
+    return boot != _boot_id()
 
 
 def refuse_doubt(state: Path) -> None:
@@ -87,7 +87,9 @@ def settle_doubt(state: Path) -> bool:
     data = state / _DATA
     if data.exists():
         with data.open("r+b") as file:
-            went_back = is_in_doubt(state) and _go_back(file.fileno())
+            # where boots cannot be told apart, it may have been another
+            may_be_cut = is_in_doubt(state) or _boot_id() == _UNKNOWN
+            went_back = may_be_cut and _go_back(file.fileno())
             # after a kill: the newer commit becomes durable before the next one overwrites the older
             os.fsync(file.fileno())
     end_use(state)

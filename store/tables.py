@@ -81,12 +81,19 @@ class Tables:
             str(path).encode()
         except UnicodeEncodeError:
             raise StoreError(f"the name of {path} is not UTF-8, and LMDB wants that") from None
+        was_made = False
         self.is_new: bool
         self.failure: str | None = None  # why the last commit may not be on the disk, and there must be no other
         self._syncs_later = syncs_later
         if syncs_later:
             made = Tables(directory, map_bytes)  # what is made comes in several commits
-            made.close()
+            try:
+                made._commit_again()
+            except lmdb.Error:  # no room: then every commit waits for the disk
+                syncs_later = self._syncs_later = False
+            finally:
+                made.close()
+            was_made = made.is_new
         if readonly and not frozen:
             powercut.refuse_doubt(path)
         self.env = lmdb.open(
@@ -102,7 +109,8 @@ class Tables:
         )
         try:
             self._require_whole()
-            self.is_new = made.is_new if syncs_later else self._check_version(readonly, frozen)
+            is_new = self._check_version(readonly, frozen)
+            self.is_new = is_new or was_made
             may_create = not (readonly or syncs_later)
             self.handles = {name: self.env.open_db(name.encode(), create=may_create) for name in TABLES}
             if syncs_later:
@@ -149,6 +157,15 @@ class Tables:
                 text += ". Move it away, and the next start makes it anew from the log"
             raise VersionError(text)
         return False
+
+    def _commit_again(self) -> None:
+        """Have the last commit but one hold what the last one holds, durably.
+
+        A power cut may make that one count, and a tool may have left it half done, or without the files it needs.
+        """
+        with self.env.begin(write=True, db=self.handles["meta"]) as txn:
+            txn.put(META_VERSION, fmt.pack_row(fmt.FORMAT_VERSION))
+        self.env.sync(True)
 
     def used_bytes(self, txn: lmdb.Transaction[bytes]) -> int:
         """Bytes of pages that hold rows.  Those that were freed are used again before the file grows."""

@@ -9,9 +9,11 @@ from pathlib import Path
 import lmdb
 import pytest
 
+from server.replay import Replayer
 from store import powercut
 from store.check import check
 from store.check.pages import check_pages
+from store.compaction import Compaction
 from store.errors import LogWriteError
 from store.powercut import DoubtError, is_in_doubt, settle_doubt
 from store.refusal import Refusal
@@ -169,6 +171,55 @@ def test_tables_that_are_hardly_begun_are_left_for_lmdb_to_judge(tmp_path: Path,
     assert not settle_doubt(data.parent)
     assert data.read_bytes() == before
     assert not (data.parent / "in-use").exists()
+
+
+def cut_while_idle(store: Store) -> None:
+    """Open a store, write nothing, and cut the power."""
+    store.open()
+    store.kill()
+    state = store.directory / STATE_DIRECTORY
+    (state / "in-use").write_text("another boot")
+    assert settle_doubt(state)
+    store.open()
+
+
+def test_a_store_that_nobody_wrote_to_since_its_start_is_whole_after_a_power_cut(tmp_path: Path) -> None:
+    store = Store(tmp_path / "d")
+    store.fill(b"s", 300)
+    store.deliver(b"s", 5)
+    store.commit()
+    expected = store.dump()
+    store.engine.close()
+    cut_while_idle(store)
+    assert store.dump() == expected
+    assert store.engine.recovery.commands == 0
+
+    store.engine.close()
+    with Compaction(store.directory, Replayer().execute, now_ms=store.clock.now_ms) as compaction:
+        compaction.run(compaction.plan())
+    cut_while_idle(store)
+    assert store.dump() == expected
+    store.engine.close()
+    assert [str(violation) for violation in check(store.directory)] == []
+
+
+def test_where_boots_cannot_be_told_apart_readers_read_and_a_start_goes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(powercut, "_BOOT_ID", tmp_path / "missing")
+    store = Store(tmp_path / "d")
+    store.fill(b"s", 10)
+    store.checkpoint()
+    expected = store.dump()
+    powercut.refuse_doubt(store.directory / STATE_DIRECTORY)  # as every process beside a server that runs
+    shutil.copytree(store.directory, tmp_path / "killed")
+    store.engine.close()
+    killed = tmp_path / "killed" / STATE_DIRECTORY
+    (killed / "lock.mdb").unlink()
+    assert settle_doubt(killed)
+    again = Store(tmp_path / "killed")
+    assert again.dump() == expected
+    again.engine.close()
 
 
 # -- a disk that fails -------------------------------------------------------------------------------------------------
