@@ -72,8 +72,8 @@ class Controls:
                 request.argv = argv
                 request.db = session.db
                 replies.append(self._call_queued(request, command))
-                if self.monitors and not command.flags & Flag.SKIP_MONITOR:
-                    self.feed_monitors(session, argv)
+                if self.monitors:
+                    self.feed_monitors(session, command, argv)
         finally:
             request.in_transaction = False
             request.may_block = True
@@ -209,9 +209,11 @@ class Controls:
             session.refresh_special()
             self._executor.refresh_special()
 
-    def feed_monitors(self, session: Session, argv: list[bytes]) -> None:
-        """Show a command that has run to every monitor."""
-        words = b" ".join([b'"%b"' % _quoted(word) for word in argv])
+    def feed_monitors(self, session: Session, command: Command, argv: list[bytes]) -> None:
+        """Show a command that has run to every monitor, without its secrets.  Administration is not shown, as in Redis."""
+        if command.flags & (Flag.SKIP_MONITOR | Flag.ADMIN):
+            return
+        words = b" ".join([b'"%b"' % _quoted(word) for word in command.shown(argv)])
         now, place = self._executor.clock.time(), session.peer.address.encode()
         line = Message(b"+%.6f [%d %b] %b\r\n" % (now, session.db.number, place, words))
         for monitor in self.monitors:

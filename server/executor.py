@@ -329,8 +329,8 @@ class Executor:
         self._caller = session
         reply = self.call(request, command)
         self._caller = None
-        if self.control.monitors and not command.flags & (Flag.SKIP_MONITOR | Flag.ADMIN):
-            self.control.feed_monitors(session, argv)
+        if self.control.monitors:
+            self.control.feed_monitors(session, command, argv)
         if reply is not NO_REPLY:
             self.deliver(session, reply)
         if session.held_pushes and session.long_reply is None:

@@ -25,6 +25,10 @@ NOTICE: Final = logging.INFO
 LEVELS: Final = {"debug": logging.DEBUG, "verbose": VERBOSE, "notice": NOTICE, "warning": logging.WARNING}
 
 
+# What a terminal that shows the log would obey.
+_CONTROL: Final = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
 class _LineFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
@@ -32,7 +36,7 @@ class _LineFormatter(logging.Formatter):
         if record.exc_info:
             text = f"{text}\n{self.formatException(record.exc_info)}"
         # one line a message, whatever a client or a file name put into it; a traceback is indented
-        text = text.replace("\n", "\n    ").replace("\r", "\\r")
+        text = text.replace("\n", "\n    ").translate(_CONTROL)
         return f"{moment}.{int(record.msecs):03d} {_mark(record.levelno)} {text}"
 
 

@@ -59,6 +59,7 @@ class Setting(Generic[T]):
     """
 
     takes_list = False  # several words, also when CONFIG SET hands them over as one
+    is_secret = False  # its value is shown to nobody but CONFIG GET
     is_absent_by_default = False  # a file that is rewritten has no line for it then
 
     def __init__(self, section: Section, default: T, summary: str, *, unit: str = "", at_start: bool = False) -> None:
@@ -200,6 +201,12 @@ class Text(Setting[str]):
         return word
 
 
+class UserName(Text):
+    """Secret as in Redis: half of what lets somebody in."""
+
+    is_secret = True
+
+
 class FileName(Setting[str]):
     """The name of a file or folder inside the data directory."""
 
@@ -211,6 +218,8 @@ class FileName(Setting[str]):
 
 class Secret(Setting[bytes]):
     """A password: bytes, as clients send it."""
+
+    is_secret = True
 
     def parse_word(self, word: str) -> bytes:
         return word.encode(errors="surrogateescape")

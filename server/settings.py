@@ -30,6 +30,7 @@ from server.settingkinds import (
     Section,
     Setting,
     Text,
+    UserName,
 )
 from store.options import Options
 
@@ -218,7 +219,7 @@ class Settings:
         Section.REPLICATION, None, "Follow the server at this host and port; no one for none.", at_start=True
     )
     masterauth = Secret(Section.REPLICATION, b"", "Password for the primary; empty for none.")
-    masteruser = Text(Section.REPLICATION, "", "User name to give with masterauth; empty for the default one.")
+    masteruser = UserName(Section.REPLICATION, "", "User name to give with masterauth; empty for the default one.")
     replica_serve_stale_data = Boolean(
         Section.REPLICATION, True, "Answer reads while a replica has no link to its primary."
     )

@@ -40,8 +40,8 @@ class Timing:
         now = int(self._clock.time())
         slower_than = config.slowlog_log_slower_than
         if 0 <= slower_than <= usec and not command.flags & Flag.SKIP_SLOWLOG:
-            self._stats.slowlog.add(
-                argv, usec, now, session.peer.address.encode(), session.name, config.slowlog_max_len
-            )
+            words = command.shown(argv)
+            address = session.peer.address.encode()
+            self._stats.slowlog.add(words, usec, now, address, session.name, config.slowlog_max_len)
         event = b"fast-command" if command.flags & Flag.FAST else b"command"
         self._stats.latency.add(event, now, usec // 1000, config.latency_monitor_threshold)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from pathlib import Path
 
 import pytest
@@ -216,6 +217,25 @@ def test_a_primary_with_a_password_is_given_it(start_riverbed: StartRiverbed) ->
         until(lambda: "password" in info(replica)["riverbed_master_link_reason"], "a refused link")
         client.ask("CONFIG", "SET", "masterauth", "secret")
     until_linked(replica)
+
+
+def test_a_server_that_quotes_the_password_does_not_bring_it_into_the_log(start_riverbed: StartRiverbed) -> None:
+    replica = start_riverbed(options={"masterauth": "s3cret", "masteruser": "somebody"})
+    with socket.create_server(("127.0.0.1", 0)) as listener, replica.client() as client:
+        client.ask("REPLICAOF", "127.0.0.1", listener.getsockname()[1])
+        peer, _ = listener.accept()
+        with peer:
+            peer.recv(1000)
+            peer.sendall(b"+PONG\r\n")
+            peer.recv(1000)
+            peer.sendall(b"-ERR \x1b[2J unknown command 'AUTH', with args beginning with: 'somebody' 's3cret'\r\n")
+            until(lambda: "(redacted)" in info(replica).get("riverbed_master_link_reason", ""), "a refused link")
+            assert b"s3cret" not in client.ask("INFO", "everything")
+        client.ask("REPLICAOF", "NO", "ONE")
+    log = replica.log_tail(1 << 20)
+    assert "(redacted)" in log
+    assert "s3cret" not in log
+    assert "\x1b" not in log
 
 
 # -- a real Redis ------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from tools.console import (
 )
 from tools.copystream import copy_stream
 from tools.newdirectory import new_directory, refuse_existing
-from tools.redisclient import SCHEMES, Address, RedisClient, ReplyError, parse_url
+from tools.redisclient import SCHEMES, Address, RedisClient, ReplyError, parse_url, without_password
 from tools.sinks import DirectorySink, ServerSink, Sink
 
 _SCAN_COUNT: Final = 1000
@@ -131,7 +131,7 @@ def _parsed(target: str) -> Address:
     try:
         address = parse_url(target)
     except ValueError as error:
-        raise Failure(f"{target}: {error}") from error
+        raise Failure(f"{without_password(target)}: {error}") from None
     if address.database is not None:
         raise Failure(f"{address} is to take no database: each stream goes to that of the number it has now")
     return address

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 import socket
 import ssl
 import urllib.parse
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -24,6 +25,7 @@ SCHEMES: Final = ("redis://", "rediss://")
 DEFAULT_PORT: Final = 6379
 CONNECT_TIMEOUT_S: Final = 10.0
 _READ_BYTES: Final = 1 << 18
+_USER_PART = re.compile("//.*@", re.DOTALL)
 
 Word = bytes | str | int
 
@@ -43,7 +45,7 @@ class Address:
     host: str
     port: int = DEFAULT_PORT
     user: str | None = None
-    password: str | None = None
+    password: str | None = field(default=None, repr=False)
     database: int | None = None
     tls: bool = False
 
@@ -65,7 +67,7 @@ def parse_url(text: str) -> Address:
         raise ValueError("no host is named")
     path = parts.path.strip("/")
     if path and not (path.isascii() and path.isdigit() and len(path) < 10):
-        raise ValueError(f"{path} is not the number of a database")
+        raise ValueError("what follows the host is not the number of a database")
     return Address(
         parts.hostname,
         port,
@@ -74,6 +76,11 @@ def parse_url(text: str) -> Address:
         int(path) if path else None,
         parts.scheme == "rediss",
     )
+
+
+def without_password(url: str) -> str:
+    """`url` as messages may show it."""
+    return _USER_PART.sub("//(redacted)@", url)
 
 
 class RedisClient:
@@ -113,10 +120,13 @@ class RedisClient:
                 self.call("AUTH", *([address.user] if address.user else []), address.password)
             self.call("PING")
         except ReplyError as error:
+            said = str(error)
+            if address.password:  # a server that is none may quote what it does not know
+                said = said.replace(address.password, "(redacted)")
             if error.code in ("NOAUTH", "WRONGPASS", "ERR"):
                 advice = "; give the password as redis://:PASSWORD@HOST:PORT" if error.code == "NOAUTH" else ""
-                raise Failure(f"{address} does not let us in: {error}{advice}") from error
-            raise Failure(f"{address}: {error}") from error
+                raise Failure(f"{address} does not let us in: {said}{advice}") from None
+            raise Failure(f"{address}: {said}") from None
 
     def close(self) -> None:
         with contextlib.suppress(OSError):

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from tools.console import Failure
-from tools.redisclient import SCHEMES, Address, parse_url
+from tools.redisclient import SCHEMES, Address, parse_url, without_password
 
 _HOST_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+)?:(\d{1,5})", re.ASCII)
 
@@ -17,7 +17,7 @@ def server_address(target: str) -> Address | None:
         try:
             return parse_url(target)
         except ValueError as error:
-            raise Failure(f"{target}: {error}") from error
+            raise Failure(f"{without_password(target)}: {error}") from None
     found = _HOST_PORT.fullmatch(target)
     if found is None or Path(target).exists():
         return None

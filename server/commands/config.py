@@ -9,12 +9,14 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from server import errors
+from server.commands.redaction import REDACTED, hidden
 from server.commands.table import Flag, command, container
 from server.configfile import ConfigFileError
 from server.configrewrite import rewrite
 from server.configvalues import ConfigError, UnknownSettingError
 from server.errors import CommandError
 from server.replies import OK
+from server.settings import find_setting
 
 if TYPE_CHECKING:
     from server.replies import Reply
@@ -45,6 +47,17 @@ def config_get(request: Request) -> dict[bytes, bytes]:
     return {name.encode(): os.fsencode(value) for name, value in found.items()}
 
 
+def _set_without_secrets(words: list[bytes]) -> list[bytes]:
+    """The words of a CONFIG SET up to the first that should name a setting and does not, without secret values."""
+    shown = words[:2]
+    while (at := len(shown)) < len(words):
+        setting = find_setting(os.fsdecode(words[at]))
+        if setting is None:
+            break
+        shown += words[at : at + 1] + [REDACTED if setting.is_secret else word for word in words[at + 1 : at + 2]]
+    return shown + hidden(words[len(shown) :])
+
+
 @command(
     b"CONFIG SET",
     arity=-4,
@@ -54,6 +67,7 @@ def config_get(request: Request) -> dict[bytes, bytes]:
     since="2.0.0",
     summary="Changes settings, all of them or none.",
     syntax="parameter value [parameter value ...]",
+    redact=_set_without_secrets,
     tips=("request_policy:all_nodes", "response_policy:all_succeeded"),
 )
 def config_set(request: Request) -> Reply:

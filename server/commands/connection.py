@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from server import errors
 from server.args import Args
 from server.commands.databases import named_database
+from server.commands.redaction import all_but_the_name, hidden
 from server.commands.table import Flag, command
 from server.errors import CommandError
 from server.replies import OK
@@ -52,6 +53,7 @@ _GREETING: Final = Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.FAST | Flag.
     group="connection",
     summary="Authenticates the connection.",
     syntax="[username] password",
+    redact=all_but_the_name,
 )
 def auth(request: Request) -> Reply:
     """AUTH [username] password -> OK.
@@ -69,6 +71,23 @@ def auth(request: Request) -> Reply:
     return OK
 
 
+def _hello_without_password(words: list[bytes]) -> list[bytes]:
+    """The words of a HELLO up to the first that does not belong there, without user and password."""
+    shown = words[:1]
+    if words[1:2] and words[1].isdigit():
+        shown.append(words[1])
+        while len(words) - len(shown) >= 2:
+            at = len(shown)
+            option = words[at].upper()
+            if option == b"SETNAME":
+                shown += words[at : at + 2]
+            elif option == b"AUTH":
+                shown += [words[at], *hidden(words[at + 1 : at + 3])]
+            else:
+                break
+    return shown + hidden(words[len(shown) :])
+
+
 @command(
     b"HELLO",
     arity=-1,
@@ -78,6 +97,7 @@ def auth(request: Request) -> Reply:
     since="6.0.0",
     summary="Chooses the protocol, and may authenticate and name the connection.",
     syntax="[protover [AUTH username password] [SETNAME clientname]]",
+    redact=_hello_without_password,
 )
 def hello(request: Request) -> Reply:
     """HELLO [protover [AUTH username password] [SETNAME clientname]] -> what the server is.

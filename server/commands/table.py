@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from server.session import Request
 
     Handler = Callable[[Request], Reply]
+    Redaction = Callable[[list[bytes]], list[bytes]]
 
 
 class Flag(enum.Flag):
@@ -83,12 +84,17 @@ class Command:
     syntax: str
     tips: tuple[str, ...] = ()
     find_keys: Callable[[list[bytes]], list[bytes]] | None = None
+    redact: Redaction | None = None
     subcommands: dict[bytes, Command] = field(default_factory=dict)
 
     @property
     def full_name(self) -> bytes:
         """`xadd`, `xgroup|create`: how error texts and statistics spell it."""
         return self.name.lower().replace(b" ", b"|")
+
+    def shown(self, words: list[bytes]) -> list[bytes]:
+        """The words of a call as MONITOR and SLOWLOG may show them, see `redaction.py`."""
+        return words if self.redact is None else self.redact(words)
 
     def accepts(self, word_count: int) -> bool:
         return word_count == self.arity if self.arity >= 0 else word_count >= -self.arity
@@ -110,15 +116,19 @@ def command(
     syntax: str = "",
     tips: tuple[str, ...] = (),
     find_keys: Callable[[list[bytes]], list[bytes]] | None = None,
+    redact: Redaction | None = None,
 ) -> Callable[[Handler], Handler]:
     """Declare the decorated handler as command `name`.
 
-    `syntax` is what follows the name, as in the public command pages; `categories` are ACL categories without `@`.
+    `syntax` is what follows the name, as in the public command pages; `categories` are ACL categories without `@`;
+    `redact` replaces secrets among the words.
     A subcommand is hung below its container, which must have been declared before.
     """
 
     def declare(handler: Handler) -> Handler:
-        row = Command(name, handler, arity, flags, keys, categories, group, since, summary, syntax, tips, find_keys)
+        row = Command(
+            name, handler, arity, flags, keys, categories, group, since, summary, syntax, tips, find_keys, redact
+        )
         container_name, _, subcommand = name.partition(b" ")
         rows = COMMANDS[container_name].subcommands if subcommand else COMMANDS
         assert (subcommand or name) not in rows, name

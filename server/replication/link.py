@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol, cast
 
 from store.lineage import is_replication_id
@@ -47,7 +47,7 @@ class Introduction:
     port: int
     address: str
     user: str
-    password: bytes
+    password: bytes = field(repr=False)
     replication_id: str
     offset: int
     takes_over: bool = False
@@ -188,12 +188,12 @@ class Link(asyncio.Protocol):
         said = self._introduction
         yield encode_command([b"PING"])
         if not self._reply.startswith(("+PONG", "-NOAUTH", "-NOPERM", "-ERR operation not permitted")):
-            raise RefusedError(f"the primary answers PING with {self._reply[:200]!r}")
+            raise RefusedError(f"the primary answers PING with {self._answer()!r}")
         if said.password:
             words = [b"AUTH", said.user.encode(), said.password] if said.user else [b"AUTH", said.password]
             yield encode_command(words)
             if not self._reply.startswith("+"):
-                raise RefusedError(f"the primary does not take masterauth: {self._reply[:200]}")
+                raise RefusedError(f"the primary does not take masterauth: {self._answer()}")
         elif self._reply.startswith("-NOAUTH"):
             raise RefusedError("the primary wants a password, and masterauth is empty")
         yield encode_command([b"REPLCONF", b"listening-port", b"%d" % said.port])
@@ -205,24 +205,29 @@ class Link(asyncio.Protocol):
         yield encode_command([b"REPLCONF", b"riverbed", b"1"])
         if not self._reply.startswith("+OK"):
             is_other_format = "format" in self._reply
-            reason = f"the primary is another version of Riverbed: {self._reply[:200]}" if is_other_format else FOREIGN
+            reason = f"the primary is another version of Riverbed: {self._answer()}" if is_other_format else FOREIGN
             raise RefusedError(reason, is_lasting=True)
         words = [b"PSYNC", said.replication_id.encode(), b"%d" % (said.offset + 1)]
         yield encode_command([*words, b"FAILOVER"] if said.takes_over else words)
         self._begin(self._reply)
+
+    def _answer(self) -> str:
+        """What the primary answered, for people.  A server that is none may quote the password that it was given."""
+        password = self._introduction.password.decode("latin-1")
+        return (self._reply.replace(password, "(redacted)") if password else self._reply)[:200]
 
     def _begin(self, reply: str) -> None:
         full = _FULL.fullmatch(reply)
         if full is not None:
             start, end, base_bytes = int(full[2]), int(full[3]), int(full[4])
             if end < start:
-                raise RefusedError(f"the primary announces a log that ends before it begins: {reply}")
+                raise RefusedError(f"the primary announces a log that ends before it begins: {self._answer()}")
             head = FullSyncHead(full[1], start, end, base_bytes, int(full[5]))
             self._user.link_begins_anew(head)
         elif reply.startswith("+CONTINUE "):
             replication_id = reply.removeprefix("+CONTINUE ").strip()
             if not is_replication_id(replication_id):
-                raise RefusedError(f"the primary continues without an id: {reply[:200]!r}")
+                raise RefusedError(f"the primary continues without an id: {self._answer()!r}")
             self._user.link_continues(replication_id)
         else:
-            raise RefusedError(f"the primary does not sync: {reply[:200]}")
+            raise RefusedError(f"the primary does not sync: {self._answer()}")

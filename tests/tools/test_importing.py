@@ -24,7 +24,9 @@ from tests.raw import RawClient, parse
 from tests.servers import Server
 from tools import livestream
 from tools.cli import main
+from tools.console import Failure
 from tools.redisclient import Address, ReplyError, parse_url
+from tools.target import server_address
 
 
 class AnyGenerator(LastingCommands, Generator):
@@ -346,6 +348,18 @@ def impostor(*answers: bytes) -> Iterator[int]:
         finally:
             done.set()
             worker.join()
+
+
+def test_a_password_is_in_no_message(tmp_path: Path) -> None:
+    with impostor(b"-ERR unknown command 'AUTH', with args beginning with: 's3cret'\r\n") as port:
+        reason = refused(f"redis://:s3cret@127.0.0.1:{port}", tmp_path / "new")
+    assert "(redacted)" in reason
+    assert "s3cret" not in reason
+    for url in ("redis://:s3cret@h:x", "redis://:s3cret@h/x", "redis://:a/s3cret@h", "redis://u:1/s3cret@h"):
+        with pytest.raises(Failure) as refusal:
+            server_address(url)
+        assert "s3cret" not in str(refusal.value)
+    assert "s3cret" not in repr(parse_url("redis://:s3cret@h"))
 
 
 @pytest.mark.parametrize(

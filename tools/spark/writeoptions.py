@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tools.console import Failure
-from tools.redisclient import Address
+from tools.redisclient import Address, without_password
 from tools.spark.errors import OptionError
 from tools.spark.options import flag, none_left, whole
 from tools.target import server_address
@@ -89,7 +89,7 @@ def _address(server: str, given: dict[str, str]) -> Address:
     except Failure as failure:
         raise OptionError(str(failure)) from failure
     if address is None:
-        raise OptionError(f"server must be host:port or redis://host:port, not {server!r}")
+        raise OptionError(f"server must be host:port or redis://host:port, not {without_password(server)!r}")
     if address.database is not None:
         raise OptionError("name the database with option db, not in the server's URL")
     user, password = given.pop("user", None), given.pop("password", None)
