@@ -210,7 +210,7 @@ class Controls:
             self._executor.refresh_special()
 
     def feed_monitors(self, session: Session, command: Command, argv: list[bytes]) -> None:
-        """Show a command that has run to every monitor, without its secrets.  Administration is not shown, as in Redis."""
+        """Show a command that has run to every monitor, without its secrets.  Redis hides administration as well."""
         if command.flags & (Flag.SKIP_MONITOR | Flag.ADMIN):
             return
         words = b" ".join([b'"%b"' % _quoted(word) for word in command.shown(argv)])
