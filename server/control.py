@@ -224,10 +224,7 @@ class Controls:
     def checkpoint(self) -> None:
         try:
             self._executor.upkeep.checkpoint_now()
-        except LogWriteError as error:
-            self._executor.undoing.commit_failed(error)
-            raise CommandError(f"ERR the checkpoint failed: {error}") from None
-        except lmdb.Error as error:
+        except (LogWriteError, lmdb.Error) as error:
             raise CommandError(f"ERR the checkpoint failed: {error}") from None
 
     def take_snapshot(self, request: Request, name: str | None, keep: int | None) -> Park:

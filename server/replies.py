@@ -52,6 +52,15 @@ class Message(Push):
     __slots__ = ()
 
 
+class Settled(bytes):
+    """A reply, or a message, of a tick that goes on although what it speaks of is in the log already.
+
+    A failure later in the tick takes it back no more.
+    """
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Verbatim:
     """Text for people: INFO, CLIENT LIST."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import lmdb
 
 from server.admission import MISCONF
 from server.encode import error_line
 from server.errors import CommandError
-from server.replies import Message, Push
-from store.errors import LogWriteError
+from server.replies import Message, Push, Settled
+from store.errors import LogWriteError, UnknownOutcomeError
 from store.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from server.executor import Executor
 
 log = logging.getLogger("riverbed")
+
+# Rests on nothing that a failed tick takes back.
+_LASTING: Final[frozenset[type[bytes]]] = frozenset((Push, Settled))
 
 
 class Undoing:
@@ -40,21 +43,47 @@ class Undoing:
         else:
             log.error("a bug: %s was undone", command.full_name.decode(), exc_info=error)
             text = f"ERR internal error: {command.full_name.decode()} was undone ({type(error).__name__})"
+        self.roll_back(mark)
+        return self.refused(command, CommandError(text.replace("\n", " ")))
+
+    def roll_back(self, mark: int) -> None:
+        """Undo what the tick has done beyond its first `mark` logged commands.  Raises StateLostError."""
         try:
             self._executor.engine.rollback(mark, self._executor.now_ms())
         except LogWriteError as failure:
             self.commit_failed(failure)
-        return self.refused(command, CommandError(text.replace("\n", " ")))
+        else:
+            self.settle_replies()
+
+    def commit_early(self) -> None:
+        """Commit what has run so far, before the tick, or between ticks.
+
+        Raises LogWriteError when all of it is undone and answered for, StateLostError.
+        """
+        try:
+            self._executor.engine.commit(self._executor.now_ms())
+        except LogWriteError as error:
+            self.commit_failed(error)
+            raise
+        self.settle_replies()
+
+    def settle_replies(self) -> None:
+        """Everything that has run so far is in the log: what is answered is true, however the tick ends."""
+        for session in set(self._executor.ran):
+            session.out[:] = [wire if wire.__class__ is Push else Settled(wire) for wire in session.out]
 
     def commit_failed(self, error: LogWriteError) -> None:
         """The tick was undone: every reply of it becomes an error, for any of them may rest on what is gone."""
         executor = self._executor
         refusal = executor.engine.refusal or Refusal.LOG_FAILED
         log.warning("a tick was undone: %s; %s", error, refusal.value)
+        if isinstance(error, UnknownOutcomeError):
+            self._answer_nothing()
+            return
         line = error_line(MISCONF[refusal].encode())
         for session in set(executor.ran):
             kept = [wire for wire in session.out if wire.__class__ is not Message]
-            session.out[:] = [wire if wire.__class__ is Push else line for wire in kept]
+            session.out[:] = [wire if wire.__class__ in _LASTING else line for wire in kept]
             if session.long_reply is not None and not session.long_reply.is_begun:
                 session.end_long_reply()
                 executor.answer(session, line)
@@ -62,4 +91,12 @@ class Undoing:
         for session in executor.slicing.undone():
             executor.answer(session, line)
             executor.resume(session)
+        executor.refresh_special()
+
+    def _answer_nothing(self) -> None:
+        """Cut off the clients of this tick: whether their writes were done is for the next start to find out."""
+        executor = self._executor
+        for session in {*executor.ran, *executor.slicing.undone()}:
+            session.out.clear()
+            session.peer.abort()
         executor.refresh_special()

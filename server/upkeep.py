@@ -103,7 +103,7 @@ class Upkeep:
 
     def _begin_checkpoint(self) -> Durability:
         self._disarm_checkpoint()
-        self._engine.commit(self._executor.now_ms())
+        self._executor.undoing.commit_early()
         durability = self._engine.begin_checkpoint()
         self._stats.expired_keys += self._engine.txn.expired_keys
         self._engine.txn.expired_keys = 0
@@ -160,9 +160,7 @@ class Upkeep:
         except lmdb.Error as error:
             log.warning("purge undone: %s", error)
             try:
-                self._engine.rollback(len(self._engine.txn.log), self._executor.now_ms())
-            except LogWriteError as failure:
-                log.warning("%s", failure)
+                self._executor.undoing.roll_back(len(self._engine.txn.log))
             except StateLostError as failure:
                 self._executor.give_up(failure)
                 return

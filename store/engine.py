@@ -21,7 +21,7 @@ import lmdb
 from store import adoption, recovery
 from store.directorylock import lock_directory
 from store.durability import Durability
-from store.errors import LogWriteError, ReplayError, StateLostError, StoreError
+from store.errors import LogWriteError, ReplayError, StateLostError, StoreError, UnknownOutcomeError
 from store.feed import Anchors
 from store.files import Files, OsFiles
 from store.lineage import Lineage
@@ -141,7 +141,8 @@ class Engine:
     def commit(self, now_ms: int) -> bool:
         """Write what was logged since the last call, durable as the policy says; -> whether there was anything.
 
-        Raises LogWriteError: then all of it is undone, and writes are refused from now on.
+        Raises LogWriteError: then all of it is undone, and writes are refused from now on.  When it is an
+        `UnknownOutcomeError`, the next start may still find the batch, so that clients may be told neither.
         """
         txn = self.txn
         if not txn.log:
@@ -158,17 +159,22 @@ class Engine:
             if self.options.fsync is Fsync.ALWAYS:
                 self._sync()
         except LogWriteError as error:
-            if appended:
-                self.log.drop_last_batch()
-            self._log_failed(error)
-            self._restore()
+            self._undo_batch(error, was_appended=appended)
             raise
         txn.log.clear()
         txn.extension_bytes = 0
         if self.on_batches is not None:
             self.on_batches((StreamedBatch(data, len(commands), command_bytes, (), self.log.end.offset),))
-        self._wrote(len(commands))
+        self._prepare_next(len(commands))
         return True
+
+    def _undo_batch(self, error: LogWriteError, *, was_appended: bool) -> None:
+        """Take back a batch that could not be written or synced.  Raises UnknownOutcomeError, StateLostError."""
+        is_gone = not was_appended or self.log.drop_last_batch()
+        self._log_failed(error)
+        self._restore()
+        if not is_gone:
+            raise UnknownOutcomeError(f"{error}; the next start may find the batch in the log all the same") from error
 
     def _sync(self) -> None:
         """Make the log durable.  Raises LogWriteError."""
@@ -178,10 +184,19 @@ class Engine:
         if is_due:
             self.on_sync(self.clock.monotonic() - begun)
 
-    def _wrote(self, size: int) -> None:
-        self._rotate_if_needed()
+    def _prepare_next(self, size: int) -> None:
+        """See to the room that the next batch needs, in the file and on the disk; `size` bytes were just written.
+
+        Raises nothing: the batch before this call counts, and its clients get their replies.  A failure shows in
+        `refusal` and stops the next batch.
+        """
         self._committed_bytes += size
         self._unchecked_bytes += size
+        if self.log.is_full:
+            try:
+                self._rotate_if_needed()
+            except LogWriteError as error:
+                self._log_failed(error)
         if self._unchecked_bytes > self._space_check_bytes:
             self.check_space()
 
@@ -236,10 +251,7 @@ class Engine:
             if self.options.fsync is Fsync.ALWAYS:
                 self._sync()
         except LogWriteError as error:
-            if appended:
-                self.log.drop_last_batch()
-            self._log_failed(error)
-            self._restore()
+            self._undo_batch(error, was_appended=appended)
             raise
         except Exception as error:
             self._restore()
@@ -250,7 +262,7 @@ class Engine:
             txn.keep_expired = keep_expired
         if self.on_batches is not None:
             self.on_batches(batches)
-        self._wrote(len(data))
+        self._prepare_next(len(data))
 
     def rollback(self, keep: int, now_ms: int) -> None:
         """Undo what the open transaction did beyond the first `keep` commands that this tick logged.
@@ -446,14 +458,18 @@ class Engine:
     def check_space(self) -> None:
         """Refuse writes while less than the reserve is free, so that deleting and trimming still have room.
 
-        The disk may be short of space, or the tables of what `map_bytes` lets them grow to.
+        The disk may be short of space, or the tables of what `map_bytes` lets them grow to.  While the disk does not
+        say how much it has, nothing changes, and the next batch asks again.
         """
-        self._unchecked_bytes = 0
         map_bytes = self.options.map_bytes
-        room = min(self.files.free_bytes(self.directory), map_bytes - self.tables.used_bytes(self.txn.lmdb))
+        try:
+            room = min(self.files.free_bytes(self.directory), map_bytes - self.tables.used_bytes(self.txn.lmdb))
+            reserve = self.reserve_bytes
+        except (OSError, lmdb.Error):
+            return
+        self._unchecked_bytes = 0
         # what the next checkpoint will write counts as written
         free = room - _PAGES_A_LOGGED_BYTE * self._committed_bytes
-        reserve = self.reserve_bytes
         self._space_check_bytes = reserve >> 4
         if self.refusal in (None, Refusal.DISK_NEARLY_FULL, Refusal.DISK_FULL):
             if free < reserve:

@@ -50,6 +50,10 @@ class LogWriteError(StoreError):
     """The log refused bytes or a sync.  What was being written is not durable and must not be acknowledged."""
 
 
+class UnknownOutcomeError(LogWriteError):
+    """As above, and the bytes could not be taken back for certain: a start may find them.  Give no answer at all."""
+
+
 class SnapshotError(StoreError):
     """No snapshot could be made.  Nothing was changed, and nothing was left behind."""
 

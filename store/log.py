@@ -351,15 +351,19 @@ class Log:
         self.refusal = reason
         return LogWriteError(reason)
 
-    def drop_last_batch(self) -> None:
+    def drop_last_batch(self) -> bool:
         """Cut off what the last `append` wrote, because it could not be synced and was not acknowledged.
 
-        Best effort, on a log that is broken already: if the cut fails too, the batch may be there after a restart.
+        The log is broken already, and ends before the batch for the rest of this run.  -> whether it does so on the
+        disk; otherwise the batch may be there after a restart.
         """
-        position, offset = self._before_last
-        with contextlib.suppress(OSError):
-            self._files.truncate(self._fd, position)
-            self._position, self._offset = position, offset
+        self._position, self._offset = self._before_last
+        try:
+            self._files.truncate(self._fd, self._position)
+            self._files.sync(self._fd)
+        except OSError:
+            return False
+        return True
 
     def sync(self) -> None:
         """Make everything appended durable.  Raises LogWriteError, and the log is broken then."""
@@ -432,15 +436,16 @@ class Log:
         fd = self._files.create(path)
         try:
             manifests.replace(self.directory / f"{self._filename}.manifest", manifest, self._files)
-        except ReplacedError:
-            self._files.close(fd)
-            raise
-        except OSError:
-            self._files.close(fd)
-            self._files.unlink(path)
+        except OSError as error:
+            with contextlib.suppress(OSError):  # the error that counts is the first one
+                self._files.close(fd)
+            if not isinstance(error, ReplacedError):
+                with contextlib.suppress(OSError):  # the next try empties it
+                    self._files.unlink(path)
             raise
         if self._fd >= 0:
-            self._files.close(self._fd)
+            with contextlib.suppress(OSError):  # it is synced, and the manifest lists the next one already
+                self._files.close(self._fd)
         self.manifest = manifest
         self._fd = fd
         self._closed_bytes += self._position

@@ -101,13 +101,20 @@ class Client:
 class Ticks:
     """An executor over a store in `directory` with its log in memory.  Make it inside of a running loop."""
 
-    def __init__(self, directory: Path, *, files: Files | None = None, **settings: object) -> None:
+    def __init__(
+        self, directory: Path, *, files: Files | None = None, segment_bytes: int = 1 << 30, **settings: object
+    ) -> None:
         self.directory = directory
         self.files = files or Files()
         self.clock = HandClock()
         self.config = Config()
         self.config.set([(name.replace("_", "-"), str(value)) for name, value in settings.items()])
-        options = Options(fsync=Fsync(self.config.appendfsync), map_bytes=1 << 28, reserve_bytes=1 << 20)
+        options = Options(
+            fsync=Fsync(self.config.appendfsync),
+            map_bytes=1 << 28,
+            reserve_bytes=1 << 20,
+            segment_bytes=segment_bytes,
+        )
         self.engine = Engine.open(
             directory, execute=Replayer().execute, clock=self.clock, files=self.files, options=options
         )

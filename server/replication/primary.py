@@ -129,8 +129,12 @@ class Primary:
     # -- the log -------------------------------------------------------------------------------------------------------
 
     def batches(self, batches: Sequence[StreamedBatch]) -> None:
-        for sender in self.senders.values():
-            sender.batches(batches)
+        """These are in the log.  A replica that cannot be sent them costs its own connection, never the tick."""
+        for sender in list(self.senders.values()):
+            try:
+                sender.batches(batches)
+            except (OSError, RuntimeError) as error:  # its file, or uvloop of a transport that is closed
+                sender.give_up(error)
 
     def ask_for_acks(self) -> None:
         """Have foreign replicas say how far they are, without waiting for the second to pass; ours do by themselves."""

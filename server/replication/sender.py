@@ -124,7 +124,7 @@ class Sender:
         try:
             is_over = search.step(SEARCH_BATCHES)
         except (StoreError, OSError) as error:
-            self._give_up(error)
+            self.give_up(error)
             return
         if not is_over:
             self._loop.call_soon(self._look, replication_id)
@@ -164,7 +164,7 @@ class Sender:
             else:
                 await self._send_commands()
         except (StoreError, OSError) as error:
-            self._give_up(error)
+            self.give_up(error)
 
     def _send_all(self) -> None:
         """Announce the log as it is: where it begins and ends, and how long its base is; then send its files."""
@@ -260,7 +260,7 @@ class Sender:
                     return
                 self._send(data)
         except (StoreError, OSError) as error:
-            self._give_up(error)
+            self.give_up(error)
             return
         self._pump_soon()
 
@@ -301,7 +301,7 @@ class Sender:
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
-    def _give_up(self, error: Exception) -> None:
+    def give_up(self, error: Exception) -> None:
         log.warning("replica %s is cut off: %s", self.session.peer.address, error)
         self.session.peer.abort()
 

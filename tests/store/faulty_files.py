@@ -106,7 +106,8 @@ class FaultyFiles:
         return self._descriptor(self._inode(path), writes=False)
 
     def close(self, fd: int, /) -> None:
-        del self._open[fd]
+        del self._open[fd]  # also when it fails
+        self._step("close")
 
     def write(self, fd: int, data: bytes | memoryview, /) -> int:
         self._step("write")
@@ -170,6 +171,7 @@ class FaultyFiles:
         self._durable_names |= {name: inode for name, inode in self._names.items() if name.parent == path}
 
     def free_bytes(self, path: Path, /) -> int:
+        self._step("free_bytes")
         return TOTAL_BYTES if self.free is None else self.free
 
     def total_bytes(self, path: Path, /) -> int:

@@ -185,7 +185,7 @@ def test_the_manifest_is_replaced_in_one_step_that_survives_a_crash() -> None:
     files.make_directory(PATH.parent)
     manifests.replace(PATH, Manifest(base=BASE), files)
     manifests.replace(PATH, FULL, files)
-    assert files.operations[-4:] == ["sync", "sync_directory", "rename", "sync_directory"]
+    assert files.operations[-5:] == ["sync", "close", "sync_directory", "rename", "sync_directory"]
     assert manifests.load(PATH, files) == FULL
     assert manifests.load(PATH, files.crash()) == FULL
     assert files.open_count == 0
