@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from typing import TYPE_CHECKING, cast
 
@@ -12,6 +13,8 @@ from server.resp import RequestReader
 if TYPE_CHECKING:
     from server.executor import Executor
     from server.session import Session
+
+log = logging.getLogger("riverbed")
 
 
 class Connection(asyncio.Protocol):
@@ -25,23 +28,36 @@ class Connection(asyncio.Protocol):
         self.fd = -1
         self._soft_limit_since: float | None = None
         self._may_read = True
+        self._has_session = False  # nor is there one for a client that is refused, or goes before it begins
 
     # -- asyncio.Protocol ----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the client in, or leave nothing of it behind."""
         self._transport = cast(asyncio.Transport, transport)
+        try:
+            self._begin(self._transport)
+        except OSError:  # it has gone already: the socket of a client that resets has no peer, and takes no options
+            self._transport.abort()
+        except Exception:
+            log.exception("a connection could not begin")
+            self._transport.abort()
+
+    def _begin(self, transport: asyncio.Transport) -> None:
+        """Make a session of it, as the last thing that can fail.  Raises OSError when the client has gone."""
         sock: socket.socket = transport.get_extra_info("socket")
         self.fd = sock.fileno()
-        self.address = _address_text(transport.get_extra_info("peername"), sock)
-        self.local_address = _address_text(transport.get_extra_info("sockname"), sock)
+        self.address = _address_text(transport, "peername")
+        self.local_address = _address_text(transport, "sockname")
         config = self._executor.config
-        self.session: Session = self._executor.connect(self)
-        self.session.send = self._transport.write
         self._reader = RequestReader(
-            authenticated=self.session.authenticated,
             max_bulk_bytes=config.proto_max_bulk_len,
             max_query_bytes=config.client_query_buffer_limit,
         )
+        self.session: Session = self._executor.connect(self)
+        self._has_session = True
+        self.session.send = transport.write
+        self._reader.authenticated = self.session.authenticated
 
     def data_received(self, data: bytes) -> None:
         session = self.session
@@ -71,7 +87,8 @@ class Connection(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._executor.disconnect(self.session)
+        if self._has_session:
+            self._executor.disconnect(self.session)
 
     def pause_writing(self) -> None:
         """The client reads too slowly: take no further requests of it."""
@@ -155,11 +172,23 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
 
-def _address_text(name: object, sock: socket.socket) -> str:
+def peer_host(transport: asyncio.BaseTransport) -> str:
+    """The host of a client on a TCP socket.  Raises ConnectionResetError when it has gone."""
+    return _tcp_name(transport, "peername")[0]
+
+
+def _tcp_name(transport: asyncio.BaseTransport, which: str) -> tuple[str, int]:
+    """Host and port of `peername` or `sockname`.  Raises ConnectionResetError when there is none."""
+    name = transport.get_extra_info(which)
+    if name is None:
+        raise ConnectionResetError(f"no {which}")
+    return name[0], name[1]
+
+
+def _address_text(transport: asyncio.BaseTransport, which: str) -> str:
     """`host:port`, `[v6]:port`, or `path:0` for a Unix socket."""
+    sock: socket.socket = transport.get_extra_info("socket")
     if sock.family == socket.AF_UNIX:
         return f"{sock.getsockname()}:0"
-    if isinstance(name, tuple):
-        host = f"[{name[0]}]" if ":" in name[0] else name[0]
-        return f"{host}:{name[1]}"
-    return "?:0"
+    host, port = _tcp_name(transport, which)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

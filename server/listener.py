@@ -13,11 +13,11 @@ import logging
 import os
 import signal
 import socket
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import lmdb
 
-from server.connection import Connection
+from server.connection import Connection, peer_host
 from server.executor import Executor
 from server.opening import open_executor
 from server.version import VERSION
@@ -72,9 +72,6 @@ class Listener:
             self._servers.append(unix)
 
     def _accept(self) -> asyncio.Protocol:
-        if len(self.executor.context.sessions) >= self.config.maxclients:
-            self.executor.stats.connections_rejected += 1
-            return _Refusal(TOO_MANY_CLIENTS)
         return _GuardedConnection(self.executor)
 
     def stop(self, save: bool = True) -> None:
@@ -96,33 +93,31 @@ class Listener:
 
 
 class _GuardedConnection(Connection):
-    """Turns strangers away while protected mode says so; sets the socket's keep-alive."""
+    """Refuses clients beyond `maxclients`, and strangers in protected mode; sets the socket's keep-alive."""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        config = self._executor.config
+    def _begin(self, transport: asyncio.Transport) -> None:
         sock: socket.socket = transport.get_extra_info("socket")
-        super().connection_made(transport)
-        if sock.family != socket.AF_UNIX:
-            if config.tcp_keepalive:
-                _keep_alive(sock, config.tcp_keepalive)
-            if (
-                config.protected_mode
-                and not config.requirepass
-                and not _is_local(transport.get_extra_info("peername")[0])
-            ):
-                cast(asyncio.Transport, transport).write(PROTECTED)
-                cast(asyncio.Transport, transport).close()
+        is_tcp = sock.family != socket.AF_UNIX
+        refusal = self._refusal(peer_host(transport) if is_tcp else None)
+        if refusal is not None:
+            transport.write(refusal)
+            transport.close()
+            return
+        seconds = self._executor.config.tcp_keepalive
+        if seconds and is_tcp:
+            _keep_alive(sock, seconds)
+        super()._begin(transport)
 
-
-class _Refusal(asyncio.Protocol):
-    """Says one line and closes."""
-
-    def __init__(self, line: bytes) -> None:
-        self._line = line
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        cast(asyncio.Transport, transport).write(self._line)
-        cast(asyncio.Transport, transport).close()
+    def _refusal(self, host: str | None) -> bytes | None:
+        """The line that turns a client away, None for one that may stay.  `host` is None on a Unix socket."""
+        executor = self._executor
+        config = executor.config
+        if len(executor.context.sessions) >= config.maxclients:
+            executor.stats.connections_rejected += 1
+            return TOO_MANY_CLIENTS
+        if config.protected_mode and not config.requirepass and host is not None and not _is_local(host):
+            return PROTECTED
+        return None
 
 
 @functools.lru_cache(maxsize=1024)

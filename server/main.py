@@ -23,6 +23,7 @@ from server.config import Config
 from server.configfile import ConfigFileError
 from server.configvalues import ConfigError
 from server.listener import serve
+from server.settingkinds import BadValueError
 from server.version import REDIS_VERSION, VERSION
 from store.errors import CorruptionError, LockedError, ReplayError, StoreError, VersionError
 
@@ -111,25 +112,41 @@ def _is_of_metrics(error: OSError, config: Config) -> bool:
 
 
 def _allow_descriptors(config: Config) -> None:
-    """Raise the limit of open files to what `maxclients` needs; lower `maxclients` to what the limit allows."""
-    wanted = config.maxclients + RESERVED_DESCRIPTORS
+    """Raise the limit of open files to what `maxclients` needs; lower `maxclients` to what the limit allows.
+
+    Later changes of `maxclients` raise the limit too, or are refused.
+    """
+    allowed = _reachable_clients(config.maxclients)
+    if allowed < config.maxclients:
+        log.warning(
+            "maxclients is %d instead of %d: the system allows no more open files (see ulimit -n)",
+            allowed,
+            config.maxclients,
+        )
+        config.set([("maxclients", str(allowed))])
+
+    def check() -> None:
+        allowed = _reachable_clients(config.maxclients)
+        if allowed < config.maxclients:
+            raise BadValueError(
+                f"The operating system is not able to handle the specified number of clients, try with {allowed}"
+            )
+
+    config.observe("maxclients", check)
+
+
+def _reachable_clients(wanted: int) -> int:
+    """Raise the limit of open files for so many clients if need be -> how many there may be."""
+    descriptors = wanted + RESERVED_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return
-    reachable = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft == resource.RLIM_INFINITY or soft >= descriptors:
+        return wanted
+    reachable = descriptors if hard == resource.RLIM_INFINITY else min(descriptors, hard)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (reachable, hard))
     except (OSError, ValueError):  # macOS allows less than it says
         reachable = soft
-    if reachable < wanted:
-        allowed = max(1, reachable - RESERVED_DESCRIPTORS)
-        log.warning(
-            "maxclients is %d instead of %d: the system allows %d open files (see ulimit -n)",
-            allowed,
-            config.maxclients,
-            reachable,
-        )
-        config.set([("maxclients", str(allowed))])
+    return max(1, reachable - RESERVED_DESCRIPTORS)
 
 
 def _calm_garbage_collection() -> None:
