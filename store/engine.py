@@ -34,6 +34,7 @@ from store.options import Clock, Fsync, Options
 from store.recovery import Execute
 from store.refusal import Refusal
 from store.replacement import Places, settle
+from store.resync import EVERYTHING
 from store.tables import Tables
 from store.writetxn import WriteTxn
 
@@ -289,11 +290,12 @@ class Engine:
 
     def _restore(self) -> None:
         """Back to the last checkpoint, and the log's tail again.  Raises StateLostError when even that fails."""
-        self._end_quietly()  # a long tail makes checkpoints of its own
+        self._end_quietly()  # the state is that of the checkpoint before until it is over
         self._abort()
         try:
             self.txn.reload()
-            recovery.recover(self.log, self.txn, self._execute)
+            # no commits on the way: not all of the log is durable, and some may never be
+            recovery.recover(self.log, self.txn, self._execute, commits=False)
         except (OSError, lmdb.Error, StoreError) as error:
             raise StateLostError(f"the state could not be rebuilt: {error}") from error
         if self.log.end.position == 0:
@@ -306,7 +308,7 @@ class Engine:
         self.refusal = Refusal.DISK_FULL if full and not self.log.broken else Refusal.LOG_FAILED
 
     def adopt(self, source: Path) -> None:
-        """Let the store in `source`, a closed one inside of our directory, take the place of ours, between ticks.
+        """Let the store in `source` take the place of ours, between ticks: closed, durable, inside of our directory.
 
         `log`, `tables` and what `txn` stands on are others then; nobody may read the old ones any more.  What the log
         holds beyond the last checkpoint is executed.  Raises StateLostError: the next start finds one or the other.
@@ -321,7 +323,7 @@ class Engine:
             self.tables = Tables(self.directory, options.map_bytes, syncs_later=True)
             self.txn.change_tables(self.tables)
             self.log = self._open_log()
-            recovery.recover(self.log, self.txn, self._execute)
+            recovery.recover(self.log, self.txn, self._execute, durable=EVERYTHING)
         except (OSError, lmdb.Error, StoreError) as error:
             raise StateLostError(f"the full sync could not be put in place: {error}") from error
         self.anchors = Anchors()
@@ -369,11 +371,12 @@ class Engine:
         waits; so does the next one.  Raises LogWriteError, lmdb.Error.
         """
         self.end_checkpoint()
+        self.tables.retry_mark()
         if self.log.refusal is not None:
             raise LogWriteError(self.log.refusal)
         durability = Durability(self.log, self.tables, self.clock)
         try:
-            self.txn.commit(list(self.log.end), is_synced=False)
+            self.txn.commit(list(self.log.end), synced=self.log.synced, is_synced=False)
         except lmdb.Error:
             self._tables_failed()
             self._restore()

@@ -29,10 +29,16 @@ class Files(Protocol):
 
     def open_read(self, path: Path, /) -> int: ...
 
+    def open_update(self, path: Path, /) -> int:
+        """Open for `write_at`; the file must exist."""
+
     def close(self, fd: int, /) -> None: ...
 
     def write(self, fd: int, data: bytes | memoryview, /) -> int:
         """Write at the end; returns how many bytes went, which may be fewer than given."""
+
+    def write_at(self, fd: int, data: bytes | memoryview, position: int, /) -> int:
+        """Write over what is at `position`; returns how many bytes went.  `fd` is of `open_update`."""
 
     def read_at(self, fd: int, size: int, position: int, /) -> bytes:
         """At most `size` bytes from `position`; fewer only where the file ends."""
@@ -92,6 +98,7 @@ class OsFiles:
     """`Files` on the operating system.  `write` is `os.write` itself: no Python frame on the hot path."""
 
     write = staticmethod(os.write)
+    write_at = staticmethod(os.pwrite)
     close = staticmethod(os.close)
     truncate = staticmethod(os.ftruncate)
     sync = staticmethod(_sync)
@@ -105,6 +112,9 @@ class OsFiles:
 
     def open_read(self, path: Path, /) -> int:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def open_update(self, path: Path, /) -> int:
+        return os.open(path, os.O_WRONLY | os.O_CLOEXEC)
 
     def size(self, fd: int, /) -> int:
         return os.fstat(fd).st_size

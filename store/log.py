@@ -13,7 +13,8 @@ The end of the log is known only once it was read to its end, so a log that hold
 
 After a failed write the file is cut back to the last batch, so that the next append finds it whole: a full disk is
 survived without a restart.  After a failed sync nothing is: the kernel may have dropped the pages it could not write
-and call the next sync a success, so the log refuses everything from then on.
+and call the next sync a success, so the log refuses everything from then on.  The next start writes again what was not
+known to be durable, see `resync.py`.
 
 This module does not know what commands mean, when to sync, or what a checkpoint covers; the rules of reading are in
 `logreader.py`, the bytes in `logformat.py`, the list of files in `manifest.py`.
@@ -38,6 +39,7 @@ from store.lineage import Lineage
 from store.logformat import encode_annotation
 from store.logreader import Batch, LogPart, LogPosition, LogReader, TornTail, list_parts
 from store.manifest import FileType, LogFile, Manifest, ReplacedError
+from store.resync import make_durable
 
 __all__ = ["DIRECTORY_NAME", "FILE_NAME", "Base", "Batch", "Log", "LogPosition", "TornTail", "Unsynced"]
 
@@ -202,6 +204,11 @@ class Log:
         return Unsynced(self._fd, self._seq, self._position, self._offset)
 
     @property
+    def synced(self) -> LogPosition:
+        """The end of what is durable."""
+        return LogPosition(self._seq, self._synced_position, self.synced_offset)
+
+    @property
     def is_full(self) -> bool:
         """The present file is as long as it gets."""
         return self._position >= self._rotate_at
@@ -223,35 +230,32 @@ class Log:
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
-    def read(self, start: LogPosition | None = None, *, min_position: LogPosition | None = None) -> Iterator[Batch]:
+    def read(
+        self,
+        start: LogPosition | None = None,
+        *,
+        min_position: LogPosition | None = None,
+        durable: LogPosition | None = None,
+    ) -> Iterator[Batch]:
         """Yield every batch from `start` on, a position between two batches, or from the very beginning.
 
         What the log holds when the first batch is asked for: later appends do not appear.  The log is whole at least
         up to `min_position` (default `start`), or CorruptionError is raised, as for any damage but a torn tail; see
-        `logreader.py`.  The first pass to the end sets `torn_tail` and opens the log for appends.
+        `logreader.py`.  The first pass makes durable what is not known to be, which is all behind `durable`; its end
+        sets `torn_tail` and opens the log for appends.
         """
         is_first = self.refusal in (_UNREAD, _UNCUT)
         parts = list_parts(self.directory, self.manifest, self._files)
         if is_first:
-            self._sync_files(parts)
+            # It is about to be executed, checkpointed and shown to clients, and must not be lost after that.
+            make_durable(parts, durable, self._files)
+            self._files.sync_directory(self.directory)  # the manifest, and the names that it lists
         else:
             parts[-1] = replace(parts[-1], size=self._position)
         reader = LogReader(parts, self._files, load_truncated=self._load_truncated)
         yield from reader.batches(start, min_position or start)
         if is_first and reader.end is not None:
             self._continue_at(parts[-1], reader.end, reader.torn_tail)
-
-    def _sync_files(self, parts: list[LogPart]) -> None:
-        """What a killed process wrote may be in the page cache alone.
-
-        It is about to be executed, checkpointed and shown to clients, and must not be lost after that.
-        """
-        for part in parts:
-            fd = self._files.open_append(part.path)
-            try:
-                self._files.sync(fd)
-            finally:
-                self._files.close(fd)
 
     def _continue_at(self, last: LogPart, end: LogPosition, torn_tail: TornTail | None) -> None:
         self._seq, self._position, self._offset = end

@@ -11,6 +11,7 @@ META_VERSION: Final = b"format_version"
 META_COUNTERS: Final = b"counters"
 META_DATABASES: Final = b"databases"
 META_POSITION: Final = b"position"
+META_SYNCED: Final = b"synced"
 META_REPLICATION: Final = b"replication"
 
 # The database of a position where no SELECT stands before it in its log file.

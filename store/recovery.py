@@ -38,22 +38,37 @@ class RecoveryReport:
     torn_tail: TornTail | None = None
 
 
-def recover(log: Log, txn: WriteTxn, execute: Execute) -> RecoveryReport:
-    """Execute what `log` holds beyond `txn.position`.
+def recover(
+    log: Log, txn: WriteTxn, execute: Execute, *, commits: bool = True, durable: LogPosition | None = None
+) -> RecoveryReport:
+    """Execute what `log` holds beyond `txn.position`; `commits` says whether `txn` may commit on the way.
 
-    A torn tail is cut from the file.  Raises CorruptionError, ReplayError.
+    The log is known to be durable up to `durable`, by default what the tables say; the first pass makes it so up to its
+    end.  A torn tail is cut from the file.  Raises CorruptionError, ReplayError.
     """
     begun = time.monotonic()
     report = RecoveryReport()
     start = None if txn.position is None else LogPosition(*txn.position)
-    fold(log.read(start), txn, execute, report)
+    batches = log.read(start, durable=durable or txn.synced)
+    fold(batches, txn, execute, report, commits=commits, is_durable=True)
     report.torn_tail = log.cut_tail()
     report.seconds = time.monotonic() - begun
     return report
 
 
-def fold(batches: Iterable[Batch], txn: WriteTxn, execute: Execute, report: RecoveryReport) -> None:
-    """Execute `batches` on `txn`, which commits now and then, and count in `report`.  Raises ReplayError."""
+def fold(
+    batches: Iterable[Batch],
+    txn: WriteTxn,
+    execute: Execute,
+    report: RecoveryReport,
+    *,
+    commits: bool = True,
+    is_durable: bool = False,
+) -> None:
+    """Execute `batches` on `txn`, which `commits` now and then, and count in `report`.
+
+    `is_durable` says that the disk has the batches, and is noted in the commits.  Raises ReplayError.
+    """
     keep_expired, txn.keep_expired = txn.keep_expired, True  # the log says itself when a key expired
     notify, txn.notify = txn.notify, lambda change, db, key: None
     uncommitted = 0
@@ -77,8 +92,8 @@ def fold(batches: Iterable[Batch], txn: WriteTxn, execute: Execute, report: Reco
             txn.log.clear()
             txn.extension_bytes = 0
             uncommitted += batch.end.position - batch.start
-            if uncommitted >= _BYTES_A_CHECKPOINT:
-                txn.commit(list(batch.end))
+            if commits and uncommitted >= _BYTES_A_CHECKPOINT:
+                txn.commit(list(batch.end), synced=batch.end if is_durable else None)
                 uncommitted = 0
     finally:
         txn.keep_expired = keep_expired

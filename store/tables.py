@@ -84,6 +84,7 @@ class Tables:
         was_made = False
         self.is_new: bool
         self.failure: str | None = None  # why the last commit may not be on the disk, and there must be no other
+        self._lacks_mark = False
         self._syncs_later = syncs_later
         if syncs_later:
             made = Tables(directory, map_bytes)  # what is made comes in several commits
@@ -188,12 +189,23 @@ class Tables:
                 raise
 
     def distrust(self, reason: str) -> None:
-        """Let there be no other commit; the next start goes back to the last but one."""
+        """Let there be no other commit; the next start goes back to the last but one.
+
+        A disk that takes no mark either is asked again by `retry_mark`.
+        """
         self.failure = reason
-        with contextlib.suppress(OSError):
-            powercut.distrust(self.path)
+        self._lacks_mark = True
+        self.retry_mark()
+
+    def retry_mark(self) -> None:
+        """Leave the mark that `distrust` could not."""
+        if self._lacks_mark:
+            with contextlib.suppress(OSError):
+                powercut.distrust(self.path)
+                self._lacks_mark = False
 
     def close(self) -> None:
+        self.retry_mark()
         if self._syncs_later and self.failure is None:
             with contextlib.suppress(lmdb.Error, OSError):  # the mark stays, and the next start sees to it
                 self.env.sync(True)

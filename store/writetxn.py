@@ -20,7 +20,8 @@ from store.ids import StreamID
 from store.keyspace import DATABASE_COUNT, Database
 from store.lineage import Lineage
 from store.logformat import encode_extension
-from store.meta import META_COUNTERS, META_DATABASES, META_POSITION, META_REPLICATION, NO_DATABASE
+from store.logreader import LogPosition
+from store.meta import META_COUNTERS, META_DATABASES, META_POSITION, META_REPLICATION, META_SYNCED, NO_DATABASE
 from store.model import Change, Trim
 from store.reference_trim import trim_with_references
 from store.streams import Stream
@@ -61,6 +62,7 @@ class WriteTxn:
         self.trim_with_references: Callable[[Stream, Trim], int] = trim_with_references
         self.handed_out = HandedOut()
         self.position: list[int] | None = None  # of the log, as the last commit recorded it
+        self.synced: LogPosition | None = None  # the end of what was known to be durable of the log before that commit
         self.lineage: Lineage | None = None  # whose offsets those of the log are
         self.databases = [Database(self, number, number) for number in range(DATABASE_COUNT)]
         self.reload()
@@ -70,6 +72,7 @@ class WriteTxn:
         self.tables = tables
         self.handles = tables.handles
         self.position = None
+        self.synced = None
         self.lineage = None
         self.reload()
 
@@ -103,8 +106,10 @@ class WriteTxn:
             cursor = self._cursors[table] = self.lmdb.cursor(self.handles[table])
         return cursor
 
-    def commit(self, position: list[int], *, is_synced: bool = True) -> None:
+    def commit(self, position: list[int], *, synced: LogPosition | None = None, is_synced: bool = True) -> None:
         """Write back what is cached, record `position` (see `engine.py`), commit, and open the next transaction.
+
+        The log is durable up to `synced`; None when that is not known.
 
         Without `is_synced` it is for the caller to have `tables.sync` called before the next commit.  After an
         exception the transaction is gone; the caller starts again from the last checkpoint.
@@ -112,7 +117,7 @@ class WriteTxn:
         if self.tables.failure is not None:
             raise lmdb.Error(self.tables.failure)
         self.write_back()
-        self._store_meta(position)
+        self._store_meta(position, synced)
         self.lmdb.commit()
         if is_synced:
             self.tables.sync()
@@ -163,11 +168,14 @@ class WriteTxn:
             db.cached.clear()
         if position is not None:
             *self.position, self.log_db = fmt.unpack_row(position)
+            synced = self.lmdb.get(META_SYNCED, db=meta)
+            if synced is not None:  # it may be older than what a tool has made of the tables since, and later than that
+                self.synced = min(LogPosition(*fmt.unpack_row(synced)), LogPosition(*self.position))
         lineage = self.lmdb.get(META_REPLICATION, db=meta)
         if lineage is not None and self.lineage is None:  # what an undone tick leaves behind is not older than this
             self.lineage = Lineage(*fmt.unpack_row(lineage))
 
-    def _store_meta(self, position: list[int]) -> None:
+    def _store_meta(self, position: list[int], synced: LogPosition | None) -> None:
         meta = self.handles["meta"]
         put = self.lmdb.put
         put(
@@ -178,6 +186,10 @@ class WriteTxn:
         rows = [[db.keyspace_no, db.size, db.expiring] for db in self.databases]
         put(META_DATABASES, fmt.pack_row(rows), db=meta)
         put(META_POSITION, fmt.pack_row([*position, self.log_db]), db=meta)
+        if synced is not None:
+            put(META_SYNCED, fmt.pack_row(list(synced)), db=meta)
+        else:
+            self.lmdb.delete(META_SYNCED, db=meta)
         if self.lineage is not None:
             line = self.lineage
             row = fmt.pack_row([line.replication_id, line.previous_id, line.branch_offset])

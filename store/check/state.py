@@ -21,7 +21,7 @@ from store.check.view import Contents, Meta, Notes, Pass, Steps, View, Violation
 from store.errors import CorruptionError
 from store.lineage import Lineage
 from store.logreader import LogPosition
-from store.meta import META_COUNTERS, META_DATABASES, META_POSITION, META_REPLICATION, META_VERSION
+from store.meta import META_COUNTERS, META_DATABASES, META_POSITION, META_REPLICATION, META_SYNCED, META_VERSION
 from store.tables import DATA_NAME, STATE_DIRECTORY, TABLES, Tables
 from store.trash import Kind
 
@@ -132,6 +132,9 @@ def _check_meta(view: View) -> Pass:
     lineage = view.get("meta", META_REPLICATION)
     if lineage is not None:
         view.decode("meta", META_REPLICATION.decode(), lambda row: Lineage(*fmt.unpack_row(row)), lineage)
+    synced = view.get("meta", META_SYNCED)
+    if synced is not None:
+        view.decode("meta", META_SYNCED.decode(), _decode_synced, synced)
     meta = view.decode("meta", "", _decode_meta, rows, lineage is not None)
     if meta is None:
         return
@@ -156,6 +159,12 @@ def _decode_meta(rows: dict[bytes, Any], has_lineage: bool) -> Meta:
         raise ValueError(f"there is no database {log_db}")
     place = LogPosition(file_seq, position, offset)
     return Meta(next_stream_no, next_group_no, next_keyspace_no, databases, place, log_db, has_lineage)
+
+
+def _decode_synced(row: bytes) -> LogPosition:
+    file_seq, position, offset = fmt.unpack_row(row)
+    integers([abs(file_seq), position, offset])
+    return LogPosition(file_seq, position, offset)
 
 
 def _check_trash(view: View) -> Pass:

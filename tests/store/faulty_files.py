@@ -6,9 +6,13 @@
     files.fail("sync", errno.EIO)    # the next one; fail("rename", errno.EIO, after=2) is the third from now
     after = files.crash()            # a new one, with what was durable
 
-What is durable: the contents and length of a file as of its last `sync`, the names of a directory as of its last
-`sync_directory`.  A crash may keep more than that: `crash(kept=n)` keeps up to n bytes beyond, `crash(names=True)` the
-names of now.  All faults of the tests live here; the code under test has no hooks.
+What is durable: what a file's successful `sync`s found written since the one before, and its length; the names of a
+directory as of its last `sync_directory`.  A `sync` that fails writes nothing, and forgets what it had to write, as
+Linux does: the bytes are still read, the next `sync` succeeds, and a crash takes them unless they were written again.
+Names are a journal's affair: a failure is made up for by the next success.
+
+A crash may keep more than what is durable: `crash(kept=n)` keeps up to n bytes beyond, `crash(names=True)` the names of
+now.  All faults of the tests live here; the code under test has no hooks.
 """
 
 from __future__ import annotations
@@ -24,6 +28,23 @@ class Inode:
     def __init__(self) -> None:
         self.data = bytearray()
         self.durable = b""
+        self._dirty: list[tuple[int, int]] = []  # from, to
+
+    def write(self, data: bytes | memoryview, at: int) -> None:
+        self.data[at : at + len(data)] = data
+        self._dirty.append((at, at + len(data)))
+
+    def sync(self) -> None:
+        size = len(self.data)
+        disk = bytearray(self.durable[:size].ljust(size, b"\0"))
+        for start, end in self._dirty:
+            disk[start:end] = self.data[start : min(end, size)].ljust(max(min(end, size) - start, 0), b"\0")
+        self.durable = bytes(disk)
+        self._dirty.clear()
+
+    def forget(self) -> None:
+        """The disk did not take it, and nobody tries again."""
+        self._dirty.clear()
 
 
 class FaultyFiles:
@@ -101,6 +122,10 @@ class FaultyFiles:
         inode.data = bytearray()
         return self._descriptor(inode, writes=True)
 
+    def open_update(self, path: Path, /) -> int:
+        self._step("open")
+        return self._descriptor(self._inode(path), writes=True)
+
     def open_read(self, path: Path, /) -> int:
         self._step("open")
         return self._descriptor(self._inode(path), writes=False)
@@ -111,9 +136,7 @@ class FaultyFiles:
 
     def write(self, fd: int, data: bytes | memoryview, /) -> int:
         self._step("write")
-        inode, writes = self._open[fd]
-        if not writes:
-            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        inode = self._written(fd)
         size = len(data)
         if self.write_limit is not None:
             size = min(size, self.write_limit)
@@ -122,7 +145,15 @@ class FaultyFiles:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             size = min(size, self.free)
             self.free -= size
-        inode.data += data[:size]
+        inode.write(data[:size], len(inode.data))
+        return size
+
+    def write_at(self, fd: int, data: bytes | memoryview, position: int, /) -> int:
+        self._step("write_at")
+        inode = self._written(fd)
+        size = len(data) if self.write_limit is None else min(len(data), self.write_limit)
+        assert position + size <= len(inode.data), "only what is there is written again"
+        inode.write(data[:size], position)
         return size
 
     def read_at(self, fd: int, size: int, position: int, /) -> bytes:
@@ -130,9 +161,13 @@ class FaultyFiles:
         return bytes(self._open[fd][0].data[position : position + size])
 
     def sync(self, fd: int, /) -> None:
-        self._step("sync")
         inode, _ = self._open[fd]
-        inode.durable = bytes(inode.data)
+        try:
+            self._step("sync")
+        except OSError:
+            inode.forget()
+            raise
+        inode.sync()
 
     def truncate(self, fd: int, size: int, /) -> None:
         self._step("truncate")
@@ -186,6 +221,12 @@ class FaultyFiles:
         number = self._faults.get(operation, {}).pop(count, None)
         if number is not None:
             raise OSError(number, os.strerror(number))
+
+    def _written(self, fd: int) -> Inode:
+        inode, writes = self._open[fd]
+        if not writes:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        return inode
 
     def _inode(self, path: Path) -> Inode:
         inode = self._names.get(path)

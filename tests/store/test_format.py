@@ -192,6 +192,7 @@ def test_the_documents_notes_and_meta_rows() -> None:
         "counters": [10, 4, 18],
         "databases": [[0, 2, 1], *([number, 0, 0] for number in range(1, 16))],
         "position": [6, 4096, 8192, 0],
+        "synced": [6, 2048, 6144],
         "replication": ["7c2a8d3f95b1e046" * 2 + "7c2a8d3f", NO_ID, -1],
     }
 

@@ -313,3 +313,23 @@ def test_a_rewrite_may_delete_the_log_before_it_as_even_the_commit_before_does_n
     txn.abort()
     tables.close()
     store.engine.close()
+
+
+def test_a_mark_that_the_failed_disk_did_not_take_is_left_when_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "d")
+    state = store.directory / STATE_DIRECTORY
+    tables = store.engine.tables
+
+    def refuse(state: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(powercut, "distrust", refuse)
+        tables.distrust("the tables could not be made durable")
+    assert not is_in_doubt(state)
+    with pytest.raises(lmdb.Error):
+        store.engine.checkpoint()  # tried again by the server while the disk fails
+    assert is_in_doubt(state)
+    store.kill()
