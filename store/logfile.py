@@ -150,6 +150,7 @@ class PartReader:
             data = self._read(start, min(wanted, size - start))
             view = memoryview(data)
             wanted = CHUNK_BYTES
+            is_suspect = logformat.announces_too_much(data)
             at = 0
             while at < len(data):
                 mark = data.find(b"\n#", at) + 1
@@ -161,6 +162,7 @@ class PartReader:
                         int(covered) == mark - at
                         and crc(tail, crc(view[at:mark])) == int(checksum, 16)
                         and after == (offset + mark - at if counts else offset)
+                        and not (is_suspect and logformat.announces_too_much(data[at:mark]))
                     ):
                         try:
                             if mark - at <= FEED_BYTES:

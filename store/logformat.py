@@ -54,6 +54,12 @@ _CUT_BULK = re.compile(rb"\$(?:(?:0|[1-9]\d{0,17})\r?)?")
 
 match_annotation = _ANNOTATION.match
 
+# Shorter lists than this are no harm.
+_find_long_count = re.compile(rb"\*[0-9]{3}").search
+_long_counts = re.compile(rb"\*([0-9]{3,})").findall
+_find_other_long_count = re.compile(rb"[>~%|][0-9]{3}").search
+_SMALLEST_WORD_BYTES: Final = len(b"$0\r\n\r\n")
+
 
 class FrameError(ValueError):
     """The bytes are neither a command nor a comment line, or a comment line of ours is not what it should be."""
@@ -147,6 +153,21 @@ def _bad_header(data: bytes, position: int, cut: re.Pattern[bytes]) -> FrameErro
     if position + len(rest) == len(data) and (not rest or cut.fullmatch(rest)):
         return ShortFrame(len(data) + 1)
     return FrameError("malformed length line")
+
+
+def announces_too_much(data: bytes) -> bool:
+    """Whether `hiredis`, given `data`, might make lists for more words than `data` can hold.
+
+    It makes a list of the announced length before the first element arrives, lists in lists too: 16 bytes would take
+    gigabytes.  Also true where a word only looks like such a head, so what follows from it must be slow and no error.
+    """
+    if (b">" in data or b"~" in data or b"%" in data or b"|" in data) and _find_other_long_count(data):
+        return True
+    if not _find_long_count(data):
+        return False
+    most = len(data) // _SMALLEST_WORD_BYTES
+    counts = _long_counts(data)
+    return len(max(counts, key=len)) > len(str(most)) or sum(map(int, counts)) > most
 
 
 # -- comment lines -----------------------------------------------------------------------------------------------------

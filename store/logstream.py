@@ -117,7 +117,7 @@ class LogStream:
         if annotation is None or annotation.covered != mark or annotation.offset != self.offset + mark:
             return None
         covered = data[:mark]
-        if not logformat.is_sound(annotation, crc32c(covered)):
+        if not logformat.is_sound(annotation, crc32c(covered)) or logformat.announces_too_much(covered):
             return None
         parser = hiredis.Reader()
         parser.feed(covered)

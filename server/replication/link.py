@@ -114,17 +114,17 @@ class Link(asyncio.Protocol):
         if not self._is_shaking_hands():
             self._user.link_received(data)
             return
-        self._lines += data
+        # an empty line says that the answer takes time
+        self._lines = (self._lines + data).lstrip(b"\r\n")
         while self._is_shaking_hands() and not self.is_over:
             line, end, rest = self._lines.partition(b"\n")
             if not end:
                 if len(line) > _MOST_LINE_BYTES:
                     self.fail(LinkError("the primary's answer is no line"))
                 return
-            self._lines = rest
-            text = line.rstrip(b"\r").decode("latin-1")
-            if text:  # an empty one says that the answer takes time
-                self._step(text)
+            self._step(line.rstrip(b"\r").decode("latin-1"))
+            # what is behind the last line is the log or a base, and may begin with anything
+            self._lines = rest.lstrip(b"\r\n") if self._is_shaking_hands() else rest
         if not self.is_over and self._lines:
             data, self._lines = self._lines, b""
             self._user.link_received(data)

@@ -128,3 +128,11 @@ def test_a_preface_is_taken_where_a_file_begins_and_nowhere_else() -> None:
         later.feed(preface)
         with pytest.raises(FrameError):
             later.next()
+
+
+def test_words_that_look_like_long_lists_are_words() -> None:
+    words = [[b"XADD", b"s", b"1-1", b"f", word] for word in (b"*9999999\r\n", b">12345", b"a|2024", b"*" + b"9" * 100)]
+    data = written([([command], []) for command in words])
+    for size in (1, 100, 1 << 20):
+        found = received(LogStream(START, 1 << 20), data, size)
+        assert [command for batch in found for command in batch.commands] == words
