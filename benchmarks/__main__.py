@@ -26,6 +26,7 @@ from benchmarks import (
     rewrite,
     snapshot,
     spark,
+    sparkwrite,
     stalls,
     starting,
 )
@@ -50,6 +51,7 @@ QUESTIONS: dict[str, Callable[[Rig], Answer]] = {
     "pending": pending.answer,
     "blocked": blocked.answer,
     "spark": spark.answer,
+    "sparkwrite": sparkwrite.answer,
 }
 README = Path(__file__).with_name("README.md")
 

@@ -19,6 +19,8 @@ from store.ids import MAX_ID, MIN_ID, StreamID, id_text, make_id, parse_id
 from tools.spark.errors import OptionError
 
 _MOST_MS: Final = (1 << 64) - 1
+# Of the keys in which writers note what they have written: no data, so they are read only when they are named.
+JOURNAL_PREFIX: Final = b"riverbed:spark:"
 _Choice = TypeVar("_Choice", bound=enum.Enum)
 StreamName = tuple[int, bytes]  # database and key
 _WHOLE = re.compile(r"[0-9]{1,18}", re.ASCII)
@@ -101,9 +103,16 @@ class ReadOptions:
             return False
         if self.streams is not None and key not in self.streams:
             return False
+        if key.startswith(JOURNAL_PREFIX) and not self._names_journals:
+            return False
         if self.keys is not None and key_text(key) not in self.keys:
             return False
         return self.pattern is None or compile_glob(self.pattern)(key) is not None
+
+    @property
+    def _names_journals(self) -> bool:
+        is_listed = self.names is not None or self.streams is not None
+        return is_listed or (self.pattern is not None and self.pattern.startswith(JOURNAL_PREFIX))
 
     def range_of(self, db: int, key: bytes) -> Range:
         """What is asked for of one stream."""

@@ -1,10 +1,8 @@
-"""What makes rows known again: names that a retry of a task gives to the same rows, whatever order they come in.
+"""Names of rows: a retry of a task gives the same names to the same rows, in whatever order they come.
 
-A row is named by what is in it, and by how many equal ones came before it in the same partition.  So an attempt that
+A row is named by what is in it, and by how many equal rows came before it in the same partition.  So an attempt that
 gets the rows of its partition in another order, as behind a shuffle, still sends nothing twice and leaves nothing out;
 only which rows are in the partition must be the same.  Rows that differ from those of the first attempt are new ones.
-
-The server remembers names (iids) by producer, some hundred each: rows are spread over many producers.
 """
 
 from __future__ import annotations
@@ -17,54 +15,49 @@ import xxhash
 
 from tools.spark.writerows import Entry
 
-# So many that a producer of a partition of millions still has few rows.
-_PRODUCERS: Final = 1 << 20
-# What a server must remember of each producer, and up to how many rows of a partition that is enough: with 46 on
-# average, no producer has as many as 100.
-LEAST_REMEMBERED: Final = 100
-MOST_ROWS: Final = 46 * _PRODUCERS
-
-Name = tuple[bytes, bytes]  # of the producer, of the row: pid and iid
+NAME_BYTES: Final = 16
 
 
 class Names:
     """Of the rows of one partition."""
 
-    def __init__(self, job: str, partition: int) -> None:
-        self._prefix = f"{job}:{partition}:".encode()
-        self._seen = Counts()
+    def __init__(self) -> None:
+        self._seen = SortedRuns()
 
-    def of(self, entries: list[Entry]) -> list[Name]:
-        """The names of the next rows."""
-        digests = [xxhash.xxh3_128_digest(msgpack.packb([entry.key, *entry.words])) for entry in entries]
+    def of(self, entries: list[Entry]) -> list[bytes]:
+        """The names of the next rows, of `NAME_BYTES` each."""
+        digests = [xxhash.xxh3_128_digest(msgpack.packb([*entry[:2], *entry.words])) for entry in entries]
         short = np.frombuffer(b"".join(digests), dtype=">u8")[::2].astype(np.uint64)
         return [
-            self._name(digest if not count else digest + b"%d" % count)
-            for digest, count in zip(digests, self._seen.count(short).tolist(), strict=True)
+            digest if not count else xxhash.xxh3_128_digest(digest + b"%d" % count)
+            for digest, count in zip(digests, self._equal_before(short).tolist(), strict=True)
         ]
 
-    def _name(self, iid: bytes) -> Name:
-        return b"%b%x" % (self._prefix, xxhash.xxh3_64_intdigest(iid) % _PRODUCERS), iid
+    def _equal_before(self, numbers: Any) -> Any:
+        """How many equal ones came before each of `numbers`, in earlier calls and in this one."""
+        before = self._seen.count(numbers)
+        order = np.argsort(numbers, kind="stable")
+        ascending = numbers[order]
+        before[order] += np.arange(len(numbers)) - np.searchsorted(ascending, ascending, side="left")
+        self._seen.add(ascending)
+        return before
 
 
-class Counts:
-    """How often each number has come, in eight bytes each: sorted runs, merged so that there are few."""
+class SortedRuns:
+    """How often each value was added, in no more than its own bytes: sorted runs, merged so that there are few."""
 
     def __init__(self) -> None:
         self._runs: list[Any] = []
 
-    def count(self, numbers: Any) -> Any:
-        """How many equal ones came before each of `numbers`, in earlier calls and in this one."""
-        before = np.zeros(len(numbers), dtype=np.int64)
-        for run in self._runs:
-            before += np.searchsorted(run, numbers, side="right") - np.searchsorted(run, numbers, side="left")
-        order = np.argsort(numbers, kind="stable")
-        ascending = numbers[order]
-        before[order] += np.arange(len(numbers)) - np.searchsorted(ascending, ascending, side="left")
-        self._add(ascending)
-        return before
-
-    def _add(self, run: Any) -> None:
+    def add(self, ascending: Any) -> None:
+        run = ascending
         while self._runs and len(self._runs[-1]) <= 2 * len(run):
             run = np.sort(np.concatenate([self._runs.pop(), run]))
         self._runs.append(run)
+
+    def count(self, values: Any) -> Any:
+        """How often each of `values` is there."""
+        found = np.zeros(len(values), dtype=np.int64)
+        for run in self._runs:
+            found += np.searchsorted(run, values, side="right") - np.searchsorted(run, values, side="left")
+        return found

@@ -16,14 +16,13 @@ from typing import Final
 from tools.console import Failure
 from tools.redisclient import Address, without_password
 from tools.spark.errors import OptionError
-from tools.spark.options import flag, none_left, whole
+from tools.spark.options import none_left, whole
 from tools.target import server_address
 
 _KNOWN: Final = (
-    "server, user, password, db, stream, idempotent, jobId, journal, retries, timeoutSeconds, pipelineRows for a "
-    "server; path, db, stream for a new data directory"
+    "server, user, password, db, stream, jobId, retries, timeoutSeconds, pipelineRows for a server; "
+    "path, db, stream for a new data directory"
 )
-DEFAULT_JOURNAL: Final = "riverbed:spark:"
 _RETRIES: Final = 5
 _TIMEOUT_S: Final = 60
 _PIPELINE_ROWS: Final = 500
@@ -42,9 +41,7 @@ class WriteOptions:
     path: str | None = None
     db: int = 0
     stream: bytes | None = None
-    idempotent: bool = True
     job_id: str | None = None
-    journal: str = DEFAULT_JOURNAL
     retries: int = _RETRIES
     timeout_s: int = _TIMEOUT_S
     pipeline_rows: int = _PIPELINE_ROWS
@@ -72,9 +69,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         path=path,
         db=whole(given, "db", 0, 15),
         stream=None if stream is None else stream.encode(),
-        idempotent=flag(given, "idempotent", True),
         job_id=job_id,
-        journal=given.pop("journal", DEFAULT_JOURNAL),
         retries=whole(given, "retries", 0, 1000, _RETRIES),
         timeout_s=whole(given, "timeoutSeconds", 1, 86_400, _TIMEOUT_S),
         pipeline_rows=whole(given, "pipelineRows", 1, 100_000, _PIPELINE_ROWS),

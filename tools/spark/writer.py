@@ -6,6 +6,7 @@ A writer is made on the driver, where what cannot work is refused, pickled, and 
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,15 +23,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tools.spark import writejournal
 from tools.spark.errors import OptionError, SourceError
 from tools.spark.garbage import settle
-from tools.spark.writeidentity import Names
-from tools.spark.writejournal import Attempt, Job
+from tools.spark.writejournal import Job, commit, end
 from tools.spark.writeload import BulkLoad, Part
 from tools.spark.writeoptions import WriteOptions, write_options
 from tools.spark.writerows import Entry, RowMaker, row_maker
-from tools.spark.writeserver import Connection, Sender, require_idempotence
+from tools.spark.writeserver import Connection, Sender
 
 # What Spark tells a task of a streaming query.
 _QUERY_ID = "sql.streaming.queryId"
@@ -39,11 +38,12 @@ _BATCH_ID = "streaming.sql.batchId"
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What one task has appended."""
+    """What one task has appended, and how many lines the journal of its partition has."""
 
     job: Job
     partition: int
     rows: int
+    lines: int
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,8 @@ def stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: 
     asked = write_options(options)
     if overwrite:
         raise OptionError("only output mode append can be written: what is in a stream stays as it is")
+    if asked.job_id is not None:
+        raise OptionError("jobId is for a batch query: a streaming one is named by its checkpoint")
     if asked.path is not None:
         raise OptionError("a stream is written to a server: a new data directory is made of one batch")
     return ServerStreamWriter(asked, row_maker(schema, asked.stream))
@@ -80,13 +82,21 @@ class ServerWriter(DataSourceArrowWriter):
         self._rows = rows
         _look_at_server(options)
         name = options.job_id or secrets.token_hex(8)
-        self._job = Job(options.journal + name, is_durable=options.job_id is not None)
+        self._job = Job(name, is_durable=options.job_id is not None)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return _append(self._options, self._rows, self._job, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         _commit(self._options, messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """The query has failed: end it, unless it can be run again."""
+        if self._job.is_durable:
+            return
+        # When the server cannot be reached, Spark shall tell what the query failed of.
+        with contextlib.suppress(SourceError), Connection(self._options, retries=0) as connection:
+            connection.retried(lambda client: end(client, self._job, range(len(messages))))
 
 
 class DirectoryWriter(DataSourceArrowWriter):
@@ -124,27 +134,24 @@ class ServerStreamWriter(DataSourceStreamArrowWriter):
         query, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
         if query is None or batch is None:
             raise SourceError("Spark does not say which batch of which query this is")
-        name = self._options.job_id or query
-        job = Job(self._options.journal + name, int(batch), is_durable=True)
-        return _append(self._options, self._rows, job, iterator)
+        return _append(self._options, self._rows, Job(query, int(batch), is_durable=True), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
         _commit(self._options, messages)
 
 
 def _look_at_server(options: WriteOptions) -> None:
-    """Raise SourceError for a server that cannot be written to in this way."""
+    """Raise SourceError for a server that cannot be reached."""
     with Connection(options, retries=0) as connection:
         connection.call("PING")
-        if options.idempotent:
-            require_idempotence(connection)
 
 
 def _commit(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
     written = [message for message in messages if isinstance(message, Written)]
-    if written and options.idempotent:
+    if written:
+        lines = {each.partition: each.lines for each in written}
         with Connection(options) as connection:
-            writejournal.commit(connection, written[0].job, [each.partition for each in written])
+            connection.retried(lambda client: commit(client, written[0].job, lines))
 
 
 def _context() -> TaskContext:
@@ -156,18 +163,14 @@ def _context() -> TaskContext:
 def _append(options: WriteOptions, maker: RowMaker, job: Job, batches: Iterable[pa.RecordBatch]) -> Written:
     settle()
     partition = _context().partitionId()
+    rows = 0
     with Connection(options) as connection:
-        attempt = names = None
-        if options.idempotent:
-            attempt = Attempt(connection, job, partition)
-            names = Names(f"{job.key}:{job.batch}", partition)
-        sender = Sender(connection, attempt)
-        rows = 0
+        sender = Sender(connection, job, partition)
         for entries in _pipelines(maker, batches, options.pipeline_rows):
-            if attempt is None or not attempt.is_committed:
-                sender.send(entries, None if names is None else names.of(entries))
+            sender.send(entries)
             rows += len(entries)
-    return Written(job, partition, rows)
+        lines = sender.finish()
+    return Written(job, partition, rows, lines)
 
 
 def _pipelines(maker: RowMaker, batches: Iterable[pa.RecordBatch], most: int) -> Iterator[list[Entry]]:

@@ -1,21 +1,21 @@
-"""Entries to the streams of a running server: in pipelines, sent again when the connection breaks, each there once.
+"""Entries to the streams of a running server: in transactions, sent again when the connection breaks, each there once.
 
-the server gives the ID     XADD key IDMP pid iid * ...: what was sent before is answered, not added
-the row has one             XADD key ID ...: what is refused because the stream is beyond is looked for
+the server gives the ID     the transaction notes it in the journal (`writejournal.py`): what is there is not sent again
+the row has one             what is refused because the stream is beyond is looked for, then noted with the next rows
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+from store.ids import MAX_ID, id_text
 from tools.console import Failure
 from tools.redisclient import RedisClient, ReplyError, Word
 from tools.spark.errors import SourceError
-from tools.spark.writeidentity import LEAST_REMEMBERED, MOST_ROWS, Name
-from tools.spark.writejournal import Attempt
+from tools.spark.writeidentity import Names
+from tools.spark.writejournal import Command, Job, Journal
 from tools.spark.writeoptions import WriteOptions
 from tools.spark.writerows import Entry
 
@@ -23,10 +23,11 @@ from tools.spark.writerows import Entry
 _PASSING: Final = frozenset(("LOADING", "TRYAGAIN", "BUSY", "MASTERDOWN"))
 _FIRST_PAUSE_S: Final = 0.1
 _MOST_PAUSE_S: Final = 5.0
-# Of a stream that is not there yet, until it is: what servers have unless told otherwise.
-_USUAL_DURATION_S: Final = 100
+# Each is a transaction of another attempt, or the end of the job.
+_MOST_CONFLICTS: Final = 100_000
 _TOO_SMALL_ID: Final = "equal or smaller"
 _NO_KEY: Final = "no such key"
+_LAST_ID: Final = id_text(MAX_ID)
 
 _Answer = TypeVar("_Answer")
 
@@ -43,7 +44,6 @@ class Connection:
         self._address = options.server
         self._retries = options.retries if retries is None else retries
         self._client: RedisClient | None = None
-        self._clock_ms = 0.0  # the server's time less ours
 
     def close(self) -> None:
         if self._client is not None:
@@ -55,13 +55,6 @@ class Connection:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    @property
-    def now_ms(self) -> int:
-        """By the server's clock."""
-        if self._client is None:
-            self.call("PING")
-        return int(time.monotonic() * 1000 + self._clock_ms)
 
     def call(self, *words: Word) -> Any:
         """One request that may be sent twice."""
@@ -91,11 +84,9 @@ class Connection:
             client = RedisClient(self._address, self._options.timeout_s)
             try:
                 client.call("SELECT", self._options.db)
-                seconds, micros = client.call("TIME")
             except BaseException:
                 client.close()
                 raise
-            self._clock_ms = int(seconds) * 1000 + int(micros) / 1000 - time.monotonic() * 1000
             self._client = client
         return self._client
 
@@ -113,75 +104,105 @@ def _advised(error: ReplyError) -> str:
     return str(error)
 
 
-def require_idempotence(connection: Connection) -> None:
-    """Raise SourceError for a server that knows no IDMP."""
+class Sender:
+    """Appends the rows of one partition: one attempt."""
 
-    def knows(client: RedisClient) -> bool:
-        try:
-            client.call("XCFGSET")
-        except ReplyError as error:
-            return "unknown command" not in str(error)
+    def __init__(self, connection: Connection, job: Job, partition: int) -> None:
+        self._connection = connection
+        self._names = Names()
+        self._journal = Journal(job, partition)
+        self._found: list[bytes] = []  # rows with IDs that are there, and not in the journal yet
+        self._refusal: ReplyError | None = None
+        self._refused: list[bytes] = []
+        self._streams: set[bytes] = set()  # that were looked at
+
+    def send(self, entries: list[Entry]) -> None:
+        """Append what is not there, in order.  Raises SourceError; then some of them may be there."""
+        names = self._names.of(entries)
+        self._connection.retried(lambda client: self._write(client, entries, names))
+
+    def finish(self) -> int:
+        """All rows were sent; -> how many lines the journal has."""
+        if self._found:
+            self._connection.retried(lambda client: self._write(client, [], []))
+        return self._journal.lines
+
+    def _write(self, client: RedisClient, entries: list[Entry], names: list[bytes]) -> None:
+        for _ in range(_MOST_CONFLICTS):
+            self._require_accepted(client)
+            self._journal.watch(client)
+            if self._journal.is_committed:
+                return
+            missing = self._journal.missing(names)
+            if len(missing) < len(entries):
+                self._require_streams(client, {entry.key for entry in entries})
+            rows = [(entries[at], names[at]) for at in missing]
+            if not rows and not self._found:
+                return
+            if self._execute(client, rows):
+                self._require_accepted(client)
+                return
+        raise SourceError("other attempts write to this partition all the time")
+
+    def _execute(self, client: RedisClient, rows: list[tuple[Entry, bytes]]) -> bool:
+        """One transaction: False when another attempt has written, and nothing was done."""
+        names = [*self._found, *(name for entry, name in rows if entry.entry_id is None)]
+        commands: list[Command] = [[b"XADD", key, entry_id or b"*", *words] for (key, entry_id, words), _ in rows]
+        if names:
+            commands.append(self._journal.line(names))
+        client.send([[b"MULTI"], *commands, [b"EXEC"], *self._journal.commands_behind()])
+        queued = [_reply_or_error(client) for _ in range(1 + len(commands))]
+        executed, _, length = [_reply_or_error(client) for _ in range(3)]
+        if executed is None:
+            self._journal.unwatched()
+            return False
+        if isinstance(executed, ReplyError):
+            raise next((reply for reply in queued if isinstance(reply, ReplyError)), executed)
+        if names and isinstance(executed[-1], Exception):
+            raise ReplyError(str(executed[-1]))
+        found = self._sort_out(client, rows, executed)
+        self._found = found
+        self._journal.executed(client, executed[-1] if names else None, length)
         return True
 
-    if not connection.retried(knows):
-        raise SourceError(
-            "the server knows no idempotent production (XADD IDMP): take Riverbed or Redis 8.6, or idempotent=false, "
-            "with which rows are written twice when a task is tried again"
-        )
-
-
-class Sender:
-    """Appends the rows of one partition."""
-
-    def __init__(self, connection: Connection, attempt: Attempt | None) -> None:
-        """`attempt` None: rows are not named, and written again when they are sent again."""
-        self._connection = connection
-        self._attempt = attempt
-        self._remembered_s: int | None = None  # by the stream that forgets first
-        self._looked_at: set[bytes] = set()
-        self._rows: dict[bytes, int] = {}
-
-    def send(self, entries: list[Entry], names: list[Name] | None) -> None:
-        """Append, in order.  Raises SourceError; then some of them may be there."""
-        if names is not None:
-            self._count(entries)
-        waiting = deque((entry, _command(entry, names[at] if names else None)) for at, entry in enumerate(entries))
-
-        def exchange(client: RedisClient) -> None:
-            if self._attempt is not None:
-                self._look_at(client, entries)
-                seconds = _USUAL_DURATION_S if self._remembered_s is None else self._remembered_s
-                self._attempt.require_may_send(self._connection.now_ms, seconds * 1000)
-            self._exchange(client, waiting)
-
-        self._connection.retried(exchange)
-
-    def _exchange(self, client: RedisClient, waiting: deque[tuple[Entry, list[bytes]]]) -> None:
-        """Send what is waiting, and leave in it what was not answered.  Raises Failure, ReplyError, SourceError."""
-        client.send([command for _, command in waiting])
-        passing: list[tuple[Entry, list[bytes]]] = []
+    def _sort_out(self, client: RedisClient, rows: list[tuple[Entry, bytes]], replies: list[Any]) -> list[bytes]:
+        """The names of those rows with IDs that are there now.  Remembers what was refused, for good reason or none."""
         beyond: list[Entry] = []
-        refusal: ReplyError | None = None
-        reason: ReplyError | None = None
-        while waiting:
-            entry, command = waiting[0]
-            try:
-                client.receive()
-            except ReplyError as error:
-                if error.code in _PASSING:
-                    passing.append((entry, command))
-                    reason = error
-                elif entry.entry_id is not None and _TOO_SMALL_ID in str(error):
-                    beyond.append(entry)
-                else:
-                    refusal = refusal or error
-            waiting.popleft()
-        if refusal is not None:
-            raise refusal
-        self._require_there(client, beyond)
-        if reason is not None:
-            waiting.extend(passing)
-            raise reason
+        for (entry, name), reply in zip(rows, replies, strict=False):
+            if not isinstance(reply, Exception):
+                continue
+            if entry.entry_id is not None and _TOO_SMALL_ID in str(reply):
+                beyond.append(entry)
+                continue
+            self._refusal = self._refusal or ReplyError(str(reply))
+            if entry.entry_id is None:
+                self._refused.append(name)
+        if self._refusal is None:
+            self._require_there(client, beyond)
+        return [name for entry, name in rows if entry.entry_id is not None]
+
+    def _require_accepted(self, client: RedisClient) -> None:
+        """Raise what the server has refused rows with, but first take back that they are written."""
+        if self._refusal is not None:
+            if self._refused:
+                client.call(*self._journal.refusal_line(self._refused))
+            raise self._refusal
+
+    def _require_streams(self, client: RedisClient, keys: set[bytes]) -> None:
+        """Raise ReplyError unless each of these, to which rows are said to be written, can have taken them.
+
+        The attempt that wrote them may have had no reply, which told that they were refused.
+        """
+        asked = sorted(keys - self._streams)
+        client.send([[b"XINFO", b"STREAM", key] for key in asked])
+        replies = [_reply_or_error(client) for _ in asked]
+        for reply in replies:
+            if isinstance(reply, ReplyError):
+                if _NO_KEY not in str(reply):
+                    raise reply
+            elif dict(zip(reply[::2], reply[1::2], strict=True)).get(b"last-generated-id") == _LAST_ID:
+                raise ReplyError("ERR The stream has exhausted the last possible ID")
+        self._streams.update(asked)
 
     def _require_there(self, client: RedisClient, entries: list[Entry]) -> None:
         """Raise SourceError unless all of these, which have IDs, are in their streams as they are."""
@@ -199,48 +220,9 @@ class Sender:
                 f"ordered by both numbers of the ID"
             )
 
-    def _count(self, entries: list[Entry]) -> None:
-        """Raise SourceError when there are more rows for a stream than their names are remembered of."""
-        for entry in entries:
-            rows = self._rows[entry.key] = self._rows.get(entry.key, 0) + 1
-            if rows > MOST_ROWS:
-                raise SourceError(f"a partition has more than {MOST_ROWS:,} rows for one stream: take more partitions")
-
-    def _look_at(self, client: RedisClient, entries: list[Entry]) -> None:
-        """Ask of each stream how much it remembers, when it is met for the first time."""
-        keys = {entry.key for entry in entries if entry.entry_id is None} - self._looked_at
-        if not keys:
-            return
-        asked = sorted(keys)
-        client.send([[b"XINFO", b"STREAM", key] for key in asked])
-        replies = [_reply_or_error(client) for _ in asked]
-        for key, reply in zip(asked, replies, strict=True):
-            if isinstance(reply, ReplyError):
-                if _NO_KEY not in str(reply):
-                    raise reply
-                continue  # it is asked again when it is there
-            about = dict(zip(reply[::2], reply[1::2], strict=True))
-            most = about.get(b"idmp-maxsize", LEAST_REMEMBERED)
-            if most < LEAST_REMEMBERED:
-                raise SourceError(
-                    f"stream {key.decode(errors='backslashreplace')} remembers {most} rows of a producer, and "
-                    f"{LEAST_REMEMBERED} are needed: XCFGSET key IDMP-MAXSIZE {LEAST_REMEMBERED}, or idempotent=false"
-                )
-            seconds = about.get(b"idmp-duration", _USUAL_DURATION_S)
-            self._remembered_s = min(seconds, self._remembered_s or seconds)
-            self._looked_at.add(key)
-
 
 def _reply_or_error(client: RedisClient) -> Any:
     try:
         return client.receive()
     except ReplyError as error:
         return error
-
-
-def _command(entry: Entry, name: Name | None) -> list[bytes]:
-    if entry.entry_id is not None:
-        return [b"XADD", entry.key, entry.entry_id, *entry.words]
-    if name is None:
-        return [b"XADD", entry.key, b"*", *entry.words]
-    return [b"XADD", entry.key, b"IDMP", *name, b"*", *entry.words]

@@ -7,7 +7,10 @@ import pytest
 import redis
 from pyspark.sql import SparkSession
 
+from tests.inprocess import HandClock, Product
 from tests.servers import RiverbedServer
+from tests.tools.spark.stores import freeze, rows_read
+from tools.spark.options import Table
 
 
 @pytest.fixture
@@ -42,6 +45,22 @@ def test_streams_side_by_side_do_not_mix(spark: SparkSession, server: RiverbedSe
         assert sorted((row._key, row._ms, row.n) for row in rows) == sorted(
             (f"s{number % 4}", 1 + number, number) for number in range(300)
         )
+
+
+def test_journals_of_writers_are_read_only_when_they_are_named(tmp_path: Path) -> None:
+    product = Product(tmp_path / "data", HandClock())
+    for key in ("s", "riverbed:spark:job", "riverbed:spark:job:0"):
+        product.run("XADD", key, "1-0", "n", 1)
+    snapshot = freeze(product, tmp_path / "snapshot")
+
+    for options, keys in (
+        ({}, ["s"]),
+        ({"streamPattern": "*"}, ["s"]),
+        ({"streamPattern": "riverbed:spark:*"}, ["riverbed:spark:job", "riverbed:spark:job:0"]),
+        ({"stream": "riverbed:spark:job"}, ["riverbed:spark:job"]),
+    ):
+        for table in (Table.ENTRIES, Table.STREAMS):
+            assert sorted(row["key"] for row in rows_read(snapshot, table, **options)) == keys
 
 
 def test_values_that_do_not_fit_are_dealt_with_as_the_mode_says(spark: SparkSession, server: RiverbedServer) -> None:

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from store.freeze import take_snapshot
 from tests.conftest import base_seed
 from tests.inprocess import HandClock, Product
+from tests.proxy import Proxy
 from tests.servers import RiverbedServer
 from tests.tools.spark.stores import freeze
 from tools.spark.offsets import Offset
@@ -36,7 +37,7 @@ def servers(tmp_path: Path) -> Iterator[tuple[RiverbedServer, RiverbedServer]]:
         yield source, sink
 
 
-def start(spark: SparkSession, sources: dict[str, Path], sink: RiverbedServer, work: Path, **trigger: bool) -> Any:
+def start(spark: SparkSession, sources: dict[str, Path], sink_port: int, work: Path, **trigger: bool) -> Any:
     """A query that copies each stream, from a place of its own, into one of the same name."""
     read = spark.readStream.format("riverbed").schema("n int").option("maxRowsPerTrigger", MOST_ROWS)
     frames = [
@@ -44,14 +45,14 @@ def start(spark: SparkSession, sources: dict[str, Path], sink: RiverbedServer, w
         for stream, path in sources.items()
     ]
     write = functools.reduce(DataFrame.union, frames).writeStream.format("riverbed")
-    write = write.options(server=f"127.0.0.1:{sink.port}", pipelineRows=20, checkpointLocation=work / "checkpoint")
+    write = write.options(server=f"127.0.0.1:{sink_port}", pipelineRows=20, checkpointLocation=work / "checkpoint")
     return (write.trigger(**trigger) if trigger else write).start()
 
 
 def finish(spark: SparkSession, sources: dict[str, Path], sink: RiverbedServer, work: Path) -> None:
     """Copy all that is left.  On a busy machine a worker may be too slow for Spark: that is one more restart."""
     for _ in range(20):
-        query = start(spark, sources, sink, work, availableNow=True)
+        query = start(spark, sources, sink.port, work, availableNow=True)
         try:
             query.awaitTermination()
         except StreamingQueryException as error:
@@ -90,7 +91,7 @@ def test_each_entry_comes_once_however_often_a_query_is_stopped_and_started(
         copied = there.xlen("live") + there.xlen("series")
         # At any moment of a batch: while it writes, before or after it is committed, in the plan of the next.
         enough = chance.randrange(copied, 2 * added)
-        query = start(spark, sources, sink, tmp_path)
+        query = start(spark, sources, sink.port, tmp_path)
         while query.isActive and there.xlen("live") + there.xlen("series") <= enough:
             time.sleep(0.01)
         query.stop()
@@ -98,8 +99,31 @@ def test_each_entry_comes_once_however_often_a_query_is_stopped_and_started(
 
     for stream in sources:
         assert sorted(int(fields[b"n"]) for _, fields in there.xrange(stream)) == list(range(added)), stream
-    # Of the journal there is only what is committed.
+    # There is no journal, only which batch was the last.
     assert [key.count(b":") for key in there.scan_iter("riverbed:spark:*")] == [2]
+
+
+def test_a_batch_that_was_interrupted_is_finished_however_much_later(
+    spark: SparkSession, servers: tuple[RiverbedServer, RiverbedServer], tmp_path: Path
+) -> None:
+    source, sink = servers
+    client, there = redis.Redis(port=source.port), redis.Redis(port=sink.port)
+    there.config_set("stream-idmp-duration", 1)  # so long a server that knows IDMP remembers rows
+    with client.pipeline(transaction=False) as pipeline:
+        for number in range(300):
+            pipeline.xadd("live", {"n": number})
+        pipeline.execute()
+    client.save()
+    with Proxy(lambda: sink.port) as proxy:
+        proxy.alter = lambda data, passed: data if there.xlen("live") < 100 else b""
+        query = start(spark, {"live": source.directory}, proxy.port, tmp_path, availableNow=True)
+        while there.xlen("live") < 100:
+            time.sleep(0.01)
+        query.stop()
+        time.sleep(1.5)
+    finish(spark, {"live": source.directory}, sink, tmp_path)
+
+    assert [int(fields[b"n"]) for _, fields in there.xrange("live")] == list(range(300))
 
 
 def test_a_batch_is_read_from_its_snapshot_or_from_one_that_was_taken_later(tmp_path: Path) -> None:

@@ -1,27 +1,34 @@
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import redis
 from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from tests.proxy import Proxy
 from tests.servers import RedisServer, RiverbedServer
-from tools.redisclient import Address
+from tools.redisclient import Address, RedisClient, Word
 from tools.spark.errors import OptionError, SourceError
-from tools.spark.writeidentity import Counts, Names
-from tools.spark.writejournal import Attempt, Job, commit
+from tools.spark.writeidentity import Names, SortedRuns
+from tools.spark.writejournal import Job, commit
 from tools.spark.writeoptions import WriteOptions, write_options
+from tools.spark.writer import stream_writer
 from tools.spark.writerows import Entry, row_maker
-from tools.spark.writeserver import Connection, Sender, require_idempotence
+from tools.spark.writeserver import Connection, Sender
 
 
 @pytest.fixture(scope="module")
@@ -157,51 +164,73 @@ def test_an_option_that_cannot_be_is_told(given: dict[str, str], reason: str) ->
 # -- names of rows -----------------------------------------------------------------------------------------------------
 
 
-def test_counts_are_those_of_a_dictionary() -> None:
+def test_sorted_runs_count_as_a_dictionary_does() -> None:
     chance = random.Random(4)
-    counts = Counts()
+    runs = SortedRuns()
     seen: dict[int, int] = {}
     for _ in range(60):
-        numbers = [chance.randrange(40) for _ in range(chance.randrange(1, 30))]
-        expected = []
+        numbers = sorted(chance.randrange(40) for _ in range(chance.randrange(1, 30)))
         for number in numbers:
-            expected.append(seen.get(number, 0))
             seen[number] = seen.get(number, 0) + 1
-        assert counts.count(pa.array(numbers, pa.uint64()).to_numpy()).tolist() == expected
+        runs.add(np.array(numbers, np.uint64))
+        assert runs.count(np.arange(40, dtype=np.uint64)).tolist() == [seen.get(number, 0) for number in range(40)]
 
 
 def test_rows_in_another_order_and_in_other_batches_have_the_same_names() -> None:
-    rows = some_entries(100)
-    first = Names("job", 3).of(rows)
-    again = Names("job", 3)
+    rows = [*some_entries(100), Entry(b"s", b"5-0", [b"n", b"0"]), Entry(b"t", None, [b"n", b"0"])]
+    first = Names().of(rows)
+    again = Names()
     shuffled = rows[1::2] + rows[::2]
-    second = [name for at in range(0, 100, 7) for name in again.of(shuffled[at : at + 7])]
+    second = [name for at in range(0, 102, 7) for name in again.of(shuffled[at : at + 7])]
 
-    assert len(set(first)) == 100
+    assert len(set(first)) == 102
+    assert {len(name) for name in first} == {16}
     assert set(second) == set(first)
-    assert not set(Names("job", 4).of(rows)) & set(first)
 
 
 # -- to a server -------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_sent_twice_is_there_once_and_equal_rows_are_all_there(
-    server: RiverbedServer, client: redis.Redis
-) -> None:
+def append(port: int, entries: list[Entry], rows_a_pipeline: int = 100, **options: Any) -> int:
+    """One attempt at partition 0 of job j; -> the lines of its journal."""
+    with Connection(options_for(port, **options)) as connection:
+        return send(Sender(connection, Job("j"), 0), entries, rows_a_pipeline)
+
+
+def send(sender: Sender, entries: list[Entry], rows_a_pipeline: int = 100) -> int:
+    for at in range(0, len(entries), rows_a_pipeline):
+        sender.send(entries[at : at + rows_a_pipeline])
+    return sender.finish()
+
+
+def numbers_of(client: redis.Redis, key: str) -> list[int]:
+    return [int(fields[b"n"]) for fields in entries_of(client, key)]
+
+
+@pytest.fixture(params=["Riverbed", "Redis 7.0"])
+def target(
+    request: pytest.FixtureRequest, server: RiverbedServer, redis_server: RedisServer
+) -> RiverbedServer | RedisServer:
+    """What is written to: both are empty."""
+    found: RiverbedServer | RedisServer = server if request.param == "Riverbed" else redis_server
+    redis.Redis(port=found.port).flushall()
+    return found
+
+
+Target = RiverbedServer | RedisServer
+
+
+def test_what_is_sent_twice_is_there_once_and_equal_rows_are_all_there(target: Target) -> None:
     rows = some_entries(1000)
-    for entries in (rows[:600], rows):
-        with Connection(options_for(server.port)) as connection:
-            sender, names = Sender(connection, Attempt(connection, Job("j"), 0)), Names("j", 0)
-            for at in range(0, len(entries), 100):
-                sender.send(entries[at : at + 100], names.of(entries[at : at + 100]))
+    append(target.port, rows[:600])
+    append(target.port, rows)
+    append(target.port, rows[::-1])
 
-    assert [int(fields[b"n"]) for fields in entries_of(client, "s")] == [number // 2 for number in range(1000)]
+    assert numbers_of(redis.Redis(port=target.port), "s") == [number // 2 for number in range(1000)]
 
 
-def test_a_connection_that_breaks_is_made_again_and_no_row_comes_twice(
-    server: RiverbedServer, client: redis.Redis
-) -> None:
-    with Proxy(lambda: server.port) as proxy:
+def test_a_connection_that_breaks_is_made_again_and_no_row_comes_twice(target: Target) -> None:
+    with Proxy(lambda: target.port) as proxy:
         # After so many bytes of answers the connection is gone, with requests under way.
         left = [400, 900, 1500]
 
@@ -212,87 +241,207 @@ def test_a_connection_that_breaks_is_made_again_and_no_row_comes_twice(
             return data
 
         proxy.alter = cut_now_and_then
-        rows = some_entries(600)
-        with Connection(options_for(proxy.port)) as connection:
-            sender, names = Sender(connection, Attempt(connection, Job("j"), 0)), Names("j", 0)
-            for at in range(0, 600, 50):
-                sender.send(rows[at : at + 50], names.of(rows[at : at + 50]))
+        append(proxy.port, some_entries(600), 50)
 
         assert proxy.connections > 2
-    assert [int(fields[b"n"]) for fields in entries_of(client, "s")] == [number // 2 for number in range(600)]
+    assert numbers_of(redis.Redis(port=target.port), "s") == [number // 2 for number in range(600)]
 
 
-def test_an_explicit_id_that_is_there_already_is_not_written_again(server: RiverbedServer, client: redis.Redis) -> None:
+def test_rows_whose_replies_were_lost_come_once_however_long_that_lasts(target: Target) -> None:
+    client = redis.Redis(port=target.port)
+    with Proxy(lambda: target.port) as proxy:
+        proxy.alter = lambda data, passed: b"" if client.xlen("s") and proxy.connections < 4 else data
+        append(proxy.port, some_entries(400), timeout_s=1)
+
+        assert proxy.connections == 4
+    assert numbers_of(client, "s") == [number // 2 for number in range(400)]
+
+
+def test_two_attempts_at_a_time_write_each_row_once(target: Target) -> None:
+    rows = some_entries(3000)
+    with contextlib.ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor())
+        # Not in the same order, so that both have something to write all the time.
+        attempts = [
+            pool.submit(append, target.port, each, 50) for each in (rows, rows[::-1], rows[1500:] + rows[:1500])
+        ]
+        lines = [attempt.result() for attempt in attempts]
+
+    client = redis.Redis(port=target.port)
+    assert sorted(numbers_of(client, "s")) == [number // 2 for number in range(3000)]
+    assert max(lines) == client.xlen("riverbed:spark:j:0")
+
+
+class Interrupted(RedisClient):
+    """Lets `between` run behind each EXEC that was executed, before what was sent with it."""
+
+    def __init__(self, port: int, between: Callable[[], None]) -> None:
+        super().__init__(Address("127.0.0.1", port), 60)
+        self._between = between
+        self._other = redis.Redis(port=port)
+
+    def send(self, commands: Sequence[Sequence[Word]]) -> None:
+        if [b"EXEC"] in commands:
+            end = commands.index([b"EXEC"]) + 1
+            length = self._other.xlen("riverbed:spark:j:0")
+            super().send(commands[:end])
+            while self._other.xlen("riverbed:spark:j:0") == length:
+                time.sleep(0.001)
+            self._between()
+            commands = commands[end:]
+        super().send(commands)
+
+
+def test_what_another_attempt_writes_between_exec_and_watch_is_not_written_again(target: Target) -> None:
+    rows = some_entries(300)
+    client = redis.Redis(port=target.port)
+    with Connection(options_for(target.port)) as connection, Connection(options_for(target.port)) as late:
+        other = Sender(connection, Job("j"), 0)
+        left = rows[150:]
+
+        def write_some() -> None:
+            other.send(left[:50])
+            del left[:50]
+
+        interrupted = Interrupted(target.port, write_some)
+        late._client = interrupted
+        first = Sender(late, Job("j"), 0)
+        for at in range(0, 300, 50):
+            first.send(rows[at : at + 50])
+
+    assert not left
+    assert sorted(numbers_of(client, "s")) == [number // 2 for number in range(300)]
+
+
+def test_rows_that_a_failover_takes_back_are_written_again_by_the_next_attempt(target: Target) -> None:
+    client = redis.Redis(port=target.port)
+    rows = some_entries(400)
+    with Connection(options_for(target.port)) as connection:
+        sender = Sender(connection, Job("j"), 0)
+        send(sender, rows[:200])
+        # What a replica had not been sent yet.
+        [(_, _), (line, _)] = client.xrange("riverbed:spark:j:0")
+        client.xdel("riverbed:spark:j:0", line)
+        client.xdel("s", *[entry_id for entry_id, _ in client.xrange("s")[100:]])
+        with pytest.raises(SourceError, match="riverbed:spark:j:0 has lost what was written to it"):
+            send(sender, rows[200:])
+        with pytest.raises(SourceError, match="lost rows that it had acknowledged, as after a failover"):
+            connection.retried(lambda client: commit(client, Job("j"), {0: 2}))
+    append(target.port, rows)
+
+    assert numbers_of(client, "s") == [number // 2 for number in range(400)]
+
+
+def test_an_explicit_id_that_is_there_already_is_not_written_again(target: Target) -> None:
+    client = redis.Redis(port=target.port)
     rows = [Entry(b"s", b"%d-0" % number, [b"n", b"%d" % number]) for number in range(1, 101)]
     for entries in (rows[:60], rows):
-        with Connection(options_for(server.port)) as connection:
-            Sender(connection, None).send(entries, None)
+        append(target.port, entries, 30)
 
     assert [entry_id for entry_id, _ in client.xrange("s")] == [b"%d-0" % number for number in range(1, 101)]
     for row, reason in (
         (Entry(b"s", b"50-0", [b"n", b"other"]), "stream s has another entry with ID 50-0"),
         (Entry(b"s", b"50-1", [b"n", b"50"]), "stream s is beyond ID 50-1 and has no such entry: IDs must ascend"),
     ):
-        with Connection(options_for(server.port)) as connection, pytest.raises(SourceError, match=reason):
-            Sender(connection, None).send([row], None)
+        with pytest.raises(SourceError, match=reason):
+            append(target.port, [row])
+    client.xtrim("s", maxlen=0, approximate=False)
+    append(target.port, rows, 30)
+    assert client.xlen("s") == 0
 
 
-def test_a_server_that_refuses_is_told_with_what_helps(server: RiverbedServer, client: redis.Redis) -> None:
-    client.xadd("small", {"a": 1})
-    client.execute_command("XCFGSET", "small", "IDMP-MAXSIZE", 99)
-    with Connection(options_for(server.port)) as connection:
-        sender = Sender(connection, Attempt(connection, Job("j"), 0))
-        entries = [Entry(b"small", None, [b"a", b"1"])]
-        with pytest.raises(SourceError, match="stream small remembers 99 rows of a producer, and 100 are needed"):
-            sender.send(entries, Names("j", 0).of(entries))
+def test_rows_that_are_refused_are_not_taken_for_written(target: Target) -> None:
+    client = redis.Redis(port=target.port)
+    last = "18446744073709551615-18446744073709551615"
+    client.xadd("full", {"n": 0}, id=last)
+    rows = [Entry(key, None, [b"n", b"1"]) for key in (b"s", b"full", b"t")]
+    for _ in range(2):
+        with pytest.raises(SourceError, match="exhausted the last possible ID"):
+            append(target.port, rows)
+    client.delete("full")
+    append(target.port, rows)
+
+    assert [numbers_of(client, key) for key in ("s", "full", "t")] == [[1], [1], [1]]
+
+
+def test_rows_that_are_refused_without_a_reply_are_not_taken_for_written(target: Target) -> None:
+    client = redis.Redis(port=target.port)
+    client.xadd("full", {"n": 0}, id="18446744073709551615-18446744073709551615")
+    with Proxy(lambda: target.port) as proxy:
+        proxy.alter = lambda data, passed: b"" if client.xlen("s") and proxy.connections < 2 else data
+        with pytest.raises(SourceError, match="exhausted the last possible ID"):
+            append(proxy.port, [Entry(key, None, [b"n", b"1"]) for key in (b"s", b"full")], timeout_s=1)
+
+
+def test_a_server_that_refuses_is_told_with_what_helps(redis_server: RedisServer) -> None:
+    client = redis.Redis(port=redis_server.port)
+    client.flushall()
+    client.set("text", 1)
+    with pytest.raises(SourceError, match="the key holds something else than a stream"):
+        append(redis_server.port, [Entry(b"text", None, [b"n", b"1"])])
     with pytest.raises(SourceError, match=r"cannot be reached: Connection refused \(tried 1 times\)"):
         Connection(options_for(1), retries=0).call("PING")
+    client.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(SourceError, match="the server has reached its maxmemory"):
+            append(redis_server.port, some_entries(3))
+    finally:
+        client.config_set("maxmemory", 0)
+    assert client.keys("s") == []
 
 
-def test_a_server_without_idempotent_production_is_refused_and_taken_without(redis_server: RedisServer) -> None:
-    with Connection(options_for(redis_server.port)) as connection:
-        with pytest.raises(SourceError, match="the server knows no idempotent production"):
-            require_idempotence(connection)
-        Sender(connection, None).send(some_entries(3), None)
-        assert connection.call("XLEN", "s") == 3
+# -- jobs --------------------------------------------------------------------------------------------------------------
 
 
-# -- who may send ------------------------------------------------------------------------------------------------------
+def test_a_batch_that_is_committed_is_not_written_again(target: Target) -> None:
+    client = redis.Redis(port=target.port)
+    with Connection(options_for(target.port)) as connection:
+
+        def write_batch(batch: int, partition: int = 0) -> None:
+            job = Job("j", batch, is_durable=True)
+            lines = send(Sender(connection, job, partition), some_entries(10))
+            connection.retried(lambda client: commit(client, job, {partition: lines}))
+
+        for batch in (3, 4, 3, 4):
+            write_batch(batch)
+        write_batch(4, partition=7)
+        assert client.xlen("s") == 20
+        assert sorted(client.keys()) == [b"riverbed:spark:j", b"s"]
+        write_batch(5)
+    assert client.xlen("s") == 30
 
 
-def test_after_the_server_may_have_forgotten_only_the_one_attempt_there_was_may_send(
-    server: RiverbedServer, client: redis.Redis
-) -> None:
-    with Connection(options_for(server.port)) as connection:
-        job = Job("j")
-        first, other = Attempt(connection, job, 1), Attempt(connection, job, 2)
-        long_ago = connection.now_ms + 100_000
-        first.require_may_send(long_ago, 100_000)
-        second = Attempt(connection, job, 1)
+def test_an_attempt_that_is_late_writes_nothing_when_the_batch_is_committed(target: Target) -> None:
+    client = redis.Redis(port=target.port)
+    rows = some_entries(200)
+    with Connection(options_for(target.port)) as connection, Connection(options_for(target.port)) as driver:
+        late = Sender(connection, Job("j"), 0)
+        late.send(rows[:100])
+        lines = append(target.port, rows)
+        driver.retried(lambda client: commit(client, Job("j"), {0: lines}))
+        send(late, rows[100:])
+        append(target.port, rows)
 
-        second.require_may_send(connection.now_ms, 100_000)
-        with pytest.raises(SourceError, match="the first attempt at this partition began 100 s ago"):
-            second.require_may_send(long_ago, 100_000)
-        first.require_may_send(connection.now_ms, 100_000)
-        with pytest.raises(SourceError, match="another attempt has taken this partition over"):
-            first.require_may_send(long_ago, 100_000)
-        other.require_may_send(long_ago, 100_000)
-
-        commit(connection, job, [1, 2])
-        with pytest.raises(SourceError, match="another attempt has taken this partition over"):
-            other.require_may_send(long_ago, 100_000)
-    assert client.keys() == []
+    assert numbers_of(client, "s") == [number // 2 for number in range(200)]
+    assert sorted(client.keys()) == [b"riverbed:spark:j", b"s"]
+    assert client.ttl("riverbed:spark:j") > 0
 
 
-def test_a_batch_that_is_committed_is_not_begun_again(server: RiverbedServer, client: redis.Redis) -> None:
-    with Connection(options_for(server.port)) as connection:
-        for batch in (3, 4):
-            assert not Attempt(connection, Job("j", batch, is_durable=True), 0).is_committed
-            commit(connection, Job("j", batch, is_durable=True), [0])
-        assert Attempt(connection, Job("j", 3, is_durable=True), 0).is_committed
-        assert Attempt(connection, Job("j", 4, is_durable=True), 7).is_committed
-        assert not Attempt(connection, Job("j", 5, is_durable=True), 0).is_committed
-    assert sorted(client.keys()) == [b"j", b"j:0"]
+def test_the_journal_of_an_earlier_batch_says_nothing_about_the_next(target: Target) -> None:
+    client = redis.Redis(port=target.port)
+    with Connection(options_for(target.port)) as connection:
+        # A run that was interrupted had partition 1, the one that finished its batch had not.
+        send(Sender(connection, Job("j", 1, is_durable=True), 1), some_entries(10))
+        connection.retried(lambda client: commit(client, Job("j", 1, is_durable=True), {0: 0}))
+        send(Sender(connection, Job("j", 2, is_durable=True), 1), some_entries(10))
+
+    assert client.xlen("s") == 20
+
+
+def test_a_streaming_query_has_no_job_id() -> None:
+    schema = StructType().add("n", "integer")
+    with pytest.raises(OptionError, match="jobId is for a batch query"):
+        stream_writer({"server": "h:1", "stream": "s", "jobId": "a"}, schema, overwrite=False)
 
 
 # -- with Spark --------------------------------------------------------------------------------------------------------
@@ -349,10 +498,36 @@ def test_a_task_that_is_tried_again_writes_each_row_once(
     half = functions.udf(fail_once, "int", useArrow=False)("id").alias("n")
     write(spark.range(0, 4000, numPartitions=2).select(functions.expr("concat('s', id % 3) key"), half), server)
 
-    found = [int(fields[b"n"]) for key in ("s0", "s1", "s2") for fields in entries_of(client, key)]
+    found = [number for key in ("s0", "s1", "s2") for number in numbers_of(client, key)]
     assert sorted(found) == sorted(number // 2 for number in range(4000))
     assert len(list(tmp_path.iterdir())) == 2
-    assert sorted(client.keys()) == [b"s0", b"s1", b"s2"]
+    # Nothing but that it has ended, which tasks that are late must know.
+    assert [client.ttl(key) > 0 for key in sorted(client.keys())] == [True, False, False, False]
+
+
+def test_an_outage_of_replies_doubles_no_rows(
+    spark: SparkSession, server: RiverbedServer, client: redis.Redis, tmp_path: Path
+) -> None:
+    client.config_set("stream-idmp-duration", 1)  # so long a server that knows IDMP remembers rows
+    lost = threading.Event()
+    with Proxy(lambda: server.port) as proxy:
+
+        def swallow(data: bytes, passed: int) -> bytes:
+            if client.xlen("s") and not lost.is_set():
+                threading.Timer(2.5, lost.set).start()
+                proxy.alter = lambda data, passed: data if lost.is_set() else b""
+                return b""
+            return data
+
+        proxy.alter = swallow
+        frame = spark.range(0, 400, numPartitions=1).selectExpr("id n")
+        frame.write.format("riverbed").mode("append").options(
+            server=f"127.0.0.1:{proxy.port}", stream="s", pipelineRows=200, timeoutSeconds=1, retries=20
+        ).save()
+    assert lost.is_set()
+    client.config_set("stream-idmp-duration", 100)
+
+    assert numbers_of(client, "s") == list(range(400))
 
 
 def test_a_job_with_a_name_is_written_once_also_when_it_is_run_again(
