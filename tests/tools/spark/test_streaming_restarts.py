@@ -119,6 +119,7 @@ def test_a_batch_that_was_interrupted_is_finished_however_much_later(
         query = start(spark, {"live": source.directory}, proxy.port, tmp_path, availableNow=True)
         while there.xlen("live") < 100:
             time.sleep(0.01)
+        proxy.close()  # or its task would wait for a reply
         query.stop()
         time.sleep(1.5)
     finish(spark, {"live": source.directory}, sink, tmp_path)
