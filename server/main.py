@@ -16,6 +16,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+import lmdb
 import uvloop
 
 from server import serverlog
@@ -69,14 +70,14 @@ def run(config: Config) -> int:
         return uvloop.run(serve(config))
     except KeyboardInterrupt:  # before the listener took the signals over
         return 1
-    except (StoreError, OSError) as error:
+    except (StoreError, OSError, lmdb.Error) as error:
         reason = _explained(error, config)
     log.error("%s", reason)
     # whoever started it by hand should not have to look for the log to learn that it did not start
     return _complain(reason) if config.logfile else 1
 
 
-def _explained(error: StoreError | OSError, config: Config) -> str:
+def _explained(error: StoreError | OSError | lmdb.Error, config: Config) -> str:
     """One line about what is wrong, and what to do."""
     match error:
         case LockedError():
@@ -89,6 +90,8 @@ def _explained(error: StoreError | OSError, config: Config) -> str:
             return f"{config.dir} is of another version of Riverbed: {error}"
         case StoreError():
             return f"{config.dir} cannot be opened: {error}"
+        case lmdb.Error():
+            return f"{config.dir} cannot be opened: LMDB says {error}; `riverbed check {config.dir}` tells more"
     detail = os.strerror(error.errno) if error.errno else str(error)
     if isinstance(error.filename, (str, bytes)):
         detail = f"{os.fsdecode(error.filename)}: {detail}"

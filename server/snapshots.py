@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from server.errors import CommandError
 from server.replies import Park
+from store.errors import UnsafeFileError
 from store.freeze import WORKING_PREFIX
+from store.realfiles import require_directory
 from store.snapshot import SNAPSHOTS_DIRECTORY, is_snapshot_name, list_snapshots
 from store.workplace import clear_leftovers
 
@@ -57,6 +59,7 @@ class Snapshots:
             raise CommandError(UNDER_WAY)
         if name is not None and not is_snapshot_name(name):
             raise CommandError(BAD_NAME)
+        self._require_folder()
         self._executor.control.checkpoint()
         self._status.begin()
         park = Park((), None, request.argv)
@@ -65,9 +68,17 @@ class Snapshots:
 
     def tell_list(self, request: Request) -> Park:
         """Look at those there are, in a thread, as there may be many; the session waits."""
+        self._require_folder()
         park = Park((), None, request.argv)
         self._start(self._answer_list(request.session, park))
         return park
+
+    def _require_folder(self) -> None:
+        """What is elsewhere is not ours to write or to delete."""
+        try:
+            require_directory(self._folder)
+        except UnsafeFileError as error:
+            raise CommandError(os.fsencode(f"ERR {error}")) from None
 
     async def stop(self) -> None:
         """The server ends: so does what is under way, and leaves nothing behind."""

@@ -20,7 +20,7 @@ def lock_directory(directory: Path) -> Iterator[None]:
         raise StoreError(
             f"{directory} is a snapshot, which never changes; `riverbed restore` makes a data directory of it"
         )
-    fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

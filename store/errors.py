@@ -14,6 +14,14 @@ class VersionError(StoreError):
     """The directory was written by a format version this program does not read."""
 
 
+class UnsafeFileError(StoreError, OSError):
+    """Where a file or a directory of ours should be is something else: a symbolic link, a pipe, a device."""
+
+
+class ForeignLogError(StoreError):
+    """The directory is a Redis's.  Nothing was changed; the text says how its streams are copied."""
+
+
 class LockedError(StoreError):
     """Another process serves this directory."""
 

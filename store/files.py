@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import Protocol
 
+from store.realfiles import open_file
+
 
 class Files(Protocol):
     """What the log and the manifest do to files.  Every method raises OSError and retries nothing.
@@ -95,7 +97,10 @@ def _read_at(fd: int, size: int, position: int, /) -> bytes:
 
 
 class OsFiles:
-    """`Files` on the operating system.  `write` is `os.write` itself: no Python frame on the hot path."""
+    """`Files` on the operating system.  `write` is `os.write` itself: no Python frame on the hot path.
+
+    Only files are opened, no links, pipes or devices: for those UnsafeFileError is raised, an OSError.
+    """
 
     write = staticmethod(os.write)
     write_at = staticmethod(os.pwrite)
@@ -105,13 +110,13 @@ class OsFiles:
     read_at = staticmethod(_read_at)
 
     def open_append(self, path: Path, /) -> int:
-        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        return open_file(path, os.O_WRONLY | os.O_APPEND)
 
     def create(self, path: Path, /) -> int:
-        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        return open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC)
 
     def open_read(self, path: Path, /) -> int:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return open_file(path, os.O_RDONLY)
 
     def open_update(self, path: Path, /) -> int:
         return os.open(path, os.O_WRONLY | os.O_CLOEXEC)

@@ -36,6 +36,7 @@ from store.errors import CorruptionError, SnapshotError
 from store.files import Files, OsFiles
 from store.logfile import LogPosition
 from store.ownership import give
+from store.realfiles import require_directory
 from store.snapshot import (
     MANIFEST_NAME,
     SNAPSHOTS_DIRECTORY,
@@ -130,10 +131,17 @@ def take_snapshot(
     return open_snapshot(path)
 
 
+def own_folder(directory: Path) -> Path:
+    """Where a data directory keeps its own snapshots.  Raises UnsafeFileError when something else is there."""
+    folder = directory / SNAPSHOTS_DIRECTORY
+    require_directory(folder)
+    return folder
+
+
 def _place(directory: Path, out: Path | None) -> tuple[Path, str | None]:
     """-> (the folder it goes to, its name there or None)"""
     if out is None:
-        return directory / SNAPSHOTS_DIRECTORY, None
+        return own_folder(directory), None
     if not os.path.lexists(out):
         return out.parent, out.name
     if not out.is_dir() or any((out / name).exists() for name in (MANIFEST_NAME, DATA_NAME)):

@@ -193,6 +193,7 @@ def parse(data: bytes, file: str) -> Manifest:
     lineage: Lineage | None = None
     at = 0
     is_ours = is_guarded = False
+    names = set()
     for line in io.BytesIO(data):
         is_guarded = False
         try:
@@ -210,6 +211,11 @@ def parse(data: bytes, file: str) -> Manifest:
             else:
                 entry = _parse_line(line)
                 is_ours = is_ours or entry.is_ours
+                if entry.name in names:  # a file of the log would be deleted as one of its history
+                    raise ValueError(f"{entry.name!r} is listed twice")
+                if entry.name == Path(file).name:
+                    raise ValueError("the manifest lists itself")
+                names.add(entry.name)
                 if entry.type is FileType.BASE:
                     if base is not None:
                         raise ValueError("second base file")

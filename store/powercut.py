@@ -21,6 +21,7 @@ from struct import Struct
 from typing import Final
 
 from store.errors import StoreError
+from store.realfiles import read_file
 
 _MARK: Final = "in-use"
 _DATA: Final = "data.mdb"
@@ -28,6 +29,7 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 # Instead of the boot, when the disk has failed: whatever happens next, the newer page is not to be trusted.
 _FAILED: Final = "failed"
 _UNKNOWN: Final = "unknown"
+_MOST_MARK_BYTES: Final = 256
 
 # page header, then magic, version, ..., the page size as the first word of the first root, ..., the commit's number
 _MAGIC_AT: Final = 16
@@ -61,7 +63,7 @@ def end_use(state: Path) -> None:
 def is_in_doubt(state: Path) -> bool:
     """Whether the newer meta page may be one that a power cut has left without its pages.  Raises OSError."""
     try:
-        boot = (state / _MARK).read_text()
+        boot = read_file(state / _MARK, _MOST_MARK_BYTES).decode(errors="replace")
     except FileNotFoundError:
         return False
     return boot != _boot_id()

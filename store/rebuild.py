@@ -30,6 +30,7 @@ from store.logreader import LogPosition
 from store.manifest import FileType, LogFile, Manifest
 from store.meta import META_POSITION
 from store.options import DEFAULT_MAP_BYTES
+from store.realfiles import require_plain
 from store.rewrite import pieces
 from store.tables import STATE_DIRECTORY, Tables
 
@@ -66,6 +67,7 @@ def rebuild_log(
     if not files.exists(directory / STATE_DIRECTORY / "data.mdb"):
         raise StoreError(f"{directory} has no tables to make a log from")
     with lock_directory(directory):
+        require_plain(home)
         tables = Tables(directory, map_bytes)
         try:
             with tables.env.begin() as txn:

@@ -36,6 +36,7 @@ from store.files import Files, OsFiles
 from store.log import DIRECTORY_NAME, FILE_NAME
 from store.logreader import LogPosition, LogReader, TornTail, list_parts
 from store.ownership import give
+from store.realfiles import require_directory
 from store.rebuild import rebuild_log
 from store.recovery import Execute
 from store.refold import Refold, room_for_fold
@@ -90,6 +91,9 @@ class Repair:
 
     def __enter__(self) -> Repair:
         self._held.enter_context(lock_directory(self._directory))
+        self._places.require_plain()
+        for name in (WORK_DIRECTORY, REPLACED_DIRECTORY):
+            require_directory(self._directory / name)
         self._clear()
         return self
 

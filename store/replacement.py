@@ -19,18 +19,21 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import stat
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from store import manifest as manifests
 from store import powercut
+from store.errors import CorruptionError
 from store.files import Files
 from store.lineage import Lineage
 from store.log import TEMPORARY_PREFIX
 from store.manifest import FileType, LogFile, Manifest
+from store.realfiles import read_file, require_plain
 from store.tables import DATA_NAME, STATE_DIRECTORY
 
 WORK_DIRECTORY: Final = "compact"
@@ -39,6 +42,7 @@ _OLD: Final = "old.mdb"
 _OLD_LOCK: Final = "old-lock.mdb"
 _PLAN: Final = "plan.json"
 _BASE: Final = f"{TEMPORARY_PREFIX}compact"
+_MOST_PLAN_BYTES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,11 @@ class Places:
     @property
     def manifest(self) -> Path:
         return self.home / f"{self.log_filename}.manifest"
+
+    def require_plain(self) -> None:
+        """Raise UnsafeFileError when anything in the tables' or the log's directory is a link, a pipe or a device."""
+        require_plain(self.state)
+        require_plain(self.home)
 
     @property
     def base(self) -> Path:
@@ -114,8 +123,9 @@ def settle(places: Places, files: Files) -> bool:
     """End a compaction that was killed, as what the log says; -> whether there was one.
 
     To be called by who holds the directory, before anything of it is opened; also ends what a power cut may have left
-    undecided in the tables.  Raises CorruptionError, OSError.
+    undecided in the tables.  Raises UnsafeFileError with nothing changed, CorruptionError, OSError.
     """
+    places.require_plain()
     work, home = places.work, places.home
     powercut.settle_doubt(places.state)
     if not files.exists(work):
@@ -123,7 +133,7 @@ def settle(places: Places, files: Files) -> bool:
     if files.exists(places.base):
         files.unlink(places.base)
     manifest = manifests.load(places.manifest, files) or Manifest()
-    names = _planned(work, files)
+    names = _planned(places, files)
     if names is not None:
         listed = {file.name for file in manifest.files}
         is_new = names[0] in listed
@@ -170,13 +180,26 @@ def _give(path: Path, owner: os.stat_result) -> None:
         path.chmod(stat.S_IMODE(owner.st_mode))
 
 
-def _planned(work: Path, files: Files) -> tuple[str, str] | None:
-    """The names of the new base and incr; None while nothing was to be put in place."""
-    path = work / _PLAN
+def _planned(places: Places, files: Files) -> tuple[str, str] | None:
+    """The names of the new base and incr; None while nothing was to be put in place.
+
+    Files of these names may be deleted, so they are such as a compaction gives.  Raises CorruptionError.
+    """
+    path = places.work / _PLAN
     if not files.exists(path):
         return None
     try:
-        plan = json.loads(path.read_bytes())
-        return str(plan["base"]), str(plan["incr"])
-    except (ValueError, KeyError, TypeError):
+        plan = json.loads(read_file(path, _MOST_PLAN_BYTES))
+    except (ValueError, RecursionError):
         return None  # torn: it is synced before anything is moved
+    if not isinstance(plan, dict):
+        raise CorruptionError(str(path), None, "is no plan of a compaction")
+    return _name(plan, "base", places), _name(plan, "incr", places)
+
+
+def _name(plan: dict[str, Any], kind: str, places: Places) -> str:
+    name = plan.get(kind)
+    bare = rf"{re.escape(places.log_filename)}\.[0-9]{{1,19}}\.{kind}\.aof"
+    if not isinstance(name, str) or not re.fullmatch(bare, name):
+        raise CorruptionError(str(places.work / _PLAN), None, f"{name!r} is not the name of a {kind} file of the log")
+    return name

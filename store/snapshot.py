@@ -31,6 +31,7 @@ from store import format as fmt
 from store.errors import CorruptionError, NoSnapshotError, VersionError
 from store.ids import StreamID, id_text, parse_id
 from store.logfile import LogPosition
+from store.realfiles import read_file, require_file
 from store.tables import DATA_NAME, Tables
 
 SNAPSHOT_FORMAT: Final = "riverbed-snapshot"
@@ -43,6 +44,7 @@ SNAPSHOTS_DIRECTORY: Final = "snapshots"
 TEMPORARY_PREFIX: Final = ".temp-"
 
 _MAX_MANIFEST_BYTES: Final = 1 << 20
+_MAX_NUMBER: Final = (1 << 64) - 1
 _MAX_LINE: Final = 64 << 20
 _READ_BYTES: Final = 1 << 20
 _GUARD = re.compile(rb',\n "crc32c": "([0-9a-f]{8})"\n}\n')
@@ -178,17 +180,17 @@ def open_snapshot(path: Path, *, verify: bool = False) -> Snapshot:
     """The snapshot at `path`, its files present and as long as they must be; every byte compared if `verify`.
 
     Raises NoSnapshotError when there is none, or one that was never finished; VersionError when it is of a newer
-    version; CorruptionError when it is damaged; OSError.
+    version; CorruptionError when it is damaged; UnsafeFileError, OSError.
     """
     manifest_path = path / MANIFEST_NAME
     try:
-        with manifest_path.open("rb") as file:
-            data = file.read(_MAX_MANIFEST_BYTES + 1)
+        data = read_file(manifest_path, _MAX_MANIFEST_BYTES + 1, may_be_link=True)
     except (FileNotFoundError, NotADirectoryError):
         raise NoSnapshotError(_explain_missing(path)) from None
     manifest = decode_manifest(data, str(manifest_path))
     for name, digest in ((DATA_NAME, manifest.data_file), (STREAMS_NAME, manifest.streams_file)):
         try:
+            require_file(path / name, may_be_link=True)
             size = (path / name).stat().st_size
         except FileNotFoundError:
             raise CorruptionError(str(path / name), None, "the manifest speaks of it, and it is missing") from None
@@ -318,7 +320,7 @@ def _is_json(data: bytes) -> bool:
 
 def _decode_values(values: dict[str, Any]) -> SnapshotManifest:
     file_seq, byte = values["position"]
-    if type(file_seq) is not int:  # below 0 in a base
+    if type(file_seq) is not int or abs(file_seq) > _MAX_NUMBER:  # below 0 in a base
         raise ValueError(f"not a number: {file_seq!r}")
     replication_id = values["replication_id"]
     return SnapshotManifest(
@@ -342,7 +344,7 @@ def _decode_digest(values: dict[str, Any]) -> FileDigest:
 
 
 def _number(value: Any) -> int:
-    if type(value) is not int or value < 0:
+    if type(value) is not int or not 0 <= value <= _MAX_NUMBER:
         raise ValueError(f"not a number: {value!r}")
     return value
 

@@ -28,6 +28,7 @@ from store import format as fmt
 from store import powercut
 from store.errors import CorruptionError, StoreError, VersionError
 from store.meta import META_VERSION
+from store.realfiles import require_file, require_plain
 
 TABLES: Final = (
     "keys",
@@ -74,6 +75,11 @@ class Tables:
         """
         path = directory if frozen else directory / STATE_DIRECTORY
         readonly = readonly or frozen
+        # LMDB follows links, and writes its lock file even for who only reads
+        if frozen:
+            require_file(path / DATA_NAME, may_be_link=True)
+        else:
+            require_plain(path)
         if not readonly:
             path.mkdir(parents=True, exist_ok=True)
         self.path = path

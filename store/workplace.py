@@ -67,7 +67,7 @@ def clear_leftovers(folder: Path, prefix: str) -> int:
 def _lock(path: Path) -> int | None:
     """-> a descriptor that holds the lock on a directory, or None when somebody has it, or the directory is gone."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:

@@ -21,6 +21,7 @@ from store.files import OsFiles
 from store.logfile import Batch, LogPart
 from store.logreader import LogPosition, LogReader, list_parts
 from store.manifest import FileType
+from store.realfiles import read_file
 from tools.console import Failure
 from tools.heldfiles import HeldFiles
 from tools.keytext import shown
@@ -63,6 +64,7 @@ def _lines(path: Path, limit: int | None, progress: Progress, files: HeldFiles) 
 
 def _parts(path: Path, files: HeldFiles) -> tuple[list[LogPart], LogPosition | None]:
     """A file that a manifest beside it lists is read with what that says; anything else as `find_source` finds it."""
+    path = path.resolve() if path.is_symlink() else path  # a person has named it
     if path.is_file() and not path.name.endswith(".manifest"):
         for beside in sorted(path.parent.glob("*.manifest")):
             listed = manifests.load(beside, files)
@@ -102,6 +104,8 @@ def word_text(word: bytes) -> str:
 
 def manifest_lines(path: Path) -> Iterator[str]:
     """A manifest as it stands, when it is sound.  Raises CorruptionError, Failure, OSError."""
+    path = path.resolve() if path.is_symlink() else path  # a person has named it
     if manifests.load(path, OsFiles()) is None:
         raise Failure(f"there is no {path}")
-    yield from map(shown, path.read_text(errors="backslashreplace").splitlines())
+    text = read_file(path, manifests.MAX_MANIFEST_BYTES).decode(errors="backslashreplace")
+    yield from map(shown, text.splitlines())

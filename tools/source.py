@@ -56,6 +56,7 @@ def find_source(path: Path, files: HeldFiles) -> Source:
 
     Raises Failure when there is none or more than one, CorruptionError, OSError.
     """
+    path = path.resolve() if path.is_symlink() else path  # a person has named it
     if path.name.endswith(_SUFFIX) and path.is_file():
         return _listed(path, files)
     if path.is_dir():

@@ -21,6 +21,7 @@ from store.files import Files
 from store.foundlog import refuse_orphans
 from store.logreader import Batch, LogPart, LogPosition, LogReader, TornTail, list_parts
 from store.manifest import Manifest
+from store.realfiles import read_file, require_plain
 
 CHECKING_LOG: Final = "checking the log"
 
@@ -55,7 +56,8 @@ class LogCheck:
         return sum(part.size for part in self.parts)
 
     def violations(self, meta: Meta | None) -> Iterator[Violation]:
-        """What is wrong with the log, and with what `meta` says of it.  Raises OSError."""
+        """What is wrong with the log, and with what `meta` says of it.  Raises UnsafeFileError, OSError."""
+        require_plain(self._home)
         for attempt in range(_TRIES):
             before = self._manifest_bytes()
             found = []
@@ -87,7 +89,7 @@ class LogCheck:
 
     def _manifest_bytes(self) -> bytes:
         try:
-            return self.manifest_path.read_bytes()
+            return read_file(self.manifest_path, manifests.MAX_MANIFEST_BYTES)
         except FileNotFoundError:
             return b""
 

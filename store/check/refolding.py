@@ -25,6 +25,7 @@ from store.errors import CorruptionError, ReplayError, StoreError
 from store.files import Files, OsFiles
 from store.logreader import Batch, LogPart, LogPosition, LogReader
 from store.meta import META_POSITION
+from store.realfiles import open_file
 from store.recovery import Execute
 from store.refold import Refold, room_for_fold
 from store.tablereader import TableReader
@@ -197,7 +198,7 @@ def _held_files(parts: list[LogPart]) -> Iterator[_HeldFiles]:
     held: dict[Path, int] = {}
     try:
         for part in parts:
-            held[part.path] = os.open(part.path, os.O_RDONLY | os.O_CLOEXEC)
+            held[part.path] = open_file(part.path, os.O_RDONLY)
         yield _HeldFiles(held)
     finally:
         for fd in held.values():

@@ -22,6 +22,7 @@ from store.errors import CorruptionError
 from store.lineage import Lineage
 from store.logreader import LogPosition
 from store.meta import META_COUNTERS, META_DATABASES, META_POSITION, META_REPLICATION, META_SYNCED, META_VERSION
+from store.realfiles import require_plain
 from store.tables import DATA_NAME, STATE_DIRECTORY, TABLES, Tables
 from store.trash import Kind
 
@@ -41,6 +42,7 @@ def check_state(
     Raises VersionError, OSError, and lmdb.Error when it is not the data that LMDB finds fault with.
     """
     data = directory / STATE_DIRECTORY / DATA_NAME
+    require_plain(data.parent)
     if not data.stat().st_size:
         return  # a server was killed while it made them
 

@@ -136,7 +136,7 @@ FILES = st.builds(
 LINEAGES = st.builds(Lineage, st.sampled_from(["7c2a8d3f" * 5, "0" * 40]), st.just("1" * 40), st.integers(-1, 2**60))
 
 
-@given(st.lists(FILES, min_size=1, max_size=5), LINEAGES)
+@given(st.lists(FILES, min_size=1, max_size=5, unique_by=lambda file: file.name), LINEAGES)
 def test_a_manifest_that_is_cut_anywhere_is_refused(files: list[LogFile], lineage: Lineage) -> None:
     """Files of a Redis that we took over have no mark of ours; the line about the replication id stands above them."""
     kinds = [FileType.BASE, FileType.HISTORY]
