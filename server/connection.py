@@ -148,8 +148,7 @@ class Connection(asyncio.Protocol):
             self._stats.query_limit_disconnections += 1
         if text:
             session.out.append(error_line(text))
-        session.closing = True
-        session.refresh_special()
+        session.begin_closing()
         self._executor.flush(session)
 
     def _check_output_limit(self) -> None:

@@ -71,9 +71,6 @@ class Control(Protocol):
     def rewrite_log(self, *, later: bool) -> None:
         """Begin to rewrite the log, or have one begun soon (BGREWRITEAOF)."""
 
-    def shutdown(self, *, save: bool) -> None:
-        """Stop the server once this tick's replies are out; a checkpoint first if `save`."""
-
     def sleep(self, seconds: float) -> None:
         """Stall everything (DEBUG SLEEP)."""
 
@@ -121,10 +118,24 @@ class Replication(Protocol):
         """Have the client wait until so many replicas have what it wrote (WAIT; with `local` WAITAOF)."""
 
 
+class Stopping(Protocol):
+    """What a command may ask about the end of the server."""
+
+    def ask(self, request: Request, *, save: bool | None, now: bool, force: bool) -> Reply:
+        """Stop the server; the client waits for the end, or for an error when there is none (SHUTDOWN)."""
+
+    def abort(self) -> bool:
+        """Go on serving; -> whether a stop was under way (SHUTDOWN ABORT)."""
+
+    def remaining_ms(self) -> int | None:
+        """How long replicas are waited for at most, None while none are."""
+
+
 class Context:
     """One server, as seen by its commands."""
 
     replication: Replication  # set by the executor
+    stopping: Stopping  # set by the executor
 
     def __init__(self, config: Config, engine: Engine, control: Control, clock: Clock) -> None:
         self.config = config

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -15,8 +16,6 @@ from server.replies import NULL_ARRAY, Message
 from store.errors import LogWriteError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from server.executor import Executor
     from server.replies import Park, Reply
     from server.session import Request, Session
@@ -27,6 +26,13 @@ UNBLOCKED: Final = "UNBLOCKED client unblocked via CLIENT UNBLOCK"
 _NEVER_PAUSED: Final = (b"CLIENT", b"SHUTDOWN")
 
 
+class Hold(enum.Enum):
+    """Why writes wait, in a pause that no client can end."""
+
+    FAILOVER = enum.auto()
+    STOP = enum.auto()
+
+
 class Controls:
     """The `Control` of one executor; see `context.py` for what each method promises."""
 
@@ -34,11 +40,9 @@ class Controls:
         self._executor = executor
         self._loop = asyncio.get_running_loop()
         self.monitors: list[Session] = []
-        # Called when a command asks the server to stop: (save) -> None.
-        self.on_shutdown: Callable[[bool], None] = lambda save: None
         self._pause_until_ms = 0
         self._pause_writes_only = False
-        self._writes_are_held = False
+        self._holds: set[Hold] = set()
         self._pause_timer: asyncio.TimerHandle | None = None
         self._paused: dict[Session, None] = {}
 
@@ -127,8 +131,7 @@ class Controls:
         session.refresh_special()
 
     def kill(self, session: Session) -> None:
-        session.closing = True
-        session.refresh_special()
+        session.begin_closing()
         if session.parked is not None:
             self._executor.waiters.release(session)
         self._executor.slicing.drop(session)
@@ -166,13 +169,14 @@ class Controls:
             self._pause_timer = None
         self._release()
 
-    def hold_writes(self, on: bool) -> None:
-        """A failover's own pause, which no client can end."""
-        self._writes_are_held = on
-        if on:
-            self._executor.refresh_special()
-        else:
-            self._release()
+    def hold_writes(self, why: Hold) -> None:
+        """Have writes wait, until `release_writes`."""
+        self._holds.add(why)
+        self._executor.refresh_special()
+
+    def release_writes(self, why: Hold) -> None:
+        self._holds.discard(why)
+        self._release()
 
     def _release(self) -> None:
         """Have those who were held back try again; some may be held back by what is left."""
@@ -185,8 +189,17 @@ class Controls:
             self._executor.resume(session)
 
     @property
+    def are_writes_held(self) -> bool:
+        return bool(self._holds)
+
+    @property
     def is_pausing(self) -> bool:
-        return self._pause_until_ms > 0 or self._writes_are_held
+        return self._pause_until_ms > 0 or bool(self._holds)
+
+    @property
+    def stalls_slices(self) -> bool:
+        """Whether commands under way in slices wait too.  A stop has them go on, as it leaves none half done."""
+        return self.is_pausing and Hold.STOP not in self._holds
 
     def holds_back(self, session: Session, command: Command) -> bool:
         """Whether a pause makes this command, and with it the client, wait."""
@@ -238,9 +251,6 @@ class Controls:
             self._executor.rewriting.schedule()
         else:
             self._executor.rewriting.start()
-
-    def shutdown(self, *, save: bool) -> None:
-        self._loop.call_soon(self.on_shutdown, save)
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)

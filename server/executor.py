@@ -36,6 +36,7 @@ from server.session import Request, Session
 from server.slices import Slices
 from server.slicing import Slicing
 from server.snapshots import Snapshots
+from server.stopping import Stopping
 from server.timing import Timing
 from server.undoing import Undoing
 from server.upkeep import Upkeep
@@ -111,6 +112,7 @@ class Executor:
         self.replication = self.context.replication = Replication(self)
         self.rewriting = Rewriting(self)
         self.snapshots = Snapshots(self)
+        self.stopping = self.context.stopping = Stopping(self)
         self.gave_up = False
         self._time = clock.time
         nobody = Session(0, NOBODY, self.txn.databases[0], 0)
@@ -142,7 +144,7 @@ class Executor:
     def disconnect(self, session: Session) -> None:
         """A client has gone."""
         self.control.forget(session)
-        session.closing = True
+        session.begin_closing()
         session.end_long_reply()
         self.slicing.drop(session)
         self.releases.forget(session)
@@ -444,11 +446,29 @@ class Executor:
         log.error("%s; stopping", error)
         self.gave_up = True
         for session in list(self.context.sessions.values()):
+            session.begin_closing()
             session.out.clear()
             session.peer.abort()
         self._inbox.clear()
         self.ran.clear()
-        self.control.shutdown(save=False)
+        self.stopping.give_up()
+
+    def let_go(self) -> None:
+        """Commit what has run, answer it, and close every connection; what has not run yet never will.
+
+        Raises StateLostError.
+        """
+        begun = self._time()
+        self.slicing.finish_writes()
+        self._inbox.clear()
+        sessions = list(self.context.sessions.values())
+        for session in sessions:
+            session.begin_closing()
+            session.end_long_reply()
+        self._end_tick(begun)
+        self.releases.finish()
+        for session in sessions:
+            session.peer.close_soon()
 
     def _run_tick(self) -> None:
         """Run what was submitted, commit it, then send the replies."""
@@ -461,6 +481,10 @@ class Executor:
         self._run_inbox(begun)
         if self._inbox:
             self.want_tick()  # the rest has to wait until these have their replies
+        self._end_tick(begun)
+
+    def _end_tick(self, begun: float) -> None:
+        """Commit what has run since the last tick, then send the replies."""
         try:
             committed = self.engine.commit(int(begun * 1000))
         except LogWriteError as error:

@@ -1,6 +1,6 @@
-"""Sockets and signals: bind, accept, serve until told to stop, and stop in order.
+"""Sockets and signals: open the store (recovery included), bind, accept, serve until the server stops.
 
-Start: open the store (recovery included), bind, accept.  Stop: accept no more, answer what has run, checkpoint, close.
+How it stops, `stopping` knows.
 """
 
 from __future__ import annotations
@@ -15,13 +15,10 @@ import signal
 import socket
 from typing import TYPE_CHECKING
 
-import lmdb
-
 from server.connection import Connection, peer_host
 from server.executor import Executor
 from server.opening import open_executor
 from server.version import VERSION
-from store.errors import LogWriteError
 
 if TYPE_CHECKING:
     from server.config import Config
@@ -42,10 +39,7 @@ class Listener:
     def __init__(self, config: Config, executor: Executor) -> None:
         self.config = config
         self.executor = executor
-        self.stopped = asyncio.Event()
-        self.save_on_stop = True
         self._servers: list[asyncio.Server] = []
-        executor.control.on_shutdown = self.stop
 
     async def bind(self) -> None:
         """Listen wherever the settings say.  Raises OSError, naming the address."""
@@ -74,22 +68,10 @@ class Listener:
     def _accept(self) -> asyncio.Protocol:
         return _GuardedConnection(self.executor)
 
-    def stop(self, save: bool = True) -> None:
-        """Ask for the end; the second time for a quick one."""
-        self.save_on_stop = save
-        self.stopped.set()
-
-    async def run(self) -> None:
-        """Serve until `stop`."""
-        await self.stopped.wait()
+    def close(self) -> None:
+        """Accept no more."""
         for server in self._servers:
             server.close()
-
-    def close_clients(self) -> None:
-        self.executor.releases.finish()
-        for session in list(self.executor.context.sessions.values()):
-            session.closing = True
-            session.peer.close_soon()
 
 
 class _GuardedConnection(Connection):
@@ -139,9 +121,11 @@ async def serve(config: Config) -> int:
     executor = open_executor(config, config.dir)
     engine = executor.engine
     listener = Listener(config, executor)
+    stopping = executor.stopping
+    stopping.close_listeners = listener.close
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, listener.stop)
+    loop.add_signal_handler(signal.SIGTERM, stopping.terminate)
+    loop.add_signal_handler(signal.SIGINT, stopping.interrupt)
     try:
         metrics = await _open_metrics(executor)  # before clients may think that all is ready
         await listener.bind()
@@ -166,20 +150,10 @@ async def serve(config: Config) -> int:
     executor.upkeep.start()
     executor.replication.start()
     executor.rewriting.remove_leftovers()
-    await listener.run()
+    await stopping.begun_to_end.wait()
     if metrics is not None:
         metrics.close()
-    log.info("stopping%s", "" if listener.save_on_stop else " without a checkpoint")
-    executor.upkeep.stop()
-    await executor.replication.stop()
-    await executor.rewriting.stop()
-    listener.close_clients()
-    await executor.snapshots.stop()
-    await asyncio.sleep(0)
-    if executor.gave_up:
-        executor.engine.abandon()
-        return 1
-    return _close(executor, save=listener.save_on_stop)
+    return await stopping.finish()
 
 
 async def _open_metrics(executor: Executor) -> Metrics | None:
@@ -191,13 +165,3 @@ async def _open_metrics(executor: Executor) -> Metrics | None:
     metrics = Metrics(executor)
     await metrics.bind()
     return metrics
-
-
-def _close(executor: Executor, *, save: bool) -> int:
-    try:
-        executor.engine.close(save=save)
-    except (LogWriteError, lmdb.Error) as error:
-        log.warning("the last checkpoint failed; the next start replays the log: %s", error)
-        return 1
-    log.info("stopped")
-    return 0

@@ -12,6 +12,7 @@ import logging
 import os
 import platform
 import resource
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -61,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log.warning("%s: %s has no meaning here and is ignored", line.place, line.name)
     _allow_descriptors(config)
     _calm_garbage_collection()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as Redis: a terminal that closes stops no server
     return run(config)
 
 

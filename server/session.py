@@ -108,7 +108,7 @@ class Session:
         self.backlog_bytes = 0
         # replies of this tick, in order, one element a request
         self.out: list[bytes] = []
-        self.closing = False
+        self._closing = False
         self.special = True
         # the commands that may take the executor's fast path: all plain ones, or none while `special`
         self.plain: dict[bytes, Plain] = {}
@@ -117,6 +117,19 @@ class Session:
         self.attention = False
         self.send: Callable[[bytes], None]  # hands replies over to be sent
         self.request: Request  # set by whoever connects the session
+
+    @property
+    def closing(self) -> bool:
+        """The connection is about to close: no request of the client runs any more."""
+        return self._closing
+
+    def begin_closing(self) -> None:
+        """Run no further request of the client, of whatever kind.
+
+        The fast path closes with it: left open, it would run fast commands without the MULTI or SELECT before them.
+        """
+        self._closing = True
+        self.refresh_special()
 
     def refresh_special(self) -> None:
         """Derive what depends on several of the fields above; call it after changing one."""
@@ -128,11 +141,11 @@ class Session:
             or self.is_monitor
             or self.is_replica
             or self.is_confined
-            or self.closing
+            or self._closing
             or self.must_wait
         )
         self.plain = {} if self.special else self.fast_path
-        self.attention = bool(self.closing or self.congested or self.backlog or self.long_reply)
+        self.attention = bool(self._closing or self.congested or self.backlog or self.long_reply)
 
     # -- subscriptions -------------------------------------------------------------------------------------------------
 

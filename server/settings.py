@@ -251,6 +251,13 @@ class Settings:
         Section.REPLICATION, 10, "A replica is well when it was heard of within this time; 0 for never.", unit="seconds"
     )
 
+    shutdown_timeout = Integer(
+        Section.REPLICATION,
+        10,
+        "How long a server that stops waits for replicas to have everything; 0 for not at all.",
+        unit="seconds",
+    )
+
     # -- diagnostics ---------------------------------------------------------------------------------------------------
 
     loglevel = Choice(

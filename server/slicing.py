@@ -10,6 +10,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from server.commands.table import Flag
 from server.dispatch import client_command
 from server.encode import error_line
 from server.errors import CommandError
@@ -66,7 +67,7 @@ class Slicing:
     def _run(self) -> None:
         """Go on for as long as a tick has for it."""
         executor = self._executor
-        if executor.control.is_pausing:
+        if executor.control.stalls_slices:
             return  # what may be a write waits as well; the end of the pause asks for a tick
         end = time.perf_counter() + SLICES_S
         while self._waiting:
@@ -102,6 +103,17 @@ class Slicing:
         executor.deliver(session, reply)
         executor.resume(session)
 
+    def is_writing(self) -> bool:
+        """Whether a command that writes is under way."""
+        return any(session.slices is not None and _writes(session.slices) for session in self._waiting)
+
+    def finish_writes(self) -> None:
+        """Run what is left of the commands that write, at once: the server ends, and leaves none half done."""
+        while self._waiting:
+            session = self._waiting.popleft()
+            if session.slices is not None and _writes(session.slices):
+                self._step(session, session.slices)
+
     def drop(self, session: Session) -> None:
         """The client waits no longer; the rest of its command is not done."""
         if session.slices is not None:
@@ -116,3 +128,7 @@ class Slicing:
             self.drop(session)
         self._sliced.clear()
         return ended
+
+
+def _writes(slices: Slices) -> bool:
+    return bool(client_command(slices.request.argv).flags & Flag.WRITE)

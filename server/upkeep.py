@@ -177,14 +177,9 @@ class Upkeep:
         self._cycle_timer = self._loop.call_later(CYCLE_S, self._cycle)
         self._cycles += 1
         now_ms = self._executor.now_ms()
-        end = self._clock.monotonic() + EXPIRE_SLICE_S
         txn = self._engine.txn
-        while txn.expire_due(now_ms, EXPIRE_BATCH) == EXPIRE_BATCH and self._clock.monotonic() < end:
-            pass
-        idempotence.sweep(txn, now_ms, lambda: self._clock.monotonic() >= end)
-        if self._engine.refusal is None:
-            waiting = self._executor.wakeups.waiting_consumers
-            consumerttl.sweep(txn, now_ms, lambda: self._clock.monotonic() >= end, waiting)
+        if not self._executor.control.are_writes_held:  # or the replicas, which are to come level, never would
+            self._expire(now_ms)
         if txn.log:
             self._executor.want_tick()
         if txn.trash.notes and self._purge_timer is None:
@@ -194,6 +189,17 @@ class Upkeep:
             self._check_clients(now_ms)
         self._executor.rewriting.begin_if_due()
         self._stats.sample(self._clock.monotonic())
+
+    def _expire(self, now_ms: int) -> None:
+        """Delete keys, producer IDs and consumers whose time has passed, for a slice."""
+        txn = self._engine.txn
+        end = self._clock.monotonic() + EXPIRE_SLICE_S
+        while txn.expire_due(now_ms, EXPIRE_BATCH) == EXPIRE_BATCH and self._clock.monotonic() < end:
+            pass
+        idempotence.sweep(txn, now_ms, lambda: self._clock.monotonic() >= end)
+        if self._engine.refusal is None:
+            waiting = self._executor.wakeups.waiting_consumers
+            consumerttl.sweep(txn, now_ms, lambda: self._clock.monotonic() >= end, waiting)
 
     def _check_space(self) -> None:
         self._engine.tables.env.reader_check()  # a reader that was killed would keep pages from being used again

@@ -170,6 +170,7 @@ def test_a_server_that_stops_while_it_waits_stops(primary: RiverbedServer, repli
     with primary.client() as client, stopped(replica):
         client.ask("XADD", "s", "*", "f", "v")
         assert client.ask("FAILOVER", "TIMEOUT", 3_600_000) == OK
+        assert client.ask("CONFIG", "SET", "shutdown-timeout", 1) == OK
         assert primary.stop() == 0
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from server import errors
 from server.commands.table import Flag, command
 from server.errors import CommandError
-from server.replies import NO_REPLY, OK
+from server.replies import OK
 
 if TYPE_CHECKING:
     from server.replies import Reply
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 REWRITE_IN_PROGRESS: Final = "ERR Background append only file rewriting already in progress"
 NO_SHUTDOWN: Final = "ERR No shutdown in progress."
+_SHUTDOWN_WORDS: Final = frozenset((b"NOSAVE", b"SAVE", b"NOW", b"FORCE", b"ABORT"))
 MONITOR_DENIED: Final = "ERR MONITOR isn't allowed for DENY BLOCKING client"
 
 
@@ -115,21 +116,22 @@ def bgrewriteaof(request: Request) -> str:
     syntax="[NOSAVE | SAVE] [NOW] [FORCE] [ABORT]",
 )
 def shutdown(request: Request) -> Reply:
-    """SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [ABORT] -> no reply, the connection closes.
+    """SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [ABORT] -> no reply, the connection closes; or an error.
 
-    NOSAVE leaves the checkpoint out; the log has everything all the same.  NOW and FORCE change nothing, as nothing
-    is waited for, and a shutdown is over before it could be aborted.
+    Without NOW the server waits for its replicas first, up to `shutdown-timeout`, and ABORT has it go on serving.
+    NOSAVE leaves the checkpoint out; the log has everything all the same.  With SAVE a checkpoint that fails keeps the
+    server from stopping, unless FORCE is given as well.
     """
-    words = [word.upper() for word in request.argv[1:]]
-    known = {b"NOSAVE", b"SAVE", b"NOW", b"FORCE", b"ABORT"}
-    if not known.issuperset(words) or (b"ABORT" in words and set(words) != {b"ABORT"}):
+    words = {word.upper() for word in request.argv[1:]}
+    if not words <= _SHUTDOWN_WORDS or words > {b"ABORT"} or words >= {b"SAVE", b"NOSAVE"}:
         raise CommandError(errors.SYNTAX)
-    if b"SAVE" in words and b"NOSAVE" in words:
-        raise CommandError(errors.SYNTAX)
+    stopping = request.context.stopping
     if b"ABORT" in words:
-        raise CommandError(NO_SHUTDOWN)
-    request.context.control.shutdown(save=b"NOSAVE" not in words)
-    return NO_REPLY
+        if not stopping.abort():
+            raise CommandError(NO_SHUTDOWN)
+        return OK
+    save = True if b"SAVE" in words else False if b"NOSAVE" in words else None
+    return stopping.ask(request, save=save, now=b"NOW" in words, force=b"FORCE" in words)
 
 
 @command(

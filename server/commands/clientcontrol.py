@@ -105,8 +105,7 @@ def _filter(request: Request, name: bytes, value: bytes) -> Callable[[Session], 
 def _kill(request: Request, session: Session) -> None:
     if session is request.session:
         # the executor closes it behind the reply
-        session.closing = True
-        session.refresh_special()
+        session.begin_closing()
     else:
         request.context.control.kill(session)
 

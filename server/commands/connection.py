@@ -175,8 +175,7 @@ def _mark_authenticated(request: Request, authenticated: bool) -> None:
 )
 def quit_(request: Request) -> Reply:
     """QUIT -> OK, then the connection closes.  Requests behind it are not run."""
-    request.session.closing = True
-    request.session.refresh_special()
+    request.session.begin_closing()
     return OK
 
 

@@ -76,6 +76,9 @@ def _server(request: Request) -> Fields:
     yield "executable", sys.executable
     yield "config_file", config.file or ""
     yield "io_threads_active", 0
+    remaining_ms = context.stopping.remaining_ms()
+    if remaining_ms is not None:
+        yield "shutdown_in_milliseconds", remaining_ms
 
 
 def _clients(request: Request) -> Fields:

@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from server.control import Hold
 from server.errors import CommandError
 from server.replication import sender
 
@@ -86,7 +87,7 @@ class Failover:
         self._target, self._is_forced = target, force
         self.state = State.WAITING
         log.info("failover to %s: writes wait until it has everything", _named(target))
-        self._executor.control.hold_writes(True)
+        self._executor.control.hold_writes(Hold.FAILOVER)
         if timeout_ms is not None:
             self._timer = self._loop.call_later(min(timeout_ms / 1000, _MOST_S), self._is_late)
         self.look_soon()
@@ -177,7 +178,7 @@ class Failover:
         self.state = State.NONE
         self._target = None
         self.stop()
-        self._executor.control.hold_writes(False)
+        self._executor.control.release_writes(Hold.FAILOVER)
 
     def stop(self) -> None:
         """No timer goes off any more."""

@@ -168,7 +168,9 @@ class Primary:
             if now_s > until_s:
                 feed.close()
                 del self._prefixes[replication_id]
-        is_due = now_s - self._pinged_s >= config.repl_ping_replica_period
+        # while writes are held the log stands still, for the replicas to come level
+        is_held = self._executor.control.are_writes_held
+        is_due = now_s - self._pinged_s >= config.repl_ping_replica_period and not is_held
         if self.senders and is_due and not engine.txn.follows and engine.refusal is None:
             self._pinged_s = now_s
             engine.txn.log.append(PING)

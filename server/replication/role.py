@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from server.errors import CommandError
@@ -38,6 +38,7 @@ class Replication:
     def __init__(self, executor: Executor) -> None:
         self.primary = Primary(executor)
         self.follower: Follower | None = None
+        self.on_progress: Callable[[], None] = lambda: None  # a replica has acknowledged something, or left
         self.failover = Failover(executor, self.primary, self._hand_over_to, self._promote)
         self._executor = executor
         self._timer: asyncio.TimerHandle | None = None
@@ -71,12 +72,14 @@ class Replication:
         self._timer = self._executor.loop.call_later(CYCLE_S, self._cycle)
         self.primary.cycle()
         self.failover.look_soon()
+        self.on_progress()
         if self.follower is not None:
             self.follower.cycle()
 
     def disconnect(self, session: Session) -> None:
         """A client has gone, it may have been a replica."""
         self.primary.detach(session)
+        self.on_progress()
 
     def drained(self, session: Session) -> None:
         """A socket takes more."""
@@ -190,6 +193,7 @@ class Replication:
     def acknowledged(self, session: Session, offset: int, synced_offset: int | None) -> None:
         self.primary.acknowledged(session, offset, synced_offset)
         self.failover.look_soon()
+        self.on_progress()
 
     def attach(self, session: Session, replication_id: str, next_offset: int) -> None:
         if self.failover.is_under_way:
