@@ -1,8 +1,8 @@
-"""Kill the server, or cut the power of its disk, while producers write; then hold it to what it had acknowledged.
+"""Kill or stop the server, or cut the power of its disk, while producers write; then hold it to what it acknowledged.
 
-SIGKILL takes the process and leaves what the kernel was given.  The power loss takes that too: the store lies on an
-ext4 image mounted through a loop device, and the file system is shut down by ioctl, with its journal flushed or not;
-pages that were never synced are gone when it is mounted again.
+A stop takes nothing, in whichever way it is asked for.  SIGKILL takes the process and leaves what the kernel was given.
+The power loss takes that too: the store lies on an ext4 image mounted through a loop device, and the file system is
+shut down by ioctl, with its journal flushed or not; pages that were never synced are gone when it is mounted again.
 
 What every round does and checks is in `crashes.py`.  `RIVERBED_SEED=n` or `RIVERBED_SEED=random` runs other rounds than
 CI does.
@@ -17,6 +17,7 @@ import struct
 import subprocess
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,10 @@ import pytest
 from tests.conftest import StartRiverbed, base_seed, broken_invariants
 from tests.crashes import Rounds, crash_while_writing, options_for
 from tests.servers import RiverbedServer, Server
+from tests.stops import GRACEFUL, end
 
 KILL_ROUNDS = 50
+STOP_ROUNDS = 2 * len(GRACEFUL)
 POWER_ROUNDS = 8
 IMAGE_BYTES = 256 << 20
 
@@ -51,6 +54,21 @@ def test_nothing_acknowledged_is_lost_when_the_process_is_killed(start_riverbed:
         rounds.check([number, chance.randrange(number + 1)], what)
         if number % 10 == 9:
             rounds.check_all(what)
+    rounds.assert_they_prove_something()
+
+
+def test_nothing_acknowledged_is_lost_when_the_server_stops(start_riverbed: StartRiverbed) -> None:
+    seed = base_seed() + 300
+    server = start_riverbed(options=options_for(random.Random(seed)))
+    rounds = Rounds(server)
+    for number in range(STOP_ROUNDS):
+        chance = random.Random(seed * 1_000 + number)
+        way = GRACEFUL[number % len(GRACEFUL)]
+        rounds.ledgers.append(crash_while_writing(server, seed * 1_000 + number, number, partial(end, server, way)))
+        server.options = options_for(chance) | {"appendfsync": chance.choice(("always", "everysec", "no"))}
+        server.start()
+        rounds.check([number, chance.randrange(number + 1)], f"seed {seed}, round {number}, {way}")
+    rounds.check_all(f"seed {seed}")
     rounds.assert_they_prove_something()
 
 

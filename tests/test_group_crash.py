@@ -1,4 +1,4 @@
-"""Kill the server in a storm of group commands: what it has shown of groups is there again, to the millisecond.
+"""Kill or stop the server in a storm of group commands: what it has shown of groups is there again, to the millisecond.
 
 Groups are made and destroyed, consumers come and go, entries are read, acknowledged, claimed, given back, deleted and
 trimmed away under those who have them pending, and policies move them to other streams.  After each kill the tables
@@ -36,6 +36,7 @@ from tests.group_storm import (
 )
 from tests.servers import RiverbedServer, Server
 from tests.states import groups_of
+from tests.stops import GRACEFUL, KILL, end
 from tests.waiting import until
 
 ROUNDS = 10
@@ -48,8 +49,8 @@ def options_for(chance: random.Random) -> dict[str, object]:
     return NODES | crashes.options_for(chance)
 
 
-def storm(server: Server, seed: int, number: int, families: Sequence[Any]) -> list[Stormer]:
-    """Storm until there were some looks, few or many, and kill the server in the middle."""
+def storm(server: Server, seed: int, number: int, families: Sequence[Any], way: str = KILL) -> list[Stormer]:
+    """Storm until there were some looks, few or many, and end the server in the middle."""
     stormers = [
         # half of them pause so long that a kill will hardly find them with anything under way
         Stormer(server, seed * 10 + n, b"%d:%d" % (number, n), families, longest_pause_s=(0.0, 0.03)[n % 2])
@@ -59,7 +60,7 @@ def storm(server: Server, seed: int, number: int, families: Sequence[Any]) -> li
         stormer.start()
     looks = random.Random(seed).randint(STORMERS, MOST_LOOKS)
     until(lambda: sum(one.looks for one in stormers) >= looks or any(one.error for one in stormers), f"{looks} looks")
-    server.kill()
+    end(server, way)
     finish(stormers)
     return stormers
 
@@ -99,6 +100,17 @@ def test_groups_are_as_they_were_shown_after_kills_in_a_storm(start_riverbed: St
             start_from_the_log_alone(server)
             assert {key: look_at(server, key) for key in found} == found, f"{what}, the log alone"
     assert looks >= ROUNDS * STORMERS
+
+
+def test_groups_are_as_they_were_shown_after_stops_in_a_storm(start_riverbed: StartRiverbed) -> None:
+    seed = base_seed() + 300
+    server = start_riverbed(options=options_for(random.Random(seed)))
+    for number, way in enumerate(GRACEFUL):
+        stormers = storm(server, seed * 1_000 + number, number, [*STOCK, *REFERENCES, *TRIMS, *RELEASE, *POLICY], way)
+        assert sum(stormer.looks for stormer in stormers) >= STORMERS
+        server.options = options_for(random.Random(seed * 1_000 + number))
+        server.start()
+        hold_to_its_word(server, stormers, f"seed {seed}, round {number}, {way}")
 
 
 def test_redis_shows_the_groups_of_a_server_that_was_killed_in_a_storm(

@@ -23,6 +23,7 @@ from tests.replicas import follow, info, syncs, until_down, until_level, until_l
 from tests.servers import RiverbedServer, Server
 from tests.silence import SilentLink, best_link, proxied_link
 from tests.states import LASTING, NODES, OURS, SHARED, UNKNOWN_TO_REDIS, Scripts, leave_pending, state_of
+from tests.stops import GRACEFUL, KILL, end
 from tests.waiting import until
 
 NOTHING: frozenset[bytes] = frozenset()
@@ -139,20 +140,20 @@ def test_a_link_that_falls_silent_is_given_up_and_what_was_missed_comes_from_the
     assert broken_invariants(tmp_path / "replica") == []
 
 
-def test_either_side_may_be_killed_at_any_moment(start_riverbed: StartRiverbed, proxies: list[Proxy]) -> None:
+def test_either_side_may_end_in_any_way_at_any_moment(start_riverbed: StartRiverbed, proxies: list[Proxy]) -> None:
     chance = random.Random(base_seed() + 1)
     primary = start_riverbed(options=OPTIONS)
     proxy = through(proxies, primary)
     replica = follower(start_riverbed, proxy.port)
     until_linked(replica)
     families = (STREAMS, GROUP_FAMILY, NEWER_FAMILY, KEYSPACE, CONNECTION)
-    for round_number in range(6):
+    for round_number, way in enumerate([KILL] * 6 + chance.sample(GRACEFUL, 6)):
         victim = (replica, primary)[round_number % 2]
         with Storm(primary, base_seed() + 100 + round_number, families) as storm:
             while storm.commands < 100:
                 threading.Event().wait(0.005)
             threading.Event().wait(chance.random() / 10)
-            victim.kill()
+            end(victim, way)
             victim.start()
         until_level(primary, replica)
         assert state_of(replica, NOTHING) == state_of(primary, NOTHING)

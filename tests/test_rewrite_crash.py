@@ -1,4 +1,4 @@
-"""Kill the server while it rewrites its log and producers write; then hold it to what it had acknowledged.
+"""Kill or stop the server while it rewrites its log and producers write; then hold it to what it had acknowledged.
 
 As `test_crash.py`, with the log rewritten again and again: by the growth rule, and by a client that asks for it.  Some
 rounds kill the process that rewrites, and leave the server alone.  `tests/store/test_adopt.py` crashes the swap of base
@@ -24,9 +24,10 @@ from tests.ledger import Ledger
 from tests.producers import finish, start_workers, until_acknowledged
 from tests.raw import RawClient
 from tests.servers import RiverbedServer
+from tests.stops import GRACEFUL, KILL, end
 from tests.waiting import until
 
-ROUNDS = 50
+ROUNDS = 66
 SERVERS = 2  # at once, for a round is waiting mostly
 LONGEST_S = 0.2
 LOG = "appendonlydir"
@@ -87,7 +88,7 @@ def kill_again_and_again(server: RiverbedServer, seed: int) -> Rounds:
         if number % 5 == 4:
             kill_the_process(server)
             time.sleep(chance.uniform(0, LONGEST_S))
-        server.kill()
+        end(server, chance.choice(GRACEFUL) if number % 4 == 3 else KILL)
         finish(workers)
         rounds.ledgers.append(ledger)
         bases.update(bases_of(server))
