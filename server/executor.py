@@ -19,6 +19,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from server.admission import Admission
+from server.background.tasks import Tasks
 from server.commands.table import Command, Flag
 from server.context import Context
 from server.control import Controls
@@ -92,6 +93,7 @@ class Executor:
         self.control = Controls(self)
         self.context = Context(config, engine, self.control, clock)
         self.stats = self.context.stats
+        self.tasks = Tasks(self.loop, self.stats.background)
         engine.on_sync = self.stats.fsync.record
         engine.on_checkpoint = self.stats.checkpoint.record
         self.context.pubsub.deliver = self.push

@@ -124,6 +124,7 @@ async def serve(config: Config) -> int:
     stopping = executor.stopping
     stopping.close_listeners = listener.close
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(executor.tasks.noticed)
     loop.add_signal_handler(signal.SIGTERM, stopping.terminate)
     loop.add_signal_handler(signal.SIGINT, stopping.interrupt)
     try:

@@ -46,7 +46,8 @@ class Metrics:
         config = executor.config
         self._survey = Survey(executor.txn, config.metrics_max_streams, config.metrics_max_groups)
         self._under_way: asyncio.Task[bytes] | None = None
-        self._http = MetricsHttp({b"/metrics": (_CONTENT_TYPE, self.page), b"/healthz": ("text/plain", self._health)})
+        pages = {b"/metrics": (_CONTENT_TYPE, self.page), b"/healthz": ("text/plain", self._health)}
+        self._http = MetricsHttp(pages, executor.tasks)
 
     async def bind(self) -> None:
         """Listen where the settings say.  Raises OSError, naming the address."""
@@ -65,14 +66,14 @@ class Metrics:
         """The page as it is now, or is just being made for somebody else."""
         task = self._under_way
         if task is None:
-            task = self._under_way = asyncio.get_running_loop().create_task(self._make())
+            # those that await it report what goes wrong
+            task = self._executor.tasks.start("making the metrics page", self._make(), expected=(Exception,))
+            self._under_way = task
             task.add_done_callback(self._made)
         return await asyncio.shield(task)
 
     def _made(self, task: asyncio.Task[bytes]) -> None:
         self._under_way = None
-        if not task.cancelled():
-            task.exception()  # told to whoever waits; that there may be nobody any more is no reason for a warning
 
     async def _make(self) -> bytes:
         pieces: list[bytes] = []

@@ -11,12 +11,12 @@ it.  Knows nothing of metrics; pages are functions.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from http import HTTPStatus
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
-log = logging.getLogger("riverbed")
+if TYPE_CHECKING:
+    from server.background.tasks import Tasks
 
 # Makes the body of a page.
 Page = Callable[[], Awaitable[bytes]]
@@ -34,8 +34,9 @@ _HEAD_END: Final = b"\r\n\r\n"
 class MetricsHttp:
     """The listening sockets; `pages` by path, each with its content type."""
 
-    def __init__(self, pages: Mapping[bytes, tuple[str, Page]]) -> None:
+    def __init__(self, pages: Mapping[bytes, tuple[str, Page]], tasks: Tasks) -> None:
         self.pages = pages
+        self.tasks = tasks
         self.connections: set[_Connection] = set()
         self._servers: list[asyncio.Server] = []
 
@@ -120,17 +121,15 @@ class _Connection(asyncio.Protocol):
             return self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, "Allow: GET\r\n")
         content_type, make = page
         self._set_timer(ANSWER_S)
-        self._task = self._loop.create_task(self._answer_with(content_type, make))
+        self._task = self._owner.tasks.start(
+            "a page of the metrics port",
+            self._answer_with(content_type, make),
+            failed=lambda _: self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR),
+        )
         return None
 
     async def _answer_with(self, content_type: str, make: Page) -> None:
-        try:
-            body = await make()
-        except Exception:  # whatever is wrong with a page, the server serves on
-            log.exception("a page of figures could not be made")
-            self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR)
-        else:
-            self._answer(HTTPStatus.OK, content_type, body)
+        self._answer(HTTPStatus.OK, content_type, await make())
 
     def _refuse(self, status: HTTPStatus, more: str = "") -> None:
         self._answer(status, _TEXT, f"{status.value} {status.phrase}\n".encode(), more)

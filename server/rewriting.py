@@ -1,12 +1,12 @@
 """The rewrite of the log while the server serves: when, by whom, and what becomes of it.
 
-    start    a process of its own is started (`store/rewriter.py`); nothing waits for it
-    GO       one moment: the log is divided, and LMDB is checkpointed where the new file begins
-    WRITE    the process has its read transaction of that checkpoint; the server goes on
-    DONE     its file becomes the base of the log, in one step; what came before is deleted
+    start    a process of its own is started (`background/rewrite_worker.py`); nothing waits for it
+    go       one moment: the log is divided, and LMDB is checkpointed where the new file begins
+    write    the process has its read transaction of that checkpoint; the server goes on
+    end      its file becomes the base of the log, in one step; what came before is deleted
 
-Until that step a failure costs nothing but the time: the log is as it was.  A checkpoint may come between GO and the
-transaction; the process says which one it sees, and is sent back to GO then.
+Until that step a failure costs nothing but the time: the log is as it was.  A checkpoint may come between `go` and the
+transaction; the process says which one it sees, and is told to go again then.
 
 Starting, failing and stopping are tasks of the event loop; everything that touches the store happens in one turn of it.
 """
@@ -17,14 +17,13 @@ import asyncio
 import contextlib
 import logging
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import lmdb
 
-import store
-from store import rewriter
+from server.background import rewrite_worker
+from server.background.worker import Worker, WorkerError
 from store.errors import LogWriteError, StateLostError
 from store.log import TEMPORARY_PREFIX, Base
 
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("riverbed")
 
-# A machine that takes longer to start a program, or to begin a transaction, has other troubles.
-ANSWER_S: Final = 60.0
 MOST_DIVISIONS: Final = 20
 # An automatic rewrite that failed is tried again after so many seconds, twice as many each time, up to an hour.
 RETRY_S: Final = 10.0
@@ -45,6 +42,10 @@ MOST_RETRY_S: Final = 3600.0
 
 class RewriteError(Exception):
     """The log was not rewritten; it is as it was."""
+
+
+# What a rewrite may end with; anything else is a defect.
+_EXPECTED: Final = (RewriteError, WorkerError, LogWriteError, StateLostError, lmdb.Error, OSError)
 
 
 class Rewriting:
@@ -58,7 +59,7 @@ class Rewriting:
         self.status = executor.context.rewrite
         self._adopted: asyncio.Future[Base] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._child: asyncio.subprocess.Process | None = None
+        self._worker: Worker | None = None
         self._removal: asyncio.Task[None] | None = None
         self._stopped = False
         self._abandoned = False
@@ -83,7 +84,9 @@ class Rewriting:
             self._adopted = self._loop.create_future()
             # who only wants the log to be short does not ask what became of it
             self._adopted.add_done_callback(lambda future: future.cancelled() or future.exception())
-            self._task = self._loop.create_task(self._run(self._adopted))
+            self._task = self._executor.tasks.start(
+                "rewriting the log", self._run(self._adopted), failed=self._failed, expected=_EXPECTED
+            )
         return self._adopted
 
     def schedule(self) -> None:
@@ -112,85 +115,79 @@ class Rewriting:
 
     async def _run(self, adopted: asyncio.Future[Base]) -> None:
         """One rewrite, from beginning to end."""
-        status = self.status
         begun = self._monotonic()
         self._files += 1
         path = self._engine.log.directory / f"{TEMPORARY_PREFIX}{os.getpid()}-{self._files}.aof"
         before = self._engine.log.size_bytes
         try:
             base = await self._rewrite(path)
-        except (RewriteError, LogWriteError, lmdb.Error, OSError, TimeoutError) as error:
-            reason = str(error) or type(error).__name__
-            status.end(self._monotonic(), ok=False)
-            self._wait_until_s = self._monotonic() + min(RETRY_S * 2 ** (status.failures - 1), MOST_RETRY_S)
-            log.warning("the log was not rewritten: %s", reason)
-            adopted.set_exception(RewriteError(reason))
-        except StateLostError as error:
-            status.end(self._monotonic(), ok=False)
-            adopted.set_exception(RewriteError(str(error)))
-            self._executor.give_up(error)
-        else:
-            status.end(self._monotonic(), ok=True)
-            status.grown_from = self._engine.log.size_bytes
-            self._wait_until_s = 0.0
-            log.info(
-                "the log was rewritten in %.1f s: %d entries, %d bytes instead of %d",
-                self._monotonic() - begun,
-                status.entries,
-                self._engine.log.size_bytes,
-                before,
-            )
-            adopted.set_result(base)
         finally:
             with contextlib.suppress(OSError):
                 path.unlink()
             self._task = None
-            self.remove_leftovers()
+        status = self.status
+        status.end(self._monotonic(), ok=True)
+        status.grown_from = self._engine.log.size_bytes
+        self._wait_until_s = 0.0
+        log.info(
+            "the log was rewritten in %.1f s: %d entries, %d bytes instead of %d",
+            self._monotonic() - begun,
+            status.entries,
+            self._engine.log.size_bytes,
+            before,
+        )
+        adopted.set_result(base)
+        self.remove_leftovers()
+
+    def _failed(self, error: Exception) -> None:
+        """The log is as it was; an automatic rewrite is tried again later."""
+        reason = str(error) or type(error).__name__
+        status = self.status
+        status.end(self._monotonic(), ok=False)
+        self._wait_until_s = self._monotonic() + min(RETRY_S * 2 ** (status.failures - 1), MOST_RETRY_S)
+        if self._adopted is not None and not self._adopted.done():
+            self._adopted.set_exception(RewriteError(reason))
+        if isinstance(error, StateLostError):
+            self._executor.give_up(error)
+            return
+        log.warning("the log was not rewritten: %s", reason)
+        self.remove_leftovers()
 
     async def _rewrite(self, path: Path) -> Base:
-        """Have `path` written and adopt it.  Raises RewriteError, LogWriteError, lmdb.Error, OSError, TimeoutError."""
+        """Have `path` written and adopt it.  Raises what `_EXPECTED` lists."""
         self._go_on()
         engine = self._engine
-        words = [str(engine.directory), str(path), str(engine.options.map_bytes)]
-        child = self._child = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            rewriter.__name__,
-            *words,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env=_environment(),
-        )
+        arguments = [engine.directory, path, engine.options.map_bytes]
+        self._worker = Worker(self._executor.tasks, rewrite_worker.MODULE, *arguments)
         try:
-            self._go_on()  # whoever gave it up while it was being started had no child to kill
-            await self._hear(child, rewriter.READY)
-            from_seq = await self._hand_over(child)
-            entries, size, command_bytes = await self._follow(child)
-            # the last checkpoint may be lost with the power; the files that the one before goes on from are about to go
-            await self._reach_end_of_tick()
-            engine.secure_checkpoint()
-            base = engine.log.adopt_base(path, size, command_bytes, from_seq)
-            self.status.note(entries, size)
-            return base
+            async with self._worker as worker:
+                self._go_on()
+                from_seq = await self._hand_over(worker)
+                entries, size, command_bytes = await self._follow(worker)
         finally:
-            self._child = None
-            with contextlib.suppress(ProcessLookupError):
-                child.kill()
-            await child.wait()
+            self._worker = None
             engine.tables.env.reader_check()  # a killed reader would keep pages from being used again
+        # the last checkpoint may be lost with the power; the files that the one before goes on from are about to go
+        await self._reach_end_of_tick()
+        engine.secure_checkpoint()
+        base = engine.log.adopt_base(path, size, command_bytes, from_seq)
+        self.status.note(entries, size)
+        return base
 
-    async def _hand_over(self, child: asyncio.subprocess.Process) -> int:
+    async def _hand_over(self, worker: Worker) -> int:
         """Agree on a checkpoint; -> the number of the file of the log that begins there."""
         engine = self._engine
         for _ in range(MOST_DIVISIONS):
             await self._reach_end_of_tick()
             end = engine.divide_log()
-            self._tell(child, rewriter.GO)
-            seq, _, offset, total = await self._hear(child, rewriter.HELD)
+            worker.send(go=True)
+            answer = await worker.receive()
+            self._go_on()
+            seq, _, offset = answer["held"]
             if (seq, offset) == (end.file_seq, end.offset):
-                self.status.total = total
-                self._tell(child, rewriter.WRITE, offset, self._executor.now_ms(), self._room())
-                return seq
+                self.status.total = answer["total"]
+                worker.send(offset=end.offset, now_ms=self._executor.now_ms(), room_bytes=self._room())
+                return end.file_seq
         raise RewriteError("no checkpoint stayed the last one for long enough")
 
     async def _reach_end_of_tick(self) -> None:
@@ -208,33 +205,15 @@ class Rewriting:
         reserve = self._engine.reserve_bytes
         return reserve + (reserve >> 2) if self._engine.refusal is None else reserve >> 2
 
-    async def _follow(self, child: asyncio.subprocess.Process) -> tuple[int, int, int]:
+    async def _follow(self, worker: Worker) -> tuple[int, int, int]:
         """Listen until it is done; -> entries, bytes, bytes of commands."""
         while True:
-            name, words = await self._next_line(child)
-            entries, size, command_bytes = words
-            if name == rewriter.DONE:
-                return entries, size, command_bytes
+            answer = await worker.receive()
+            self._go_on()
+            entries, size = answer["entries"], answer["bytes"]
+            if "command_bytes" in answer:
+                return entries, size, answer["command_bytes"]
             self.status.note(entries, size)
-
-    async def _hear(self, child: asyncio.subprocess.Process, expected: str) -> list[int]:
-        """The numbers of the next line, which is to be an `expected` one."""
-        async with asyncio.timeout(ANSWER_S):
-            name, words = await self._next_line(child)
-        if name != expected:
-            raise RewriteError(f"the rewriting process said {name} instead of {expected}")
-        return words
-
-    async def _next_line(self, child: asyncio.subprocess.Process) -> tuple[str, list[int]]:
-        assert child.stdout is not None
-        line = (await child.stdout.readline()).decode(errors="replace")
-        self._go_on()
-        if not line.endswith("\n"):
-            raise RewriteError(f"the rewriting process ended with status {await child.wait()}")
-        name, *words = line.split()
-        if name == rewriter.FAILED:
-            raise RewriteError(" ".join(words))
-        return name, [int(word) for word in words]
 
     def _go_on(self) -> None:
         """Raise what has become a reason to stop while something was awaited."""
@@ -242,11 +221,6 @@ class Rewriting:
             raise RewriteError("the server is stopping")
         if self._abandoned:
             raise RewriteError("the store was replaced")
-
-    @staticmethod
-    def _tell(child: asyncio.subprocess.Process, *words: object) -> None:
-        assert child.stdin is not None
-        child.stdin.write((" ".join(map(str, words)) + "\n").encode())
 
     # -- afterwards ----------------------------------------------------------------------------------------------------
 
@@ -256,15 +230,18 @@ class Rewriting:
             with contextlib.suppress(OSError):
                 paths = self._engine.log.leftovers()
                 if paths:
-                    self._removal = self._loop.create_task(self._remove(paths))
+                    self._removal = self._executor.tasks.start(
+                        "removing old files of the log",
+                        self._remove(paths),
+                        failed=lambda error: log.warning("old files of the log are still there: %s", error),
+                        expected=(LogWriteError, OSError),
+                    )
 
     async def _remove(self, paths: Iterable[Path]) -> None:
         try:
-            await self._loop.run_in_executor(None, _unlink, paths)
+            await self._executor.tasks.in_thread("unlinking old files of the log", _unlink, paths, expected=(OSError,))
             if not self._stopped:
                 self._engine.log.forget_history()
-        except (LogWriteError, OSError) as error:
-            log.warning("old files of the log are still there: %s", error)
         finally:
             self._removal = None
 
@@ -272,9 +249,8 @@ class Rewriting:
         """Give up the rewrite under way, if any: the store is about to be another one."""
         self._abandoned = True
         self.status.grown_from = 0
-        if self._child is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._child.kill()
+        if self._worker is not None:
+            self._worker.kill()
 
     async def stop(self) -> None:
         """The server stops: so does a rewrite, and its file goes."""
@@ -289,10 +265,3 @@ def _unlink(paths: Iterable[Path]) -> None:
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
-
-
-def _environment() -> dict[str, str]:
-    """As ours, so that the process finds the same packages wherever it is started from."""
-    home = str(Path(store.__file__).resolve().parent.parent)
-    known = os.environ.get("PYTHONPATH")
-    return os.environ | {"PYTHONPATH": f"{home}{os.pathsep}{known}" if known else home}

@@ -67,6 +67,19 @@ class SnapshotStatus:
         return int(time.monotonic() - self._begun_s) if self.in_progress else -1
 
 
+class BackgroundStatus:
+    """Background tasks: how many run, how many have ended by a defect, and what the last one of those was."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.failures = 0
+        self.last_failure = ""
+
+    def note_failure(self, text: str) -> None:
+        self.failures += 1
+        self.last_failure = " ".join(text.split())  # INFO has a line for it
+
+
 class CommandCounters:
     """One command's history.
 
@@ -263,6 +276,7 @@ class Stats:
         self.slowlog = Slowlog()
         self.latency = LatencyMonitor()
         self.snapshot = SnapshotStatus()
+        self.background = BackgroundStatus()
         self.peak_memory = 0
         self.tick = Durations()
         self.fsync = Durations()  # of the log

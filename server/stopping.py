@@ -230,6 +230,7 @@ class Stopping:
         await executor.replication.stop()
         await executor.rewriting.stop()
         await executor.snapshots.stop()
+        await executor.tasks.close()
         await asyncio.sleep(0)
         if executor.gave_up:
             executor.engine.abandon()

@@ -127,8 +127,8 @@ class Upkeep:
         self._is_due = False
         with self._retrying():
             durability = self._begin_checkpoint()
-            synced = self._loop.run_in_executor(self._disk, durability.run)
-            synced.add_done_callback(lambda _: self._synced(durability))
+            synced = self._executor.tasks.in_thread("making a checkpoint durable", durability.run, executor=self._disk)
+            synced.add_done_callback(lambda task: None if task.cancelled() else self._synced(durability))
         self._executor.slicing.rest()
 
     def _synced(self, durability: Durability) -> None:

@@ -303,6 +303,9 @@ def _stats(request: Request) -> Fields:
     yield "client_query_buffer_limit_disconnections", stats.query_limit_disconnections
     yield "client_output_buffer_limit_disconnections", stats.output_limit_disconnections
     yield "acl_access_denied_auth", stats.auth_failures
+    yield "riverbed_background_tasks", stats.background.running
+    yield "riverbed_background_failures", stats.background.failures
+    yield "riverbed_background_last_failure", stats.background.last_failure
     yield "riverbed_ticks", stats.tick.count
     yield "riverbed_longest_tick_ms", f"{stats.tick.longest_s * 1000:.1f}"
 

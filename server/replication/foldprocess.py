@@ -2,31 +2,28 @@
 
     python -m server.replication.foldprocess DIRECTORY DIRNAME FILENAME MAP-BYTES NODE-ENTRIES NODE-BYTES
 
-    server                          this process
-                                <-  READY
-    FOLD file byte offset       ->  executes the log up to there
-                                <-  AT file byte offset
+    server                                      this process
+    {"replay": [file, byte, offset]}        ->  executes the log up to there
+                                            <-  {"at": [file, byte, offset]}
     ...
-    END                         ->  closes the tables
-                                <-  DONE
-                                <-  FAILED reason      at any time, instead of an answer
+    {"close": true}                         ->  closes the tables
+                                            <-  {"closed": true}
 
 It reads of each file what was there when it was told to, and only what the server has received whole; the base is
-verified here.  The end of its input means that the full sync was given up.
+verified here.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import lmdb
 
+from server.background.child import Server, work_for_server
 from server.replay import Replayer
 from store import manifest as manifests
 from store.errors import StoreError
@@ -36,24 +33,17 @@ from store.recovery import RecoveryReport, fold
 from store.tables import Tables
 from store.writetxn import WriteTxn
 
-READY: Final = "READY"
-FOLD: Final = "FOLD"
-AT: Final = "AT"
-END: Final = "END"
-DONE: Final = "DONE"
-FAILED: Final = "FAILED"
-
+MODULE: Final = "server.replication.foldprocess"
 NO_ROOM: Final = "lmdb-map-size is too small for what the primary holds"
 
 # Below the server, which has clients; above what has time, for the replica is waited for.
 _NICENESS: Final = 5
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run as the server asks -> exit status."""
-    directory, dirname, filename, *numbers = sys.argv[1:] if arguments is None else arguments
+def work(server: Server) -> None:
+    """Replay as the server asks."""
+    directory, dirname, filename, *numbers = sys.argv[1:]
     map_bytes, node_entries, node_bytes = map(int, numbers)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt at the terminal is the server's to answer
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
     try:
@@ -61,29 +51,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             txn = WriteTxn(tables)
             txn.node_max_entries, txn.node_max_bytes = node_entries, node_bytes
-            _serve(Path(directory) / dirname, filename, txn)
+            _serve(server, Path(directory) / dirname, filename, txn)
         finally:
             tables.close()
     except lmdb.MapFullError:
-        _say(FAILED, NO_ROOM)
-        return 1
-    except (StoreError, lmdb.Error, OSError) as error:
-        _say(FAILED, " ".join(str(error).split()))
-        return 1
-    _say(DONE)
-    return 0
+        raise StoreError(NO_ROOM) from None
+    server.say(closed=True)
 
 
-def _serve(home: Path, filename: str, txn: WriteTxn) -> None:
-    _say(READY)
-    while words := sys.stdin.readline().split():
-        if words[0] == END:
-            txn.abort()
-            return
-        end = LogPosition(*map(int, words[1:]))
+def _serve(server: Server, home: Path, filename: str, txn: WriteTxn) -> None:
+    while "replay" in (order := server.listen()):
+        end = LogPosition(*order["replay"])
         _fold(home, filename, txn, end)
-        _say(AT, *end)
-    sys.exit(1)
+        server.say(at=end)
+    txn.abort()
 
 
 def _fold(home: Path, filename: str, txn: WriteTxn, end: LogPosition) -> None:
@@ -100,11 +81,5 @@ def _fold(home: Path, filename: str, txn: WriteTxn, end: LogPosition) -> None:
     txn.commit(list(end))
 
 
-def _say(*words: object) -> None:
-    with contextlib.suppress(OSError):
-        sys.stdout.write(" ".join(map(str, words)) + "\n")
-        sys.stdout.flush()
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    work_for_server(MODULE, work)

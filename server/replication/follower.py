@@ -82,7 +82,8 @@ class Follower:
         self._full_sync: FullSync | None = None
         self._wants_all = False
         self._damages = 0
-        self._failed_syncs = 0
+        self._failed_syncs = 0  # in a row
+        self._sync_failure = ""
         self._is_due = False
         self._down_since_s = self._clock.monotonic()
         self._next_try_s = 0.0
@@ -128,7 +129,9 @@ class Follower:
 
     def _connect(self) -> None:
         self.state = State.CONNECTING
-        self._connecting = self._loop.create_task(self._open())
+        self._connecting = self._executor.tasks.start(
+            "connecting to the primary", self._open(), failed=lambda error: self._lost(LinkError(str(error)))
+        )
 
     async def _open(self) -> None:
         config, log_ = self._executor.config, self._engine.log
@@ -190,6 +193,7 @@ class Follower:
         self._reason = ""
         self._wants_all = False
         self._failed_syncs = 0
+        self._sync_failure = ""
         self._executor.refresh_special()
         self._acknowledge()
 
@@ -263,7 +267,7 @@ class Follower:
     def _work_soon(self) -> None:
         if not self._is_due:
             self._is_due = True
-            self._loop.call_soon(self._work)
+            self._executor.tasks.soon("applying what the primary sends", self._work, failed=self._damaged)
 
     def _work(self) -> None:
         """Apply a slice of what has come."""
@@ -340,6 +344,7 @@ class Follower:
     def _sync_failed(self, error: Exception) -> None:
         """It cannot be finished here, for want of space for instance; sent at once again it would end as this one."""
         self._failed_syncs += 1
+        self._sync_failure = " ".join(str(error).split())
         if isinstance(error, StateLostError):
             self._executor.give_up(error)
         elif self._link is not None:
@@ -374,6 +379,8 @@ class Follower:
         if not self.is_connected:
             yield "master_link_down_since_seconds", int(now_s - self._down_since_s)
             yield "riverbed_master_link_reason", self._reason if sync is None else "a full sync is under way"
+            yield "riverbed_full_sync_failures", self._failed_syncs
+            yield "riverbed_full_sync_last_failure", self._sync_failure
         config = self._executor.config
         yield "slave_priority", config.replica_priority
         yield "slave_read_only", 1

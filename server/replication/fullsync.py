@@ -16,13 +16,12 @@ import itertools
 import logging
 import os
 import shutil
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import lmdb
 
+from server.background.worker import Worker, WorkerError
 from server.replication import foldprocess
 from store.errors import StoreError
 from store.lineage import Lineage
@@ -44,12 +43,15 @@ FAR_BYTES: Final = 64 << 20
 # Files of the two logs must never have the same number, and the old one may begin some more meanwhile.
 SPARE_NUMBERS: Final = 1000
 
-_ROOT: Final = Path(__file__).resolve().parents[2]
 _numbers = itertools.count(1)
 
 
 class SyncError(Exception):
     """The full sync cannot be finished; nothing has changed."""
+
+
+# What it may fail with; anything else is a defect.
+_EXPECTED: Final = (SyncError, WorkerError, StoreError, lmdb.Error, OSError)
 
 
 class FullSync:
@@ -74,17 +76,20 @@ class FullSync:
         self._engine = executor.engine
         self._head = head
         self._on_done = on_done
-        self._on_failed = on_failed
         self._on_progress = on_progress
         self._base_left = head.base_bytes
         self._stream = LogStream(head.start, executor.config.repl_max_batch_bytes, from_file=True)
         self._folded: LogPosition | None = None
         self._news = asyncio.Event()
-        self._child: asyncio.subprocess.Process | None = None
         self._directory = self._engine.directory / f"{DIRECTORY_PREFIX}{os.getpid()}-{next(_numbers)}"
         self._log = self._begin_log()
-        self._base_fd = self._begin_base()
-        self._task = executor.loop.create_task(self._run())
+        self._base_fd = -1
+        try:
+            self._base_fd = self._begin_base()
+        except OSError:
+            self._finish()
+            raise
+        self._task = executor.tasks.start("full sync", self._run(), failed=on_failed, expected=_EXPECTED)
 
     # -- receiving -----------------------------------------------------------------------------------------------------
 
@@ -146,41 +151,32 @@ class FullSync:
 
     async def _run(self) -> None:
         try:
-            await self._fold_all()
-        except (SyncError, StoreError, lmdb.Error, OSError, ValueError) as error:
+            await self._make_tables()
+            await self._executor.tasks.in_thread(
+                "syncing what a full sync received", self._make_durable, expected=_EXPECTED
+            )
+            self._swap()
+        finally:
             self._finish()
-            self._on_failed(error)
-            return
-        except asyncio.CancelledError:
-            self._finish()
-            raise
-        self._finish()
         self._on_done(self._stream)
 
-    async def _fold_all(self) -> None:
-        options = self._engine.options
-        words = [self._directory, options.log_directory, options.log_filename, options.map_bytes]
-        words += [self._engine.txn.node_max_entries, self._engine.txn.node_max_bytes]
-        child = self._child = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            foldprocess.__name__,
-            *map(str, words),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": str(_ROOT)},
-        )
-        await self._hear(child, foldprocess.READY)
-        while not self._is_near():
-            await self._news.wait()
-            self._news.clear()
-            await self._fold(child, self._log.end)
-        await self._fold(child, self._log.end)
-        self._tell(child, foldprocess.END)
-        await self._hear(child, foldprocess.DONE)
-        await child.wait()
-        await self._executor.loop.run_in_executor(None, self._make_durable)
-        self._swap()
+    async def _make_tables(self) -> None:
+        """Have a process replay what comes, until little is left.  Raises WorkerError."""
+        options, txn = self._engine.options, self._engine.txn
+        arguments = [self._directory, options.log_directory, options.log_filename, options.map_bytes]
+        arguments += [txn.node_max_entries, txn.node_max_bytes]
+        # its end is news, too: the primary may have nothing to send, or be left waiting
+        worker = Worker(self._executor.tasks, foldprocess.MODULE, *arguments, on_end=self._news.set)
+        async with worker:
+            while not self._is_near():
+                await self._news.wait()
+                self._news.clear()
+                worker.require_alive()
+                if not self._base_left:
+                    await self._replay(worker, self._log.end)
+            await self._replay(worker, self._log.end)
+            worker.send(close=True)
+            await worker.receive()
 
     def _is_near(self) -> bool:
         """Whether the tables hold all that the primary had when this began, and nearly all that has come since."""
@@ -191,23 +187,12 @@ class FullSync:
     def _unfolded_bytes(self) -> int:
         return self._log.end.position - (0 if self._folded is None else self._folded.position)
 
-    async def _fold(self, child: asyncio.subprocess.Process, end: LogPosition) -> None:
+    async def _replay(self, worker: Worker, end: LogPosition) -> None:
         """Have the tables brought up to `end`."""
-        self._tell(child, foldprocess.FOLD, *end)
-        await self._hear(child, foldprocess.AT)
+        worker.send(replay=end)
+        await worker.receive()
         self._folded = end
         self._on_progress()
-
-    def _tell(self, child: asyncio.subprocess.Process, *words: object) -> None:
-        assert child.stdin is not None
-        child.stdin.write((" ".join(map(str, words)) + "\n").encode())
-
-    async def _hear(self, child: asyncio.subprocess.Process, expected: str) -> None:
-        assert child.stdout is not None
-        line = (await child.stdout.readline()).decode(errors="replace").split(maxsplit=1)
-        if not line or line[0] != expected:
-            reason = line[1].strip() if line[1:] else "it ended"
-            raise SyncError(f"the process that makes the tables: {reason}")
 
     # -- the swap ------------------------------------------------------------------------------------------------------
 
@@ -250,18 +235,16 @@ class FullSync:
         """Let go of everything, and have what is left deleted."""
         self._log.close()
         self._close_base()
-        if self._child is not None and self._child.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._child.kill()
         remove_leftovers(self._executor)
 
 
 def remove_leftovers(executor: Executor) -> None:
     """Delete, in a thread, what full syncs have left behind: the old state, or what came of the new one."""
     directory = executor.engine.directory
-    for name in os.listdir(directory):
-        if name.startswith(DIRECTORY_PREFIX):
-            executor.loop.run_in_executor(None, shutil.rmtree, directory / name, True)
+    with contextlib.suppress(OSError):  # the next full sync, or the next start, comes by again
+        for name in os.listdir(directory):
+            if name.startswith(DIRECTORY_PREFIX):
+                executor.tasks.in_thread(f"removing {name}", shutil.rmtree, directory / name, True)
     executor.rewriting.remove_leftovers()
 
 

@@ -77,7 +77,9 @@ class Primary:
         self._executor.engine.on_batches = self.batches
         log.info("replica %s asks for offset %d of %s", session.peer.address, offset, replication_id[:40])
         # behind the replies of this tick
-        self._executor.loop.call_soon(sender.begin, replication_id, offset)
+        self._executor.tasks.soon(
+            "beginning to send the log", sender.begin, replication_id, offset, failed=sender.give_up
+        )
 
     def detach(self, session: Session) -> None:
         """The connection is gone."""

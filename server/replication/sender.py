@@ -79,7 +79,6 @@ class Sender:
         self.heard_s = now_s
         self._executor = executor
         self._primary = primary
-        self._loop = asyncio.get_running_loop()
         self._verbatim = introduction.is_ours
         self._feed: LogFeed | None = None
         self._search: LogSearch | None = None
@@ -127,7 +126,7 @@ class Sender:
             self.give_up(error)
             return
         if not is_over:
-            self._loop.call_soon(self._look, replication_id)
+            self._executor.tasks.soon("a search in the log", self._look, replication_id, failed=self.give_up)
         elif search.place is None:
             self._begin_full_sync(replication_id)
         else:
@@ -152,19 +151,18 @@ class Sender:
             self._executor.stats.syncs_refused += 1
         self._executor.stats.syncs_full += 1
         log.info("replica %s: is sent everything", self.session.peer.address)
-        self._loop.create_task(self._full_sync())
+        self._executor.tasks.start(
+            "full sync of a replica", self._full_sync(), failed=self.give_up, expected=(StoreError, OSError)
+        )
 
     async def _full_sync(self) -> None:
-        try:
-            await self._primary.make_base(self)
-            if self._closed:
-                return
-            if self._verbatim:
-                self._send_all()
-            else:
-                await self._send_commands()
-        except (StoreError, OSError) as error:
-            self.give_up(error)
+        await self._primary.make_base(self)
+        if self._closed:
+            return
+        if self._verbatim:
+            self._send_all()
+        else:
+            await self._send_commands()
 
     def _send_all(self) -> None:
         """Announce the log as it is: where it begins and ends, and how long its base is; then send its files."""
@@ -267,7 +265,7 @@ class Sender:
     def _pump_soon(self) -> None:
         if not self._is_due:
             self._is_due = True
-            self._loop.call_soon(self._pump)
+            self._executor.tasks.soon("sending the log", self._pump, failed=self.give_up)
 
     def _send(self, data: bytes) -> None:
         if not self._closed:
@@ -302,6 +300,7 @@ class Sender:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def give_up(self, error: Exception) -> None:
+        """Cut the replica off; it comes again."""
         log.warning("replica %s is cut off: %s", self.session.peer.address, error)
         self.session.peer.abort()
 

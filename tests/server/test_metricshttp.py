@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from server import metricshttp
+from server.background.tasks import Tasks
 from server.metricshttp import MOST_CONNECTIONS, MOST_HEAD_BYTES, MetricsHttp, Page
+from server.stats import BackgroundStatus
 from tests.servers import free_port
 from tests.ticks import in_loop
 
@@ -26,7 +28,7 @@ def served(test: Callable[[int, MetricsHttp], Coroutine[Any, Any, None]], make: 
     """Run `test` beside a server of one page, and see that nobody is left."""
 
     async def body() -> None:
-        http = MetricsHttp({b"/page": ("text/plain", make)})
+        http = MetricsHttp({b"/page": ("text/plain", make)}, Tasks(asyncio.get_running_loop(), BackgroundStatus()))
         port = free_port()
         await http.bind(["127.0.0.1"], port)
         try:

@@ -35,7 +35,7 @@ def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gate:
     place = tmp_path / "gate"
     place.mkdir()
     monkeypatch.setenv("PYTHONPATH", str(place))
-    return Gate(place, "store.rewriter")
+    return Gate(place, "server.background.rewrite_worker")
 
 
 def fill(client: RawClient, count: int = 2_000) -> None:

@@ -1,0 +1,212 @@
+"""A process of our own that works for the server: it is started, given orders, listened to, and always ended.
+
+    server                                     process (`child.py`)
+                                           <-  {"riverbed": module}          it is ours, and listens
+    {order}                                ->
+                                           <-  {answer} ...
+                                           <-  {"failed": reason}            instead of an answer
+                                           <-  {}                            every few seconds: it is alive
+
+Each line is a JSON object.  Any other line is something that Python or a library printed; it goes to the server's log,
+and the last one is the reason if the process ends.  Standard error goes the same way.
+
+Whatever becomes of the process, at whatever moment, `receive` raises WorkerError with a text, and nothing else raises.
+A process ends with its server: the end of its input tells it that the server has gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from server.background.child import HELLO
+
+if TYPE_CHECKING:
+    from server.background.tasks import Tasks
+
+log = logging.getLogger("riverbed")
+
+# Twelve times as long as a process is silent: one that was stopped, or that the machine has no time for.
+SILENCE_S: Final = 60.0
+# From SIGTERM to SIGKILL; a process needs less to delete what it has half made.
+TERM_S: Final = 3.0
+# A killed process that does not end hangs in the kernel, where it cannot be helped.
+KILL_S: Final = 5.0
+_SHOWN_BYTES: Final = 500
+# Our packages are found here, by a process that is started in any directory.
+_HOME: Final = Path(__file__).resolve().parents[2]
+
+
+class WorkerError(Exception):
+    """A process did not do its work.  The text says why, of something called "its process"."""
+
+
+class Worker:
+    """One process, which runs `module`.  A context manager: the process lives inside.
+
+    `on_end` is called as soon as it has ended, for an owner that waits for something else meanwhile.
+    """
+
+    def __init__(self, tasks: Tasks, module: str, *arguments: object, on_end: Callable[[], None] | None = None) -> None:
+        self._tasks = tasks
+        self._module = module
+        self._arguments = [str(argument) for argument in arguments]
+        self._on_end = on_end
+        self._process: asyncio.subprocess.Process | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._lines: deque[dict[str, Any]] = deque()
+        self._news = asyncio.Event()
+        self._said = ""  # the last line that was no object
+        self._failure: str | None = None  # how it ended
+        self._is_killed = False
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        """Raises WorkerError when it cannot be started, or is another program than ours."""
+        try:
+            await self._start()
+        except BaseException:
+            await self._end()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._end()
+
+    async def _start(self) -> None:
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-P",  # no package of the working directory is taken for one of ours
+                "-m",
+                self._module,
+                *self._arguments,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                env=_environment(),
+            )
+        except OSError as error:
+            raise WorkerError(f"its process cannot be started: {error}") from error
+        if self._is_killed:
+            self.kill()
+        self._reading = self._tasks.start(f"listening to {self._module}", self._read(self._process))
+        if (await self.receive()).get(HELLO) != self._module:
+            raise WorkerError("its process is not a program of Riverbed")
+
+    async def _end(self) -> None:
+        """End the process: by a request, and when that is of no use by force."""
+        process = self._process
+        if process is None:
+            return
+        try:
+            self._signal(signal.SIGTERM)
+            if not await _has_ended(process, TERM_S):
+                self.kill()
+                if not await _has_ended(process, KILL_S):
+                    log.error("process %d (%s) cannot be killed", process.pid, self._module)
+        finally:
+            self.kill()
+            if self._reading is not None:
+                self._reading.cancel()
+            if process.stdin is not None:
+                process.stdin.close()
+
+    def kill(self) -> None:
+        """End it at once, also while it is being started; `receive` raises then."""
+        self._is_killed = True
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    # -- talking -------------------------------------------------------------------------------------------------------
+
+    def send(self, **order: object) -> None:
+        """Give an order.  A process that has ended does not hear it, and the next `receive` says so."""
+        assert self._process is not None and self._process.stdin is not None
+        # RuntimeError is what uvloop raises for a pipe whose other end is gone
+        with contextlib.suppress(OSError, RuntimeError):
+            self._process.stdin.write(json.dumps(order).encode() + b"\n")
+
+    async def receive(self) -> dict[str, Any]:
+        """The next answer.  Raises WorkerError when there is none: it failed, has ended, or is silent."""
+        while not self._lines:
+            if self._failure is not None:
+                raise WorkerError(self._failure)
+            self._news.clear()
+            try:
+                async with asyncio.timeout(SILENCE_S):
+                    await self._news.wait()
+            except TimeoutError:
+                raise WorkerError(f"its process has been silent for {SILENCE_S:g} s") from None
+        answer = self._lines.popleft()
+        if "failed" in answer:
+            raise WorkerError(str(answer["failed"]))
+        return answer
+
+    def require_alive(self) -> None:
+        """Raise WorkerError when it has ended without a word."""
+        if self._failure is not None and not self._lines:
+            raise WorkerError(self._failure)
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        """Take lines as they come, until the process has ended."""
+        assert process.stdout is not None
+        while True:
+            try:
+                line = await process.stdout.readline()
+            except ValueError:  # it is longer than any of ours
+                continue
+            if not line:
+                break
+            self._take(line)
+        status = await process.wait()
+        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        self._failure = f"its process {how}{self._said and ': '}{self._said}"
+        self._news.set()
+        if self._on_end is not None:
+            self._on_end()
+
+    def _take(self, line: bytes) -> None:
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            answer = None
+        if isinstance(answer, dict):
+            if answer:
+                self._lines.append(answer)
+            self._news.set()
+        elif said := line.decode(errors="replace").strip()[:_SHOWN_BYTES]:
+            self._said = said
+            log.warning("%s: %s", self._module, said)
+
+
+async def _has_ended(process: asyncio.subprocess.Process, seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            await process.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+def _environment() -> dict[str, str]:
+    """As ours, so that the process finds the same packages, and ours before any others of the same names."""
+    known = os.environ.get("PYTHONPATH")
+    return os.environ | {"PYTHONPATH": f"{_HOME}{os.pathsep}{known}" if known else str(_HOME)}

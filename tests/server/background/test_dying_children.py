@@ -1,0 +1,208 @@
+"""Each kind of process that a server starts dies, is stopped, or loses its server, at any moment.
+
+Whatever happens, INFO says so, the next attempt succeeds, no task ends by a defect, and no process outlives its server.
+The moments are random, the same in every run; `RIVERBED_SEED=random` tries others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import StartRiverbed, base_seed
+from tests.proxy import Proxy
+from tests.replicas import fill, info, until_level
+from tests.servers import RiverbedServer
+from tests.waiting import persistence, process_ended, rewrite_ended, until
+
+ROUNDS = 8
+# Longer than any of these processes takes for so little data, so that some moments are behind its end.
+LONGEST_S = 0.6
+ENTRIES = 20_000
+
+
+def children(server: RiverbedServer) -> list[int]:
+    """The processes that a server has started and that have not ended."""
+    try:
+        return [int(pid) for pid in Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def first_child(server: RiverbedServer) -> int:
+    found: list[int] = []
+
+    def has_one() -> bool:
+        found[:] = children(server)
+        return bool(found)
+
+    until(has_one, "a process that the server has started")
+    return found[0]
+
+
+def hit(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def assert_nothing_ended_unnoticed(server: RiverbedServer) -> None:
+    until(lambda: not children(server), "the end of every process that the server has started")
+    stats = info(server, "stats")
+    assert stats["riverbed_background_failures"] == "0", stats["riverbed_background_last_failure"]
+
+
+def rounds(what: str) -> Iterator[tuple[random.Random, signal.Signals, float]]:
+    """A signal and a moment for each round."""
+    chance = random.Random(f"{what} {base_seed()}")
+    for _ in range(ROUNDS):
+        yield chance, chance.choice((signal.SIGKILL, signal.SIGTERM)), chance.uniform(0, LONGEST_S)
+
+
+# -- the process dies --------------------------------------------------------------------------------------------------
+
+
+def test_a_rewrite_whose_process_dies_at_any_moment_fails_or_is_complete(riverbed: RiverbedServer) -> None:
+    with riverbed.client() as client:
+        fill(client, "s", ENTRIES)
+        for _, number, delay_s in rounds("rewrite"):
+            assert client.ask("BGREWRITEAOF").startswith(b"+")
+            child = first_child(riverbed)
+            time.sleep(delay_s)
+            hit(child, number)
+            found = rewrite_ended(client)
+            is_ok = found["aof_rewrites_consecutive_failures"] == "0"
+            assert found["aof_last_bgrewrite_status"] == ("ok" if is_ok else "err")
+            assert client.ask("XADD", "s", "*", "f", "v").startswith(b"$")
+        assert client.ask("BGREWRITEAOF").startswith(b"+")
+        assert rewrite_ended(client)["aof_last_bgrewrite_status"] == "ok"
+    assert_nothing_ended_unnoticed(riverbed)
+    assert not list(riverbed.directory.glob("appendonlydir/temp-*"))
+
+
+def test_a_snapshot_whose_process_dies_at_any_moment_fails_or_is_complete(riverbed: RiverbedServer) -> None:
+    with riverbed.client() as client:
+        fill(client, "s", ENTRIES)
+        for _, number, delay_s in rounds("snapshot"):
+            client.send("RIVERBED", "SNAPSHOT")
+            child = first_child(riverbed)
+            time.sleep(delay_s)
+            hit(child, number)
+            reply = client.reply()
+            assert reply.startswith((b"*", b"%")) or b"its process was killed" in reply or b"status 1" in reply, reply
+            assert persistence(client)["riverbed_snapshot_in_progress"] == "0"
+        assert client.ask("RIVERBED", "SNAPSHOT", "whole").startswith(b"*")
+        assert persistence(client)["riverbed_lmdb_readers"] == "0"
+    assert_nothing_ended_unnoticed(riverbed)
+    assert not list(riverbed.directory.glob("snapshots/.temp-*"))
+
+
+def slowly(data: bytes, passed: int) -> bytes:
+    time.sleep(0.02)
+    return data
+
+
+@pytest.mark.parametrize("link", ["goes on", "pauses"])
+def test_a_full_sync_whose_process_dies_at_any_moment_is_begun_again(start_riverbed: StartRiverbed, link: str) -> None:
+    primary = start_riverbed()
+    with primary.client() as client:
+        fill(client, "s", ENTRIES)
+    with Proxy(lambda: primary.port) as proxy:
+        proxy.alter = slowly  # so that the process has to wait for what comes
+        for chance, number, delay_s in rounds(f"full sync {link}"):
+            replica = start_riverbed()
+            with replica.client() as client:
+                assert client.ask("REPLICAOF", "127.0.0.1", proxy.port).startswith(b"+OK")
+            child = first_child(replica)
+            time.sleep(delay_s)
+            if link == "pauses":
+                proxy.passes.clear()
+            hit(child, number)
+            if link == "pauses":
+                time.sleep(chance.uniform(0, 0.5))
+                proxy.passes.set()
+            until_level(primary, replica)
+            assert_nothing_ended_unnoticed(replica)
+            replica.stop()
+
+
+def test_a_full_sync_reports_that_it_fails_again_and_again(start_riverbed: StartRiverbed) -> None:
+    primary, replica = start_riverbed(), start_riverbed()
+    with primary.client() as client:
+        fill(client, "s", 1_000)
+    with replica.client() as client, Proxy(lambda: primary.port) as proxy:
+        proxy.alter = lambda data, passed: data if passed < 1_000 else b""  # it never has everything
+        assert client.ask("REPLICAOF", "127.0.0.1", proxy.port).startswith(b"+OK")
+        for _ in range(2):
+            hit(first_child(replica), signal.SIGKILL)
+            until(lambda: not children(replica), "the end of a process")
+        found = info(replica)
+        assert int(found["riverbed_full_sync_failures"]) >= 1
+        assert found["riverbed_full_sync_last_failure"] == "its process was killed by signal 9"
+        proxy.alter = None
+        proxy.cut()
+        until_level(primary, replica)
+        assert "riverbed_full_sync_failures" not in info(replica)
+
+
+def test_a_rewrite_that_a_replica_waits_for_may_die(start_riverbed: StartRiverbed) -> None:
+    for _, number, delay_s in rounds("rewrite for a replica"):
+        primary, replica = start_riverbed(), start_riverbed()
+        with primary.client() as client:
+            fill(client, "s", ENTRIES)
+            assert client.ask("BGREWRITEAOF").startswith(b"+")
+            child = first_child(primary)
+        with replica.client() as client:
+            assert client.ask("REPLICAOF", "127.0.0.1", primary.port).startswith(b"+OK")
+        time.sleep(delay_s)
+        hit(child, number)
+        until_level(primary, replica)
+        assert_nothing_ended_unnoticed(primary)
+        assert_nothing_ended_unnoticed(replica)
+        primary.stop()
+        replica.stop()
+
+
+# -- the server dies ---------------------------------------------------------------------------------------------------
+
+
+def begin(what: str, server: RiverbedServer, primary: RiverbedServer) -> None:
+    with server.client() as client:
+        match what:
+            case "rewrite":
+                assert client.ask("BGREWRITEAOF").startswith(b"+")
+            case "snapshot":
+                client.send("RIVERBED", "SNAPSHOT")
+                first_child(server)
+            case _:
+                assert client.ask("REPLICAOF", "127.0.0.1", primary.port).startswith(b"+OK")
+
+
+@pytest.mark.parametrize("what", ["rewrite", "snapshot", "full sync"])
+def test_no_process_outlives_its_server(start_riverbed: StartRiverbed, what: str) -> None:
+    primary, server = start_riverbed(), start_riverbed()
+    for each in (primary, server):
+        with each.client() as client:
+            fill(client, "s", ENTRIES)
+    for chance, _, delay_s in rounds(f"kill -9 in a {what}"):
+        begin(what, server, primary)
+        child = first_child(server)
+        time.sleep(delay_s / 2)
+        if chance.random() < 0.3:
+            hit(child, signal.SIGSTOP)
+        if chance.random() < 0.5:
+            server.kill()
+        else:
+            assert server.stop() == 0
+        hit(child, signal.SIGCONT)  # one that is stopped can do nothing, not even end
+        process_ended(child)
+        server.start()
+        with server.client() as client:
+            client.ask("REPLICAOF", "NO", "ONE")
+            until(lambda: b"master_link" not in client.ask("INFO", "replication"), "the end of the link")

@@ -1,0 +1,236 @@
+"""A process that works for the server: what becomes of it is an error with a text, at every moment of its life."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import textwrap
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from server.background import worker as workers
+from server.background.tasks import Tasks
+from server.background.worker import Worker, WorkerError
+from server.stats import BackgroundStatus
+
+Body = Callable[[Worker], Awaitable[None]]
+
+HELLO = 'print(\'{"riverbed": "child_of_a_test"}\', flush=True)\n'
+WORK = "from server.background.child import work_for_server\n"
+ECHO = """
+    from server.background.child import work_for_server
+
+    def work(server):
+        while True:
+            server.say(echo=server.listen())
+
+    work_for_server("child_of_a_test", work)
+"""
+
+
+@pytest.fixture
+def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Have the worker's process run this code."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    def write(code: str) -> None:
+        (tmp_path / "child_of_a_test.py").write_text(textwrap.dedent(code))
+
+    return write
+
+
+def run(body: Body, *, loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None) -> None:
+    """Run `body` inside of a worker; afterwards its process has ended, and no task has, by a defect."""
+
+    async def all_of_it() -> None:
+        status = BackgroundStatus()
+        tasks = Tasks(asyncio.get_running_loop(), status)
+        pid = 0
+        try:
+            async with Worker(tasks, "child_of_a_test") as worker:
+                assert worker._process is not None
+                pid = worker._process.pid
+                await body(worker)
+        finally:
+            await tasks.close()
+            assert (status.running, status.failures) == (0, 0), status.last_failure
+            if pid:
+                with pytest.raises(ProcessLookupError):
+                    os.kill(pid, 0)
+
+    import uvloop
+
+    with asyncio.Runner(loop_factory=loop_factory or uvloop.new_event_loop) as runner:
+        runner.run(all_of_it())
+
+
+LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+
+
+def factory(loop: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    return None if loop == "uvloop" else asyncio.new_event_loop
+
+
+async def everything(worker: Worker) -> None:
+    while True:
+        await worker.receive()
+
+
+def pid_of(worker: Worker) -> int:
+    assert worker._process is not None
+    return worker._process.pid
+
+
+@LOOPS
+def test_orders_are_answered_in_order(child: Callable[[str], None], loop: str) -> None:
+    child(ECHO)
+
+    async def body(worker: Worker) -> None:
+        for number in range(3):
+            worker.send(number=number)
+        assert [await worker.receive() for _ in range(3)] == [{"echo": {"number": number}} for number in range(3)]
+
+    run(body, loop_factory=factory(loop))
+
+
+@LOOPS
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_process_that_died_can_be_given_orders_and_says_how_it_died(
+    child: Callable[[str], None], number: int, loop: str
+) -> None:
+    child(ECHO)
+
+    async def body(worker: Worker) -> None:
+        os.kill(pid_of(worker), number)
+        for _ in range(20):  # whether the loop knows already that it is dead, or not
+            worker.send(word="x" * 1000)
+            await asyncio.sleep(0.005)
+        expected = "killed by signal 9" if number == signal.SIGKILL else "ended with status 1"
+        with pytest.raises(WorkerError, match=f"its process (was )?{expected}"):
+            await everything(worker)
+        worker.send(word="y")
+        with pytest.raises(WorkerError, match=expected):
+            worker.require_alive()
+
+    run(body, loop_factory=factory(loop))
+
+
+DEATHS = {
+    "before its first line": ("import sys; sys.exit(3)", "its process ended with status 3"),
+    "while it is imported": ("import no_such_module", "its process ended with status 1: ModuleNotFoundError"),
+    "in the middle of its first line": ("print('{\"riverb', end='', flush=True)", "ended with status 0: {.riverb"),
+    "in the middle of an answer": (HELLO + "print('{\"a', end='', flush=True)", "ended with status 0: {.a"),
+    "after a line that is none": (HELLO + "print('Killed: no memory')", "ended with status 0: Killed: no memory"),
+    "after a failure": (HELLO + 'print(\'{"failed": "no room"}\')', "^no room$"),
+    "as another program": ("print('{\"hello\": 1}', flush=True); input()", "is not a program of Riverbed"),
+    "by an exception in its work": (
+        WORK + "work_for_server('child_of_a_test', lambda _: 1 / 0)",
+        "ended with status 1: ZeroDivisionError",
+    ),
+    "by an error that is expected": (
+        WORK + "def work(server): raise OSError(28, 'No space')\nwork_for_server('child_of_a_test', work)",
+        r"^\[Errno 28\] No space$",
+    ),
+    "after a line longer than any": (HELLO + "print('x' * 1_000_000)", "ended with status 0"),
+}
+
+
+@pytest.mark.parametrize("when", DEATHS)
+def test_a_process_that_ends_is_an_error_with_a_text(child: Callable[[str], None], when: str) -> None:
+    code, text = DEATHS[when]
+    child(code)
+
+    async def body(worker: Worker) -> None:
+        await everything(worker)
+
+    with pytest.raises(WorkerError, match=text):
+        run(body)
+
+
+def test_an_end_is_noticed_by_an_owner_that_waits_for_something_else(child: Callable[[str], None]) -> None:
+    child(HELLO + "input()")
+
+    async def body() -> None:
+        tasks = Tasks(asyncio.get_running_loop(), BackgroundStatus())
+        noticed = asyncio.Event()
+        async with Worker(tasks, "child_of_a_test", on_end=noticed.set) as worker:
+            os.kill(pid_of(worker), signal.SIGKILL)
+            await noticed.wait()
+            with pytest.raises(WorkerError, match="killed by signal 9"):
+                worker.require_alive()
+
+    asyncio.run(body())
+
+
+def test_one_that_cannot_be_started_is_an_error_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+
+    async def body(worker: Worker) -> None: ...
+
+    with pytest.raises(WorkerError, match="its process cannot be started"):
+        run(body)
+
+
+def test_a_silent_process_is_given_up(child: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    child(ECHO)
+    monkeypatch.setattr(workers, "SILENCE_S", 0.5)
+
+    async def body(worker: Worker) -> None:
+        os.kill(pid_of(worker), signal.SIGSTOP)
+        with pytest.raises(WorkerError, match="its process has been silent for"):
+            await worker.receive()
+
+    monkeypatch.setattr(workers, "TERM_S", 0.1)
+    run(body)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + HELLO + "time.sleep(3600)",
+        # work that never looks whether it is to end, below Python
+        WORK + "import threading\nwork_for_server('child_of_a_test', lambda server: threading.Event().wait())",
+    ],
+)
+def test_a_process_that_does_not_listen_is_ended(child: Callable[[str], None], code: str) -> None:
+    child(code)
+
+    async def body(worker: Worker) -> None: ...
+
+    run(body)
+
+
+def test_one_that_is_killed_while_it_is_started_is_never_waited_for(child: Callable[[str], None]) -> None:
+    child("import time; time.sleep(3600)")
+
+    async def body() -> None:
+        tasks = Tasks(asyncio.get_running_loop(), BackgroundStatus())
+        worker = Worker(tasks, "child_of_a_test")
+        worker.kill()
+        with pytest.raises(WorkerError, match="killed by signal 9"):
+            async with worker:
+                raise AssertionError("it never says a word")
+
+    asyncio.run(body())
+
+
+def test_packages_of_the_working_directory_are_none_of_ours(
+    child: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child(ECHO)
+    elsewhere = tmp_path / "elsewhere"
+    for name in ("server", "store"):
+        (elsewhere / name).mkdir(parents=True)
+        (elsewhere / name / "__init__.py").write_text("raise SystemExit('a foreign package')")
+    (elsewhere / "json.py").write_text("raise SystemExit('a foreign module')")
+    monkeypatch.chdir(elsewhere)
+
+    async def body(worker: Worker) -> None:
+        worker.send(number=1)
+        assert await worker.receive() == {"echo": {"number": 1}}
+
+    run(body)
