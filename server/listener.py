@@ -1,4 +1,4 @@
-"""Sockets and signals: open the store (recovery included), bind, accept, serve until the server stops.
+"""Sockets and signals: bind, open the store (recovery included), accept, serve until the server stops.
 
 How it stops, `stopping` knows.
 """
@@ -13,10 +13,12 @@ import logging
 import os
 import signal
 import socket
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from server.connection import Connection, peer_host
 from server.executor import Executor
+from server.network.addresses import Addresses
 from server.opening import open_executor
 from server.version import VERSION
 
@@ -41,22 +43,15 @@ class Listener:
         self.executor = executor
         self._servers: list[asyncio.Server] = []
 
-    async def bind(self) -> None:
-        """Listen wherever the settings say.  Raises OSError, naming the address."""
+    async def listen(self, sockets: Iterable[socket.socket]) -> None:
+        """Accept connections to `sockets`, which are bound, and to the Unix socket if there is to be one.
+
+        Raises OSError.
+        """
         loop = asyncio.get_running_loop()
         config = self.config
-        if config.port:
-            for address in config.bind:
-                optional = address.startswith("-")
-                host = address.removeprefix("-")
-                host = {"*": "0.0.0.0", "::*": "::"}.get(host, host)
-                try:
-                    server = await loop.create_server(self._accept, host, config.port, backlog=config.tcp_backlog)
-                except OSError as error:
-                    if optional:
-                        continue
-                    raise OSError(error.errno, f"{error.strerror or error}", f"{host}:{config.port}") from None
-                self._servers.append(server)
+        for sock in sockets:
+            self._servers.append(await loop.create_server(self._accept, sock=sock, backlog=config.tcp_backlog))
         if config.unixsocket:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(config.unixsocket)
@@ -118,7 +113,12 @@ def _keep_alive(sock: socket.socket, seconds: int) -> None:
 
 async def serve(config: Config) -> int:
     """Open, serve, stop; -> the process's exit status.  Raises what opening and binding raise."""
-    executor = open_executor(config, config.dir)
+    addresses = Addresses(config)
+    try:
+        executor = open_executor(config, config.dir)
+    except BaseException:
+        addresses.close()
+        raise
     engine = executor.engine
     listener = Listener(config, executor)
     stopping = executor.stopping
@@ -128,8 +128,8 @@ async def serve(config: Config) -> int:
     loop.add_signal_handler(signal.SIGTERM, stopping.terminate)
     loop.add_signal_handler(signal.SIGINT, stopping.interrupt)
     try:
-        metrics = await _open_metrics(executor)  # before clients may think that all is ready
-        await listener.bind()
+        metrics = await _open_metrics(executor, addresses)  # before clients may think that all is ready
+        await listener.listen(addresses.clients)
     except BaseException:
         engine.close()
         raise
@@ -157,12 +157,12 @@ async def serve(config: Config) -> int:
     return await stopping.finish()
 
 
-async def _open_metrics(executor: Executor) -> Metrics | None:
+async def _open_metrics(executor: Executor, addresses: Addresses) -> Metrics | None:
     """The metrics page, if it is asked for; only then are the libraries behind it loaded, which take memory."""
     if not executor.config.metrics_port:
         return None
     from server.metrics import Metrics
 
     metrics = Metrics(executor)
-    await metrics.bind()
+    await metrics.listen(addresses.metrics)
     return metrics

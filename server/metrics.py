@@ -14,8 +14,9 @@ What the figures are is in `metricfigures.py`, the web server in `metricshttp.py
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -49,10 +50,9 @@ class Metrics:
         pages = {b"/metrics": (_CONTENT_TYPE, self.page), b"/healthz": ("text/plain", self._health)}
         self._http = MetricsHttp(pages, executor.tasks)
 
-    async def bind(self) -> None:
-        """Listen where the settings say.  Raises OSError, naming the address."""
-        config = self._executor.config
-        await self._http.bind(config.metrics_bind, config.metrics_port)
+    async def listen(self, sockets: Iterable[socket.socket]) -> None:
+        """Answer at `sockets`, which are bound.  Raises OSError."""
+        await self._http.listen(sockets)
 
     def close(self) -> None:
         self._http.close()

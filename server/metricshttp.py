@@ -11,6 +11,7 @@ it.  Knows nothing of metrics; pages are functions.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, cast
@@ -40,16 +41,11 @@ class MetricsHttp:
         self.connections: set[_Connection] = set()
         self._servers: list[asyncio.Server] = []
 
-    async def bind(self, addresses: Iterable[str], port: int) -> None:
-        """Listen.  Raises OSError, naming the address."""
+    async def listen(self, sockets: Iterable[socket.socket]) -> None:
+        """Answer at `sockets`, which are bound.  Raises OSError."""
         loop = asyncio.get_running_loop()
-        for address in addresses:
-            host = {"*": "0.0.0.0", "::*": "::"}.get(address, address)
-            try:
-                self._servers.append(await loop.create_server(lambda: _Connection(self), host, port))
-            except OSError as error:
-                self.close()
-                raise OSError(error.errno, f"{error.strerror or error}", f"{host}:{port}") from None
+        for sock in sockets:
+            self._servers.append(await loop.create_server(lambda: _Connection(self), sock=sock))
 
     def close(self) -> None:
         """Listen no more, and cut off who is connected."""

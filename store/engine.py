@@ -14,14 +14,15 @@ import contextlib
 import errno
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Final
 
 import lmdb
 
-from store import adoption, recovery
+from store import adoption, powercut, recovery
 from store.directorylock import lock_directory
 from store.durability import Durability
-from store.errors import LogWriteError, ReplayError, StateLostError, StoreError, UnknownOutcomeError
+from store.errors import LogWriteError, NoLogError, ReplayError, StateLostError, StoreError, UnknownOutcomeError
 from store.feed import Anchors
 from store.files import Files, OsFiles
 from store.lineage import Lineage
@@ -31,10 +32,11 @@ from store.logreader import LogPosition
 from store.logstream import StreamedBatch
 from store.meta import NO_DATABASE
 from store.options import Clock, Fsync, Options
-from store.recovery import Execute
+from store.recovery import Execute, RecoveryReport
 from store.refusal import Refusal
-from store.replacement import Places, settle
+from store.replacement import Places, end_compaction
 from store.resync import EVERYTHING
+from store.start_changes import StartChanges, made_directory
 from store.tables import Tables
 from store.writetxn import WriteTxn
 
@@ -75,22 +77,26 @@ class Engine:
         self.on_batches: Callable[[Sequence[StreamedBatch]], None] | None = None
         with contextlib.ExitStack() as held:
             held.enter_context(lock_directory(directory))
-            self.has_settled = settle(Places(directory, options.log_directory, options.log_filename), files)
-            self.tables = Tables(directory, options.map_bytes, syncs_later=True)
+            places = Places(directory, options.log_directory, options.log_filename)
+            places.require_plain()
+            self.log = self._find_log()
+            held.callback(self._close_log)
+            changes = held.enter_context(StartChanges(places.state))
+            changes.resolve_doubt()
+            self.has_settled = end_compaction(places, files)
+            if self.has_settled:
+                self.log = self._find_log()
+            self.tables = Tables(directory, options.map_bytes)
             held.callback(self._close_tables)
             self.txn = WriteTxn(self.tables)
             held.callback(self._abort)
             self.configure_nodes(options.node_max_entries, options.node_max_bytes)
-            self.log = self._open_log()
-            held.callback(self._close_log)
+            self.recovery = self._recover()
+            held.push(self._take_back_log)
+            self._enter_service()
             held.callback(self._end_quietly)
-            self.recovery = recovery.recover(self.log, self.txn, execute)
             self._begin_lineage()
             self._rotate_if_needed()
-            self._committed_bytes = self.recovery.uncommitted_bytes
-            if self.recovery.commands:
-                with contextlib.suppress(lmdb.Error):  # a full disk: serve what there is, and refuse writes
-                    self.checkpoint()
             self.check_space()
             self._held = held.pop_all()
 
@@ -109,8 +115,50 @@ class Engine:
         `execute(txn, words)` runs one logged command.  Raises LockedError, VersionError, CorruptionError, ReplayError,
         OSError.
         """
-        directory.mkdir(parents=True, exist_ok=True)
-        return cls(directory, options or Options(), execute, clock, files or OsFiles())
+        with made_directory(directory):
+            return cls(directory, options or Options(), execute, clock, files or OsFiles())
+
+    def _recover(self) -> RecoveryReport:
+        """Execute what the log holds beyond the tables; make the log if this is to be a new store.
+
+        Raises StoreError, OSError; then nothing has changed but what `StartChanges` takes back.
+        """
+        if not self.log.is_missing:
+            return recovery.recover(self.log, self.txn, self._execute)
+        if self.txn.position is not None or powercut.is_marked(self.tables.path):  # the log is made before the mark
+            raise NoLogError(
+                f"there is no log in {self.log.directory}, and the tables hold what was in one: "
+                f"`riverbed check {self.directory} --repair` makes a new log of them"
+            )
+        self.log.create()
+        return RecoveryReport()
+
+    def _take_back_log(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception):
+            self.log.take_back()
+
+    def _enter_service(self) -> None:
+        """Have what was recovered in the tables, durably; from here on commits may be ahead of the disk.
+
+        On a full disk the tables stay behind the log: what there is is served, and writes are refused.
+        """
+        is_saved = True
+        if self.recovery.commands:
+            try:
+                self.txn.commit(list(self.log.end), synced=self.log.synced)
+                self.checkpoints += 1
+            except lmdb.Error:
+                is_saved = False
+                self._tables_failed()
+        self._abort()
+        self.tables.close()
+        self.tables = Tables(self.directory, self.options.map_bytes, syncs_later=True)
+        self.txn.change_tables(self.tables)
+        if not is_saved:
+            recovery.recover(self.log, self.txn, self._execute, commits=False)
+            self._committed_bytes = self.recovery.uncommitted_bytes
 
     def _begin_lineage(self) -> None:
         """Whose offsets these are from now on.
@@ -322,7 +370,7 @@ class Engine:
             adoption.move_in(self.directory, source, options.log_directory, options.log_filename, self.files)
             self.tables = Tables(self.directory, options.map_bytes, syncs_later=True)
             self.txn.change_tables(self.tables)
-            self.log = self._open_log()
+            self.log = self._find_log()
             recovery.recover(self.log, self.txn, self._execute, durable=EVERYTHING)
         except (OSError, lmdb.Error, StoreError) as error:
             raise StateLostError(f"the full sync could not be put in place: {error}") from error
@@ -332,9 +380,9 @@ class Engine:
         self._rotate_if_needed()
         self.check_space()
 
-    def _open_log(self) -> Log:
+    def _find_log(self) -> Log:
         options = self.options
-        return Log.open(
+        return Log.find(
             self.directory,
             self.files,
             dirname=options.log_directory,

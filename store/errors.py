@@ -26,6 +26,10 @@ class LockedError(StoreError):
     """Another process serves this directory."""
 
 
+class NoLogError(StoreError):
+    """The tables hold something, and the log that they are made of is gone."""
+
+
 class NoSnapshotError(StoreError):
     """There is no snapshot where one was asked for: nothing at all, something else, or one that was never finished."""
 

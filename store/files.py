@@ -60,6 +60,9 @@ class Files(Protocol):
     def make_directory(self, path: Path, /) -> None:
         """Make `path` and what is missing above it; nothing happens when it exists."""
 
+    def remove_directory(self, path: Path, /) -> None:
+        """Remove an empty directory."""
+
     def rename(self, source: Path, target: Path, /) -> None:
         """Move `source` to `target`, replacing it in one step."""
 
@@ -119,7 +122,7 @@ class OsFiles:
         return open_file(path, os.O_RDONLY)
 
     def open_update(self, path: Path, /) -> int:
-        return os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        return open_file(path, os.O_WRONLY)
 
     def size(self, fd: int, /) -> int:
         return os.fstat(fd).st_size
@@ -132,6 +135,9 @@ class OsFiles:
 
     def make_directory(self, path: Path, /) -> None:
         os.makedirs(path, exist_ok=True)
+
+    def remove_directory(self, path: Path, /) -> None:
+        os.rmdir(path)
 
     def rename(self, source: Path, target: Path, /) -> None:
         os.replace(source, target)

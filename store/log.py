@@ -114,6 +114,7 @@ class Log:
         self._rotate_at = 0
         self._closed_bytes = 0
         self.base_bytes = 0
+        self._was_created_with_home: bool | None = None  # None when the log was there before
         # Who reads on while the log grows.
         self.feeds: set[Follower] = set()
 
@@ -128,7 +129,31 @@ class Log:
         segment_bytes: int = DEFAULT_SEGMENT_BYTES,
         load_truncated: bool = True,
     ) -> Self:
-        """Open the log in `directory`/`dirname`, making an empty one when there is nothing.
+        """As `find`, and `create` it when there is none."""
+        log = cls.find(
+            directory,
+            files,
+            dirname=dirname,
+            filename=filename,
+            segment_bytes=segment_bytes,
+            load_truncated=load_truncated,
+        )
+        if log.is_missing:
+            log.create()
+        return log
+
+    @classmethod
+    def find(
+        cls,
+        directory: Path,
+        files: Files,
+        *,
+        dirname: str = DIRECTORY_NAME,
+        filename: str = FILE_NAME,
+        segment_bytes: int = DEFAULT_SEGMENT_BYTES,
+        load_truncated: bool = True,
+    ) -> Self:
+        """The log in `directory`/`dirname`, also when there is none yet.
 
         A single file `directory`/`filename`, as Redis before 7 wrote it, is moved in and becomes the base.  Raises
         CorruptionError when the files are not what the manifest says; their contents are looked at by `read`.
@@ -143,12 +168,38 @@ class Log:
             sizes = {part.file: part.size for part in list_parts(home, manifest, files)}
             log._closed_bytes = sum(sizes.values())
             log.base_bytes = sizes[manifest.base] if manifest.base is not None else 0
-        else:
-            files.make_directory(home)
-            files.sync_directory(directory)
-            log._begin_file()
-            log.refusal = None
         return log
+
+    def create(self) -> None:
+        """Make an empty log where there is none.  Raises OSError with nothing left of it."""
+        assert self.is_missing
+        files, home = self._files, self.directory
+        had_home = files.exists(home)
+        try:
+            files.make_directory(home)
+            files.sync_directory(home.parent)
+            self._begin_file()
+        except OSError:
+            self._remove(with_home=not had_home)
+            raise
+        self.refusal = None
+        self._was_created_with_home = not had_home
+
+    def take_back(self) -> None:
+        """Remove a log that `create` has made just now, for a start that fails after it.  Not for one that was used."""
+        if self._was_created_with_home is not None:
+            self.close()
+            self._remove(with_home=self._was_created_with_home)
+
+    def _remove(self, *, with_home: bool) -> None:
+        """Best effort; a file of no bytes that no manifest lists is in nobody's way."""
+        files, home, name = self._files, self.directory, f"{self._filename}.manifest"
+        with contextlib.suppress(OSError):
+            for path in (home / name, home / f"temp-{name}", home / f"{self._filename}.1.incr.aof"):
+                if files.exists(path):
+                    files.unlink(path)
+            if with_home and files.exists(home):
+                files.remove_directory(home)
 
     @classmethod
     def begin(
@@ -175,6 +226,11 @@ class Log:
         return log
 
     # -- state ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_missing(self) -> bool:
+        """There is no log yet."""
+        return not self.manifest.files
 
     @property
     def end(self) -> LogPosition:
@@ -256,6 +312,22 @@ class Log:
         yield from reader.batches(start, min_position or start)
         if is_first and reader.end is not None:
             self._continue_at(parts[-1], reader.end, reader.torn_tail)
+
+    def verify(self, start: LogPosition | None) -> None:
+        """Read everything from `start` on, and change nothing.  Raises CorruptionError, OSError."""
+        parts = list_parts(self.directory, self.manifest, self._files)
+        for _ in LogReader(parts, self._files, load_truncated=self._load_truncated).batches(start, start):
+            pass
+
+    def bytes_from(self, start: LogPosition | None) -> int:
+        """How many bytes of the log's files lie behind `start`.  Raises CorruptionError, OSError."""
+        size = 0
+        for part in list_parts(self.directory, self.manifest, self._files):
+            if start is None or part.number > start.file_seq:
+                size += part.size
+            elif part.number == start.file_seq:
+                size += max(part.size - start.position, 0)
+        return size
 
     def _continue_at(self, last: LogPart, end: LogPosition, torn_tail: TornTail | None) -> None:
         self._seq, self._position, self._offset = end

@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from store.errors import StoreError
 from store.realfiles import read_file
@@ -60,6 +60,11 @@ def end_use(state: Path) -> None:
     _sync(state)
 
 
+def is_marked(state: Path) -> bool:
+    """Whether the tables were in use, and did not come to a clean end."""
+    return (state / _MARK).exists()
+
+
 def is_in_doubt(state: Path) -> bool:
     """Whether the newer meta page may be one that a power cut has left without its pages.  Raises OSError."""
     try:
@@ -83,40 +88,74 @@ def settle_doubt(state: Path) -> bool:
 
     Raises OSError.
     """
-    if not (state / _MARK).exists():
+    if not is_marked(state):
         return False
-    went_back = False
-    data = state / _DATA
-    if data.exists():
-        with data.open("r+b") as file:
-            # where boots cannot be told apart, it may have been another
-            may_be_cut = is_in_doubt(state) or _boot_id() == _UNKNOWN
-            went_back = may_be_cut and _go_back(file.fileno())
-            # after a kill: the newer commit becomes durable before the next one overwrites the older
-            os.fsync(file.fileno())
+    went_back = resolve_doubt(state)
     end_use(state)
+    return went_back is not None
+
+
+def resolve_doubt(state: Path) -> WentBack | None:
+    """As `settle_doubt`, but the mark stays: whoever fails before `begin_use` may `undo` it, as if nothing had been.
+
+    Raises OSError.
+    """
+    data = state / _DATA
+    if not is_marked(state) or not data.exists():
+        return None
+    # where boots cannot be told apart, it may have been another
+    may_be_cut = is_in_doubt(state) or _boot_id() == _UNKNOWN
+    with data.open("r+b") as file:
+        fd = file.fileno()
+        went_back = _go_back(data, fd) if may_be_cut else None
+        try:
+            # after a kill: the newer commit becomes durable before the next one overwrites the older
+            os.fsync(fd)
+        except OSError:
+            if may_be_cut:
+                raise
+            # the next sync would succeed, and the pages of the newer commit are lost all the same
+            went_back = _go_back(data, fd)
+            os.fsync(fd)
     return went_back
 
 
-def _go_back(fd: int) -> bool:
-    """Put the older meta page in the place of the newer one; False when there is only one, or none.
+class WentBack(NamedTuple):
+    """`found` was in the newer meta page of `data`, and `written` is there now."""
+
+    data: Path
+    at: int
+    found: bytes
+    written: bytes
+
+    def undo(self) -> None:
+        """Back, unless LMDB has written the page since.  Raises OSError."""
+        with self.data.open("r+b") as file:
+            if os.pread(file.fileno(), len(self.written), self.at) == self.written:
+                os.pwrite(file.fileno(), self.found, self.at)
+                os.fsync(file.fileno())
+
+
+def _go_back(data: Path, fd: int) -> WentBack | None:
+    """Put the older meta page in the place of the newer one; None when there is only one, or none.
 
     As the page of the commit before it, for LMDB wants even numbers in one place and odd ones in the other.
     """
     first = os.pread(fd, _META_END, 0)
     size = int.from_bytes(first[_PAGE_SIZE_AT : _PAGE_SIZE_AT + 4], "little")
     if size not in _SIZES:
-        return False
+        return None
     pages = [first, os.pread(fd, _META_END, size)]
     if any(len(page) < _META_END or page[_MAGIC_AT : _MAGIC_AT + 8] != _MAGIC for page in pages):
-        return False
+        return None
     commits = [int.from_bytes(page[_COMMIT_AT:], "little") for page in pages]
     if commits[0] == commits[1]:
-        return False
+        return None
     newer = commits.index(max(commits))
     before = max(min(commits) - 1, 0).to_bytes(8, "little")
-    os.pwrite(fd, pages[1 - newer][_MAGIC_AT:_COMMIT_AT] + before, newer * size + _MAGIC_AT)
-    return True
+    at, written = newer * size + _MAGIC_AT, pages[1 - newer][_MAGIC_AT:_COMMIT_AT] + before
+    os.pwrite(fd, written, at)
+    return WentBack(data, at, pages[newer][_MAGIC_AT:], written)
 
 
 def _boot_id() -> str:

@@ -120,14 +120,22 @@ def put_in_place(
 
 
 def settle(places: Places, files: Files) -> bool:
-    """End a compaction that was killed, as what the log says; -> whether there was one.
+    """End what a power cut may have left undecided in the tables, and a compaction; -> whether there was one of those.
 
-    To be called by who holds the directory, before anything of it is opened; also ends what a power cut may have left
-    undecided in the tables.  Raises UnsafeFileError with nothing changed, CorruptionError, OSError.
+    To be called by who holds the directory, before anything of it is opened.  Raises UnsafeFileError with nothing
+    changed, CorruptionError, OSError.
     """
     places.require_plain()
-    work, home = places.work, places.home
     powercut.settle_doubt(places.state)
+    return end_compaction(places, files)
+
+
+def end_compaction(places: Places, files: Files) -> bool:
+    """End a compaction that was killed, as what the log says, in directories that are plain; -> whether there was one.
+
+    Raises CorruptionError, OSError.
+    """
+    work, home = places.work, places.home
     if not files.exists(work):
         return False
     if files.exists(places.base):

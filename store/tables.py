@@ -88,6 +88,7 @@ class Tables:
         except UnicodeEncodeError:
             raise StoreError(f"the name of {path} is not UTF-8, and LMDB wants that") from None
         was_made = False
+        may_be_marked = syncs_later
         self.is_new: bool
         self.failure: str | None = None  # why the last commit may not be on the disk, and there must be no other
         self._lacks_mark = False
@@ -122,6 +123,8 @@ class Tables:
             self.handles = {name: self.env.open_db(name.encode(), create=may_create) for name in TABLES}
             if syncs_later:
                 powercut.begin_use(path)
+            elif may_be_marked:
+                powercut.end_use(path)  # an older mark: from now on every commit is durable
         except BaseException:
             self.env.close()
             raise

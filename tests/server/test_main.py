@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib
 import resource
+import socket
 import subprocess
 import sys
 import tomllib
@@ -15,6 +16,7 @@ from server.main import _allow_descriptors
 from server.settings import SETTINGS
 from server.version import VERSION
 from tests.servers import ROOT, RiverbedServer, free_port
+from tests.trees import tree
 
 StartRiverbed = Callable[..., RiverbedServer]
 
@@ -87,6 +89,33 @@ def test_port_in_use_is_told(riverbed: RiverbedServer, tmp_path: Path) -> None:
         f" # port {riverbed.port} is in use; stop what listens there, or choose another --port"
         f" (127.0.0.1:{riverbed.port}: Address already in use)"
     )
+
+
+@pytest.mark.parametrize("has_store", [False, True])
+@pytest.mark.parametrize("setting", ["port", "metrics-port", "unixsocket"])
+def test_a_start_for_which_there_is_no_address_touches_no_file(
+    tmp_path: Path, start_riverbed: StartRiverbed, setting: str, has_store: bool
+) -> None:
+    directory = tmp_path / "d"
+    if has_store:
+        server = start_riverbed(directory=directory)
+        with server.client() as client:
+            client.ask("XADD", "s", "1-1", "f", "v")
+        server.kill()
+    before = tree(tmp_path)
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        taken = holder.getsockname()[1]
+        words = {
+            "port": ("--port", taken),
+            "metrics-port": ("--port", free_port(), "--metrics-port", taken),
+            "unixsocket": ("--port", 0, "--unixsocket", tmp_path / "missing" / "socket"),
+        }[setting]
+        status, out, _ = start_in_vain("--bind", "127.0.0.1", "--dir", directory, *words)
+    assert status == 1
+    assert "is in use" in out or "No such file" in out
+    assert tree(tmp_path) == before
 
 
 def test_directory_in_use_is_told(riverbed: RiverbedServer) -> None:

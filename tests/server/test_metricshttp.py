@@ -11,6 +11,7 @@ import pytest
 from server import metricshttp
 from server.background.tasks import Tasks
 from server.metricshttp import MOST_CONNECTIONS, MOST_HEAD_BYTES, MetricsHttp, Page
+from server.network.addresses import bind
 from server.stats import BackgroundStatus
 from tests.servers import free_port
 from tests.ticks import in_loop
@@ -30,7 +31,7 @@ def served(test: Callable[[int, MetricsHttp], Coroutine[Any, Any, None]], make: 
     async def body() -> None:
         http = MetricsHttp({b"/page": ("text/plain", make)}, Tasks(asyncio.get_running_loop(), BackgroundStatus()))
         port = free_port()
-        await http.bind(["127.0.0.1"], port)
+        await http.listen(bind(["127.0.0.1"], port))
         try:
             await test(port, http)
             await comes_true(lambda: not http.connections)

@@ -189,6 +189,12 @@ class FaultyFiles:
         self._step("make_directory")
         self._directories.update((path, *path.parents))
 
+    def remove_directory(self, path: Path, /) -> None:
+        self._step("remove_directory")
+        if self.names(path):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+        self._directories.remove(path)
+
     def rename(self, source: Path, target: Path, /) -> None:
         self._step("rename")
         self._names[target] = self._inode(source)

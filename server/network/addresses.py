@@ -1,0 +1,93 @@
+"""The addresses that the settings name, taken before the store is opened.
+
+    bind       the port is ours, and connections to it are refused
+    ...        the store is opened and recovered
+    listen     `listener.py`: connections are accepted
+
+So a start that fails for want of an address has not touched the store.  A Unix socket is a file in a folder: that it
+can be made there is looked at here, and it is made when the store is open, as it takes the place of an older one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from server.config import Config
+
+_EVERYWHERE: Final = {"*": "0.0.0.0", "::*": "::"}
+_MAX_UNIX_PATH_BYTES: Final = 107  # sun_path of sockaddr_un, without its NUL
+
+
+class Addresses:
+    """Bound sockets that do not listen yet, for clients and for the metrics page."""
+
+    def __init__(self, config: Config) -> None:
+        """Bind.  Raises OSError, naming the address."""
+        self.clients: list[socket.socket] = []
+        self.metrics: list[socket.socket] = []
+        try:
+            if config.metrics_port:
+                self.metrics = bind(config.metrics_bind, config.metrics_port)
+            if config.port:
+                self.clients = bind(config.bind, config.port)
+            if config.unixsocket:
+                _require_place(Path(config.unixsocket))
+        except OSError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of them, for a start that fails."""
+        for sock in (*self.clients, *self.metrics):
+            sock.close()
+
+
+def bind(addresses: Iterable[str], port: int) -> list[socket.socket]:
+    """Sockets bound to `port` at each address; one that begins with `-` may be missing.  Raises OSError, naming it."""
+    sockets: list[socket.socket] = []
+    for address in addresses:
+        host = address.removeprefix("-")
+        host = _EVERYWHERE.get(host, host)
+        try:
+            sockets += _bind_host(host, port)
+        except OSError as error:
+            if address.startswith("-"):
+                continue
+            for sock in sockets:
+                sock.close()
+            raise OSError(error.errno, f"{error.strerror or error}", f"{host}:{port}") from None
+    return sockets
+
+
+def _bind_host(host: str, port: int) -> list[socket.socket]:
+    """A name may stand for several addresses."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    with contextlib.ExitStack() as held:
+        sockets = []
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            sock = held.enter_context(socket.socket(family, kind, protocol))
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind(address)
+            sockets.append(sock)
+        held.pop_all()
+    return sockets
+
+
+def _require_place(path: Path) -> None:
+    """Raise the OSError that making a socket at `path` would meet."""
+    if len(os.fsencode(path)) > _MAX_UNIX_PATH_BYTES:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), str(path))
+    folder = path.parent
+    folder.stat()
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES), str(folder))

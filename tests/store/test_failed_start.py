@@ -1,0 +1,356 @@
+"""A start that fails leaves every byte and every file as it was, and what could be mended before it can be after it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from server.replay import Replayer
+from store import powercut, recovery
+from store.check import Check, check
+from store.engine import Engine
+from store.errors import CorruptionError, LockedError, ReplayError, StoreError, VersionError
+from store.files import OsFiles
+from store.options import Fsync, Options
+from store.repair import Repair, RepairError
+from store.tables import Tables
+from tests.inprocess import HandClock
+from tests.store.faulty_files import FaultyFiles
+from tests.store.logs import ROOT
+from tests.store.stores import Store
+from tests.trees import Node
+from tests.trees import tree as whole_tree
+
+_LOG = "appendonlydir"
+_MANIFEST = "appendonly.aof.manifest"
+_NOBODY = 65534
+
+
+def tree(directory: Path) -> dict[str, Node]:
+    """As it is, but for the contents of LMDB's lock file: that is memory which processes share, and no data."""
+    found = whole_tree(directory)
+    return {name: (node[0], "") if name.endswith("lock.mdb") else node for name, node in found.items()}
+
+
+def start(directory: Path, *, execute: Callable[..., None] | None = None, files: OsFiles | None = None) -> Engine:
+    options = Options(fsync=Fsync.NO, map_bytes=1 << 28, reserve_bytes=0, segment_bytes=3000)
+    return Engine.open(
+        directory, execute=execute or Replayer().execute, clock=HandClock(), options=options, files=files
+    )
+
+
+def incrs(directory: Path) -> list[Path]:
+    return sorted((directory / _LOG).glob("*.incr.aof"))
+
+
+# -- ways to break a store ---------------------------------------------------------------------------------------------
+
+
+def lose_log(directory: Path) -> None:
+    shutil.rmtree(directory / _LOG)
+
+
+def empty_log(directory: Path) -> None:
+    for path in (directory / _LOG).iterdir():
+        path.unlink()
+
+
+def lose_manifest(directory: Path) -> None:
+    (directory / _LOG / _MANIFEST).unlink()
+
+
+def lose_log_files(directory: Path) -> None:
+    for path in incrs(directory):
+        path.unlink()
+
+
+def lose_last_file(directory: Path) -> None:
+    incrs(directory)[-1].unlink()
+
+
+def damage_manifest(directory: Path) -> None:
+    path = directory / _LOG / _MANIFEST
+    path.write_bytes(path.read_bytes().replace(b"seq 1", b"seq 7"))
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def damage_first_file(directory: Path) -> None:
+    shutil.rmtree(directory / "state")
+    flip(incrs(directory)[0], 30)
+
+
+def damage_last_file(directory: Path) -> None:
+    """Behind what the tables cover, and before a batch that is sound."""
+    flip(incrs(directory)[-1], -150)
+
+
+def shorten_log(directory: Path) -> None:
+    """Below what the tables cover."""
+    path = incrs(directory)[-1]
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def log_nonsense(directory: Path) -> None:
+    """A command that does not fit the state, behind checkpoints and one that fits."""
+    store = Store(directory, segment_bytes=3000)
+    store.engine.secure_checkpoint()
+    store.add(b"s", "9000-0")
+    store.txn.log_command(0, [b"XSETID", b"nothing", b"1-0"])
+    store.commit()
+    store.kill()
+
+
+def other_version(directory: Path) -> None:
+    tables = Tables(directory, 1 << 28)
+    for _ in range(2):
+        with tables.env.begin(write=True, db=tables.handles["meta"]) as txn:
+            txn.put(b"format_version", b"\x63")
+    tables.close()
+
+
+def scramble_tables(directory: Path) -> None:
+    data = directory / "state" / "data.mdb"
+    data.write_bytes(b"\xff" * data.stat().st_size)
+
+
+def cut_tables(directory: Path) -> None:
+    data = directory / "state" / "data.mdb"
+    os.truncate(data, data.stat().st_size // 8192 * 4096)
+
+
+BREAKS: dict[str, tuple[Callable[[Path], None], type[Exception]]] = {
+    "the folder of the log is gone": (lose_log, StoreError),
+    "the folder of the log is empty": (empty_log, StoreError),
+    "the manifest is gone": (lose_manifest, CorruptionError),
+    "the files of the log are gone": (lose_log_files, CorruptionError),
+    "the last file of the log is gone": (lose_last_file, CorruptionError),
+    "the manifest is damaged": (damage_manifest, CorruptionError),
+    "the first file is damaged and the tables are gone": (damage_first_file, CorruptionError),
+    "the end of the log is damaged": (damage_last_file, CorruptionError),
+    "the log is shorter than what the tables cover": (shorten_log, CorruptionError),
+    "the log holds what does not fit": (log_nonsense, ReplayError),
+    "the tables are of another version": (other_version, VersionError),
+    "the tables are no tables": (scramble_tables, lmdb.Error),
+    "the tables are cut off": (cut_tables, StoreError),
+}
+# What `riverbed check --repair` mends; the others take a person's decision.
+MENDABLE = ["the folder of the log is gone", "the folder of the log is empty", "the tables are no tables"]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A store of several log files, with a checkpoint in the last one and something behind it."""
+    store = Store(tmp_path / "d", segment_bytes=3000)
+    for number in range(65):
+        store.add(b"s", f"{number + 1}-0", words=(b"f", b"x" * 100))
+        store.commit()
+    store.engine.secure_checkpoint()
+    place = store.engine.log.end
+    assert place.file_seq > 2
+    assert place.position > 500
+    for number in range(100, 103):
+        store.add(b"s", f"{number}-0")
+        store.commit()
+    assert store.engine.log.end.file_seq == place.file_seq
+    store.kill()
+    return store.directory
+
+
+@pytest.mark.parametrize("mark", [None, "failed", "another boot"])
+@pytest.mark.parametrize("name", BREAKS)
+def test_a_start_that_fails_leaves_every_byte_as_it_was(directory: Path, name: str, mark: str | None) -> None:
+    how, error = BREAKS[name]
+    how(directory)
+    if mark is not None and (directory / "state").exists():
+        (directory / "state" / "in-use").write_text(mark)
+    before = tree(directory)
+    for _ in range(2):
+        with pytest.raises(error):
+            start(directory)
+        assert tree(directory) == before
+
+
+@pytest.mark.parametrize("name", MENDABLE)
+def test_what_can_be_mended_is_mended_after_a_start_that_failed(directory: Path, name: str, tmp_path: Path) -> None:
+    how, error = BREAKS[name]
+    how(directory)
+    with pytest.raises(error):
+        start(directory)
+    repair(directory)
+    assert [str(violation) for violation in check(directory)] == []
+    engine = start(directory)
+    stream = engine.txn.databases[0].stream(b"s", 0)
+    assert stream is not None and stream.length >= 60
+    engine.close()
+
+
+def repair(directory: Path) -> None:
+    with Repair(directory, Replayer().execute, now_ms=HandClock().now_ms) as one:
+        found = Check(directory, is_held=True)
+        one.mend(found, list(found.violations()))
+
+
+def test_tables_without_a_log_are_refused_with_what_mends_them(directory: Path) -> None:
+    lose_log(directory)
+    with pytest.raises(StoreError, match=r"no log in .*, and the tables .*`riverbed check .* --repair`"):
+        start(directory)
+
+
+def test_tables_that_never_held_anything_may_be_without_a_log(tmp_path: Path) -> None:
+    """So a start is found that was killed before it had made the log."""
+    Tables(tmp_path, 1 << 28).close()
+    start(tmp_path).close()
+    assert incrs(tmp_path)
+
+
+def test_a_directory_that_is_in_use_is_left_alone(directory: Path) -> None:
+    engine = start(directory)
+    before = tree(directory)
+    with pytest.raises(LockedError):
+        start(directory)
+    assert tree(directory) == before
+    engine.close()
+
+
+@contextlib.contextmanager
+def as_nobody() -> Iterator[None]:
+    """With the permissions of a user who owns nothing."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(_NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.parametrize("mark", [None, "another boot"])
+@pytest.mark.parametrize("closed", [".", "state", "state/data.mdb", "files of the log", "unreadable log"])
+def test_a_start_without_permission_leaves_every_byte_as_it_was(directory: Path, closed: str, mark: str | None) -> None:
+    with tempfile.TemporaryDirectory() as home:
+        os.chmod(home, 0o755)
+        place = Path(home) / "d"
+        shutil.copytree(directory, place)
+        if mark is not None:
+            (place / "state" / "in-use").write_text(mark)
+        everything = [place, *place.rglob("*")]
+        shut = {
+            "files of the log": incrs(place),
+            "unreadable log": incrs(place),
+            ".": everything,
+        }.get(closed) or [path for path in everything if path == place / closed]
+        assert shut
+        for path in everything:
+            path.chmod(0o777 if path.is_dir() else 0o666)
+        for path in shut:
+            path.chmod(0o555 if path.is_dir() else 0o444 if closed != "unreadable log" else 0o000)
+        if closed == "state":
+            (place / "state" / "lock.mdb").unlink(missing_ok=True)
+            (place / "state").chmod(0o555)
+        before = tree(place)
+        with as_nobody(), pytest.raises((OSError, lmdb.Error)):
+            start(place).close()
+        assert tree(place) == before
+        for path in everything:
+            if path.exists():
+                path.chmod(0o777)
+
+
+def test_a_directory_that_cannot_be_made_a_store_is_not_made_at_all(tmp_path: Path) -> None:
+    before = tree(tmp_path)
+
+    class Poor(OsFiles):
+        def sync_directory(self, path: Path, /) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(OSError, match="No space left"):
+        start(tmp_path / "some" / "place", files=Poor())
+    assert tree(tmp_path) == before
+
+
+def test_a_new_log_that_cannot_be_made_leaves_nothing_of_it() -> None:
+    dry = FaultyFiles()
+    with_log(dry)
+    for operation in sorted({*dry.operations} - {"close", "free_bytes"}):
+        for after in range(dry.operations.count(operation)):
+            files = FaultyFiles()
+            files.fail(operation, errno.ENOSPC, after=after)
+            try:
+                with_log(files)
+            except OSError:
+                assert files.paths() == [], (operation, after)
+                assert not files.exists(ROOT / _LOG)
+
+
+def with_log(files: FaultyFiles) -> None:
+    from store.log import Log
+
+    log = Log.find(ROOT, files)
+    log.create()
+    log.close()
+
+
+def test_a_start_whose_mark_cannot_be_written_leaves_every_byte_as_it_was(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repaired = tree(directory)
+
+    def refuse(state: Path) -> None:
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(powercut, "begin_use", refuse)
+        with pytest.raises(OSError, match="Permission denied"):
+            start(directory)
+    assert {name: what for name, what in tree(directory).items() if name.startswith(_LOG)} == {
+        name: what for name, what in repaired.items() if name.startswith(_LOG)
+    }
+    assert tree(directory).keys() == repaired.keys()
+    start(directory).close()
+
+
+def test_damage_behind_more_than_one_checkpoint_is_found_before_the_first_of_them(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(directory / "state", directory.parent / "old")
+    store = Store(directory, segment_bytes=3000)
+    for number in range(200, 260):
+        store.add(b"s", f"{number}-0", words=(b"f", b"x" * 100))
+        store.commit()
+    store.kill()
+    shutil.rmtree(directory / "state")
+    shutil.move(directory.parent / "old", directory / "state")
+    flip(incrs(directory)[-2], 100)
+    monkeypatch.setattr(recovery, "_BYTES_A_CHECKPOINT", 1000)
+    before = tree(directory)
+    with pytest.raises(CorruptionError):
+        start(directory)
+    assert tree(directory) == before
+
+
+def test_a_repair_that_is_refused_after_a_failed_start_names_what_it_did_before(
+    directory: Path, tmp_path: Path
+) -> None:
+    lose_manifest(directory)
+    shutil.copytree(directory, tmp_path / "untouched")
+    with pytest.raises(CorruptionError):
+        start(directory)
+    with pytest.raises(RepairError) as after:
+        repair(directory)
+    with pytest.raises(RepairError) as untouched:
+        repair(tmp_path / "untouched")
+    assert str(after.value) == str(untouched.value).replace(str(tmp_path / "untouched"), str(directory))
