@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,8 @@ from store.manifest import LogFile
 from tests.conftest import StartRedis, StartRiverbed
 from tests.proxy import Proxy
 from tests.replicas import fill, follow, info, offset_of, syncs, until_down, until_level, until_linked
-from tests.servers import ROOT, RiverbedServer
-from tests.waiting import rewritten, until
+from tests.servers import ROOT, RiverbedServer, Server
+from tests.waiting import rewritten, until, until_blocked
 
 SELECT = encode_command([b"SELECT", b"0"])
 
@@ -165,6 +166,37 @@ def test_waiting_for_replicas_ends_in_time(start_riverbed: StartRiverbed) -> Non
         assert client.ask("WAIT", 2, 20) == b":1\r\n"
         assert client.ask("WAITAOF", 1, 1, 0) == b"*2\r\n:1\r\n:1\r\n"
         assert client.pipeline([("MULTI",), ("WAIT", 2, 0), ("EXEC",)])[2] == b"*1\r\n:1\r\n"
+
+
+def questions(server: Server) -> int:
+    """How often the log of a primary asks replicas how far they are."""
+    logs = (server.directory / DIRECTORY_NAME).glob("*.incr.aof")
+    return sum(path.read_bytes().count(GETACK) for path in logs)
+
+
+def test_waiting_asks_a_redis_once_and_not_with_each_tick(
+    start_riverbed: StartRiverbed, start_redis: StartRedis
+) -> None:
+    primary, replica = start_riverbed(), start_redis()
+    with primary.client() as client, primary.client() as other:
+        fill(client, "s", 10)
+        follow(replica, primary.port)
+        client.ask("XADD", "s", "*", "f", "v")
+        assert client.ask("WAIT", 1, 0) == b":1\r\n"
+        client.send("WAIT", 2, 0)  # for ever
+        until_blocked(other, 1)
+        until_level(primary, replica)
+        asked, offset = questions(primary), offset_of(primary)
+        for _ in range(50):
+            assert other.ask("WAIT", 2, 1) == b":1\r\n"
+            assert other.ask("PING") == b"+PONG\r\n"
+        time.sleep(1)
+        assert questions(primary) == asked
+        assert offset_of(primary) <= offset + len(PING)
+        assert other.ask("XADD", "s", "*", "f", "v").startswith(b"$")
+        assert other.ask("WAIT", 1, 0) == b":1\r\n"
+        until_level(primary, replica)
+        assert 1 <= questions(primary) <= 3  # the first wait, the one that nothing meets, and the last
 
 
 def test_without_enough_replicas_writes_are_refused(start_riverbed: StartRiverbed) -> None:

@@ -44,6 +44,7 @@ class Primary:
         self._introductions: dict[Session, Introduction] = {}
         self._prefixes: dict[str, tuple[int, LogFeed, float]] = {}
         self._pinged_s = 0.0
+        self._asked_offset = -1
 
     # -- coming and going ----------------------------------------------------------------------------------------------
 
@@ -94,6 +95,7 @@ class Primary:
 
     def cut_off(self) -> None:
         """Have all of them come again: their line of offsets is not ours any more, or has another name."""
+        self._asked_offset = -1
         for sender in list(self.senders.values()):
             sender.session.peer.abort()
 
@@ -138,11 +140,20 @@ class Primary:
             except (OSError, RuntimeError) as error:  # its file, or uvloop of a transport that is closed
                 sender.give_up(error)
 
-    def ask_for_acks(self) -> None:
-        """Have foreign replicas say how far they are, without waiting for the second to pass; ours do by themselves."""
-        txn = self._executor.txn
-        if any(not sender.introduction.is_ours for sender in self.senders.values()) and not txn.follows:
+    def ask_for_acks(self, target: int) -> None:
+        """Have foreign replicas report whether they have everything up to the offset `target`.
+
+        They report every second without being asked, and ours report each batch.  The question has to be in the log: a
+        Redis counts every byte that it is sent in its offset, and that must stay an offset of the log, which any other
+        server may be asked for.  So it is asked once for what is waited for, not once for each tick of the wait.
+        """
+        engine, txn = self._executor.engine, self._executor.txn
+        if target <= self._asked_offset or not self._may_log:
+            return
+        if any(not sender.introduction.is_ours and sender.acked_offset < target for sender in self.senders.values()):
             txn.log.append(GETACK)
+            # the answer is for everything before the question, and for the question itself
+            self._asked_offset = engine.log.end.offset + sum(map(len, txn.log))
             self._executor.want_tick()
 
     def acknowledged(self, session: Session, offset: int, synced_offset: int | None) -> None:
@@ -160,7 +171,6 @@ class Primary:
         """Ping, let go of those who are silent, and count who is well."""
         now_s = self._clock.monotonic()
         config = self._executor.config
-        engine = self._executor.engine
         for sender in list(self.senders.values()):
             sender.keep_alive(now_s)
             if now_s - sender.heard_s > config.repl_timeout:
@@ -170,14 +180,17 @@ class Primary:
             if now_s > until_s:
                 feed.close()
                 del self._prefixes[replication_id]
-        # while writes are held the log stands still, for the replicas to come level
-        is_held = self._executor.control.are_writes_held
-        is_due = now_s - self._pinged_s >= config.repl_ping_replica_period and not is_held
-        if self.senders and is_due and not engine.txn.follows and engine.refusal is None:
+        if self.senders and now_s - self._pinged_s >= config.repl_ping_replica_period and self._may_log:
             self._pinged_s = now_s
-            engine.txn.log.append(PING)
+            self._executor.txn.log.append(PING)
             self._executor.want_tick()
         self.count_good()
+
+    @property
+    def _may_log(self) -> bool:
+        """Whether there may be lines for replicas alone; while writes are held none, so that replicas come level."""
+        executor = self._executor
+        return not (executor.txn.follows or executor.control.are_writes_held or executor.engine.refusal is not None)
 
     def count_good(self) -> None:
         """How many replicas were heard of lately; writing may depend on it."""

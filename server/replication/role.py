@@ -207,8 +207,9 @@ class Replication:
 
     def committed(self) -> None:
         """A tick is in the log, and somebody waits for replicas."""
-        if self.primary.waits.committed():
-            self.primary.ask_for_acks()
+        target = self.primary.waits.committed()
+        if target is not None:
+            self.primary.ask_for_acks(target)
 
     def role(self) -> Reply:
         return self.primary.role() if self.follower is None else self.follower.role()

@@ -52,14 +52,14 @@ class Waits:
         self._executor.want_tick()
         return wait.park
 
-    def committed(self) -> bool:
-        """A tick is in the log: answer those whose wait is over; -> whether anybody waits on."""
+    def committed(self) -> int | None:
+        """A tick is in the log: answer those whose wait is over; -> the highest offset that is still waited for."""
         end = self._executor.engine.log.end.offset
         for wait in self._waiting.values():
             if wait.target is None:
                 wait.target = end
         self.check()
-        return bool(self._waiting)
+        return max((wait.target for wait in self._waiting.values() if wait.target is not None), default=None)
 
     def check(self) -> None:
         """Something was acknowledged or synced."""
