@@ -8,13 +8,13 @@ change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
 
 from server import configfile
 from server.configfile import Directive
 from server.configvalues import ConfigError, UnknownSettingError, defaults, flags, fold, parse
-from server.glob import compile_glob
+from server.glob import Glob
 from server.settingkinds import AnySetting, BadValueError
 from server.settings import OLD_NAMES, SETTINGS, Settings, find_setting
 
@@ -50,12 +50,27 @@ class Config(Settings):
 
     def get(self, patterns: Iterable[bytes]) -> dict[str, str]:
         """Names and values of the settings that match any of `patterns`, in the order of the list."""
-        matchers = [compile_glob(pattern, ignore_case=True) for pattern in patterns]
-        names = SETTINGS | {old: SETTINGS[name] for old, name in OLD_NAMES.items()}
+        steps = self.get_in_steps(patterns)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                found: dict[str, str] = done.value
+                return found
+
+    def get_in_steps(self, patterns: Iterable[bytes]) -> Generator[None, None, dict[str, str]]:
+        """As `get`; yields between patterns, of which there may be many and long ones."""
+        settings = SETTINGS | {old: SETTINGS[name] for old, name in OLD_NAMES.items()}
+        names = [name.encode() for name in settings]
+        wanted: set[bytes] = set()
+        for number, pattern in enumerate(patterns):
+            if number:
+                yield
+            wanted.update((yield from Glob(pattern, ignore_case=True).select(names)))
         return {
             name: setting.render(self.__dict__[setting.attribute])
-            for name, setting in names.items()
-            if any(matches(name.encode()) for matches in matchers)
+            for name, setting in settings.items()
+            if name.encode() in wanted
         }
 
     # -- changing ------------------------------------------------------------------------------------------------------

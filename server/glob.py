@@ -1,94 +1,216 @@
-"""Redis's glob patterns, for KEYS, SCAN MATCH and CONFIG GET.
+"""Redis's glob patterns, for KEYS, SCAN MATCH, CONFIG GET, PUBSUB and COMMAND LIST.
 
     *        any bytes, also none          [abc]   one of these      [a-c]  a range, either way round
     ?        any one byte                  [^abc]  none of these     \\x    x itself
 
-A pattern becomes a regular expression, so that matching runs in C.  Every part between two stars matches a fixed number
-of bytes, hence the leftmost match of each part is as good as any: atomic groups say so, and a hostile pattern such as
-`a*a*a*a*b` costs length times length instead of an exponential.
+Stars cut a pattern into segments, each of which matches a fixed number of bytes: the first at the start of a text, the
+last at its end, and those between at the leftmost place behind the one before.  The leftmost is as good as any, so
+nothing is tried twice, and `a*a*a*a*b` costs length times length instead of an exponential.
+
+Neither a pattern nor a text has a limit.  A long pattern is parsed no further than the longest text could match, and
+`steps` gives way after every millisecond, so that others have their turn.
 """
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Callable
+import time
+from collections.abc import Generator, Iterable, Iterator
+from operator import contains
+from typing import Final
 
-_STAR, _ANY, _CLASS, _CLASS_END, _ESCAPE, _RANGE = b"*?[]\\-"
+# For each place of it the bytes that match there; where that is a single one everywhere, just those.
+_Segment = bytearray | list[bytes]
 
+_STEP_S: Final = 0.001
+# A pattern with more stars that something follows matches nothing: where Redis ends its recursion.
+_MAX_STARS: Final = 1000
+# What is parsed, or compared, between two looks at the clock.
+_PIECE: Final = 2048
 
-@functools.lru_cache(maxsize=256)
-def compile_glob(pattern: bytes, ignore_case: bool = False) -> Callable[[bytes], re.Match[bytes] | None]:
-    """A function that tells whether bytes match `pattern` as a whole, by a match or None.
+_MEMBERS_A_STEP: Final = 256
 
-    `ignore_case` is for ASCII letters, as in CONFIG GET.
-    """
-    parts = [b""]  # regular expressions of what stands between the stars
-    position = 0
-    while position < len(pattern):
-        byte = pattern[position]
-        position += 1
-        if byte == _STAR:
-            parts.append(b"")
-        elif byte == _ANY:
-            parts[-1] += b"."
-        elif byte == _CLASS:
-            members, position = _read_class(pattern, position, ignore_case)
-            parts[-1] += _class_expression(members)
-        else:
-            if byte == _ESCAPE and position < len(pattern):
-                byte = pattern[position]
-                position += 1
-            parts[-1] += re.escape(bytes((byte,)))
-    first, *middle = parts
-    expression = first
-    if middle:
-        last = middle.pop()
-        expression += b"".join(b"(?>.*?%b)" % part for part in middle if part)
-        # Redis's loop does not begin on an empty text, so `**` does not match it; `*` alone never gets there.
-        expression += (b".+" if len(pattern) > 1 and not any(parts) else b".*") + last
-    flags = re.DOTALL | re.IGNORECASE if ignore_case else re.DOTALL
-    return re.compile(expression, flags).fullmatch
+_ANY: Final = bytes(range(256))
+_IN_ORDER: Final = _ANY[128:] + _ANY[:128]  # as signed bytes
+_SINGLE: Final = [bytes((byte,)) for byte in range(256)]
+_EITHER_CASE: Final = [bytes({byte, *_SINGLE[byte].upper(), *_SINGLE[byte].lower()}) for byte in range(256)]
+# The parts of a pattern.  A part is never longer than a piece, except for stars, which are all the same.
+_PART = re.compile(
+    rb"(?P<stars>\*+)|(?P<any>\?{1,2048})|(?P<class>\[\^?)|(?P<plain>[^*?\[\\]{1,2048})|\\(?P<escaped>.)|(?P<end>\\)",
+    re.DOTALL,
+)
+# The members of a class: an escaped byte, a range, one byte.  In `[a-]` the bracket is the end of a range.
+_MEMBER = re.compile(rb"\\(?P<escaped>.)|(?P<low>[^\]])-(?P<high>.)|(?P<one>[^\]])", re.DOTALL)
 
 
-def _read_class(pattern: bytes, position: int, ignore_case: bool) -> tuple[frozenset[int], int]:
-    """The bytes that a class matches, and the position behind it; `position` is behind its `[`.
+class Glob:
+    """A pattern.  `ignore_case` is for ASCII letters, as in CONFIG GET."""
 
-    Redis's reading of odd classes is kept: `[]` matches nothing, `[^]` anything, a class that is not closed ends with
-    the pattern, and in `[a-]` the bracket is the end of a range.
-    """
-    negated = pattern[position : position + 1] == b"^"
-    position += negated
-    members: set[int] = set()
-    while position < len(pattern):
-        byte = pattern[position]
-        if byte == _ESCAPE and position + 1 < len(pattern):
-            members.add(pattern[position + 1])
-            position += 2
-        elif byte == _CLASS_END:
-            position += 1
-            break
-        elif position + 2 < len(pattern) and pattern[position + 1] == _RANGE:
-            low, high = sorted((byte, pattern[position + 2]))
-            if ignore_case:
-                low, high = _lower(low), _lower(high)
-            members.update(range(low, high + 1))
-            position += 3
-        else:
-            members.add(byte)
-            position += 1
-    if ignore_case:
-        lowered = {_lower(member) for member in members}
-        members = {byte for byte in range(256) if _lower(byte) in lowered}
-    return frozenset(range(256)) - members if negated else frozenset(members), position
+    __slots__ = ("_final_star", "_is_parsed", "_parts", "_segments", "_size", "ignore_case", "pattern")
+
+    def __init__(self, pattern: bytes, *, ignore_case: bool = False) -> None:
+        self.pattern = pattern
+        self.ignore_case = ignore_case
+        self._segments: list[_Segment] = [bytearray()]
+        self._size = 0  # places in all segments so far: a match has at least so many bytes
+        self._is_parsed = False
+        self._parts = self._parse()
+
+    def matches(self, text: bytes) -> bool:
+        """Whether the whole of `text` matches."""
+        return _result(self.steps(text))
+
+    def steps(self, text: bytes) -> Generator[None, None, bool]:
+        """As `matches`; yields after each millisecond."""
+        size = len(text)
+        if not self._is_parsed and self._size <= size:
+            yield from self._parse_for(size)
+        segments = self._segments
+        if self._size > size or len(segments) - (not segments[-1]) > _MAX_STARS + 1:
+            return False
+        if len(segments) == 1:
+            return self._size == size and (yield from _fits(segments[0], text, 0))
+        if not text:  # Redis does not try to match it with anything, and asks for all keys when there is but a star
+            return self.pattern == b"*"
+        first, last = segments[0], segments[-1]
+        if isinstance(first, bytearray) and not text.startswith(first):
+            return False  # at once, for nearly all
+        if not ((yield from _fits(last, text, size - len(last))) and (yield from _fits(first, text, 0))):
+            return False
+        at, end = len(first), size - len(last)
+        for segment in segments[1:-1]:
+            found = yield from _find(segment, text, at, end)
+            if found < 0:
+                return False
+            at = found + len(segment)
+        return at <= end
+
+    def select(self, texts: Iterable[bytes]) -> Generator[None, None, list[bytes]]:
+        """Those of `texts` that match; yields now and then where that takes long."""
+        steps = self.steps
+        found = []
+        for text in texts:
+            does_match = yield from steps(text)
+            if does_match:
+                found.append(text)
+        return found
+
+    # -- parsing -------------------------------------------------------------------------------------------------------
+
+    def _parse_for(self, size: int) -> Generator[None, None, None]:
+        """Parse until no text of `size` bytes can match, or to the end of the pattern."""
+        end = time.perf_counter() + _STEP_S
+        for _ in self._parts:
+            if self._size > size:
+                return
+            if time.perf_counter() >= end:
+                yield
+                end = time.perf_counter() + _STEP_S
+        self._is_parsed = True
+
+    def _parse(self) -> Iterator[None]:
+        """Add one part of the pattern after the other to the segments."""
+        single = _EITHER_CASE if self.ignore_case else None
+        position = 0
+        while match := _PART.match(self.pattern, position):
+            position = match.end()
+            kind, text = match.lastgroup, match[match.lastgroup or 0]
+            if kind == "stars":
+                self._segments.append(bytearray())
+            elif kind == "any":
+                self._add([_ANY] * len(text))
+            elif kind == "class":
+                members, position = yield from self._read_class(position)
+                self._add([bytes(_ANY.translate(None, members) if text == b"[^" else members)])
+            else:
+                self._add(text if single is None else [single[byte] for byte in text])
+            yield
+
+    def _add(self, places: bytes | list[bytes]) -> None:
+        segments = self._segments
+        self._size += len(places)
+        last = segments[-1]
+        if isinstance(last, bytearray):
+            if isinstance(places, bytes):
+                last += places
+                return
+            last = segments[-1] = [_SINGLE[byte] for byte in last]
+        last += [_SINGLE[byte] for byte in places] if isinstance(places, bytes) else places
+
+    def _read_class(self, position: int) -> Generator[None, None, tuple[bytes, int]]:
+        """The bytes that a class names, and the position behind it; `position` is behind its `[` or `[^`.
+
+        Redis's reading is kept: `[]` matches nothing, `[^]` anything, a class that is not closed ends with the pattern,
+        the bytes of a range are in the order of signed ones, and an escaped byte has a case.
+        """
+        exact: set[int] = set()
+        folded: set[int] = set()  # in lower case where case is ignored
+        fold = _lower if self.ignore_case else _same
+        count = 0
+        while match := _MEMBER.match(self.pattern, position):
+            position = match.end()
+            if match["escaped"] is not None:
+                exact.update(match["escaped"])
+            elif match["one"] is not None:
+                folded.add(fold(match["one"][0]))
+            else:
+                low, high = sorted((_signed(match["low"][0]), _signed(match["high"][0])))
+                folded.update(_IN_ORDER[fold(low) + 128 : fold(high) + 129])
+            count += 1
+            if not count % _MEMBERS_A_STEP:
+                yield
+        if self.ignore_case:
+            folded = {byte for byte in range(256) if _lower(byte) in folded}
+        return bytes(exact | folded), position + 1  # behind the `]`, or the end of the pattern
 
 
-def _class_expression(members: frozenset[int]) -> bytes:
-    if not members:
-        return b"(?!)"
-    # the members are spelled out in both cases already, and \xhh keeps every byte clear of the syntax
-    return b"[%b]" % b"".join(b"\\x%02x" % member for member in sorted(members))
+def _result(steps: Generator[None, None, bool]) -> bool:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            return bool(done.value)
+
+
+def _fits(segment: _Segment, text: bytes, at: int) -> Generator[None, None, bool]:
+    """Whether the segment matches the text at `at`, where there is enough of it."""
+    if isinstance(segment, bytearray):
+        return text.startswith(segment, at)
+    if len(segment) <= _PIECE:
+        return all(map(contains, segment, text[at : at + len(segment)]))
+    for start in range(0, len(segment), _PIECE):
+        piece = segment[start : start + _PIECE]
+        if not all(map(contains, piece, text[at + start : at + start + _PIECE])):
+            return False
+        yield
+    return True
+
+
+def _find(segment: _Segment, text: bytes, at: int, end: int) -> Generator[None, None, int]:
+    """The first place from `at` on where the segment matches and does not reach beyond `end`; -1 if there is none."""
+    if isinstance(segment, bytearray):
+        return text.find(segment, at, end)
+    size = len(segment)
+    head = segment if size <= _PIECE else segment[:_PIECE]
+    until = time.perf_counter() + _STEP_S
+    for place in range(at, end - size + 1):
+        if all(map(contains, head, text[place : place + len(head)])) and (
+            size <= _PIECE or (yield from _fits(segment, text, place))
+        ):
+            return place
+        if time.perf_counter() >= until:
+            yield
+            until = time.perf_counter() + _STEP_S
+    return -1
+
+
+def _signed(byte: int) -> int:
+    return byte - 256 if byte > 127 else byte
 
 
 def _lower(byte: int) -> int:
     return byte + 32 if 65 <= byte <= 90 else byte
+
+
+def _same(byte: int) -> int:
+    return byte

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from server.glob import compile_glob
+from server.glob import Glob
 from server.replay import Replayer
 from store.compaction import COPYING, COPYING_AGAIN, MEASURING, TRIMMING, WRITING_LOG, Compaction, Plan, Report
 from store.ids import StreamID, make_id
@@ -99,7 +99,7 @@ def compact(
         min_id,
         maxlen,
         acked,
-        None if pattern is None else compile_glob(key_bytes(pattern)),
+        None if pattern is None else Glob(key_bytes(pattern)).matches,
         None if db is None else frozenset((db,)),
     )
     report: Report | None = None

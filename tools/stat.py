@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from rich.markup import escape
 from rich.table import Table
 
-from server.glob import compile_glob
+from server.glob import Glob
 from tools.console import Failure, age_text, counted, failures_explained, notes, results, size_text
 from tools.keytext import key_bytes, name_text, shown
 from tools.redisclient import RedisClient, ReplyError
@@ -104,8 +104,7 @@ def stat(target: str, pattern: str | None, order: str, limit: int, by_group: boo
 def _wanted(pattern: str | None) -> Callable[[bytes], bool]:
     if pattern is None:
         return lambda key: True
-    matches = compile_glob(key_bytes(pattern))
-    return lambda key: bool(matches(key))
+    return Glob(key_bytes(pattern)).matches
 
 
 def _stats(

@@ -18,7 +18,7 @@ import click
 from rich.console import RenderableType
 from rich.live import Live
 
-from server.glob import compile_glob
+from server.glob import Glob
 from tools.console import Failure, Seconds, results
 from tools.keytext import key_bytes
 from tools.redisclient import Address, RedisClient, ReplyError
@@ -75,8 +75,8 @@ def top(target: str, interval: float, count: int, order: str, pattern: str | Non
     address = server_address(target)
     if address is None:
         raise Failure(f"{target} is not a server: expected HOST:PORT or redis://...")
-    is_wanted = (lambda key: True) if pattern is None else compile_glob(key_bytes(pattern))
-    watch = _Watch(address, Sampler(most, lambda key: bool(is_wanted(key))))
+    is_wanted = (lambda key: True) if pattern is None else Glob(key_bytes(pattern)).matches
+    watch = _Watch(address, Sampler(most, is_wanted))
     with contextlib.suppress(KeyboardInterrupt), watch:
         watch.connect()
         if as_lines:

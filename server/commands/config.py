@@ -17,10 +17,12 @@ from server.configvalues import ConfigError, UnknownSettingError
 from server.errors import CommandError
 from server.replies import OK
 from server.settings import find_setting
+from server.slices import in_slices
 
 if TYPE_CHECKING:
     from server.replies import Reply
     from server.session import Request
+    from server.slices import Work
 
 NO_FILE: Final = "ERR The server is running without a config file"
 
@@ -41,9 +43,13 @@ container(b"CONFIG", group="server", since="2.0.0", summary="Container of the co
     summary="Tells the values of settings.",
     syntax="parameter [parameter ...]",
 )
-def config_get(request: Request) -> dict[bytes, bytes]:
+def config_get(request: Request) -> Reply:
     """CONFIG GET pattern [pattern ...] -> name and value of every setting that matches one of them."""
-    found = request.context.config.get(request.argv[2:])
+    return in_slices(request, _get)
+
+
+def _get(request: Request) -> Work:
+    found = yield from request.context.config.get_in_steps(request.argv[2:])
     return {name.encode(): os.fsencode(value) for name, value in found.items()}
 
 

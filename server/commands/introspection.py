@@ -14,7 +14,8 @@ from server import errors
 from server.args import Args
 from server.commands.table import COMMANDS, Command, Flag, command
 from server.errors import CommandError
-from server.glob import compile_glob
+from server.glob import Glob
+from server.slices import in_slices
 from server.syntax import Argument, parse_syntax
 
 if TYPE_CHECKING:
@@ -279,7 +280,7 @@ def command_info(request: Request) -> list[Reply]:
     syntax="[FILTERBY <MODULE module-name | ACLCAT category | PATTERN pattern>]",
     tips=("nondeterministic_output_order",),
 )
-def command_list(request: Request) -> list[bytes]:
+def command_list(request: Request) -> Reply:
     """COMMAND LIST [FILTERBY MODULE m | ACLCAT c | PATTERN p] -> full names, subcommands included.
 
     An unknown module or category lists nothing.
@@ -289,9 +290,11 @@ def command_list(request: Request) -> list[bytes]:
         return [row.full_name for row in _all_commands()]
     if len(args) != 3 or args.take_option() != b"FILTERBY":
         raise CommandError(errors.SYNTAX)
-    kind, wanted = args.take_option(), args.take().lower()
+    kind, wanted = args.take_option(), args.take()
     if kind == b"PATTERN":
-        return list(filter(compile_glob(wanted), (row.full_name for row in _all_commands())))
+        names = [row.full_name for row in _all_commands()]
+        return in_slices(request, lambda _: Glob(wanted, ignore_case=True).select(names))
+    wanted = wanted.lower()
     if kind == b"ACLCAT":
         return [row.full_name for row in _all_commands() if wanted.decode("latin-1") in row.categories]
     if kind == b"MODULE":

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Final
 from server import errors
 from server.commands.table import Flag, KeySpec, command, container
 from server.replies import Push
+from server.slices import in_slices
 
 if TYPE_CHECKING:
     from server.pubsub import Channels
+    from server.replies import Reply
     from server.session import Request, Session
+    from server.slices import Work
 
 _SUBSCRIBING: Final = Flag.PUBSUB | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.SUBSCRIBER
 _PUBLISHING: Final = Flag.PUBSUB | Flag.LOADING | Flag.STALE | Flag.FAST
@@ -175,13 +178,17 @@ def sunsubscribe(request: Request) -> Push:
     summary="Sends a message to all who listen to a channel.",
     syntax="channel message",
 )
-def publish(request: Request) -> int:
+def publish(request: Request) -> Reply:
     """PUBLISH channel message -> how many subscriptions it went to, here; subscribers of replicas do not get it.
 
     As it is not in the log, CLIENT PAUSE WRITE does not hold it back, unlike Redis, where a Sentinel that says hello to
     a paused primary is held back with it, takes it for down, and cannot tell it that it is a replica now.
     """
-    return request.context.pubsub.publish(*request.argv[1:])
+    return in_slices(request, _publish, is_short=not request.context.pubsub.patterns)
+
+
+def _publish(request: Request) -> Work:
+    return (yield from request.context.pubsub.publish(*request.argv[1:]))
 
 
 @command(
@@ -216,7 +223,7 @@ container(b"PUBSUB", group="pubsub", since="2.8.0", summary="Container of comman
     summary="Lists the channels somebody listens to.",
     syntax="[pattern]",
 )
-def pubsub_channels(request: Request) -> list[bytes]:
+def pubsub_channels(request: Request) -> Reply:
     """PUBSUB CHANNELS [pattern] -> the channels somebody has subscribed to; patterns of others do not show."""
     return _names(request, request.context.pubsub.channels)
 
@@ -231,7 +238,7 @@ def pubsub_channels(request: Request) -> list[bytes]:
     summary="Lists the shard channels somebody listens to.",
     syntax="[pattern]",
 )
-def pubsub_shardchannels(request: Request) -> list[bytes]:
+def pubsub_shardchannels(request: Request) -> Reply:
     """PUBSUB SHARDCHANNELS [pattern] -> the shard channels somebody has subscribed to."""
     return _names(request, request.context.pubsub.shard_channels)
 
@@ -308,10 +315,11 @@ def pubsub_help(request: Request) -> list[str]:
     ]
 
 
-def _names(request: Request, channels: Channels) -> list[bytes]:
+def _names(request: Request, channels: Channels) -> Reply:
     if len(request.argv) > 3:
         raise errors.subcommand_syntax(request.argv)
-    return channels.names(request.argv[2] if len(request.argv) == 3 else None)
+    pattern = request.argv[2] if len(request.argv) == 3 else None
+    return in_slices(request, lambda _: channels.names(pattern))
 
 
 def _counts(request: Request, channels: Channels) -> list[bytes | int]:

@@ -7,6 +7,7 @@ number that is handed out and taken back.
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from server import errors
@@ -14,18 +15,20 @@ from server.args import Args
 from server.commands.keys import TYPE_NAME
 from server.commands.table import Flag, command
 from server.errors import CommandError
-from server.glob import compile_glob
+from server.glob import Glob
+from server.slices import in_pieces, in_slices
+from store.format import array_head, bulk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from server.replies import Reply
     from server.session import Request
+    from server.slices import Work
 
 INVALID_CURSOR: Final = "ERR invalid cursor"
 CURSOR_BITS: Final = 64
 SCAN_COUNT: Final = 10
-SCAN_SLICE: Final = 1000
+# Keys looked at in one slice: a millisecond.
+SCAN_SLICE: Final = 256
 
 # strtoul's idea of a number: a sign is fine, a leading zero too, and nothing at all is zero.
 _CURSOR = re.compile(rb"([+-]?)([0-9]+)|")
@@ -41,12 +44,24 @@ _CURSOR = re.compile(rb"([+-]?)([0-9]+)|")
     syntax="pattern",
     tips=("request_policy:all_shards", "nondeterministic_output_order"),
 )
-def keys(request: Request) -> list[bytes]:
-    """KEYS pattern -> the keys, in no promised order."""
-    listed = request.db.keys(request.now_ms)
-    if request.argv[1] == b"*":
-        return list(listed)
-    return list(filter(compile_glob(request.argv[1]), listed))
+def keys(request: Request) -> Reply:
+    """KEYS pattern -> the keys, in no promised order.
+
+    Done in slices: a key that is there all the time is found, one that comes or goes meanwhile may be.
+    """
+    return in_slices(request, _keys)
+
+
+def _keys(request: Request) -> Work:
+    glob = Glob(request.argv[1])
+    parts: list[bytes] = []
+    cursor = 0
+    while True:
+        cursor, page = request.db.scan(cursor, SCAN_SLICE, request.now_ms)
+        parts += map(bulk, (yield from glob.select(page)))
+        if not cursor:
+            return in_pieces(request, [array_head(len(parts)), *parts])
+        yield
 
 
 def _parse_cursor(word: bytes) -> int:
@@ -70,7 +85,7 @@ def _parse_cursor(word: bytes) -> int:
     syntax="cursor [MATCH pattern] [COUNT count] [TYPE type]",
     tips=("nondeterministic_output", "request_policy:special"),
 )
-def scan(request: Request) -> list[Reply]:
+def scan(request: Request) -> Reply:
     """SCAN cursor [MATCH pattern] [COUNT count] [TYPE type] -> next cursor, keys.
 
     A key that is there during the whole iteration is returned; COUNT bounds the keys looked at, so a page may be
@@ -79,30 +94,34 @@ def scan(request: Request) -> list[Reply]:
     args = Args(request.argv)
     cursor = _parse_cursor(args.take())
     count = SCAN_COUNT
-    matches: Callable[[bytes], object] | None = None
-    wanted = True
+    glob: Glob | None = None
+    is_wanted = True
     while args:
         option = args.take_option()
         if option == b"MATCH":
             pattern = args.take()
-            matches = None if pattern == b"*" else compile_glob(pattern)
+            glob = None if pattern == b"*" else Glob(pattern)
         elif option == b"COUNT":
             count = args.take_int()
             if count < 1:
                 raise CommandError(errors.SYNTAX)
         elif option == b"TYPE":
-            wanted = args.take().lower() == TYPE_NAME.encode()
+            is_wanted = args.take().lower() == TYPE_NAME.encode()
         else:
             raise CommandError(errors.SYNTAX)
+    return in_slices(request, partial(_scan, cursor, count, glob, is_wanted))
+
+
+def _scan(cursor: int, count: int, glob: Glob | None, is_wanted: bool, request: Request) -> Work:
     found: list[bytes] = []
-    # A large COUNT is taken in slices: what is not in the reply is not held either.
     while True:
         cursor, page = request.db.scan(cursor, min(count, SCAN_SLICE), request.now_ms)
-        if wanted:
-            found += page if matches is None else filter(matches, page)
+        if is_wanted:
+            found += page if glob is None else (yield from glob.select(page))
         count -= SCAN_SLICE
         if cursor == 0 or count <= 0:
             return [b"%d" % cursor, found]
+        yield
 
 
 @command(

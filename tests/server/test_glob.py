@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+import tracemalloc
 
 import pytest
 
-from server.glob import compile_glob
-from tests.raw import parse
-from tests.servers import RedisServer
+from server.glob import Glob
+from tests.conftest import base_seed
+from tests.raw import RawClient, parse
+from tests.servers import RedisServer, RiverbedServer
 
 
 @pytest.mark.parametrize(
@@ -30,42 +31,175 @@ from tests.servers import RedisServer
         (b"x*y*z", [b"xyz", b"xyyzz", b"x y z"], [b"xzy"]),
         (b"*ab", [b"aab", b"abab"], [b"aba"]),
         (b"", [b""], [b"a"]),
+        (b"**", [b"a"], [b""]),
+        (b"?*", [b"a", b"ab"], [b""]),
+        (b"[a-\xff]", [b"a", b"\xff", b"\x00", b"0"], [b"b", b"\x80"]),  # Redis's bytes have a sign
+        (b"[a\\", [b"a", b"\\"], [b"b"]),
+        (b"[^", [b"x"], [b""]),
+        (b"[", [], [b"[", b""]),
+        (b"[]a]", [], [b"a]", b"]"]),
+        (b"a[", [], [b"a", b"a["]),
+        (b"\\", [b"\\"], [b""]),
+        (b"*\x00?", [b"\x00a", b"a\x00\xff"], [b"\x00", b"ab"]),
     ],
 )
 def test_pattern_matches_what_redis_says_it_does(pattern: bytes, matching: list[bytes], others: list[bytes]) -> None:
-    matches = compile_glob(pattern)
+    matches = Glob(pattern).matches
     assert [text for text in matching if not matches(text)] == []
     assert [text for text in others if matches(text)] == []
 
 
 def test_case_is_ignored_only_when_asked() -> None:
-    assert compile_glob(b"MaX*[a-c]", ignore_case=True)(b"mAxmemB")
-    assert not compile_glob(b"MaX*")(b"max")
-    assert compile_glob(b"[^A]", ignore_case=True)(b"b")
-    assert not compile_glob(b"[^A]", ignore_case=True)(b"a")
+    assert Glob(b"MaX*[a-c]", ignore_case=True).matches(b"mAxmemB")
+    assert not Glob(b"MaX*").matches(b"max")
+    assert Glob(b"[^A]", ignore_case=True).matches(b"b")
+    assert not Glob(b"[^A]", ignore_case=True).matches(b"a")
+
+
+def test_an_escaped_byte_of_a_class_keeps_its_case() -> None:
+    assert not Glob(b"[\\M]ax", ignore_case=True).matches(b"max")
+    assert Glob(b"[^\\M]ax", ignore_case=True).matches(b"max")
+    assert Glob(b"\\Max", ignore_case=True).matches(b"max")
+
+
+def test_a_thousand_stars_are_the_most() -> None:
+    text = b"a" * 3000
+    for pattern, most in ((b"a*%ba", 1000), (b"a*%b", 1001), (b"*a%b", 1000)):
+        repeated, _, end = pattern.partition(b"%b")
+        assert Glob(repeated * most + end).matches(text)
+        assert not Glob(repeated * (most + 1) + end).matches(text)
+
+
+# -- what patterns cost ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        b"[^x]" * 8000,
+        b"[^x]" * 250_000,
+        b"a" * (1 << 20),
+        b"*a" * (1 << 19),
+        b"?a" * (1 << 19),
+        b"\\a" * (1 << 19),
+        b"*" * (1 << 20),
+        b"[" + b"a-z" * 350_000,
+        b"[^" + b"\\x" * 500_000 + b"]",
+    ],
+)
+def test_a_long_pattern_is_parsed_no_further_than_a_text_can_match(pattern: bytes) -> None:
+    begun = time.process_time()
+    glob = Glob(pattern)
+    tracemalloc.start()
+    try:
+        for length in range(20):
+            glob.matches(b"a" * length)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert time.process_time() - begun < 10  # regular expressions took up to a quarter of an hour
+
+
+def test_a_long_pattern_matches_a_text_as_long() -> None:
+    begun = time.process_time()
+    for pattern, text in (
+        (b"[^x]" * 100_000, b"a" * 100_000),
+        (b"a" * (1 << 20), b"a" * (1 << 20)),
+        (b"*?a" + b"*" * 1000 + b"b" * 100_000, b"a" * 50_000 + b"b" * 100_000),
+        (b"\\a" * 100_000 + b"*", b"a" * 100_001),
+    ):
+        assert Glob(pattern).matches(text)
+        assert not Glob(pattern).matches(text[:-2])
+    assert time.process_time() - begun < 20
 
 
 def test_hostile_pattern_costs_no_exponential_time() -> None:
-    matches = compile_glob(b"a*" * 30 + b"b")
+    matches = Glob(b"a*" * 30 + b"b").matches
     begun = time.process_time()
     assert not matches(b"a" * 2000)
     assert time.process_time() - begun < 1
 
 
-def test_random_patterns_find_the_keys_that_redis_finds(redis_server: RedisServer) -> None:
-    choose: Callable[[str], str] = random.Random(7).choice
-    letters = "abc-]^[\\*?A\n"
-    keys = {"".join(choose(letters) for _ in range(length)).encode() for length in range(6) for _ in range(40)}
-    patterns = [
-        "".join(choose(letters + "**??[[]]^-\\") for _ in range(length)).encode()
-        for length in range(9)
-        for _ in range(150)
-    ]
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        (b"*" + b"?a" * 10_000 + b"b*", b"a" * 100_000),
+        (b"[^x]" * 250_000, b"a" * 300_000),
+        (b"[" + b"a-z" * 350_000, b"a"),
+        (b"?" * 1_000_000, b"a" * 1_000_000),
+    ],
+)
+def test_what_takes_long_is_done_in_steps(pattern: bytes, text: bytes) -> None:
+    steps = Glob(pattern).steps(text)
+    longest = 0.0
+    for _ in range(300):
+        begun = time.thread_time()
+        try:
+            next(steps)
+        except StopIteration:
+            break
+        longest = max(longest, time.thread_time() - begun)
+    assert longest < 0.1
+
+
+# -- the same to a real server -----------------------------------------------------------------------------------------
+
+LETTERS = "abc-]^[\\*?A\n\x00\x7f\x80\xf0\xff"
+
+
+def made_up(rng: random.Random, letters: str, length: int) -> bytes:
+    return "".join(rng.choice(letters) for _ in range(length)).encode("latin-1")
+
+
+def keys_found(client: RawClient, patterns: list[bytes]) -> list[set[bytes]]:
+    replies = client.pipeline([("KEYS", pattern) for pattern in patterns])
+    return [{node.text for node in parse(reply).children or ()} for reply in replies]
+
+
+@pytest.mark.parametrize("seed", range(base_seed(), base_seed() + 3))
+def test_random_patterns_find_the_keys_that_redis_finds(redis_server: RedisServer, seed: int) -> None:
+    rng = random.Random(seed)
+    keys = {made_up(rng, LETTERS, length) for length in range(6) for _ in range(60)}
+    patterns = [made_up(rng, LETTERS + "**??[[]]^-\\", length) for length in range(10) for _ in range(200)]
+    patterns += [made_up(rng, "ab*", 12) for _ in range(200)]
     with redis_server.client() as client:
         client.pipeline([("SET", key, 1) for key in keys])
-        replies = client.pipeline([("KEYS", pattern) for pattern in patterns])
+        found = keys_found(client, patterns)
+    for pattern, expected in zip(patterns, found, strict=True):
+        matches = Glob(pattern).matches
+        assert {key for key in keys if matches(key)} == expected, pattern
+
+
+def test_random_patterns_find_the_settings_that_redis_finds(redis_server: RedisServer) -> None:
+    rng = random.Random(base_seed())
+    letters = "mMaAxXcCtTiIeEoOuU*?[]^-\\"
+    patterns = ["*" + made_up(rng, letters, rng.randrange(1, 7)).decode() + "*" for _ in range(600)]
+    with redis_server.client() as client:
+        names = [node.text for node in client.tree("CONFIG", "GET", "*").children or ()][::2]
+        replies = client.pipeline([("CONFIG", "GET", pattern) for pattern in patterns])
     for pattern, reply in zip(patterns, replies, strict=True):
-        found = {node.text for node in parse(reply).children or ()}
-        # KEYS answers a lone star without matching, so that one alone may differ on the empty key
-        matches = compile_glob(pattern)
-        assert {key for key in keys if matches(key)} == found, pattern
+        matches = Glob(pattern.encode(), ignore_case=True).matches
+        found = {node.text for node in (parse(reply).children or ())[::2]}
+        assert {name for name in names if matches(name)} == found, pattern
+
+
+def test_every_command_with_a_pattern_answers_as_redis_does(
+    redis_server: RedisServer, riverbed: RiverbedServer
+) -> None:
+    rng = random.Random(base_seed())
+    keys = sorted({made_up(rng, "ab\xff-", length) for length in range(5) for _ in range(9)} | {b""})
+    patterns = [made_up(rng, "ab\xff-*?[]^", length) for length in range(6) for _ in range(40)]
+    patterns += [b"*", b"**", b"", b"a" * 5000, b"[^b]" * 8000, b"*a" * 5000]
+    answers = []
+    for server in (redis_server, riverbed):
+        with server.client() as client, server.client() as listener, server.client() as other:
+            client.pipeline([("XADD", key, "1-1", "f", "v") for key in keys])
+            other.pipeline([("SUBSCRIBE", key) for key in keys])
+            listener.pipeline([("PSUBSCRIBE", pattern) for pattern in dict.fromkeys(patterns)])
+            commands: list[tuple[bytes | str | int, ...]] = []
+            for pattern in patterns:
+                commands += [("KEYS", pattern), ("SCAN", 0, "MATCH", pattern, "COUNT", 1000)]
+                commands += [("PUBSUB", "CHANNELS", pattern), ("CONFIG", "GET", b"maxclients" + pattern)]
+            commands += [("PUBLISH", key, "m") for key in keys]
+            answers.append([sorted(reply.split(b"\r\n")) for reply in client.pipeline(commands)])
+    assert answers[0] == answers[1]

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Final, TypeVar
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-from server.glob import compile_glob
+from server.glob import Glob
 from store.ids import MAX_ID, MIN_ID, StreamID, id_text, make_id, parse_id
 from tools.spark.errors import OptionError
 
@@ -107,7 +107,7 @@ class ReadOptions:
             return False
         if self.keys is not None and key_text(key) not in self.keys:
             return False
-        return self.pattern is None or compile_glob(self.pattern)(key) is not None
+        return self.pattern is None or Glob(self.pattern).matches(key)
 
     @property
     def _names_journals(self) -> bool:

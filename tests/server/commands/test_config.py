@@ -27,7 +27,7 @@ def asker(config: Config, stats: Stats | None = None) -> Ask:
     def ask(*words: str | bytes) -> Any:
         argv = [b"CONFIG", *(word.encode() if isinstance(word, str) else word for word in words)]
         context = SimpleNamespace(config=config, stats=stats)
-        request = cast(Request, SimpleNamespace(argv=argv, context=context))
+        request = cast(Request, SimpleNamespace(argv=argv, context=context, may_block=False))
         row = COMMANDS[b"CONFIG"].subcommands.get(argv[1].upper(), COMMANDS[b"CONFIG"])
         try:
             return row.handler(request)

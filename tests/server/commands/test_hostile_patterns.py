@@ -1,0 +1,112 @@
+"""Patterns that take long: the one who asks waits, and nobody else does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.conftest import StartRiverbed
+from tests.raw import RawClient
+from tests.servers import RiverbedServer
+
+# Beyond what any slice, and a busy machine, take; what these commands took in one go was many times that.
+PATIENCE_S = 2.0
+
+Words = tuple[bytes | str | int, ...]
+LONG_CLASSES = b"[^x]" * 250_000
+LONG_KEY = b"a" * 300_000
+SLOW = b"*" + b"?a" * 20_000 + b"b*"
+
+
+@pytest.fixture
+def server(start_riverbed: StartRiverbed) -> Iterator[RiverbedServer]:
+    """Some keys, one of which is long."""
+    server = start_riverbed(options={"appendfsync": "no"})
+    with server.client() as client:
+        client.pipeline([("XADD", f"key:{number}", "1-1", "f", "v") for number in range(3000)])
+        client.ask("XADD", LONG_KEY, "1-1", "f", "v")
+    return server
+
+
+def longest_wait(server: RiverbedServer, *commands: Words, gone_after_s: float = 5.0) -> float:
+    """The longest that a PING takes while clients have sent `commands`, until all are answered or have left."""
+    longest = 0.0
+    with server.client() as pinger, ExitStack() as stack:
+        askers = [stack.enter_context(server.client(timeout_s=0.001)) for _ in commands]
+        for asker, command in zip(askers, commands, strict=True):
+            asker.socket.settimeout(60)
+            asker.send(*command)
+            asker.socket.settimeout(0.001)
+        until = time.monotonic() + gone_after_s
+        while askers and time.monotonic() < until:
+            begun = time.monotonic()
+            pinger.ask("PING")
+            longest = max(longest, time.monotonic() - begun)
+            askers = [asker for asker in askers if not has_answered(asker)]
+    with server.client() as client:  # those that left did not leave their work behind
+        assert client.ask("PING") == b"+PONG\r\n"
+    return longest
+
+
+def has_answered(client: RawClient) -> bool:
+    try:
+        client.reply()
+    except TimeoutError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("KEYS", LONG_CLASSES),
+        ("KEYS", SLOW),
+        ("KEYS", b"[" + b"a-z" * 350_000),
+        ("SCAN", 0, "MATCH", SLOW, "COUNT", 1 << 62),
+        ("CONFIG", "GET", LONG_CLASSES),
+        ("CONFIG", "GET", b"[" + b"a-z" * 350_000 + b"]axclients"),
+        ("CONFIG", "GET", *(b"[^x]?%d*" % number for number in range(20_000))),
+        ("COMMAND", "LIST", "FILTERBY", "PATTERN", b"[" + b"a-z" * 350_000 + b"]ack"),
+    ],
+)
+def test_a_long_pattern_lets_others_pass(server: RiverbedServer, command: Words) -> None:
+    assert longest_wait(server, command) < PATIENCE_S
+
+
+def test_many_and_long_patterns_of_subscribers_let_others_pass(server: RiverbedServer) -> None:
+    with server.client() as listener:
+        listener.pipeline([("PSUBSCRIBE", SLOW), ("PSUBSCRIBE", LONG_CLASSES)])
+        for _ in range(20):
+            listener.pipeline([("PSUBSCRIBE", b"[^x]?*%d" % number) for number in range(2000)])
+        assert longest_wait(server, ("PUBLISH", LONG_KEY, "m"), ("PUBLISH", "abc", "m")) < PATIENCE_S
+
+
+def test_channels_are_listed_by_a_slow_pattern_without_keeping_others(server: RiverbedServer) -> None:
+    with server.client() as listener:
+        listener.pipeline([("SUBSCRIBE", LONG_KEY), *(("SUBSCRIBE", number) for number in range(5000))])
+        assert longest_wait(server, ("PUBSUB", "CHANNELS", SLOW)) < PATIENCE_S
+
+
+def test_a_publish_that_takes_long_reaches_who_listens_by_then(server: RiverbedServer) -> None:
+    channel = b"a" * 20_000
+    with server.client() as listener, server.client() as leaver, server.client() as speaker:
+        listener.pipeline([("SUBSCRIBE", channel), ("PSUBSCRIBE", "*a"), ("PSUBSCRIBE", b"*" + b"?a" * 2000 + b"b")])
+        leaver.ask("PSUBSCRIBE", b"*" + b"?a" * 2000)
+        speaker.send("PUBLISH", channel, "m")
+        leaver.close()
+        assert speaker.reply() in (b":2\r\n", b":3\r\n")
+        assert listener.reply().startswith(b"*3\r\n$7\r\nmessage\r\n")
+        assert listener.reply().startswith(b"*4\r\n$8\r\npmessage\r\n$2\r\n*a\r\n")
+
+
+def test_keys_and_scan_in_a_transaction_answer_at_once(server: RiverbedServer) -> None:
+    with server.client() as client:
+        assert client.ask("MULTI") == b"+OK\r\n"
+        client.pipeline([("KEYS", "key:*"), ("SCAN", 0, "COUNT", 10_000), ("PUBLISH", "c", "m")])
+        keys, scanned, published = client.tree("EXEC").children or ()
+        assert len(keys.children or ()) == 3000
+        assert len((scanned.children or ())[1].children or ()) == 3001
+        assert published.text == b"0"
