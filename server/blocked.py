@@ -68,8 +68,7 @@ class Waiters:
 
     def park(self, session: Session, park: Park) -> None:
         """The client waits from now on."""
-        session.parked = park
-        session.refresh_special()
+        session.park(park)
         self._next_number += 1
         places = [((session.db, key), topic) for key, topic in _topics(park).items()]
         for place, topic in places:
@@ -104,8 +103,7 @@ class Waiters:
 
     def release(self, session: Session) -> None:
         """The client waits no longer, for whatever reason."""
-        park, session.parked = session.parked, None
-        session.refresh_special()
+        park = session.unpark()
         for place, topic in self._places.pop(session):
             lines = self._by_key[place]
             line = lines[topic]

@@ -1,20 +1,21 @@
-"""One client's socket: bytes to requests, replies to bytes, and patience with neither."""
+"""One client's socket: hands over what arrives, sends replies, is not read while too much is kept for the client."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import socket
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
-from server.encode import error_line
-from server.resp import RequestReader
+from server.execution.accounts import MOST_STRANGERS_OUTPUT
 
 if TYPE_CHECKING:
     from server.executor import Executor
     from server.session import Session
 
 log = logging.getLogger("riverbed")
+
+_SMALL_PIECE: Final = memoryview(bytearray(4 << 10))  # filled and copied again before anything else is read
 
 
 class Connection(asyncio.Protocol):
@@ -29,6 +30,7 @@ class Connection(asyncio.Protocol):
         self._soft_limit_since: float | None = None
         self._may_read = True
         self._has_session = False  # nor is there one for a client that is refused, or goes before it begins
+        self._reads_small_pieces = False
 
     # -- asyncio.Protocol ----------------------------------------------------------------------------------------------
 
@@ -49,39 +51,14 @@ class Connection(asyncio.Protocol):
         self.fd = sock.fileno()
         self.address = _address_text(transport, "peername")
         self.local_address = _address_text(transport, "sockname")
-        config = self._executor.config
-        self._reader = RequestReader(
-            max_bulk_bytes=config.proto_max_bulk_len,
-            max_query_bytes=config.client_query_buffer_limit,
-        )
+        transport.set_write_buffer_limits(0)  # all that the kernel does not take is counted
         self.session: Session = self._executor.connect(self)
         self._has_session = True
         self.session.send = transport.write
-        self._reader.authenticated = self.session.authenticated
+        self._set_protocol(in_small_pieces=self.session.account.pool.is_pressed)
 
     def data_received(self, data: bytes) -> None:
-        session = self.session
-        size = len(data)
-        session.bytes_in += size
-        self._stats.bytes_in += size
-        reader = self._reader
-        requests = reader.feed(data)
-        if requests:
-            self._executor.submit(session, requests)
-        if not session.authenticated or reader.error is not None:
-            self._continue_reading()
-
-    def _continue_reading(self) -> None:
-        """What is beyond the common case: an AUTH that decides about the bytes behind it, bytes that are not RESP."""
-        reader, session = self._reader, self.session
-        while True:
-            self._executor.run_now(session, [])
-            reader.authenticated = session.authenticated
-            if not reader.awaits_verdict:
-                break
-            self._executor.submit(session, reader.feed(b""))
-        if reader.error is not None:
-            self._give_up(reader.error.text)
+        self._executor.receive(self.session, data)
 
     def eof_received(self) -> bool:
         return False
@@ -95,11 +72,13 @@ class Connection(asyncio.Protocol):
         self.session.congested = True
         self._read_or_not()
         self.session.refresh_special()
+        self.session.settle()
 
     def resume_writing(self) -> None:
         self._soft_limit_since = None
         self.session.congested = False
         self._read_or_not()
+        self.session.settle()
         self._executor.drained(self.session)
 
     def _read_or_not(self) -> None:
@@ -121,35 +100,32 @@ class Connection(asyncio.Protocol):
             self.close_soon()
         else:
             self._check_output_limit()
-
-    def limit_requests(self, bulk_bytes: int, query_bytes: int) -> None:
-        self._reader.max_bulk_bytes = bulk_bytes
-        self._reader.max_query_bytes = query_bytes
+            self.session.settle()
 
     def set_reading(self, on: bool) -> None:
         if on is not self._may_read:
             self._may_read = on
             self._read_or_not()
 
+    def read_small_pieces(self, on: bool) -> None:
+        if on is not self._reads_small_pieces and not self._transport.is_closing():
+            self._transport.pause_reading()
+            self._set_protocol(in_small_pieces=on)
+            self._read_or_not()
+
+    def _set_protocol(self, *, in_small_pieces: bool) -> None:
+        """How to read from the next time on that reading begins."""
+        self._reads_small_pieces = in_small_pieces
+        if in_small_pieces:
+            self._transport.set_protocol(_SmallPieces(self))
+        else:
+            self._transport.set_protocol(self)
+
     def abort(self) -> None:
         self._transport.abort()
 
     def output_bytes(self) -> int:
         return self._transport.get_write_buffer_size()
-
-    def query_bytes(self) -> int:
-        """Bytes of a request that is not complete."""
-        return self._reader.pending_bytes
-
-    def _give_up(self, text: bytes) -> None:
-        """These bytes are not RESP: answer what came before, say why, close."""
-        session = self.session
-        if not text:
-            self._stats.query_limit_disconnections += 1
-        if text:
-            session.out.append(error_line(text))
-        session.begin_closing()
-        self._executor.flush(session)
 
     def _check_output_limit(self) -> None:
         if self._transport.is_closing():  # cut off already
@@ -158,17 +134,39 @@ class Connection(asyncio.Protocol):
         limits = self._executor.config.client_output_buffer_limit
         is_pushed_to = session.is_monitor or session.is_subscriber
         limit = limits["replica" if session.is_replica else "pubsub" if is_pushed_to else "normal"]
-        size = self._transport.get_write_buffer_size() + session.held_push_bytes
+        unsent = self._transport.get_write_buffer_size()
+        size = unsent + session.held_push_bytes
         now = self._executor.clock.monotonic()
         over_soft = limit.soft and size > limit.soft
         if not over_soft:
             self._soft_limit_since = None
         elif self._soft_limit_since is None:
             self._soft_limit_since = now
+        is_strange = not session.authenticated and unsent > MOST_STRANGERS_OUTPUT
         too_long = self._soft_limit_since is not None and now - self._soft_limit_since > limit.seconds
-        if (limit.hard and size > limit.hard) or too_long:
+        if (limit.hard and size > limit.hard) or too_long or is_strange:
             self._stats.output_limit_disconnections += 1
             self._transport.abort()
+
+
+class _SmallPieces(asyncio.BufferedProtocol):
+    """The same connection, read a little at a time: libuv takes up to 8 MB from a socket in one turn otherwise."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.eof_received = connection.eof_received  # type: ignore[method-assign]
+        self.connection_lost = connection.connection_lost  # type: ignore[method-assign]
+        self.pause_writing = connection.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = connection.resume_writing  # type: ignore[method-assign]
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _SMALL_PIECE
+
+    def buffer_updated(self, nbytes: int) -> None:
+        connection = self._connection
+        connection.data_received(bytes(_SMALL_PIECE[:nbytes]))
+        if nbytes == len(_SMALL_PIECE):  # there may be more
+            connection.session.settle()
 
 
 def peer_host(transport: asyncio.BaseTransport) -> str:

@@ -10,6 +10,7 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from server.execution.accounts import Accounts
 from server.pubsub import PubSub
 from server.rewritestatus import RewriteStatus
 from server.stats import Stats
@@ -143,6 +144,7 @@ class Context:
         self.control = control
         self.clock = clock
         self.stats = Stats()
+        self.accounts = Accounts()
         self.rewrite = RewriteStatus()
         self.pubsub = PubSub()
         self.sessions: dict[int, Session] = {}

@@ -104,10 +104,7 @@ class Controls:
     def discard(self, session: Session) -> None:
         """End the session's transaction, without running it, and its watches."""
         self._executor.watches.clear(session)
-        session.queued = None
-        session.queued_bytes = 0
-        session.queue_failed = False
-        session.refresh_special()
+        session.end_transaction()
 
     def watch(self, session: Session, key: bytes) -> None:
         self._executor.watches.add(session, key)
@@ -135,7 +132,7 @@ class Controls:
         if session.parked is not None:
             self._executor.waiters.release(session)
         self._executor.slicing.drop(session)
-        session.take_backlog()
+        session.drop_input()
         self._executor.context.pubsub.forget(session)
         session.peer.close_soon()
 

@@ -1,8 +1,8 @@
 """The executor: runs requests in order against one write transaction, commits once a tick, then releases the replies.
 
-    data arrives -> submit(session, requests)            as often as there are readable sockets
+    data arrives -> receive(session, data)               as often as there are readable sockets
                               |
-    tick: handlers -> mutators, for all of them in order            once, when the loop has read them all
+    tick: requests -> handlers -> mutators, in order                once, when the loop has read them all
           log.write + fdatasync, once
           replies of all sessions go out
 
@@ -24,14 +24,16 @@ from server.commands.table import Command, Flag
 from server.context import Context
 from server.control import Controls
 from server.dispatch import Plain, plain_commands
-from server.encode import encode
+from server.encode import encode, error_line
 from server.errors import CommandError
+from server.execution.accounts import Account
 from server.heeding import heed_settings
 from server.inbox import Inbox
 from server.releases import Releases
 from server.replay import NOBODY
 from server.replication.role import Replication
 from server.replies import NO_REPLY, LongReply, Message, Park, Push
+from server.resp import RequestReader
 from server.rewriting import Rewriting
 from server.session import Request, Session
 from server.slices import Slices
@@ -48,6 +50,7 @@ from store.errors import LogWriteError, StateLostError
 if TYPE_CHECKING:
     from server.commands.table import Handler
     from server.config import Config
+    from server.inbox import Turn as InboxTurn
     from server.replies import Reply
     from server.session import Peer
     from store.options import Clock
@@ -60,8 +63,6 @@ _QUEUED: Final = b"+QUEUED\r\n"
 _MULTI: Final = b"*1\r\n$5\r\nMULTI\r\n"
 _SELECT: Final = b"*2\r\n$6\r\nSELECT"
 _EXEC: Final = b"*1\r\n$4\r\nEXEC\r\n"
-# A client with so many bytes of replies in one tick waits for the next with the rest of its requests.
-MOST_OUTPUT_A_TICK: Final = 1 << 20
 # A tick ends after about so many requests, or so long, so that no client waits for another's long pipeline.
 MOST_REQUESTS_A_TICK: Final = 2048
 MOST_SECONDS_A_TICK: Final = 0.003
@@ -69,6 +70,8 @@ MOST_SECONDS_A_TICK: Final = 0.003
 LEAST_SECONDS_A_TICK: Final = 0.002
 # As many wake-ups make as many replies to send, which is as much work again.
 MOST_SECONDS_OF_WAKING: Final = 0.004
+# More in one piece is more than runs in one tick, most likely.
+_LARGE_BYTES: Final = 16 << 10
 # Fast commands between two looks at the clock.
 _LONGEST_RUN: Final = 32
 
@@ -120,7 +123,9 @@ class Executor:
         nobody = Session(0, NOBODY, self.txn.databases[0], 0)
         self._request = Request(nobody, self.txn, self.context)  # of the fast path, whoever sends it
         self._next_client_id = 1
-        self._inbox = Inbox(self.stats)
+        self.accounts = self.context.accounts
+        self.accounts.clients.on_pressure = self._read_small_pieces
+        self._inbox = Inbox(self._refuse)
         self._arrivals = self._inbox.arrivals
         self.ran: list[Session] = []  # sessions that may have replies of this tick
         self._tick_due = False
@@ -137,6 +142,12 @@ class Executor:
         self._next_client_id += 1
         session.request = Request(session, self.txn, self.context)
         session.authenticated = not self.config.requirepass
+        session.account = Account(self.accounts, peer, is_trusted=session.authenticated)
+        session.input = RequestReader(
+            authenticated=session.authenticated,
+            max_bulk_bytes=self.config.proto_max_bulk_len,
+            max_query_bytes=self.config.client_query_buffer_limit,
+        )
         session.fast_path = self._fast_path
         session.refresh_special()
         self.context.sessions[session.id] = session
@@ -150,8 +161,9 @@ class Executor:
         session.end_long_reply()
         self.slicing.drop(session)
         self.releases.forget(session)
-        session.take_backlog()
         session.out.clear()
+        session.drop_input()
+        session.account.close()
         self.context.sessions.pop(session.id, None)
         self.replication.disconnect(session)
 
@@ -182,44 +194,89 @@ class Executor:
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
-    def submit(self, session: Session, requests: list[list[bytes]]) -> None:
-        """Have `requests` of one client, which arrived together, run in the next tick."""
-        self._arrivals.append((session, requests))
-        if not self._tick_due:
-            self._tick_due = True
-            self._loop.call_soon(self._tick)
+    def receive(self, session: Session, data: bytes) -> None:
+        """Have the requests in what a client has sent run in the next tick."""
+        size = len(data)
+        stats = self.stats
+        session.bytes_in += size
+        stats.bytes_in += size
+        session.input.chunks.append(data)
+        if not session.in_line:
+            session.in_line = True
+            self._arrivals.append(session)
+            if not self._tick_due:
+                self._tick_due = True
+                self._loop.call_soon(self._tick)
+        if size > _LARGE_BYTES or session.account.owed or stats.bytes_in > self.accounts.alarm:
+            self._bound_reading(session)
 
-    def run_now(self, session: Session, requests: list[list[bytes]]) -> None:
-        """As `submit`, but run them, and what was submitted before, at once; the replies still wait for the tick.
+    def _bound_reading(self, session: Session) -> None:
+        """There is more of this client than runs in the next tick, or more of all of them."""
+        if session.closing:
+            session.drop_input()
+            return
+        session.settle()
+        if self.stats.bytes_in > self.accounts.alarm:
+            self.accounts.clients.press()
 
-        For a client whose next bytes cannot be judged before: after AUTH longer requests are allowed.
+    def _refuse(self, session: Session) -> None:
+        """What a client has sent is no request: say why behind the replies to what came before, and close."""
+        error = session.input.error
+        assert error is not None
+        if error.text:
+            session.out.append(error_line(error.text))
+        else:
+            self.stats.query_limit_disconnections += 1
+        session.begin_closing()
+        session.drop_input()
+        self.ran.append(session)
+
+    def _hold_back(self, session: Session, requests: list[list[bytes]]) -> None:
+        """These were taken to be run, and have to wait."""
+        session.commands_processed -= len(requests)
+        self.stats.commands_processed -= len(requests)
+        self._inbox.hold_back(session, requests)
+
+    def _read_small_pieces(self, on: bool) -> None:
+        """All clients together have much waiting, or no longer."""
+        for session in self.context.sessions.values():
+            if session.authenticated:
+                session.peer.read_small_pieces(on)
+
+    def _run_inbox(self, tick_begun: float) -> None:
+        """Run what has arrived, in order; what is too much for one tick stays for the next."""
+        inbox = self._inbox
+        inbox.begin()
+        begun = self._time()
+        # what slices have used of the tick is gone, but for a little
+        end = max(tick_begun + MOST_SECONDS_A_TICK, begun + LEAST_SECONDS_A_TICK)
+        waking_end = begun + MOST_SECONDS_OF_WAKING
+        room = MOST_REQUESTS_A_TICK
+        while room > 0 and (turns := inbox.take()) is not None:
+            room -= self._run_turns(turns, room, end, waking_end)
+            if self._time() >= end:
+                break
+
+    def _run_turns(self, taken: list[InboxTurn], room: int, end: float, waking_end: float) -> int:
+        """Run these requests, or as many of them as there is time for; -> how many have had their turn.
+
+        All that is the same for every request is looked up once: at 50 clients with one request each that is 1.3 us of
+        5 a request.
         """
-        self.submit(session, requests)
-        self._run_inbox()
-
-    def _run_inbox(self, tick_begun: float | None = None) -> None:
-        """Run what was submitted, in order; what is too much for one tick stays for the next.
-
-        All that is the same for every request of the tick is looked up once: at 50 clients with one request each
-        that is 1.3 us of 5 a request.
-        """
-        inbox = self._inbox.take()
         clock = self._time
         begun = clock()
-        # what slices have used of the tick is gone, but for a little
-        end = max((tick_begun or begun) + MOST_SECONDS_A_TICK, begun + LEAST_SECONDS_A_TICK)
-        waking_end = begun + MOST_SECONDS_OF_WAKING
         request = self._request
         request.now_ms = now_ms = int(begun * 1000)
         ran = self.ran
         logged = self.txn.log
         signals = self._signals
+        most_output = self.accounts.clients.most_output
         record = self.timing.record
         # A run of equal fast commands is timed as a whole: a look at the clock costs a tenth of a pipelined XADD.
         run_of: Plain | None = None
         run_count = 0
         count = 0
-        turns = iter(inbox)
+        turns = iter(taken)
         for session, requests in turns:
             ran.append(session)
             count += len(requests)
@@ -239,11 +296,11 @@ class Executor:
                         run_of = None
                     turn = self._run_carefully(session, argv)
                     if turn is not Turn.GOES_ON:
-                        session.hold_back([argv, *waiting] if turn is Turn.WAITS_BEFORE else [*waiting])
+                        self._hold_back(session, [argv, *waiting] if turn is Turn.WAITS_BEFORE else [*waiting])
                         break
                     begun = clock()
                     if begun >= end:
-                        session.hold_back([*waiting])
+                        self._hold_back(session, [*waiting])
                         break
                     plain = session.plain
                     request.session = session
@@ -258,7 +315,7 @@ class Executor:
                         begun = ended
                         if ended >= end:
                             run_of = None
-                            session.hold_back([argv, *waiting])
+                            self._hold_back(session, [argv, *waiting])
                             break
                     run_of, run_count = entry, 1
                 mark = len(logged)
@@ -276,7 +333,7 @@ class Executor:
                     wire = reply[0]
                 elif reply.__class__ in _WAITS:
                     self.deliver(session, reply)
-                    session.hold_back([*waiting])
+                    self._hold_back(session, [*waiting])
                     break
                 else:
                     wire = encode(reply, session.resp)
@@ -289,20 +346,22 @@ class Executor:
                     record(request, entry, run_count, ended - begun)
                     run_of, begun = None, ended
                     if ended >= waking_end:
-                        session.hold_back([*waiting])
+                        self._hold_back(session, [*waiting])
                         break
                 produced += len(wire)
-                if produced > MOST_OUTPUT_A_TICK:
+                if produced > most_output:
                     # one that does not read must not have its pipeline executed ahead of its reading
-                    session.hold_back([*waiting])
+                    self._hold_back(session, [*waiting])
                     break
-            if count >= MOST_REQUESTS_A_TICK or begun >= end:
-                self._inbox.leave([*turns])
+            if count >= room or begun >= end:
+                self._inbox.put_back([*turns])
                 break
         if run_of is not None:
             record(request, run_of, run_count, clock() - begun)
+        request.argv = []
         self.stats.commands_processed += count
-        self.stats.reads_processed += len(inbox)
+        self.stats.reads_processed += len(taken)
+        return count
 
     # -- the careful path ----------------------------------------------------------------------------------------------
 
@@ -341,6 +400,7 @@ class Executor:
             session.release_pushes()
         if self._signals:
             self.wakeups.serve()
+        request.argv = []  # or the words would stay as long as the client does
         # what the command may have changed: it parked, or its reply is a long one
         must_wait: bool = session.must_wait
         return Turn.WAITS_AFTER if must_wait else Turn.GOES_ON
@@ -424,9 +484,9 @@ class Executor:
     def resume(self, session: Session) -> None:
         """Let the client's held-back requests run, and its replies go out, with this tick or the next."""
         self.ran.append(session)
-        if session.backlog:
-            # left where it is until then: what has arrived in this tick must queue up behind it
-            self._inbox.resume(session)
+        self._inbox.resume(session)
+        if session.account.owed:
+            session.settle()
         self.want_tick()
 
     def want_tick(self) -> None:
@@ -506,6 +566,10 @@ class Executor:
             self.upkeep.committed()
         if self.engine.refusal is not None and not self.special:
             self.refresh_special()
+        clients = self.accounts.clients
+        if clients.is_pressed:
+            clients.relax()
+        self.accounts.alarm = stats.bytes_in + clients.headroom
         stats.tick.record(self._time() - begun)
 
     def drained(self, session: Session) -> None:

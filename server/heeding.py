@@ -39,7 +39,8 @@ def heed_settings(executor: Executor) -> None:
 
     def limit_requests() -> None:
         for session in executor.context.sessions.values():
-            session.peer.limit_requests(config.proto_max_bulk_len, config.client_query_buffer_limit)
+            session.input.max_bulk_bytes = config.proto_max_bulk_len
+            session.input.max_query_bytes = config.client_query_buffer_limit
 
     for name in ("proto-max-bulk-len", "client-query-buffer-limit"):
         config.observe(name, limit_requests)

@@ -1,92 +1,169 @@
-"""Whose requests come next: what has arrived since the last tick, and what that one had no time for.
+"""Whose requests come next: of those who have sent some since the last tick, and of those it had no time for.
 
 Requests run in the order in which they arrived.  A tick is short and may end before everybody has had a turn; in the
 next one, clients with only a few requests go before those that were left over with long pipelines, or a PING would
 wait for all of those; but only so many, so that nobody waits for ever.  The requests of one client always run in the
 order in which it sent them.
+
+A client has one place in line, however much it has sent.  What it has sent stays as it came: `take` has it parsed, a
+batch at a time, when its turn has come.  So what waits costs its bytes, and a tick costs what it runs.
+
+    chunk -> arrivals -> line -> a batch is taken and run -> has more -> again, behind the others
+                          ^                 |
+                          |                 +-- not to its end (it waits, or has had enough) -> held
+                          +-- resumed <------------------------------------------------------- |
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from server.session import Session
-    from server.stats import Stats
+    from collections.abc import Callable
 
-    # What one client sent at once.
-    Arrival = tuple[Session, list[list[bytes]]]
+    from server.session import Session
+
+    # A client and the requests of it that run next.
+    Turn = tuple[Session, list[list[bytes]]]
 
 # More than these are a pipeline.
 _FEW: Final = 4
+_FEW_LINES: Final = 64
 # Requests that may go before those that were left over: a fraction of a millisecond.
 MOST_FIRST: Final = 64
+# So many are parsed before they run; more would be in vain when the tick ends.
+_REQUESTS_AT_ONCE: Final = 64
 
 
 class Inbox:
-    """The requests of one executor that have not run.
+    """The line of one executor's clients that have sent requests.
 
-    `arrivals` are those since the last tick, the same list all the time.
+    `arrivals` are those that got into it since the last tick, the same list all the time.
     """
 
-    def __init__(self, stats: Stats) -> None:
-        self.arrivals: list[Arrival] = []
-        self._stats = stats
-        self._left: list[Arrival] = []
-        self._resumed: dict[Session, None] = {}
+    def __init__(self, refuse: Callable[[Session], None]) -> None:
+        """`refuse` is called for a client whose next bytes are no request."""
+        self.arrivals: list[Session] = []
+        self._refuse = refuse
+        self._line: deque[Session] = deque()
+        self._again: dict[Session, None] = {}  # behind the others, once the batches that were taken have run
+        self._resumed: list[Session] = []
 
     def __bool__(self) -> bool:
-        return bool(self.arrivals or self._left)
+        return bool(self.arrivals or self._line or self._again or self._resumed)
 
     def clear(self) -> None:
         """Nobody's requests will run any more."""
-        self.arrivals.clear()
-        self._left.clear()
-        self._resumed.clear()
+        for sessions in (self.arrivals, self._line, self._again, self._resumed):
+            for session in sessions:
+                session.drop_input()
+            sessions.clear()
 
-    def leave(self, arrivals: list[Arrival]) -> None:
+    def begin(self) -> None:
+        """A tick begins: those who have come get their places."""
+        line = self._line
+        if not line:
+            line.extend(self.arrivals)
+        elif self.arrivals:
+            self._line_up(self.arrivals)
+        self.arrivals.clear()
+        if self._resumed:
+            line.extend(self._resumed)
+            self._resumed.clear()
+
+    def _line_up(self, arrivals: list[Session]) -> None:
+        """Before those that were left over, for a few short requests, or behind them."""
+        first: list[Session] = []
+        room = MOST_FIRST
+        for session in arrivals:
+            count = _count_few(session.input.chunks)
+            if 0 < count <= room:
+                first.append(session)
+                room -= count
+            else:
+                self._line.append(session)
+                session.settle()
+        self._line.extendleft(reversed(first))
+
+    def take(self) -> list[Turn] | None:
+        """The next clients and a batch of each; None when there is no other."""
+        line = self._line
+        if self._again:
+            line.extend(self._again)
+            self._again.clear()
+        if not line:
+            return None
+        turns: list[Turn] = []
+        room = _REQUESTS_AT_ONCE
+        while line and room > 0:
+            session = line.popleft()
+            if session.special or session.account.owed:
+                requests = self._take_with_care(session)
+            else:
+                requests = session.input.next_requests()
+                if session.input.is_behind:
+                    self._keep_in_line(session, requests)
+                else:
+                    session.in_line = False
+            if requests:
+                turns.append((session, requests))
+                room -= len(requests)
+        return turns
+
+    def _take_with_care(self, session: Session) -> list[list[bytes]]:
+        if session.closing:
+            session.in_line = False
+            session.drop_input()
+            return []
+        if session.must_wait:
+            self.hold_back(session, session.backlog)
+            return []
+        requests = session.take_backlog() or session.input.next_requests()
+        self._keep_in_line(session, requests)
+        return requests
+
+    def _keep_in_line(self, session: Session, requests: list[list[bytes]]) -> None:
+        """The rest of what it has sent, if there is any, comes behind the others."""
+        reader = session.input
+        session.in_line = False
+        if reader.error is not None and not requests:
+            self._refuse(session)
+        elif reader.has_more:
+            session.in_line = True
+            self._again[session] = None
+        session.settle()
+
+    def put_back(self, turns: list[Turn]) -> None:
         """These were taken, and the tick had no time for them."""
-        self._left = arrivals
+        for session, requests in reversed(turns):
+            self._again.pop(session, None)
+            session.backlog = requests
+            session.in_line = True
+            session.settle()
+            self._line.appendleft(session)
+
+    def hold_back(self, session: Session, requests: list[list[bytes]]) -> None:
+        """The client may not go on with these, the rest of its batch, nor with what it has sent behind them."""
+        self._again.pop(session, None)
+        if requests or session.input.has_more:
+            session.hold_back(requests)
+        else:
+            session.refresh_special()
+        session.settle()
 
     def resume(self, session: Session) -> None:
-        """Let what the session had to hold back run with what has arrived by then."""
-        self._resumed[session] = None
+        """Let the client go on: behind those who have come by the next tick."""
+        if session.is_held:
+            session.is_held = False
+            session.refresh_special()
+            self._resumed.append(session)
 
-    def take(self) -> list[Arrival]:
-        """All that is to run, in order."""
-        arrivals = self.arrivals[:]
-        self.arrivals.clear()
-        if self._left:
-            arrivals = self._around_the_left(arrivals)
-        if self._resumed:
-            arrivals = self._with_resumed(arrivals)
-        return arrivals
 
-    def _around_the_left(self, arrivals: list[Arrival]) -> list[Arrival]:
-        left, self._left = self._left, []
-        first: list[Arrival] = []
-        last: list[Arrival] = []
-        waiting = {session for session, _ in left}
-        count = 0
-        for arrival in arrivals:
-            session, requests = arrival
-            if len(requests) <= _FEW and count < MOST_FIRST and session not in waiting:
-                first.append(arrival)
-                count += len(requests)
-            else:
-                waiting.add(session)
-                last.append(arrival)
-        return first + left + last
-
-    def _with_resumed(self, arrivals: list[Arrival]) -> list[Arrival]:
-        """Also what clients may go on with, who waited with the rest of their requests: behind those who have not had
-        a turn, and before what they have sent since.
-        """
-        resumed = [(session, session.take_backlog()) for session in self._resumed]
-        first = [arrival for arrival in arrivals if arrival[0] not in self._resumed]
-        last = [arrival for arrival in arrivals if arrival[0] in self._resumed]
-        self._resumed.clear()
-        for session, requests in resumed:  # they were counted when they came
-            session.commands_processed -= len(requests)
-            self._stats.commands_processed -= len(requests)
-        return first + resumed + last
+def _count_few(chunks: list[bytes]) -> int:
+    """About how many requests these are; 0 if they may be many."""
+    if len(chunks) != 1:
+        return 0
+    data = chunks[0]
+    count = data.count(b"\n*") + 1
+    return count if count <= _FEW and data.count(b"\n") <= _FEW_LINES else 0

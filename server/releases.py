@@ -54,6 +54,7 @@ class Releases:
                 # what a replica is sent besides does not come this way, and must not overtake
                 if (is_over or (late and session in late)) and not session.is_replica:
                     late.setdefault(session, []).append(data)
+                    self._is_late(session, size)
                 else:
                     session.send(data)
             if session.attention and session not in late:
@@ -71,11 +72,18 @@ class Releases:
     def forget(self, session: Session) -> None:
         """The client has gone."""
         self._late.pop(session, None)
+        session.late_bytes = 0
 
     def finish(self) -> None:
         """Send all that is late at once."""
         while self._late:
             self._send_one()
+
+    def _is_late(self, session: Session, size: int) -> None:
+        """So much more waits for its turn; one with much of that gets no more requests run until then."""
+        session.late_bytes += size
+        session.refresh_special()
+        session.settle()
 
     # -- what is late --------------------------------------------------------------------------------------------------
 
@@ -97,6 +105,9 @@ class Releases:
     def _send_one(self) -> None:
         session = next(iter(self._late))
         session.send(b"".join(self._late.pop(session)))
+        session.late_bytes = 0
+        session.refresh_special()
+        session.settle()
         if session.attention:
             self._attend(session)
 
@@ -120,7 +131,7 @@ class Releases:
             return
         if session.long_reply is not None:
             self._continue_long_reply(session, session.long_reply)
-        elif session.backlog and not session.must_wait_for_others:
+        elif session.is_held and not session.must_wait:
             self._executor.resume(session)
 
     def _continue_long_reply(self, session: Session, reply: LongReply) -> None:

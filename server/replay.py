@@ -28,16 +28,13 @@ class _NobodyThere:
 
     def set_reading(self, on: bool) -> None: ...
 
-    def limit_requests(self, bulk_bytes: int, query_bytes: int) -> None: ...
+    def read_small_pieces(self, on: bool) -> None: ...
 
     def abort(self) -> None: ...
 
     def send(self, data: bytes) -> None: ...
 
     def output_bytes(self) -> int:
-        return 0
-
-    def query_bytes(self) -> int:
         return 0
 
 

@@ -24,24 +24,34 @@ from typing import Final
 from server.plainresp import PlainReader
 from server.strictresp import DEFAULT_MAX_BULK_BYTES, DEFAULT_MAX_QUERY_BYTES, StrictReader
 
-# Chunks up to this size are tried as nothing but whole requests first; a larger one is likely cut off in one.
+# So many bytes are taken apart at a time: what waits stays as it came, for a request in Python takes 10 to 50 times its
+# bytes.  Chunks up to this size are tried as nothing but whole requests first.
 _SMALL_BYTES: Final = 16 << 10
+# A word that goes on is taken in larger pieces.
+_WORD_PIECE_BYTES: Final = 64 << 10
 # A chunk that alternates between both kinds of requests would be copied at each handover; a few must do.
 _MAX_HANDOVERS: Final = 4
+# What CPython adds to the bytes of a chunk.
+_CHUNK_OVERHEAD_BYTES: Final = 48
+# Chunks of a client that has to wait are joined when there are so many, or bytes that come one by one take 50 each.
+_MANY_CHUNKS: Final = 64
 
 
 class RequestReader(StrictReader):
-    """Turns the bytes of one client into requests, in order.
+    """Turns the bytes of one client into requests, in order, a bounded number at a time.
 
-    Feed it chunks of any size.  After each `feed`, execute and answer what it returned, then look at `error`: when it
-    is set, these were the last requests; answer it and close.  It is raised nowhere.
+    Append what arrives to `chunks`, of any size.  Call `next_requests` when there is time for some, execute and answer
+    what it returned, and call it again as long as `has_more`.  When it returns nothing and `error` is set, the bytes
+    there are no request; answer the error and close.  It is raised nowhere.
 
     `authenticated` may be changed between calls.  While it is False a request has at most 10 words of 16 kB.  A chunk
-    may hold AUTH and, behind it, a request that is too large only if AUTH fails; `feed` then returns the former, sets
-    `awaits_verdict` and keeps the rest until it is called again, with b"" if nothing has arrived.
+    may hold AUTH and, behind it, a request that is too large only if AUTH fails; `next_requests` then returns the
+    former, and the next call judges the latter.
+
+    `is_behind` is True while bytes are kept that a call has looked at.
     """
 
-    __slots__ = ("_plain",)
+    __slots__ = ("_data", "_plain", "_position", "chunks", "is_behind")
 
     def __init__(
         self,
@@ -52,24 +62,82 @@ class RequestReader(StrictReader):
     ) -> None:
         super().__init__(authenticated=authenticated, max_bulk_bytes=max_bulk_bytes, max_query_bytes=max_query_bytes)
         self._plain = PlainReader()
+        self.chunks: list[bytes] = []
+        self._data = b""  # what is being taken apart, from `_position`
+        self._position = 0
+        self.is_behind = False
+
+    @property
+    def has_more(self) -> bool:
+        """Whether another call finds something although nothing arrives."""
+        return bool(self.chunks or self._data or self.has_rest or self.awaits_verdict or self.error)
+
+    @property
+    def unread_bytes(self) -> int:
+        """Memory held by bytes that have not been looked at."""
+        chunks = self.chunks
+        if len(chunks) > _MANY_CHUNKS:
+            chunks[:] = [b"".join(chunks)]
+        return len(self._data) + sum(map(len, chunks)) + _CHUNK_OVERHEAD_BYTES * len(chunks)
+
+    def drop(self) -> None:
+        """Keep nothing: the client is going."""
+        self.chunks.clear()
+        self._data = b""
+        self.has_rest = self.awaits_verdict = self.is_behind = False
+        self.forget_request()
 
     def feed(self, data: bytes) -> list[list[bytes]]:
-        """The requests that `data` completes.  None of them is empty."""
-        if (
-            self.authenticated
-            and not self._words_left
-            and not self._buffer
-            and self.error is None
-            and len(data) <= _SMALL_BYTES
-            and data.startswith(b"*")
-        ):
-            whole = self._plain.take_chunk(data)
-            if whole is not None:
-                return whole
+        """All requests that `data` completes; before AUTH only as many as can be judged before they have run."""
+        if data:
+            self.chunks.append(data)
+        requests = self.next_requests()
+        while self.has_more and self.error is None and (self.authenticated or not requests):
+            requests += self.next_requests()
+        return requests
+
+    def next_requests(self) -> list[list[bytes]]:
+        """The next requests, none of them empty; [] when no whole one is among the next bytes."""
+        chunks = self.chunks
+        if not self.is_behind and len(chunks) == 1 and self.authenticated:
+            data = chunks[0]
+            if len(data) <= _SMALL_BYTES and data.startswith(b"*"):
+                whole = self._plain.take_chunk(data)
+                if whole is not None:
+                    chunks.clear()
+                    return whole
         requests: list[list[bytes]] = []
-        if self.error is not None:
-            return requests
-        self.awaits_verdict = False
+        if self.error is None:
+            piece = self._next_piece()
+            self.awaits_verdict = self.has_rest = False
+            self._take_apart(piece, requests)
+        self.is_behind = bool(self._data or self._buffer or self._words_left or self.has_more)
+        return requests
+
+    def _next_piece(self) -> bytes:
+        """A part of what has arrived, of the whole requests in it if possible; b"" to go on with what was begun."""
+        if self.has_rest or self.awaits_verdict:
+            return b""
+        data = self._data
+        if not data:
+            data = self.chunks[0] if len(self.chunks) == 1 else b"".join(self.chunks)
+            self.chunks.clear()
+            self._position = 0
+        start = self._position
+        end = start + (_WORD_PIECE_BYTES if self._words_left else _SMALL_BYTES)
+        if end >= len(data):
+            self._data = b""
+            return data[start:] if start else data
+        if not self._words_left:
+            # most likely where a request begins; if not, the strict parser carries it on
+            boundary = data.rfind(b"\r\n*", start, end)
+            if boundary >= 0:
+                end = boundary + 2
+        self._data = data
+        self._position = end
+        return data[start:end]
+
+    def _take_apart(self, data: bytes, requests: list[list[bytes]]) -> None:
         handovers = 0
         while True:
             if (
@@ -82,11 +150,10 @@ class RequestReader(StrictReader):
             ):
                 taken = self._plain.take_front(data, requests)
                 if taken == len(data):
-                    return requests
+                    return
                 if taken:
                     data = data[taken:]
             handovers += 1
-            rest = self.take(data, requests, may_hand_over=handovers < _MAX_HANDOVERS)
-            if not rest:
-                return requests
-            data = rest
+            data = self.take(data, requests, may_hand_over=handovers < _MAX_HANDOVERS)
+            if not data:
+                return

@@ -9,16 +9,20 @@ if TYPE_CHECKING:
 
     from server.context import Context
     from server.dispatch import Plain
+    from server.execution.accounts import Account
     from server.replies import LongReply, Park, Push
+    from server.resp import RequestReader
     from server.slices import Slices
     from store.keyspace import Database
     from store.writetxn import WriteTxn
 
 
-# What a client that waits may have sent behind the command it waits with, before its socket is left alone.
-MOST_BACKLOG_BYTES: Final = 64 << 10
 # A word's own share of memory: the object and its place in a list.
 _WORD_BYTES: Final = 48
+# What a request of a batch takes, about, without a look at its words.
+_REQUEST_BYTES: Final = 512
+# Replies that are late, of which there are so many, are waited for before there are more.
+_MOST_LATE_BYTES: Final = 64 << 10
 
 
 def request_bytes(argv: list[bytes]) -> int:
@@ -42,17 +46,14 @@ class Peer(Protocol):
     def set_reading(self, on: bool) -> None:
         """Read from the client, or leave what it sends with it."""
 
-    def limit_requests(self, bulk_bytes: int, query_bytes: int) -> None:
-        """The largest word, and the largest unfinished request, from now on."""
+    def read_small_pieces(self, on: bool) -> None:
+        """Take only a little from the client's socket at a time, or all there is."""
 
     def abort(self) -> None:
         """Close now, dropping what was not sent."""
 
     def output_bytes(self) -> int:
-        """Reply bytes that the client has not read yet."""
-
-    def query_bytes(self) -> int:
-        """Bytes of a request that is not complete."""
+        """Reply bytes that its connection holds because the client has not read them yet."""
 
 
 class Session:
@@ -103,9 +104,14 @@ class Session:
         self.congested = False  # does not read what it is sent
         self.long_reply: LongReply | None = None
         self.slices: Slices | None = None  # a command under way
-        # requests that arrived while the client may not run any
+        # what it has sent; requests of it that were taken out to be run and could not; whether it has a place in the
+        # line of those whose requests run next, or is to have it back when it may go on (`is_held`)
+        self.input: RequestReader  # set by whoever connects the session
         self.backlog: list[list[bytes]] = []
-        self.backlog_bytes = 0
+        self.in_line = False
+        self.is_held = False
+        self.late_bytes = 0  # of replies that no turn had time to send
+        self.account: Account  # set by whoever connects the session
         # replies of this tick, in order, one element a request
         self.out: list[bytes] = []
         self._closing = False
@@ -131,6 +137,14 @@ class Session:
         self._closing = True
         self.refresh_special()
 
+    def authenticate(self, on: bool) -> None:
+        """The client may do everything from now on, or only what strangers may."""
+        self.authenticated = on
+        self.input.authenticated = on
+        self.account.trust(on)
+        self.peer.read_small_pieces(self.account.pool.is_pressed)
+        self.refresh_special()
+
     def refresh_special(self) -> None:
         """Derive what depends on several of the fields above; call it after changing one."""
         self.special = (
@@ -145,7 +159,7 @@ class Session:
             or self.must_wait
         )
         self.plain = {} if self.special else self.fast_path
-        self.attention = bool(self._closing or self.congested or self.backlog or self.long_reply)
+        self.attention = bool(self._closing or self.congested or self.is_held or self.long_reply)
 
     # -- subscriptions -------------------------------------------------------------------------------------------------
 
@@ -162,11 +176,13 @@ class Session:
         """Keep a push until the reply under way is complete."""
         self.held_pushes.append(push)
         self.held_push_bytes += len(push)
+        self.account.add(len(push))
 
     def release_pushes(self) -> None:
         """The reply is complete: what was kept goes out behind it."""
         self.out += self.held_pushes
         self.held_pushes.clear()
+        self.account.add(-self.held_push_bytes)
         self.held_push_bytes = 0
 
     # -- waiting -------------------------------------------------------------------------------------------------------
@@ -176,7 +192,8 @@ class Session:
         """The client's next request may not run yet."""
         # what a replica sends are acknowledgements, and they matter most when it is slow
         is_congested = self.congested and not self.is_replica
-        return bool(self.must_wait_for_others or is_congested or self.backlog or self.long_reply)
+        is_late = self.late_bytes > _MOST_LATE_BYTES
+        return bool(self.must_wait_for_others or is_congested or is_late or self.long_reply)
 
     @property
     def must_wait_for_others(self) -> bool:
@@ -184,26 +201,72 @@ class Session:
         return self.parked is not None or self.paused or self.slices is not None
 
     def hold_back(self, requests: list[list[bytes]]) -> None:
-        """Keep `requests` until the client may go on; much of it, and no more is read from the client until then."""
-        self.backlog += requests
-        self.backlog_bytes += sum(map(request_bytes, requests))
-        self.peer.set_reading(self.backlog_bytes <= MOST_BACKLOG_BYTES)
+        """Keep `requests`, the rest of a batch, and what arrives behind them, until the client may go on."""
+        self.backlog = requests
+        self.in_line = self.is_held = True
         self.refresh_special()
+
+    def take_backlog(self) -> list[list[bytes]]:
+        """What was held back, to be run now."""
+        backlog, self.backlog = self.backlog, []
+        return backlog
 
     def queue(self, argv: list[bytes]) -> None:
         """Keep a command for EXEC."""
         assert self.queued is not None
         self.queued.append(argv)
-        self.queued_bytes += request_bytes(argv)
+        size = request_bytes(argv)
+        self.queued_bytes += size
+        self.account.grow(size)
 
-    def take_backlog(self) -> list[list[bytes]]:
-        """What was held back, to be run now."""
-        backlog, self.backlog = self.backlog, []
-        self.backlog_bytes = 0
-        if backlog:
-            self.peer.set_reading(True)
+    def end_transaction(self) -> None:
+        """Forget what was kept for EXEC."""
+        self.queued = None
+        self.queue_failed = False
+        if self.queued_bytes:
+            self.account.grow(-self.queued_bytes)
+            self.queued_bytes = 0
         self.refresh_special()
-        return backlog
+
+    def park(self, park: Park) -> None:
+        """The client waits with this command from now on."""
+        self.parked = park
+        self.account.add(request_bytes(park.argv))
+        self.refresh_special()
+
+    def unpark(self) -> Park | None:
+        """The client waits no longer; -> what it waited with."""
+        park, self.parked = self.parked, None
+        if park is not None:
+            self.account.add(-request_bytes(park.argv))
+        self.refresh_special()
+        return park
+
+    def drop_input(self) -> None:
+        """None of what the client has sent will run."""
+        self.backlog = []
+        self.input.drop()
+        self.settle()
+
+    # -- what it has the server keep -----------------------------------------------------------------------------------
+
+    @property
+    def taken_bytes(self) -> int:
+        """Bytes of requests that were taken out of the input and could not run, and of the one that it waits with."""
+        return _REQUEST_BYTES * len(self.backlog) + (0 if self.parked is None else request_bytes(self.parked.argv))
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of replies and messages that the client has not read."""
+        return self.late_bytes + self.held_push_bytes + self.peer.output_bytes()
+
+    def settle(self) -> None:
+        """Count what the server keeps for the client: whenever something is left over, and whenever that changes."""
+        self.account.settle(
+            waiting=self.input.unread_bytes,
+            growing=self.input.pending_bytes + self.queued_bytes,
+            other=self.taken_bytes + self.output_bytes,
+        )
 
     def begin_long_reply(self, reply: LongReply, now_s: float) -> None:
         self.long_reply = reply

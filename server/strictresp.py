@@ -29,6 +29,8 @@ _SMALL_HEADS: Final = {b"$%d" % size: size for size in range(256)}
 _SHORT_LINE_BYTES: Final = 16
 # Another parser may have the rest of a chunk when it is at least this long: less is not worth a handover.
 _WORTH_HANDOVER_BYTES: Final = 512
+# Counts, requests and empty lines of one call: short requests take 50 times their bytes once they are lists.
+_MOST_STEPS: Final = 512
 # A browser tricked into talking to us: an HTTP request must not get as far as its body.
 _HTTP_WORDS: Final = frozenset((b"post", b"host:"))
 
@@ -50,7 +52,8 @@ class StrictReader:
 
     `error` is set when a request is refused, and nothing is to be taken behind it.  `authenticated` may be changed
     between calls: while it is False a request has at most 10 words of 16 kB, and `awaits_verdict` says that one that
-    is larger waits, unread, for the outcome of those before it.
+    is larger waits, unread, for the outcome of those before it.  `has_rest` says that a call has left off, so as not to
+    return too many at once; one with b"" goes on.
     """
 
     __slots__ = (
@@ -62,6 +65,7 @@ class StrictReader:
         "authenticated",
         "awaits_verdict",
         "error",
+        "has_rest",
         "max_bulk_bytes",
         "max_query_bytes",
     )
@@ -78,6 +82,7 @@ class StrictReader:
         self.max_query_bytes = max_query_bytes  # client-query-buffer-limit: one unfinished request in memory
         self.error: ProtocolError | None = None
         self.awaits_verdict = False
+        self.has_rest = False
         # Between requests _words_left is 0; the buffer may hold the start of a line.
         self._buffer = bytearray()
         self._words: list[bytes] = []
@@ -98,8 +103,14 @@ class StrictReader:
             source = self._buffer
         position = 0
         may_hand_over = may_hand_over and self.authenticated
+        steps = _MOST_STEPS
         try:
             while position < len(source):
+                steps -= 1
+                if not steps:
+                    self.has_rest = True
+                    may_hand_over = False
+                    break
                 if self._words_left:
                     following = self._take_words(source, position)
                     if self._words_left == 0 and following != position:
@@ -122,7 +133,7 @@ class StrictReader:
             if may_hand_over:
                 rest = bytes(source[position:])
                 position = len(source)
-            elif len(source) - position + self._words_bytes > self.max_query_bytes:
+            elif not self.has_rest and len(source) - position + self._words_bytes > self.max_query_bytes:
                 raise ProtocolError("query buffer limit exceeded", silent=True)
         except _NotYetAllowed as refused:
             if not requests:
@@ -141,10 +152,16 @@ class StrictReader:
         return rest
 
     def _refuse(self, error: ProtocolError) -> None:
-        self.error = error
+        self.error = error.with_traceback(None)  # whose frames hold the bytes that were refused
+        self.forget_request()
+
+    def forget_request(self) -> None:
+        """Keep nothing of a request that is not complete."""
         self._buffer = bytearray()
         self._words = []
+        self._words_left = 0
         self._words_bytes = 0
+        self._bulk_bytes = -1
 
     def _take_count(self, source: bytes | bytearray, position: int) -> int:
         """Read `*N`, standing at the star.  Returns where it ends, `position` itself when it is not all there."""

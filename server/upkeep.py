@@ -221,6 +221,7 @@ class Upkeep:
         """Cut off who is idle for longer than `timeout`, over its output limit, or stuck in a long reply."""
         timeout_ms = self._executor.config.timeout * 1000
         now_s = self._clock.monotonic()
+        self._executor.accounts.check_growing(now_s)
         for session in list(self._executor.context.sessions.values()):
             if session.attention:
                 session.peer.attend()

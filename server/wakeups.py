@@ -85,6 +85,7 @@ class Wakeups:
         request.db = session.db
         request.argv = park.argv
         reply = self._executor.call(request, client_command(park.argv))
+        request.argv = []
         if reply.__class__ is Park:
             self.waiters.postpone(session, reply.retry_ms)
             self._arm_deadline()

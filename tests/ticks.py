@@ -19,7 +19,7 @@ from store.engine import Engine
 from store.logreader import LogReader, list_parts
 from store.options import Fsync, Options
 from tests.inprocess import HandClock
-from tests.raw import Frames, Word, encode_word
+from tests.raw import Frames, Word, encode
 from tests.store.faulty_files import FaultyFiles
 
 HOME = "appendonlydir"
@@ -59,10 +59,14 @@ class Client:
 
     def send(self, *commands: str) -> None:
         """Have these commands arrive in one piece, each a line of words."""
-        self._executor.submit(self.session, [[encode_word(word) for word in line.split()] for line in commands])
+        self.send_bytes(b"".join(encode(line.split()) for line in commands))
 
     def send_words(self, *words: Word) -> None:
-        self._executor.submit(self.session, [[encode_word(word) for word in words]])
+        self.send_bytes(encode(words))
+
+    def send_bytes(self, data: bytes) -> None:
+        if data:
+            self._executor.receive(self.session, data)
 
     def replies(self) -> list[bytes]:
         """What came since the last look."""
@@ -86,15 +90,12 @@ class Client:
 
     def set_reading(self, on: bool) -> None: ...
 
-    def limit_requests(self, bulk_bytes: int, query_bytes: int) -> None: ...
+    def read_small_pieces(self, on: bool) -> None: ...
 
     def abort(self) -> None:
         self.is_closed = True
 
     def output_bytes(self) -> int:
-        return 0
-
-    def query_bytes(self) -> int:
         return 0
 
 
@@ -143,7 +144,17 @@ class Ticks:
         batches = [[b" ".join(words) for words in batch.commands] for batch in reader.batches(None, None)]
         return [[line for line in batch if not line.startswith(b"SELECT ")] for batch in batches]
 
+    def check_accounts(self) -> None:
+        """What is counted for each client is what the server keeps for it, and the total is their sum."""
+        sessions = list(self.executor.context.sessions.values())
+        assert self.executor.accounts.total == sum(session.account.owed for session in sessions)
+        for session in sessions:
+            counted = session.account.owed
+            session.settle()
+            assert session.account.owed == counted, vars(session)
+
     def close(self, *, save: bool = True) -> None:
+        self.check_accounts()
         self.executor.upkeep.stop()
         self.engine.close(save=save)
 

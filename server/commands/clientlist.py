@@ -96,10 +96,10 @@ def _describe(request: Request, session: Session) -> bytes:
     """
     peer = session.peer
     queued = session.queued
-    query_bytes = peer.query_bytes()
-    queued_bytes = sum(len(word) for words in queued or () for word in words)
-    words_bytes = sum(map(len, request.argv)) if session is request.session else 0
-    output_bytes = peer.output_bytes()
+    query_bytes = session.input.unread_bytes + session.input.pending_bytes
+    queued_bytes = session.queued_bytes
+    words_bytes = session.taken_bytes + (sum(map(len, request.argv)) if session is request.session else 0)
+    output_bytes = session.output_bytes
     last_command = session.last_command.lower() or b"NULL"
     in_transaction = request.in_transaction and session is request.session
     if session is request.session:

@@ -67,7 +67,7 @@ def auth(request: Request) -> Reply:
         raise CommandError(NO_PASSWORD_SET)
     user = words[0] if len(words) == 2 else DEFAULT_USER
     _check_password(request, user, words[-1])
-    _mark_authenticated(request, True)
+    request.session.authenticate(True)
     return OK
 
 
@@ -128,7 +128,7 @@ def hello(request: Request) -> Reply:
     if not authenticated:
         raise CommandError(HELLO_NEEDS_AUTH)
     session.resp = resp
-    _mark_authenticated(request, True)
+    request.session.authenticate(True)
     if name is not None:
         session.name = name
     return {
@@ -154,12 +154,6 @@ def _check_password(request: Request, user: bytes, password: bytes) -> None:
     fits = not expected or hmac.compare_digest(expected, password)
     if user != DEFAULT_USER or not fits:
         raise CommandError(WRONGPASS)
-
-
-def _mark_authenticated(request: Request, authenticated: bool) -> None:
-    session = request.session
-    session.authenticated = authenticated
-    session.refresh_special()
 
 
 # -- leaving and starting over -----------------------------------------------------------------------------------------
@@ -203,7 +197,7 @@ def reset(request: Request) -> str:
     session.skip_replies = 0
     session.no_evict = False
     session.no_touch = False
-    _mark_authenticated(request, not request.context.config.requirepass)
+    session.authenticate(not request.context.config.requirepass)
     return "RESET"
 
 

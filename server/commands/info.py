@@ -89,7 +89,7 @@ def _clients(request: Request) -> Fields:
     yield "connected_clients", sum(not session.is_replica for session in sessions)
     yield "cluster_connections", 0
     yield "maxclients", context.config.maxclients
-    yield "client_recent_max_input_buffer", 0
+    yield "client_recent_max_input_buffer", max(map(_input_bytes, sessions), default=0)
     yield "client_recent_max_output_buffer", max(map(_output_bytes, sessions), default=0)
     yield "blocked_clients", context.control.blocked_clients()
     yield "tracking_clients", 0
@@ -103,7 +103,11 @@ def _clients(request: Request) -> Fields:
 
 
 def _output_bytes(session: Session) -> int:
-    return session.peer.output_bytes()
+    return session.output_bytes
+
+
+def _input_bytes(session: Session) -> int:
+    return session.input.unread_bytes + session.input.pending_bytes
 
 
 def _waiting_with_deadline(sessions: Iterable[Session]) -> int:
@@ -117,7 +121,6 @@ def _memory(request: Request) -> Fields:
     context.stats.note_memory(use.private)
     peak = context.stats.peak_memory
     total = process.system_memory()
-    output = sum(map(_output_bytes, context.sessions.values()))
     yield "used_memory", use.private
     yield "used_memory_human", _human(use.private)
     yield "used_memory_rss", use.resident
@@ -149,7 +152,7 @@ def _memory(request: Request) -> Fields:
     yield "mem_replication_backlog", 0
     yield "mem_total_replication_buffers", 0
     yield "mem_clients_slaves", 0
-    yield "mem_clients_normal", output
+    yield "mem_clients_normal", context.accounts.total
     yield "mem_cluster_links", 0
     yield "mem_aof_buffer", sum(map(len, request.txn.log))
     yield "mem_allocator", "libc"

@@ -37,7 +37,7 @@ container(b"MEMORY", group="server", since="4.0.0", summary="Container of the co
 def memory_doctor(request: Request) -> Verbatim:
     """MEMORY DOCTOR -> text."""
     use = process.memory_use()
-    output = sum(session.peer.output_bytes() for session in request.context.sessions.values())
+    output = sum(session.output_bytes for session in request.context.sessions.values())
     return Verbatim(
         b"%d bytes are private to this process; %d more are file pages, which the system takes back when it needs "
         b"them.\nClients have not read %d bytes of their replies yet.\n" % (use.private, use.mapped, output)
@@ -123,13 +123,12 @@ def memory_stats(request: Request) -> dict[bytes, Reply]:
     context.stats.note_memory(use.private)
     peak = context.stats.peak_memory
     keys = sum(db.size for db in request.txn.databases)
-    normal = sum(session.peer.output_bytes() for session in context.sessions.values())
     return {
         b"peak.allocated": peak,
         b"total.allocated": use.private,
         b"replication.backlog": 0,
         b"clients.slaves": 0,
-        b"clients.normal": normal,
+        b"clients.normal": context.accounts.total,
         b"aof.buffer": sum(map(len, request.txn.log)),
         b"keys.count": keys,
         b"keys.bytes-per-key": use.private // keys if keys else 0,

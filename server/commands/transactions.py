@@ -39,7 +39,6 @@ def multi(request: Request) -> Reply:
     if session.queued is not None:
         raise CommandError(NESTED_MULTI)
     session.queued = []
-    session.queued_bytes = 0
     session.queue_failed = False
     session.refresh_special()
     return OK
@@ -75,10 +74,8 @@ def discard(request: Request) -> Reply:
     session = request.session
     if session.queued is None:
         raise CommandError(DISCARD_WITHOUT_MULTI)
-    session.queued = None
-    session.queue_failed = False
     request.context.control.unwatch(session)
-    session.refresh_special()
+    session.end_transaction()
     return OK
 
 

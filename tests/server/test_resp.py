@@ -193,11 +193,11 @@ def test_a_large_request_behind_auth_waits_for_its_outcome() -> None:
     for behind, request in ((large, [b"a"] * 11), (long, [b"ECHO", b"x" * 20000])):
         reader = RequestReader()
         assert reader.feed(auth + behind + PING) == [[b"AUTH", b"x"]]
-        assert reader.awaits_verdict
+        assert reader.has_more
         assert reader.error is None
         reader.authenticated = True
         assert reader.feed(b"") == [request, [b"PING"]]
-        assert not reader.awaits_verdict
+        assert not reader.has_more
         assert reader.pending_bytes == 0
 
         reader = RequestReader()

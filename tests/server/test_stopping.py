@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from server.session import MOST_BACKLOG_BYTES
+from server.execution.accounts import MOST_WAITING_BYTES
 from tests.conftest import StartRedis, StartRiverbed
 from tests.raw import RawClient, encode
 from tests.replicas import follow, info, until_level
@@ -236,7 +236,8 @@ def test_what_ran_before_the_end_is_answered(tmp_path: Path) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path)
         client = ticks.connect()
-        ticks.executor.run_now(client.session, [[b"XADD", b"s", b"1-1", b"f", b"v"]])
+        client.send("XADD s 1-1 f v")
+        ticks.executor._run_inbox(ticks.clock.time())
         assert ticks.engine.txn.log
         ticks.executor.let_go()
         assert client.replies() == [b"$3\r\n1-1\r\n"]
@@ -313,7 +314,7 @@ def test_a_hangup_is_ignored(riverbed: RiverbedServer) -> None:
 
 def test_clients_that_pipeline_far_more_than_a_tick_runs_do_not_delay_a_stop(riverbed: RiverbedServer) -> None:
     with riverbed.client() as client, riverbed.client() as asker:
-        client.send_bytes(encode(("XADD", "s", "*", "f", b"x" * 100)) * (MOST_BACKLOG_BYTES // 100 * 20))
+        client.send_bytes(encode(("XADD", "s", "*", "f", b"x" * 100)) * (MOST_WAITING_BYTES // 100 * 20))
         asker.send("SHUTDOWN")
         assert asker.rest_until_closed() == b""
         answered = client.rest_until_closed()
