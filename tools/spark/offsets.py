@@ -1,18 +1,21 @@
 """How far a streaming query has come: an ID for each stream, as JSON in Spark's checkpoint.
 
-    {"snapshot": "20261121T120000Z-517", "taken_ms": 1795262400000,
-     "streams": {"0/events": {"id": "1700000000000-3", "seen": 3120}}}
+    {"version": 2, "snapshot": "20261121T120000Z-517", "taken_ms": 1795262400000, "replication_id": "8c1f...",
+     "streams": {"0/events": {"id": "1700000000000-3", "seen": 3120, "number": 7, "entry": ["1700000000000-3", "5f"]}}}
 
 `snapshot` is the one to read the batch that ends here from, empty for a live store, and `taken_ms` tells which came
-after it when it is gone: names may be anything.  Streams are named by database and
-key, percent-encoded, as their numbers may change when a store is restored.  `seen` is how many entries had ever
-been added when that ID was: if a stream has lost more than that at its beginning, some were never read.
+after it when it is gone: names may be anything.  Streams are named by database and key, percent-encoded.
+
+The rest tells whether what is found later continues what was read (`continuity.py`): the store's replication id; of a
+stream, how many entries had ever been added when that ID was (`seen`), its number in the store, and the youngest entry
+up to that ID with a digest of it.  `"new": true` stands in the offset of a batch that begins a stream from its first
+entry although another one of that key was read before.  Version 1 had neither of these but `seen`, and no version.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from store.ids import MIN_ID, StreamID, id_text, parse_id
@@ -21,12 +24,50 @@ from tools.spark.errors import SourceError
 StreamName = tuple[int, bytes]  # database and key
 
 
+_VERSION: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """An entry, to know it again."""
+
+    entry_id: StreamID
+    digest: str
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Of one stream: everything up to `last_id` was read, of `seen` entries that were ever added up to there."""
+    """Of one stream: everything up to `last_id` was read, of `seen` entries that were ever added up to there.
+
+    `number` and `mark` None: not known.
+    """
 
     last_id: StreamID = MIN_ID
     seen: int = 0
+    number: int | None = None
+    mark: Mark | None = None
+    is_new: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        values: dict[str, Any] = {"id": id_text(self.last_id).decode(), "seen": self.seen}
+        if self.number is not None:
+            values["number"] = self.number
+        if self.mark is not None:
+            values["entry"] = [id_text(self.mark.entry_id).decode(), self.mark.digest]
+        if self.is_new:
+            values["new"] = True
+        return values
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Progress:
+        number, mark = values.get("number"), values.get("entry")
+        return cls(
+            _entry_id(values["id"]),
+            int(values["seen"]),
+            None if number is None else int(number),
+            None if mark is None else Mark(_entry_id(mark[0]), str(mark[1])),
+            bool(values.get("new", False)),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +77,19 @@ class Offset:
     snapshot: str = ""
     streams: dict[StreamName, Progress] = field(default_factory=dict)
     taken_ms: int = 0
+    replication_id: str = ""
 
     def of(self, name: StreamName) -> Progress:
         return self.streams.get(name, Progress())
 
     def to_json(self) -> dict[str, Any]:
         return {
+            "version": _VERSION,
             "snapshot": self.snapshot,
             "taken_ms": self.taken_ms,
+            "replication_id": self.replication_id,
             "streams": {
-                f"{db}/{quote_from_bytes(key)}": {"id": id_text(at.last_id).decode(), "seen": at.seen}
-                for (db, key), at in sorted(self.streams.items())
+                f"{db}/{quote_from_bytes(key)}": at.to_json() for (db, key), at in sorted(self.streams.items())
             },
         }
 
@@ -54,13 +97,24 @@ class Offset:
     def from_json(cls, values: dict[str, Any]) -> Offset:
         """Raises SourceError for a checkpoint that is not of this source."""
         try:
+            version = int(values.get("version", 1))
+            if version > _VERSION:
+                raise SourceError(
+                    f"the checkpoint is one of a newer Riverbed: its offsets have version {version}, and this one "
+                    f"knows {_VERSION}"
+                )
             streams = {}
             for name, at in values["streams"].items():
                 db, _, key = name.partition("/")
-                last_id = parse_id(at["id"].encode())
-                if last_id is None:
-                    raise ValueError(at["id"])
-                streams[int(db), unquote_to_bytes(key)] = Progress(last_id, int(at["seen"]))
-            return cls(str(values["snapshot"]), streams, int(values.get("taken_ms", 0)))
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
+                streams[int(db), unquote_to_bytes(key)] = Progress.from_json(at)
+            taken_ms, replication_id = int(values.get("taken_ms", 0)), str(values.get("replication_id", ""))
+            return cls(str(values["snapshot"]), streams, taken_ms, replication_id)
+        except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
             raise SourceError(f"the checkpoint is not one of this source: {error!r}") from error
+
+
+def _entry_id(text: str) -> StreamID:
+    found = parse_id(text.encode())
+    if found is None:
+        raise ValueError(text)
+    return found

@@ -77,6 +77,7 @@ class ReadOptions:
     pattern: bytes | None = None
     keys: tuple[str, ...] | None = None  # by a filter, as column `key` shows them
     db: int | None = None
+    with_journals: bool = False  # they are named
     range: Range = field(default_factory=Range)
     starts_at_end: bool = False  # a stream, with what comes from now on
     starts_at_id: bool = False  # one that was named, so that it matters whether anything from there on is gone
@@ -103,16 +104,11 @@ class ReadOptions:
             return False
         if self.streams is not None and key not in self.streams:
             return False
-        if key.startswith(JOURNAL_PREFIX) and not self._names_journals:
+        if key.startswith(JOURNAL_PREFIX) and not self.with_journals:
             return False
         if self.keys is not None and key_text(key) not in self.keys:
             return False
         return self.pattern is None or Glob(self.pattern).matches(key)
-
-    @property
-    def _names_journals(self) -> bool:
-        is_listed = self.names is not None or self.streams is not None
-        return is_listed or (self.pattern is not None and self.pattern.startswith(JOURNAL_PREFIX))
 
     def range_of(self, db: int, key: bytes) -> Range:
         """What is asked for of one stream."""
@@ -144,6 +140,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         streams=streams,
         pattern=pattern,
         db=whole(given, "db", 0, 15) if "db" in given else None,
+        with_journals=bool(streams or names or (pattern or b"").startswith(JOURNAL_PREFIX)),
         range=asked,
         starts_at_end=starts_at_end,
         starts_at_id=starts_at_id,

@@ -4,17 +4,17 @@
     a folder           of snapshots of one store, as `riverbed snapshot` fills it: one after the other, so that what was
                        trimmed between two of them is still read from the first
 
-A batch is everything between two offsets (`offsets.py`), an ID for each stream.  Entries never change and IDs only
-grow, so a batch that is read again after a crash is the same: with a sink that takes a batch once, each entry arrives
-there once.  What was trimmed before it was read is a DataLossError, unless failOnDataLoss says otherwise.
+A batch is everything between two offsets (`offsets.py`), an ID for each stream; with a bound on rows, the same ID for
+all that have more (`counting.py`).  Entries never change and IDs only grow, so a batch that is read again after a crash
+is the same: with a sink that takes a batch once, each entry arrives there once.  What was lost before it was read is a
+DataLossError (`continuity.py`), unless failOnDataLoss says otherwise.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,15 +22,16 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from store import format as fmt
-from store.ids import MAX_ID, MIN_ID, StreamID, id_text, unpack_id
+from store.ids import MAX_ID, MIN_ID, StreamID
 from store.tablereader import TableReader
+from tools.spark.continuity import deleted_loss, is_another, loss, other_store, progress_at, replication_ids
+from tools.spark.counting import EntryCounts, Unread, common_cut
 from tools.spark.entries import entry_batches
 from tools.spark.errors import DataLossError, OptionError
 from tools.spark.garbage import settle
 from tools.spark.locations import Place, live_place, open_place, series
-from tools.spark.offsets import Offset, Progress
-from tools.spark.options import ReadOptions, Table, key_text
+from tools.spark.offsets import Offset, Progress, StreamName
+from tools.spark.options import ReadOptions, Table
 from tools.spark.plan import Span
 from tools.spark.schemas import entry_columns
 from tools.spark.streamwalk import StreamHere, streams_of
@@ -43,9 +44,9 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Batch(InputPartition):
-    """What one task reads: ranges of IDs of some streams."""
+    """What one task reads: ranges of IDs of some streams, and what was read of these before."""
 
-    spans: tuple[Span, ...]
+    spans: tuple[tuple[Span, Progress], ...]
 
 
 class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -112,37 +113,49 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _end_of(self, place: Place) -> Offset:
         with self._reading(place) as reader:
-            return Offset(
-                _name(place),
-                {
-                    (stream.db, stream.key): Progress(stream.row.last_id, stream.row.entries_added)
-                    for stream in streams_of(reader, _everything(place), self._options)
-                },
-                place.time_ms,
-            )
+            streams = streams_of(reader, _everything(place), self._options)
+            ends = {(each.db, each.key): progress_at(reader, each, each.row.last_id) for each in streams}
+            return _offset(reader, place, ends)
 
     def _advance(self, place: Place, begin: Offset, most: int | None) -> Offset:
-        """How far one place brings the query, by at most `most` rows, shared among its streams."""
-        ends = dict(begin.streams)
+        """How far one place brings the query, by about `most` rows at most.  Raises DataLossError."""
         with self._reading(place) as reader:
-            waiting: list[tuple[StreamHere, StreamID]] = []
-            for stream in streams_of(reader, _everything(place), self._options):
-                name = (stream.db, stream.key)
-                last = self._last_of(stream)
-                if last > begin.of(name).last_id:
-                    waiting.append((stream, last))
-            for number, (stream, last) in enumerate(waiting):
-                name = (stream.db, stream.key)
-                at = begin.of(name)
-                share = None if most is None else -(-most // (len(waiting) - number))
-                end, count = _walk(reader, stream, at.last_id, last, share)
-                if most is not None:
-                    most -= count
-                if end > at.last_id:
-                    ends[name] = Progress(end, _seen(reader, stream, end))
-                if most is not None and most <= 0:
-                    break
-        return Offset(_name(place), ends, place.time_ms)
+            here = {(each.db, each.key): each for each in streams_of(reader, _everything(place), self._options)}
+            self._require_store(reader, place, begin, here)
+            ends = self._require_streams(begin, here)
+            waiting = []
+            for name, stream in here.items():
+                at, last = begin.of(name), self._last_of(stream)
+                self._require_unread(reader, stream, at)
+                is_new = not self._options.fail_on_data_loss and is_another(reader, stream, at)
+                first = StreamID(1) if is_new else StreamID(at.last_id + 1)
+                if last >= first:
+                    first = max(first, stream.range.first)
+                    until = min(last, stream.range.last)
+                    waiting.append((stream, last, is_new, Unread(EntryCounts(reader, stream.row), first, until)))
+            cut = MAX_ID if most is None else common_cut([unread for *_, unread in waiting], most)
+            for stream, last, is_new, unread in waiting:
+                if last <= cut or any(unread.counts.ids(unread.first_id, min(cut, unread.last_id))):
+                    ends[stream.db, stream.key] = progress_at(reader, stream, min(last, cut), is_new=is_new)
+            return _offset(reader, place, ends)
+
+    def _require_store(
+        self, reader: TableReader, place: Place, begin: Offset, here: Mapping[StreamName, StreamHere]
+    ) -> None:
+        if self._options.fail_on_data_loss and (why := other_store(reader, begin, here)) is not None:
+            raise DataLossError(f"{place.where} is of {why}; failOnDataLoss=false goes on with it")
+
+    def _require_streams(self, begin: Offset, here: Mapping[StreamName, StreamHere]) -> dict[StreamName, Progress]:
+        """How far the query has come with those that are there.  Raises DataLossError when one is not."""
+        gone = {name: at for name, at in begin.streams.items() if name not in here and self._options.wants(*name)}
+        if gone and self._options.fail_on_data_loss:
+            raise DataLossError(deleted_loss(gone))
+        return {name: at for name, at in begin.streams.items() if name not in gone}
+
+    def _require_unread(self, reader: TableReader, stream: StreamHere, at: Progress) -> None:
+        """Raise DataLossError when the stream has lost anything that was not read."""
+        if self._options.fail_on_data_loss and (why := loss(reader, stream, at)) is not None:
+            raise DataLossError(why)
 
     def _last_of(self, stream: StreamHere) -> StreamID:
         """Up to where a stream may be read: its end, or where it ended when Trigger.AvailableNow began."""
@@ -156,27 +169,27 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, until = Offset.from_json(start), Offset.from_json(end)
         place = self._place_of(until)
         batches: list[Batch] = []
-        spans: list[Span] = []
+        spans: list[tuple[Span, Progress]] = []
         rows = 0
-        found = set()
         with self._reading(place) as reader:
-            for stream in streams_of(reader, _everything(place), self._options):
-                name = (stream.db, stream.key)
-                found.add(name)
-                first, last = begin.of(name).last_id, until.of(name).last_id
-                if last <= first:
+            here = {(each.db, each.key): each for each in streams_of(reader, _everything(place), self._options)}
+            changed = {name: at for name, at in until.streams.items() if at != begin.of(name)}
+            self._require_streams(replace(until, streams=changed), here)
+            for name, stream in here.items():
+                at, last = begin.of(name), until.of(name).last_id
+                if name not in changed:
                     continue
-                self._require_unread(stream, begin.of(name))
-                for span in _spans(reader, place, stream, first, last):
-                    spans.append(span)
+                if until.of(name).is_new:
+                    at = Progress()
+                self._require_unread(reader, stream, at)
+                if not self._options.fail_on_data_loss and is_another(reader, stream, until.of(name)):
+                    continue  # deleted since: the next batch begins the new one
+                for span in _spans(reader, place, stream, at.last_id, last):
+                    spans.append((span, at))
                     rows += span.rows
                     if rows >= _ROWS_A_TASK:
                         batches.append(Batch(tuple(spans)))
                         spans, rows = [], 0
-        missing = {name for name, at in until.streams.items() if at != begin.of(name)} - found
-        if missing and self._options.fail_on_data_loss:
-            names = ", ".join(sorted(key_text(key) for _, key in missing))
-            raise DataLossError(f"deleted before it was read: {names}; failOnDataLoss=false goes on without")
         if spans:
             batches.append(Batch(tuple(spans)))
         return batches
@@ -191,36 +204,30 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return place
         raise DataLossError(f"snapshot {end.snapshot} is gone, and none came after it: {self._options.paths[0]}")
 
-    def _require_unread(self, stream: StreamHere, at: Progress) -> None:
-        """Raise DataLossError when the stream has lost more at its beginning than was read.
-
-        A stream of which nothing was read yet begins with what it has: what was trimmed before was never promised.
-        """
-        row = stream.row
-        if not self._options.fail_on_data_loss or at == Progress():
-            return
-        if row.last_id < at.last_id:
-            was, now = id_text(at.last_id).decode(), id_text(row.last_id).decode()
-            raise DataLossError(
-                f"stream {stream.key_text} was read up to {was}, and ends with {now}: it is another one"
-            )
-        is_behind = not row.length or row.first_id > at.last_id
-        if is_behind and row.entries_added - row.length > at.seen:
-            raise DataLossError(
-                f"stream {stream.key_text} was trimmed up to {id_text(row.first_id).decode()}, and was read up to "
-                f"{id_text(at.last_id).decode()} by then; failOnDataLoss=false goes on with what is left"
-            )
-
     # -- in a task -----------------------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         settle()
         assert isinstance(partition, Batch)
-        options = replace(self._options, streams=None, pattern=None, keys=None, db=None)
+        options = self._any_key
         columns = entry_columns(self._schema, self._options)
-        for span in partition.spans:
+        for span, at in partition.spans:
             with self._reading(span.place) as reader:
+                if span.place.is_live and self._options.fail_on_data_loss:
+                    self._require_still_there(reader, span, at)
                 yield from entry_batches(reader, span, options, columns)
+
+    @property
+    def _any_key(self) -> ReadOptions:
+        """Spans name streams by number: what is renamed meanwhile is read all the same."""
+        return replace(self._options, streams=None, names=None, pattern=None, keys=None, db=None)
+
+    def _require_still_there(self, reader: TableReader, span: Span, at: Progress) -> None:
+        """Raise DataLossError when a live store has lost anything of a stream since the batch was planned."""
+        stream = next(streams_of(reader, span, self._any_key), None)
+        if stream is None:
+            raise DataLossError("a stream was deleted while it was read; failOnDataLoss=false goes on without")
+        self._require_unread(reader, stream, at)
 
 
 def _name(place: Place) -> str:
@@ -231,51 +238,22 @@ def _everything(place: Place) -> Span:
     return Span(place, 0, MIN_ID, _ALL_STREAMS, None, 0)
 
 
-def _walk(
-    reader: TableReader, stream: StreamHere, after: StreamID, last: StreamID, most: int | None
-) -> tuple[StreamID, int]:
-    """-> (the ID of the `most`-th entry behind `after`, or `last` if there are fewer; how many entries there are)"""
-    row = stream.row
-    cursor = reader.cursor("entries")
-    first = max(after + 1, row.first_id)
-    if not row.length or first > last or after >= MAX_ID:
-        return last, 0
-    if not cursor.set_range(fmt.entry_key(row.stream_no, StreamID(first))):
-        return last, 0
-    last_key = fmt.entry_key(row.stream_no, min(last, row.last_live_id))
-    count = 0
-    for key in islice(cursor.iternext(keys=True, values=False), most):
-        if key > last_key:
-            return last, count
-        count += 1
-    if most is not None and count == most:
-        return unpack_id(cursor.key()[8:]), count
-    return last, count
-
-
-def _seen(reader: TableReader, stream: StreamHere, end: StreamID) -> int:
-    """How many entries had been added up to `end`, all that are deleted by now among them; by nodes, of a hundred."""
-    row = stream.row
-    if end >= row.last_id:
-        return row.entries_added
-    seen = row.entries_added - row.length
-    counted = MIN_ID
-    prefix = fmt.stream_prefix(row.stream_no)
-    for _, node in reader.rows("nodes", prefix):
-        live, _, _, last_id = fmt.decode_node(node)
-        if last_id > end:
-            break
-        if last_id >= row.first_id:
-            seen += live
-            counted = last_id
-    return seen + _walk(reader, stream, counted, end, None)[1]
+def _offset(reader: TableReader, place: Place, streams: dict[StreamName, Progress]) -> Offset:
+    return Offset(_name(place), streams, place.time_ms, next(iter(replication_ids(reader)), ""))
 
 
 def _spans(reader: TableReader, place: Place, stream: StreamHere, after: StreamID, last: StreamID) -> Iterator[Span]:
-    """Ranges of up to `_ROWS_A_TASK` entries."""
+    """Ranges of up to about `_ROWS_A_TASK` entries."""
     stream_no = stream.row.stream_no
-    while after < last:
-        end, count = _walk(reader, stream, after, last, _ROWS_A_TASK)
-        end_id = None if end == MAX_ID else StreamID(end + 1)
-        yield Span(place, stream_no, StreamID(after + 1), stream_no, end_id, count)
-        after = end
+    first, rows = StreamID(after + 1), 0
+    for run in EntryCounts(reader, stream.row).runs(first):
+        if run.first_id > last:
+            break
+        rows += run.live
+        if rows >= _ROWS_A_TASK and run.last_id < last:
+            end = StreamID(run.last_id + 1)
+            yield Span(place, stream_no, first, stream_no, end, rows)
+            first, rows = end, 0
+    if rows:
+        end_id = None if last == MAX_ID else StreamID(last + 1)
+        yield Span(place, stream_no, first, stream_no, end_id, rows)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from pyspark.sql.types import StructType
 from store.ids import make_id
 from tests.servers import RiverbedServer
 from tools.spark.errors import SourceError
-from tools.spark.offsets import Offset, Progress
+from tools.spark.offsets import Mark, Offset, Progress
 from tools.spark.source import RiverbedSource
 
 
@@ -42,11 +43,11 @@ def run(spark: SparkSession, source: Path, work: Path, rows_a_batch: int) -> lis
 def test_a_restarted_query_reads_each_entry_once(spark: SparkSession, server: RiverbedServer, tmp_path: Path) -> None:
     client = redis.Redis(port=server.port)
     for number in range(500):
-        client.xadd(f"stream {number % 3}", {"n": number})
+        client.xadd(f"stream {number % 3}", {"n": number}, id=f"{1 + number}-0")
     client.save()
     first = run(spark, server.directory, tmp_path, 200)
     for number in range(500, 700):
-        client.xadd(f"stream {number % 3}", {"n": number})
+        client.xadd(f"stream {number % 3}", {"n": number}, id=f"{1 + number}-0")
     client.save()
     second = run(spark, server.directory, tmp_path, 1000)
 
@@ -54,6 +55,38 @@ def test_a_restarted_query_reads_each_entry_once(spark: SparkSession, server: Ri
     assert second == [200]
     rows = spark.read.parquet(str(tmp_path / "sink")).collect()
     assert sorted(row.n for row in rows) == list(range(700))
+
+
+@pytest.mark.parametrize("rows_a_batch", [None, 500])
+def test_no_row_is_too_late_for_a_watermark_because_another_stream_was_read_further(
+    spark: SparkSession, server: RiverbedServer, tmp_path: Path, rows_a_batch: int | None
+) -> None:
+    client = redis.Redis(port=server.port)
+    first_ms, hour_ms = 1_700_000_000_000, 3_600_000
+    # The same time, in streams that have more or less to tell of it.
+    with client.pipeline(transaction=False) as pipeline:
+        for stream, rows in enumerate((6000, 1200, 900, 300)):
+            for number in range(rows):
+                pipeline.xadd(f"s{stream}", {"n": number}, id=f"{first_ms + number * hour_ms // rows}-{number}")
+        pipeline.execute()
+    client.save()
+    read = spark.readStream.format("riverbed").schema("_timestamp timestamp, _key string, n int")
+    if rows_a_batch is not None:
+        read = read.option("maxRowsPerTrigger", rows_a_batch)
+    rows = read.load(str(server.directory)).withWatermark("_timestamp", "10 seconds")
+    query = (
+        rows.dropDuplicates(["_timestamp", "_key", "n"])
+        .writeStream.format("memory")
+        .queryName(f"late_{rows_a_batch}")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+    assert spark.table(f"late_{rows_a_batch}").count() == 8400
+    if rows_a_batch is not None:
+        assert max(progress["numInputRows"] for progress in query.recentProgress) <= rows_a_batch
 
 
 def test_a_stream_may_begin_with_what_comes_from_now_on(server: RiverbedServer) -> None:
@@ -93,7 +126,7 @@ def test_a_stream_that_was_trimmed_before_the_first_batch_begins_with_what_is_le
 ) -> None:
     client = redis.Redis(port=server.port)
     for number in range(20):
-        client.xadd("s", {"n": number})
+        client.xadd("s", {"n": number}, id=f"{1 + number}-0")
     client.xtrim("s", maxlen=12, approximate=False)
     client.save()
 
@@ -103,9 +136,15 @@ def test_a_stream_that_was_trimmed_before_the_first_batch_begins_with_what_is_le
 
 
 def test_an_offset_keeps_any_key() -> None:
-    offset = Offset("a", {(0, b"\xff/%"): Progress(make_id(5, 7), 3), (15, b"s"): Progress()}, 1234)
+    marked = Progress(make_id(5, 7), 3, 8, Mark(make_id(5, 6), "c0ffee"), is_new=True)
+    offset = Offset("a", {(0, b"\xff/%"): marked, (15, b"s"): Progress()}, 1234, "8c1f")
 
-    assert Offset.from_json(offset.to_json()) == offset
+    assert Offset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
+
+
+def test_a_checkpoint_of_a_newer_version_is_refused() -> None:
+    with pytest.raises(SourceError, match="its offsets have version 3, and this one knows 2"):
+        Offset.from_json(Offset().to_json() | {"version": 3})
 
 
 @pytest.mark.parametrize("values", [{}, {"snapshot": "", "streams": {"x": {}}}, {"snapshot": "", "streams": 5}])
