@@ -27,7 +27,7 @@ from server.configvalues import ConfigError
 from server.listener import serve
 from server.settingkinds import BadValueError
 from server.version import REDIS_VERSION, VERSION
-from store.errors import CorruptionError, LockedError, ReplayError, StoreError, VersionError
+from store.errors import CorruptionError, ForeignLogError, LockedError, ReplayError, StoreError, VersionError
 
 # Descriptors that are not clients: listeners, log files, tables, the directory's lock, and some to spare.
 RESERVED_DESCRIPTORS: Final = 32
@@ -83,7 +83,9 @@ def _explained(error: StoreError | OSError | lmdb.Error, config: Config) -> str:
     """One line about what is wrong, and what to do."""
     match error:
         case LockedError():
-            return f"{config.dir} is in use by another riverbed-server; stop it, or give this one another --dir"
+            return f"{error}; stop it, or give this one another --dir"
+        case ForeignLogError():
+            return str(error)
         case CorruptionError():
             return f"damaged data: {error}; nothing was changed, `riverbed check {config.dir}` tells more"
         case ReplayError():

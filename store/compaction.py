@@ -34,6 +34,7 @@ from store.compactionplan import MEASURING, LogSize, Plan, Steps, Wishes, log_si
 from store.directorylock import lock_directory
 from store.errors import CorruptionError, StoreError
 from store.files import Files, OsFiles
+from store.foundlog import require_ours
 from store.lineage import Lineage
 from store.liverows import LiveRows, TableSize, sizes_of
 from store.log import DIRECTORY_NAME, FILE_NAME
@@ -131,6 +132,8 @@ class Compaction:
             raise StoreError(f"{self._directory} is not a directory")
         self._held.enter_context(lock_directory(self._directory))
         try:
+            self._places.require_plain()
+            require_ours(self._directory, self._places.log_directory, self._places.log_filename, self._files)
             self.has_settled = settle(self._places, self._files)
             self._load_log()
             if not self._places.data.exists():

@@ -25,6 +25,7 @@ from store.durability import Durability
 from store.errors import LogWriteError, NoLogError, ReplayError, StateLostError, StoreError, UnknownOutcomeError
 from store.feed import Anchors
 from store.files import Files, OsFiles
+from store.foundlog import require_ours
 from store.lineage import Lineage
 from store.log import Log
 from store.logformat import encode_command
@@ -79,6 +80,7 @@ class Engine:
             held.enter_context(lock_directory(directory))
             places = Places(directory, options.log_directory, options.log_filename)
             places.require_plain()
+            require_ours(directory, options.log_directory, options.log_filename, files)
             self.log = self._find_log()
             held.callback(self._close_log)
             changes = held.enter_context(StartChanges(places.state))
@@ -112,8 +114,8 @@ class Engine:
     ) -> Engine:
         """Open `directory`, creating it if need be, and bring its state up to the end of the log.
 
-        `execute(txn, words)` runs one logged command.  Raises LockedError, VersionError, CorruptionError, ReplayError,
-        OSError.
+        `execute(txn, words)` runs one logged command.  Raises LockedError, ForeignLogError, UnsafeFileError,
+        VersionError, CorruptionError, ReplayError, OSError.
         """
         with made_directory(directory):
             return cls(directory, options or Options(), execute, clock, files or OsFiles())

@@ -1,19 +1,35 @@
-"""A log's directory before any log of ours is in it: a Redis may have left one there, or somebody a part of one.
+"""Whose log a directory holds, before anything in it is opened or made: Riverbed's, a Redis's, or a part of one.
 
-A single file, as Redis before 7 kept it, is moved in and becomes the base.  Files that no manifest lists stop the
-start: a log begun beside them would be one without its past.
+A manifest of ours has marks that a Redis leaves out when it writes the manifest: the line of offsets, the checksums.  A
+log without them is a Redis's, be it that it was ours before.  Its strings and hashes would be gone with the first
+rewrite of ours, and our entries with its next, so it is copied and never gone on with.  The same is true of a directory
+that has no store of ours and in which a Redis keeps its data in another form or under other names.
+
+Log files that no manifest lists stop the start: a log begun beside them would be one without its past.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import stat
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from store import manifest as manifests
-from store.errors import CorruptionError
+from store.errors import CorruptionError, ForeignLogError, LockedError, UnsafeFileError
 from store.files import Files
-from store.logreader import list_parts
-from store.manifest import FileType, LogFile, Manifest
+from store.manifest import Manifest
+from store.otherwriters import writer_of
+from store.rdb import MAGIC
+from store.realfiles import read_file
+from store.tables import DATA_NAME, STATE_DIRECTORY
+
+_MANIFEST: Final = ".manifest"
+_RDB: Final = ".rdb"
+_AOF: Final = ".aof"
 
 
 def refuse_orphans(home: Path, filename: str, files: Files) -> None:
@@ -31,21 +47,75 @@ def refuse_orphans(home: Path, filename: str, files: Files) -> None:
                 files.close(fd)
 
 
-def adopt_single_file(directory: Path, home: Path, filename: str, manifest: Manifest, files: Files) -> Manifest:
-    """Make the one file that Redis before 7 wrote the base of `manifest`, if there is one."""
-    single, base = directory / filename, home / filename
-    if not files.exists(single):
+def require_ours(directory: Path, dirname: str, filename: str, files: Files) -> None:
+    """For who is about to write: `directory` is a store of ours, and nobody else writes its log; or it is empty.
+
+    Raises ForeignLogError, LockedError, CorruptionError.
+    """
+    manifest = refuse_redis(directory, dirname, filename, files)
+    if manifest is not None and manifest.files:
+        writer = writer_of(directory / dirname / manifest.files[-1].name)
+        if writer is not None:
+            raise LockedError(f"{directory / dirname} is in use: {writer} writes the log in it")
+
+
+def refuse_redis(directory: Path, dirname: str, filename: str, files: Files) -> Manifest | None:
+    """-> the manifest of our log in `directory`, if there is one.
+
+    Raises ForeignLogError when a Redis keeps its data there, CorruptionError.
+    """
+    home = directory / dirname
+    manifest = manifests.load(home / f"{filename}{_MANIFEST}", files)
+    if manifest is not None:
+        if not manifest.is_ours:
+            raise _log_of_redis(directory, home, manifest)
         return manifest
-    adopted = Manifest(base=LogFile(filename, 1, FileType.BASE))
-    if not manifest.files:
-        list_parts(directory, adopted, files)
-        files.make_directory(home)
-        files.sync_directory(directory)
-        # The manifest comes first, as in Redis: after a crash here it says what was about to happen.
-        manifests.replace(home / f"{filename}.manifest", adopted, files)
-    elif manifest != adopted or files.exists(base):
-        return manifest
-    files.rename(single, base)
-    files.sync_directory(home)
-    files.sync_directory(directory)
-    return adopted
+    if os.path.lexists(directory / STATE_DIRECTORY / DATA_NAME):
+        return None  # a store of ours that has lost its log
+    for path, found in _data_of_redis(directory):
+        if found is None:
+            raise ForeignLogError(
+                f"{path} is the data of a Redis, and {directory} holds no store of Riverbed: give Riverbed a directory "
+                f"of its own; {_advice(directory, path)}"
+            )
+        raise _log_of_redis(directory, path.parent, found)
+    return None
+
+
+def _log_of_redis(directory: Path, home: Path, manifest: Manifest) -> ForeignLogError:
+    last = manifest.files[-1].name if manifest.files else ""
+    user = writer_of(home / last) if last else None
+    in_use = "" if user is None else f", and {user} has it open"
+    return ForeignLogError(f"the log in {home} was written by a Redis{in_use}: {_advice(directory, home)}")
+
+
+def _advice(directory: Path, path: Path) -> str:
+    copying = "`riverbed import redis://HOST:PORT NEW` copies all streams of a running Redis into a new data directory"
+    if path.suffix == _RDB:
+        return copying
+    return f"{copying}, `riverbed replay {directory} NEW` those of this log"
+
+
+def _data_of_redis(directory: Path) -> Iterator[tuple[Path, Manifest | None]]:
+    """What a Redis has left in a directory that holds no store of ours: snapshots, logs, and logs in other folders."""
+    with contextlib.suppress(FileNotFoundError):
+        for name in sorted(os.listdir(directory)):
+            path = directory / name
+            with contextlib.suppress(UnsafeFileError, CorruptionError, OSError):
+                mode = path.lstat().st_mode
+                if stat.S_ISREG(mode) and (
+                    (name.endswith(_RDB) and read_file(path, len(MAGIC)) == MAGIC)
+                    or (name.endswith(_AOF) and path.stat().st_size)
+                ):
+                    yield path, None
+                elif stat.S_ISDIR(mode):
+                    yield from _foreign_manifests(path)
+
+
+def _foreign_manifests(folder: Path) -> Iterator[tuple[Path, Manifest]]:
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(_MANIFEST):
+            path = folder / name
+            manifest = manifests.parse(read_file(path, manifests.MAX_MANIFEST_BYTES), str(path))
+            if not manifest.is_ours:
+                yield path, manifest

@@ -34,7 +34,7 @@ from crc32c import crc32c
 from store import manifest as manifests
 from store.errors import LogWriteError
 from store.files import Files
-from store.foundlog import adopt_single_file, refuse_orphans
+from store.foundlog import refuse_orphans
 from store.lineage import Lineage
 from store.logformat import encode_annotation
 from store.logreader import Batch, LogPart, LogPosition, LogReader, TornTail, list_parts
@@ -155,14 +155,12 @@ class Log:
     ) -> Self:
         """The log in `directory`/`dirname`, also when there is none yet.
 
-        A single file `directory`/`filename`, as Redis before 7 wrote it, is moved in and becomes the base.  Raises
-        CorruptionError when the files are not what the manifest says; their contents are looked at by `read`.
+        Raises CorruptionError when the files are not what the manifest says; `read` looks at their contents.
         """
         home = directory / dirname
         manifest = manifests.load(home / f"{filename}.manifest", files) or Manifest()
         if not manifest.files:
             refuse_orphans(home, filename, files)
-        manifest = adopt_single_file(directory, home, filename, manifest, files)
         log = cls(home, filename, files, manifest, segment_bytes, load_truncated)
         if manifest.files:
             sizes = {part.file: part.size for part in list_parts(home, manifest, files)}

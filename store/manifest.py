@@ -83,6 +83,12 @@ class Manifest:
         """What is loaded, in the order of loading."""
         return self.incrs if self.base is None else (self.base, *self.incrs)
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether it has any of our marks, which a Redis leaves out when it writes a manifest."""
+        listed = (*self.files, *self.history)
+        return self.lineage is not None or any(file.is_ours for file in listed)
+
     def next_base(self, filename: str, size: int, command_bytes: int) -> LogFile:
         """A base of ours to come after the present one, under a name that no file of the log has."""
         seq = 1 + (self.base.seq if self.base is not None else 0)

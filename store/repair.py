@@ -31,8 +31,9 @@ from store.check.state import check_state
 from store.check.view import Contents, Steps, unwatched
 from store.copying import copy_stretch
 from store.directorylock import lock_directory
-from store.errors import StoreError
+from store.errors import CorruptionError, StoreError
 from store.files import Files, OsFiles
+from store.foundlog import require_ours
 from store.log import DIRECTORY_NAME, FILE_NAME
 from store.logreader import LogPosition, LogReader, TornTail, list_parts
 from store.ownership import give
@@ -90,15 +91,23 @@ class Repair:
         self._held = contextlib.ExitStack()
 
     def __enter__(self) -> Repair:
-        self._held.enter_context(lock_directory(self._directory))
-        self._places.require_plain()
-        for name in (WORK_DIRECTORY, REPLACED_DIRECTORY):
-            require_directory(self._directory / name)
-        self._clear()
+        with contextlib.ExitStack() as held:
+            held.enter_context(lock_directory(self._directory))
+            self._require_ours()
+            self._clear()
+            self._held = held.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._held.close()
+
+    def _require_ours(self) -> None:
+        places = self._places
+        places.require_plain()
+        for name in (WORK_DIRECTORY, REPLACED_DIRECTORY):
+            require_directory(self._directory / name)
+        with contextlib.suppress(CorruptionError):  # the check finds it as well
+            require_ours(self._directory, places.log_directory, places.log_filename, self._files)
 
     @property
     def _work(self) -> Path:

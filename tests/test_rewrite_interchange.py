@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from store import manifest as manifests
+from store.files import OsFiles
 from tests.conftest import StartRedis, StartRiverbed, base_seed
 from tests.generators import CONNECTION, STREAMS, Family
 from tests.group_commands import GROUP_FAMILY, NEWER_FAMILY
@@ -28,6 +30,7 @@ from tests.states import (
     leave_pending,
     state_of,
 )
+from tests.tools.replays import replay
 from tests.waiting import rewritten
 
 LOG = "appendonlydir"
@@ -49,8 +52,14 @@ def pending_of(state: State) -> int:
 
 def base_of(server: RiverbedServer) -> bytes:
     """The commands of the base, without the annotations, which tell offset and time."""
-    (path,) = (server.directory / LOG).glob("*.base.aof")
-    return b"".join(line for line in path.read_bytes().splitlines(keepends=True) if not line.startswith(b"#CK:"))
+    home = server.directory / LOG
+    listed = manifests.load(home / "appendonly.aof.manifest", OsFiles())
+    assert listed is not None and listed.base is not None
+    return b"".join(
+        line
+        for line in (home / listed.base.name).read_bytes().splitlines(keepends=True)
+        if not line.startswith(b"#CK:")
+    )
 
 
 def copied(server: RiverbedServer, place: Path) -> Path:
@@ -88,7 +97,7 @@ def test_redis_shows_the_same_from_a_rewrite(
     assert state_of(redis, UNKNOWN_TO_REDIS) == expected
 
 
-def test_what_redis_makes_of_a_rewrite_and_rewrites_itself_loads_here(
+def test_what_redis_makes_of_a_rewrite_and_rewrites_itself_is_replayed_here(
     start_riverbed: StartRiverbed, start_redis: StartRedis, tmp_path: Path
 ) -> None:
     """There and back: but for what Redis 7 loses, records of entries that are gone among it."""
@@ -108,7 +117,7 @@ def test_what_redis_makes_of_a_rewrite_and_rewrites_itself_loads_here(
     redis = start_redis(copied(server, tmp_path / "there"), options=NODES)
     rewritten(redis)
     assert redis.stop() == 0
-    shutil.copytree(redis.directory / LOG, tmp_path / "back" / LOG)
+    replay(redis.directory, tmp_path / "back")
     back = start_riverbed(tmp_path / "back", options=OURS)
     assert state_of(back, UNKNOWN_TO_REDIS) == expected
 

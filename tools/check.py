@@ -5,6 +5,7 @@ What the promises are, `store.check` knows, and how they are mended, `store.repa
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import time
@@ -20,6 +21,9 @@ from store.check import Check, Refolding, Violation
 from store.check.comparison import COMPARING
 from store.check.snapshots import COMPARING_STREAMS, SnapshotCheck
 from store.check.state import CHECKING_ROWS
+from store.errors import CorruptionError
+from store.files import OsFiles
+from store.foundlog import refuse_redis
 from store.log import DIRECTORY_NAME, FILE_NAME
 from store.repair import Repair, RepairError
 from store.snapshot import MANIFEST_NAME
@@ -105,7 +109,7 @@ def check(
                 )
             _check_snapshot(path, report, steps)
         else:
-            _refuse_other(path, appenddirname)
+            _refuse_other(path, appenddirname, appendfilename)
             refolding = _refolding(path, work, report) if deep else None
             store = _Store(path, appenddirname, appendfilename, steps, refolding)
             if repair:
@@ -150,9 +154,11 @@ class _Store(NamedTuple):
         )
 
 
-def _refuse_other(path: Path, log_directory: str) -> None:
+def _refuse_other(path: Path, log_directory: str, log_filename: str) -> None:
     if not path.is_dir():
         raise Failure(f"{path} is not a directory")
+    with contextlib.suppress(CorruptionError):  # which the check finds as well
+        refuse_redis(path, log_directory, log_filename, OsFiles())
     if not (path / STATE_DIRECTORY).exists() and not (path / log_directory).exists():
         raise Failure(f"{path} holds no store: neither {STATE_DIRECTORY}/ nor {log_directory}/ is there")
 

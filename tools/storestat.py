@@ -12,10 +12,12 @@ import lmdb
 
 from store import format as fmt
 from store.errors import CorruptionError
+from store.files import OsFiles
+from store.foundlog import refuse_redis
 from store.ids import id_text, unpack_id
 from store.lag import lag
-from store.log import DIRECTORY_NAME
-from store.snapshot import StreamSummary, open_snapshot
+from store.log import DIRECTORY_NAME, FILE_NAME
+from store.snapshot import MANIFEST_NAME, StreamSummary, open_snapshot
 from store.streamwalk import StreamWalk
 from store.tablereader import TableReader
 from store.tables import DATA_NAME, STATE_DIRECTORY, Tables
@@ -39,8 +41,11 @@ def frozen_tables(path: Path) -> Iterator[tuple[Tables, int]]:
         except lmdb.NotFoundError:
             raise Failure(f"the store in {path} was never checkpointed: there is nothing to see yet") from None
     elif (path / DIRECTORY_NAME).is_dir():
+        refuse_redis(path, DIRECTORY_NAME, FILE_NAME, OsFiles())
         raise Failure(f"{path} has a log and no tables: start riverbed-server on it once, which makes them")
     elif path.is_dir() and any(path.iterdir()):
+        if not (path / MANIFEST_NAME).exists():
+            refuse_redis(path, DIRECTORY_NAME, FILE_NAME, OsFiles())
         snapshot = open_snapshot(path)
         tables, now_ms = snapshot.open_tables(), snapshot.manifest.time_ms
     elif path.is_dir():

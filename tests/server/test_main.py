@@ -122,7 +122,7 @@ def test_directory_in_use_is_told(riverbed: RiverbedServer) -> None:
     status, out, _ = start_in_vain("--port", free_port(), "--bind", "127.0.0.1", "--dir", riverbed.directory)
     assert status == 1
     assert out.splitlines()[-1].endswith(
-        f" # {riverbed.directory} is in use by another riverbed-server; stop it, or give this one another --dir"
+        f" # {riverbed.directory} is in use by another process; stop it, or give this one another --dir"
     )
 
 

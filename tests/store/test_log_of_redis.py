@@ -1,8 +1,7 @@
-"""Logs that a Redis has written: read here, and gone on with."""
+"""Logs that a Redis has written: read here."""
 
 from __future__ import annotations
 
-import errno
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -14,10 +13,12 @@ from hypothesis import strategies as st
 
 from store.errors import CorruptionError, LogWriteError
 from store.files import OsFiles
+from store.lineage import Lineage
 from store.log import Batch, Log, LogPosition, TornTail
 from store.logfile import PLAIN_BATCH_COMMANDS
 from store.logformat import encode_command
 from store.logreader import LogReader, list_parts
+from store.manifest import FileType, LogFile, Manifest, load, serialize
 from store.rdb import is_empty_rdb
 from tests.servers import RedisServer
 from tests.store.faulty_files import FaultyFiles
@@ -43,14 +44,25 @@ StartRedis = Callable[..., RedisServer]
 
 
 def redis_log(incr: bytes, base: bytes | None = None) -> FaultyFiles:
+    """Files of a Redis under a manifest of ours: a log that was taken over before such logs were refused."""
     files = FaultyFiles()
-    lines = b"file appendonly.aof.1.incr.aof seq 1 type i\n"
+    listed = None
     if base is not None:
-        lines = b"file appendonly.aof.1.base.aof seq 1 type b\n" + lines
-        files.put(HOME / "appendonly.aof.1.base.aof", base)
-    files.put(MANIFEST, lines)
+        listed = LogFile("appendonly.aof.1.base.aof", 1, FileType.BASE)
+        files.put(HOME / listed.name, base)
+    manifest = Manifest(listed, (), (LogFile(FIRST.name, 1, FileType.INCR),), Lineage.new())
+    files.put(MANIFEST, serialize(manifest))
     files.put(FIRST, incr)
     return files
+
+
+def reader_of(directory: Path) -> LogReader:
+    """As `riverbed replay` reads the log in `directory`."""
+    home, files = directory / "appendonlydir", OsFiles()
+    manifest = load(home / "appendonly.aof.manifest", files)
+    assert manifest is not None
+    assert not manifest.is_ours
+    return LogReader(list_parts(home, manifest, files), files)
 
 
 def flat(batches: list[Batch]) -> list[Words]:
@@ -231,49 +243,6 @@ def test_a_file_of_ours_that_redis_took_over_is_still_held_to_its_checksums() ->
         reopened(files)
 
 
-def test_the_single_file_of_an_old_redis_becomes_the_base() -> None:
-    text = plain([SELECT, xadd(1), xadd(2)])
-    single = ROOT / "appendonly.aof"
-    files = FaultyFiles()
-    files.put(single, text)
-    log, found = reopened(files)
-    assert flat(found) == [SELECT, xadd(1), xadd(2)]
-    assert not files.exists(single)
-    assert bytes(files.data(MANIFEST)).startswith(b"file appendonly.aof seq 1 type b\n")
-    assert log.rotate_if_needed()
-    append(log, [SELECT, xadd(3)])
-    log.sync()
-    _, found = reopened(files.crash())
-    assert flat(found) == [SELECT, xadd(1), xadd(2), SELECT, xadd(3)]
-
-
-def test_adopting_a_single_file_survives_a_crash_at_any_operation() -> None:
-    text = plain([SELECT, xadd(1), xadd(2)])
-    for operation in ("make_directory", "create", "write", "sync", "rename", "sync_directory"):
-        for after in range(4):
-            for names in (False, True):
-                files = FaultyFiles()
-                files.put(ROOT / "appendonly.aof", text)
-                files.fail(operation, errno.EIO, after=after)
-                try:
-                    log = Log.open(ROOT, files)
-                    list(log.read())
-                    log.rotate_if_needed()
-                except (OSError, LogWriteError):
-                    pass
-                _, found = reopened(files.crash(names=names))
-                assert flat(found) == [SELECT, xadd(1), xadd(2)]
-
-
-def test_a_single_file_that_is_an_rdb_stays_where_it_is() -> None:
-    files = FaultyFiles()
-    files.put(ROOT / "appendonly.aof", b"REDIS0009")
-    with pytest.raises(CorruptionError, match="BGREWRITEAOF"):
-        Log.open(ROOT, files)
-    assert files.exists(ROOT / "appendonly.aof")
-    assert not files.exists(MANIFEST)
-
-
 # -- with a real Redis -------------------------------------------------------------------------------------------------
 
 
@@ -301,10 +270,8 @@ def test_a_real_redis_loads_the_directory(tmp_path: Path, start_redis: StartRedi
         rewrite_ended(client)
     server.stop()
     # And back again: what Redis made of it is read here.
-    log = Log.open(tmp_path, OsFiles())
-    found = flat(list(log.read()))
+    found = flat(list(reader_of(tmp_path).batches(None, None)))
     assert sum(words[0].upper() == b"XADD" for words in found) == count + 1
-    assert log.rotate_if_needed()
 
 
 def test_logs_of_a_real_redis_are_read_back(tmp_path: Path, start_redis: StartRedis) -> None:
@@ -323,19 +290,18 @@ def test_logs_of_a_real_redis_are_read_back(tmp_path: Path, start_redis: StartRe
     server.stop()
     directory = tmp_path / "appendonlydir"
     assert b"#TS:" in b"".join(path.read_bytes() for path in directory.iterdir())
-    log = Log.open(tmp_path, OsFiles())
-    found = flat(list(log.read()))
+    reader = reader_of(tmp_path)
+    found = flat(list(reader.batches(None, None)))
     names = [words[0].upper() for words in found]
     assert names.count(b"XADD") == 41
     assert names[-6:] == [b"SELECT", b"MULTI", b"XADD", b"XADD", b"EXEC", b"XDEL"]
-    assert log.torn_tail is None
-    assert log.base_bytes > 0
+    assert reader.torn_tail is None
 
 
 def test_an_rdb_base_of_a_real_redis_is_refused(tmp_path: Path, start_redis: StartRedis) -> None:
     server = start_redis(tmp_path, {"aof-use-rdb-preamble": "yes"})
     server.stop()
-    assert list(Log.open(tmp_path, OsFiles()).read()) == []  # nothing is in it yet
+    assert list(reader_of(tmp_path).batches(None, None)) == []  # nothing is in it yet
     server.start()
     with server.client() as client:
         client.ask("XADD", "s", "1-1", "f", "v")
@@ -344,7 +310,7 @@ def test_an_rdb_base_of_a_real_redis_is_refused(tmp_path: Path, start_redis: Sta
             pass
     server.stop()
     with pytest.raises(CorruptionError, match="aof-use-rdb-preamble no"):
-        Log.open(tmp_path, OsFiles())
+        reader_of(tmp_path)
 
 
 def test_a_torn_tail_says_where_it_is() -> None:
