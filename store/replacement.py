@@ -138,10 +138,10 @@ def end_compaction(places: Places, files: Files) -> bool:
     work, home = places.work, places.home
     if not files.exists(work):
         return False
-    if files.exists(places.base):
-        files.unlink(places.base)
     manifest = manifests.load(places.manifest, files) or Manifest()
     names = _planned(places, files)
+    if files.exists(places.base):
+        files.unlink(places.base)
     if names is not None:
         listed = {file.name for file in manifest.files}
         is_new = names[0] in listed
