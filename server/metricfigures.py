@@ -188,6 +188,11 @@ def _tables(executor: Executor) -> Iterator[Figure]:
         "Checkpoints since the oldest of them began; pages freed since cannot be used again.",
         room.oldest_reader,
     )
+    yield _gauge(
+        "lmdb_oldest_reader_seconds",
+        "How long the oldest of them has been seen, in any process.",
+        executor.stats.oldest_reader_s,
+    )
     sizes = sorted(room.tables.items())
     yield _gauges("table_rows", "Rows in a table.", ("table",), (((name,), rows) for name, (rows, _) in sizes))
     yield _gauges("table_bytes", "Pages of a table.", ("table",), (((name,), size) for name, (_, size) in sizes))

@@ -277,6 +277,8 @@ class Stats:
         self.latency = LatencyMonitor()
         self.snapshot = SnapshotStatus()
         self.background = BackgroundStatus()
+        self.oldest_reader_pid = 0  # of LMDB, 0 without one
+        self.oldest_reader_s = 0.0
         self.peak_memory = 0
         self.tick = Durations()
         self.fsync = Durations()  # of the log

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import lmdb
 
+from server.background.readers import Readers
 from store import consumerttl, idempotence
 from store.errors import LogWriteError, StateLostError
 
@@ -54,6 +55,8 @@ class Upkeep:
         self._cycles = 0
         self._rotate_error: str | None = None  # that was told
         self._is_due = False  # the next checkpoint, as soon as the disk has the one before
+        # behind a full sync the tables are others
+        self._readers = Readers(lambda: self._engine.tables.env, self._clock.monotonic)
         self._disk = ThreadPoolExecutor(max_workers=1, thread_name_prefix="disk")
         for name in ("appendfsync", "checkpoint-interval-ms"):
             executor.config.observe(name, self._follow_config)
@@ -202,7 +205,8 @@ class Upkeep:
             consumerttl.sweep(txn, now_ms, lambda: self._clock.monotonic() >= end, waiting)
 
     def _check_space(self) -> None:
-        self._engine.tables.env.reader_check()  # a reader that was killed would keep pages from being used again
+        self._readers.look()
+        self._stats.oldest_reader_pid, self._stats.oldest_reader_s = self._readers.pid, self._readers.seconds
         before = self._engine.refusal
         self._engine.check_space()
         after = self._engine.refusal

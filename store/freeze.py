@@ -21,6 +21,7 @@ import errno
 import fcntl
 import os
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -92,6 +93,9 @@ def take_snapshot(
 
     It goes to `out`, which must not exist; into `out` under a name of time and offset, when that is a folder; into
     `directory`/snapshots without `out`.  `program` is written down as its maker, `steps` is told how far it has come.
+
+    What `steps` raises stops it between two steps.  Signals must raise nothing by themselves: the process would wait
+    for ever for LMDB's copy, which waits for its reader.
 
     Raises SnapshotError, with nothing left behind, when the store holds nothing yet, when `out` exists, or when there
     is no space for it beyond `leave_bytes`; VersionError, CorruptionError, OSError.
@@ -242,6 +246,8 @@ class _Maker:
         failures: list[lmdb.Error] = []
 
         def copy() -> None:
+            # another thread's business: one that came here would end LMDB's write with an error
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             try:
                 tables.env.copyfd(write_fd, compact=True)
             except lmdb.Error as error:
@@ -252,11 +258,11 @@ class _Maker:
         thread = threading.Thread(target=copy, name="lmdb copy", daemon=True)
         with contextlib.suppress(OSError, AttributeError):  # where a pipe's size can be set; faster by a third
             fcntl.fcntl(write_fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        thread.start()
         try:
+            thread.start()
             digest = self.write(DATA_NAME, _pieces(read_fd), lambda size: self.steps(COPYING, size, max(size, total)))
         finally:
-            os.close(read_fd)  # what LMDB has not written yet meets EPIPE
+            os.close(read_fd)  # what LMDB has not written yet meets EPIPE; the tables cannot be closed before
             thread.join()
         if failures:
             raise SnapshotError(f"the tables cannot be copied: {failures[0]}") from failures[0]

@@ -13,6 +13,7 @@ from server.version import VERSION
 from store.freeze import DEFAULT_SPLIT_EVERY, LISTING, delete_old, take_snapshot
 from store.snapshot import Snapshot
 from tools.console import Failure, counted, failures_explained, notes, print_facts, results, seconds_text, size_text
+from tools.interrupts import interrupts_between_steps
 from tools.steps import StepMeter
 
 
@@ -54,10 +55,13 @@ def snapshot(directory: Path, out: Path | None, keep: int | None, split_every: i
     with failures_explained(f"take a snapshot of {directory}"):
         if keep is not None and out is not None:
             out.mkdir(parents=True, exist_ok=True)
-        with StepMeter({LISTING: "streams"}) as steps:
-            made = take_snapshot(
-                directory, out, program=f"riverbed {VERSION}", split_every=split_every, steps=steps.show
-            )
+        with StepMeter({LISTING: "streams"}) as steps, interrupts_between_steps() as go_on:
+
+            def step(name: str, done: int, total: int) -> None:
+                go_on()
+                steps.show(name, done, total)
+
+            made = take_snapshot(directory, out, program=f"riverbed {VERSION}", split_every=split_every, steps=step)
     deleted: list[str] = []
     try:
         if keep is not None:

@@ -250,6 +250,8 @@ def _own_persistence(request: Request) -> Fields:
     yield "riverbed_lmdb_free_bytes", room.free_bytes
     yield "riverbed_lmdb_readers", room.readers
     yield "riverbed_lmdb_oldest_reader", room.oldest_reader
+    yield "riverbed_lmdb_oldest_reader_pid", stats.oldest_reader_pid
+    yield "riverbed_lmdb_oldest_reader_sec", int(stats.oldest_reader_s)
     yield "riverbed_recovered_commands", engine.recovery.commands
     yield "riverbed_recovery_ms", f"{engine.recovery.seconds * 1000:.1f}"
     yield "riverbed_rewrite_entries", rewrite.entries

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from store.snapshot import list_snapshots, open_snapshot
-from tests.servers import RiverbedServer
+from tests.replicas import fill
+from tests.servers import ROOT, RiverbedServer
 from tools.cli import main
 
 StartRiverbed = Callable[..., RiverbedServer]
@@ -97,3 +102,26 @@ def test_what_cannot_be_done_is_said_with_status_2(
         return
     assert (result.exit_code, result.stdout) == (2, "")
     assert told in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_interrupt_as_lmdb_begins_to_copy_ends_it(start_riverbed: StartRiverbed, tmp_path: Path, count: int) -> None:
+    server = start_riverbed()
+    with server.client() as client:
+        fill(client, "s", 60_000, 100)  # more than the pipe takes
+        assert client.ask("SAVE") == b"+OK\r\n"
+    directory = server.directory
+    for number in range(10):
+        out = tmp_path / f"out-{number}"
+        out.mkdir()
+        words = [sys.executable, "-m", "tools.cli", "snapshot", str(directory), str(out)]
+        process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        # the one that copies and LMDB's own, beside the first
+        while process.poll() is None and len(os.listdir(f"/proc/{process.pid}/task")) < 3:
+            pass
+        for _ in range(count):
+            process.send_signal(signal.SIGINT)
+        _, complaint = process.communicate(timeout=60)
+        assert process.returncode in (0, 130), complaint
+        if process.returncode == 130 and count == 1:
+            assert list(out.iterdir()) == [], "nothing is left of it"

@@ -103,6 +103,41 @@ def test_a_snapshot_whose_process_dies_at_any_moment_fails_or_is_complete(riverb
     assert not list(riverbed.directory.glob("snapshots/.temp-*"))
 
 
+def threads(pid: int) -> int:
+    try:
+        return len(os.listdir(f"/proc/{pid}/task"))
+    except FileNotFoundError:
+        return 0
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGTERM of the server", "SIGKILL of the server"])
+def test_a_snapshot_that_is_ended_as_lmdb_begins_to_copy_ends(start_riverbed: StartRiverbed, how: str) -> None:
+    server = start_riverbed()
+    with server.client() as client:
+        fill(client, "s", 3 * ENTRIES, 100)
+    for _ in range(ROUNDS):
+        with server.client() as client:
+            client.send("RIVERBED", "SNAPSHOT")
+            child = first_child(server)
+            # `child.py` has four threads; then come the one that copies, and LMDB's own
+            until(lambda child=child: threads(child) >= 6 or not children(server), "LMDB's thread")
+            match how:
+                case "SIGTERM":
+                    hit(child, signal.SIGTERM)
+                    assert client.reply()
+                case "SIGTERM of the server":
+                    assert server.stop() == 0
+                case _:
+                    server.kill()
+        process_ended(child)
+        if server.process is None:
+            server.start()
+    with server.client() as client:
+        assert client.ask("RIVERBED", "SNAPSHOT", "whole").startswith(b"*")
+        assert persistence(client)["riverbed_lmdb_readers"] == "0"
+    assert_nothing_ended_unnoticed(server)
+
+
 def slowly(data: bytes, passed: int) -> bytes:
     time.sleep(0.02)
     return data
