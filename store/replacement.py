@@ -34,10 +34,10 @@ from store.lineage import Lineage
 from store.log import TEMPORARY_PREFIX
 from store.manifest import FileType, LogFile, Manifest
 from store.realfiles import read_file, require_plain
+from store.serving import LOCK_NAME
 from store.tables import DATA_NAME, STATE_DIRECTORY
 
 WORK_DIRECTORY: Final = "compact"
-_LOCK_NAME: Final = "lock.mdb"
 _OLD: Final = "old.mdb"
 _OLD_LOCK: Final = "old-lock.mdb"
 _PLAN: Final = "plan.json"
@@ -111,7 +111,7 @@ def put_in_place(
         _give(path, owner)
     files.sync_directory(places.home)
     files.rename(places.data, work / _OLD)
-    _move(places.state / _LOCK_NAME, work / _OLD_LOCK, files)
+    _move(places.state / LOCK_NAME, work / _OLD_LOCK, files)
     files.sync_directory(places.state)
     gone = tuple(replace(file, type=FileType.HISTORY) for file in (*old.files, *old.history))
     manifests.replace(places.manifest, Manifest(base, gone, (incr,), lineage), files)
@@ -168,10 +168,10 @@ def _move_in(places: Places, files: Files, *, is_new: bool) -> None:
     if files.exists(places.data) or not files.exists(tables):
         return
     if is_new:
-        if files.exists(places.state / _LOCK_NAME):
-            files.unlink(places.state / _LOCK_NAME)
+        if files.exists(places.state / LOCK_NAME):
+            files.unlink(places.state / LOCK_NAME)
     else:
-        _move(places.work / _OLD_LOCK, places.state / _LOCK_NAME, files)
+        _move(places.work / _OLD_LOCK, places.state / LOCK_NAME, files)
     files.rename(tables, places.data)
     files.sync_directory(places.state)
 

@@ -18,6 +18,7 @@ Knows nothing of streams or commands.
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +30,7 @@ from store import powercut
 from store.errors import CorruptionError, StoreError, VersionError
 from store.meta import META_VERSION
 from store.realfiles import require_file, require_plain
+from store.serving import hold_instead_of_registering
 
 TABLES: Final = (
     "keys",
@@ -102,19 +104,25 @@ class Tables:
             finally:
                 made.close()
             was_made = made.is_new
+        self._unserved: int | None = None  # held by a reader that LMDB does not know of
         if readonly and not frozen:
             powercut.refuse_doubt(path)
-        self.env = lmdb.open(
-            str(path),
-            map_size=map_bytes,
-            max_dbs=len(TABLES) + 3,
-            metasync=False,
-            sync=not syncs_later,
-            readonly=readonly,
-            create=not readonly,
-            lock=not frozen,
-            meminit=False,
-        )
+            self._unserved = hold_instead_of_registering(directory, path)
+        try:
+            self.env = lmdb.open(
+                str(path),
+                map_size=map_bytes,
+                max_dbs=len(TABLES) + 3,
+                metasync=False,
+                sync=not syncs_later,
+                readonly=readonly,
+                create=not readonly,
+                lock=not frozen and self._unserved is None,
+                meminit=False,
+            )
+        except BaseException:
+            self._let_servers_start()
+            raise
         try:
             self._require_whole()
             is_new = self._check_version(readonly, frozen)
@@ -127,7 +135,13 @@ class Tables:
                 powercut.end_use(path)  # an older mark: from now on every commit is durable
         except BaseException:
             self.env.close()
+            self._let_servers_start()
             raise
+
+    def _let_servers_start(self) -> None:
+        if self._unserved is not None:
+            os.close(self._unserved)
+            self._unserved = None
 
     def _require_whole(self) -> None:
         """Raise CorruptionError when pages are beyond the end of the file: to read one of those kills the process.
@@ -220,3 +234,4 @@ class Tables:
                 self.env.sync(True)
                 powercut.end_use(self.path)
         self.env.close()
+        self._let_servers_start()

@@ -14,6 +14,7 @@ import os
 import shutil
 import signal
 import socket
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -35,6 +36,7 @@ from tests.servers import StartError
 from tests.store.stores import Store
 from tests.trees import changes, tree
 from tools.cli import main
+from tools.storestat import frozen_tables
 
 LOG = "appendonlydir"
 MANIFEST = f"{LOG}/appendonly.aof.manifest"
@@ -431,3 +433,70 @@ def test_a_server_takes_no_snapshots_elsewhere(start_riverbed: StartRiverbed, tm
             assert reply.startswith(b"-ERR ")
             assert b"is a symbolic link" in reply
     assert list(tree(elsewhere)) == [".", ".temp-snapshot-12345678"]
+
+
+# -- who only reads writes nothing -------------------------------------------------------------------------------------
+
+LOOKING = [words for words in READING if words[0] in ("stat", "dump")] + [
+    ["check", "{dir}"],
+    ["check", "{dir}", "--deep", "--work", "{work}"],
+    ["replay", "{dir}", "{new}"],
+    ["snapshot", "{dir}", "{new}"],
+]
+
+
+@pytest.fixture
+def sound(place: Place) -> Place:
+    """With nothing in it that was interrupted, and as it comes in an archive: LMDB's lock file stays at home."""
+    for name in ("state/compact", "repair", "sync-1"):
+        shutil.rmtree(place.directory / name)
+    for name in ("state/in-use", "state/lock.mdb"):
+        (place.directory / name).unlink()
+    return place
+
+
+def test_readers_of_an_archive_write_nothing(sound: Place) -> None:
+    before = tree(sound.directory)
+    for words in LOOKING:
+        told = run(words, sound)
+        assert "cannot" not in told, told
+        assert changes(before, tree(sound.directory)) == [], words
+
+
+def test_readers_write_nothing_but_their_place_in_the_lock_file(sound: Place) -> None:
+    assert start(sound) == ""  # which makes one
+    before = tree(sound.directory)
+    for words in LOOKING:
+        assert "cannot" not in run(words, sound)
+        assert set(changes(before, tree(sound.directory))) <= {"changed: state/lock.mdb"}, words
+
+
+@pytest.mark.needs_root
+def test_another_user_reads_what_nobody_serves(sound: Place) -> None:
+    assert start(sound) == ""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        directory = Path(name, "store")
+        shutil.copytree(sound.directory, directory)
+        for words in (["stat", str(directory)], ["check", str(directory)], ["dump", str(directory), "s"]):
+            CliRunner().invoke(main, words, catch_exceptions=False)  # what is imported late, others may not read
+            before = tree(directory)
+            os.seteuid(65534)
+            try:
+                result = CliRunner().invoke(main, words, catch_exceptions=False)
+            finally:
+                os.seteuid(0)
+            assert result.exit_code == 0, result.stderr
+            assert changes(before, tree(directory)) == [], words
+
+
+def test_no_server_starts_while_an_archive_is_read(sound: Place) -> None:
+    with frozen_tables(sound.directory):
+        assert "is in use by another process" in start(sound)
+    assert start(sound) == ""
+
+
+def test_a_server_starts_while_its_store_is_read(sound: Place, start_riverbed: StartRiverbed) -> None:
+    assert start(sound) == ""
+    with frozen_tables(sound.directory), start_riverbed(sound.directory).client() as client:
+        assert client.ask("PING") == b"+PONG\r\n"

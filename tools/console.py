@@ -95,7 +95,7 @@ def _lmdb_advice(error: lmdb.Error) -> str:
     """What LMDB's words hide from who does not know it."""
     reason = str(error)
     if reason.endswith(os.strerror(errno.EACCES)):
-        return " (readers as well need to write its lock.mdb: be the user whom the files belong to)"
+        return " (while a server runs, readers need to write its lock.mdb: be the user whom the files belong to)"
     if reason.endswith(os.strerror(errno.EIO)):
         return " (which is what it says when the disk is full, too)"
     return ""

@@ -22,11 +22,10 @@ from store.check.log import LogCheck
 from store.check.refolding import Refolding
 from store.check.state import check_state
 from store.check.view import Contents, Meta, Steps, Violation, unwatched
-from store.directorylock import lock_directory
-from store.errors import LockedError
 from store.files import Files, OsFiles
 from store.log import DIRECTORY_NAME, FILE_NAME
 from store.logreader import TornTail
+from store.serving import is_served
 from store.tables import DATA_NAME, STATE_DIRECTORY
 
 __all__ = ["Check", "Refolding", "Violation", "check"]
@@ -88,12 +87,10 @@ class Check:
         """Whether a server is running on the directory at this moment."""
         if self._is_held:
             return False
-        try:
-            with lock_directory(self.directory):
-                return False
-        except LockedError:
-            self.was_in_use = True
-            return True
+        if not is_served(self.directory):
+            return False
+        self.was_in_use = True
+        return True
 
     def violations(self) -> Iterator[Violation]:
         """Everything that is broken, as it is found.  Raises VersionError, OSError; SpaceError before a fold."""
