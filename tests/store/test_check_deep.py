@@ -14,8 +14,10 @@ from store.check import Refolding, check
 from store.check.refolding import FoldPlan, SpaceError
 from store.directorylock import lock_directory
 from store.idempotence import sweep
+from store.lineage import Lineage
 from store.log import DIRECTORY_NAME
 from store.logformat import encode_annotation, encode_command
+from store.manifest import FileType, LogFile, Manifest, serialize
 from store.model import Strategy, Trim
 from tests.random_commands import run_at_random
 from tests.store.busy import busy
@@ -171,7 +173,7 @@ def test_other_numbers_and_nodes_are_no_difference(tmp_path: Path) -> None:
     assert differences(tmp_path / "store") == []
 
 
-def test_a_log_of_redis_is_executed_too(tmp_path: Path) -> None:
+def test_a_log_that_was_taken_over_from_a_redis_is_executed_too(tmp_path: Path) -> None:
     commands = (
         b"SELECT 0",
         b"XADD s 1-0 f v",
@@ -180,9 +182,11 @@ def test_a_log_of_redis_is_executed_too(tmp_path: Path) -> None:
         b"XGROUP CREATECONSUMER s g Alice",
         b"XCLAIM s g Alice 0 1-0 TIME 5 RETRYCOUNT 1 FORCE JUSTID LASTID 1-0",
     )
-    (tmp_path / "store").mkdir()
-    log = b"".join(encode_command(command.split()) for command in commands)
-    (tmp_path / "store" / "appendonly.aof").write_bytes(log)
+    home = tmp_path / "store" / DIRECTORY_NAME
+    home.mkdir(parents=True)
+    base = LogFile("appendonly.aof", 1, FileType.BASE)
+    (home / base.name).write_bytes(b"".join(encode_command(command.split()) for command in commands))
+    (home / "appendonly.aof.manifest").write_bytes(serialize(Manifest(base, lineage=Lineage.new())))
     store = Store(tmp_path / "store")
     store.add(b"s", "3-0")
     store.checkpoint()
