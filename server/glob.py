@@ -54,7 +54,7 @@ class Glob:
         self._segments: list[_Segment] = [bytearray()]
         self._size = 0  # places in all segments so far: a match has at least so many bytes
         self._is_parsed = False
-        self._parts = self._parse()
+        self._parts: Iterator[None] | None = None  # while the pattern is being parsed
 
     def matches(self, text: bytes) -> bool:
         """Whether the whole of `text` matches."""
@@ -100,6 +100,8 @@ class Glob:
     def _parse_for(self, size: int) -> Generator[None, None, None]:
         """Parse until no text of `size` bytes can match, or to the end of the pattern."""
         end = time.perf_counter() + _STEP_S
+        if self._parts is None:
+            self._parts = self._parse()
         for _ in self._parts:
             if self._size > size:
                 return
@@ -107,6 +109,7 @@ class Glob:
                 yield
                 end = time.perf_counter() + _STEP_S
         self._is_parsed = True
+        self._parts = None
 
     def _parse(self) -> Iterator[None]:
         """Add one part of the pattern after the other to the segments."""

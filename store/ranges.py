@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from store.model import Row
 
+# Rows are fetched in chunks, the first of which is short: behind the range are those of other streams.
+_FIRST_CHUNK: Final = 32
 _CHUNK: Final = 1024
 _UNLIMITED: Final = 1 << 62
 
@@ -25,22 +27,25 @@ def read(cursor: lmdb.Cursor[bytes], low: bytes, high: bytes, count: int | None,
     if not cursor.set_range(low):
         return []
     iterator = cursor.iternext()
-    if count is not None and count <= _CHUNK:
+    if count is not None and count <= _FIRST_CHUNK:
         rows = list(islice(iterator, count))
         if rows and rows[-1][0] > high:
             rows = rows[: _first_past(rows, high)]
         return rows
     rows = []
     left = _UNLIMITED if count is None else count
+    size = _FIRST_CHUNK
     while left > 0:
-        chunk = list(islice(iterator, min(left, _CHUNK)))
+        wanted = min(left, size)
+        chunk = list(islice(iterator, wanted))
         if chunk and chunk[-1][0] > high:
             rows += chunk[: _first_past(chunk, high)]
             break
         rows += chunk
         left -= len(chunk)
-        if len(chunk) < _CHUNK:
+        if len(chunk) < wanted:
             break
+        size = min(4 * size, _CHUNK)
     return rows
 
 

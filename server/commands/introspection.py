@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING, Final
 from server import errors
 from server.args import Args
 from server.commands.table import COMMANDS, Command, Flag, command
+from server.encode import encode
 from server.errors import CommandError
 from server.glob import Glob
-from server.slices import in_slices
+from server.slices import in_pieces, in_slices
 from server.syntax import Argument, parse_syntax
+from store.format import array_head, bulk
 
 if TYPE_CHECKING:
     from server.replies import Reply
     from server.session import Request
+    from server.slices import Work
 
 INVALID_COMMAND: Final = "ERR Invalid command specified"
 NO_KEY_ARGUMENTS: Final = "ERR The command has no key arguments"
@@ -32,6 +35,8 @@ _CATEGORIES: Final = (
     *("keyspace", "read", "write", "set", "sortedset", "list", "hash", "string", "bitmap", "hyperloglog", "geo"),
     *("stream", "pubsub", "admin", "fast", "slow", "blocking", "dangerous", "connection", "transaction", "scripting"),
 )
+# Names that are looked up before others have their turn.
+_NAMES_A_SLICE: Final = 500
 _OURS: Final = Flag.IMMEDIATE | Flag.LOG_ONLY | Flag.SUBSCRIBER
 
 # How a command uses its keys, where that does not follow from WRITE (it updates) or READONLY (it reads the value).
@@ -260,13 +265,28 @@ def command_count(request: Request) -> int:
     syntax="[command-name [command-name ...]]",
     tips=("nondeterministic_output_order",),
 )
-def command_info(request: Request) -> list[Reply]:
+def command_info(request: Request) -> Reply:
     """COMMAND INFO [name ...] -> a description for each name, null for an unknown one."""
     names = request.argv[2:]
     if not names:
         return [_info(row, request) for row in _commands()]
-    rows = map(_by_full_name, names)
-    return [None if row is None else _info(row, request) for row in rows]
+    return in_slices(request, _infos)
+
+
+def _infos(request: Request) -> Work:
+    """A name may be given any number of times, so what is sent for it is made once."""
+    names, resp = request.argv[2:], request.session.resp
+    wires = {b"": encode(None, resp)}
+    parts = [array_head(len(names))]
+    for number, name in enumerate(names, 1):
+        row = _by_full_name(name)
+        known = b"" if row is None else row.full_name
+        if row is not None and known not in wires:
+            wires[known] = encode(_info(row, request), resp)
+        parts.append(wires[known])
+        if not number % _NAMES_A_SLICE:
+            yield
+    return in_pieces(request, parts)
 
 
 @command(
@@ -353,11 +373,21 @@ def _docs(row: Command, request: Request) -> dict[bytes, Reply]:
     syntax="[command-name [command-name ...]]",
     tips=("nondeterministic_output_order",),
 )
-def command_docs(request: Request) -> dict[bytes, Reply]:
+def command_docs(request: Request) -> Reply:
     """COMMAND DOCS [name ...] -> name to summary, since, group, arguments, subcommands.  Unknown names are left out."""
+    return in_slices(request, _all_docs)
+
+
+def _all_docs(request: Request) -> Work:
     names = request.argv[2:]
-    rows = map(_by_full_name, names) if names else _commands()
-    return {row.full_name: _docs(row, request) for row in rows if row is not None}
+    found: dict[bytes, Reply] = {}
+    for number, row in enumerate(map(_by_full_name, names) if names else _commands(), 1):
+        is_new = row is not None and row.full_name not in found
+        if row is not None and is_new:
+            found[row.full_name] = _docs(row, request)
+        if is_new or not number % _NAMES_A_SLICE:
+            yield
+    return found
 
 
 # -- COMMAND GETKEYS ---------------------------------------------------------------------------------------------------
@@ -402,9 +432,13 @@ def command_getkeys(request: Request) -> list[bytes]:
     summary="Picks the keys out of a full command and tells how they are used.",
     syntax="command [arg [arg ...]]",
 )
-def command_getkeysandflags(request: Request) -> list[Reply]:
+def command_getkeysandflags(request: Request) -> Reply:
     """COMMAND GETKEYSANDFLAGS command [arg ...] -> pairs of a key and its access flags."""
-    return [[key, _statuses(list(access), request)] for key, access in _found_keys(request)]
+    found = _found_keys(request)
+    flags = {access: encode(_statuses(list(access), request), request.session.resp) for _, access in found}
+    return in_pieces(
+        request, [array_head(len(found)), *[b"*2\r\n" + bulk(key) + flags[access] for key, access in found]]
+    )
 
 
 @command(

@@ -1,4 +1,4 @@
-"""Patterns that take long: the one who asks waits, and nobody else does."""
+"""Patterns, and lists of names, that take long: the one who asks waits, and nobody else does."""
 
 from __future__ import annotations
 
@@ -74,6 +74,30 @@ def has_answered(client: RawClient) -> bool:
 )
 def test_a_long_pattern_lets_others_pass(server: RiverbedServer, command: Words) -> None:
     assert longest_wait(server, command) < PATIENCE_S
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("COMMAND", "INFO", *["xadd"] * 50_000),
+        ("COMMAND", "DOCS", *["xadd", "xread", "nothing"] * 20_000),
+        ("COMMAND", "GETKEYSANDFLAGS", "DEL", *["key"] * 50_000),
+        ("XREAD", "STREAMS", *["key:1"] * 100_000, *["0"] * 100_000),
+    ],
+)
+def test_many_names_let_others_pass(server: RiverbedServer, command: Words) -> None:
+    assert longest_wait(server, command) < PATIENCE_S
+
+
+def test_what_is_said_of_a_command_is_the_same_for_each_time_it_is_named(server: RiverbedServer) -> None:
+    with server.client() as client:
+        for protocol in (2, 3):
+            client.ask("HELLO", protocol)
+            one = client.ask("COMMAND", "INFO", "xadd").removeprefix(b"*1\r\n")
+            null = client.ask("COMMAND", "INFO", "nothing").removeprefix(b"*1\r\n")
+            sub = client.ask("COMMAND", "INFO", "xgroup|create").removeprefix(b"*1\r\n")
+            found = client.ask("COMMAND", "INFO", "xadd", "nothing", "xgroup|create", "XADD")
+            assert found == b"*4\r\n" + one + null + sub + one
 
 
 def test_many_and_long_patterns_of_subscribers_let_others_pass(server: RiverbedServer) -> None:
