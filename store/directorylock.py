@@ -5,12 +5,19 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from store.errors import LockedError, StoreError
+from store.serving import is_served
 from store.snapshot import MANIFEST_NAME
 from store.tables import DATA_NAME
+
+# A tool that asks whether a server runs holds the lock for a moment, and one that reads an archive for longer.
+_PATIENCE_S: Final = 2.0
+_WAIT_S: Final = 0.01
 
 
 @contextlib.contextmanager
@@ -22,10 +29,23 @@ def lock_directory(directory: Path) -> Iterator[None]:
         )
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise LockedError(f"{directory} is in use by another process") from None
+        _lock(fd, directory)
         yield
     finally:
         os.close(fd)
+
+
+def _lock(fd: int, directory: Path) -> None:
+    """Lock `fd`.  Raises LockedError at once when it is not readers that are in the way."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if is_served(directory):
+                raise LockedError(f"{directory} is in use by another process") from None
+            if time.monotonic() > deadline:
+                raise LockedError(f"{directory} is being read by another process") from None
+            time.sleep(_WAIT_S)
+        else:
+            return

@@ -15,6 +15,7 @@ import shutil
 import signal
 import socket
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -25,11 +26,13 @@ from click.testing import CliRunner
 from crc32c import crc32c
 
 from server.replay import Replayer
+from store.directorylock import lock_directory
 from store.engine import Engine
 from store.errors import StoreError
 from store.freeze import take_snapshot
 from store.options import Fsync, Options
 from store.powercut import begin_use
+from store.serving import hold_unserved
 from tests.conftest import StartRiverbed
 from tests.inprocess import HandClock
 from tests.servers import StartError
@@ -492,8 +495,19 @@ def test_another_user_reads_what_nobody_serves(sound: Place) -> None:
 
 def test_no_server_starts_while_an_archive_is_read(sound: Place) -> None:
     with frozen_tables(sound.directory):
+        assert "is being read by another process" in start(sound)
+    with lock_directory(sound.directory):
         assert "is in use by another process" in start(sound)
     assert start(sound) == ""
+
+
+def test_a_server_waits_for_who_looks_whether_one_runs(sound: Place) -> None:
+    looker = hold_unserved(sound.directory)
+    assert looker is not None
+    timer = threading.Timer(0.1, os.close, (looker,))
+    timer.start()
+    assert start(sound) == ""
+    timer.join()
 
 
 def test_a_server_starts_while_its_store_is_read(sound: Place, start_riverbed: StartRiverbed) -> None:
