@@ -42,6 +42,11 @@ class Inode:
         self.durable = bytes(disk)
         self._dirty.clear()
 
+    def copy(self) -> Inode:
+        other = Inode()
+        other.data, other.durable, other._dirty = bytearray(self.data), self.durable, list(self._dirty)
+        return other
+
     def forget(self) -> None:
         """The disk did not take it, and nobody tries again."""
         self._dirty.clear()
@@ -77,6 +82,19 @@ class FaultyFiles:
             copy.durable = inode.durable + appended[:kept]
             copy.data = bytearray(copy.durable)
         return after
+
+    def kill(self) -> FaultyFiles:
+        """A new one as the next process finds it: with the page cache as it is, and without the faults."""
+        after = FaultyFiles()
+        after._directories = set(self._directories)
+        copies: dict[Inode, Inode] = {}
+        for names, kept in ((self._names, after._names), (self._durable_names, after._durable_names)):
+            kept |= {path: copies.setdefault(inode, inode.copy()) for path, inode in names.items()}
+        return after
+
+    def forgive(self) -> None:
+        """No fault that was asked for and has not come yet will."""
+        self._faults.clear()
 
     def paths(self) -> list[Path]:
         """Of all files."""
