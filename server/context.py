@@ -60,6 +60,9 @@ class Control(Protocol):
         That is its transaction, watches, wait, monitoring and subscriptions.
         """
 
+    def views(self) -> tuple[int, int]:
+        """-> (views of the tables that long replies hold, commands that wait for one)."""
+
     def checkpoint(self) -> None:
         """Checkpoint now, with the caller's own effects (SAVE).  Raises CommandError when it fails."""
 

@@ -231,6 +231,9 @@ class Controls:
 
     # -- the server ----------------------------------------------------------------------------------------------------
 
+    def views(self) -> tuple[int, int]:
+        return self._executor.views.open_count, self._executor.views.waiting_count
+
     def checkpoint(self) -> None:
         try:
             self._executor.upkeep.checkpoint_now()

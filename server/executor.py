@@ -27,6 +27,7 @@ from server.dispatch import Plain, plain_commands
 from server.encode import encode, error_line
 from server.errors import CommandError
 from server.execution.accounts import Account
+from server.execution.views import Views
 from server.heeding import heed_settings
 from server.inbox import Inbox
 from server.releases import Releases
@@ -106,6 +107,7 @@ class Executor:
         self._fast_path = self._plain
         self._caller: Session | None = None  # whose command is running on the careful path
         self.wakeups = Wakeups(self)
+        self.views = Views(self)
         self.slicing = Slicing(self)
         self.releases = Releases(self)
         self.admission = Admission(self)
@@ -414,7 +416,7 @@ class Executor:
         elif reply.__class__ is Slices:
             self.slicing.begin(session, reply)
         elif reply.__class__ is LongReply:
-            session.begin_long_reply(reply, self.clock.monotonic())
+            self._begin_long_reply(session, reply)
         elif reply.__class__ is Push:
             session.out.append(reply)
             if session.skip_replies:
@@ -422,6 +424,14 @@ class Executor:
                 session.refresh_special()
         else:
             self.answer(session, encode(reply, session.resp))
+
+    def _begin_long_reply(self, session: Session, reply: LongReply) -> None:
+        """Have the reply sent while the client takes it, unless the client has asked for none."""
+        if session.skip_replies or session.replies_off or session.closing:
+            reply.close()
+            self.answer(session, b"")
+        else:
+            session.begin_long_reply(reply, self.clock.monotonic())
 
     def push(self, session: Session, message: Message) -> None:
         """Send a client what it did not ask for: behind its replies so far, and never in the middle of one.

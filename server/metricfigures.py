@@ -177,7 +177,7 @@ def _log(executor: Executor) -> Iterator[Figure]:
 
 
 def _tables(executor: Executor) -> Iterator[Figure]:
-    room = survey.space(executor.engine.tables)
+    room = survey.space(executor.txn)
     yield _gauge("lmdb_map_bytes", "What the tables may grow to.", room.map_bytes)
     yield _gauge("lmdb_file_bytes", "Size of the tables' file.", room.file_bytes)
     yield _gauge("lmdb_used_bytes", "Pages of it that hold rows.", room.used_bytes)

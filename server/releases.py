@@ -11,8 +11,6 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-import lmdb
-
 if TYPE_CHECKING:
     from server.executor import Executor
     from server.replies import LongReply
@@ -139,16 +137,17 @@ class Releases:
         executor = self._executor
         try:
             piece = next(reply.pieces, None)
-        except lmdb.Error as error:
-            log.error("a long reply broke off: %s", error)
+        except Exception as error:  # the tables are others since a full sync, or a row is damaged: it cannot go on
+            log.error("a long reply to client %d broke off: %s: %s", session.id, type(error).__name__, error)
+            session.end_long_reply()
             session.peer.abort()
             return
         if piece is None:
             session.end_long_reply()
             session.release_pushes()
         else:
-            reply.progress_s = executor.clock.monotonic()
-            reply.is_begun = True
+            reply.note_piece(len(piece), executor.clock.monotonic())
+            session.bytes_out += len(piece)
             executor.stats.bytes_out += len(piece)
             session.send(piece)
         # the rest comes with the next tick, unless the client is congested by now

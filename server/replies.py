@@ -27,7 +27,13 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from store.view import View
+
+# What a client is to take of a long reply in a time, for it keeps pages of the tables from being used again.
+PROGRESS_BYTES: Final = 4 << 20
 
 
 class _Singleton(enum.Enum):
@@ -91,12 +97,29 @@ class Park:
 class LongReply:
     """A reply too long for memory, or for one turn of the loop: its RESP in pieces, made while the client takes them.
 
-    `pieces` is a generator; closing it lets go of what it reads from.  `progress_s` is when the last piece went out.
+    It is one of the holders of the `view` that it reads, if it reads one, until it is closed.  `progress_s` is when the
+    client had last taken PROGRESS_BYTES.
     """
 
     pieces: Generator[bytes, None, None]
+    view: View | None = None
     progress_s: float = 0.0
     is_begun: bool = False  # a piece has gone out
+    _taken: int = 0  # bytes since then
+
+    def note_piece(self, size: int, now_s: float) -> None:
+        """A piece has gone out."""
+        self.is_begun = True
+        self._taken += size
+        if self._taken >= PROGRESS_BYTES:
+            self._taken = 0
+            self.progress_s = now_s
+
+    def close(self) -> None:
+        self.pieces.close()
+        if self.view is not None:
+            self.view.release()
+            self.view = None
 
 
 Reply: TypeAlias = Any

@@ -275,7 +275,7 @@ class Session:
 
     def end_long_reply(self) -> None:
         if self.long_reply is not None:
-            self.long_reply.pieces.close()
+            self.long_reply.close()
             self.long_reply = None
             self.refresh_special()
 
@@ -299,3 +299,14 @@ class Request:
         self.from_log = False  # replayed from a log or a primary: the decisions are in the words already
         self.in_transaction = False
         self.may_block = True
+
+    def copy(self) -> Request:
+        """The same command, to be gone on with later."""
+        own = Request(self.session, self.txn, getattr(self, "context", None))
+        own.db = self.db
+        own.argv = self.argv
+        own.now_ms = self.now_ms
+        own.from_log = self.from_log
+        own.in_transaction = self.in_transaction
+        own.may_block = self.may_block
+        return own

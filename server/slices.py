@@ -8,6 +8,9 @@ A handler gives its work as a generator that yields after a millisecond or so an
         ... look everything up again          runs the next ones as time allows,
         return reply                          answers
 
+A command whose reply is too long for memory yields `Wish.VIEW` instead, before it changes what the reply is about: it
+goes on with a view of the tables as they are just then, and its reply is read from that, piece by piece.
+
 What is done between two yields is one unit, in the log too.  Nothing may be kept over a yield but names, IDs and
 pieces of the reply: streams and groups are not the same objects afterwards, and may be gone.  Then what has been done
 stays done, and is what is answered.  So a long command is as good as several short ones that the client has sent one
@@ -18,9 +21,9 @@ Knows no event loop; `slicing.py` does.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Generator
-from copy import copy
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from server.args import parse_packed_ids
 from server.replies import LongReply
@@ -28,57 +31,97 @@ from server.replies import LongReply
 if TYPE_CHECKING:
     from server.replies import Reply
     from server.session import Request
+    from store.view import View
 
-Work: TypeAlias = Generator[None, None, "Reply"]
+
+class Wish(enum.Enum):
+    """What a command needs before its next slice, beyond its turn."""
+
+    VIEW = enum.auto()
+
+
+# Yields None for its turn to end, or a Wish, which is granted by what it is sent; returns the reply.
+Work: TypeAlias = Generator[Any, Any, "Reply"]
 
 # IDs to a slice, and so to one command of the log: 5 to 15 us each.
 SLICE_IDS: Final = 200
 
 
 _SLICE_WORDS: Final = 2000
-_LONG_BYTES: Final = 1 << 20
-_PIECE_BYTES: Final = 1 << 18
+# A reply of more is sent piece by piece.
+LONG_BYTES: Final = 1 << 20
+_PIECE_BYTES: Final = 1 << 17
 
 
 class Slices:
     """A command under way.  `request` is its own, and is told the time before each slice."""
 
-    __slots__ = ("nanoseconds", "request", "work")
+    __slots__ = ("nanoseconds", "needs_view", "request", "view", "work")
 
     def __init__(self, request: Request, work: Work) -> None:
         self.request = request
         self.work = work
         self.nanoseconds = 0  # spent on it behind the first slice
+        self.needs_view = False  # and waits until `view` is one
+        self.view: View | None = None
 
     def step(self, request: Request) -> Reply:
         """Run another slice; -> the reply, or self when there is more to do."""
+        view, self.view = self.view, None
         try:
-            next(self.work)
+            self.needs_view = self.work.send(view) is Wish.VIEW
         except StopIteration as done:
             return done.value
         return self
 
+    def close(self) -> None:
+        """What is left of it is not done."""
+        self.work.close()
+        if self.view is not None:
+            self.view.release()
+            self.view = None
 
-def in_slices(request: Request, work: Callable[[Request], Work], *, is_short: bool = False) -> Reply:
-    """Run `work` up to its first yield, or whole if it `is_short` or nobody may come in between; -> reply or Slices."""
-    if is_short or not request.may_block:
+
+def wait_for_view() -> Generator[Wish, View | None, View]:
+    """Go on with a view, made just now; the one who asks for it lets go of it."""
+    view = yield Wish.VIEW
+    assert view is not None, "a command went on without the view it waits for"
+    return view
+
+
+def in_slices(
+    request: Request, work: Callable[[Request], Work], *, is_short: bool = False, entries: int | None = 0
+) -> Reply:
+    """Run `work` up to its first yield, or whole if it `is_short` or nobody may come in between; -> reply or Slices.
+
+    The reply has at most so many `entries`, None for any number.  When those may be large, it can be that a short
+    command waits for a view.
+    """
+    if not request.may_block:
         return _whole(work(request))
-    own = copy(request)  # which is somebody else's by the next slice
+    is_small = entries is not None and entries * request.txn.largest_row <= LONG_BYTES
+    if is_short and is_small:
+        return _whole(work(request))
+    own = request.copy()  # the other one is another command's by the next slice
     slices = Slices(own, work(own))
-    return slices.step(own)
+    reply = slices.step(own)
+    while is_short and reply is slices and not slices.needs_view:
+        reply = slices.step(own)
+    return reply
 
 
 def _whole(work: Work) -> Reply:
     while True:
         try:
-            next(work)
+            wish = next(work)
         except StopIteration as done:
             return done.value
+        assert wish is None, "a view cannot be waited for here"
 
 
 def in_pieces(request: Request, parts: list[bytes]) -> Reply:
     """The reply that `parts` are the RESP of; sent piece by piece when joining them would take long."""
-    if not request.may_block or sum(map(len, parts)) <= _LONG_BYTES:
+    if not request.may_block or sum(map(len, parts)) <= LONG_BYTES:
         return (b"".join(parts),)
     return LongReply(_pieces(parts))
 

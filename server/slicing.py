@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from server.commands.table import Flag
@@ -35,15 +36,22 @@ class Slicing:
         self._gave_way = self._rests = False
 
     def __bool__(self) -> bool:
-        return bool(self._waiting)
+        return bool(self._waiting or self._executor.views)
 
     def begin(self, session: Session, slices: Slices) -> None:
         """The first slice has been run; the client waits for the others."""
         session.slices = slices
         session.refresh_special()
-        self._waiting.append(session)
+        self._wait(session, slices)
+
+    def _wait(self, session: Session, slices: Slices) -> None:
+        """For the next turn, or for a view first."""
         self._sliced.append(session)
-        self._executor.want_tick()
+        if slices.needs_view:
+            self._executor.views.wait(session)
+        else:
+            self._waiting.append(session)
+            self._executor.want_tick()
 
     def take_turn(self, *, has_requests: bool) -> None:
         """Have those under way go on, unless requests have come while they did: then with the next tick.
@@ -51,6 +59,9 @@ class Slicing:
         So a request waits for the slices of one tick, not of two.
         """
         self._sliced.clear()
+        self._show_views()
+        if not self._waiting:
+            return
         if self._rests:
             self._rests = False
         else:
@@ -59,6 +70,40 @@ class Slicing:
                 self._run()
                 return
         self._executor.want_tick()
+
+    def _show_views(self) -> None:
+        """Have those go on at once who are given a view now: what they look up has to be what it shows."""
+        executor = self._executor
+        if not executor.views or executor.control.stalls_slices:
+            return
+        if executor.txn.log:  # of requests that ran ahead of this tick: their commit comes first
+            executor.want_tick()
+            return
+        view, waiting = executor.views.take()
+        if view is None:
+            return
+        end = time.perf_counter() + SLICES_S
+        served = 0
+        for session in waiting:
+            slices = session.slices
+            if slices is not None and slices.needs_view:  # else the last one has killed it
+                if executor.txn.log and not _writes(slices):
+                    break  # what it counts in the tables must be what the view has: it waits for the next one
+                slices.view = view.hold()
+                self._step(session, slices)
+            served += 1
+            if time.perf_counter() >= end:
+                break
+        executor.views.put_back(waiting[served:])
+        view.release()
+
+    def refuse_views(self, waiting: Iterable[Session], text: str) -> None:
+        """These commands cannot go on."""
+        executor = self._executor
+        for session in waiting:
+            self.drop(session)
+            executor.answer(session, error_line(text.encode()))
+            executor.resume(session)
 
     def rest(self) -> None:
         """Everybody has been kept waiting by something else: have requests read before the next slice."""
@@ -95,8 +140,7 @@ class Slicing:
         slices.nanoseconds += elapsed
         counters.nanoseconds += elapsed
         if reply is slices and session.slices is slices:
-            self._waiting.append(session)
-            self._sliced.append(session)
+            self._wait(session, slices)
             return
         executor.timing.note(session, command, request.argv, slices.nanoseconds)
         self.drop(session)
@@ -117,8 +161,9 @@ class Slicing:
     def drop(self, session: Session) -> None:
         """The client waits no longer; the rest of its command is not done."""
         if session.slices is not None:
-            session.slices.work.close()
+            session.slices.close()
             session.slices = None
+            self._executor.views.forget(session)
             session.refresh_special()
 
     def undone(self) -> list[Session]:

@@ -37,6 +37,9 @@ class Undoing:
 
     def fault(self, command: Command, error: Exception, mark: int) -> tuple[bytes]:
         """Something escaped a handler: undo that command, keep what came before it, tell the client."""
+        if isinstance(error, lmdb.ReadersFullError) and len(self._executor.txn.log) == mark:
+            # a read beside the transaction could not begin, and nothing was done
+            return self.refused(command, CommandError(f"ERR {error}"))
         if isinstance(error, lmdb.Error):
             log.warning("%s was undone: %s", command.full_name.decode(), error)
             text = f"MISCONF {command.full_name.decode()} was undone, the store refused it: {error}"

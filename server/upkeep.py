@@ -33,8 +33,10 @@ EXPIRE_SLICE_S: Final = 0.002
 EXPIRE_BATCH: Final = 64
 RETRY_S: Final = 1.0
 EVERYSEC_S: Final = 1.0
-# A long reply reads a snapshot, which keeps its pages from being used again: not for longer than this without progress.
+# A long reply reads a view, which keeps its pages from being used again: not for longer than this without progress, and
+# not for as long when others wait for a view and cannot have one.
 LONG_REPLY_S: Final = 60.0
+CROWDED_REPLY_S: Final = 10.0
 CYCLES_A_SPACE_CHECK: Final = 10
 # As many times `checkpoint-dirty-bytes` may be waiting for a slow disk in memory, and then clients wait for it, too.
 MOST_DIRTY: Final = 32
@@ -134,6 +136,14 @@ class Upkeep:
             synced.add_done_callback(lambda task: None if task.cancelled() else self._synced(durability))
         self._executor.slicing.rest()
 
+    def checkpoint_soon(self) -> bool:
+        """Begin a checkpoint, or have one begin when the disk has the one before; -> whether it was tried now."""
+        if self._engine.is_syncing:
+            self._is_due = True
+            return False
+        self._checkpoint()
+        return True
+
     def _synced(self, durability: Durability) -> None:
         """The disk has it, unless somebody could not wait and has seen to it."""
         with self._retrying():
@@ -141,6 +151,7 @@ class Upkeep:
                 self._end_checkpoint()
         if self._is_due:
             self._checkpoint()
+        self._executor.views.checkpointed()
 
     @contextlib.contextmanager
     def _retrying(self) -> Iterator[None]:
@@ -226,11 +237,12 @@ class Upkeep:
         timeout_ms = self._executor.config.timeout * 1000
         now_s = self._clock.monotonic()
         self._executor.accounts.check_growing(now_s)
+        patience_s = CROWDED_REPLY_S if self._executor.views.is_full else LONG_REPLY_S
         for session in list(self._executor.context.sessions.values()):
             if session.attention:
                 session.peer.attend()
-            if session.long_reply is not None and now_s - session.long_reply.progress_s > LONG_REPLY_S:
-                log.warning("client %d stopped reading a long reply: closed", session.id)
+            if session.long_reply is not None and now_s - session.long_reply.progress_s > patience_s:
+                log.warning("client %d read too little of a long reply for %d s: closed", session.id, patience_s)
                 session.peer.abort()
             is_idle = timeout_ms and now_ms - session.last_interaction_ms > timeout_ms
             listens = session.is_monitor or session.is_subscriber or session.is_replica

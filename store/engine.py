@@ -401,6 +401,11 @@ class Engine:
         return self.txn.position != list(self.log.end) or self.txn.swept
 
     @property
+    def has_changes(self) -> bool:
+        """The tables are not as the last checkpoint left them, or will not be."""
+        return bool(self.txn.log) or self.needs_checkpoint
+
+    @property
     def dirty_bytes(self) -> int:
         """Log bytes since the last checkpoint: about what LMDB has changed in memory."""
         return self._committed_bytes
@@ -546,6 +551,7 @@ class Engine:
         """The sizes of nodes to come, 0 for no limit: `stream-node-max-entries` and `stream-node-max-bytes`."""
         self.txn.node_max_entries = max_entries or _NO_LIMIT
         self.txn.node_max_bytes = max_bytes or _NO_LIMIT
+        self.txn.bound_rows()
 
     def close(self, *, save: bool = True) -> None:
         """Commit, checkpoint if `save`, and let go of the directory."""

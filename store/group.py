@@ -29,6 +29,7 @@ MAX_COUNT: Final = (1 << 63) - 1
 _MOST_EXAMINED: Final = 10_000
 # Entries that are moved to the dead-letter stream in one go, give or take a run: 11 us each.
 MOST_WORN_OUT: Final = 500
+MOST_WORN_OUT_BYTES: Final = 1 << 20
 # What a dead letter has behind its own fields.  Clients read these names: never rename.
 ORIGIN_FIELDS: Final = (
     b"riverbed-origin-key",
@@ -157,33 +158,52 @@ class Group(Members):
         return first, last
 
     def overdue(
-        self, min_idle_ms: int, now_ms: int, most: int | None, worn_out: list[Found] | None = None
-    ) -> list[Found]:
+        self,
+        min_idle_ms: int,
+        now_ms: int,
+        most: int | None,
+        worn_out: list[Found] | None = None,
+        most_bytes: int | None = None,
+    ) -> list[Found] | None:
         """What CLAIM may take: released entries, then those idle for `min_idle_ms`, longest first; with their fields.
+
+        None when those are more than `most_bytes`; with 0 they come without fields.
 
         Entries that are gone from the stream are stepped over.  Idle time is unsigned, so a delivery in the future,
         after the clock was set back, is overdue too.  With a list `worn_out`, what the policy lets nobody have again
-        is put there instead, up to MOST_WORN_OUT of them.
+        is put there instead, up to MOST_WORN_OUT of them, and MOST_WORN_OUT_BYTES.
         """
         if not self.pel_count:
             return []
         found: list[Found] = []
-        examined = 0
+        examined = size = worn_bytes = 0
         for place, run in self.pel.by_time(self._claim_place):
             if run.consumer_no != NOBODY and 0 <= now_ms - run.time_ms < min_idle_ms:
                 break
             into = found
             if worn_out is not None and min(run.delivery_count + 1, MAX_COUNT) > self.policy.max_deliveries:
-                if len(worn_out) >= MOST_WORN_OUT:
+                if len(worn_out) >= MOST_WORN_OUT or worn_bytes >= MOST_WORN_OUT_BYTES:
                     break
                 into = worn_out
             for row in run.rows():
                 if len(found) == most:
                     self._claim_place = b""
                     return found
-                entry_row = self.stream.entry(row.entry_id)
-                if entry_row is not None:
-                    into.append((self._entry_of(row), entry_row))
+                if most_bytes == 0 and into is found:
+                    entry_row = b"" if self.stream.has(row.entry_id) else None
+                else:
+                    entry_row = self.stream.entry(row.entry_id)
+                if entry_row is None:
+                    continue
+                if into is found:
+                    size += len(entry_row)
+                    if most_bytes is not None and size > most_bytes:
+                        return None
+                elif worn_bytes < MOST_WORN_OUT_BYTES:
+                    worn_bytes += len(entry_row)
+                else:
+                    continue
+                into.append((self._entry_of(row), entry_row))
             examined += len(run)
             if examined >= _MOST_EXAMINED and not found:
                 self._claim_place = place
@@ -193,7 +213,7 @@ class Group(Members):
 
     def oldest_delivery_ms(self) -> int | None:
         """When the entry that CLAIM would take first was delivered; None when there is none."""
-        oldest = self.overdue(0, MAX_COUNT, 1)
+        oldest = self.overdue(0, MAX_COUNT, 1, most_bytes=0)
         return oldest[0][0].delivery_time_ms if oldest else None
 
     # -- mutators: pending entries -------------------------------------------------------------------------------------

@@ -116,7 +116,7 @@ def _front(stream: Stream, trim: Trim) -> Trim | None:
     if trim.strategy is Strategy.MAXLEN:
         threshold = stream.length - _SLICE
         return replace(trim, threshold=threshold) if threshold > trim.threshold else None
-    threshold = unpack_id(stream.rows(stream.first_id, MAX_ID, _SLICE + 1)[-1][0][8:])
+    threshold = unpack_id(stream.keys(stream.first_id, MAX_ID, _SLICE + 1)[-1][8:])
     return replace(trim, threshold=threshold) if threshold < trim.threshold else None
 
 
@@ -162,5 +162,4 @@ def _unneeded(
     for group in groups:
         for run in group.pending_runs(first_id, end):
             pending.update(run.packed_ids)
-    rows = stream.rows(first_id, end)
-    return [unpack_id(key[8:]) for key, _ in rows if key[8:] not in pending][:most]
+    return [unpack_id(key[8:]) for key in stream.keys(first_id, end) if key[8:] not in pending][:most]

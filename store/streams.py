@@ -17,7 +17,7 @@ cache of the stream's row and is written back at the next checkpoint.  It is val
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import astuple
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 from store import format as fmt
 from store import ranges, trimming
 from store.format import array_head, encode_words, id_bulk
-from store.ids import ID_BYTES, MAX_ID, MIN_ID, StreamID, id_text, pack_id, unpack_id
+from store.ids import ID_BYTES, MIN_ID, StreamID, id_text, pack_id, unpack_id
 from store.model import Change, IdempotenceSettings, References, Row, Trim
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from store.writetxn import WriteTxn
 
 _NODE_CHUNK: Final = 1000
-_PAST_MAX: Final = StreamID(1 << 128)
+# The size of an entry when nothing is known of it.
+UNBOUNDED_ROW: Final = 1 << 62
 
 
 class Stream:
@@ -185,64 +186,53 @@ class Stream:
         low, high = self.prefix + pack_id(start), self.prefix + pack_id(end)
         return ranges.read(self.txn.reader, low, high, count, reverse=reverse)
 
-    def snapshot_rows(self, start: StreamID, end: StreamID, *, reverse: bool = False) -> Generator[Row, None, None]:
-        """As `rows`, one by one, as the last checkpoint left them, whatever happens until the generator is closed.
-
-        For as long as it lives, pages that are freed are not used again.
-        """
-        low, high = self.prefix + pack_id(max(start, self.floor_id)), self.prefix + pack_id(end)
-        return ranges.read_snapshot(
-            self.txn.tables.env.begin(), self.txn.handles["entries"], low, high, reverse=reverse
-        )
-
-    def count_range(self, start: StreamID, end: StreamID) -> int:
-        """How many live entries have start <= id <= end.  Counts whole nodes without reading their entries."""
+    def rows_within(
+        self, start: StreamID, end: StreamID, count: int | None, most_bytes: int | None, *, reverse: bool = False
+    ) -> list[Row] | None:
+        """As `rows`; None when they are more than `most_bytes`, about.  No row is measured that cannot be large."""
+        if most_bytes is None or (count is not None and count * self.txn.largest_row <= most_bytes):
+            return self.rows(start, end, count, reverse=reverse)
         if start < self.floor_id:
             start = self.floor_id
-        if not self.length or start > end:
-            return 0
-        if start <= self.first_id and end >= self.last_live_id:
-            return self.length
-        return self._count_from(start) - (self._count_from(StreamID(end + 1)) if end < MAX_ID else 0)
+        if not self.length or start > end or (count is not None and count <= 0):
+            return []
+        low, high = self.prefix + pack_id(start), self.prefix + pack_id(end)
+        return ranges.read_within(self.txn.reader, low, high, count, most_bytes, self.txn.largest_row, reverse=reverse)
 
-    def _count_from(self, start: StreamID) -> int:
-        """Live entries with id >= start."""
-        if start <= self.first_id:
-            return self.length
-        if start > self.last_live_id:
-            return 0
-        tail_live = self.tail_total - self.tail_dead
-        if tail_live and start >= self.tail_first_id:
-            return len(self.rows(start, MAX_ID))
-        count = tail_live
-        nodes = self.txn.nodes
-        key = self.prefix + pack_id(start)
-        if nodes.set_range(key):
-            for node_key, row in nodes.iternext():
-                if not node_key.startswith(self.prefix):
-                    break
-                count += fmt.decode_node(row)[0]
-            boundary = self._node_start_after(start)
-        else:
-            boundary = self.tail_first_id if tail_live else _PAST_MAX
-        if boundary > start:
-            count += len(self.rows(start, StreamID(boundary - 1)))
-        return count
-
-    def _node_start_after(self, start: StreamID) -> StreamID:
-        """The first ID of the first node that begins at `start` or later, past the largest ID if none does."""
-        nodes = self.txn.nodes
-        if nodes.set_range(self.prefix + pack_id(start)) and nodes.key().startswith(self.prefix):
-            return unpack_id(nodes.key()[8:])
-        if self.tail_total > self.tail_dead and self.tail_first_id >= start:
-            return self.tail_first_id
-        return _PAST_MAX
+    def keys(self, start: StreamID, end: StreamID, count: int | None = None) -> list[bytes]:
+        """The keys of `rows`, oldest first, whatever the size of the entries."""
+        start = max(start, self.floor_id)
+        if not self.length or start > end or (count is not None and count <= 0):
+            return []
+        return ranges.read_keys(self.txn.reader, self.prefix + pack_id(start), self.prefix + pack_id(end), count)
 
     def entry(self, entry_id: StreamID) -> bytes | None:
         """The row of one entry, None when there is no such entry."""
         if entry_id < self.floor_id or entry_id > self.last_live_id:
             return None
         return self.txn.get_entry(self.prefix + pack_id(entry_id))
+
+    def rows_of_within(self, packed_ids: list[bytes], most_bytes: int | None) -> dict[bytes, bytes] | None:
+        """As `rows_of`; None when they are more than `most_bytes`, about."""
+        if most_bytes is None or len(packed_ids) * self.txn.largest_row <= most_bytes:
+            return self.rows_of(packed_ids)
+        if self.txn.largest_row < UNBOUNDED_ROW:
+            found = self.rows_of(packed_ids)
+            size = sum([len(found[packed]) for packed in packed_ids if packed in found])
+            return found if size <= most_bytes else None
+        found = {}
+        for packed in packed_ids:
+            row = self.entry(unpack_id(packed))
+            if row is not None:
+                found[packed] = row
+                most_bytes -= len(row)
+                if most_bytes < 0:
+                    return None
+        return found
+
+    def present(self, packed_ids: list[bytes]) -> set[bytes]:
+        """Those of the entries that exist, whatever their size."""
+        return {packed for packed in packed_ids if self.has(unpack_id(packed))}
 
     def rows_of(self, packed_ids: list[bytes]) -> dict[bytes, bytes]:
         """The rows of those of the ascending `packed_ids` that exist, by packed ID; perhaps of others between them too.
@@ -288,6 +278,8 @@ class Stream:
         if total == 0 or total >= txn.node_max_entries or self.tail_bytes + size >= txn.node_max_bytes:
             self.open_node(entry_id)
             total = 0
+            if size >= txn.node_max_bytes:
+                txn.largest_row = UNBOUNDED_ROW
         self.tail_total = total + 1
         self.tail_bytes += size
         if not self.length:

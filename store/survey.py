@@ -1,7 +1,8 @@
 """Figures for those who watch a running store: of its tables, and of its largest streams and their groups.
 
-All of it is as the last checkpoint left it, read beside the transaction that requests share, so looking changes nothing
-and caches nothing.  And it is bounded, however many streams there are: a look goes on where the one before has ended,
+Streams and groups are as the last checkpoint left them, read beside the transaction that requests share, so looking
+changes nothing and caches nothing.  And it is bounded, however many streams there are: a look goes on where the one
+before has ended,
 
     look 1   [ 5000 rows ]                           the best so far
     look 2                [ 5000 rows ]              the best so far
@@ -26,7 +27,6 @@ from store.streams import estimated_bytes
 from store.tablereader import TableReader
 
 if TYPE_CHECKING:
-    from store.tables import Tables
     from store.writetxn import WriteTxn
 
 # Rows that one look takes to find the best streams, and the best groups of those.
@@ -277,17 +277,18 @@ class Space(NamedTuple):
         return max(self.file_bytes - self.used_bytes, 0)
 
 
-def space(tables: Tables) -> Space:
-    """What the last checkpoint has left."""
+def space(txn: WriteTxn) -> Space:
+    """What the tables take now.  Reads by the transaction that is open anyway: readers may have taken every slot."""
+    tables = txn.tables
     began = [int(words[2]) for words in map(str.split, tables.env.readers().splitlines()[1:]) if words[2].isdigit()]
-    with tables.env.begin() as txn:
-        info = tables.env.info()
-        sizes = {}
-        for name in tables.handles:
-            stat = TableReader(tables, txn).stat(name)
-            pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
-            sizes[name] = stat["entries"], stat["psize"] * pages
-        page_bytes = stat["psize"]
+    info = tables.env.info()
+    reader = TableReader(tables, txn.lmdb)
+    sizes = {}
+    for name in tables.handles:
+        stat = reader.stat(name)
+        pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+        sizes[name] = stat["entries"], stat["psize"] * pages
+    page_bytes = stat["psize"]
     return Space(
         info["map_size"],
         (info["last_pgno"] + 1) * page_bytes,

@@ -51,6 +51,9 @@ TABLES: Final = (
 )
 STATE_DIRECTORY: Final = "state"
 DATA_NAME: Final = "data.mdb"
+# Slots for read transactions, of all processes together: long replies, rewrites, snapshots, full syncs, tools.  The
+# first process to open a store sets the number, so every `lmdb.open` of a store names this one; a slot takes 64 bytes.
+MAX_READERS: Final = 1024
 
 
 class Tables:
@@ -113,6 +116,7 @@ class Tables:
                 str(path),
                 map_size=map_bytes,
                 max_dbs=len(TABLES) + 3,
+                max_readers=MAX_READERS,
                 metasync=False,
                 sync=not syncs_later,
                 readonly=readonly,

@@ -131,14 +131,14 @@ def _trim_node(stream: Stream, trim: Trim, node: tuple[StreamID, int, int, int, 
 def _trim_rows(stream: Stream, trim: Trim, first_id: StreamID, last_id: StreamID) -> int:
     """Delete entries of one node from its start as far as the threshold goes; -> how many."""
     if trim.strategy is Strategy.MAXLEN:
-        rows = stream.rows(first_id, last_id, stream.length - trim.threshold)
+        keys = stream.keys(first_id, last_id, stream.length - trim.threshold)
     else:
-        rows = stream.rows(first_id, min(last_id, StreamID(trim.threshold - 1)))
-    for key, _ in rows:
+        keys = stream.keys(first_id, min(last_id, StreamID(trim.threshold - 1)))
+    for key in keys:
         stream.txn.reader.set_key(key)
         stream.txn.reader.delete()
-    stream.length -= len(rows)
-    return len(rows)
+    stream.length -= len(keys)
+    return len(keys)
 
 
 def _drop_below(stream: Stream, floor_id: StreamID, removed: int, dropped_nodes: int) -> None:

@@ -1,44 +1,79 @@
 """The tables as the last checkpoint left them, for long replies: whatever happens in the meantime, they stay the same.
 
+A view is shared by all long replies that begin between two changes of the store: it takes two of LMDB's reader slots,
+and it keeps pages from being used again, once for all of them.
+
 Knows tables and cursors, nothing of what the rows mean.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import lmdb
 
-    from store.model import Row
     from store.tables import Tables
 
 
-class View:
-    """Open until it is closed; until then pages that are freed are not used again."""
+def _ignore_close(view: View) -> None:
+    """Nobody counts views."""
 
-    def __init__(self, tables: Tables) -> None:
-        self._txn: lmdb.Transaction[bytes] = tables.env.begin()
+
+class View:
+    """Open for as long as somebody holds it, the maker to begin with; pages that are freed are not used again."""
+
+    def __init__(self, tables: Tables, on_close: Callable[[View], None] = _ignore_close) -> None:
+        """Between two checkpoints.  Raises lmdb.Error, ReadersFullError when every slot is taken."""
+        self.tables = tables
+        self._on_close = on_close
         self._handles = tables.handles
+        self._holders = 1
         self._cursors: dict[str, lmdb.Cursor[bytes]] = {}
+        self._txn: lmdb.Transaction[bytes] = tables.env.begin()
+        try:
+            # Its rows are LMDB's memory, so that no copy is made of one that is sent in parts.
+            self._mapped: lmdb.Transaction[memoryview] = tables.env.begin(buffers=True)
+        except BaseException:
+            self._txn.abort()
+            raise
+        self.has_large_entries = self._txn.stat(self._handles["entries"])["overflow_pages"] > 0
+
+    @property
+    def is_open(self) -> bool:
+        return self._holders > 0
+
+    @property
+    def is_latest(self) -> bool:
+        """Nothing was committed since it was made."""
+        return self.is_open and self._txn.id() == self.tables.env.info()["last_txnid"]
+
+    def hold(self) -> View:
+        """One more holder; each calls `release`."""
+        assert self._holders > 0, "a view that is closed"
+        self._holders += 1
+        return self
+
+    def release(self) -> None:
+        self._holders -= 1
+        assert self._holders >= 0, "a view was let go of twice"
+        if not self._holders:
+            self._cursors.clear()
+            self._txn.abort()
+            self._mapped.abort()
+            self._on_close(self)
 
     def cursor(self, table: str) -> lmdb.Cursor[bytes]:
         """The cursor over `table`; its place is lost to whoever uses it next."""
         cursor = self._cursors.get(table)
         if cursor is None:
-            cursor = self._cursors[table] = self._txn.cursor(self._handles[table])
+            cursor = self._cursors[table] = self.new_cursor(table)
         return cursor
 
-    def rows(self, table: str, low: bytes, high: bytes) -> Iterator[Row]:
-        """The rows with low <= key <= high, by a cursor of their own."""
-        cursor = self._txn.cursor(self._handles[table])
-        if cursor.set_range(low):
-            for row in cursor.iternext():
-                if row[0] > high:
-                    return
-                yield row
+    def new_cursor(self, table: str) -> lmdb.Cursor[bytes]:
+        return self._txn.cursor(self._handles[table])
 
-    def close(self) -> None:
-        self._cursors.clear()
-        self._txn.abort()
+    def new_mapped_cursor(self, table: str) -> lmdb.Cursor[memoryview]:
+        """A cursor that copies nothing.  Keep no value of it: ask again, for the tables may be closed by then."""
+        return self._mapped.cursor(self._handles[table])

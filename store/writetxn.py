@@ -24,12 +24,14 @@ from store.logreader import LogPosition
 from store.meta import META_COUNTERS, META_DATABASES, META_POSITION, META_REPLICATION, META_SYNCED, NO_DATABASE
 from store.model import Change, Trim
 from store.reference_trim import trim_with_references
-from store.streams import Stream
+from store.streams import UNBOUNDED_ROW, Stream
 from store.tables import Tables
 from store.trash import Trash
 
 # Clean cached streams are forgotten above this number; a stream's row costs about 3 us to read again.
 CACHED_STREAMS: Final = 4096
+# What stands before the fields in the row of an entry: the ID, and how many fields there are.
+_ROW_HEAD_BYTES: Final = 128
 
 Notify = Callable[[Change, "Database", bytes], None]
 
@@ -98,6 +100,17 @@ class WriteTxn:
         self.put_entry = self.appender.put
         self.reader = self.lmdb.cursor(entries)
         self.nodes = self.lmdb.cursor(self.handles["nodes"])
+        self.bound_rows()
+
+    def bound_rows(self) -> None:
+        """Tell how large an entry may be, so that reads of a few need not measure them; appending a larger one shows.
+
+        What LMDB has outside of its leaves is larger than half a page; what it has in them may still be appended to up
+        to `node_max_bytes` without a node of its own.
+        """
+        entries = self.lmdb.stat(self.handles["entries"])
+        is_bounded = entries["overflow_pages"] == 0
+        self.largest_row = max(entries["psize"], self.node_max_bytes) + _ROW_HEAD_BYTES if is_bounded else UNBOUNDED_ROW
 
     def cursor(self, table: str) -> lmdb.Cursor[bytes]:
         """This transaction's cursor over `table`; its place is lost to whoever uses it next."""

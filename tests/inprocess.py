@@ -15,12 +15,13 @@ from server.dispatch import client_command
 from server.encode import encode
 from server.errors import CommandError, wrong_arity
 from server.replay import NOBODY, Replayer
-from server.replies import NULL_ARRAY, OK, Park
+from server.replies import NULL_ARRAY, OK, LongReply, Park
 from server.session import Request, Session
 from server.slices import Slices
 from store import consumerttl
 from store.engine import Engine
 from store.options import Fsync, Options
+from store.view import View
 from tests.raw import Node, parse
 
 Words = list[bytes]
@@ -68,11 +69,19 @@ class Product:
                 raise wrong_arity(command.full_name)
             reply = command.handler(request)
             while isinstance(reply, Slices):
+                if reply.needs_view:
+                    self.engine.commit(self.clock.now_ms)
+                    self.engine.checkpoint()
+                    reply.view = View(self.engine.tables)
                 reply = reply.step(request)
         finally:
             self.engine.commit(self.clock.now_ms)
         if isinstance(reply, Park):
             return NULL_ARRAY
+        if isinstance(reply, LongReply):
+            wire = b"".join(reply.pieces)
+            reply.close()
+            return value_of(parse(wire))
         return value_of(parse(encode(reply, self.session.resp)))
 
     def run(self, *words: bytes | str | int) -> Any:

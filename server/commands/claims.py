@@ -5,6 +5,7 @@ Decides who gets what; `store.group` applies and logs it.  Both go in slices whe
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -13,13 +14,15 @@ from server.args import Args, parse_int
 from server.commands.entries import entry_wire, id_wire
 from server.commands.groups import find_group, need_group
 from server.commands.policies import DeadLetters, dead_letters
+from server.commands.showing import Part, Room, Showing
 from server.commands.streamargs import parse_range_start
 from server.commands.table import FIRST_KEY, Flag, command
 from server.errors import CommandError
-from server.slices import in_pieces, in_slices
+from server.slices import in_slices
 from store.format import array_head, id_bulk
 from store.group import MAX_COUNT, PendingEntry
 from store.ids import MIN_ID, StreamID, pack_id, parse_id, unpack_id
+from store.streams import UNBOUNDED_ROW
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -57,6 +60,7 @@ class _Claims:
         now_ms: int,
         time_ms: int,
         letters: DeadLetters | None,
+        room: Room,
         *,
         just_id: bool,
         retry_count: int | None = None,
@@ -69,14 +73,37 @@ class _Claims:
         self._letters = letters
         self._just_id = just_id
         self._retry_count = retry_count
+        self._room = room
+        self._showing = None if room.view is None else Showing(room.view, stream)
         self._counts: dict[bytes, int] = {}  # delivery counts of what is taken, by packed ID
-        self.rows: list[bytes] = []  # of what is taken, in order
+        self.taken: list[bytes] = []  # packed IDs, in order
+        self._rows: list[bytes] = []  # the entries, empty where the reply does without
+        self._size = 0
         self.gone: list[bytes] = []
+        self.needs_view = False  # the reply gets too long for memory: nothing of this is to be applied
+
+    def _find(self, packed_ids: list[bytes]) -> dict[bytes, bytes]:
+        """The rows of those of the ascending `packed_ids` that there are; empty ones when IDs are all that is shown."""
+        showing = self._showing
+        if showing is not None:
+            return {packed: showing.row(packed) for packed in self._stream.present(packed_ids)}
+        if self._just_id:
+            if self._stream.txn.largest_row < UNBOUNDED_ROW:
+                return self._stream.rows_of(packed_ids)
+            return dict.fromkeys(self._stream.present(packed_ids), b"")
+        room = None if self._room.left is None else self._room.left - self._size
+        rows = self._stream.rows_of_within(packed_ids, room)
+        if rows is None:
+            self.needs_view = True
+            return {}
+        return rows
 
     def consider(self, packed_ids: list[bytes], *, force: bool) -> None:
         """Take those entries that are idle for long enough; an ID given twice is taken twice."""
         order = sorted(set(packed_ids))
-        rows = self._stream.rows_of(order)
+        rows = self._find(order)
+        if self.needs_view:
+            return
         pending = self._group.find_many(order)
         is_new_idle = self._min_idle_ms <= 0 or self._now_ms - self._time_ms >= self._min_idle_ms
         for packed in packed_ids:
@@ -96,7 +123,9 @@ class _Claims:
     def consider_run(self, run: PendingRun, most_examined: int, most: int) -> int:
         """Take what is idle for long enough, and no more than `most` with what is gone; -> how many were looked at."""
         packed_ids = run.packed_ids[:most_examined]
-        rows = self._stream.rows_of(packed_ids)
+        rows = self._find(packed_ids)
+        if self.needs_view:
+            return 0
         is_idle = self._is_idle(run)
         # rows of others may stand in between, so that their number says nothing
         if not is_idle and all(map(rows.__contains__, packed_ids)):
@@ -127,18 +156,22 @@ class _Claims:
     def _deliver(self, packed: bytes, row: bytes, entry: PendingEntry) -> None:
         """Take it, unless the group's policy says that it had its chances."""
         count = self._next_count(entry.delivery_count)
-        if self._letters is None or not self._letters.take(entry, row, count):
+        if self._letters is None or not self._letters.exceeds(count):
             self._take(packed, row, count)
+        else:
+            self._letters.take(entry, row or self._stream.entry(entry.entry_id) or b"", count)
 
     def _take(self, packed: bytes, row: bytes, count: int) -> None:
         self._counts[packed] = count
-        self.rows.append(row)
+        self.taken.append(packed)
+        self._rows.append(row)
+        self._size += len(row)
 
     @property
     def found(self) -> int:
         """How many entries were taken, gone, or are to be moved."""
         moved = 0 if self._letters is None else len(self._letters.found)
-        return len(self.rows) + len(self.gone) + moved
+        return len(self.taken) + len(self.gone) + moved
 
     def apply(self, consumer: Consumer) -> None:
         if self.gone:
@@ -149,9 +182,15 @@ class _Claims:
         self._group.note_position()
         self._group.note(consumer)
 
-    def wire(self) -> bytes:
+    def parts(self) -> list[Part]:
         """What was taken, without the head of the array."""
-        return b"".join([id_wire(row) if self._just_id else entry_wire(row) for row in self.rows])
+        if self._just_id:
+            pairs = zip(self.taken, self._rows, strict=True)
+            return [b"".join([id_wire(row) if row else id_bulk(unpack_id(packed)) for packed, row in pairs])]
+        if self._showing is not None:
+            return self._showing.parts(self.taken)
+        self._room.take(self._size, len(self._rows))
+        return [b"".join([entry_wire(row) for row in self._rows])]
 
 
 # -- XCLAIM ------------------------------------------------------------------------------------------------------------
@@ -220,37 +259,48 @@ def _take_claim_options(words: list[bytes]) -> Generator[None, None, _ClaimOptio
 )
 def xclaim(request: Request) -> Reply:
     """XCLAIM key group consumer min-idle-time id ... [options] -> the entries claimed, or their IDs with JUSTID."""
-    return in_slices(request, _claim, is_short=len(request.argv) <= _SLICE_IDS)
+    words = len(request.argv)
+    return in_slices(request, _claim, is_short=words <= _SLICE_IDS, entries=words)
 
 
 def _claim(request: Request) -> Work:
+    with closing(Room(request)) as room:
+        return (yield from _claim_within(room, request))
+
+
+def _claim_within(room: Room, request: Request) -> Work:
     argv = request.argv
     need_group(request, argv[1], argv[2])
     min_idle_ms = parse_int(argv[4], BAD_MIN_IDLE.format("XCLAIM"))
     options = yield from _take_claim_options(argv[5:])
-    count, parts = 0, []
-    for at in range(0, max(len(options.packed_ids), 1), _SLICE_IDS):
-        if at:
-            yield
+    count = at = 0
+    parts: list[Part] = []
+    while True:
         found = find_group(request, argv[1], argv[2])
         if found is None:
             break
         stream, group = found
         now_ms, time_ms = _claim_times(request, options)
-        if not at:
-            group.raise_position(options.last_id)
-        consumer = group.meet(argv[3], now_ms)
         letters = None if options.just_id else dead_letters(request, group)
         claims = _Claims(
-            *(stream, group, min_idle_ms, now_ms, time_ms, letters),
+            *(stream, group, min_idle_ms, now_ms, time_ms, letters, room),
             just_id=options.just_id,
             retry_count=options.retry_count,
         )
         claims.consider(options.packed_ids[at : at + _SLICE_IDS], force=options.force)
-        claims.apply(consumer)
-        count += len(claims.rows)
-        parts.append(claims.wire())
-    return in_pieces(request, [array_head(count), *parts])
+        if claims.needs_view:
+            yield from room.wait_for_view()
+            continue
+        if not at:
+            group.raise_position(options.last_id)
+        claims.apply(group.meet(argv[3], now_ms))
+        count += len(claims.taken)
+        parts += claims.parts()
+        at += _SLICE_IDS
+        if at >= len(options.packed_ids):
+            break
+        yield
+    return room.reply([array_head(count), *parts])
 
 
 def _claim_times(request: Request, options: _ClaimOptions) -> tuple[int, int]:
@@ -287,6 +337,11 @@ def xautoclaim(request: Request) -> Reply:
 
 
 def _autoclaim(request: Request) -> Work:
+    with closing(Room(request)) as room:
+        return (yield from _autoclaim_within(room, request))
+
+
+def _autoclaim_within(room: Room, request: Request) -> Work:
     argv = request.argv
     min_idle_ms = parse_int(argv[4], BAD_MIN_IDLE.format("XAUTOCLAIM"))
     cursor = parse_range_start(argv[5])
@@ -304,17 +359,22 @@ def _autoclaim(request: Request) -> Work:
             raise CommandError(errors.SYNTAX)
     found: tuple[Stream, Group] | None = need_group(request, argv[1], argv[2])
     most_examined = left * _EXAMINED_A_CLAIM
-    claimed, parts = 0, []
-    gone_count, gone = 0, []
+    claimed = gone_count = 0
+    parts: list[Part] = []
+    gone: list[Part] = []
     while found is not None:
         stream, group = found
-        consumer = group.meet(argv[3], request.now_ms)
         letters = None if just_id else dead_letters(request, group)
-        claims = _Claims(stream, group, min_idle_ms, request.now_ms, request.now_ms, letters, just_id=just_id)
+        now_ms = request.now_ms
+        claims = _Claims(stream, group, min_idle_ms, now_ms, now_ms, letters, room, just_id=just_id)
         examined, end = _examine(group, claims, cursor, min(most_examined, _SLICE_EXAMINED), min(left, _SLICE_CLAIMS))
-        claims.apply(consumer)
-        claimed += len(claims.rows)
-        parts.append(claims.wire())
+        if claims.needs_view:
+            yield from room.wait_for_view()
+            found = find_group(request, argv[1], argv[2])
+            continue
+        claims.apply(group.meet(argv[3], now_ms))
+        claimed += len(claims.taken)
+        parts += claims.parts()
         gone_count += len(claims.gone)
         gone.append(b"".join([id_bulk(unpack_id(packed)) for packed in claims.gone]))
         most_examined -= examined
@@ -327,7 +387,7 @@ def _autoclaim(request: Request) -> Work:
     else:
         cursor = MIN_ID  # the group went under way, and what it had pending with it
     head = b"*3\r\n" + id_bulk(cursor) + array_head(claimed)
-    return in_pieces(request, [head, *parts, array_head(gone_count), *gone])
+    return room.reply([head, *parts, array_head(gone_count), *gone])
 
 
 def _examine(
@@ -339,6 +399,8 @@ def _examine(
         if examined == most_examined or claims.found == most:
             return examined, unpack_id(run.packed_ids[0])
         seen = claims.consider_run(run, most_examined - examined, most)
+        if claims.needs_view:
+            return examined, unpack_id(run.packed_ids[0])
         examined += seen
         if seen < len(run.packed_ids):
             return examined, unpack_id(run.packed_ids[seen])

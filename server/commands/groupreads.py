@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import enum
+from contextlib import closing
 from functools import partial
-from itertools import chain
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Final
 
 from server.args import parse_entry_id
-from server.commands.entries import entries_part
+from server.commands.entries import PAIR, entries_part
 from server.commands.groups import find_group, need_group
 from server.commands.policies import dead_letters
 from server.commands.reads import ReadBudget, read_keys, stream_head, streams_head
+from server.commands.showing import Part, Room, Showing
 from server.commands.streamargs import ReadOptions, parse_read
 from server.commands.table import Flag, command
 from server.errors import CommandError
 from server.replies import NULL_ARRAY, Park
-from server.slices import in_pieces, in_slices
+from server.slices import LONG_BYTES, in_slices
 from store.format import array_head, id_bulk
 from store.group import PendingEntry
 from store.ids import MAX_ID, StreamID, pack_id, unpack_id
@@ -26,7 +29,6 @@ if TYPE_CHECKING:
     from server.slices import Work
     from store.group import Group
     from store.members import Consumer
-    from store.model import Row
     from store.streams import Stream
 
 MEANINGLESS: Final = (
@@ -41,6 +43,7 @@ _SLICE_HISTORY: Final = 300
 _MOST_TAKEN_OVER: Final = 1000
 _SLICE_KEYS: Final = 200
 _UNLIMITED: Final = 1 << 62
+_FOUR: Final = b"*4\r\n"
 _NEW: Final = b":0\r\n:0\r\n"  # idle time and delivery count of an entry that nobody had
 
 
@@ -65,22 +68,27 @@ def xreadgroup(request: Request) -> Reply:
     options = parse_read(request.argv, request.now_ms, with_group=True)
     assert options.group is not None
     count = options.count
-    is_short = count is not None and count * len(options.keys) <= _SLICE_ENTRIES
+    most = None if count is None else count * len(options.keys)
+    is_short = most is not None and most <= _SLICE_ENTRIES
     if is_short and options.is_plain:
         reply = _read_plainly(request, options, options.group)
         if reply is not None:
             return reply
-    return in_slices(request, partial(_read, options, options.group), is_short=is_short)
+    return in_slices(request, partial(_read, options, options.group), is_short=is_short, entries=most)
 
 
 def _read_plainly(request: Request, options: ReadOptions, group_name: bytes) -> Reply:
-    """What is new in one stream, as `_read` would tell it in a third more of the time; None when nothing is."""
+    """What is new in one stream, as `_read` would tell it in a third more time; None when it is nothing, or much."""
     key = options.keys[0]
     stream, group = need_group(request, key, group_name, _WHERE)
     if stream.last_live_id <= group.last_id:
         return None
+    rows = stream.rows_within(
+        StreamID(group.last_id + 1), MAX_ID, options.count, LONG_BYTES if request.may_block else None
+    )
+    if rows is None:
+        return None
     consumer = group.meet(options.consumer, request.now_ms)
-    rows = stream.rows(StreamID(group.last_id + 1), MAX_ID, options.count)
     group.deliver(consumer, rows, request.now_ms, to_pel=not options.noack)
     group.note(consumer)
     resp = request.session.resp
@@ -88,6 +96,11 @@ def _read_plainly(request: Request, options: ReadOptions, group_name: bytes) -> 
 
 
 def _read(options: ReadOptions, group_name: bytes, request: Request) -> Work:
+    with closing(Room(request)) as room:
+        return (yield from _read_within(room, options, group_name, request))
+
+
+def _read_within(room: Room, options: ReadOptions, group_name: bytes, request: Request) -> Work:
     budget = ReadBudget(options)
     claim_min_idle_ms = options.claim_min_idle_ms
     is_fresh = True  # what was looked up has not been through a yield
@@ -97,7 +110,7 @@ def _read(options: ReadOptions, group_name: bytes, request: Request) -> Work:
         position = _parse_position(word)
         if position != MAX_ID:
             claim_min_idle_ms = None  # for the streams after it as well, as in Redis
-        work.append((_StreamRead(key, position, claim_min_idle_ms, options, budget), stream, group))
+        work.append((_StreamRead(key, position, claim_min_idle_ms, options, budget, room), stream, group))
         if number % _SLICE_KEYS == 0:
             yield
             is_fresh = False
@@ -106,8 +119,14 @@ def _read(options: ReadOptions, group_name: bytes, request: Request) -> Work:
         found: tuple[Stream, Group] | None = (stream, group)
         if not is_fresh:
             found = find_group(request, read.key, group_name)
-        while found is not None and not read.step(request, *found):
-            yield
+        while found is not None:
+            step = read.step(request, *found)
+            if step is Step.LAST:
+                break
+            if step is Step.NEEDS_VIEW:
+                yield from room.wait_for_view()
+            else:
+                yield
             is_fresh = False
             found = find_group(request, read.key, group_name)
         if read.is_served:
@@ -117,7 +136,7 @@ def _read(options: ReadOptions, group_name: bytes, request: Request) -> Work:
             is_fresh = False
     if served:
         resp = request.session.resp
-        return in_pieces(request, [streams_head(len(served), resp), *chain(*[read.parts(resp) for read in served])])
+        return room.reply([streams_head(len(served), resp), *chain(*[read.parts(resp) for read in served])])
     if options.block_ms is None or not request.may_block:
         return NULL_ARRAY
     if not is_fresh:
@@ -150,11 +169,25 @@ def _next_claim_ms(request: Request, min_idle_ms: int, groups: list[Group]) -> i
     return max(oldest + min_idle_ms, request.now_ms) + 1
 
 
+class Step(enum.Enum):
+    """What becomes of a stream that is read."""
+
+    LAST = enum.auto()
+    GOES_ON = enum.auto()
+    NEEDS_VIEW = enum.auto()  # before anything else is changed: the reply gets too long for memory
+
+
 class _StreamRead:
     """One stream of an XREADGROUP: what to read of it, how far that has come, and what it has given."""
 
     def __init__(
-        self, key: bytes, position: StreamID, min_idle_ms: int | None, options: ReadOptions, budget: ReadBudget
+        self,
+        key: bytes,
+        position: StreamID,
+        min_idle_ms: int | None,
+        options: ReadOptions,
+        budget: ReadBudget,
+        room: Room,
     ) -> None:
         self.key = key
         self.min_idle_ms = min_idle_ms  # of CLAIM, None without
@@ -162,75 +195,115 @@ class _StreamRead:
         self._position = position
         self._options = options
         self._budget = budget
+        self._room = room
         self._is_begun = False
+        self._has_claimed = False
         self._end = MAX_ID
         self._left = 0  # entries still to be read
         self._count = 0
-        self._wires: list[bytes] = []
+        self._parts: list[Part] = []
 
-    def step(self, request: Request, stream: Stream, group: Group) -> bool:
-        """Read a slice; -> whether that was all."""
+    def step(self, request: Request, stream: Stream, group: Group) -> Step:
+        """Read a slice."""
         consumer = group.meet(self._options.consumer, request.now_ms)
-        is_last = self._budget.exhausted
-        if not is_last:
+        step = Step.LAST
+        if not self._budget.exhausted:
             if not self._is_begun:
+                self._is_begun = True
                 count = self._budget.count
                 self._left = _UNLIMITED if count is None else count
                 self._end = stream.last_live_id  # what is added from now on is for the next read
-            if self._is_history:
-                is_last = self._read_history(request, stream, group, consumer)
-            else:
-                if self.min_idle_ms is not None and not self._is_begun:
-                    is_last = self._take_over(request, stream, group, consumer, self.min_idle_ms)
-                if not is_last:
-                    is_last = self._read_new(request, stream, group, consumer)
-            self._is_begun = True
+            step = self._read_slice(request, stream, group, consumer)
         group.note(consumer)
-        return is_last or self._budget.exhausted or not self._left
+        if step is not Step.NEEDS_VIEW and (self._budget.exhausted or not self._left):
+            return Step.LAST
+        return step
+
+    def _read_slice(self, request: Request, stream: Stream, group: Group, consumer: Consumer) -> Step:
+        showing = None if self._room.view is None else Showing(self._room.view, stream)
+        if self._is_history:
+            return self._read_history(request, stream, group, consumer, showing)
+        if self.min_idle_ms is not None and not self._has_claimed:
+            step = self._take_over(request, stream, group, consumer, self.min_idle_ms, showing)
+            self._has_claimed = step is not Step.NEEDS_VIEW
+            if step is not Step.GOES_ON:
+                return step
+        return self._read_new(request, stream, group, consumer, showing)
 
     @property
     def is_served(self) -> bool:
         """There is something to be told of this stream, if only that the history is empty."""
         return self._count > 0 or (self._is_begun and self._is_history)
 
-    def parts(self, resp: int) -> list[bytes]:
+    def parts(self, resp: int) -> list[Part]:
         """The key and the entries, as one item of the reply."""
-        return [stream_head(self.key, resp) + array_head(self._count), *self._wires]
+        return [stream_head(self.key, resp) + array_head(self._count), *self._parts]
 
-    def _cut(self, rows: list[Row]) -> list[Row]:
-        rows = self._budget.cut(None if self._wires else self.key, rows)
-        self._left -= len(rows)
-        self._count += len(rows)
-        return rows
+    def _cut(self, sizes: list[int]) -> int:
+        """How many of the entries with these sizes are within the limits; they are charged with them."""
+        count = self._budget.cut_sizes(None if self._parts else self.key, sizes)
+        self._left -= count
+        self._count += count
+        return count
 
-    def _read_new(self, request: Request, stream: Stream, group: Group, consumer: Consumer) -> bool:
+    def _keep(self, wire: bytes, entries: int) -> None:
+        self._parts.append(wire)
+        self._room.take(len(wire), entries)
+
+    def _read_new(
+        self, request: Request, stream: Stream, group: Group, consumer: Consumer, showing: Showing | None
+    ) -> Step:
         """What the group has not been given yet."""
         if stream.last_live_id <= group.last_id:
-            return True
+            return Step.LAST
         most = min(self._left, _SLICE_ENTRIES)
-        read = stream.rows(StreamID(group.last_id + 1), self._end, most)
-        rows = self._cut(read)
+        start = StreamID(group.last_id + 1)
+        if showing is None:
+            rows = stream.rows_within(start, self._end, most, self._room.left)
+            if rows is None:
+                return Step.NEEDS_VIEW
+            sizes = [len(row) for _, row in rows]
+        else:
+            keys = stream.keys(start, self._end, most)
+            # rows that end behind the ID: the entries are read when they are sent
+            rows = [(key, id_bulk(unpack_id(key[8:])) + b"*") for key in keys]
+            sizes = showing.sizes([key[8:] for key in keys]) if self._budget.measures else [0] * len(keys)
+        read = len(rows)
+        rows = rows[: self._cut(sizes)]
         if rows:
-            to_pel = not self._options.noack
-            group.deliver(consumer, rows, request.now_ms, to_pel=to_pel)
-            if self.min_idle_ms is None:
-                self._wires.append(entries_part(rows))
+            group.deliver(consumer, rows, request.now_ms, to_pel=not self._options.noack)
+            if showing is not None:
+                packed_ids = [key[8:] for key, _ in rows]
+                if self.min_idle_ms is None:
+                    self._parts += showing.parts(packed_ids)
+                else:
+                    self._parts += showing.parts(packed_ids, _FOUR, [_NEW] * len(rows))
+            elif self.min_idle_ms is None:
+                self._keep(entries_part(rows), len(rows))
             else:
-                self._wires.append(b"".join([b"*4\r\n" + row + _NEW for _, row in rows]))
-        return len(read) < most
+                self._keep(b"".join([_FOUR + row + _NEW for _, row in rows]), len(rows))
+        return Step.LAST if read < most else Step.GOES_ON
 
-    def _read_history(self, request: Request, stream: Stream, group: Group, consumer: Consumer) -> bool:
+    def _read_history(
+        self, request: Request, stream: Stream, group: Group, consumer: Consumer, showing: Showing | None
+    ) -> Step:
         """The consumer's own pending entries after an ID; deleted ones with a null for their fields."""
         null = _NULL[request.session.resp]
         most = min(self._left, _SLICE_HISTORY)
         letters = dead_letters(request, group)
         entries: list[PendingEntry] = []
-        shown: list[Row] = []
+        rows: list[bytes] = []  # empty for those that are shown by the view
         gone: set[StreamID] = set()
+        room = self._room.left
         is_last = True
         for run in group.pending_runs(StreamID(self._position + 1), MAX_ID, consumer):
             packed_ids = run.packed_ids if letters is not None else run.packed_ids[: most - len(entries)]
-            found = stream.rows_of(packed_ids)
+            if showing is None:
+                found = stream.rows_of_within(packed_ids, room)
+                if found is None:
+                    return Step.NEEDS_VIEW
+            else:
+                found = {packed: showing.row(packed) for packed in stream.present(packed_ids)}
             for packed in packed_ids:
                 if len(entries) == most:
                     break
@@ -240,10 +313,15 @@ class _StreamRead:
                 if row is None:
                     gone.add(entry_id)
                     row = id_bulk(entry_id) + null
-                elif letters is not None and letters.take(entry, row, run.delivery_count + 1):
+                elif letters is not None and letters.exceeds(run.delivery_count + 1):
+                    letters.take(entry, row or stream.entry(entry_id) or b"", run.delivery_count + 1)
                     continue
                 entries.append(entry)
-                shown.append((stream.prefix + packed, row))
+                rows.append(row)
+                if room is not None and showing is None:
+                    room -= len(row)
+                    if room < 0:
+                        return Step.NEEDS_VIEW
             if len(entries) == most:
                 is_last = False
                 break
@@ -251,15 +329,38 @@ class _StreamRead:
                 break  # the rest is left to the next read
         if letters is not None:
             letters.move()
-        rows = self._cut(shown)
-        read = entries[: len(rows)]
+        sizes = [len(row) for row in rows]
+        if showing is not None and self._budget.measures:
+            shown = [pack_id(entry.entry_id) for entry, row in zip(entries, rows, strict=True) if not row]
+            found_sizes = iter(showing.sizes(shown))
+            sizes = [size or next(found_sizes) for size in sizes]
+        kept = self._cut(sizes)
+        read = entries[:kept]
         group.redeliver(consumer, [entry for entry in read if entry.entry_id not in gone], request.now_ms)
-        if rows:
-            self._wires.append(entries_part(rows))
+        if read:
+            self._show_history(read, rows, showing)
             self._position = read[-1].entry_id
-        return is_last
+        return Step.LAST if is_last else Step.GOES_ON
 
-    def _take_over(self, request: Request, stream: Stream, group: Group, consumer: Consumer, min_idle_ms: int) -> bool:
+    def _show_history(self, read: list[PendingEntry], rows: list[bytes], showing: Showing | None) -> None:
+        if showing is None:
+            self._keep(b"".join([PAIR + row for row in rows[: len(read)]]), len(read))
+            return
+        for is_shown, group in groupby(zip(read, rows, strict=False), key=lambda pair: not pair[1]):
+            if is_shown:
+                self._parts += showing.parts([pack_id(entry.entry_id) for entry, _ in group])
+            else:
+                self._parts.append(b"".join([PAIR + row for _, row in group]))
+
+    def _take_over(
+        self,
+        request: Request,
+        stream: Stream,
+        group: Group,
+        consumer: Consumer,
+        min_idle_ms: int,
+        showing: Showing | None,
+    ) -> Step:
         """What is overdue, longest first, with its idle time and delivery count so far; what is new comes after it.
 
         More than a slice's worth is left to the next read, and what is new with it.
@@ -267,16 +368,27 @@ class _StreamRead:
         now_ms = request.now_ms
         most = min(self._left, _MOST_TAKEN_OVER)
         letters = dead_letters(request, group)
-        overdue = group.overdue(min_idle_ms, now_ms, most, None if letters is None else letters.found)
+        most_bytes = self._room.left if showing is None else 0
+        if showing is None and most_bytes == 0:
+            return Step.NEEDS_VIEW
+        overdue = group.overdue(min_idle_ms, now_ms, most, None if letters is None else letters.found, most_bytes)
+        if overdue is None:
+            return Step.NEEDS_VIEW
         if letters is not None:
             letters.move()
         if not overdue:
-            return False
-        rows = self._cut([(stream.prefix + pack_id(entry.entry_id), row) for entry, row in overdue])
-        taken = [entry for entry, _ in overdue[: len(rows)]]
-        self._wires += [
-            b"*4\r\n%b:%d\r\n:%d\r\n" % (row, now_ms - entry.delivery_time_ms, entry.delivery_count)
-            for entry, (_, row) in zip(taken, rows, strict=True)
-        ]
+            return Step.GOES_ON
+        packed_ids = [pack_id(entry.entry_id) for entry, _ in overdue]
+        sizes = [len(row) for _, row in overdue]
+        if showing is not None and self._budget.measures:
+            sizes = [showing.sizes([packed])[0] for packed in packed_ids]
+        kept = self._cut(sizes)
+        taken = [entry for entry, _ in overdue[:kept]]
+        tails = [b":%d\r\n:%d\r\n" % (now_ms - entry.delivery_time_ms, entry.delivery_count) for entry in taken]
+        if showing is not None:
+            self._parts += showing.parts(packed_ids[:kept], _FOUR, tails)
+        elif kept:
+            wires = [_FOUR + row + tail for (_, row), tail in zip(overdue, tails, strict=False)]
+            self._keep(b"".join(wires), kept)
         group.take_over(consumer, taken, now_ms)
-        return self._budget.exhausted or len(overdue) == most
+        return Step.LAST if self._budget.exhausted or len(overdue) == most else Step.GOES_ON

@@ -244,7 +244,7 @@ def _own_persistence(request: Request) -> Fields:
     yield "riverbed_last_fsync_ms", f"{stats.fsync.last_s * 1000:.2f}"
     yield "riverbed_average_fsync_ms", f"{stats.fsync.average_s * 1000:.2f}"
     yield "riverbed_longest_fsync_ms", f"{stats.fsync.longest_s * 1000:.2f}"
-    room = survey.space(engine.tables)
+    room = survey.space(request.txn)
     yield "riverbed_lmdb_bytes", room.file_bytes
     yield "riverbed_lmdb_used_bytes", room.used_bytes
     yield "riverbed_lmdb_free_bytes", room.free_bytes
@@ -252,6 +252,10 @@ def _own_persistence(request: Request) -> Fields:
     yield "riverbed_lmdb_oldest_reader", room.oldest_reader
     yield "riverbed_lmdb_oldest_reader_pid", stats.oldest_reader_pid
     yield "riverbed_lmdb_oldest_reader_sec", int(stats.oldest_reader_s)
+    views, waiting = request.context.control.views()
+    yield "riverbed_long_replies", sum(session.long_reply is not None for session in request.context.sessions.values())
+    yield "riverbed_long_replies_waiting", waiting
+    yield "riverbed_views", views
     yield "riverbed_recovered_commands", engine.recovery.commands
     yield "riverbed_recovery_ms", f"{engine.recovery.seconds * 1000:.1f}"
     yield "riverbed_rewrite_entries", rewrite.entries

@@ -24,7 +24,7 @@ from server.commands.groups import named_group
 from server.commands.table import SECOND_WORD, Flag, command
 from server.errors import CommandError
 from server.replies import OK
-from store.group import MOST_WORN_OUT, Found, PendingEntry
+from store.group import MOST_WORN_OUT, MOST_WORN_OUT_BYTES, Found, PendingEntry
 from store.ids import MAX_ID, SEQ_BITS, StreamID
 from store.model import DeliveryPolicy
 
@@ -109,12 +109,13 @@ class DeadLetters:
         self._group = group
         self._most = group.policy.max_deliveries
         self._ids: set[StreamID] = set()
+        self._size = 0
         self.found: list[Found] = []
 
     @property
     def is_full(self) -> bool:
         """The command has found as much as one may move: whatever else is worn out stays pending until the next."""
-        return len(self.found) >= MOST_WORN_OUT
+        return len(self.found) >= MOST_WORN_OUT or self._size >= MOST_WORN_OUT_BYTES
 
     def exceeds(self, count: int) -> bool:
         return count > self._most
@@ -125,6 +126,7 @@ class DeadLetters:
             return False
         if not self.is_full and entry.entry_id not in self._ids:
             self._ids.add(entry.entry_id)
+            self._size += len(row)
             self.found.append((entry, row))
         return True
 

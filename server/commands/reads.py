@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from server import errors
 from server.args import Args, parse_entry_id
-from server.commands.entries import PIECE_ENTRIES, entries_wire, long_array, long_range
+from server.commands.entries import entries_wire
+from server.commands.showing import Part, Room, ShownRange
 from server.commands.streamargs import (
     ReadOptions,
     parse_range_end,
@@ -16,16 +18,18 @@ from server.commands.streamargs import (
 )
 from server.commands.table import FIRST_KEY, Flag, command
 from server.errors import CommandError
-from server.replies import NULL_ARRAY, LongReply, Park
+from server.replies import NULL_ARRAY, Park
+from server.slices import LONG_BYTES, in_slices
 from store.format import array_head, bulk
-from store.ids import MAX_ID, MIN_ID, StreamID, id_text, pack_id
-from store.view import View
+from store.ids import MAX_ID, MIN_ID, StreamID, id_text
+from store.streamview import StreamView
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from server.replies import Reply
     from server.session import Request
+    from server.slices import Work
     from store.streams import Stream
 
 NEW_IN_XREAD: Final = (
@@ -33,11 +37,14 @@ NEW_IN_XREAD: Final = (
 )
 
 
-# Longer replies are sent in pieces, from a snapshot, so that neither memory nor other clients feel them.
-MOST_ENTRIES_AT_ONCE: Final = 20_000
-_UNLIMITED: Final = 1 << 62
-# Streams looked at before others have their turn.
-_STREAMS_A_PIECE: Final = 50
+# Streams whose entries are counted before others have their turn.
+_STREAMS_A_SLICE: Final = 50
+# Entries whose sizes are looked at in a slice.
+SIZED_ENTRIES: Final = 1000
+# No row of an entry is shorter.
+_LEAST_ROW_BYTES: Final = 24
+# What MAXSIZE charges an entry with besides its row: the heads of an array of one, and of the pair that it is.
+_ENTRY_HEADS: Final = len(b"*1\r\n*2\r\n")
 
 
 @command(
@@ -89,13 +96,22 @@ def _range(request: Request, start: StreamID, end: StreamID, *, reverse: bool) -
         return []
     if count == 0:
         return NULL_ARRAY
-    if request.may_block and (count is None or count > MOST_ENTRIES_AT_ONCE) and stream.length > MOST_ENTRIES_AT_ONCE:
-        found = stream.count_range(start, end)
-        wanted = found if count is None else min(count, found)
-        if wanted > MOST_ENTRIES_AT_ONCE:
-            request.context.control.checkpoint()  # so that a snapshot shows what this client may see
-            return LongReply(long_range(stream.snapshot_rows(start, end, reverse=reverse), wanted))
-    return (entries_wire(stream.rows(start, end, count, reverse=reverse)),)
+    rows = stream.rows_within(start, end, count, LONG_BYTES if request.may_block else None, reverse=reverse)
+    if rows is None:
+        return in_slices(request, partial(_long_range, start, end, count, reverse))
+    return (entries_wire(rows),)
+
+
+def _long_range(start: StreamID, end: StreamID, count: int | None, reverse: bool, request: Request) -> Work:
+    """A range that is too long for memory, as it is when there is a view of it."""
+    with closing(Room(request)) as room:
+        view = yield from room.wait_for_view()
+        stream = request.db.stream(request.argv[1], request.now_ms)
+        if stream is None:
+            return []
+        shown = StreamView(view, stream)
+        found = yield from shown.count(start, end, count)
+        return room.reply([array_head(found), ShownRange(shown, start, end, found, reverse)])
 
 
 def read_keys(argv: list[bytes]) -> list[bytes]:
@@ -130,76 +146,84 @@ def xread(request: Request) -> Reply:
         # `$` keeps the meaning it has now, `+` is looked up again
         resolved.append(id_text(position) if word == b"$" else word)
     budget = ReadBudget(options)
-    left = MOST_ENTRIES_AT_ONCE if request.may_block else _UNLIMITED
+    left = LONG_BYTES if request.may_block else None
     served = []
     for key, stream, position in positions:
         if stream is None or not stream.length or stream.last_live_id <= position:
             continue
-        most = left + 1 if budget.count is None else min(budget.count, left + 1)
-        rows = budget.cut(key, stream.rows(StreamID(position + 1), MAX_ID, most))
-        left -= len(rows)
-        if left < 0:
-            return _long_read(request, options, positions)
+        rows = stream.rows_within(StreamID(position + 1), MAX_ID, budget.count, left)
+        if rows is None:
+            return in_slices(request, partial(_long_read, options, resolved))
+        rows = budget.cut(key, rows)
         if rows:
-            served.append((key, entries_wire(rows)))
+            wire = entries_wire(rows)
+            served.append((key, wire))
+            if left is not None:
+                left -= len(wire)
         if budget.exhausted:
             break
     if served:
         resp = request.session.resp
         parts = [stream_head(key, resp) + entries for key, entries in served]
         return (streams_head(len(served), resp) + b"".join(parts),)
+    return _wait(request, options, resolved, [position for _, _, position in positions])
+
+
+def _wait(request: Request, options: ReadOptions, resolved: list[bytes], positions: list[StreamID]) -> Reply:
+    """Nothing is newer than the positions."""
     if options.block_ms is None or not request.may_block:
         return NULL_ARRAY
     deadline_ms = request.now_ms + options.block_ms if options.block_ms else None
     # `+` is another position for everybody at every look
-    topics = [None if word == b"+" else position for word, (_, _, position) in zip(resolved, positions, strict=True)]
+    topics = [None if word == b"+" else position for word, position in zip(resolved, positions, strict=True)]
     argv = request.argv[: options.first_id] + resolved
     return Park(tuple(options.keys), deadline_ms, argv, topics=tuple(topics))
 
 
-def _long_read(
-    request: Request, options: ReadOptions, positions: list[tuple[bytes, Stream | None, StreamID]]
-) -> LongReply:
-    """What is newer than the positions, in pieces, as it is now."""
-    request.context.control.checkpoint()  # so that a view shows what this client may see
-    wanted = [
-        (key, stream.prefix + pack_id(max(StreamID(position + 1), stream.floor_id)), stream.prefix + pack_id(MAX_ID))
-        for key, stream, position in positions
-        if stream is not None and stream.last_live_id > position
-    ]
-    return LongReply(_read_pieces(View(request.txn.tables), wanted, ReadBudget(options), request.session.resp))
-
-
-def _read_pieces(
-    view: View, wanted: list[tuple[bytes, bytes, bytes]], budget: ReadBudget, resp: int
-) -> Generator[bytes, None, None]:
-    """The reply to an XREAD of (key, first row, last row).  Reads everything twice: its size comes first."""
-    try:
-        found = []
-        for number, (key, low, high) in enumerate(wanted):
-            if not number % _STREAMS_A_PIECE:
-                yield b""
-            if budget.exhausted:
-                break
-            most = _UNLIMITED if budget.count is None else budget.count
-            rows = view.rows("entries", low, high)
-            count = 0
-            while count < most:
-                size = min(PIECE_ENTRIES, most - count)
-                piece = list(islice(rows, size))
-                kept = len(budget.cut(None if count else key, piece))
-                count += kept
-                if kept < size:
-                    break
-                yield b""
+def _long_read(options: ReadOptions, resolved: list[bytes], request: Request) -> Work:
+    """What is newer than the positions when there is a view of it, for it is too long for memory."""
+    with closing(Room(request)) as room:
+        view = yield from room.wait_for_view()
+        shown: list[tuple[bytes, StreamView | None, StreamID]] = []
+        for key, word in zip(options.keys, resolved, strict=True):
+            stream = request.db.stream(key, request.now_ms)
+            shown.append((key, None if stream is None else StreamView(view, stream), _resolve_position(word, stream)))
+        budget = ReadBudget(options)
+        resp = request.session.resp
+        parts: list[Part] = []
+        served = 0
+        for number, (key, entries, position) in enumerate(shown, 1):
+            if number % _STREAMS_A_SLICE == 0:
+                yield
+            if entries is None or entries.last_live_id <= position or budget.exhausted:
+                continue
+            start = StreamID(position + 1)
+            count = yield from _count_within(entries, start, key, budget)
             if count:
-                found.append((key, low, high, count))
-        yield streams_head(len(found), resp)
-        for key, low, high, count in found:
-            yield stream_head(key, resp)
-            yield from long_array(view.rows("entries", low, high), count)
-    finally:
-        view.close()
+                served += 1
+                parts += [stream_head(key, resp) + array_head(count), ShownRange(entries, start, MAX_ID, count)]
+        if served:
+            return room.reply([streams_head(served, resp), *parts])
+        return _wait(request, options, resolved, [position for _, _, position in shown])
+
+
+def _count_within(entries: StreamView, start: StreamID, key: bytes, budget: ReadBudget) -> Generator[None, None, int]:
+    """How many entries from `start` on the budget allows; it is charged with them."""
+    most = budget.count
+    if not budget.measures:
+        count = yield from entries.count(start, MAX_ID, most)
+        return budget.cut_count(count)
+    total = 0
+    named: bytes | None = key
+    while not budget.exhausted and (most is None or total < most):
+        sizes, start = entries.sizes(start, SIZED_ENTRIES if most is None else min(most - total, SIZED_ENTRIES))
+        kept = budget.cut_sizes(named, sizes)
+        total += kept
+        if kept < len(sizes) or len(sizes) < SIZED_ENTRIES:
+            break
+        named = None
+        yield
+    return total
 
 
 def _resolve_position(word: bytes, stream: Stream | None) -> StreamID:
@@ -241,31 +265,48 @@ class ReadBudget:
     @property
     def count(self) -> int | None:
         """How many entries may be read from the next stream."""
-        if self._entries_left is None:
-            return self._count
-        return self._entries_left if self._count is None else min(self._count, self._entries_left)
+        fitting = None if self._bytes_left is None else max(self._bytes_left, 0) // _LEAST_ROW_BYTES + 1
+        limits = [limit for limit in (self._count, self._entries_left, fitting) if limit is not None]
+        return min(limits, default=None)
+
+    @property
+    def measures(self) -> bool:
+        """It depends on the sizes of the entries."""
+        return self._bytes_left is not None
 
     def cut(self, key: bytes | None, rows: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         """The front of `rows` that is still within the limits; they are charged with it.
 
         `key` is the stream's, and charged as well; None when more is read of the same stream.
         """
-        if self._bytes_left is not None:
-            rows = self._cut_bytes(key, rows, self._bytes_left)
-        if self._entries_left is not None:
-            self._entries_left -= len(rows)
-            self.exhausted = self.exhausted or self._entries_left <= 0
-        return rows
+        if self._bytes_left is None and self._entries_left is None:
+            return rows
+        sizes = [len(row) for _, row in rows] if self.measures else []
+        return rows[: self.cut_sizes(key, sizes) if self.measures else self.cut_count(len(rows))]
 
-    def _cut_bytes(self, key: bytes | None, rows: list[tuple[bytes, bytes]], left: int) -> list[tuple[bytes, bytes]]:
+    def cut_sizes(self, key: bytes | None, sizes: list[int]) -> int:
+        """As `cut`, of entries of these sizes; -> how many are within the limits."""
+        count = len(sizes)
+        if self._bytes_left is not None:
+            count = self._cut_bytes(key, sizes, self._bytes_left)
+        return self.cut_count(count)
+
+    def cut_count(self, count: int) -> int:
+        """As `cut_sizes`, where sizes do not matter; `count` is no more than `self.count`."""
+        if self._entries_left is not None:
+            self._entries_left -= count
+            self.exhausted = self.exhausted or self._entries_left <= 0
+        return count
+
+    def _cut_bytes(self, key: bytes | None, sizes: list[int], left: int) -> int:
         if key is not None:
             left -= len(key) + 16  # the key and the headers of its entries
-        for index, row in enumerate(rows):
+        for index, size in enumerate(sizes):
             if left <= 0 and not self._is_first:
                 self.exhausted = True
                 self._bytes_left = 0
-                return rows[:index]
+                return index
             self._is_first = False
-            left -= len(entries_wire([row]))
+            left -= size + _ENTRY_HEADS
         self._bytes_left = left
-        return rows
+        return len(sizes)

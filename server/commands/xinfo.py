@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from server import errors
 from server.args import parse_int
-from server.commands.entries import PIECE_ENTRIES, entries_wire, entry_wire, long_array
+from server.commands.entries import PAIR, entries_wire, entry_wire
 from server.commands.groups import no_group_of_key
-from server.commands.reads import MOST_ENTRIES_AT_ONCE
 from server.commands.table import SECOND_WORD, Flag, command, container
 from server.encode import encode
 from server.errors import CommandError
 from server.replies import LongReply
+from server.slices import LONG_BYTES, in_slices, wait_for_view
 from store.format import array_head, bulk, id_bulk
 from store.groups import groups_of
 from store.idempotence import Idempotence
-from store.ids import MAX_ID, MIN_ID, id_text, pack_id, unpack_id
+from store.ids import MAX_ID, MIN_ID, id_text, unpack_id
 from store.members import NEVER, Consumer
-from store.view import View
+from store.streamview import StreamView
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
     from server.replies import Reply
     from server.session import Request
+    from server.slices import Work
     from store.group import Group, PendingRun
     from store.streams import Stream
+    from store.view import View
 
 _DEFAULT_COUNT: Final = 10
 _UNLIMITED: Final = 1 << 63
+# Pending entries that are shown at once, and to a piece of a longer reply.
+_MANY_PENDING: Final = 20_000
+_PIECE_PENDING: Final = 2000
 
 
 def _need_stream(request: Request) -> Stream:
@@ -73,25 +79,38 @@ def xinfo_stream(request: Request) -> Reply:
             count = _DEFAULT_COUNT
         count = count or None  # 0 is unlimited
     most = _UNLIMITED if count is None else count
-    if request.may_block and _is_long(stream, most):
-        request.context.control.checkpoint()  # so that a view shows what this client may see
-        return LongReply(_in_pieces(stream, View(request.txn.tables), most, request.session.resp))
+    if request.may_block and _has_long_lists(stream, most):
+        return in_slices(request, partial(_describe_fully, count))
+    entries = stream.rows_within(MIN_ID, MAX_ID, count, LONG_BYTES if request.may_block else None)
+    if entries is None:
+        return in_slices(request, partial(_describe_fully, count))
     return _describe(stream) | {
-        b"entries": (entries_wire(stream.rows(MIN_ID, MAX_ID, count)),),
+        b"entries": (entries_wire(entries),),
         b"groups": [_describe_group(group, count) for group in groups_of(stream)],
     }
 
 
-def _is_long(stream: Stream, most: int) -> bool:
-    pending = sum(min(group.pel_count, most) for group in groups_of(stream))
-    return min(stream.length, most) + 2 * pending > MOST_ENTRIES_AT_ONCE
+def _has_long_lists(stream: Stream, most: int) -> bool:
+    """Of what is pending, which is shown twice, more is to be shown than there is time for."""
+    return 2 * sum(min(group.pel_count, most) for group in groups_of(stream)) > _MANY_PENDING
+
+
+def _describe_fully(count: int | None, request: Request) -> Work:
+    """XINFO STREAM FULL, too long for memory, as everything is when there is a view of it."""
+    view = yield from wait_for_view()
+    try:
+        stream = _need_stream(request)
+        pieces = _in_pieces(stream, view, _UNLIMITED if count is None else count, request.session.resp)
+        return LongReply(pieces, view.hold())
+    finally:
+        view.release()
 
 
 def _in_pieces(stream: Stream, view: View, most: int, resp: int) -> Generator[bytes, None, None]:
     """XINFO STREAM FULL in pieces, as everything is now; `view` was made just now."""
     facts = _describe(stream)
-    low, high = stream.prefix + pack_id(stream.floor_id), stream.prefix + pack_id(MAX_ID)
-    entries = long_array(view.rows("entries", low, high), min(stream.length, most))
+    count = min(stream.length, most)
+    entries = StreamView(view, stream).pieces(MIN_ID, MAX_ID, count, PAIR)
     groups = [
         (
             _group_facts(group),
@@ -102,21 +121,18 @@ def _in_pieces(stream: Stream, view: View, most: int, resp: int) -> Generator[by
     ]
 
     def pieces() -> Generator[bytes, None, None]:
-        try:
-            yield _map_head(len(facts) + 2, resp) + _items(facts, resp) + bulk(b"entries")
-            yield from entries
-            yield bulk(b"groups") + array_head(len(groups))
-            for group_facts, consumers, pending_runs in groups:
-                yield _map_head(len(group_facts) + 2, resp) + _items(group_facts, resp) + bulk(b"pending")
-                count = min(group_facts[b"pel-count"], most)
-                yield from _pending_pieces(pending_runs(None), count, with_owner=True)
-                yield bulk(b"consumers") + array_head(len(consumers))
-                for consumer, consumer_facts in consumers:
-                    yield _map_head(len(consumer_facts) + 1, resp) + _items(consumer_facts, resp) + bulk(b"pending")
-                    count = min(consumer_facts[b"pel-count"], most)
-                    yield from _pending_pieces(pending_runs(consumer), count, with_owner=False)
-        finally:
-            view.close()
+        yield _map_head(len(facts) + 2, resp) + _items(facts, resp) + bulk(b"entries") + array_head(count)
+        yield from entries
+        yield bulk(b"groups") + array_head(len(groups))
+        for group_facts, consumers, pending_runs in groups:
+            yield _map_head(len(group_facts) + 2, resp) + _items(group_facts, resp) + bulk(b"pending")
+            count_shown = min(group_facts[b"pel-count"], most)
+            yield from _pending_pieces(pending_runs(None), count_shown, with_owner=True)
+            yield bulk(b"consumers") + array_head(len(consumers))
+            for consumer, consumer_facts in consumers:
+                yield _map_head(len(consumer_facts) + 1, resp) + _items(consumer_facts, resp) + bulk(b"pending")
+                count_shown = min(consumer_facts[b"pel-count"], most)
+                yield from _pending_pieces(pending_runs(consumer), count_shown, with_owner=False)
 
     return pieces()
 
@@ -132,7 +148,7 @@ def _pending_pieces(runs: Iterator[PendingRun], count: int, *, with_owner: bool)
         tail = owner + b":%d\r\n:%d\r\n" % (run.delivery_time_ms, run.delivery_count)
         lines += [head + id_bulk(unpack_id(packed)) + tail for packed in run.packed_ids[:count]]
         count -= min(len(run.packed_ids), count)
-        if len(lines) >= PIECE_ENTRIES or not count:
+        if len(lines) >= _PIECE_PENDING or not count:
             yield b"".join(lines)
             lines.clear()
         if not count:

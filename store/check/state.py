@@ -24,7 +24,7 @@ from store.logreader import LogPosition
 from store.meta import META_COUNTERS, META_DATABASES, META_POSITION, META_REPLICATION, META_SYNCED, META_VERSION
 from store.realfiles import require_plain
 from store.serving import LOCK_NAME
-from store.tables import DATA_NAME, STATE_DIRECTORY, TABLES, Tables
+from store.tables import DATA_NAME, MAX_READERS, STATE_DIRECTORY, TABLES, Tables
 from store.trash import Kind
 
 MAP_BYTES: Final = 1 << 40
@@ -82,7 +82,15 @@ def _missing_tables(directory: Path) -> Iterator[Violation]:
     """Tables are made one by one before anything is put into them; one that is missing later was lost."""
     path = directory / STATE_DIRECTORY
     lock = (path / LOCK_NAME).exists()
-    env = lmdb.open(str(path), map_size=MAP_BYTES, max_dbs=len(TABLES) + 3, readonly=True, create=False, lock=lock)
+    env = lmdb.open(
+        str(path),
+        map_size=MAP_BYTES,
+        max_dbs=len(TABLES) + 3,
+        max_readers=MAX_READERS,
+        readonly=True,
+        create=False,
+        lock=lock,
+    )
     try:
         missing, has_rows = [], False
         for name in TABLES:

@@ -176,8 +176,9 @@ READS = {
 def test_a_long_read_in_pieces_shows_one_moment(
     ticks_of: Callable[[str], Ticks], monkeypatch: pytest.MonkeyPatch, name: str, resp: int
 ) -> None:
-    monkeypatch.setattr("server.commands.reads.MOST_ENTRIES_AT_ONCE", 100)
-    monkeypatch.setattr("server.commands.xinfo.MOST_ENTRIES_AT_ONCE", 100)
+    monkeypatch.setattr("server.commands.reads.LONG_BYTES", 1000)
+    monkeypatch.setattr("server.commands.xinfo.LONG_BYTES", 1000)
+    monkeypatch.setattr("store.streamview.PIECE_BYTES", 1000)
 
     async def body() -> None:
         ticks = ticks_of("d")
@@ -187,6 +188,11 @@ def test_a_long_read_in_pieces_shows_one_moment(
         client.send("MULTI", READS[name], "EXEC")
         *_, executed = await finish(ticks, client, 3)
         client.send(READS[name])
+        for _ in range(10_000):
+            if client.session.long_reply is not None:
+                break
+            await asyncio.sleep(0)
+        assert client.session.long_reply is not None
         other.send("XDEL s 1-0", "DEL t", "XGROUP DESTROY s g", "XADD s * f v")
         (reply,) = await finish(ticks, client)
         assert executed == b"*1\r\n" + reply
@@ -566,13 +572,38 @@ def test_replies_of_many_megabytes_leave_in_pieces(ticks_of: Callable[[str], Tic
         pieces: list[bytes] = []
         client.session.send = pieces.append
         client.send("XREADGROUP GROUP g c STREAMS s >", "PING")
-        await ticks.settle()
-        await ticks.settle()
+        for _ in range(10_000):
+            await ticks.settle()
+            if pieces[-1:] == [b"+PONG\r\n"]:
+                break
         assert pieces[-1] == b"+PONG\r\n"
         assert len(pieces) > 10
-        assert max(map(len, pieces)) < 1 << 19
+        assert max(map(len, pieces)) < 1 << 18
         ((_, entries),) = to_lists(b"".join(pieces[:-1]))
         assert len(entries) == 300
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_no_view_is_shared_behind_a_commit(ticks_of: Callable[[str], Ticks], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.commands.reads.LONG_BYTES", 1000)
+    monkeypatch.setattr("store.streamview.PIECE_BYTES", 1000)
+
+    async def body() -> None:
+        ticks = ticks_of("d")
+        slow, other = ticks.connect(), ticks.connect()
+        await fill(ticks, slow)
+        slow.session.congested = True  # so that its view stays open
+        slow.send("XRANGE s - +")
+        await ticks.settle()
+        slow.session.refresh_special()
+        await ticks.ask(other, "XADD s 9000-0 f late")
+        ticks.executor.upkeep.checkpoint_now()
+        for command in ("XRANGE s - +", "XREVRANGE s + -", "XREAD STREAMS s 0"):
+            other.send(command)
+            (reply,) = await finish(ticks, other)
+            assert b"9000-0" in reply
         ticks.close()
 
     in_loop(body())

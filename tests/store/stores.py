@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ from store.keyspace import Database
 from store.options import Fsync, Options
 from store.rewrite import pieces
 from store.streams import Stream
+from store.streamview import StreamView
+from store.view import View
 from store.writetxn import WriteTxn
 from tests.inprocess import HandClock
 
@@ -29,6 +33,15 @@ def sid(text: str) -> StreamID:
     entry_id = parse_id(text.encode())
     assert entry_id is not None
     return entry_id
+
+
+def finished(work: Generator[None, None, int]) -> int:
+    """What counting in slices comes to."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            return int(done.value)
 
 
 class Store:
@@ -99,6 +112,21 @@ class Store:
     def checkpoint(self) -> None:
         self.commit()
         self.engine.checkpoint()
+
+    @contextlib.contextmanager
+    def view(self) -> Iterator[View]:
+        """The tables as they are now."""
+        self.checkpoint()
+        view = View(self.engine.tables)
+        try:
+            yield view
+        finally:
+            view.release()
+
+    def count_range(self, stream: Stream, start: StreamID, end: StreamID, most: int | None = None) -> int:
+        """How many entries a view shows in a range."""
+        with self.view() as view:
+            return finished(StreamView(view, stream).count(start, end, most))
 
     def purge(self) -> None:
         while self.engine.purge(0.0):

@@ -5,16 +5,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
 
+import lmdb
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store import format as fmt
-from store import streams, trimming
-from store.ids import MAX_ID, MIN_ID, StreamID, unpack_id
+from store import streams, streamview, trimming
+from store.errors import CorruptionError
+from store.ids import MAX_ID, MIN_ID, StreamID, pack_id, unpack_id
 from store.model import Strategy, Trim
-from store.streams import Stream
-from tests.store.stores import Store, sid, text_of
+from store.streams import UNBOUNDED_ROW, Stream
+from store.streamview import StreamView
+from tests.store.stores import Store, finished, sid, text_of
 
 NODE_MAX_ENTRIES = 4
 NODE_MAX_BYTES = 200
@@ -227,7 +230,25 @@ def test_ranges_forward_backward_and_counted_are_slices_of_a_list(
         assert [value for _, value in rows] == [run.model.values[entry_id] for entry_id in inside[:most]]
         rows = run.stream.rows(start, end, count, reverse=True)
         assert [unpack_id(key[8:]) for key, _ in rows] == inside[::-1][:most]
-        assert run.stream.count_range(start, end) == len(inside)
+        assert run.stream.keys(start, end, count) == [key for key, _ in run.stream.rows(start, end, count)]
+        for largest, most_bytes, reverse in itertools.product((UNBOUNDED_ROW, 300), (1 << 20, 2000), (False, True)):
+            run.store.txn.largest_row = largest
+            within = run.stream.rows_within(start, end, count, most_bytes, reverse=reverse)
+            rows = run.stream.rows(start, end, count, reverse=reverse)
+            assert within == (rows if sum(len(row) + 64 for _, row in rows) <= most_bytes else None)
+    with run.store.view() as view:
+        stream = StreamView(view, run.stream)
+        for is_measured in (False, True):
+            view.has_large_entries = is_measured
+            for start, end, count in whole + asked:
+                inside = [entry_id for entry_id in ids if start <= entry_id <= end]
+                assert finished(stream.count(start, end)) == len(inside)
+                most = len(inside) if count is None else min(max(count, 0), len(inside))
+                assert finished(stream.count(start, end, most)) == most
+                for reverse in (False, True):
+                    shown = b"".join(stream.pieces(start, end, most, b"+", reverse=reverse))
+                    expected = (inside[::-1] if reverse else inside)[:most]
+                    assert shown == b"".join(b"+" + run.model.values[entry_id] for entry_id in expected)
     for entry_id in ids:
         assert run.stream.has(entry_id)
         assert run.stream.entry(entry_id) == run.model.values[entry_id]
@@ -249,7 +270,7 @@ def test_a_range_ends_where_the_stream_ends_and_the_next_begins(store: Store) ->
         assert len(stream.rows(MIN_ID, MAX_ID)) == 6
         assert len(stream.rows(MIN_ID, MAX_ID, 100)) == 6
         assert [text_of(key) for key, _ in stream.rows(MIN_ID, MAX_ID, 1, reverse=True)] == ["6-0"]
-        assert stream.count_range(sid("2-0"), MAX_ID) == 5
+        assert store.count_range(stream, sid("2-0"), MAX_ID) == 5
 
 
 def test_a_range_of_more_than_one_chunk_is_whole(store: Store) -> None:
@@ -259,18 +280,48 @@ def test_a_range_of_more_than_one_chunk_is_whole(store: Store) -> None:
     assert len(stream.rows(sid("2-0"), sid("2999-0"))) == 2998
     assert len(stream.rows(sid("2-0"), sid("2999-0"), 2500)) == 2500
     assert len(stream.rows(sid("2-0"), sid("2999-0"), 2500, reverse=True)) == 2500
-    assert stream.count_range(sid("3-0"), sid("2998-0")) == 2996
+    assert store.count_range(stream, sid("3-0"), sid("2998-0")) == 2996
 
 
-def test_snapshot_rows_do_not_change_while_they_are_read(store: Store) -> None:
-    store.fill(b"s", 10)
-    store.checkpoint()
-    rows = store.stream().snapshot_rows(MIN_ID, MAX_ID)
-    first = next(rows)
-    store.stream().trim(Trim(Strategy.MAXLEN, 0))
-    store.checkpoint()
-    assert [text_of(key) for key, _ in (first, *rows)] == [f"{number}-0" for number in range(1, 11)]
+@pytest.mark.parametrize("size", [10, 3000, 500_000])
+def test_a_view_does_not_change_while_it_is_read_and_its_pieces_are_small(store: Store, size: int) -> None:
+    rows = []
+    for number in range(1, 31):
+        store.add(b"s", f"{number}-0", words=(b"f", b"x" * (size if number % 3 else 5)))
+        rows.append(store.stream().rows(sid(f"{number}-0"), MAX_ID)[0][1])
+    with store.view() as view:
+        stream = StreamView(view, store.stream())
+        pieces = stream.pieces(MIN_ID, MAX_ID, 30, b"*2\r\n")
+        first = next(pieces)
+        store.stream().trim(Trim(Strategy.MAXLEN, 0))
+        store.checkpoint()
+        store.purge()
+        store.checkpoint()
+        shown = [first, *pieces]
+        assert b"".join(shown) == b"".join(b"*2\r\n" + row for row in rows)
+        assert max(map(len, shown)) <= streamview.PIECE_BYTES + 1000
+        packed = [pack_id(sid(f"{number}-0")) for number in (30, 1, 2, 17)]
+        tails = [b"%d" % number for number in range(4)]
+        shown = list(stream.pieces_of(b"".join(packed), b"+", tails))
+        expected = zip((30, 1, 2, 17), tails, strict=True)
+        assert b"".join(shown) == b"".join(b"+" + rows[number - 1] + tail for number, tail in expected)
+        assert max(map(len, shown)) <= streamview.PIECE_BYTES + 1000
+        assert stream.sizes_of(packed) == [len(rows[number - 1]) for number in (30, 1, 2, 17)]
+        assert stream.last_packed() == packed[0]
+        with pytest.raises(CorruptionError):
+            list(stream.pieces_of(pack_id(sid("31-0")), b"+"))
     assert ids_of(store.stream()) == []
+
+
+def test_pieces_of_tables_that_were_closed_are_an_error(store: Store) -> None:
+    store.add(b"s", "1-0", words=(b"f", b"x" * 1_000_000))
+    with store.view() as view:
+        pieces = StreamView(view, store.stream()).pieces(MIN_ID, MAX_ID, 1, b"")
+        assert next(pieces) == b""
+        assert len(next(pieces)) == streamview.PIECE_BYTES
+        store.kill()
+        with pytest.raises(lmdb.Error):
+            next(pieces)
 
 
 # -- values ------------------------------------------------------------------------------------------------------------
@@ -318,7 +369,7 @@ def test_a_long_trim_is_seen_at_once_and_its_rows_go_later(store: Store) -> None
     assert ids_of(stream) == [f"{number}-0" for number in range(1996, 2001)]
     assert stream.entry(sid("1995-0")) is None
     assert not stream.has(sid("3-0"))
-    assert stream.count_range(MIN_ID, sid("1997-0")) == 2
+    assert store.count_range(stream, MIN_ID, sid("1997-0")) == 2
     assert stream.rows(MIN_ID, sid("1995-0"), reverse=True) == []
     assert store.count("entries") > 1500
     assert store.txn.trash.notes == 1
@@ -369,7 +420,7 @@ def test_the_largest_id_can_be_added_trimmed_and_forgotten(store: Store) -> None
     for trim in (Trim(Strategy.MAXLEN, 0), Trim(Strategy.MAXLEN, 0, approximate=True)):
         stream = store.add(b"s", "1-0", largest)
         assert ids_of(stream) == ["1-0", largest]
-        assert stream.count_range(sid("1-1"), MAX_ID) == 1
+        assert store.count_range(stream, sid("1-1"), MAX_ID) == 1
         assert stream.trim(trim) == 2
         store.checkpoint()
         assert ids_of(store.stream()) == []

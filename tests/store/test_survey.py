@@ -173,10 +173,10 @@ def test_nothing_is_looked_at_when_nothing_is_to_be_shown(store: Store) -> None:
 
 
 def test_space_counts_rows_and_pages(store: Store) -> None:
-    before = space(store.engine.tables)
+    before = space(store.txn)
     store.fill(b"s", 5000)
     store.checkpoint()
-    after = space(store.engine.tables)
+    after = space(store.txn)
     assert after.tables["entries"][0] == 5000
     assert after.used_bytes == sum(size for _, size in after.tables.values())
     assert before.file_bytes < after.file_bytes <= after.map_bytes == 1 << 28
@@ -184,15 +184,15 @@ def test_space_counts_rows_and_pages(store: Store) -> None:
 
 
 def test_a_reader_that_stays_behind_is_told_by_its_age(store: Store) -> None:
-    assert (space(store.engine.tables).readers, space(store.engine.tables).oldest_reader) == (0, 0)
+    assert (space(store.txn).readers, space(store.txn).oldest_reader) == (0, 0)
     tables = store.engine.tables
     store.fill(b"s", 1)
     store.checkpoint()
     with tables.env.begin() as txn:
         assert TableReader(tables, txn).count("entries") == 1
-        assert (space(tables).readers, space(tables).oldest_reader) == (1, 0)
+        assert (space(store.txn).readers, space(store.txn).oldest_reader) == (1, 0)
         for number in range(3):
             store.fill(b"t%d" % number, 1)
             store.checkpoint()
-        assert (space(tables).readers, space(tables).oldest_reader) == (1, 3)
-    assert space(tables).readers == 0
+        assert (space(store.txn).readers, space(store.txn).oldest_reader) == (1, 3)
+    assert space(store.txn).readers == 0

@@ -1,0 +1,150 @@
+"""Replies with entries in them, short or long: what they keep in memory, and what is read while they are sent.
+
+A command collects the parts of its reply.  As long as they are short together, they are bytes.  When more would not
+have `Room`, the command waits for a view, keeps only the IDs of entries from then on, and the entries are read from
+the view, a piece at a time, as the client takes them.  So memory does not grow with the size of entries.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+from server.commands.entries import PAIR
+from server.replies import LongReply
+from server.slices import LONG_BYTES, in_pieces, wait_for_view
+from store.streamview import PIECE_BYTES, StreamView
+
+if TYPE_CHECKING:
+    from server.replies import Reply
+    from server.session import Request
+    from server.slices import Wish
+    from store.ids import StreamID
+    from store.streams import Stream
+    from store.view import View
+
+# What an entry of a reply takes of memory besides its bytes.
+_ENTRY_BYTES = 64
+
+
+@dataclass(slots=True)
+class Shown:
+    """Entries of a stream that a reply has, to be read from the view when they are sent."""
+
+    stream: StreamView
+    packed_ids: bytes  # 16 bytes each
+    head: bytes = PAIR  # before each of them
+    tails: list[bytes] | None = None  # behind each, if anything
+
+    def pieces(self) -> Generator[bytes, None, None]:
+        return self.stream.pieces_of(self.packed_ids, self.head, self.tails)
+
+
+@dataclass(slots=True)
+class ShownRange:
+    """As `Shown`: the first `count` entries between two IDs, the last ones, newest first, when `reverse`."""
+
+    stream: StreamView
+    start: StreamID
+    end: StreamID
+    count: int
+    reverse: bool = False
+
+    def pieces(self) -> Generator[bytes, None, None]:
+        return self.stream.pieces(self.start, self.end, self.count, PAIR, reverse=self.reverse)
+
+
+Part: TypeAlias = bytes | Shown | ShownRange
+
+
+class Room:
+    """What the reply to one command may still keep in memory, and the view that the rest of it is read from."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        # a transaction runs whole, and nobody sees the replies to what is replayed from a log
+        self.left = LONG_BYTES if request.may_block else None  # bytes, None without a limit
+        self.view: View | None = None
+
+    def take(self, size: int, entries: int) -> None:
+        """So many bytes of reply are kept."""
+        if self.left is not None:
+            self.left = max(self.left - size - entries * _ENTRY_BYTES, 0)
+
+    def wait_for_view(self) -> Generator[Wish, View | None, View]:
+        """Have a view.  What was looked up before has to be looked up again."""
+        view = self.view = yield from wait_for_view()
+        return view
+
+    def close(self) -> None:
+        """The command has ended, and its reply holds the view itself."""
+        if self.view is not None:
+            self.view.release()
+            self.view = None
+
+    def reply(self, parts: list[Part]) -> Reply:
+        """The reply that `parts` are the RESP of, sent piece by piece when it is long."""
+        if self.view is not None:
+            return LongReply(_pieces(parts), self.view.hold())
+        return in_pieces(self.request, cast("list[bytes]", parts))
+
+
+class Showing:
+    """A stream in a reply that is read from a view: entries that the view lacks, being newer, are kept in memory."""
+
+    def __init__(self, view: View, stream: Stream) -> None:
+        self._stream = stream
+        self._shown = StreamView(view, stream)
+        self._last = self._shown.last_packed()
+
+    def row(self, packed: bytes) -> bytes:
+        """The row of an entry that there is, empty when the view has it."""
+        if packed <= self._last:
+            return b""
+        return self._stream.txn.get_entry(self._stream.prefix + packed) or b""
+
+    def sizes(self, packed_ids: list[bytes]) -> list[int]:
+        """The sizes of the rows of entries, in order of their IDs."""
+        known = bisect_right(packed_ids, self._last)
+        return self._shown.sizes_of(packed_ids[:known]) + [len(self.row(packed)) for packed in packed_ids[known:]]
+
+    def parts(self, packed_ids: list[bytes], head: bytes = PAIR, tails: list[bytes] | None = None) -> list[Part]:
+        """The entries with these IDs, in any order, between `head` and the one of `tails` that belongs to each."""
+        parts: list[Part] = []
+        at = 0
+        while at < len(packed_ids):
+            end = at
+            while end < len(packed_ids) and packed_ids[end] <= self._last:
+                end += 1
+            if end > at:
+                own = None if tails is None else tails[at:end]
+                parts.append(Shown(self._shown, b"".join(packed_ids[at:end]), head, own))
+            if end < len(packed_ids):
+                parts.append(head + self.row(packed_ids[end]) + (b"" if tails is None else tails[end]))
+            at = end + 1
+        return parts
+
+
+def _pieces(parts: list[Part]) -> Generator[bytes, None, None]:
+    """`parts`, one after the other; the small ones together."""
+    small: list[bytes] = []
+    size = 0
+    for part in parts:
+        if isinstance(part, bytes):
+            small.append(part)
+            size += len(part)
+            if size >= PIECE_BYTES:
+                joined = b"".join(small)
+                small.clear()
+                size = 0
+                for at in range(0, len(joined), PIECE_BYTES):
+                    yield joined[at : at + PIECE_BYTES]
+        else:
+            pieces = part.pieces()
+            yield b"".join(small) + next(pieces, b"")
+            small.clear()
+            size = 0
+            yield from pieces
+    yield b"".join(small)
