@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from server import executor, slicing
+from server.upkeep import CROWDED_REPLY_S, LONG_REPLY_S
 from tests.inprocess import HandClock
 from tests.raw import parse
 from tests.store.stores import Store, dump_database
@@ -604,6 +605,48 @@ def test_no_view_is_shared_behind_a_commit(ticks_of: Callable[[str], Ticks], mon
             other.send(command)
             (reply,) = await finish(ticks, other)
             assert b"9000-0" in reply
+        ticks.close()
+
+    in_loop(body())
+
+
+@pytest.mark.parametrize("is_crowded", [False, True])
+def test_a_client_that_takes_too_little_of_a_long_reply_is_closed_and_its_view_with_it(
+    ticks_of: Callable[[str], Ticks], monkeypatch: pytest.MonkeyPatch, is_crowded: bool
+) -> None:
+    monkeypatch.setattr("server.commands.reads.LONG_BYTES", 1000)
+    monkeypatch.setattr("store.streamview.PIECE_BYTES", 1000)
+    monkeypatch.setattr("server.execution.views.MAX_VIEWS", 1)
+
+    async def body() -> None:
+        ticks = ticks_of("d")
+        slow, other = ticks.connect(), ticks.connect()
+        await fill(ticks, slow)
+        slow.session.congested = True
+        slow.send("XRANGE s - +")
+        for _ in range(1000):
+            await asyncio.sleep(0)
+            if slow.session.long_reply is not None:
+                break
+        assert slow.session.long_reply is not None
+        if is_crowded:
+            await ticks.ask(other, "XADD s 9000-0 f v")
+            other.send("XRANGE s - +")
+            await ticks.settle()
+            assert ticks.executor.views.is_full
+        upkeep = ticks.executor.upkeep
+        patience_ms = int(1000 * (CROWDED_REPLY_S if is_crowded else LONG_REPLY_S))
+        for passed_ms in (patience_ms - 1, 2):
+            assert not slow.is_closed
+            ticks.clock.now_ms += passed_ms
+            upkeep._check_clients(ticks.clock.now_ms)
+        assert slow.is_closed
+        slow.leave()
+        if is_crowded:
+            (reply,) = await finish(ticks, other)
+            assert b"9000-0" in reply
+            await ticks.settle()
+        assert ticks.executor.views.open_count == 0
         ticks.close()
 
     in_loop(body())
