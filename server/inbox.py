@@ -57,6 +57,7 @@ class Inbox:
         """Nobody's requests will run any more."""
         for sessions in (self.arrivals, self._line, self._again, self._resumed):
             for session in sessions:
+                session.in_line = False
                 session.drop_input()
             sessions.clear()
 
