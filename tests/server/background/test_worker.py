@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import textwrap
 from collections.abc import Awaitable, Callable
@@ -16,6 +17,7 @@ from server.background import worker as workers
 from server.background.tasks import Tasks
 from server.background.worker import Worker, WorkerError
 from server.stats import BackgroundStatus
+from tests.servers import ROOT
 
 Body = Callable[[Worker], Awaitable[None]]
 
@@ -202,6 +204,27 @@ def test_a_process_that_does_not_listen_is_ended(child: Callable[[str], None], c
     async def body(worker: Worker) -> None: ...
 
     run(body)
+
+
+@pytest.mark.parametrize("how", ["end of input", "SIGTERM"])
+def test_work_that_never_looks_up_ends_with_its_server(child: Callable[[str], None], tmp_path: Path, how: str) -> None:
+    child(WORK + "import threading\nwork_for_server('child_of_a_test', lambda server: threading.Event().wait())")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "child_of_a_test"], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdin is not None and process.stdout is not None
+    assert process.stdout.readline() == b'{"riverbed": "child_of_a_test"}\n'
+    if how == "SIGTERM":
+        process.terminate()
+    else:
+        process.stdin.close()
+    try:
+        assert process.wait(60) == 1
+    finally:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
 
 
 def test_one_that_is_killed_while_it_is_started_is_never_waited_for(child: Callable[[str], None]) -> None:
