@@ -264,8 +264,11 @@ def xclaim(request: Request) -> Reply:
 
 
 def _claim(request: Request) -> Work:
-    with closing(Room(request)) as room:
+    room = Room(request)
+    try:
         return (yield from _claim_within(room, request))
+    finally:
+        room.close()
 
 
 def _claim_within(room: Room, request: Request) -> Work:

@@ -265,6 +265,8 @@ class ReadBudget:
     @property
     def count(self) -> int | None:
         """How many entries may be read from the next stream."""
+        if self._entries_left is None and self._bytes_left is None:
+            return self._count
         fitting = None if self._bytes_left is None else max(self._bytes_left, 0) // _LEAST_ROW_BYTES + 1
         limits = [limit for limit in (self._count, self._entries_left, fitting) if limit is not None]
         return min(limits, default=None)
