@@ -68,6 +68,8 @@ def is_another(reader: TableReader, stream: StreamHere, at: Progress) -> bool:
         return True
     if at.mark is not None and (found := _digest(reader, row, at.mark.entry_id)) is not None:
         return found != at.mark.digest
+    if (row.last_id, row.entries_added) == (at.last_id, at.seen):
+        return False  # nothing was added, also where numbers are others, as in tables that were made again
     return at.number not in (None, row.stream_no) or _missing(row, at) < 0
 
 

@@ -136,7 +136,7 @@ def test_what_was_trimmed_before_it_was_exported_is_told(
 
     result = run("export", trimmed, out)
     assert result.exit_code == 2
-    assert "trimmed before it was exported: s; --allow-gaps" in result.stderr
+    assert "trimmed or deleted before it was exported: s; --allow-gaps" in result.stderr
     assert len(exported(out)) == 10
     found = report("export", trimmed, out, "--allow-gaps")
     assert (found["rows"], found["gaps"], len(exported(out))) == (5, ["s"], 15)
@@ -146,6 +146,32 @@ def test_what_was_trimmed_before_it_was_exported_is_told(
     result = run("export", freeze(server, tmp_path / "c"), out)
     assert result.exit_code == 2
     assert "stream s was exported up to 20-0, and this one ends with 1-0" in result.stderr
+
+
+def test_a_stream_that_was_deleted_and_made_again_is_a_gap_and_a_deleted_entry_is_none(
+    spark: SparkSession, server: RiverbedServer, client: redis.Redis, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    for number in range(10):
+        client.xadd("s", {"n": number}, id=f"{1 + number}-0")
+    report("export", freeze(server, tmp_path / "a"), out)
+    for number in range(10, 20):
+        client.xadd("s", {"n": number}, id=f"{1 + number}-0")
+    client.xtrim("s", minid="11", approximate=False)
+    client.xdel("s", "15-0")
+    found = report("export", freeze(server, tmp_path / "b"), out)
+    assert (found["rows"], found["gaps"]) == (9, [])
+    client.xadd("s", {"n": 20}, id="21-0")
+    client.delete("s")
+    for number in range(30, 60):
+        client.xadd("s", {"n": number}, id=f"{1 + number}-0")
+    again = freeze(server, tmp_path / "c")
+
+    result = run("export", again, out)
+    assert result.exit_code == 2
+    assert "trimmed or deleted before it was exported: s; --allow-gaps" in result.stderr
+    found = report("export", again, out, "--allow-gaps")
+    assert (found["rows"], found["gaps"]) == (30, ["s"])
 
 
 def test_a_directory_that_is_not_an_export_is_refused(

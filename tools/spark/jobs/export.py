@@ -202,14 +202,14 @@ class _Exporter:
                     news.gaps.append(name)
             if at is None or (at.last_id < stream.last_id and at.last_id < MAX_ID):
                 news.starts[name] = MIN_ID if at is None else StreamID(at.last_id + 1)
-                news.progress[name] = Progress(stream.last_id, stream.entries_added)
+                news.progress[name] = Progress(stream.last_id, stream.entries_added, stream.stream_no)
                 news.least_rows += stream.length if at is None else 0
         if news.gaps and not self._allow_gaps:
             names = ", ".join(key_text(key) for _, key in news.gaps[:5])
             more = f" and {counted(len(news.gaps) - 5, 'more stream')}" if len(news.gaps) > 5 else ""
             raise Failure(
-                f"trimmed before it was exported: {names}{more}; --allow-gaps exports what is left, or export a folder "
-                "with the snapshots that were taken in between"
+                f"trimmed or deleted before it was exported: {names}{more}; --allow-gaps exports what is left, or "
+                "export a folder with the snapshots that were taken in between"
             )
         return news
 
@@ -277,7 +277,7 @@ class _Exporter:
                 f"{counted(run.rows, 'entry')}, {size_text(run.byte_count)} in {counted(len(run.files), 'file')}"
             )
         for _, key in self.gaps:
-            notes().print(f"[yellow]gap:[/] {escape(key_text(key))} was trimmed before it was exported")
+            notes().print(f"[yellow]gap:[/] {escape(key_text(key))} was trimmed or deleted before it was exported")
 
 
 def _said(settings: dict[str, Any]) -> str:
@@ -299,9 +299,17 @@ def _require_same(stream: StreamSummary, at: Progress) -> None:
 
 
 def _has_gap(stream: StreamSummary, at: Progress) -> bool:
-    """Whether it has lost more at its beginning than was exported."""
-    is_behind = not stream.length or stream.first_id > at.last_id
-    return is_behind and stream.entries_added - stream.length > at.seen
+    """Whether entries that were not exported are gone: trimmed, or of a stream that was deleted and made again.
+
+    One that was deleted by itself is no gap (`continuity.py` has the tables, and knows more of those).
+    """
+    if stream.length and stream.first_id <= at.last_id:
+        return False
+    if (stream.last_id, stream.entries_added) == (at.last_id, at.seen):
+        return False
+    is_one_deleted = stream.max_deleted_id > at.last_id
+    is_another = at.number not in (None, stream.stream_no)
+    return is_another or stream.entries_added - stream.length - at.seen > is_one_deleted
 
 
 # -- columns -----------------------------------------------------------------------------------------------------------
