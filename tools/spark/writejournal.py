@@ -32,7 +32,7 @@ from tools.spark.writeidentity import NAME_BYTES, SortedRuns
 
 # How long a task of a job that has ended, and cannot be started again, may still run without knowing that.
 _ENDED_S: Final = 86_400
-_LINES_A_PAGE: Final = 100
+_LINES_A_PAGE: Final = 50
 _KEYS_A_COMMAND: Final = 1000
 
 Command = Sequence[Word]
@@ -117,7 +117,7 @@ class Journal:
         self._watched_by = client if length == self.lines else None
 
     def unwatched(self) -> None:
-        """A transaction was not executed: somebody else has written."""
+        """There is more in the journal than is known: a transaction was not executed, or rows were refused."""
         self._watched_by = None
 
     def _watch_command(self) -> Command:

@@ -161,6 +161,9 @@ class Sender:
         if names and isinstance(executed[-1], Exception):
             raise ReplyError(str(executed[-1]))
         found = self._sort_out(client, rows, executed)
+        if self._refusal is not None:
+            self._journal.unwatched()  # and our own line is read as any other
+            return True
         self._found = found
         self._journal.executed(client, executed[-1] if names else None, length)
         return True
@@ -183,10 +186,16 @@ class Sender:
 
     def _require_accepted(self, client: RedisClient) -> None:
         """Raise what the server has refused rows with, but first take back that they are written."""
-        if self._refusal is not None:
-            if self._refused:
-                client.call(*self._journal.refusal_line(self._refused))
-            raise self._refusal
+        if self._refusal is None:
+            return
+        if self._refused:
+            self._journal.watch(client)
+            missing = set(self._journal.missing(self._refused))  # taken back already, when that reply was lost
+            noted = [name for at, name in enumerate(self._refused) if at not in missing]
+            if noted:
+                client.call(*self._journal.refusal_line(noted))
+                self._journal.unwatched()
+        raise self._refusal
 
     def _require_streams(self, client: RedisClient, keys: set[bytes]) -> None:
         """Raise ReplyError unless each of these, to which rows are said to be written, can have taken them.

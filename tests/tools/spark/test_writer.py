@@ -373,6 +373,24 @@ def test_rows_that_are_refused_without_a_reply_are_not_taken_for_written(target:
             append(proxy.port, [Entry(key, None, [b"n", b"1"]) for key in (b"s", b"full")], timeout_s=1)
 
 
+def test_refused_rows_are_taken_back_once_when_that_reply_is_lost(target: Target) -> None:
+    client = redis.Redis(port=target.port)
+    client.xadd("full", {"n": 0}, id="18446744073709551615-18446744073709551615")
+    rows = [Entry(key, None, [b"n", b"1"]) for key in (b"s", b"full")]
+    with Proxy(lambda: target.port) as proxy:
+        proxy.alter = lambda data, passed: (
+            b"" if client.xlen("riverbed:spark:j:0") == 2 and proxy.connections < 3 else data
+        )
+        with pytest.raises(SourceError, match="exhausted the last possible ID"):
+            append(proxy.port, rows, timeout_s=1)
+        assert proxy.connections == 3
+    client.delete("full")
+    for _ in range(2):
+        append(target.port, rows)
+
+    assert [numbers_of(client, key) for key in ("s", "full")] == [[1], [1]]
+
+
 def test_a_server_that_refuses_is_told_with_what_helps(redis_server: RedisServer) -> None:
     client = redis.Redis(port=redis_server.port)
     client.flushall()
