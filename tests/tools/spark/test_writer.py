@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from tests.conftest import base_seed
 from tests.proxy import Proxy
 from tests.servers import RedisServer, RiverbedServer
 from tools.redisclient import Address, RedisClient, Word
@@ -330,6 +331,44 @@ def test_rows_that_a_failover_takes_back_are_written_again_by_the_next_attempt(t
     append(target.port, rows)
 
     assert numbers_of(client, "s") == [number // 2 for number in range(400)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_each_row_comes_once_whatever_becomes_of_connections_attempts_and_the_server(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(base_seed() + seed)
+    rows = some_entries(2000)
+    with (
+        RiverbedServer(tmp_path / "data", tmp_path, {"appendfsync": "always"}) as server,
+        Proxy(lambda: server.port) as proxy,
+        ThreadPoolExecutor() as pool,
+    ):
+
+        def pass_some(data: bytes, passed: int) -> bytes:
+            if chance.random() < 0.08:
+                proxy.cut()
+                return b""
+            return data
+
+        def attempt() -> bool:
+            order = chance.sample(rows, len(rows))
+            try:
+                append(proxy.port, order, chance.choice((20, 50, 200)), timeout_s=5)
+            except SourceError:
+                return False
+            return True
+
+        proxy.alter = pass_some
+        for _ in range(4):
+            attempts = [pool.submit(attempt) for _ in range(2)]
+            time.sleep(chance.random())
+            if chance.random() < 0.7:
+                server.kill()
+                server.start()
+            for each in attempts:
+                each.result()
+        proxy.alter = None
+        assert attempt()
+        assert sorted(numbers_of(redis.Redis(port=server.port), "s")) == [number // 2 for number in range(2000)]
 
 
 def test_an_explicit_id_that_is_there_already_is_not_written_again(target: Target) -> None:
