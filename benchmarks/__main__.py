@@ -19,6 +19,7 @@ from benchmarks import (
     compact,
     disk,
     groups,
+    hostile,
     memory,
     pending,
     reading,
@@ -50,6 +51,7 @@ QUESTIONS: dict[str, Callable[[Rig], Answer]] = {
     "groups": groups.answer,
     "pending": pending.answer,
     "blocked": blocked.answer,
+    "hostile": hostile.answer,
     "spark": spark.answer,
     "sparkwrite": sparkwrite.answer,
 }

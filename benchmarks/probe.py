@@ -1,6 +1,8 @@
 """How long does a PING take, asked every millisecond?  A process of its own, so that no load generator delays it.
 
-    python -m benchmarks.probe PORT      until its input ends; then one line of JSON: count, p99.9 and longest in ms
+    python -m benchmarks.probe PORT [PASSWORD]
+
+Until its input ends; then it prints one line of JSON: count, p99, p99.9 and longest in ms.
 
 A PING that takes 20 ms kept 19 others from being sent.  They are counted with the times they would have taken (19 ms,
 18 ms ...), or the percentile would hide exactly what it is asked for.
@@ -28,6 +30,7 @@ class Latency:
     """Of the PINGs of one probe, in milliseconds."""
 
     count: int
+    p99_ms: float
     p999_ms: float
     longest_ms: float
 
@@ -37,12 +40,12 @@ class Probe:
 
     latency: Latency
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self, port: int, password: str = "") -> None:
+        self._words = [str(port), *([password] if password else [])]
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.probe", str(self._port)],
+            [sys.executable, "-m", "benchmarks.probe", *self._words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -59,13 +62,16 @@ class Probe:
             self.latency = Latency(**json.loads(output))
 
 
-def probe(port: int) -> Latency:
+def probe(port: int, password: str = "") -> Latency:
     """PING until standard input ends."""
     gc.disable()
     seconds: list[float] = []
     clock = time.perf_counter
     with socket.create_connection(("127.0.0.1", port), timeout=120) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if password:
+            connection.sendall(b"AUTH %b\r\n" % password.encode())
+            connection.recv(64)
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         due = clock()
@@ -79,8 +85,9 @@ def probe(port: int) -> Latency:
                 seconds.append(took)
                 took -= INTERVAL_S
     seconds.sort()
-    return Latency(len(seconds), seconds[int(len(seconds) * 0.999)] * 1000, seconds[-1] * 1000)
+    p99, p999 = (seconds[int(len(seconds) * part)] * 1000 for part in (0.99, 0.999))
+    return Latency(len(seconds), p99, p999, seconds[-1] * 1000)
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(vars(probe(int(sys.argv[1])))) + "\n")
+    sys.stdout.write(json.dumps(vars(probe(int(sys.argv[1]), *sys.argv[2:]))) + "\n")

@@ -47,6 +47,7 @@ class Sizes:
     pending: int
     pending_requests: int
     unread: int  # entries that one XREADGROUP without COUNT takes
+    hostile_entries: int  # of 100 kB, in a stream that many clients ask for and do not read
 
 
 FULL = Sizes(
@@ -61,6 +62,7 @@ FULL = Sizes(
     pending=1_000_000,
     pending_requests=20_000,
     unread=100_000,
+    hostile_entries=5_000,
 )
 QUICK = Sizes(
     1,
@@ -74,6 +76,7 @@ QUICK = Sizes(
     pending=100_000,
     pending_requests=2_000,
     unread=20_000,
+    hostile_entries=500,
 )
 
 

@@ -23,6 +23,7 @@ _WORD_OVERHEAD_BYTES: Final = 48
 
 _STAR, _DOLLAR = b"*$"
 
+_EMPTY_LINES = re.compile(rb"(?:\r?\n)+")
 _LENGTH = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 # Announcements of short words, which nearly all are.
 _SMALL_HEADS: Final = {b"$%d" % size: size for size in range(256)}
@@ -229,6 +230,8 @@ class StrictReader:
             if len(source) - position > INLINE_LIMIT_BYTES:
                 raise ProtocolError("too big inline request")
             return position
+        if newline - position <= 1 and (empty := _EMPTY_LINES.match(source, position)):
+            return empty.end()
         line = bytes(source[position:newline])
         words = split_inline(line.removesuffix(b"\r"))
         if words is None:

@@ -382,3 +382,10 @@ def test_error_texts_are_those_of_a_real_server(real_redis: str, data: bytes) ->
         assert answer.count(b"\r\n") == expected.count(b"\r\n") + echoes.count(b"-")
     else:
         assert answer == expected
+
+
+def test_empty_lines_before_between_and_behind_requests_are_passed_over() -> None:
+    empty = b"\r\n\n\r\n" * 1_000
+    for chunks in ways_to_send(b"\n\r\n" + PING + b"\r\n\n" + b"ECHO a\r\n" + b"\n" + PING + b"\r\n"):
+        assert read(chunks) == ([[b"PING"], [b"ECHO", b"a"], [b"PING"]], None)
+    assert read([empty + PING + empty + PING]) == ([[b"PING"]] * 2, None)
