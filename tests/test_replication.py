@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from server.replication.sender import GETACK, PING
 from store import manifest as manifests
 from store.files import OsFiles
+from store.lineage import Lineage
 from store.log import DIRECTORY_NAME, FILE_NAME
 from store.logformat import encode_command
 from store.manifest import LogFile
@@ -330,7 +332,9 @@ def test_a_real_redis_may_begin_below_zero(start_riverbed: StartRiverbed, start_
     assert re.search(rf"Full resync from master: \w+:{announced}\n", replica.log_tail())
 
 
-def test_the_log_of_a_redis_is_sent_to_a_redis(start_riverbed: StartRiverbed, start_redis: StartRedis) -> None:
+def test_a_log_that_was_taken_over_from_a_redis_is_sent_to_a_redis(
+    start_riverbed: StartRiverbed, start_redis: StartRedis
+) -> None:
     """It is ours from offset 0 on, which all of its contents lie before."""
     source = start_redis(options={"appendonly": "yes", "aof-use-rdb-preamble": "no"})
     with source.client() as client:
@@ -339,6 +343,10 @@ def test_the_log_of_a_redis_is_sent_to_a_redis(start_riverbed: StartRiverbed, st
         client.ask("XREADGROUP", "GROUP", "g", "Alice", "COUNT", 50, "STREAMS", "s", ">")
     rewritten(source)
     source.stop()
+    path = source.directory / DIRECTORY_NAME / f"{FILE_NAME}.manifest"
+    listed = manifests.load(path, OsFiles())
+    assert listed is not None
+    manifests.replace(path, replace(listed, lineage=Lineage.new()), OsFiles())
     primary, replica = start_riverbed(directory=source.directory), start_redis()
     follow(replica, primary.port)
     with primary.client() as client, replica.client() as other:
