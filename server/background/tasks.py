@@ -45,12 +45,14 @@ class Tasks:
         """Run `work` beside everything else.
 
         An exception that ends it is passed to `failed` in the same turn of the loop, and then to those that await the
-        task, if there are any.
+        task, if there are any.  A task that is cancelled before its first step runs nothing of `work`, no `finally`
+        either: what must happen in any case is a callback of the task.
         """
         task = self._loop.create_task(self._run(name, work, failed, expected), name=name)
         self._running.add(task)
         self._status.running = len(self._running)
         task.add_done_callback(self._ended)
+        task.add_done_callback(lambda _: work.close())  # of which nothing has run, if it was cancelled that early
         return task
 
     async def _run(self, name: str, work: Coroutine[Any, Any, T], failed: Failed | None, expected: Expected) -> T:

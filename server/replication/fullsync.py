@@ -17,6 +17,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import lmdb
@@ -69,7 +70,7 @@ class FullSync:
         on_failed: Callable[[Exception], None],
         on_progress: Callable[[], None],
     ) -> None:
-        """Raises OSError when nothing can be written."""
+        """Raises OSError, LogWriteError when nothing can be written."""
         self.read_bytes = 0
         self.total_bytes = head.base_bytes + head.end - head.start
         self._executor = executor
@@ -82,14 +83,14 @@ class FullSync:
         self._folded: LogPosition | None = None
         self._news = asyncio.Event()
         self._directory = self._engine.directory / f"{DIRECTORY_PREFIX}{os.getpid()}-{next(_numbers)}"
-        self._log = self._begin_log()
-        self._base_fd = -1
-        try:
+        with contextlib.ExitStack() as held:
+            held.callback(_remove, executor, self._directory)
+            self._log = self._begin_log()
+            held.callback(self._log.close)
             self._base_fd = self._begin_base()
-        except OSError:
-            self._finish()
-            raise
+            held.pop_all()
         self._task = executor.tasks.start("full sync", self._run(), failed=on_failed, expected=_EXPECTED)
+        self._task.add_done_callback(lambda _: self._finish())  # also when it was cancelled before its first step
 
     # -- receiving -----------------------------------------------------------------------------------------------------
 
@@ -150,14 +151,11 @@ class FullSync:
     # -- making tables of it -------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        try:
-            await self._make_tables()
-            await self._executor.tasks.in_thread(
-                "syncing what a full sync received", self._make_durable, expected=_EXPECTED
-            )
-            self._swap()
-        finally:
-            self._finish()
+        await self._make_tables()
+        await self._executor.tasks.in_thread(
+            "syncing what a full sync received", self._make_durable, expected=_EXPECTED
+        )
+        self._swap()
         self._on_done(self._stream)
 
     async def _make_tables(self) -> None:
@@ -232,20 +230,27 @@ class FullSync:
         self._task.cancel()
 
     def _finish(self) -> None:
-        """Let go of everything, and have what is left deleted."""
+        """Let go of everything, and delete its directory: the old state is in it, or what came of the new one.
+
+        Ending the process takes seconds at worst, so the next full sync may be under way, in a directory of its own.
+        """
         self._log.close()
         self._close_base()
-        remove_leftovers(self._executor)
+        _remove(self._executor, self._directory)
+        self._executor.rewriting.remove_leftovers()
 
 
 def remove_leftovers(executor: Executor) -> None:
-    """Delete, in a thread, what full syncs have left behind: the old state, or what came of the new one."""
-    directory = executor.engine.directory
-    with contextlib.suppress(OSError):  # the next full sync, or the next start, comes by again
-        for name in os.listdir(directory):
-            if name.startswith(DIRECTORY_PREFIX):
-                executor.tasks.in_thread(f"removing {name}", shutil.rmtree, directory / name, True)
-    executor.rewriting.remove_leftovers()
+    """Delete what the full syncs of earlier processes have left behind."""
+    with contextlib.suppress(OSError):  # the next start tries again
+        for path in executor.engine.directory.iterdir():
+            if path.name.startswith(DIRECTORY_PREFIX):
+                _remove(executor, path)
+
+
+def _remove(executor: Executor, path: Path) -> None:
+    """In a thread, as there may be gigabytes; what cannot be removed is left to the next start."""
+    executor.tasks.in_thread(f"removing {path.name}", shutil.rmtree, path, True)
 
 
 def _leave_state(executor: Executor) -> None:

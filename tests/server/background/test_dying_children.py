@@ -10,6 +10,7 @@ import contextlib
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ import pytest
 
 from tests.conftest import StartRiverbed, base_seed
 from tests.proxy import Proxy
-from tests.replicas import fill, info, until_level
+from tests.replicas import fill, info, syncs, until_level
 from tests.servers import RiverbedServer
 from tests.waiting import persistence, process_ended, rewrite_ended, until
 
@@ -189,6 +190,27 @@ def test_a_full_sync_reports_that_it_fails_again_and_again(start_riverbed: Start
         proxy.cut()
         until_level(primary, replica)
         assert "riverbed_full_sync_failures" not in info(replica)
+
+
+def test_a_full_sync_that_was_given_up_leaves_the_next_one_alone(start_riverbed: StartRiverbed) -> None:
+    primary, replica = start_riverbed(), start_riverbed()
+    with primary.client() as client:
+        fill(client, "s", ENTRIES)
+    goes_on = threading.Event()
+    with Proxy(lambda: primary.port) as proxy:
+        proxy.hold = lambda port, passed: None if passed < 5_000 or goes_on.wait() else None
+        with replica.client() as client:
+            assert client.ask("REPLICAOF", "127.0.0.1", proxy.port).startswith(b"+OK")
+        until(lambda: bool(list(replica.directory.glob("sync-*/state/data.mdb"))), "tables of a full sync")
+        (given_up,) = replica.directory.glob("sync-*")
+        hit(first_child(replica), signal.SIGSTOP)  # it takes seconds to end it
+        proxy.cut()
+        until(lambda: len(list(replica.directory.glob("sync-*"))) == 2, "the next full sync")
+        until(lambda: not given_up.exists(), "the end of the first full sync")
+        goes_on.set()
+        until_level(primary, replica)
+    assert syncs(primary)[0] == 2
+    assert_nothing_ended_unnoticed(replica)
 
 
 def test_a_rewrite_that_a_replica_waits_for_may_die(start_riverbed: StartRiverbed) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import logging
+import warnings
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -181,6 +182,21 @@ def test_a_timer_that_fails_is_noticed(messages: list[str]) -> None:
         assert [message.endswith("with a traceback") for message in messages] == [True]
 
     in_tasks(body)
+
+
+def test_a_task_that_is_cancelled_before_its_first_step_ends_like_any_other(messages: list[str]) -> None:
+    async def body(tasks: Tasks, status: BackgroundStatus) -> None:
+        ended: list[bool] = []
+        task = tasks.start("work", broken(OSError("full")))
+        task.add_done_callback(lambda task: ended.append(task.cancelled()))
+        task.cancel()
+        await asyncio.wait([task])
+        assert ended == [True]
+        assert (status.failures, messages) == (0, [])
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a coroutine that is never awaited is one
+        in_tasks(body)
 
 
 def test_closing_cancels_what_runs_and_waits_for_it() -> None:

@@ -1,0 +1,53 @@
+"""A full sync that ends before it has begun, or cannot begin, leaves nothing behind."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from server.replication.fullsync import DIRECTORY_PREFIX, FullSync
+from server.replication.link import FullSyncHead
+from tests.ticks import Ticks, in_loop
+
+HEAD = FullSyncHead("a" * 40, 0, 100, 1000, 500)
+
+
+def begin(ticks: Ticks) -> FullSync:
+    def fails(error: Exception) -> None:
+        raise AssertionError(error)
+
+    return FullSync(ticks.executor, HEAD, lambda stream: None, fails, lambda: None)
+
+
+async def assert_nothing_is_left(ticks: Ticks, open_files: int) -> None:
+    await ticks.settle()
+    while ticks.executor.stats.background.running:
+        await ticks.settle()
+    assert ticks.files.open_count == open_files
+    assert not list(ticks.directory.glob(f"{DIRECTORY_PREFIX}*"))
+    ticks.close()
+
+
+def test_one_that_is_given_up_in_the_turn_in_which_it_begins_leaves_nothing_behind(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        open_files = ticks.files.open_count
+        begin(ticks).cancel()
+        await assert_nothing_is_left(ticks, open_files)
+
+    in_loop(body())
+
+
+@pytest.mark.parametrize("after", range(3))
+def test_one_that_cannot_begin_leaves_nothing_behind(tmp_path: Path, after: int) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        open_files = ticks.files.open_count
+        ticks.files.fail("create", errno.ENOSPC, after)
+        with pytest.raises(OSError):
+            begin(ticks)
+        await assert_nothing_is_left(ticks, open_files)
+
+    in_loop(body())
