@@ -29,6 +29,7 @@ class Connection(asyncio.Protocol):
         self.fd = -1
         self._soft_limit_since: float | None = None
         self._may_read = True
+        self._has_ended = False  # the client sends nothing more
         self._has_session = False  # nor is there one for a client that is refused, or goes before it begins
         self._reads_small_pieces = False
 
@@ -61,7 +62,11 @@ class Connection(asyncio.Protocol):
         self._executor.receive(self.session, data)
 
     def eof_received(self) -> bool:
-        return False
+        """The client has shut down its sending side, or all of it: it may still wait for replies, so stay open."""
+        self._has_ended = True
+        if self._has_session:
+            self._executor.receive_end(self.session)
+        return self._has_session
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._has_session:
@@ -82,7 +87,7 @@ class Connection(asyncio.Protocol):
         self._executor.drained(self.session)
 
     def _read_or_not(self) -> None:
-        if self._transport.is_closing():
+        if self._transport.is_closing() or self._has_ended:
             return
         if self._may_read and (not self.session.congested or self.session.is_replica):
             self._transport.resume_reading()

@@ -127,7 +127,7 @@ class Executor:
         self._next_client_id = 1
         self.accounts = self.context.accounts
         self.accounts.clients.on_pressure = self._read_small_pieces
-        self._inbox = Inbox(self._refuse)
+        self._inbox = Inbox(self._finish)
         self._arrivals = self._inbox.arrivals
         self.ran: list[Session] = []  # sessions that may have replies of this tick
         self._tick_due = False
@@ -212,6 +212,21 @@ class Executor:
         if size > _LARGE_BYTES or session.account.owed or stats.bytes_in > self.accounts.alarm:
             self._bound_reading(session)
 
+    def receive_end(self, session: Session) -> None:
+        """The client sends nothing more: close behind the replies to what it has sent.
+
+        A client that waits for others, for a key or for replicas, is let go at once, as by Redis: most have just left.
+        """
+        if session.closing:
+            return
+        session.input.end()
+        if session.parked is not None and not session.parked.is_for_work:
+            self.control.kill(session)
+        elif not session.in_line:
+            session.in_line = True
+            self._arrivals.append(session)
+            self.want_tick()
+
     def _bound_reading(self, session: Session) -> None:
         """There is more of this client than runs in the next tick, or more of all of them."""
         if session.closing:
@@ -221,13 +236,12 @@ class Executor:
         if self.stats.bytes_in > self.accounts.alarm:
             self.accounts.clients.press()
 
-    def _refuse(self, session: Session) -> None:
-        """What a client has sent is no request: say why behind the replies to what came before, and close."""
+    def _finish(self, session: Session) -> None:
+        """Close behind the replies to what came before; when what a client has sent is no request, say so first."""
         error = session.input.error
-        assert error is not None
-        if error.text:
+        if error is not None and error.text:
             session.out.append(error_line(error.text))
-        else:
+        elif error is not None:
             self.stats.query_limit_disconnections += 1
         session.begin_closing()
         session.drop_input()

@@ -42,10 +42,10 @@ class Inbox:
     `arrivals` are those that got into it since the last tick, the same list all the time.
     """
 
-    def __init__(self, refuse: Callable[[Session], None]) -> None:
-        """`refuse` is called for a client whose next bytes are no request."""
+    def __init__(self, finish: Callable[[Session], None]) -> None:
+        """`finish` is called for a client that sends no more requests: its next bytes are none, or it has ended."""
         self.arrivals: list[Session] = []
-        self._refuse = refuse
+        self._finish = finish
         self._line: deque[Session] = deque()
         self._again: dict[Session, None] = {}  # behind the others, once the batches that were taken have run
         self._resumed: list[Session] = []
@@ -128,8 +128,8 @@ class Inbox:
         """The rest of what it has sent, if there is any, comes behind the others."""
         reader = session.input
         session.in_line = False
-        if reader.error is not None and not requests:
-            self._refuse(session)
+        if reader.is_over and not requests:
+            self._finish(session)
         elif reader.has_more:
             session.in_line = True
             self._again[session] = None

@@ -90,6 +90,7 @@ class Park:
     # For each key, of what of it there was nothing: who waits for the same of it need not try after this one in vain.
     # None is for what only this client knows.
     topics: tuple[Hashable, ...] | None = None
+    is_for_work: bool = False  # the server's own, which ends: the client hears of it although it has hung up
     on_timeout: Callable[[], Reply] | None = None  # what is answered when the deadline passes; None is a null array
 
 

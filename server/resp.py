@@ -48,10 +48,12 @@ class RequestReader(StrictReader):
     may hold AUTH and, behind it, a request that is too large only if AUTH fails; `next_requests` then returns the
     former, and the next call judges the latter.
 
-    `is_behind` is True while bytes are kept that a call has looked at.
+    Call `end` when nothing more arrives.
+
+    `is_behind` is True while bytes are kept that a call has looked at, and from the end on.
     """
 
-    __slots__ = ("_data", "_plain", "_position", "chunks", "is_behind")
+    __slots__ = ("_data", "_plain", "_position", "chunks", "has_ended", "is_behind")
 
     def __init__(
         self,
@@ -66,11 +68,25 @@ class RequestReader(StrictReader):
         self._data = b""  # what is being taken apart, from `_position`
         self._position = 0
         self.is_behind = False
+        self.has_ended = False
+
+    def end(self) -> None:
+        """Nothing arrives behind what is in `chunks`; the end is something to find, like the requests before it."""
+        self.has_ended = self.is_behind = True
 
     @property
     def has_more(self) -> bool:
-        """Whether another call finds something although nothing arrives."""
-        return bool(self.chunks or self._data or self.has_rest or self.awaits_verdict or self.error)
+        """Whether another call finds something although nothing arrives: a request, an error or the end."""
+        return self._is_unfinished or self.error is not None or self.has_ended
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no request comes any more: there is an error, or nothing but the end."""
+        return self.error is not None or (self.has_ended and not self._is_unfinished)
+
+    @property
+    def _is_unfinished(self) -> bool:
+        return bool(self.chunks or self._data or self.has_rest or self.awaits_verdict)
 
     @property
     def unread_bytes(self) -> int:

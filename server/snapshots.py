@@ -58,14 +58,14 @@ class Snapshots:
         self._require_folder()
         self._executor.control.checkpoint()
         self._status.begin()
-        park = Park((), None, request.argv)
+        park = Park((), None, request.argv, is_for_work=True)
         self._start("snapshot", self._take(request.session, park, name, keep), request.session, park)
         return park
 
     def tell_list(self, request: Request) -> Park:
         """Look at those there are, in a thread, as there may be many; the session waits."""
         self._require_folder()
-        park = Park((), None, request.argv)
+        park = Park((), None, request.argv, is_for_work=True)
         self._start("list of snapshots", self._answer_list(request.session, park), request.session, park)
         return park
 

@@ -44,7 +44,10 @@ class Wakeups:
         self._timer_ms = 0
 
     def park(self, session: Session, park: Park) -> None:
-        """The client waits, with this command."""
+        """The client waits, with this command; one that has hung up does not wait for others."""
+        if session.input.has_ended and not park.is_for_work:
+            self._executor.control.kill(session)
+            return
         self.waiters.park(session, park)
         self._arm_deadline()
 

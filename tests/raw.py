@@ -194,6 +194,10 @@ class RawClient:
         self.socket.sendall(b"".join(map(encode, commands)))
         return [self.reply() for _ in commands]
 
+    def end(self) -> None:
+        """Send nothing more, and still read."""
+        self.socket.shutdown(socket.SHUT_WR)
+
     def rest_until_closed(self) -> bytes:
         """Everything the server still sends before it closes the connection."""
         data = bytearray(self._frames.pending())

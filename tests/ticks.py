@@ -68,6 +68,10 @@ class Client:
         if data:
             self._executor.receive(self.session, data)
 
+    def end(self) -> None:
+        """Send nothing more."""
+        self._executor.receive_end(self.session)
+
     def replies(self) -> list[bytes]:
         """What came since the last look."""
         replies = []
