@@ -164,6 +164,7 @@ class Executor:
         self.slicing.drop(session)
         self.releases.forget(session)
         session.out.clear()
+        session.drop_pushes()
         session.drop_input()
         session.account.close()
         self.context.sessions.pop(session.id, None)

@@ -181,6 +181,10 @@ class Session:
     def release_pushes(self) -> None:
         """The reply is complete: what was kept goes out behind it."""
         self.out += self.held_pushes
+        self.drop_pushes()
+
+    def drop_pushes(self) -> None:
+        """None of what was kept goes out."""
         self.held_pushes.clear()
         self.account.add(-self.held_push_bytes)
         self.held_push_bytes = 0

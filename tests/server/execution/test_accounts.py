@@ -197,6 +197,25 @@ def test_a_transaction_ends_in_the_accounts_as_well(tmp_path: Path, ending: str)
     in_loop(body())
 
 
+def test_messages_kept_behind_a_long_reply_end_with_a_client_that_has_just_sent_something(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client, other = ticks.connect(), ticks.connect()
+        await ticks.ask(other, *[f"XADD s {number}-1 f {'x' * 300_000}" for number in range(1, 10)])
+        await ticks.ask(client, "HELLO 3", "SUBSCRIBE c")
+        client.session.congested = True  # so the reply stays under way
+        await ticks.ask(client, "XRANGE s - +")
+        await ticks.ask(other, f"PUBLISH c {'m' * 5000}")
+        assert owed(client) > 5000
+        client.send("PING")
+        client.leave()
+        await ticks.settle()
+        assert ticks.executor.accounts.total == 0
+        ticks.close()
+
+    in_loop(body())
+
+
 def test_what_is_not_parsed_costs_its_bytes_and_runs_in_order(tmp_path: Path) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path)

@@ -46,7 +46,7 @@ def test_one_that_cannot_begin_leaves_nothing_behind(tmp_path: Path, after: int)
         ticks = Ticks(tmp_path)
         open_files = ticks.files.open_count
         ticks.files.fail("create", errno.ENOSPC, after)
-        with pytest.raises(OSError):
+        with pytest.raises(OSError, match="No space left"):
             begin(ticks)
         await assert_nothing_is_left(ticks, open_files)
 
