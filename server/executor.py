@@ -552,6 +552,7 @@ class Executor:
         for session in sessions:
             session.begin_closing()
             session.end_long_reply()
+            self.slicing.drop(session)
         self._end_tick(begun)
         self.releases.finish()
         for session in sessions:

@@ -274,6 +274,28 @@ def test_a_long_command_under_way_is_done_whole(tmp_path: Path, how: str) -> Non
 # -- the checkpoint ----------------------------------------------------------------------------------------------------
 
 
+def test_reads_that_wait_for_a_view_end_with_the_connections(tmp_path: Path) -> None:
+    """Nothing runs behind the end, or it would want a checkpoint of what is about to be closed."""
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        reader, writer = ticks.connect(), ticks.connect()
+        await ticks.ask(writer, *[f"XADD s {number}-1 f {'x' * 300_000}" for number in range(1, 10)])
+        await ticks.ask(writer, "XADD s 10-1 f v")  # not in a checkpoint yet
+        reader.send("XRANGE s - +")
+        await asyncio.sleep(0)
+        assert ticks.executor.views.waiting_count == 1
+        ticks.executor.let_go()
+        ticks.executor.upkeep.stop()
+        await ticks.settle()
+        assert not ticks.executor.slicing
+        assert ticks.executor.stats.background.failures == 0, ticks.executor.stats.background.last_failure
+        assert not reader.replies()
+        ticks.close()
+
+    in_loop(body())
+
+
 def test_a_checkpoint_that_fails_keeps_a_server_from_a_stop_that_insists_on_it(tmp_path: Path) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path, appendfsync="no")
