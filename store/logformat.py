@@ -40,7 +40,6 @@ EXTENSION_PIECE: Final = 720
 MAX_ANNOTATION_BYTES: Final = 19 + 25 + 25 + 23 + 2
 
 _HASH: Final = ord("#")
-_STAR: Final = ord("*")
 # The longest length line: longer numbers cannot be sizes of anything a file holds.
 _MAX_HEADER: Final = 1 + 18 + 2
 
@@ -68,12 +67,14 @@ class FrameError(ValueError):
 class ShortFrame(FrameError):
     """The bytes end inside a command or line.  It cannot be whole before there are `needed` bytes.
 
-    `line_end` is where a bulk string of known length must be closed by CR LF, or None inside of a header or a line.
+    Everything before `resume_at`, where a line or a word begins, is whole.  `line_end` is where a bulk string of known
+    length must be closed by CR LF, or None inside of a header or a line.
     """
 
-    def __init__(self, needed: int, line_end: int | None = None) -> None:
+    def __init__(self, needed: int, resume_at: int, line_end: int | None = None) -> None:
         super().__init__("the file ends in the middle of a command")
         self.needed = needed
+        self.resume_at = resume_at
         self.line_end = line_end
 
 
@@ -118,40 +119,56 @@ def parse_frame(data: bytes, position: int) -> tuple[list[bytes] | None, int]:
     """
     size = len(data)
     if position >= size:
-        raise ShortFrame(position + 1)
+        raise ShortFrame(position + 1, position)
     if data[position] == _HASH:
         end = data.find(b"\n", position, position + MAX_COMMENT_LINE)
         if end >= 0:
             return None, end + 1
         if size - position < MAX_COMMENT_LINE:
-            raise ShortFrame(size + 1)
+            raise ShortFrame(size + 1, position)
         raise FrameError(f"comment line of more than {MAX_COMMENT_LINE} bytes")
-    if data[position] != _STAR:
-        raise FrameError(f"byte {data[position]:#04x} where a command or a comment must begin")
+    words: list[bytes] = []
+    count, at = parse_head(data, position)
+    return words, parse_words(data, at, count, words)
+
+
+def parse_head(data: bytes, position: int) -> tuple[int, int]:
+    """How many words the command at `position` has, and where they begin.  Raises as `parse_frame`."""
     head = _ARRAY.match(data, position)
     if head is None:
+        if data[position : position + 1] not in (b"", b"*"):
+            raise FrameError(f"byte {data[position]:#04x} where a command or a comment must begin")
         raise _bad_header(data, position, _CUT_ARRAY)
-    words = []
-    at = head.end()
-    for _ in range(int(head[1])):
+    return int(head[1]), head.end()
+
+
+def parse_words(data: bytes, position: int, count: int, words: list[bytes]) -> int:
+    """Append the `count` words from `position` on to `words`; -> where they end.  Raises as `parse_frame`.
+
+    Those before the error are appended.  A ShortFrame says in `resume_at` where the next one begins.
+    """
+    size = len(data)
+    at = position
+    for _ in range(count):
+        word_at = at
         head = _BULK.match(data, at)
         if head is None:
             raise _bad_header(data, at, _CUT_BULK)
         start = head.end()
         at = start + int(head[1])
         if at + 2 > size:
-            raise ShortFrame(at + 2, line_end=at)
+            raise ShortFrame(at + 2, word_at, line_end=at)
         if data[at : at + 2] != b"\r\n":
             raise FrameError("a bulk string is not closed by a line end where its length says")
         words.append(data[start:at])
         at += 2
-    return words, at
+    return at
 
 
 def _bad_header(data: bytes, position: int, cut: re.Pattern[bytes]) -> FrameError:
     rest = data[position : position + _MAX_HEADER]
     if position + len(rest) == len(data) and (not rest or cut.fullmatch(rest)):
-        return ShortFrame(len(data) + 1)
+        return ShortFrame(len(data) + 1, position)
     return FrameError("malformed length line")
 
 

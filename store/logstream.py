@@ -43,6 +43,17 @@ class StreamedBatch(NamedTuple):
         return plain_commands(self.data, self.covered, self.command_bytes)
 
 
+class _Command:
+    """A command of which words are `missing`, from `at` on."""
+
+    __slots__ = ("at", "missing", "words")
+
+    def __init__(self, count: int, at: int) -> None:
+        self.missing = count
+        self.at = at
+        self.words: list[bytes] = []
+
+
 def plain_commands(data: bytes, covered: int, command_bytes: int) -> bytes:
     """The first `covered` bytes of the sound batch `data` without comment lines."""
     if covered == command_bytes:
@@ -74,6 +85,7 @@ class LogStream:
         self._frame_at = -1
         self._plain_bytes = 0
         self._found = CommandCollector()
+        self._command: _Command | None = None  # not whole yet
 
     @property
     def pending_bytes(self) -> int:
@@ -130,32 +142,53 @@ class LogStream:
         return StreamedBatch(data, mark, mark, commands, annotation.offset)
 
     def _framed_batch(self) -> StreamedBatch | None:
-        """The next batch, parsed frame by frame as far as it is there."""
+        """The next batch, parsed frame by frame as far as it is there; what has been parsed is not parsed again."""
         if self._frame_at < 0:
-            self._frame_at, self._plain_bytes, self._found = 0, 0, CommandCollector()
+            self._frame_at, self._plain_bytes, self._found, self._command = 0, 0, CommandCollector(), None
         window = _WINDOW_BYTES
         while True:
-            start = self._frame_at
+            start = self._frame_at if self._command is None else self._command.at
             data = bytes(memoryview(self._buffer)[start : start + window])
             try:
-                words, size = logformat.parse_frame(data, 0)
+                end = start + self._parse_on(data, start)
             except ShortFrame as short:
                 if start + len(data) == len(self._buffer):
                     self._need(start + short.needed)
                     return None
                 window = max(2 * window, short.needed)
                 continue
-            end = start + size
             self._need(end)
-            if words is not None:
-                self._found.take_command(words)
-                self._plain_bytes += size
+            if self._command is not None:
+                self._found.take_command(self._command.words)
+                self._command = None
+                self._plain_bytes += end - self._frame_at
             elif data.startswith(logformat.ANNOTATION_START):
                 return self._closed(start, end)
             else:
-                self._found.take_comment(data[:size])
+                self._found.take_comment(data[: end - start])
             self._frame_at = end
             window = _WINDOW_BYTES
+
+    def _parse_on(self, data: bytes, start: int) -> int:
+        """Where the frame ends in `data`, which begins at `start`, in it or where the words go on that are missing.
+
+        Raises ShortFrame when it does not end there, and FrameError.
+        """
+        command = self._command
+        position = 0
+        if command is None:
+            if data.startswith(b"#"):
+                return logformat.parse_frame(data, 0)[1]
+            count, position = logformat.parse_head(data, 0)
+            command = self._command = _Command(count, start + position)
+        had = len(command.words)
+        try:
+            return logformat.parse_words(data, position, command.missing, command.words)
+        except ShortFrame as short:
+            command.at = start + short.resume_at
+            raise
+        finally:
+            command.missing -= len(command.words) - had
 
     def _need(self, size: int) -> None:
         """The batch takes at least `size` bytes.  Raises FrameError when those are too many."""

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import random
+import sys
+from types import FrameType
 
 import pytest
 from hypothesis import given, settings
@@ -136,3 +138,23 @@ def test_words_that_look_like_long_lists_are_words() -> None:
     for size in (1, 100, 1 << 20):
         found = received(LogStream(START, 1 << 20), data, size)
         assert [command for batch in found for command in batch.commands] == words
+
+
+@pytest.mark.parametrize("size", [100, 1400])
+def test_each_word_of_a_long_command_is_parsed_once_however_it_arrives(size: int) -> None:
+    words = [b"XACK", b"s", b"g", *(b"%d-1" % number for number in range(20_000))]
+    data = written([([words], [])])
+    calls = 0
+
+    def count(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal calls
+        calls += event == "c_call"
+
+    stream = LogStream(START, 1 << 20)
+    sys.setprofile(count)
+    try:
+        found = received(stream, data, size)
+    finally:
+        sys.setprofile(None)
+    assert [batch.commands for batch in found] == [[words]]
+    assert calls < 20 * (len(words) + len(data) // size)
