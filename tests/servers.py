@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import random
 import shutil
 import signal
@@ -20,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.raw import RawClient
+from tests.raw import RawClient, parse
 
 ROOT = Path(__file__).resolve().parent.parent
 REDIS_MISSING = (
@@ -99,10 +100,15 @@ class Server:
                 raise StartError(f"{self.name} ended with status {status}\n{self.log_tail()}")
             with contextlib.suppress(OSError), self.client(timeout_s=10) as client:
                 reply = client.ask("PING")
-                if not reply.startswith(b"-LOADING"):
+                if not reply.startswith(b"-LOADING") and not self._is_another(client):
                     return
             time.sleep(0.01)
         raise StartError(f"{self.name} did not answer in {timeout_s:.0f} s\n{self.log_tail()}")
+
+    def _is_another(self, client: RawClient) -> bool:
+        """Whether a server of somebody else took the port while ours was starting; ours is about to find it in use."""
+        reply = parse(client.ask("CONFIG", "GET", "dir"))
+        return reply.kind != "-" and Path(os.fsdecode(reply.pairs()[0][1].text)).resolve() != self.directory.resolve()
 
     def start(self) -> Self:
         for attempt in range(3):
