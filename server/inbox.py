@@ -1,9 +1,9 @@
-"""Whose requests come next: of those who have sent some since the last tick, and of those it had no time for.
+"""Which client's requests run next: of the clients that have sent some, and of those left over from the last tick.
 
-Requests run in the order in which they arrived.  A tick is short and may end before everybody has had a turn; in the
-next one, clients with only a few requests go before those that were left over with long pipelines, or a PING would
-wait for all of those; but only so many, so that nobody waits for ever.  The requests of one client always run in the
-order in which it sent them.
+Requests run in the order in which they arrived.  A tick is short and may end before every client has had a turn.  In
+the next tick, clients with only a few requests go before those that were left over with long pipelines, or a PING would
+wait for all of the pipelines; but only so many, so that no client waits for ever.  The requests of one client always
+run in the order in which it sent them.
 
 A client has one place in line, however much it has sent.  What it has sent stays as it came: `take` has it parsed, a
 batch at a time, when its turn has come.  So what waits costs its bytes, and a tick costs what it runs.
@@ -54,7 +54,7 @@ class Inbox:
         return bool(self.arrivals or self._line or self._again or self._resumed)
 
     def clear(self) -> None:
-        """Nobody's requests will run any more."""
+        """No request will run any more."""
         for sessions in (self.arrivals, self._line, self._again, self._resumed):
             for session in sessions:
                 session.in_line = False
@@ -62,7 +62,7 @@ class Inbox:
             sessions.clear()
 
     def begin(self) -> None:
-        """A tick begins: those who have come get their places."""
+        """A tick begins: clients that have sent something since the last one get their places."""
         line = self._line
         if not line:
             line.extend(self.arrivals)
@@ -74,7 +74,7 @@ class Inbox:
             self._resumed.clear()
 
     def _line_up(self, arrivals: list[Session]) -> None:
-        """Before those that were left over, for a few short requests, or behind them."""
+        """Put clients with a few short requests before those that were left over, and the others behind them."""
         first: list[Session] = []
         room = MOST_FIRST
         for session in arrivals:
@@ -154,7 +154,7 @@ class Inbox:
         session.settle()
 
     def resume(self, session: Session) -> None:
-        """Let the client go on: behind those who have come by the next tick."""
+        """Let the client go on, behind the clients that send something before the next tick."""
         if session.is_held:
             session.is_held = False
             session.refresh_special()

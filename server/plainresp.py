@@ -6,7 +6,7 @@ as long as is announced before the first word arrives, and is content with words
 chunk that may announce much or hold aggregates of other types, its state never outlives one chunk, and what it may have
 misread it gives back.
 
-Nothing here goes by what stands before a type byte: hiredis, as Redis, does not look at the two bytes behind a word.
+Nothing here depends on what stands before a type byte: hiredis, like Redis, skips the two bytes behind a word.
 """
 
 from __future__ import annotations

@@ -126,8 +126,9 @@ class PubSub:
         self.deliver: Callable[[Session, Message], None] = lambda session, message: None
 
     def publish(self, channel: bytes, text: bytes) -> Generator[None, None, int]:
-        """Send a message to all who listen -> to how many; who listens in two ways gets and counts as two.
+        """Send a message to all subscribers; -> how many got it.
 
+        A client that listens in two ways gets it, and counts, twice.
         Yields while very many patterns, or a very long channel, are compared; the message goes out when all of them
         are.
         """

@@ -6,7 +6,7 @@
     end      its file becomes the base of the log, in one step; what came before is deleted
 
 Until that step a failure costs nothing but the time: the log is as it was.  A checkpoint may come between `go` and the
-transaction; the process says which one it sees, and is told to go again then.
+transaction; the process reports which one it sees, and has to `go` again then.
 
 Starting, failing and stopping are tasks of the event loop; everything that touches the store happens in one turn of it.
 """
@@ -75,14 +75,14 @@ class Rewriting:
     def start(self) -> asyncio.Future[Base]:
         """Begin a rewrite, or join the one under way; -> its base, once that is adopted.
 
-        The future raises RewriteError when there is none.  Who awaits it should shield it: others may as well.
+        The future raises RewriteError when there is none.  Await it with `asyncio.shield`: others may await it as well.
         """
         if self._adopted is None or self._task is None:
             self.status.scheduled = False
             self.status.begin(self._monotonic())
             self._abandoned = False
             self._adopted = self._loop.create_future()
-            # who only wants the log to be short does not ask what became of it
+            # an automatic rewrite has no caller that asks for the outcome
             self._adopted.add_done_callback(lambda future: future.cancelled() or future.exception())
             self._task = self._executor.tasks.start(
                 "rewriting the log", self._run(self._adopted), failed=self._failed, expected=_EXPECTED

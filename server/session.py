@@ -106,12 +106,12 @@ class Session:
         self.slices: Slices | None = None  # a command under way
         # what it has sent; requests of it that were taken out to be run and could not; whether it has a place in the
         # line of those whose requests run next, or is to have it back when it may go on (`is_held`)
-        self.input: RequestReader  # set by whoever connects the session
+        self.input: RequestReader  # set by `Executor.connect`
         self.backlog: list[list[bytes]] = []
         self.in_line = False
         self.is_held = False
         self.late_bytes = 0  # of replies that no turn had time to send
-        self.account: Account  # set by whoever connects the session
+        self.account: Account  # set by `Executor.connect`
         # replies of this tick, in order, one element a request
         self.out: list[bytes] = []
         self._closing = False

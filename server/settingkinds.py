@@ -59,7 +59,7 @@ class Setting(Generic[T]):
     """
 
     takes_list = False  # several words, also when CONFIG SET hands them over as one
-    is_secret = False  # its value is shown to nobody but CONFIG GET
+    is_secret = False  # only CONFIG GET shows its value
     is_absent_by_default = False  # a file that is rewritten has no line for it then
 
     def __init__(self, section: Section, default: T, summary: str, *, unit: str = "", at_start: bool = False) -> None:
@@ -202,7 +202,7 @@ class Text(Setting[str]):
 
 
 class UserName(Text):
-    """Secret as in Redis: half of what lets somebody in."""
+    """Secret as in Redis: a name is half of a login."""
 
     is_secret = True
 

@@ -45,8 +45,6 @@ Work: TypeAlias = Generator[Any, Any, "Reply"]
 
 # IDs to a slice, and so to one command of the log: 5 to 15 us each.
 SLICE_IDS: Final = 200
-
-
 _SLICE_WORDS: Final = 2000
 # A reply of more is sent piece by piece.
 LONG_BYTES: Final = 1 << 20
@@ -83,7 +81,7 @@ class Slices:
 
 
 def wait_for_view() -> Generator[Wish, View | None, View]:
-    """Go on with a view, made just now; the one who asks for it lets go of it."""
+    """Go on with a view, made just now.  The caller releases it."""
     view = yield Wish.VIEW
     assert view is not None, "a command went on without the view it waits for"
     return view
@@ -92,7 +90,7 @@ def wait_for_view() -> Generator[Wish, View | None, View]:
 def in_slices(
     request: Request, work: Callable[[Request], Work], *, is_short: bool = False, entries: int | None = 0
 ) -> Reply:
-    """Run `work` up to its first yield, or whole if it `is_short` or nobody may come in between; -> reply or Slices.
+    """Run `work` up to its first yield, or whole if it `is_short` or must not be interrupted; -> reply or Slices.
 
     The reply has at most so many `entries`, None for any number.  When those may be large, it can be that a short
     command waits for a view.

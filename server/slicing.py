@@ -72,7 +72,7 @@ class Slicing:
         self._executor.want_tick()
 
     def _show_views(self) -> None:
-        """Have those go on at once who are given a view now: what they look up has to be what it shows."""
+        """Let commands that get a view now go on at once: what they look up has to be what the view shows."""
         executor = self._executor
         if not executor.views or executor.control.stalls_slices:
             return

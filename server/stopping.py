@@ -5,7 +5,7 @@
        '---------SHUTDOWN ABORT---------'
 
 WAITING: writes wait; reads, new clients and replicas are served.  What was half done in slices is completed.
-ENDING, in this order: no client is accepted; what has run is committed and answered, and what has not run never will;
+ENDING, in this order: accept no more clients; what has run is committed and answered, and what has not run never will;
 connections close; background work and children end; the checkpoint; the directory is let go of.
 
 Words, errors and order are those of Redis.  A server that lost its state (`give_up`) ends without waiting or writing.
@@ -50,7 +50,7 @@ class Stopping:
 
     def __init__(self, executor: Executor) -> None:
         self.begun_to_end = asyncio.Event()
-        self.close_listeners: Callable[[], None] = lambda: None  # set by whoever opened some
+        self.close_listeners: Callable[[], None] = lambda: None  # set by `listener.serve`
         self._executor = executor
         self._monotonic = executor.clock.monotonic
         self._state = State.SERVING

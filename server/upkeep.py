@@ -58,7 +58,7 @@ class Upkeep:
         self._rotate_error: str | None = None  # that was told
         self._is_due = False  # the next checkpoint, as soon as the disk has the one before
         # behind a full sync the tables are others
-        self._readers = Readers(lambda: self._engine.tables.env, self._clock.monotonic)
+        self._readers = Readers(lambda: self._engine.tables, self._clock.monotonic)
         self._disk = ThreadPoolExecutor(max_workers=1, thread_name_prefix="disk")
         for name in ("appendfsync", "checkpoint-interval-ms"):
             executor.config.observe(name, self._follow_config)

@@ -48,7 +48,7 @@ def refuse_orphans(home: Path, filename: str, files: Files) -> None:
 
 
 def require_ours(directory: Path, dirname: str, filename: str, files: Files) -> None:
-    """For who is about to write: `directory` is a store of ours, and nobody else writes its log; or it is empty.
+    """To be called before writing: `directory` is a store of ours, and no other process writes its log, or it is empty.
 
     Raises ForeignLogError, LockedError, CorruptionError.
     """

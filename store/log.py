@@ -84,7 +84,7 @@ class Unsynced(NamedTuple):
 
 
 class Log:
-    """The append-only files of one server, made by `Log.open`.
+    """The append-only files of one server, made by `find`, `open` or `begin`.
 
     For one thread, except that `sync_bytes` may run in another while this one appends; nothing may rotate meanwhile.
     """
@@ -190,7 +190,7 @@ class Log:
             self._remove(with_home=self._was_created_with_home)
 
     def _remove(self, *, with_home: bool) -> None:
-        """Best effort; a file of no bytes that no manifest lists is in nobody's way."""
+        """Best effort; an empty file that no manifest lists does no harm."""
         files, home, name = self._files, self.directory, f"{self._filename}.manifest"
         with contextlib.suppress(OSError):
             for path in (home / name, home / f"temp-{name}", home / f"{self._filename}.1.incr.aof"):

@@ -1,8 +1,8 @@
-"""Who else has a file open for writing.
+"""Which other process has a file open for writing.
 
-The lock on a data directory keeps two of our servers apart; a Redis knows nothing of it.  On Linux the kernel tells in
-one step whether anybody has a file open for writing: it gives nobody a read lease then.  Only when it refuses one, the
-descriptors of all processes are looked through for a name.  Elsewhere nothing is known, and nobody is found.
+The lock on a data directory keeps two of our servers apart; a Redis knows nothing of it.  On Linux the kernel refuses a
+read lease on a file that any process has open for writing.  Only then are the descriptors of all processes looked
+through for a name.  On other systems no process is found.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _MOST_DESCRIPTORS: Final = 200_000
 
 
 def writer_of(path: Path) -> str | None:
-    """Who has the file open for writing, for people: `redis-server (pid 17)`.
+    """The process that has the file open for writing, for people: `redis-server (pid 17)`.
 
-    None when that is nobody for certain, or when the system does not tell.
+    None when there is none, or when the system does not tell.
     """
     deadline = time.monotonic() + _PATIENCE_S
     while _is_being_written(path):
@@ -48,7 +48,7 @@ def _is_being_written(path: Path) -> bool:
     except OSError:
         return False
     try:
-        # who opens the file meanwhile waits until the lease is given back; the signal that says so does nothing
+        # a process that opens the file meanwhile waits until the lease is given back; the signal for that does nothing
         fcntl.fcntl(fd, of_signal, signal.SIGURG)
         fcntl.fcntl(fd, lease, fcntl.F_RDLCK)
         fcntl.fcntl(fd, lease, fcntl.F_UNLCK)

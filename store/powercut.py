@@ -96,7 +96,7 @@ def settle_doubt(state: Path) -> bool:
 
 
 def resolve_doubt(state: Path) -> WentBack | None:
-    """As `settle_doubt`, but the mark stays: whoever fails before `begin_use` may `undo` it, as if nothing had been.
+    """As `settle_doubt`, but the mark stays: a start that fails before `begin_use` may `undo` it.
 
     Raises OSError.
     """

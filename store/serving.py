@@ -1,8 +1,8 @@
-"""Whether somebody has a data directory to himself, and reading its tables where nobody has.
+"""Whether a server holds a data directory, and how to read the tables of one that no server holds.
 
 LMDB's readers register in `lock.mdb`, so that the server beside them leaves alone the pages that they read.  A reader
-that may not write that file, or finds none, has nobody to register with as long as no server runs: it keeps one from
-starting meanwhile, and leaves nothing behind.  Others register, and a server may start at any time.
+that may not write that file, or finds none, cannot register.  While no server runs it keeps one from starting instead,
+and leaves nothing behind.  Others register, and a server may start at any time.
 """
 
 from __future__ import annotations

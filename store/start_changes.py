@@ -29,7 +29,7 @@ _NAMES: Final = ("data.mdb", "lock.mdb", "in-use", "in-use.new")
 class StartChanges:
     """A context manager around a start of the store whose tables are in `state`.
 
-    A process that is told to end while it starts is like one that is killed: nothing is taken back.
+    A signal that ends the process while it starts is like a kill: nothing is taken back.
     """
 
     def __init__(self, state: Path) -> None:

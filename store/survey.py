@@ -280,7 +280,7 @@ class Space(NamedTuple):
 def space(txn: WriteTxn) -> Space:
     """What the tables take now.  Reads by the transaction that is open anyway: readers may have taken every slot."""
     tables = txn.tables
-    began = [int(words[2]) for words in map(str.split, tables.env.readers().splitlines()[1:]) if words[2].isdigit()]
+    began = [reader.transaction_no for reader in tables.readers()]
     info = tables.env.info()
     reader = TableReader(tables, txn.lmdb)
     sizes = {}

@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import lmdb
 from lmdb import verify
@@ -56,6 +56,14 @@ DATA_NAME: Final = "data.mdb"
 MAX_READERS: Final = 1024
 
 
+class Reader(NamedTuple):
+    """An open read transaction: its process, its thread as LMDB writes it, and what it sees."""
+
+    pid: int
+    thread: str
+    transaction_no: int
+
+
 class Tables:
     """An open environment and the handles of its tables.
 
@@ -80,7 +88,7 @@ class Tables:
         """
         path = directory if frozen else directory / STATE_DIRECTORY
         readonly = readonly or frozen
-        # LMDB follows links, and writes its lock file even for who only reads
+        # LMDB follows links, and writes its lock file even for readers
         if frozen:
             require_file(path / DATA_NAME, may_be_link=True)
         else:
@@ -97,33 +105,16 @@ class Tables:
         self.is_new: bool
         self.failure: str | None = None  # why the last commit may not be on the disk, and there must be no other
         self._lacks_mark = False
-        self._syncs_later = syncs_later
         if syncs_later:
-            made = Tables(directory, map_bytes)  # what is made comes in several commits
-            try:
-                made._commit_again()
-            except lmdb.Error:  # no room: then every commit waits for the disk
-                syncs_later = self._syncs_later = False
-            finally:
-                made.close()
-            was_made = made.is_new
+            was_made, syncs_later = _make_durably(directory, map_bytes)
+        self._syncs_later = syncs_later
         self._unserved: int | None = None  # held by a reader that LMDB does not know of
         if readonly and not frozen:
             powercut.refuse_doubt(path)
             self._unserved = hold_instead_of_registering(directory, path)
         try:
-            self.env = lmdb.open(
-                str(path),
-                map_size=map_bytes,
-                max_dbs=len(TABLES) + 3,
-                max_readers=MAX_READERS,
-                metasync=False,
-                sync=not syncs_later,
-                readonly=readonly,
-                create=not readonly,
-                lock=not frozen and self._unserved is None,
-                meminit=False,
-            )
+            is_locked = not frozen and self._unserved is None
+            self.env = _open(path, map_bytes, readonly=readonly, is_locked=is_locked, syncs_later=syncs_later)
         except BaseException:
             self._let_servers_start()
             raise
@@ -231,6 +222,11 @@ class Tables:
                 powercut.distrust(self.path)
                 self._lacks_mark = False
 
+    def readers(self) -> list[Reader]:
+        """The open read transactions of all processes, those of processes that were killed among them."""
+        lines = [line.split() for line in self.env.readers().splitlines()[1:]]  # behind a line of headings
+        return [Reader(int(pid), thread, int(number)) for pid, thread, number in lines if number.isdigit()]
+
     def close(self) -> None:
         self.retry_mark()
         if self._syncs_later and self.failure is None:
@@ -239,3 +235,33 @@ class Tables:
                 powercut.end_use(self.path)
         self.env.close()
         self._let_servers_start()
+
+
+def _open(path: Path, map_bytes: int, *, readonly: bool, is_locked: bool, syncs_later: bool) -> lmdb.Environment:
+    return lmdb.open(
+        str(path),
+        map_size=map_bytes,
+        max_dbs=len(TABLES) + 3,
+        max_readers=MAX_READERS,
+        metasync=False,
+        sync=not syncs_later,
+        readonly=readonly,
+        create=not readonly,
+        lock=is_locked,
+        meminit=False,
+    )
+
+
+def _make_durably(directory: Path, map_bytes: int) -> tuple[bool, bool]:
+    """Make what is missing, which comes in several commits; -> (whether the tables are new, whether one more fitted).
+
+    When it does not fit, every commit has to wait for the disk.
+    """
+    tables = Tables(directory, map_bytes)
+    try:
+        tables._commit_again()
+    except lmdb.Error:
+        return tables.is_new, False
+    finally:
+        tables.close()
+    return tables.is_new, True

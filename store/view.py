@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 def _ignore_close(view: View) -> None:
-    """Nobody counts views."""
+    """The owner does not count its views."""
 
 
 class View:
-    """Open for as long as somebody holds it, the maker to begin with; pages that are freed are not used again."""
+    """Open until its last holder releases it; the maker is the first.  Until then freed pages are not used again."""
 
     def __init__(self, tables: Tables, on_close: Callable[[View], None] = _ignore_close) -> None:
         """Between two checkpoints.  Raises lmdb.Error, ReadersFullError when every slot is taken."""

@@ -1,6 +1,6 @@
 """The process's end of `worker.py`: orders come on standard input, answers go to standard output.
 
-A process that works for a server ends with it, and ends when it is told to, whatever it is doing:
+A process that works for a server ends with the server, and ends on request, whatever it is doing:
 
     end of its input    the server has gone, or wants no more of it   -.    work that asks `go_on` between two steps
     SIGTERM             the same                                      -'->  unwinds; after a second the process ends

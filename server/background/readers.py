@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-import lmdb
+if TYPE_CHECKING:
+    from store.tables import Reader, Tables
 
 log = logging.getLogger("riverbed")
 
@@ -19,32 +20,24 @@ log = logging.getLogger("riverbed")
 LONG_S: Final = 60.0
 
 
-class Reader(NamedTuple):
-    """A transaction: its process, its thread as LMDB writes it, and what it sees."""
-
-    pid: int
-    thread: str
-    transaction_no: int
-
-
 class Readers:
-    """The readers of one environment.  `pid` and `seconds` are of the one that has been open for the longest time."""
+    """The readers of one store.  `pid` and `seconds` are of the one that has been open for the longest time."""
 
-    def __init__(self, env: Callable[[], lmdb.Environment], monotonic: Callable[[], float]) -> None:
+    def __init__(self, tables: Callable[[], Tables], monotonic: Callable[[], float]) -> None:
         self.pid = 0
         self.seconds = 0.0
-        self._env = env
+        self._tables = tables
         self._monotonic = monotonic
         self._seen_s: dict[Reader, float] = {}
         self._reported: set[Reader] = set()
 
     def look(self) -> None:
         """Forget readers that were killed, and log those that have become long."""
-        env, now_s = self._env(), self._monotonic()
-        env.reader_check()
-        last = env.info()["last_txnid"]
+        tables, now_s = self._tables(), self._monotonic()
+        tables.env.reader_check()
+        last = tables.env.info()["last_txnid"]
         # one that sees the present state holds nothing up, and may as well be a new one each time
-        behind = [reader for reader in _parse(env.readers()) if reader.transaction_no < last]
+        behind = [reader for reader in tables.readers() if reader.transaction_no < last]
         self._seen_s = {reader: self._seen_s.get(reader, now_s) for reader in behind}
         self._reported.intersection_update(behind)
         self.pid, self.seconds = 0, 0.0
@@ -60,9 +53,3 @@ class Readers:
                     now_s - since_s,
                     last - reader.transaction_no,
                 )
-
-
-def _parse(text: str) -> list[Reader]:
-    """What py-lmdb tells: a line of headings, then process, thread and transaction of each reader, "-" for none."""
-    lines = [line.split() for line in text.splitlines()[1:]]
-    return [Reader(int(pid), thread, int(number)) for pid, thread, number in lines if number.isdigit()]

@@ -264,11 +264,8 @@ def xclaim(request: Request) -> Reply:
 
 
 def _claim(request: Request) -> Work:
-    room = Room(request)
-    try:
+    with closing(Room(request)) as room:
         return (yield from _claim_within(room, request))
-    finally:
-        room.close()
 
 
 def _claim_within(room: Room, request: Request) -> Work:

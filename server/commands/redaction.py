@@ -1,4 +1,4 @@
-"""Secrets among a command's words, which nobody but the command itself may see.
+"""Secrets among a command's words: only the command itself may see them.
 
 MONITOR and SLOWLOG show `Command.shown(words)`.  A command with secrets declares one of the functions here, or one of
 its own beside its handler.  Each hides every word that it does not understand: a mistyped command may have its password

@@ -119,7 +119,7 @@ class Pool:
                 break
 
     def check_growing(self, now_s: float) -> None:
-        """Close the one that may go on if it sends nothing while others wait: nobody keeps a full pool to itself."""
+        """Close the client that may go on if it sends nothing while others wait: it would block the pool for ever."""
         account = self._growing
         if account is None:
             self._let_next_grow()
@@ -207,6 +207,6 @@ class Accounts:
         return self.clients.bytes + self.strangers.bytes
 
     def check_growing(self, now_s: float) -> None:
-        """Now and then: see that large requests get on."""
+        """To be called now and then: large requests in full pools make progress, or are given up."""
         self.clients.check_growing(now_s)
         self.strangers.check_growing(now_s)

@@ -1,9 +1,9 @@
 """Views of the tables for long replies: so many at a time, shared by all replies that begin between two changes.
 
 A view keeps freed pages of the tables from being used again and takes slots of LMDB's, so there are at most MAX_VIEWS.
-As long as there are few, a new one is made at once.  With more of them those who wait are gathered for a second and
-share the next one, so that the bound is met only by clients that read slowly and long.  A command that waits has no
-view; they are served in the order of asking.
+As long as there are few, a new one is made at once.  With more of them the commands that wait are gathered for a second
+and share the next view, so that only clients that read slowly and for long meet the bound.  Commands get their views in
+the order in which they asked.
 
         XRANGE (long) ──> wait ──> [ nothing changed, a view is open ]  share it
                                    [ changed ]  commit the tables, the disk catches up later; open one
@@ -45,7 +45,7 @@ class Views:
         self._is_gathering = False
 
     def __bool__(self) -> bool:
-        """Somebody waits."""
+        """A command waits for a view."""
         return bool(self._waiting)
 
     @property
@@ -58,7 +58,7 @@ class Views:
 
     @property
     def is_full(self) -> bool:
-        """Somebody waits because there are as many views as there may be."""
+        """A command waits because there are as many views as there may be."""
         return bool(self._waiting) and self._open >= MAX_VIEWS
 
     def wait(self, session: Session) -> None:
@@ -71,9 +71,9 @@ class Views:
         self._waiting.pop(session, None)
 
     def take(self) -> tuple[View | None, list[Session]]:
-        """A view of the tables as they are now, and who waited for it, in turn; None and nobody when they wait on.
+        """-> (a view of the tables as they are now, the sessions that waited for it, in order), or (None, []).
 
-        To be called between ticks.  The caller lets go of the view, and puts back whom there was no time for.
+        To be called between ticks.  The caller releases the view, and puts back the sessions that it had no time for.
         """
         view = self._share() or self._make()
         if view is None:
