@@ -127,7 +127,7 @@ class Executor:
         self._next_client_id = 1
         self.accounts = self.context.accounts
         self.accounts.clients.on_pressure = self._read_small_pieces
-        self._inbox = Inbox(self._finish)
+        self._inbox = Inbox(self._finish, clock.time)
         self._arrivals = self._inbox.arrivals
         self.ran: list[Session] = []  # sessions that may have replies of this tick
         self._tick_due = False
@@ -269,7 +269,7 @@ class Executor:
         end = max(tick_begun + MOST_SECONDS_A_TICK, begun + LEAST_SECONDS_A_TICK)
         waking_end = begun + MOST_SECONDS_OF_WAKING
         room = MOST_REQUESTS_A_TICK
-        while room > 0 and (turns := inbox.take()) is not None:
+        while room > 0 and (turns := inbox.take(end)) is not None:
             room -= self._run_turns(turns, room, end, waking_end)
             if self._time() >= end:
                 break

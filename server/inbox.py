@@ -42,10 +42,14 @@ class Inbox:
     `arrivals` are those that got into it since the last tick, the same list all the time.
     """
 
-    def __init__(self, finish: Callable[[Session], None]) -> None:
-        """`finish` is called for a client that sends no more requests: its next bytes are none, or it has ended."""
+    def __init__(self, finish: Callable[[Session], None], clock: Callable[[], float]) -> None:
+        """`clock` tells the time in seconds.
+
+        `finish` is called for a client that sends no more requests: its next bytes are none, or it has ended.
+        """
         self.arrivals: list[Session] = []
         self._finish = finish
+        self._clock = clock
         self._line: deque[Session] = deque()
         self._again: dict[Session, None] = {}  # behind the others, once the batches that were taken have run
         self._resumed: list[Session] = []
@@ -87,8 +91,12 @@ class Inbox:
                 session.settle()
         self._line.extendleft(reversed(first))
 
-    def take(self) -> list[Turn] | None:
-        """The next clients and a batch of each; None when there is no other."""
+    def take(self, end_s: float) -> list[Turn] | None:
+        """The next clients and a batch of each; None when there is no other.
+
+        No more of them once `end_s` has come: thousands of clients may each have sent bytes that cost time to look at
+        and hold no whole request.
+        """
         line = self._line
         if self._again:
             line.extend(self._again)
@@ -99,17 +107,24 @@ class Inbox:
         room = _REQUESTS_AT_ONCE
         while line and room > 0:
             session = line.popleft()
+            is_usual = True
             if session.special or session.account.owed:
                 requests = self._take_with_care(session)
+                is_usual = False
             else:
                 requests = session.input.next_requests()
                 if session.input.is_behind:
                     self._keep_in_line(session, requests)
+                    is_usual = False
                 else:
                     session.in_line = False
             if requests:
                 turns.append((session, requests))
                 room -= len(requests)
+            else:
+                is_usual = False
+            if not is_usual and self._clock() >= end_s:
+                break
         return turns
 
     def _take_with_care(self, session: Session) -> list[list[bytes]]:

@@ -107,11 +107,17 @@ class Ticks:
     """An executor over a store in `directory` with its log in memory.  Make it inside of a running loop."""
 
     def __init__(
-        self, directory: Path, *, files: Files | None = None, segment_bytes: int = 1 << 30, **settings: object
+        self,
+        directory: Path,
+        *,
+        files: Files | None = None,
+        clock: HandClock | None = None,
+        segment_bytes: int = 1 << 30,
+        **settings: object,
     ) -> None:
         self.directory = directory
         self.files = files or Files()
-        self.clock = HandClock()
+        self.clock = clock or HandClock()
         self.config = Config()
         self.config.set([(name.replace("_", "-"), str(value)) for name, value in settings.items()])
         options = Options(

@@ -8,9 +8,20 @@ from pathlib import Path
 import pytest
 
 from server import executor, inbox
+from tests.inprocess import HandClock
 from tests.ticks import Ticks, in_loop
 
 _TICK = 8  # requests
+
+
+class PassingClock(HandClock):
+    """So much passes between two looks at it."""
+
+    step_ms = 0
+
+    def time(self) -> float:
+        self.now_ms += self.step_ms
+        return super().time()
 
 
 @pytest.fixture(autouse=True)
@@ -95,6 +106,34 @@ def test_everything_runs_once_and_in_its_clients_order_whatever_arrives_when(tmp
         for number, client in enumerate(clients):
             words = [reply.split(b"\r\n")[1] for reply in client.replies()]
             assert words == [b"%d" % count for count in range(sent[number])]
+        ticks.close()
+
+    in_loop(body())
+
+
+@pytest.mark.parametrize("password", ["", "secret"])
+@pytest.mark.parametrize("data", [b"*3\r\n$4\r\nECHO\r\n$1\r\na\r\n", b"*0\r\n" * 100], ids=["unfinished", "empty"])
+def test_bytes_without_a_whole_request_take_the_time_of_a_tick_as_well(
+    tmp_path: Path, password: str, data: bytes
+) -> None:
+    async def body() -> None:
+        clock = PassingClock()
+        ticks = Ticks(tmp_path / "d", clock=clock, requirepass=password)
+        crowd = [ticks.connect() for _ in range(50)]
+        late = ticks.connect()
+        await ticks.ask(late, "AUTH secret")
+        clock.step_ms = 1
+        for client in crowd:
+            client.send_bytes(data)
+        await turn()
+        waiting = sum(client.session.in_line for client in crowd)
+        assert 40 < waiting < 50
+        late.send("PING")
+        await turn()
+        assert len(late.replies()) == 1
+        assert 30 < sum(client.session.in_line for client in crowd) < waiting
+        await ticks.settle()
+        assert not any(client.session.in_line for client in crowd)
         ticks.close()
 
     in_loop(body())
