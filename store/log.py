@@ -84,7 +84,7 @@ class Unsynced(NamedTuple):
 
 
 class Log:
-    """The append-only files of one server, made by `find`, `open` or `begin`.
+    """The append-only files of one server, made by `find` or `begin`.
 
     For one thread, except that `sync_bytes` may run in another while this one appends; nothing may rotate meanwhile.
     """
@@ -117,30 +117,6 @@ class Log:
         self._was_created_with_home: bool | None = None  # None when the log was there before
         # Who reads on while the log grows.
         self.feeds: set[Follower] = set()
-
-    @classmethod
-    def open(
-        cls,
-        directory: Path,
-        files: Files,
-        *,
-        dirname: str = DIRECTORY_NAME,
-        filename: str = FILE_NAME,
-        segment_bytes: int = DEFAULT_SEGMENT_BYTES,
-        load_truncated: bool = True,
-    ) -> Self:
-        """As `find`, and `create` it when there is none."""
-        log = cls.find(
-            directory,
-            files,
-            dirname=dirname,
-            filename=filename,
-            segment_bytes=segment_bytes,
-            load_truncated=load_truncated,
-        )
-        if log.is_missing:
-            log.create()
-        return log
 
     @classmethod
     def find(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+from store.files import Files
 from store.log import Batch, Log, LogPosition
 from store.logformat import encode_annotation, encode_command, encode_extension
 from tests.store.faulty_files import FaultyFiles
@@ -31,8 +33,16 @@ def append(log: Log, commands: list[Words], now_ms: int = 1_700_000_000_000) -> 
     log.append(b"".join(parts), sum(map(len, plain)), now_ms)
 
 
+def open_log(directory: Path, files: Files, **options: Any) -> Log:
+    """The log in `directory`, made if there is none."""
+    log = Log.find(directory, files, **options)
+    if log.is_missing:
+        log.create()
+    return log
+
+
 def reopened(files: FaultyFiles, **options: int) -> tuple[Log, list[Batch]]:
-    log = Log.open(ROOT, files, **options)
+    log = open_log(ROOT, files, **options)
     return log, list(log.read())
 
 
@@ -43,7 +53,7 @@ def commands_of(batches: list[Batch]) -> list[list[Words]]:
 def filled(batches: list[list[Words]], segment_bytes: int = 1 << 30) -> tuple[FaultyFiles, list[LogPosition]]:
     """A file system with a log of these batches, and where each of them ends."""
     files = FaultyFiles()
-    log = Log.open(ROOT, files, segment_bytes=segment_bytes)
+    log = open_log(ROOT, files, segment_bytes=segment_bytes)
     ends = []
     for number, commands in enumerate(batches):
         log.rotate_if_needed()

@@ -11,7 +11,7 @@ from store.logformat import encode_annotation, encode_command
 from store.logstream import LogStream
 from store.manifest import FileType, LogFile
 from tests.store.faulty_files import FaultyFiles
-from tests.store.logs import HOME, ROOT, SELECT, SETTINGS, append, xadd
+from tests.store.logs import HOME, ROOT, SELECT, SETTINGS, append, open_log, xadd
 
 PREFACE = encode_command(SELECT)
 
@@ -39,7 +39,7 @@ def all_of(feed: LogFeed, most: int) -> bytes:
 
 @pytest.fixture
 def log() -> Log:
-    return Log.open(ROOT, FaultyFiles(), segment_bytes=1500)
+    return open_log(ROOT, FaultyFiles(), segment_bytes=1500)
 
 
 def read(log: Log, place: LogPosition, most: int, *, verbatim: bool, skip: int = 0) -> bytes:
@@ -116,7 +116,7 @@ def test_a_feed_may_jump_over_what_was_sent_otherwise(log: Log) -> None:
 
 def test_a_full_sync_reads_the_base_and_the_first_preface_too() -> None:
     files = FaultyFiles()
-    log = Log.open(ROOT, files)
+    log = open_log(ROOT, files)
     append(log, [SELECT, xadd(1)])
     log.rotate()
     log.write_preface(PREFACE, 1_700_000_000_000)

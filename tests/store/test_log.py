@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store.errors import CorruptionError, LogWriteError
-from store.log import Log, LogPosition
+from store.log import LogPosition
 from store.logfile import CHUNK_BYTES
 from store.logformat import encode_annotation, encode_command
 from tests.store.faulty_files import FaultyFiles
@@ -23,6 +23,7 @@ from tests.store.logs import (
     append,
     commands_of,
     filled,
+    open_log,
     reopened,
     xadd,
 )
@@ -32,7 +33,7 @@ from tests.store.logs import (
 
 def test_a_new_log_is_one_empty_file_that_begins_with_select() -> None:
     files = FaultyFiles()
-    log = Log.open(ROOT, files)
+    log = open_log(ROOT, files)
     assert log.end == LogPosition(1, 0, 0)
     assert log.rotate_if_needed()
     assert files.data(FIRST) == b""
@@ -58,7 +59,7 @@ def test_batches_are_read_back_in_order_with_their_ends_and_times() -> None:
 
 def test_what_is_written_is_the_commands_and_the_annotation_of_the_format() -> None:
     files = FaultyFiles()
-    log = Log.open(ROOT, files)
+    log = open_log(ROOT, files)
     text = encode_command(xadd(1))
     log.append(text, len(text), 1234)
     assert files.data(FIRST) == text + encode_annotation(text, len(text), 1234)
@@ -74,7 +75,7 @@ def test_reading_begins_at_the_end_of_any_batch() -> None:
     files, ends = filled(SOME, segment_bytes=200)
     assert ends[-1].file_seq > 1
     for number, end in enumerate(ends):
-        log = Log.open(ROOT, files)
+        log = open_log(ROOT, files)
         assert commands_of(list(log.read(end))) == SOME[number + 1 :]
         assert log.end == ends[-1]
 
@@ -84,12 +85,12 @@ def test_reading_from_where_no_batch_ends_is_refused(shift: tuple[int, int, int]
     files, ends = filled(SOME)
     place = LogPosition(*(value + change for value, change in zip(ends[2], shift, strict=True)))
     with pytest.raises(CorruptionError):
-        list(Log.open(ROOT, files).read(place))
+        list(open_log(ROOT, files).read(place))
 
 
 def test_nothing_is_appended_before_the_log_was_read_to_its_end() -> None:
     files, _ = filled(SOME)
-    log = Log.open(ROOT, files)
+    log = open_log(ROOT, files)
     for operation in (lambda: append(log, [xadd(9)]), log.sync, log.rotate, lambda: log.end):
         with pytest.raises(LogWriteError, match="not read"):
             operation()
@@ -104,7 +105,7 @@ def test_nothing_is_appended_before_the_log_was_read_to_its_end() -> None:
 
 def test_a_reader_sees_what_the_log_held_when_it_began() -> None:
     files = FaultyFiles()
-    log = Log.open(ROOT, files)
+    log = open_log(ROOT, files)
     append(log, [xadd(1)])
     reading = log.read()
     first = next(reading)
@@ -128,7 +129,7 @@ def test_a_reopened_log_goes_on_where_it_ended() -> None:
 
 def test_what_a_killed_process_left_is_synced_before_it_is_read() -> None:
     files, ends = filled(SOME, segment_bytes=200)
-    log = Log.open(ROOT, files)
+    log = open_log(ROOT, files)
     files.operations.clear()
     assert log.synced_offset == 0
     reading = log.read()
@@ -173,7 +174,7 @@ def test_batches_of_many_commands_are_read_back() -> None:
 
 def test_an_extension_of_any_length_keeps_its_place_and_its_lines_short() -> None:
     files = FaultyFiles()
-    log = Log.open(ROOT, files)
+    log = open_log(ROOT, files)
     long = [b"XCFGSET", b"k" * 5000]
     commands = [SELECT, long, SETTINGS, xadd(1), SETTINGS]
     append(log, commands)
@@ -186,7 +187,7 @@ def test_an_extension_of_any_length_keeps_its_place_and_its_lines_short() -> Non
 
 def test_a_full_file_is_closed_durably_before_the_next_begins() -> None:
     files = FaultyFiles()
-    log = Log.open(ROOT, files, segment_bytes=100)
+    log = open_log(ROOT, files, segment_bytes=100)
     append(log, [SELECT, xadd(1), xadd(2)])
     end = log.end
     assert log.rotate_if_needed()
@@ -205,7 +206,7 @@ def test_a_full_file_is_closed_durably_before_the_next_begins() -> None:
 @pytest.mark.parametrize("operation", ["create", "write", "rename"])
 def test_a_rotation_that_fails_goes_on_in_the_present_file(operation: str) -> None:
     files = FaultyFiles()
-    log = Log.open(ROOT, files, segment_bytes=100)
+    log = open_log(ROOT, files, segment_bytes=100)
     append(log, [SELECT, xadd(1), xadd(2)])
     files.fail(operation, errno.ENOSPC)
     assert log.rotate_if_needed() is False
@@ -223,7 +224,7 @@ def test_a_rotation_that_fails_goes_on_in_the_present_file(operation: str) -> No
 
 def test_a_rotation_nobody_knows_the_outcome_of_breaks_the_log() -> None:
     files = FaultyFiles()
-    log = Log.open(ROOT, files, segment_bytes=100)
+    log = open_log(ROOT, files, segment_bytes=100)
     append(log, [SELECT, xadd(1), xadd(2)])
     files.fail("sync_directory", errno.EIO, after=1)
     with pytest.raises(LogWriteError):
@@ -239,7 +240,7 @@ def script(files: FaultyFiles) -> tuple[list[list[Words]], list[list[Words]]]:
     tried: list[list[Words]] = []
     durable = 0
     try:
-        log = Log.open(ROOT, files, segment_bytes=250)
+        log = open_log(ROOT, files, segment_bytes=250)
         for number in range(12):
             head = [SELECT] if log.rotate_if_needed() else []
             tried.append([*head, xadd(number), SETTINGS])
@@ -275,7 +276,7 @@ def test_a_crash_at_any_operation_loses_nothing_that_was_synced() -> None:
 def test_short_writes_are_completed() -> None:
     files = FaultyFiles()
     files.write_limit = 7
-    log = Log.open(ROOT, files)
+    log = open_log(ROOT, files)
     for commands in SOME:
         append(log, commands)
     _, found = reopened(files)
@@ -286,7 +287,7 @@ def test_a_disk_that_fills_up_at_any_byte_leaves_whole_batches_and_is_survived()
     text_bytes = len(encode_command(xadd(3))) + len(encode_annotation(encode_command(xadd(3)), 100, 1_700_000_000_000))
     for free in range(text_bytes):
         files = FaultyFiles()
-        log = Log.open(ROOT, files)
+        log = open_log(ROOT, files)
         append(log, [SELECT, xadd(1)])
         append(log, [xadd(2)])
         before = bytes(files.data(FIRST))
@@ -306,7 +307,7 @@ def test_a_disk_that_fills_up_at_any_byte_leaves_whole_batches_and_is_survived()
 
 def test_a_write_that_cannot_be_cut_back_breaks_the_log_for_good() -> None:
     files = FaultyFiles()
-    log = Log.open(ROOT, files)
+    log = open_log(ROOT, files)
     append(log, [SELECT, xadd(1)])
     log.sync()
     files.free = 10
@@ -327,7 +328,7 @@ def test_a_write_that_cannot_be_cut_back_breaks_the_log_for_good() -> None:
 
 def test_a_sync_that_failed_is_never_tried_again() -> None:
     files = FaultyFiles()
-    log = Log.open(ROOT, files)
+    log = open_log(ROOT, files)
     append(log, [SELECT, xadd(1)])
     log.sync()
     append(log, [xadd(2)])
@@ -348,7 +349,7 @@ def test_a_sync_that_failed_is_never_tried_again() -> None:
 
 def test_what_was_not_synced_is_lost_from_its_end() -> None:
     files = FaultyFiles()
-    log = Log.open(ROOT, files)
+    log = open_log(ROOT, files)
     append(log, [SELECT, xadd(1)])
     log.sync()
     synced = log.end
@@ -367,7 +368,7 @@ def test_what_was_not_synced_is_lost_from_its_end() -> None:
 
 def test_syncing_nothing_costs_nothing() -> None:
     files = FaultyFiles()
-    log = Log.open(ROOT, files)
+    log = open_log(ROOT, files)
     append(log, [SELECT])
     log.sync()
     files.operations.clear()

@@ -12,7 +12,7 @@ from crc32c import crc32c
 from store import manifest as manifests
 from store.errors import CorruptionError, LogWriteError
 from store.files import OsFiles
-from store.log import Batch, Log, LogPosition, TornTail
+from store.log import Batch, LogPosition, TornTail
 from store.logfile import CHUNK_BYTES
 from store.logformat import encode_annotation, encode_command, encode_extension
 from tests.store.faulty_files import FaultyFiles
@@ -29,6 +29,7 @@ from tests.store.logs import (
     commands_of,
     filled,
     lookalike,
+    open_log,
     plain,
     reopened,
     xadd,
@@ -55,7 +56,7 @@ def test_every_prefix_of_the_last_three_batches_is_cut_back_to_whole_batches(tai
         cut = files.copy()
         del cut.data(FIRST)[size:]
         count = sum(end.position <= size for end in ends)
-        log = Log.open(ROOT, cut)
+        log = open_log(ROOT, cut)
         assert commands_of(list(log.read())) == batches[:count]
         last = ends[count - 1]
         if last.position == size:
@@ -119,7 +120,7 @@ def test_a_torn_tail_is_an_error_when_truncation_is_not_allowed() -> None:
     files, _ = filled(SOME)
     del files.data(FIRST)[-1:]
     with pytest.raises(CorruptionError, match="aof-load-truncated"):
-        list(Log.open(ROOT, files, load_truncated=False).read())
+        list(open_log(ROOT, files, load_truncated=False).read())
 
 
 def test_a_tail_below_what_a_checkpoint_covers_is_corrupt() -> None:
@@ -128,7 +129,7 @@ def test_a_tail_below_what_a_checkpoint_covers_is_corrupt() -> None:
         cut = files.copy()
         del cut.data(FIRST)[end.position - 1 :]
         for durable in ends:
-            log = Log.open(ROOT, cut)
+            log = open_log(ROOT, cut)
             if durable < end:
                 list(log.read(min_position=durable))
                 assert log.torn_tail is not None
@@ -137,14 +138,14 @@ def test_a_tail_below_what_a_checkpoint_covers_is_corrupt() -> None:
                 with pytest.raises(CorruptionError):
                     list(log.read(min_position=durable))
                 with pytest.raises(CorruptionError):
-                    list(Log.open(ROOT, cut).read(durable))
+                    list(open_log(ROOT, cut).read(durable))
 
 
 def test_a_log_cut_at_a_batch_is_corrupt_when_a_checkpoint_covers_more() -> None:
     files, ends = filled(SOME)
     del files.data(FIRST)[ends[2].position :]
     with pytest.raises(CorruptionError, match="checkpoint"):
-        list(Log.open(ROOT, files).read(min_position=ends[3]))
+        list(open_log(ROOT, files).read(min_position=ends[3]))
 
 
 # -- damage ------------------------------------------------------------------------------------------------------------
@@ -166,7 +167,7 @@ def two_hundred_commands() -> list[list[Words]]:
 
 def damage_of(files: FaultyFiles) -> tuple[CorruptionError | TornTail | None, list[Batch]]:
     """What reading the log reports, and the batches it gives before that."""
-    log = Log.open(ROOT, files)
+    log = open_log(ROOT, files)
     found: list[Batch] = []
     try:
         found.extend(log.read())
@@ -256,7 +257,7 @@ def test_a_listed_file_that_is_missing_is_named() -> None:
     files, _ = filled(SOME, segment_bytes=150)
     files.remove(FIRST)
     with pytest.raises(CorruptionError, match="is missing") as caught:
-        Log.open(ROOT, files)
+        open_log(ROOT, files)
     assert caught.value.file == str(FIRST)
 
 
@@ -264,9 +265,9 @@ def test_log_files_without_a_manifest_are_not_written_over() -> None:
     files, _ = filled(SOME)
     files.remove(MANIFEST)
     with pytest.raises(CorruptionError, match="no manifest lists it"):
-        Log.open(ROOT, files)
+        open_log(ROOT, files)
     files.put(FIRST, b"")
-    assert Log.open(ROOT, files).end == LogPosition(1, 0, 0)
+    assert open_log(ROOT, files).end == LogPosition(1, 0, 0)
 
 
 def test_a_file_that_does_not_begin_where_the_one_before_ends_is_refused() -> None:
@@ -280,12 +281,12 @@ def test_a_file_that_does_not_begin_where_the_one_before_ends_is_refused() -> No
 
 
 def test_reading_takes_no_more_memory_than_a_batch_and_a_few_chunks(tmp_path: Path) -> None:
-    log = Log.open(tmp_path, OsFiles())
+    log = open_log(tmp_path, OsFiles())
     append(log, [SELECT, xadd(1)])
     log.close()
     with (tmp_path / "appendonlydir" / FIRST.name).open("r+b") as file:
         file.truncate(256 * CHUNK_BYTES)
-    log = Log.open(tmp_path, OsFiles())
+    log = open_log(tmp_path, OsFiles())
     tracemalloc.start()
     list(log.read())
     peak = tracemalloc.get_traced_memory()[1]
@@ -314,7 +315,7 @@ def test_a_value_that_closes_its_own_batch_is_a_value() -> None:
 
 def test_a_log_stored_in_itself_is_read_back_and_cut_anywhere() -> None:
     files = FaultyFiles()
-    log = Log.open(ROOT, files)
+    log = open_log(ROOT, files)
     batches = [[SELECT, xadd(1)], [SETTINGS, xadd(2)], [SETTINGS]]
     for commands in batches:
         append(log, commands)
@@ -360,7 +361,7 @@ def test_the_commands_of_a_base_do_not_move_the_offset() -> None:
     assert log.base_bytes == len(base)
     assert sorted(batch.end for batch in found) == [batch.end for batch in found]
     for number, batch in enumerate(found):
-        assert list(Log.open(ROOT, files).read(batch.end)) == found[number + 1 :]
+        assert list(open_log(ROOT, files).read(batch.end)) == found[number + 1 :]
     data = files.data(HOME / "appendonly.aof.2.base.aof")
     for at in range(len(data)):
         data[at] ^= 1 << at % 8

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from store.errors import CorruptionError, LogWriteError
 from store.files import OsFiles
 from store.lineage import Lineage
-from store.log import Batch, Log, LogPosition, TornTail
+from store.log import Batch, LogPosition, TornTail
 from store.logfile import PLAIN_BATCH_COMMANDS
 from store.logformat import encode_command
 from store.logreader import LogReader, list_parts
@@ -34,6 +34,7 @@ from tests.store.logs import (
     append,
     filled,
     lookalike,
+    open_log,
     plain,
     reopened,
     xadd,
@@ -79,7 +80,7 @@ def test_a_log_without_annotations_is_read_and_continued_in_a_file_of_ours() -> 
     assert found[0].end.file_seq == -1
     assert log.end == LogPosition(1, len(files.data(FIRST)), len(plain(incr)))
     for batch in found:
-        assert flat(list(Log.open(ROOT, files).read(batch.end))) == flat(found[found.index(batch) + 1 :])
+        assert flat(list(open_log(ROOT, files).read(batch.end))) == flat(found[found.index(batch) + 1 :])
     with pytest.raises(LogWriteError, match="rotate"):
         append(log, [xadd(1000)])
     assert log.rotate_if_needed()
@@ -110,7 +111,7 @@ def test_a_batch_of_redis_holds_what_was_written_in_one_second_and_whole_transac
         (1_700_000_001_000, 1),
         (None, 1),
     ]
-    parts = list_parts(HOME, Log.open(ROOT, redis_log(text)).manifest, redis_log(text))
+    parts = list_parts(HOME, open_log(ROOT, redis_log(text)).manifest, redis_log(text))
     single = list(LogReader(parts, redis_log(text), plain_batch_commands=1).batches(None, None))
     assert [len(batch.commands) for batch in single] == [1, 1, 1, 4, 1, 1]
     assert flat(single) == flat(found)
@@ -226,7 +227,7 @@ def test_an_rdb_file_is_refused_with_the_commands_that_convert_it(place: str) ->
     rdb = b"REDIS0009\xfe\x00\xff" + b"\0" * 8
     files = redis_log(b"", rdb) if place == "base" else redis_log(rdb)
     with pytest.raises(CorruptionError, match="CONFIG SET aof-use-rdb-preamble no` and `BGREWRITEAOF"):
-        Log.open(ROOT, files)
+        open_log(ROOT, files)
 
 
 def test_a_file_of_ours_that_redis_took_over_is_still_held_to_its_checksums() -> None:
@@ -247,7 +248,7 @@ def test_a_file_of_ours_that_redis_took_over_is_still_held_to_its_checksums() ->
 
 
 def test_a_real_redis_loads_the_directory(tmp_path: Path, start_redis: StartRedis) -> None:
-    log = Log.open(tmp_path, OsFiles(), segment_bytes=2000)
+    log = open_log(tmp_path, OsFiles(), segment_bytes=2000)
     count = 0
     for number in range(100):
         head = [SELECT] if log.rotate_if_needed() else []

@@ -11,11 +11,10 @@ import pytest
 from store import recovery
 from store.errors import LogWriteError
 from store.ids import MAX_ID, MIN_ID
-from store.log import Log
 from store.options import Fsync
 from store.refusal import Refusal
 from tests.store.faulty_files import FaultyFiles
-from tests.store.logs import FIRST, ROOT, SELECT, append, commands_of, reopened, xadd
+from tests.store.logs import FIRST, ROOT, SELECT, append, commands_of, open_log, reopened, xadd
 from tests.store.stores import Store, text_of
 
 
@@ -166,7 +165,7 @@ def test_undoing_a_long_tick_checkpoints_nothing_of_a_log_that_is_not_durable(
 
 def test_only_what_is_not_known_to_be_durable_is_written_again() -> None:
     files = FaultyFiles()
-    log = Log.open(ROOT, files, segment_bytes=250)
+    log = open_log(ROOT, files, segment_bytes=250)
     for number in range(4):
         append(log, [SELECT, xadd(number, b"x" * 100)])
         log.rotate_if_needed()
@@ -185,19 +184,19 @@ def test_only_what_is_not_known_to_be_durable_is_written_again() -> None:
         return FaultyFiles.write_at(files, fd, data, position)
 
     files.write_at = write_at  # type: ignore[method-assign]
-    again = Log.open(ROOT, files)
+    again = open_log(ROOT, files)
     found = list(again.read(durable=known))
     assert written == {known.position: whole[known.position :]}
     assert again.synced == again.end == found[-1].end
     written.clear()
-    assert list(Log.open(ROOT, files).read()) == found
+    assert list(open_log(ROOT, files).read()) == found
     assert written == {0: whole}
 
 
 @pytest.mark.parametrize("limit", [None, 1, 7])
 def test_short_writes_are_completed_when_a_tail_is_written_again(limit: int | None) -> None:
     files = FaultyFiles()
-    log = Log.open(ROOT, files)
+    log = open_log(ROOT, files)
     append(log, [SELECT, xadd(1)])
     files.fail("sync", errno.EIO)
     with pytest.raises(LogWriteError):
