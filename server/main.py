@@ -15,7 +15,8 @@ import resource
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Final
+from types import FrameType
+from typing import Final, NoReturn
 
 import lmdb
 import uvloop
@@ -68,15 +69,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(config: Config) -> int:
     """Serve until told to stop -> exit status.  Everything that can keep a server from starting is explained here."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _exit_while_loading)  # until the listener has its own
     try:
         return uvloop.run(serve(config))
-    except KeyboardInterrupt:  # before the listener took the signals over
-        return 1
     except (StoreError, OSError, lmdb.Error) as error:
         reason = _explained(error, config)
     log.error("%s", reason)
     # whoever started it by hand should not have to look for the log to learn that it did not start
     return _complain(reason) if config.logfile else 1
+
+
+def _exit_while_loading(number: int, frame: FrameType | None) -> NoReturn:
+    """End at once, as Redis does: what loading has done so far is of no more use than after a crash.
+
+    No exception, which LMDB's calls do not survive everywhere.
+    """
+    log.warning("Received shutdown signal during loading, exiting now.")
+    os._exit(0)
 
 
 def _explained(error: StoreError | OSError | lmdb.Error, config: Config) -> str:

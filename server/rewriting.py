@@ -164,6 +164,9 @@ class Rewriting:
                 self._go_on()
                 from_seq = await self._hand_over(worker)
                 entries, size, command_bytes = await self._follow(worker)
+        except WorkerError:
+            self._go_on()  # of a process that we have killed: why
+            raise
         finally:
             self._worker = None
             engine.tables.env.reader_check()  # a killed reader would keep pages from being used again

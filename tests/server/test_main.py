@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -206,6 +208,27 @@ def test_sigterm_and_sigint_end_with_status_0(start_riverbed: StartRiverbed) -> 
     assert server.process is not None
     server.process.send_signal(2)
     assert server.wait_ended() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_the_store_is_opened_ends_with_status_0(tmp_path: Path, number: signal.Signals) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, sys\n"
+        "from server import listener, main\n"
+        "open_executor = listener.open_executor\n"
+        "def interrupted(*arguments):\n"
+        "    opened = open_executor(*arguments)\n"
+        f"    os.kill(os.getpid(), {number:d})\n"
+        "    return opened\n"
+        "listener.open_executor = interrupted\n"
+        "sys.exit(main.main())\n"
+    )
+    command = [sys.executable, str(program), "--port", str(free_port()), "--dir", str(tmp_path / "data")]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.endswith(b"Received shutdown signal during loading, exiting now.\n")
 
 
 def test_log_level_changes_while_it_runs(start_riverbed: StartRiverbed) -> None:

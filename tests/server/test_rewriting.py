@@ -193,6 +193,14 @@ def test_a_server_that_stops_waits_for_no_rewrite(riverbed: RiverbedServer, how:
         assert client.ask("XINFO", "STREAM", "s", "FULL") == before
 
 
+def test_a_stop_is_what_the_log_names_as_the_end_of_a_rewrite(gate: Gate, riverbed: RiverbedServer) -> None:
+    with riverbed.client() as client:
+        assert client.ask("BGREWRITEAOF") == STARTED
+        child_of(riverbed)
+    riverbed.stop()
+    assert "the log was not rewritten: the server is stopping" in riverbed.log_tail()
+
+
 def test_the_process_ends_with_a_server_that_is_killed(gate: Gate, riverbed: RiverbedServer) -> None:
     with riverbed.client() as client:
         fill(client)
