@@ -349,6 +349,8 @@ class Executor:
                 if reply.__class__ is tuple:
                     wire = reply[0]
                 elif reply.__class__ in _WAITS:
+                    if len(logged) - mark > 1:
+                        self.make_atomic(mark)
                     self.deliver(session, reply)
                     self._hold_back(session, [*waiting])
                     break

@@ -447,6 +447,20 @@ def moved(ticks: Ticks, number: int) -> Files:
     return files
 
 
+def test_each_slice_is_one_transaction_in_the_log_the_first_one_too(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        await ticks.ask(client, *[f"XADD s {number}-1 f v" for number in range(1, 2500)], "XGROUP CREATE s g 0")
+        before = len(ticks.batches())
+        await ticks.ask(client, "XREADGROUP GROUP g c STREAMS s >")
+        lines = [line.split()[0] for batch in ticks.batches()[before:] for line in batch]
+        assert lines == [b"MULTI", b"XCLAIM", b"XGROUP", b"EXEC"] * 3
+        ticks.close()
+
+    in_loop(body())
+
+
 def test_a_pause_holds_what_is_left_of_a_write(ticks_of: Callable[[str], Ticks]) -> None:
     async def body() -> None:
         ticks = ticks_of("d")
