@@ -54,34 +54,43 @@ _PIECE_BYTES: Final = 1 << 17
 class Slices:
     """A command under way.  `request` is its own, and is told the time before each slice."""
 
-    __slots__ = ("nanoseconds", "needs_view", "request", "view", "work")
+    __slots__ = ("_view", "nanoseconds", "needs_view", "request", "work")
 
     def __init__(self, request: Request, work: Work) -> None:
         self.request = request
         self.work = work
         self.nanoseconds = 0  # spent on it behind the first slice
-        self.needs_view = False  # and waits until `view` is one
-        self.view: View | None = None
+        self.needs_view = False  # and waits until it is shown one
+        self._view: View | None = None
+
+    def show(self, view: View) -> None:
+        """Have it go on with `view`, made just now, which is let go of when it ends or is shown another."""
+        if self._view is not None:
+            self._view.release()
+        self._view = view
 
     def step(self, request: Request) -> Reply:
         """Run another slice; -> the reply, or self when there is more to do."""
-        view, self.view = self.view, None
         try:
-            self.needs_view = self.work.send(view) is Wish.VIEW
+            self.needs_view = self.work.send(self._view if self.needs_view else None) is Wish.VIEW
         except StopIteration as done:
+            self.close()
             return done.value
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def close(self) -> None:
         """What is left of it is not done."""
         self.work.close()
-        if self.view is not None:
-            self.view.release()
-            self.view = None
+        if self._view is not None:
+            self._view.release()
+            self._view = None
 
 
 def wait_for_view() -> Generator[Wish, View | None, View]:
-    """Go on with a view, made just now.  The caller releases it."""
+    """Go on with a view, made just now.  It is open until the command ends; a reply holds its own."""
     view = yield Wish.VIEW
     assert view is not None, "a command went on without the view it waits for"
     return view

@@ -89,7 +89,7 @@ class Slicing:
             if slices is not None and slices.needs_view:  # else the last one has killed it
                 if executor.txn.log and not _writes(slices):
                     break  # what it counts in the tables must be what the view has: it waits for the next one
-                slices.view = view.hold()
+                slices.show(view.hold())
                 self._step(session, slices)
             served += 1
             if time.perf_counter() >= end:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 # Rows are fetched in chunks, the first of which is short: behind the range are those of other streams.
 _FIRST_CHUNK: Final = 32
 _CHUNK: Final = 1024
+# Values without keys, 70 ns each instead of 100: where the range ended in a chunk of them is found one by one.
+_VALUES_CHUNK: Final = 128
 _UNLIMITED: Final = 1 << 62
 # What a row takes of memory besides its value: the key, and the objects around both.
 _ROW_BYTES: Final = 64
@@ -51,10 +53,7 @@ def read(cursor: lmdb.Cursor[bytes], low: bytes, high: bytes, count: int | None,
 
 
 def _read_backward(cursor: lmdb.Cursor[bytes], low: bytes, high: bytes, count: int | None) -> list[Row]:
-    if cursor.set_range(high):
-        if cursor.key() != high and not cursor.prev():
-            return []
-    elif not cursor.last():
+    if not _seek_last(cursor, high):
         return []
     rows: list[Row] = []
     for row in cursor.iterprev():
@@ -78,13 +77,7 @@ def read_within(
 
     No row has more than `largest_row` bytes: as many are read before they are measured as there is room for.
     """
-    if not reverse:
-        found = cursor.set_range(low)
-    elif cursor.set_range(high):
-        found = cursor.key() == high or cursor.prev()
-    else:
-        found = cursor.last()
-    if not found:
+    if not (_seek_last(cursor, high) if reverse else cursor.set_range(low)):
         return []
     rows: list[Row] = []
     left = most_bytes
@@ -112,6 +105,77 @@ def read_within(
             return None
         rows.append(row)
     return rows
+
+
+def read_values(cursor: lmdb.Cursor[bytes], low: bytes, high: bytes, count: int, *, reverse: bool) -> list[bytes]:
+    """The values of `read` at once: for a small `count`."""
+    if not (_seek_last(cursor, high) if reverse else cursor.set_range(low)):
+        return []
+    values = list(islice(cursor.iterprev(keys=False) if reverse else cursor.iternext(keys=False), count))
+    if not low <= cursor.key() <= high:
+        _drop_outside(values, cursor, low, high, reverse=reverse)
+    return values
+
+
+def read_values_within(
+    cursor: lmdb.Cursor[bytes],
+    low: bytes,
+    high: bytes,
+    count: int | None,
+    most_bytes: int,
+    largest_row: int,
+    *,
+    reverse: bool,
+) -> list[bytes] | None:
+    """The values of `read_within`."""
+    most = min(most_bytes // largest_row, _VALUES_CHUNK)
+    if most <= 1:
+        rows = read_within(cursor, low, high, count, most_bytes, largest_row, reverse=reverse)
+        return None if rows is None else [row for _, row in rows]
+    if not (_seek_last(cursor, high) if reverse else cursor.set_range(low)):
+        return []
+    following = cursor.iterprev(keys=False) if reverse else cursor.iternext(keys=False)
+    values: list[bytes] = []
+    left = most_bytes
+    to_come = _UNLIMITED if count is None else count
+    is_measured = to_come * largest_row > most_bytes
+    size = min(_FIRST_CHUNK, most)
+    while to_come > 0:
+        wanted = min(size, to_come)
+        chunk = list(islice(following, wanted))
+        to_come -= wanted
+        if not low <= cursor.key() <= high:
+            _drop_outside(chunk, cursor, low, high, reverse=reverse)
+            to_come = 0
+        if is_measured:
+            left -= sum(map(len, chunk)) + len(chunk) * _ROW_BYTES
+            if left < 0:
+                return None
+        values += chunk
+        size = min(2 * size, most)
+    return values
+
+
+def _drop_outside(chunk: list[bytes], cursor: lmdb.Cursor[bytes], low: bytes, high: bytes, *, reverse: bool) -> None:
+    """Take out those of the values that were read last which are behind the range.
+
+    The cursor stands on the last one of all, or nowhere when the table has no more.
+    """
+    if not cursor.key():
+        _ = cursor.first() if reverse else cursor.last()
+        if low <= cursor.key() <= high:
+            return
+    back = cursor.iternext(values=False) if reverse else cursor.iterprev(values=False)
+    is_outside = low.__gt__ if reverse else high.__lt__
+    outside = len(list(takewhile(is_outside, islice(back, len(chunk)))))
+    del chunk[len(chunk) - outside :]
+
+
+def _seek_last(cursor: lmdb.Cursor[bytes], high: bytes) -> bool:
+    """Stand on the last row that is not above `high`; -> whether there is one."""
+    if cursor.set_range(high):
+        return cursor.key() == high or cursor.prev()
+    return cursor.last()
 
 
 def read_keys(cursor: lmdb.Cursor[bytes], low: bytes, high: bytes, count: int | None) -> list[bytes]:

@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 _NODE_CHUNK: Final = 1000
 # The size of an entry when nothing is known of it.
 UNBOUNDED_ROW: Final = 1 << 62
+# More than entries can be large.
+_ANY_BYTES: Final = 1 << 124
+# Entries that are read without a look at where the stream ends.
+_FEW: Final = 32
 
 
 class Stream:
@@ -198,6 +202,30 @@ class Stream:
             return []
         low, high = self.prefix + pack_id(start), self.prefix + pack_id(end)
         return ranges.read_within(self.txn.reader, low, high, count, most_bytes, self.txn.largest_row, reverse=reverse)
+
+    def entries_within(
+        self, start: StreamID, end: StreamID, count: int | None, most_bytes: int | None, *, reverse: bool = False
+    ) -> list[bytes] | None:
+        """As `rows_within`, without the keys, in three quarters of the time."""
+        if start < self.floor_id:
+            start = self.floor_id
+        if not self.length or start > end or (count is not None and count <= 0):
+            return []
+        low, high = self.prefix + pack_id(start), self.prefix + pack_id(end)
+        txn = self.txn
+        if most_bytes is None:
+            most_bytes = _ANY_BYTES
+        if start >= self.tail_first_id or not self.node_count:
+            # what is new: few, with other streams' entries behind them, so that nothing is gained without keys
+            live = self.tail_total - self.tail_dead
+            if live and live * txn.largest_row <= most_bytes:
+                rows = ranges.read(txn.reader, low, high, live if count is None else min(live, count), reverse=reverse)
+                return [row for _, row in rows]
+        elif start == end:
+            count = 1
+        if count is not None and count <= _FEW and count * txn.largest_row <= most_bytes:
+            return ranges.read_values(txn.reader, low, high, count, reverse=reverse)
+        return ranges.read_values_within(txn.reader, low, high, count, most_bytes, txn.largest_row, reverse=reverse)
 
     def keys(self, start: StreamID, end: StreamID, count: int | None = None) -> list[bytes]:
         """The keys of `rows`, oldest first, whatever the size of the entries."""

@@ -72,7 +72,7 @@ class Product:
                 if reply.needs_view:
                     self.engine.commit(self.clock.now_ms)
                     self.engine.checkpoint()
-                    reply.view = View(self.engine.tables)
+                    reply.show(View(self.engine.tables))
                 reply = reply.step(request)
         finally:
             self.engine.commit(self.clock.now_ms)

@@ -5,7 +5,6 @@ Decides who gets what; `store.group` applies and logs it.  Both go in slices whe
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -264,11 +263,7 @@ def xclaim(request: Request) -> Reply:
 
 
 def _claim(request: Request) -> Work:
-    with closing(Room(request)) as room:
-        return (yield from _claim_within(room, request))
-
-
-def _claim_within(room: Room, request: Request) -> Work:
+    room = Room(request)
     argv = request.argv
     need_group(request, argv[1], argv[2])
     min_idle_ms = parse_int(argv[4], BAD_MIN_IDLE.format("XCLAIM"))
@@ -337,11 +332,7 @@ def xautoclaim(request: Request) -> Reply:
 
 
 def _autoclaim(request: Request) -> Work:
-    with closing(Room(request)) as room:
-        return (yield from _autoclaim_within(room, request))
-
-
-def _autoclaim_within(room: Room, request: Request) -> Work:
+    room = Room(request)
     argv = request.argv
     min_idle_ms = parse_int(argv[4], BAD_MIN_IDLE.format("XAUTOCLAIM"))
     cursor = parse_range_start(argv[5])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -96,7 +95,7 @@ def _range(request: Request, start: StreamID, end: StreamID, *, reverse: bool) -
         return []
     if count == 0:
         return NULL_ARRAY
-    rows = stream.rows_within(start, end, count, LONG_BYTES if request.may_block else None, reverse=reverse)
+    rows = stream.entries_within(start, end, count, LONG_BYTES if request.may_block else None, reverse=reverse)
     if rows is None:
         return in_slices(request, partial(_long_range, start, end, count, reverse))
     return (entries_wire(rows),)
@@ -104,14 +103,14 @@ def _range(request: Request, start: StreamID, end: StreamID, *, reverse: bool) -
 
 def _long_range(start: StreamID, end: StreamID, count: int | None, reverse: bool, request: Request) -> Work:
     """A range that is too long for memory, as it is when there is a view of it."""
-    with closing(Room(request)) as room:
-        view = yield from room.wait_for_view()
-        stream = request.db.stream(request.argv[1], request.now_ms)
-        if stream is None:
-            return []
-        shown = StreamView(view, stream)
-        found = yield from shown.count(start, end, count)
-        return room.reply([array_head(found), ShownRange(shown, start, end, found, reverse)])
+    room = Room(request)
+    view = yield from room.wait_for_view()
+    stream = request.db.stream(request.argv[1], request.now_ms)
+    if stream is None:
+        return []
+    shown = StreamView(view, stream)
+    found = yield from shown.count(start, end, count)
+    return room.reply([array_head(found), ShownRange(shown, start, end, found, reverse)])
 
 
 def read_keys(argv: list[bytes]) -> list[bytes]:
@@ -151,10 +150,11 @@ def xread(request: Request) -> Reply:
     for key, stream, position in positions:
         if stream is None or not stream.length or stream.last_live_id <= position:
             continue
-        rows = stream.rows_within(StreamID(position + 1), MAX_ID, budget.count, left)
+        rows = stream.entries_within(StreamID(position + 1), MAX_ID, budget.count, left)
         if rows is None:
             return in_slices(request, partial(_long_read, options, resolved))
-        rows = budget.cut(key, rows)
+        if budget.limits_all:
+            del rows[budget.cut(key, rows) :]
         if rows:
             wire = entries_wire(rows)
             served.append((key, wire))
@@ -166,6 +166,8 @@ def xread(request: Request) -> Reply:
         resp = request.session.resp
         parts = [stream_head(key, resp) + entries for key, entries in served]
         return (streams_head(len(served), resp) + b"".join(parts),)
+    if options.block_ms is None:
+        return NULL_ARRAY
     return _wait(request, options, resolved, [position for _, _, position in positions])
 
 
@@ -182,29 +184,29 @@ def _wait(request: Request, options: ReadOptions, resolved: list[bytes], positio
 
 def _long_read(options: ReadOptions, resolved: list[bytes], request: Request) -> Work:
     """What is newer than the positions when there is a view of it, for it is too long for memory."""
-    with closing(Room(request)) as room:
-        view = yield from room.wait_for_view()
-        shown: list[tuple[bytes, StreamView | None, StreamID]] = []
-        for key, word in zip(options.keys, resolved, strict=True):
-            stream = request.db.stream(key, request.now_ms)
-            shown.append((key, None if stream is None else StreamView(view, stream), _resolve_position(word, stream)))
-        budget = ReadBudget(options)
-        resp = request.session.resp
-        parts: list[Part] = []
-        served = 0
-        for number, (key, entries, position) in enumerate(shown, 1):
-            if number % _STREAMS_A_SLICE == 0:
-                yield
-            if entries is None or entries.last_live_id <= position or budget.exhausted:
-                continue
-            start = StreamID(position + 1)
-            count = yield from _count_within(entries, start, key, budget)
-            if count:
-                served += 1
-                parts += [stream_head(key, resp) + array_head(count), ShownRange(entries, start, MAX_ID, count)]
-        if served:
-            return room.reply([streams_head(served, resp), *parts])
-        return _wait(request, options, resolved, [position for _, _, position in shown])
+    room = Room(request)
+    view = yield from room.wait_for_view()
+    shown: list[tuple[bytes, StreamView | None, StreamID]] = []
+    for key, word in zip(options.keys, resolved, strict=True):
+        stream = request.db.stream(key, request.now_ms)
+        shown.append((key, None if stream is None else StreamView(view, stream), _resolve_position(word, stream)))
+    budget = ReadBudget(options)
+    resp = request.session.resp
+    parts: list[Part] = []
+    served = 0
+    for number, (key, entries, position) in enumerate(shown, 1):
+        if number % _STREAMS_A_SLICE == 0:
+            yield
+        if entries is None or entries.last_live_id <= position or budget.exhausted:
+            continue
+        start = StreamID(position + 1)
+        count = yield from _count_within(entries, start, key, budget)
+        if count:
+            served += 1
+            parts += [stream_head(key, resp) + array_head(count), ShownRange(entries, start, MAX_ID, count)]
+    if served:
+        return room.reply([streams_head(served, resp), *parts])
+    return _wait(request, options, resolved, [position for _, _, position in shown])
 
 
 def _count_within(entries: StreamView, start: StreamID, key: bytes, budget: ReadBudget) -> Generator[None, None, int]:
@@ -260,12 +262,13 @@ class ReadBudget:
         self._entries_left = options.max_count
         self._bytes_left = options.max_size
         self._is_first = True
+        self.limits_all = options.max_count is not None or options.max_size is not None  # not each stream by itself
         self.exhausted = False
 
     @property
     def count(self) -> int | None:
         """How many entries may be read from the next stream."""
-        if self._entries_left is None and self._bytes_left is None:
+        if not self.limits_all:
             return self._count
         fitting = None if self._bytes_left is None else max(self._bytes_left, 0) // _LEAST_ROW_BYTES + 1
         limits = [limit for limit in (self._count, self._entries_left, fitting) if limit is not None]
@@ -276,18 +279,17 @@ class ReadBudget:
         """It depends on the sizes of the entries."""
         return self._bytes_left is not None
 
-    def cut(self, key: bytes | None, rows: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        """The front of `rows` that is still within the limits; they are charged with it.
+    def cut(self, key: bytes | None, rows: list[bytes]) -> int:
+        """How many of the entries `rows` are still within the limits; they are charged with those.
 
         `key` is the stream's, and charged as well; None when more is read of the same stream.
         """
-        if self._bytes_left is None and self._entries_left is None:
-            return rows
-        sizes = [len(row) for _, row in rows] if self.measures else []
-        return rows[: self.cut_sizes(key, sizes) if self.measures else self.cut_count(len(rows))]
+        if self._bytes_left is None:
+            return self.cut_count(len(rows))
+        return self.cut_sizes(key, [len(row) for row in rows])
 
     def cut_sizes(self, key: bytes | None, sizes: list[int]) -> int:
-        """As `cut`, of entries of these sizes; -> how many are within the limits."""
+        """As `cut`, of entries of these sizes."""
         count = len(sizes)
         if self._bytes_left is not None:
             count = self._cut_bytes(key, sizes, self._bytes_left)

@@ -78,12 +78,6 @@ class Room:
         view = self.view = yield from wait_for_view()
         return view
 
-    def close(self) -> None:
-        """The command has ended, and its reply holds the view itself."""
-        if self.view is not None:
-            self.view.release()
-            self.view = None
-
     def reply(self, parts: list[Part]) -> Reply:
         """The reply that `parts` are the RESP of, sent piece by piece when it is long."""
         if self.view is not None:

@@ -81,7 +81,7 @@ def xinfo_stream(request: Request) -> Reply:
     most = _UNLIMITED if count is None else count
     if request.may_block and _has_long_lists(stream, most):
         return in_slices(request, partial(_describe_fully, count))
-    entries = stream.rows_within(MIN_ID, MAX_ID, count, LONG_BYTES if request.may_block else None)
+    entries = stream.entries_within(MIN_ID, MAX_ID, count, LONG_BYTES if request.may_block else None)
     if entries is None:
         return in_slices(request, partial(_describe_fully, count))
     return _describe(stream) | {
@@ -98,12 +98,9 @@ def _has_long_lists(stream: Stream, most: int) -> bool:
 def _describe_fully(count: int | None, request: Request) -> Work:
     """XINFO STREAM FULL, too long for memory, as everything is when there is a view of it."""
     view = yield from wait_for_view()
-    try:
-        stream = _need_stream(request)
-        pieces = _in_pieces(stream, view, _UNLIMITED if count is None else count, request.session.resp)
-        return LongReply(pieces, view.hold())
-    finally:
-        view.release()
+    stream = _need_stream(request)
+    pieces = _in_pieces(stream, view, _UNLIMITED if count is None else count, request.session.resp)
+    return LongReply(pieces, view.hold())
 
 
 def _in_pieces(stream: Stream, view: View, most: int, resp: int) -> Generator[bytes, None, None]:

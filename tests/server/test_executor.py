@@ -392,7 +392,7 @@ def test_a_bug_while_waiting_clients_are_served_is_their_error(tmp_path: Path, m
             def broken(*_: object, **__: object) -> None:
                 raise RuntimeError
 
-            patch.setattr(Stream, "rows_within", broken)
+            patch.setattr(Stream, "entries_within", broken)
             assert await ticks.ask(writer, "XADD s 1-1 f v") == [added("1-1")]
         assert reader.replies() == [b"-ERR internal error: xread was undone (RuntimeError)\r\n"]
         assert await ticks.ask(writer, "XLEN s") == [b":1\r\n"]
