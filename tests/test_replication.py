@@ -264,7 +264,10 @@ def test_a_server_that_quotes_the_password_does_not_bring_it_into_the_log(start_
             peer.recv(1000)
             peer.sendall(b"-ERR \x1b[2J unknown command 'AUTH', with args beginning with: 'somebody' 's3cret'\r\n")
             until(lambda: "(redacted)" in info(replica).get("riverbed_master_link_reason", ""), "a refused link")
-            assert b"s3cret" not in client.ask("INFO", "everything")
+            told = client.ask("INFO", "everything")
+            assert b"s3cret" not in told
+            assert b"\x1b" not in told
+            assert b"\\x1b[2J" in told
         client.ask("REPLICAOF", "NO", "ONE")
     log = replica.log_tail(1 << 20)
     assert "(redacted)" in log

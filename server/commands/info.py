@@ -18,6 +18,7 @@ from server.commands.table import Flag, command
 from server.replies import Verbatim
 from server.version import REDIS_VERSION, VERSION
 from store import survey
+from store.keytext import key_text
 
 if TYPE_CHECKING:
     from server.context import Context
@@ -392,6 +393,11 @@ _NOT_BY_DEFAULT: Final = frozenset(("commandstats", "latencystats"))
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
+def _line(text: str) -> str:
+    """What a primary, a client or the name of a directory has put into a field begins no other, nor steers a terminal."""
+    return f"{text if text.isprintable() else key_text(os.fsencode(text))}\r\n"
+
+
 def _wanted(names: list[str]) -> set[str]:
     """The sections that the words of an INFO ask for.  Unknown words ask for nothing."""
     wanted: set[str] = set()
@@ -422,6 +428,6 @@ def info(request: Request) -> Verbatim:
     for name, fields in _SECTIONS.items():
         if name in wanted:
             lines = [f"# {_HEADINGS.get(name, name.capitalize())}\r\n"]
-            lines += [f"{field}:{value}\r\n" for field, value in fields(request)]
+            lines += [_line(f"{field}:{value}") for field, value in fields(request)]
             sections.append("".join(lines))
     return Verbatim("\r\n".join(sections).encode())

@@ -238,3 +238,10 @@ def test_the_role_is_master_without_replicas(client: RawClient) -> None:
 )
 def test_sizes_are_shortened_as_redis_does(size: int, text: str) -> None:
     assert _human(size) == text
+
+
+def test_no_field_steers_the_terminal_that_shows_it_or_begins_another(client: RawClient) -> None:
+    client.ask("DEBUG", "ERROR", b"E\x1b[2J\rrole:slave\xff x")
+    told = client.ask("INFO", "everything")
+    assert b"errorstat_E\\x1b[2J\\rrole:slave" in told
+    assert told.replace(b"\r\n", b"").decode().isprintable()
