@@ -394,7 +394,7 @@ _NOT_BY_DEFAULT: Final = frozenset(("commandstats", "latencystats"))
 
 
 def _line(text: str) -> str:
-    """What a primary, a client or the name of a directory has put into a field begins no other, nor steers a terminal."""
+    """One line, whatever a primary, a client or the name of a directory has put into it, that steers no terminal."""
     return f"{text if text.isprintable() else key_text(os.fsencode(text))}\r\n"
 
 
