@@ -23,10 +23,13 @@ from store.errors import CorruptionError, ForeignLogError, LockedError, UnsafeFi
 from store.files import Files
 from store.manifest import Manifest
 from store.otherwriters import writer_of
-from store.rdb import MAGIC
+from store.rdb import MAGIC, MOST_EMPTY_BYTES, is_empty_rdb
 from store.realfiles import read_file
 from store.tables import DATA_NAME, STATE_DIRECTORY
 
+_COPYING: Final = (
+    "`riverbed import redis://HOST:PORT NEW` copies all streams of a running Redis into a new data directory"
+)
 _MANIFEST: Final = ".manifest"
 _RDB: Final = ".rdb"
 _AOF: Final = ".aof"
@@ -76,7 +79,7 @@ def refuse_redis(directory: Path, dirname: str, filename: str, files: Files) -> 
         if found is None:
             raise ForeignLogError(
                 f"{path} is the data of a Redis, and {directory} holds no store of Riverbed: give Riverbed a directory "
-                f"of its own; {_advice(directory, path)}"
+                f"of its own; {_other_ways(directory, path)}"
             )
         raise _log_of_redis(directory, path.parent, found)
     return None
@@ -86,14 +89,26 @@ def _log_of_redis(directory: Path, home: Path, manifest: Manifest) -> ForeignLog
     last = manifest.files[-1].name if manifest.files else ""
     user = writer_of(home / last) if last else None
     in_use = "" if user is None else f", and {user} has it open"
-    return ForeignLogError(f"the log in {home} was written by a Redis{in_use}: {_advice(directory, home)}")
+    if _begins_with_rdb(home, manifest):
+        advice = f"{_COPYING}; this log begins with an RDB file, which `riverbed replay` cannot read"
+    else:
+        advice = f"{_COPYING}, `riverbed replay {directory} NEW` those of this log"
+    return ForeignLogError(f"the log in {home} was written by a Redis{in_use}: {advice}")
 
 
-def _advice(directory: Path, path: Path) -> str:
-    copying = "`riverbed import redis://HOST:PORT NEW` copies all streams of a running Redis into a new data directory"
-    if path.suffix == _RDB:
-        return copying
-    return f"{copying}, `riverbed replay {directory} NEW` those of this log"
+def _begins_with_rdb(home: Path, manifest: Manifest) -> bool:
+    """Whether the first file is an RDB file that has keys."""
+    if not manifest.files:
+        return False
+    try:
+        data = read_file(home / manifest.files[0].name, MOST_EMPTY_BYTES + 1)
+    except (UnsafeFileError, OSError):
+        return False
+    return data.startswith(MAGIC) and not (len(data) <= MOST_EMPTY_BYTES and is_empty_rdb(data))
+
+
+def _other_ways(directory: Path, path: Path) -> str:
+    return _COPYING if path.suffix == _RDB else f"{_COPYING}, `riverbed replay {directory} NEW` those of this log"
 
 
 def _data_of_redis(directory: Path) -> Iterator[tuple[Path, Manifest | None]]:

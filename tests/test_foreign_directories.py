@@ -66,9 +66,12 @@ def test_a_log_of_redis_is_refused_and_left_alone(
     redis.stop()
     reason = refusal(redis.directory)
     assert f"the log in {redis.directory / LOG} was written by a Redis" in reason
-    assert f"`riverbed replay {redis.directory} NEW`" in reason
+    can_be_replayed = preamble == "no" or not rewritten_before
+    assert (f"`riverbed replay {redis.directory} NEW`" in reason) == can_be_replayed
+    replayed = CliRunner().invoke(main, ["replay", str(redis.directory), str(redis.directory.parent / "new")])
+    assert replayed.exit_code == (1 if can_be_replayed else 2), "1: a string is left out"
     assert "`riverbed import redis://" in reason
-    for told in refused_by_tools(redis.directory)[:4]:
+    for told in refused_by_tools(redis.directory)[:5]:
         assert "was written by a Redis" in told
         assert "start riverbed-server" not in told
     redis.start()

@@ -10,8 +10,12 @@ import click
 from rich.markup import escape
 
 from server.version import VERSION
+from store.files import OsFiles
+from store.foundlog import refuse_redis
 from store.freeze import DEFAULT_SPLIT_EVERY, LISTING, delete_old, take_snapshot
+from store.log import DIRECTORY_NAME, FILE_NAME
 from store.snapshot import Snapshot
+from store.tables import DATA_NAME, STATE_DIRECTORY
 from tools.console import Failure, counted, failures_explained, notes, print_facts, results, seconds_text, size_text
 from tools.interrupts import interrupts_between_steps
 from tools.steps import StepMeter
@@ -53,6 +57,8 @@ def snapshot(directory: Path, out: Path | None, keep: int | None, split_every: i
     Exit status 0: made, 2: not made, 130: interrupted; nothing is left of it then.
     """
     with failures_explained(f"take a snapshot of {directory}"):
+        if not (directory / STATE_DIRECTORY / DATA_NAME).exists() and directory.is_dir():
+            refuse_redis(directory, DIRECTORY_NAME, FILE_NAME, OsFiles())
         if keep is not None and out is not None:
             out.mkdir(parents=True, exist_ok=True)
         with StepMeter({LISTING: "streams"}) as steps, interrupts_between_steps() as go_on:

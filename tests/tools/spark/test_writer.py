@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from tests.conftest import base_seed
 from tests.proxy import Proxy
-from tests.servers import RedisServer, RiverbedServer
+from tests.servers import ROOT, RedisServer, RiverbedServer
 from tools.redisclient import Address, RedisClient, Word
 from tools.spark.errors import OptionError, SourceError
 from tools.spark.writeidentity import Names, SortedRuns
@@ -540,6 +541,23 @@ def test_typed_columns_that_are_written_are_read_back_as_they_were(
     read = spark.read.format("riverbed").schema(schema).option("db", 3).load(str(server.directory))
 
     assert read.collect() == frame.collect()
+
+
+def test_a_user_may_write_with_the_commands_that_the_readme_names(
+    spark: SparkSession, redis_server: RedisServer
+) -> None:
+    named = re.search(r"a user needs `([A-Z ]+)`", (ROOT / "README.md").read_text())
+    assert named is not None
+    client = redis.Redis(port=redis_server.port)
+    client.flushall()
+    allowed = [f"+{command.lower()}" for command in named[1].split()]
+    client.execute_command("ACL", "SETUSER", "writer", "on", ">secret", "~*", "-@all", *allowed)
+    for ids in ({}, {"id": functions.concat("n", functions.lit("-1"))}):
+        frame = spark.range(1, 11, numPartitions=1).select(functions.col("id").cast("string").alias("n"))
+        where = {"server": f"localhost:{redis_server.port}", "user": "writer", "password": "secret", "db": "2"}
+        frame.withColumns(ids).write.format("riverbed").mode("append").options(**where, stream=f"s{len(ids)}").save()
+    other = redis.Redis(port=redis_server.port, db=2)
+    assert [numbers_of(other, key) for key in ("s0", "s1")] == [list(range(1, 11))] * 2
 
 
 def test_a_task_that_is_tried_again_writes_each_row_once(
