@@ -267,8 +267,8 @@ class Stream:
 
         IDs that are asked for together mostly stand together: 0.4 us each, one by one they take 0.9.
         """
-        if not packed_ids:
-            return {}
+        if len(packed_ids) <= 1:
+            return {packed: row for packed in packed_ids if (row := self.entry(unpack_id(packed))) is not None}
         many = 2 * len(packed_ids)
         rows = self.rows(unpack_id(packed_ids[0]), unpack_id(packed_ids[-1]), many)
         found = {key[8:]: row for key, row in rows}

@@ -236,6 +236,8 @@ def test_ranges_forward_backward_and_counted_are_slices_of_a_list(
             within = run.stream.rows_within(start, end, count, most_bytes, reverse=reverse)
             rows = run.stream.rows(start, end, count, reverse=reverse)
             assert within == (rows if sum(len(row) + 64 for _, row in rows) <= most_bytes else None)
+            entries = run.stream.entries_within(start, end, count, most_bytes, reverse=reverse)
+            assert entries == (None if within is None else [row for _, row in within])
     with run.store.view() as view:
         stream = StreamView(view, run.stream)
         for is_measured in (False, True):
@@ -269,6 +271,9 @@ def test_a_range_ends_where_the_stream_ends_and_the_next_begins(store: Store) ->
     for stream in (first, second, third):
         assert len(stream.rows(MIN_ID, MAX_ID)) == 6
         assert len(stream.rows(MIN_ID, MAX_ID, 100)) == 6
+        for reverse, most_bytes in itertools.product((False, True), (None, 1 << 20)):
+            assert len(stream.entries_within(MIN_ID, MAX_ID, None, most_bytes, reverse=reverse) or ()) == 6
+            assert len(stream.entries_within(MIN_ID, MAX_ID, 100, most_bytes, reverse=reverse) or ()) == 6
         assert [text_of(key) for key, _ in stream.rows(MIN_ID, MAX_ID, 1, reverse=True)] == ["6-0"]
         assert store.count_range(stream, sid("2-0"), MAX_ID) == 5
 
@@ -281,6 +286,18 @@ def test_a_range_of_more_than_one_chunk_is_whole(store: Store) -> None:
     assert len(stream.rows(sid("2-0"), sid("2999-0"), 2500)) == 2500
     assert len(stream.rows(sid("2-0"), sid("2999-0"), 2500, reverse=True)) == 2500
     assert store.count_range(stream, sid("3-0"), sid("2998-0")) == 2996
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_entries_without_keys_are_those_of_the_rows_wherever_a_range_ends(store: Store, reverse: bool) -> None:
+    streams = [store.fill(key, 400) for key in (b"a", b"b", b"c")]
+    ends = (1, 2, 31, 32, 33, 97, 160, 161, 299, 399, 400, 500)
+    for stream, first, last, count in itertools.product(streams, ends, ends, (None, 1, 31, 32, 33, 100, 1000)):
+        start, end = sid(f"{first}-0"), sid(f"{last}-0")
+        rows = stream.rows(start, end, count, reverse=reverse)
+        for most_bytes in (None, 1 << 20):
+            entries = stream.entries_within(start, end, count, most_bytes, reverse=reverse)
+            assert entries == [row for _, row in rows]
 
 
 @pytest.mark.parametrize("size", [10, 3000, 500_000])
