@@ -299,7 +299,9 @@ class _StreamRead:
         entries: list[PendingEntry] = []
         rows: list[bytes] = []  # empty for those that are shown by the view
         gone: set[StreamID] = set()
-        room = self._room.left
+        room = self._room.left if showing is None else None
+        if room is not None and most * stream.txn.largest_row <= room:
+            room = None  # no need to measure what cannot get too long
         is_last = True
         for run in group.pending_runs(StreamID(self._position + 1), MAX_ID, consumer):
             packed_ids = run.packed_ids if letters is not None else run.packed_ids[: most - len(entries)]
@@ -323,7 +325,7 @@ class _StreamRead:
                     continue
                 entries.append(entry)
                 rows.append(row)
-                if room is not None and showing is None:
+                if room is not None:
                     room -= len(row)
                     if room < 0:
                         return Step.NEEDS_VIEW
@@ -334,7 +336,7 @@ class _StreamRead:
                 break  # the rest is left to the next read
         if letters is not None:
             letters.move()
-        sizes = [len(row) for row in rows]
+        sizes = [len(row) for row in rows] if self._budget.measures else [0] * len(rows)
         if showing is not None and self._budget.measures:
             shown = [pack_id(entry.entry_id) for entry, row in zip(entries, rows, strict=True) if not row]
             found_sizes = iter(showing.sizes(shown))
@@ -349,7 +351,7 @@ class _StreamRead:
 
     def _show_history(self, read: list[PendingEntry], rows: list[bytes], showing: Showing | None) -> None:
         if showing is None:
-            self._keep(b"".join([PAIR + row for row in rows[: len(read)]]), len(read))
+            self._keep(entries_part(rows[: len(read)]), len(read))
             return
         for is_shown, group in groupby(zip(read, rows, strict=False), key=lambda pair: not pair[1]):
             if is_shown:
@@ -384,9 +386,11 @@ class _StreamRead:
         if not overdue:
             return Step.GOES_ON
         packed_ids = [pack_id(entry.entry_id) for entry, _ in overdue]
-        sizes = [len(row) for _, row in overdue]
-        if showing is not None and self._budget.measures:
+        sizes = [0] * len(overdue)
+        if self._budget.measures and showing is not None:
             sizes = [showing.sizes([packed])[0] for packed in packed_ids]
+        elif self._budget.measures:
+            sizes = [len(row) for _, row in overdue]
         kept = self._cut(sizes)
         taken = [entry for entry, _ in overdue[:kept]]
         tails = [b":%d\r\n:%d\r\n" % (now_ms - entry.delivery_time_ms, entry.delivery_count) for entry in taken]
