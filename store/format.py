@@ -168,7 +168,10 @@ def decode_words(wire: bytes) -> list[bytes]:
             raise ValueError("not a RESP bulk string")
         end = wire.index(b"\r\n", position)
         start = end + 2
-        position = start + int(wire[position + 1 : end]) + 2
+        size = int(wire[position + 1 : end])
+        if size < 0:
+            raise ValueError("a negative length")
+        position = start + size + 2
         words.append(wire[start : position - 2])
         if wire[position - 2 : position] != b"\r\n":
             raise ValueError("a bulk string does not end where its length says")

@@ -19,6 +19,7 @@ from typing import Any, Final, Self
 import hiredis
 
 from store.logformat import encode_command
+from tools.announced import Announced, AnnouncementError
 from tools.console import Failure
 
 SCHEMES: Final = ("redis://", "rediss://")
@@ -95,6 +96,8 @@ class RedisClient:
         self.bytes_received = 0
         self._timeout_s = timeout_s
         self._reader = hiredis.Reader()
+        self._announced = Announced()
+        self._owed = 0  # replies
         try:
             self._socket = socket.create_connection((address.host, address.port), CONNECT_TIMEOUT_S)
         except OSError as error:
@@ -169,6 +172,7 @@ class RedisClient:
             encode_command([word if isinstance(word, bytes) else str(word).encode() for word in words])
             for words in commands
         )
+        self._owed += len(commands)
         try:
             self._socket.sendall(data)
         except OSError as error:
@@ -187,11 +191,15 @@ class RedisClient:
                 if not data:
                     raise Failure(f"{self.address} closed the connection")
                 self.bytes_received += len(data)
+                self._announced.take(data)
                 self._reader.feed(data)
-        except hiredis.ProtocolError as error:
+        except (hiredis.ProtocolError, AnnouncementError) as error:
             raise Failure(f"{self.address} does not speak Redis's protocol: {error}") from error
         except OSError as error:
             raise self._lost(error, "stopped answering") from error
+        self._owed -= 1
+        if not self._owed and not self._reader.has_data():
+            self._announced.complete()
         return reply
 
     def _lost(self, error: OSError, what: str) -> Failure:

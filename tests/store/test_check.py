@@ -394,3 +394,29 @@ def test_a_store_can_be_checked_while_it_is_being_written(tmp_path: Path) -> Non
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
         assert done.stdout == "[]\n"
     store.engine.close()
+
+
+MEMORY = """
+import resource
+from store.check.streams import EntrySizes
+from store.format import id_bulk
+from store.ids import StreamID
+
+limit = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + (48 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+sizes = EntrySizes()
+head = id_bulk(StreamID(5))
+for kind in b"*>~%|":
+    for more in (b"%c300000000\\r\\n" % kind, b"*2\\r\\n%c300000000\\r\\n" % kind, b"*999999999\\r\\n$-7\\r\\n"):
+        assert sizes.measure(StreamID(5), head + more) is None
+text = head + b"*2\\r\\n$1\\r\\nf\\r\\n$12\\r\\n*300000000\\r\\n\\r\\n"
+assert sizes.measure(StreamID(5), text) == len(text) - len(head) - 4
+print("held")
+"""
+
+
+def test_no_number_in_a_damaged_row_takes_memory() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout == "held\n", done.stderr[-2000:]

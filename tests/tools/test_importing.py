@@ -19,6 +19,7 @@ from store.ids import StreamID
 from tests.conftest import StartRedis, StartRiverbed, base_seed, broken_invariants
 from tests.generators import KEYSPACE, STREAMS, Generator
 from tests.group_commands import GROUP_FAMILY, NEWER_FAMILY, LastingCommands
+from tests.impostor import impostor
 from tests.inprocess import value_of
 from tests.raw import RawClient, parse
 from tests.servers import Server
@@ -322,32 +323,6 @@ def test_passwords(start_redis: StartRedis, tmp_path: Path) -> None:
 
 
 STOPPED = "stopped answering: nothing within 1 s"
-
-
-@contextlib.contextmanager
-def impostor(*answers: bytes) -> Iterator[int]:
-    """A port where each request gets the next of `answers`; then nothing, or the end when the last one is empty."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        done = threading.Event()
-
-        def serve() -> None:
-            peer, _ = listener.accept()
-            with peer:
-                for reply in answers:
-                    if not peer.recv(1 << 16):
-                        return
-                    if not reply:
-                        return
-                    peer.sendall(reply)
-                done.wait(600)
-
-        worker = threading.Thread(target=serve)
-        worker.start()
-        try:
-            yield listener.getsockname()[1]
-        finally:
-            done.set()
-            worker.join()
 
 
 def test_a_password_is_in_no_message(tmp_path: Path) -> None:
