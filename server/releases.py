@@ -12,6 +12,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from server.executor import Executor
     from server.replies import LongReply
     from server.session import Session
@@ -21,6 +23,8 @@ log = logging.getLogger("riverbed")
 # What a turn has for sending; so many clients are sent theirs without a look at the clock.
 TURN_S: Final = 0.003
 _FEW: Final = 64
+# A copy of less than this for each receiver of a message costs no more than sending it apart would.
+_LARGE_BYTES: Final = 4 << 10
 
 
 class Releases:
@@ -39,22 +43,27 @@ class Releases:
         is_over = False
         needy: list[Session] = []
         total = 0
+        pieces: Sequence[bytes]
         for count, session in enumerate(ran):
             if count >= _FEW and not is_over:
                 is_over = clock() >= end
             out = session.out
             if out:
-                data = out[0] if len(out) == 1 else b"".join(out)
-                out.clear()
-                size = len(data)
-                total += size
-                session.bytes_out += size
-                # what a replica is sent besides does not come this way, and must not overtake
-                if (is_over or (late and session in late)) and not session.is_replica:
-                    late.setdefault(session, []).append(data)
-                    self._is_late(session, size)
+                if len(out) > 1 and (session.is_monitor or session.is_subscriber):
+                    pieces = _with_large_apart(out)
                 else:
-                    session.send(data)
+                    pieces = (out[0] if len(out) == 1 else b"".join(out),)
+                out.clear()
+                for data in pieces:
+                    size = len(data)
+                    total += size
+                    session.bytes_out += size
+                    # what a replica is sent besides does not come this way, and must not overtake
+                    if (is_over or (late and session in late)) and not session.is_replica:
+                        late.setdefault(session, []).append(data)
+                        self._is_late(session, size)
+                    else:
+                        session.send(data)
             if session.attention and session not in late:
                 needy.append(session)
         self._executor.stats.bytes_out += total
@@ -102,7 +111,8 @@ class Releases:
 
     def _send_one(self) -> None:
         session = next(iter(self._late))
-        session.send(b"".join(self._late.pop(session)))
+        for data in _with_large_apart(self._late.pop(session)):
+            session.send(data)
         session.late_bytes = 0
         session.refresh_special()
         session.settle()
@@ -153,3 +163,20 @@ class Releases:
         # the rest comes with the next tick, unless the client is congested by now
         if not session.congested:
             executor.flush(session)
+
+
+def _with_large_apart(parts: list[bytes]) -> list[bytes]:
+    """`parts`, the small ones joined.  A large message is one object for all who are sent it, and remains that."""
+    pieces: list[bytes] = []
+    small: list[bytes] = []
+    for part in parts:
+        if len(part) < _LARGE_BYTES:
+            small.append(part)
+            continue
+        if small:
+            pieces.append(b"".join(small))
+            small.clear()
+        pieces.append(part)
+    if small:
+        pieces.append(b"".join(small))
+    return pieces

@@ -159,3 +159,31 @@ def test_the_end_of_the_server_sends_what_is_late(ticks_in: Path) -> None:
         ticks.close()
 
     in_loop(body())
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_large_message_is_never_copied_for_those_who_are_sent_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_late: bool
+) -> None:
+    if is_late:
+        monkeypatch.setattr(releases, "TURN_S", -1.0)
+        monkeypatch.setattr(releases, "_FEW", 0)
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path / "d")
+        clients = crowd(ticks, 3)
+        sent: list[list[bytes]] = [[] for _ in clients]
+        for client, pieces in zip(clients, sent, strict=True):
+            await ticks.ask(client, "SUBSCRIBE c")
+            client.session.send = pieces.append
+        small, large = "m", "x" * 100_000
+        publisher = ticks.connect()
+        lines = [f"PUBLISH c {text}" for text in (small, small, large, large, small)]
+        assert len(await ticks.ask(publisher, "MULTI", *lines, "EXEC")) == 7
+        assert b"".join(sent[0]).count(b"message") == 5
+        for first, *others in zip(*sent, strict=True):
+            assert all(other is first or len(first) < 1_000 for other in others)
+            assert all(other == first for other in others)
+        ticks.close()
+
+    in_loop(body())

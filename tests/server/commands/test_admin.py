@@ -7,7 +7,7 @@ import pytest
 from tests.conftest import StartRiverbed
 from tests.pair import Pair
 from tests.raw import RawClient
-from tests.servers import RiverbedServer
+from tests.servers import RedisServer, RiverbedServer
 
 SYNTAX = b"-ERR syntax error\r\n"
 OK = b"+OK\r\n"
@@ -99,6 +99,16 @@ def shown(client: RawClient) -> bytes:
     """What a monitor is sent next, without time and address."""
     line = client.reply()
     return line[line.index(b"[") :].partition(b"] ")[2]
+
+
+def test_monitor_shows_every_byte_as_redis_does(pair: Pair, server: RiverbedServer, oracle: RedisServer) -> None:
+    every = bytes(range(256))
+    words = [every, every[::-1], b"".join(b"\\" + bytes([byte]) for byte in every), b"\\x07\\\\'\\'\"\\\"", b""]
+    assert pair.ask("MONITOR") == OK
+    with server.client() as ours, oracle.client() as theirs:
+        ours.ask("DEL", *words)
+        theirs.ask("DEL", *words)
+    assert shown(pair.ours) == shown(pair.theirs)
 
 
 def test_monitor_shows_what_others_send(client: RawClient, server: RiverbedServer) -> None:
