@@ -228,8 +228,11 @@ class Rewriting:
     # -- afterwards ----------------------------------------------------------------------------------------------------
 
     def remove_leftovers(self) -> None:
-        """Delete the files that the log needs no more, in a thread: a gigabyte takes the file system a while."""
-        if self._removal is None and not self._stopped:
+        """Delete the files that the log needs no more, in a thread: a gigabyte takes the file system a while.
+
+        The file of a rewrite under way looks like one of them; so the end of the rewrite deletes all of them.
+        """
+        if self._removal is None and self._task is None and not self._stopped:
             with contextlib.suppress(OSError):
                 paths = self._engine.log.leftovers()
                 if paths:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from server.rewriting import RewriteError, Rewriting
-from store.log import Base
+from store.log import TEMPORARY_PREFIX, Base
 from tests.conftest import StartRiverbed
 from tests.gate import Gate, child_of
 from tests.raw import RawClient
@@ -316,6 +316,32 @@ def test_who_asks_while_one_runs_gets_its_base(tmp_path: Path) -> None:
             await first
         assert ticks.executor.rewriting.start() is not first
         await ticks.executor.rewriting.stop()
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_the_file_of_a_rewrite_under_way_is_no_leftover(tmp_path: Path) -> None:
+    async def end_of_removals() -> None:
+        for task in [task for task in asyncio.all_tasks() if task.get_name().startswith("removing")]:
+            await task
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        rewriting = ticks.executor.rewriting
+        rewrite = rewriting.start()
+        path = ticks.engine.log.directory / f"{TEMPORARY_PREFIX}1-1.aof"
+        ticks.files.put(path, b"half")  # as the log sees it
+        path.parent.mkdir()
+        path.write_bytes(b"half")
+        rewriting.remove_leftovers()  # as at the end of a full sync
+        await end_of_removals()
+        assert path.exists()
+        with pytest.raises(RewriteError):
+            await rewrite
+        await ticks.settle()
+        await end_of_removals()
+        assert not path.exists(), "the rewrite has ended, and this file was not its own"
         ticks.close()
 
     in_loop(body())
