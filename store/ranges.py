@@ -128,12 +128,11 @@ def read_values_within(
     reverse: bool,
 ) -> list[bytes] | None:
     """The values of `read_within`."""
-    most = min(most_bytes // largest_row, _VALUES_CHUNK)
-    if most <= 1:
-        rows = read_within(cursor, low, high, count, most_bytes, largest_row, reverse=reverse)
-        return None if rows is None else [row for _, row in rows]
     if not (_seek_last(cursor, high) if reverse else cursor.set_range(low)):
         return []
+    most = min(most_bytes // largest_row, _VALUES_CHUNK)
+    if most <= 1:
+        return _read_one_by_one(cursor, low, high, count, most_bytes, reverse=reverse)
     following = cursor.iterprev(keys=False) if reverse else cursor.iternext(keys=False)
     values: list[bytes] = []
     left = most_bytes
@@ -153,6 +152,23 @@ def read_values_within(
                 return None
         values += chunk
         size = min(2 * size, most)
+    return values
+
+
+def _read_one_by_one(
+    cursor: lmdb.Cursor[bytes], low: bytes, high: bytes, count: int | None, most_bytes: int, *, reverse: bool
+) -> list[bytes] | None:
+    """`read_values_within` from where the cursor stands, when the next row may be larger than all there is room for."""
+    values: list[bytes] = []
+    append = values.append
+    left = most_bytes
+    for key, value in islice(cursor.iterprev() if reverse else cursor.iternext(), count):
+        if key > high or key < low:
+            break
+        left -= len(value) + _ROW_BYTES
+        if left < 0:
+            return None
+        append(value)
     return values
 
 
