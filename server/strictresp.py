@@ -98,6 +98,13 @@ class StrictReader:
 
     def take(self, data: bytes, requests: list[list[bytes]], *, may_hand_over: bool) -> bytes:
         """Append what `data` completes; keep or refuse the rest, or return it when another parser may have it."""
+        try:
+            return self._take(data, requests, may_hand_over=may_hand_over)
+        except MemoryError:  # it costs the client that needs so much, not those whose requests are read beside it
+            self._refuse(ProtocolError("no memory for the request", silent=True))
+            return b""
+
+    def _take(self, data: bytes, requests: list[list[bytes]], *, may_hand_over: bool) -> bytes:
         source: bytes | bytearray = data
         if self._buffer:
             self._buffer += data

@@ -245,3 +245,18 @@ def test_what_is_sent_while_a_client_is_blocked_or_paused_runs_in_order_afterwar
         for number in range(count):
             assert client.reply() == b"$%d\r\n%d\r\n" % (len(str(number)), number)
         behind.join()
+
+
+def test_a_request_without_memory_for_it_costs_its_client_alone(server: RiverbedServer) -> None:
+    with connected(server) as other, connected(server) as client:
+        before = server.private_bytes()
+        most = before + 150 * MB
+        resource.prlimit(server.pid, resource.RLIMIT_DATA, (most, most))
+        with contextlib.suppress(OSError):
+            client.send_bytes(b"*2\r\n$4\r\nECHO\r\n$400000000\r\n")
+            for _ in range(400):
+                client.send_bytes(b"x" * 1_000_000)
+        assert client.rest_until_closed() == b""
+        assert other.ask("ECHO", "still here") == b"$10\r\nstill here\r\n"
+        until(lambda: server.private_bytes() < before + 20 * MB, "the end of what was kept")
+    assert "Traceback" not in server.log_tail(1 << 20)
