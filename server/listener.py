@@ -73,6 +73,9 @@ class _GuardedConnection(Connection):
     """Refuses clients beyond `maxclients`, and strangers in protected mode; sets the socket's keep-alive."""
 
     def _begin(self, transport: asyncio.Transport) -> None:
+        if self._executor.stopping.is_ending:  # the system had accepted it when the listener closed
+            transport.abort()
+            return
         sock: socket.socket = transport.get_extra_info("socket")
         is_tcp = sock.family != socket.AF_UNIX
         refusal = self._refusal(peer_host(transport) if is_tcp else None)

@@ -64,6 +64,11 @@ class Stopping:
         self._asked: list[tuple[Session, Park]] = []
         executor.replication.on_progress = self.look_soon
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether what has run is committed and answered, and nothing more may run."""
+        return self._state is State.ENDING
+
     # -- asking for it -------------------------------------------------------------------------------------------------
 
     def ask(self, request: Request, *, save: bool | None, now: bool, force: bool) -> Reply:
@@ -231,6 +236,7 @@ class Stopping:
         await executor.rewriting.stop()
         await executor.snapshots.stop()
         await executor.tasks.close()
+        executor.upkeep.close()
         await asyncio.sleep(0)
         if executor.gave_up:
             executor.engine.abandon()

@@ -70,6 +70,9 @@ class Upkeep:
         for timer in (self._checkpoint_timer, self._purge_timer, self._cycle_timer):
             if timer is not None:
                 timer.cancel()
+
+    def close(self) -> None:
+        """No task needs the disk's thread any more, not even one that has just been started."""
         self._disk.shutdown(wait=False)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------

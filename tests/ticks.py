@@ -166,6 +166,7 @@ class Ticks:
     def close(self, *, save: bool = True) -> None:
         self.check_accounts()
         self.executor.upkeep.stop()
+        self.executor.upkeep.close()
         self.engine.close(save=save)
 
 

@@ -8,12 +8,14 @@ import errno
 import os
 import re
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from server.execution.accounts import MOST_WAITING_BYTES
+from server.listener import Listener
 from tests.conftest import StartRedis, StartRiverbed
 from tests.raw import RawClient, encode
 from tests.replicas import follow, info, until_level
@@ -271,6 +273,30 @@ def test_a_long_command_under_way_is_done_whole(tmp_path: Path, how: str) -> Non
     in_loop(body())
 
 
+def test_a_client_that_comes_as_the_listener_closes_is_not_served(tmp_path: Path) -> None:
+    """The system accepts it in the same turn of the loop, and its connection begins behind the end."""
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        listener = Listener(ticks.executor.config, ticks.executor)
+        server = socket.create_server(("127.0.0.1", 0))
+        address = server.getsockname()
+        await listener.listen([server])
+        ticks.executor.stopping.begin(now=True)  # nobody has told it of the listener
+        await ticks.executor.stopping.begun_to_end.wait()
+        with socket.create_connection(address) as client, contextlib.suppress(OSError):
+            client.sendall(b"XADD s 1-1 f v\r\n")
+            client.settimeout(5)
+            await asyncio.to_thread(client.recv, 100)
+        await ticks.settle()
+        listener.close()
+        assert not ticks.executor.context.sessions
+        assert ticks.engine.txn.databases[0].size == 0
+        ticks.close()
+
+    in_loop(body())
+
+
 # -- the checkpoint ----------------------------------------------------------------------------------------------------
 
 
@@ -291,6 +317,21 @@ def test_reads_that_wait_for_a_view_end_with_the_connections(tmp_path: Path) -> 
         assert not ticks.executor.slicing
         assert ticks.executor.stats.background.failures == 0, ticks.executor.stats.background.last_failure
         assert not reader.replies()
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_checkpoint_that_has_just_begun_is_no_failure_of_the_stop(tmp_path: Path) -> None:
+    """Its task has not come to the disk's thread yet."""
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        await ticks.ask(ticks.connect(), "XADD s 1-1 f v")
+        assert ticks.executor.upkeep.checkpoint_soon()
+        ticks.executor.upkeep.stop()
+        await ticks.settle()
+        assert ticks.executor.stats.background.failures == 0, ticks.executor.stats.background.last_failure
         ticks.close()
 
     in_loop(body())
