@@ -44,3 +44,12 @@ def heed_settings(executor: Executor) -> None:
 
     for name in ("proto-max-bulk-len", "client-query-buffer-limit"):
         config.observe(name, limit_requests)
+
+    def let_in() -> None:
+        """Without a password there is nothing to wait for, as in Redis, which looks at each command."""
+        if not config.requirepass:
+            for session in executor.context.sessions.values():
+                if not session.authenticated:
+                    session.authenticate(True)
+
+    config.observe("requirepass", let_in)

@@ -38,6 +38,18 @@ def locked(server: RiverbedServer, oracle: RedisServer) -> Iterator[Pair]:
         keeper.close()
 
 
+def test_a_client_without_the_password_is_let_in_when_there_is_none_any_more(
+    server: RiverbedServer, oracle: RedisServer
+) -> None:
+    for some in (server, oracle):
+        with some.client() as keeper:
+            keeper.ask("CONFIG", "SET", "requirepass", PASSWORD)
+            with some.client() as stranger:
+                assert stranger.ask("PING") == b"-NOAUTH Authentication required.\r\n"
+                assert keeper.ask("CONFIG", "SET", "requirepass", "") == b"+OK\r\n"
+                assert stranger.ask("PING") == b"+PONG\r\n"
+
+
 def test_ping_and_echo_answer(pair: Pair) -> None:
     assert pair.say("PING") == b"+PONG\r\n"
     assert pair.ask("PING", b"a\r\nb") == b"$4\r\na\r\nb\r\n"
