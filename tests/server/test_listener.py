@@ -34,14 +34,19 @@ def descriptors(server: RiverbedServer) -> int:
     return len(list(Path(f"/proc/{server.pid}/fd").iterdir()))
 
 
-def connected_clients(client: RawClient) -> int:
+def connected_clients(client: RawClient | UnixClient) -> int:
     return len(client.tree("CLIENT", "LIST").text.splitlines())
+
+
+def descriptors_beside(client: RawClient | UnixClient, server: RiverbedServer) -> int:
+    """How many the server has when `client` is the only one: the connection that waited for the start has gone."""
+    until(lambda: connected_clients(client) == 1, "a server with one client")
+    return descriptors(server)
 
 
 def test_three_thousand_resets_leave_nothing_behind(riverbed: RiverbedServer) -> None:
     with riverbed.client() as client:
-        assert client.ask("PING") == b"+PONG\r\n"
-        before = descriptors(riverbed)
+        before = descriptors_beside(client, riverbed)
         for _ in range(3000):
             reset(riverbed.port)
         until(lambda: connected_clients(client) == 1, "that no client but this one is left")
@@ -98,9 +103,7 @@ def test_resets_on_the_port_of_metrics_leave_nothing_behind(start_riverbed: Star
     port = free_port()
     server = start_riverbed(options={"metrics-port": port})
     with server.client() as watcher:
-        # the connection that asked whether the server was ready has gone, and is not counted
-        until(lambda: len(watcher.tree("CLIENT", "LIST").text.splitlines()) == 1, "a server with one client")
-        before = descriptors(server)
+        before = descriptors_beside(watcher, server)
         for _ in range(300):
             reset(port)
         until(lambda: descriptors(server) == before, "that no descriptor is left")
@@ -111,7 +114,7 @@ def test_clients_of_a_unix_socket_come_and_go(start_riverbed: StartRiverbed, tmp
     path = tmp_path / "s"
     server = start_riverbed(options={"unixsocket": path})
     with UnixClient(path, 60) as client:
-        before = descriptors(server)
+        before = descriptors_beside(client, server)
         for _ in range(100):
             with socket.socket(socket.AF_UNIX) as peer:
                 peer.connect(str(path))
@@ -151,8 +154,9 @@ def test_a_server_of_64_descriptors_keeps_what_it_needs_itself(scarce: RiverbedS
 
 def test_clients_without_a_descriptor_are_cut_off_and_others_served(riverbed: RiverbedServer) -> None:
     with riverbed.client() as client:
+        taken = descriptors_beside(client, riverbed)
         before = resource.prlimit(riverbed.pid, resource.RLIMIT_NOFILE)
-        resource.prlimit(riverbed.pid, resource.RLIMIT_NOFILE, (descriptors(riverbed) + 5, before[1]))
+        resource.prlimit(riverbed.pid, resource.RLIMIT_NOFILE, (taken + 5, before[1]))
         with contextlib.ExitStack() as stack:
             others = [stack.enter_context(riverbed.client()) for _ in range(100)]
             for other in others:
@@ -162,6 +166,7 @@ def test_clients_without_a_descriptor_are_cut_off_and_others_served(riverbed: Ri
             assert answers.count(b"+PONG\r\n") == 5
             assert answers.count(b"") == 95
             assert client.ask("PING") == b"+PONG\r\n"
+        until(lambda: descriptors(riverbed) == taken, "that the others are gone")
         with riverbed.client() as later:
             assert later.ask("PING") == b"+PONG\r\n"
         resource.prlimit(riverbed.pid, resource.RLIMIT_NOFILE, before)
