@@ -78,10 +78,11 @@ def state_of(server: Server, without: frozenset[bytes]) -> State:
     return found
 
 
-def groups_of(server: Server) -> dict[tuple[int, bytes], str]:
-    """XINFO STREAM FULL of every stream, without what a log does not say."""
+def groups_of(server: Server, hidden: frozenset[bytes] = frozenset()) -> dict[tuple[int, bytes], str]:
+    """XINFO STREAM FULL of every stream, without what a log does not say, and without `hidden`."""
+    without = UNKNOWN_FROM_A_LOG | hidden
     with server.client() as client:
-        return {(database, key): _full(client, key, UNKNOWN_FROM_A_LOG) for database, key in every_stream(client)}
+        return {(database, key): _full(client, key, without) for database, key in every_stream(client)}
 
 
 def _full(client: RawClient, key: bytes, without: frozenset[bytes]) -> str:

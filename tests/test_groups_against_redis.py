@@ -19,6 +19,7 @@ from tests.group_commands import GROUP_FAMILY, GroupCommands
 from tests.servers import Server
 from tests.shrinking import run_and_explain, script_of
 from tests.states import groups_of
+from tests.tools.replays import replay
 
 FAMILIES = (STREAMS, GROUP_FAMILY, KEYSPACE, CONNECTION)
 MASKS = {**differences.MASKS, **group_differences.MASKS}
@@ -87,7 +88,7 @@ def test_redis_shows_the_same_groups_from_a_copy_of_the_log(
     assert groups_of(start_redis(tmp_path / "copy", options=options)) == expected
 
 
-def test_we_make_the_same_of_a_log_that_redis_wrote_as_redis_does(
+def test_a_replay_makes_the_same_of_a_log_that_redis_wrote_as_redis_does(
     start_riverbed: StartRiverbed, start_redis: StartRedis, tmp_path: Path
 ) -> None:
     options: dict[str, object] = {"stream-node-max-entries": 5, "stream-node-max-bytes": 0}
@@ -98,7 +99,8 @@ def test_we_make_the_same_of_a_log_that_redis_wrote_as_redis_does(
             client.ask(*step.words)
         client.ask("DISCARD")
     assert redis.stop() == 0
-    shutil.copytree(redis.directory / "appendonlydir", tmp_path / "copy" / "appendonlydir")
+    replay(redis.directory, tmp_path / "new")
     redis.start()
-    ours = start_riverbed(tmp_path / "copy", options=options)
-    assert groups_of(ours) == groups_of(redis)
+    ours = start_riverbed(tmp_path / "new", options=options)
+    hidden = frozenset((b"radix-tree-keys",))  # nodes are as large as usual in what a replay makes
+    assert groups_of(ours, hidden) == groups_of(redis, hidden)
