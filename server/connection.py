@@ -159,10 +159,18 @@ class _SmallPieces(asyncio.BufferedProtocol):
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self.eof_received = connection.eof_received  # type: ignore[method-assign]
-        self.connection_lost = connection.connection_lost  # type: ignore[method-assign]
-        self.pause_writing = connection.pause_writing  # type: ignore[method-assign]
-        self.resume_writing = connection.resume_writing  # type: ignore[method-assign]
+
+    def eof_received(self) -> bool:
+        return self._connection.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connection.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._connection.resume_writing()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return _SMALL_PIECE
