@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from server import errors
 from server.args import Args
+from server.commands.redaction import hidden
 from server.commands.table import COMMANDS, Command, Flag, command
 from server.encode import encode
 from server.errors import CommandError
@@ -393,6 +394,20 @@ def _all_docs(request: Request) -> Work:
 # -- COMMAND GETKEYS ---------------------------------------------------------------------------------------------------
 
 
+def _without_secrets(words: list[bytes]) -> list[bytes]:
+    """GETKEYS, GETKEYSANDFLAGS: the command among the words as it would be shown itself; nothing of an unknown one.
+
+    That command may be GETKEYS again, as often as there is room for it.
+    """
+    at = 2
+    row = _of_words(words[at:])
+    while row is not None and row.redact is _without_secrets and len(words) > at + 2:
+        at += 2
+        row = _of_words(words[at : at + 2])
+    inner = words[at:]
+    return [*words[:at], *(hidden(inner) if row is None else row.shown(inner))]
+
+
 def _found_keys(request: Request) -> list[tuple[bytes, tuple[bytes, ...]]]:
     """The keys of the command in the words after the second, with their access flags."""
     words = request.argv[2:]
@@ -416,6 +431,7 @@ def _found_keys(request: Request) -> list[tuple[bytes, tuple[bytes, ...]]]:
     since="2.8.13",
     summary="Picks the keys out of a full command.",
     syntax="command [arg [arg ...]]",
+    redact=_without_secrets,
 )
 def command_getkeys(request: Request) -> list[bytes]:
     """COMMAND GETKEYS command [arg ...] -> the keys."""
@@ -431,6 +447,7 @@ def command_getkeys(request: Request) -> list[bytes]:
     since="7.0.0",
     summary="Picks the keys out of a full command and tells how they are used.",
     syntax="command [arg [arg ...]]",
+    redact=_without_secrets,
 )
 def command_getkeysandflags(request: Request) -> Reply:
     """COMMAND GETKEYSANDFLAGS command [arg ...] -> pairs of a key and its access flags."""

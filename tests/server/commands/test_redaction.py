@@ -57,6 +57,29 @@ MISTYPED: list[tuple[str, ...]] = [
     ("CONFIG", "SETT", "requirepass", PASSWORD),
     ("CONFIGG", "SET", "requirepass", PASSWORD),
 ]
+# Commands that have another command among their words.
+WITHIN: list[tuple[str, ...]] = [
+    (*outer, *inner)
+    for outer in (
+        ("COMMAND", "GETKEYS"),
+        ("command", "getkeysandflags"),
+        ("COMMAND", "GETKEYS", "command", "getkeys", "COMMAND", "GETKEYSANDFLAGS"),
+        ("COMMAND", "GETKEYZ"),
+        ("COMMAND", "GETKEYS", "COMMAND", "GETKEYZ"),
+        ("MULTI",),
+        ("EXEC",),
+    )
+    for inner in (
+        ("AUTH", PASSWORD),
+        ("auth", "default", PASSWORD),
+        ("AUTHH", PASSWORD),
+        (PASSWORD, "key"),
+        ("HELLO", "2", "AUTH", "default", PASSWORD),
+        ("CONFIG", "SET", "requirepass", PASSWORD),
+        ("CONFIG", "SETT", "requirepass", PASSWORD),
+        ("CONFIG", PASSWORD),
+    )
+]
 
 
 @pytest.fixture
@@ -84,7 +107,7 @@ def monitored(server: Server, commands: list[tuple[str, ...]]) -> list[bytes]:
         client.ask("ECHO", "the last one")
         shown = []
         while not shown or b"the last one" not in shown[-1]:
-            shown.append(monitor.reply().partition(b"] ")[2])
+            shown.append(monitor.reply().partition(b"] ")[2].rstrip())
         return shown
 
 
@@ -106,9 +129,31 @@ def test_monitors_are_shown_what_monitors_of_redis_are(server: RiverbedServer, o
 
 
 def test_a_mistyped_password_reaches_no_monitor(server: RiverbedServer) -> None:
-    shown = b"".join(monitored(server, MISTYPED))
+    shown = b"".join(monitored(server, [*MISTYPED, *WITHIN]))
     assert b"HELLO" in shown
     assert PASSWORD.encode() not in shown
+
+
+def test_the_command_that_getkeys_is_asked_about_is_shown_as_it_is_elsewhere(server: RiverbedServer) -> None:
+    asked = [
+        ("COMMAND", "GETKEYS", "XADD", "key", "*", "field", "value"),
+        ("COMMAND", "GETKEYS", "AUTH", "default", PASSWORD),
+        ("COMMAND", "GETKEYSANDFLAGS", "CONFIG", "SET", "slowlog-max-len", "5"),
+        ("COMMAND", "GETKEYS", "COMMAND", "GETKEYS", "HELLO", "2", "AUTH", "me", PASSWORD),
+        ("COMMAND", "GETKEYS", "none", "key"),
+    ]
+    assert monitored(server, asked)[:-1] == [
+        b'"COMMAND" "GETKEYS" "XADD" "key" "*" "field" "value"',
+        b'"COMMAND" "GETKEYS" "AUTH" "(redacted)" "(redacted)"',
+        b'"COMMAND" "GETKEYSANDFLAGS" "CONFIG" "SET" "slowlog-max-len" "5"',
+        b'"COMMAND" "GETKEYS" "COMMAND" "GETKEYS" "HELLO" "2" "AUTH" "(redacted)" "(redacted)"',
+        b'"COMMAND" "GETKEYS" "(redacted)" "(redacted)"',
+    ]
+
+
+def test_a_command_within_many_others_is_shown_all_the_same(server: RiverbedServer) -> None:
+    [line, _] = monitored(server, [("COMMAND", "GETKEYS") * 20_000 + ("AUTH", PASSWORD)])
+    assert line.endswith(b' "COMMAND" "GETKEYS" "AUTH" "(redacted)"')
 
 
 @pytest.mark.usefixtures("slowlogs")
@@ -127,7 +172,7 @@ def test_slow_commands_are_shown_as_in_redis(pair: Pair) -> None:
 @pytest.mark.usefixtures("slowlogs")
 def test_a_mistyped_password_reaches_no_slow_log(server: RiverbedServer, client: RawClient) -> None:
     with server.client() as other:
-        for words in (*SOUND, *MISTYPED):
+        for words in (*SOUND, *MISTYPED, *WITHIN):
             other.ask(*words)
     shown = slow(client)
     assert [b"CONFIG", b"SET", b"(redacted)", b"(redacted)"] in shown
@@ -137,7 +182,7 @@ def test_a_mistyped_password_reaches_no_slow_log(server: RiverbedServer, client:
 def test_other_pages_name_commands_alone(server: RiverbedServer, client: RawClient) -> None:
     client.ask("CONFIG", "SET", "latency-monitor-threshold", 1)
     with server.client() as other:
-        for words in (*SOUND, *MISTYPED):
+        for words in (*SOUND, *MISTYPED, *WITHIN):
             other.ask(*words)
             for page in (("CLIENT", "LIST"), ("INFO", "everything"), ("LATENCY", "DOCTOR"), ("COMMAND", "LIST")):
                 assert PASSWORD.encode() not in client.ask(*page), page
