@@ -80,6 +80,7 @@ class Undoing:
         executor = self._executor
         refusal = executor.engine.refusal or Refusal.LOG_FAILED
         log.warning("a tick was undone: %s; %s", error, refusal.value)
+        executor.replication.primary.tick_was_undone()
         if isinstance(error, UnknownOutcomeError):
             self._answer_nothing()
             return

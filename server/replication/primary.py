@@ -156,6 +156,10 @@ class Primary:
             self._asked_offset = engine.log.end.offset + sum(map(len, txn.log))
             self._executor.want_tick()
 
+    def tick_was_undone(self) -> None:
+        """A question that was in it was never sent: ask again."""
+        self._asked_offset = -1
+
     def acknowledged(self, session: Session, offset: int, synced_offset: int | None) -> None:
         sender = self.senders.get(session)
         if sender is not None:
