@@ -8,6 +8,7 @@ import pytest
 
 from server.glob import Glob
 from tests.conftest import base_seed
+from tests.effort import measured, undisturbed, unit_s
 from tests.raw import RawClient, parse
 from tests.servers import RedisServer, RiverbedServer
 
@@ -88,36 +89,36 @@ def test_a_thousand_stars_are_the_most() -> None:
     ],
 )
 def test_a_long_pattern_is_parsed_no_further_than_a_text_can_match(pattern: bytes) -> None:
-    begun = time.process_time()
-    glob = Glob(pattern)
-    tracemalloc.start()
-    try:
-        for length in range(20):
-            glob.matches(b"a" * length)
-        assert tracemalloc.get_traced_memory()[1] < 1 << 20
-    finally:
-        tracemalloc.stop()
-    assert time.process_time() - begun < 10  # regular expressions took minutes
+    with measured() as effort:
+        glob = Glob(pattern)
+        tracemalloc.start()
+        try:
+            for length in range(20):
+                glob.matches(b"a" * length)
+            assert tracemalloc.get_traced_memory()[1] < 1 << 20
+        finally:
+            tracemalloc.stop()
+    assert effort.units < 200  # regular expressions took minutes
 
 
 def test_a_long_pattern_matches_a_text_as_long() -> None:
-    begun = time.process_time()
-    for pattern, text in (
-        (b"[^x]" * 100_000, b"a" * 100_000),
-        (b"a" * (1 << 20), b"a" * (1 << 20)),
-        (b"*?a" + b"*" * 1000 + b"b" * 100_000, b"a" * 50_000 + b"b" * 100_000),
-        (b"\\a" * 100_000 + b"*", b"a" * 100_001),
-    ):
-        assert Glob(pattern).matches(text)
-        assert not Glob(pattern).matches(text[:-2])
-    assert time.process_time() - begun < 20
+    with measured() as effort:
+        for pattern, text in (
+            (b"[^x]" * 100_000, b"a" * 100_000),
+            (b"a" * (1 << 20), b"a" * (1 << 20)),
+            (b"*?a" + b"*" * 1000 + b"b" * 100_000, b"a" * 50_000 + b"b" * 100_000),
+            (b"\\a" * 100_000 + b"*", b"a" * 100_001),
+        ):
+            assert Glob(pattern).matches(text)
+            assert not Glob(pattern).matches(text[:-2])
+    assert effort.units < 400
 
 
 def test_hostile_pattern_costs_no_exponential_time() -> None:
     matches = Glob(b"a*" * 30 + b"b").matches
-    begun = time.process_time()
-    assert not matches(b"a" * 2000)
-    assert time.process_time() - begun < 1
+    with measured() as effort:
+        assert not matches(b"a" * 2000)
+    assert effort.units < 20
 
 
 @pytest.mark.parametrize(
@@ -132,14 +133,15 @@ def test_hostile_pattern_costs_no_exponential_time() -> None:
 def test_what_takes_long_is_done_in_steps(pattern: bytes, text: bytes) -> None:
     steps = Glob(pattern).steps(text)
     longest = 0.0
-    for _ in range(300):
-        begun = time.thread_time()
-        try:
-            next(steps)
-        except StopIteration:
-            break
-        longest = max(longest, time.thread_time() - begun)
-    assert longest < 0.1
+    with undisturbed():
+        for _ in range(300):
+            begun = time.thread_time()
+            try:
+                next(steps)
+            except StopIteration:
+                break
+            longest = max(longest, time.thread_time() - begun)
+    assert longest < 2 * unit_s()
 
 
 # -- the same to a real server -----------------------------------------------------------------------------------------
