@@ -580,6 +580,8 @@ class Executor:
         except LogWriteError as error:
             self.undoing.commit_failed(error)
             committed = False
+        else:
+            self.slicing.committed()
         if committed:
             offset = self.engine.log.end.offset
             for session in self.ran:

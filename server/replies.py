@@ -67,6 +67,15 @@ class Settled(bytes):
     __slots__ = ()
 
 
+class Conclusion(bytes):
+    """The reply that ends a command in slices, of which `kept` is in the log already.
+
+    When a failure takes back the last of it, the client is told what was kept, see `slices.py`.
+    """
+
+    kept: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Verbatim:
     """Text for people: INFO, CLIENT LIST."""
@@ -106,6 +115,7 @@ class LongReply:
     view: View | None = None
     progress_s: float = 0.0
     is_begun: bool = False  # a piece has gone out
+    kept: bytes = b""  # as of a Conclusion
     _taken: int = 0  # bytes since then
 
     def note_piece(self, size: int, now_s: float) -> None:

@@ -16,6 +16,13 @@ pieces of the reply: streams and groups are not the same objects afterwards, and
 stays done, and is what is answered.  So a long command is as good as several short ones that the client has sent one
 after the other; in a transaction and from a log it runs whole.
 
+When a command cannot go on, because a slice cannot be logged or writes are refused by then, what its earlier slices did
+is in the log, with replicas, and stays.  No other error may leave anything done, so this one has a code of its own:
+
+    -PARTIAL XACK was done in part, which stays: the first 400 of 600 IDs. The rest was not done: MISCONF The disk ...
+
+To be able to say how far it has come, the generator yields that, in words that fit there.
+
 Knows no event loop; `slicing.py` does.
 """
 
@@ -40,12 +47,14 @@ class Wish(enum.Enum):
     VIEW = enum.auto()
 
 
-# Yields None for its turn to end, or a Wish, which is granted by what it is sent; returns the reply.
+# Yields for its turn to end: how far it has come, or None while it has changed nothing.  Or it yields a Wish, which is
+# granted by what it is sent.  Returns the reply.
 Work: TypeAlias = Generator[Any, Any, "Reply"]
 
 # IDs to a slice, and so to one command of the log: 5 to 15 us each.
 SLICE_IDS: Final = 200
 _SLICE_WORDS: Final = 2000
+_UNTOLD: Final = "its first steps"
 # A reply of more is sent piece by piece.
 LONG_BYTES: Final = 1 << 20
 _PIECE_BYTES: Final = 1 << 17
@@ -54,11 +63,15 @@ _PIECE_BYTES: Final = 1 << 17
 class Slices:
     """A command under way.  `request` is its own, and is told the time before each slice."""
 
-    __slots__ = ("_view", "nanoseconds", "needs_view", "request", "work")
+    __slots__ = ("_done", "_has_logged", "_view", "kept", "nanoseconds", "needs_view", "request", "work", "writes")
 
     def __init__(self, request: Request, work: Work) -> None:
         self.request = request
         self.work = work
+        self.writes = False  # its changes are its own; set by the executor
+        self.kept = b""  # what of it is in the log, in words; nothing when nothing is
+        self._done = _UNTOLD  # how far it has come, in the log or not
+        self._has_logged = False
         self.nanoseconds = 0  # spent on it behind the first slice
         self.needs_view = False  # and waits until it is shown one
         self._view: View | None = None
@@ -71,15 +84,34 @@ class Slices:
 
     def step(self, request: Request) -> Reply:
         """Run another slice; -> the reply, or self when there is more to do."""
+        logged = len(request.txn.log)
         try:
-            self.needs_view = self.work.send(self._view if self.needs_view else None) is Wish.VIEW
+            told = self.work.send(self._view if self.needs_view else None)
         except StopIteration as done:
             self.close()
             return done.value
         except BaseException:
             self.close()
             raise
+        self.needs_view = told is Wish.VIEW
+        if told.__class__ is str:
+            self._done = told
+        self._has_logged = self._has_logged or len(request.txn.log) > logged
         return self
+
+    def committed(self) -> None:
+        """What it has done so far is in the log."""
+        self.kept = self._so_far()
+
+    def refusal(self, error: bytes) -> bytes:
+        """The text of the error that ends it, when its tick is committed."""
+        return partial_error(self._so_far(), error)
+
+    def _so_far(self) -> bytes:
+        """What has been done, nothing when a read has only logged that a key expired."""
+        if not self._has_logged or not self.writes:
+            return b""
+        return b"%b was done in part, which stays: %b." % (self.request.argv[0].upper(), self._done.encode())
 
     def close(self) -> None:
         """What is left of it is not done."""
@@ -87,6 +119,16 @@ class Slices:
         if self._view is not None:
             self._view.release()
             self._view = None
+
+
+def partial_error(kept: bytes, error: bytes) -> bytes:
+    """The text of an error that ends a command of which `kept` is in the log; `error` itself when nothing is."""
+    return b"PARTIAL %b The rest was not done: %b" % (kept, error) if kept else error
+
+
+def first_ids(count: int, total: int) -> str:
+    """How far a command has come that takes IDs in their order."""
+    return f"the first {count} of {total} IDs"
 
 
 def wait_for_view() -> Generator[Wish, View | None, View]:
@@ -123,7 +165,7 @@ def _whole(work: Work) -> Reply:
             wish = next(work)
         except StopIteration as done:
             return done.value
-        assert wish is None, "a view cannot be waited for here"
+        assert wish is not Wish.VIEW, "a view cannot be waited for here"
 
 
 def in_pieces(request: Request, parts: list[bytes]) -> Reply:

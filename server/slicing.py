@@ -15,6 +15,7 @@ from server.commands.table import Flag
 from server.dispatch import client_command
 from server.encode import error_line
 from server.errors import CommandError
+from server.replies import Conclusion
 
 if TYPE_CHECKING:
     from server.executor import Executor
@@ -32,7 +33,7 @@ class Slicing:
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         self._waiting: deque[Session] = deque()
-        self._sliced: list[Session] = []  # those that had a slice in this tick
+        self._sliced: list[Session] = []  # those that had a slice since the last commit
         self._gave_way = self._rests = False
 
     def __bool__(self) -> bool:
@@ -41,6 +42,7 @@ class Slicing:
     def begin(self, session: Session, slices: Slices) -> None:
         """The first slice has been run; the client waits for the others."""
         session.slices = slices
+        slices.writes = bool(client_command(slices.request.argv).flags & Flag.WRITE)
         session.refresh_special()
         self._wait(session, slices)
 
@@ -58,7 +60,6 @@ class Slicing:
 
         So a request waits for the slices of one tick, not of two.
         """
-        self._sliced.clear()
         self._show_views()
         if not self._waiting:
             return
@@ -87,7 +88,7 @@ class Slicing:
         for session in waiting:
             slices = session.slices
             if slices is not None and slices.needs_view:  # else the last one has killed it
-                if executor.txn.log and not _writes(slices):
+                if executor.txn.log and not slices.writes:
                     break  # what it counts in the tables must be what the view has: it waits for the next one
                 slices.show(view.hold())
                 self._step(session, slices)
@@ -99,11 +100,10 @@ class Slicing:
 
     def refuse_views(self, waiting: Iterable[Session], text: str) -> None:
         """These commands cannot go on."""
-        executor = self._executor
         for session in waiting:
-            self.drop(session)
-            executor.answer(session, error_line(text.encode()))
-            executor.resume(session)
+            slices = session.slices
+            if slices is not None:
+                self._conclude(session, slices, (error_line(text.encode()),))
 
     def rest(self) -> None:
         """Everybody has been kept waiting by something else: have requests read before the next slice."""
@@ -139,23 +139,38 @@ class Slicing:
         elapsed = time.perf_counter_ns() - begun
         slices.nanoseconds += elapsed
         counters.nanoseconds += elapsed
+        if session.slices is not slices:
+            return  # it failed, what came before it could not be committed either, and that was answered
         if reply is slices and session.slices is slices:
             self._wait(session, slices)
             return
         executor.timing.note(session, command, request.argv, slices.nanoseconds)
+        self._conclude(session, slices, reply)
+
+    def _conclude(self, session: Session, slices: Slices, reply: Reply) -> None:
+        """Answer; should this tick be undone, the client is told of what was committed before."""
+        executor = self._executor
+        if reply.__class__ is tuple and reply[0].startswith(b"-"):
+            reply = (error_line(slices.refusal(reply[0][1:-2])),)
         self.drop(session)
+        before = len(session.out)
         executor.deliver(session, reply)
+        if slices.kept and session.long_reply is not None:
+            session.long_reply.kept = slices.kept
+        elif slices.kept and len(session.out) > before:
+            conclusion = session.out[-1] = Conclusion(session.out[-1])
+            conclusion.kept = slices.kept
         executor.resume(session)
 
     def is_writing(self) -> bool:
         """Whether a command that writes is under way."""
-        return any(session.slices is not None and _writes(session.slices) for session in self._waiting)
+        return any(session.slices is not None and session.slices.writes for session in self._waiting)
 
     def finish_writes(self) -> None:
         """Run what is left of the commands that write, at once: the server ends, and leaves none half done."""
         while self._waiting:
             session = self._waiting.popleft()
-            if session.slices is not None and _writes(session.slices):
+            if session.slices is not None and session.slices.writes:
                 self._step(session, session.slices)
 
     def drop(self, session: Session) -> None:
@@ -166,14 +181,23 @@ class Slicing:
             self._executor.views.forget(session)
             session.refresh_special()
 
-    def undone(self) -> list[Session]:
-        """This tick's slices did not become durable; -> the clients whose commands end with that."""
-        ended = [session for session in dict.fromkeys(self._sliced) if session.slices is not None]
-        for session in ended:
-            self.drop(session)
+    def committed(self) -> None:
+        """The slices that have run are in the log."""
+        for session in self._sliced:
+            slices = session.slices
+            if slices is not None:
+                slices.committed()
+        self._sliced.clear()
+
+    def undone(self) -> list[tuple[Session, bytes]]:
+        """The slices since the last commit were undone; -> the clients whose commands end with that.
+
+        With each comes what was kept of its command.
+        """
+        ended = []
+        for session in dict.fromkeys(self._sliced):
+            if session.slices is not None:
+                ended.append((session, session.slices.kept))
+                self.drop(session)
         self._sliced.clear()
         return ended
-
-
-def _writes(slices: Slices) -> bool:
-    return bool(client_command(slices.request.argv).flags & Flag.WRITE)

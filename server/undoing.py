@@ -10,7 +10,8 @@ import lmdb
 from server.admission import MISCONF
 from server.encode import error_line
 from server.errors import CommandError
-from server.replies import Message, Push, Settled
+from server.replies import Conclusion, Message, Push, Settled
+from server.slices import partial_error
 from store.errors import LogWriteError, UnknownOutcomeError
 from store.refusal import Refusal
 
@@ -72,6 +73,7 @@ class Undoing:
 
     def settle_replies(self) -> None:
         """Everything that has run so far is in the log: what is answered is true, however the tick ends."""
+        self._executor.slicing.committed()
         for session in set(self._executor.ran):
             session.out[:] = [wire if wire.__class__ is Push else Settled(wire) for wire in session.out]
 
@@ -84,23 +86,33 @@ class Undoing:
         if isinstance(error, UnknownOutcomeError):
             self._answer_nothing()
             return
-        line = error_line(MISCONF[refusal].encode())
         for session in set(executor.ran):
             kept = [wire for wire in session.out if wire.__class__ is not Message]
-            session.out[:] = [wire if wire.__class__ in _LASTING else line for wire in kept]
+            session.out[:] = [
+                wire
+                if wire.__class__ in _LASTING
+                else _refusal(refusal, wire.kept if isinstance(wire, Conclusion) else b"")
+                for wire in kept
+            ]
             if session.long_reply is not None and not session.long_reply.is_begun:
+                line = _refusal(refusal, session.long_reply.kept)
                 session.end_long_reply()
                 executor.answer(session, line)
                 executor.resume(session)
-        for session in executor.slicing.undone():
-            executor.answer(session, line)
+        for session, kept_part in executor.slicing.undone():
+            executor.answer(session, _refusal(refusal, kept_part))
             executor.resume(session)
         executor.refresh_special()
 
     def _answer_nothing(self) -> None:
         """Cut off the clients of this tick: whether their writes were done is for the next start to find out."""
         executor = self._executor
-        for session in {*executor.ran, *executor.slicing.undone()}:
+        for session in {*executor.ran, *(session for session, _ in executor.slicing.undone())}:
             session.out.clear()
             session.peer.abort()
         executor.refresh_special()
+
+
+def _refusal(refusal: Refusal, kept: bytes) -> bytes:
+    """The reply to a command that was undone but for what is `kept` of it."""
+    return error_line(partial_error(kept, MISCONF[refusal].encode()))

@@ -17,10 +17,10 @@ from server.commands.showing import Part, Room, Showing
 from server.commands.streamargs import parse_range_start
 from server.commands.table import FIRST_KEY, Flag, command
 from server.errors import CommandError
-from server.slices import in_slices
+from server.slices import first_ids, in_slices
 from store.format import array_head, id_bulk
 from store.group import MAX_COUNT, PendingEntry
-from store.ids import MIN_ID, StreamID, pack_id, parse_id, unpack_id
+from store.ids import MIN_ID, StreamID, id_text, pack_id, parse_id, unpack_id
 from store.streams import UNBOUNDED_ROW
 
 if TYPE_CHECKING:
@@ -294,7 +294,7 @@ def _claim(request: Request) -> Work:
         at += _SLICE_IDS
         if at >= len(options.packed_ids):
             break
-        yield
+        yield first_ids(at, len(options.packed_ids))
     return room.reply([array_head(count), *parts])
 
 
@@ -373,7 +373,7 @@ def _autoclaim(request: Request) -> Work:
         cursor = MIN_ID if end is None else end
         if end is None or not left or not most_examined:
             break
-        yield
+        yield f"{claimed} entries claimed; a call that goes on begins at {id_text(cursor).decode()}"
         found = find_group(request, argv[1], argv[2])
     else:
         cursor = MIN_ID  # the group went under way, and what it had pending with it

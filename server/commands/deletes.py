@@ -13,7 +13,7 @@ from server.commands.groups import find_group
 from server.commands.table import FIRST_KEY, Flag, command
 from server.errors import CommandError
 from server.replies import OK
-from server.slices import SLICE_IDS, in_slices, parse_in_slices
+from server.slices import SLICE_IDS, first_ids, in_slices, parse_in_slices
 from store.format import array_head
 from store.groups import groups_of
 from store.ids import unpack_id
@@ -85,7 +85,7 @@ def _delete_some(request: Request) -> Work:
     answers: list[int] = []
     for at in range(0, len(packed_ids), SLICE_IDS):
         if at:
-            yield
+            yield first_ids(at, len(packed_ids))
         batch = packed_ids[at : at + SLICE_IDS]
         stream = request.db.stream(request.argv[1], request.now_ms)
         if stream is None:
@@ -139,7 +139,7 @@ def _acknowledge_some(request: Request) -> Work:
     answers: list[int] = []
     for at in range(0, len(packed_ids), SLICE_IDS):
         if at:
-            yield
+            yield first_ids(at, len(packed_ids))
         batch = packed_ids[at : at + SLICE_IDS]
         found = find_group(request, argv[1], argv[2])
         answers += [ABSENT] * len(batch) if found is None else _acknowledge(*found, batch, references)

@@ -120,6 +120,7 @@ def _read(options: ReadOptions, group_name: bytes, request: Request) -> Work:
             yield
             is_fresh = False
     served: list[_StreamRead] = []
+    given = 0
     for number, (read, stream, group) in enumerate(work, 1):
         found: tuple[Stream, Group] | None = (stream, group)
         if not is_fresh:
@@ -131,13 +132,14 @@ def _read(options: ReadOptions, group_name: bytes, request: Request) -> Work:
             if step is Step.NEEDS_VIEW:
                 yield from room.wait_for_view()
             else:
-                yield
+                yield _delivered(given + read.count)
             is_fresh = False
             found = find_group(request, read.key, group_name)
+        given += read.count
         if read.is_served:
             served.append(read)
         if number % _SLICE_KEYS == 0:
-            yield
+            yield _delivered(given)
             is_fresh = False
     if served:
         resp = request.session.resp
@@ -156,6 +158,10 @@ def _read(options: ReadOptions, group_name: bytes, request: Request) -> Work:
         retry_ms = _next_claim_ms(request, options.claim_min_idle_ms, [group for _, _, group in work])
     topics = tuple((group_name, read.min_idle_ms) for read, _, _ in work)
     return Park(tuple(options.keys), deadline_ms, request.argv, retry_ms, topics)
+
+
+def _delivered(count: int) -> str:
+    return f"{count} entries delivered to the consumer"
 
 
 def _parse_position(word: bytes) -> StreamID:
@@ -205,7 +211,7 @@ class _StreamRead:
         self._has_claimed = False
         self._end = MAX_ID
         self._left = 0  # entries still to be read
-        self._count = 0
+        self.count = 0  # entries given
         self._parts: list[Part] = []
 
     def step(self, request: Request, stream: Stream, group: Group) -> Step:
@@ -238,17 +244,17 @@ class _StreamRead:
     @property
     def is_served(self) -> bool:
         """There is something to be told of this stream, if only that the history is empty."""
-        return self._count > 0 or (self._is_begun and self._is_history)
+        return self.count > 0 or (self._is_begun and self._is_history)
 
     def parts(self, resp: int) -> list[Part]:
         """The key and the entries, as one item of the reply."""
-        return [stream_head(self.key, resp) + array_head(self._count), *self._parts]
+        return [stream_head(self.key, resp) + array_head(self.count), *self._parts]
 
     def _cut(self, sizes: list[int]) -> int:
         """How many of the entries with these sizes are within the limits; they are charged with them."""
         count = self._budget.cut_sizes(None if self._parts else self.key, sizes)
         self._left -= count
-        self._count += count
+        self.count += count
         return count
 
     def _keep(self, wire: bytes, entries: int) -> None:

@@ -15,7 +15,7 @@ from server.commands.streamargs import parse_range_end, parse_range_start
 from server.commands.table import FIRST_KEY, Flag, command
 from server.errors import CommandError
 from server.replies import NULL_ARRAY, OK
-from server.slices import SLICE_IDS, in_pieces, in_slices, parse_in_slices
+from server.slices import SLICE_IDS, first_ids, in_pieces, in_slices, parse_in_slices
 from store.format import array_head, bulk, id_bulk
 from store.group import MAX_COUNT
 from store.ids import StreamID, id_text, pack_id, unpack_id
@@ -81,7 +81,7 @@ def _ack(request: Request) -> Work:
     total = 0
     for at in range(0, len(packed_ids), _SLICE_ACKS):
         if at:
-            yield
+            yield first_ids(at, len(packed_ids))
         found = find_group(request, request.argv[1], request.argv[2])
         if found is None:
             break
@@ -133,7 +133,7 @@ def _nack(request: Request) -> Work:
     total = 0
     for at in range(0, len(packed_ids), SLICE_IDS):
         if at:
-            yield
+            yield first_ids(at, len(packed_ids))
         found = find_group(request, request.argv[1], request.argv[2])
         if found is None:
             break

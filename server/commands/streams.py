@@ -14,7 +14,7 @@ from server.commands.streamargs import AutoSeq, Producer, auto_id, parse_append,
 from server.commands.table import FIRST_KEY, Flag, command
 from server.errors import CommandError, wrong_arity
 from server.replies import OK
-from server.slices import SLICE_IDS, in_slices, parse_in_slices
+from server.slices import SLICE_IDS, first_ids, in_slices, parse_in_slices
 from store.idempotence import Idempotence, content_iid
 from store.ids import MAX_ID, MIN_ID, SEQ_BITS, StreamID, id_text, parse_id, unpack_id
 from store.model import References
@@ -175,7 +175,7 @@ def _delete(request: Request) -> Work:
     total = 0
     for at in range(0, len(packed_ids), SLICE_IDS):
         if at:
-            yield
+            yield first_ids(at, len(packed_ids))
         stream = request.db.stream(argv[1], request.now_ms)
         if stream is None:
             break
@@ -208,7 +208,7 @@ def xtrim(request: Request) -> Reply:
 
 def _trim(work: ReferenceTrim, request: Request) -> Work:
     while (stream := request.db.stream(request.argv[1], request.now_ms)) is not None and not work.step(stream):
-        yield
+        yield f"{work.removed} entries removed"
     return work.removed
 
 
