@@ -35,7 +35,7 @@ from store.meta import NO_DATABASE
 from store.options import Clock, Fsync, Options
 from store.recovery import Execute, RecoveryReport
 from store.refusal import Refusal
-from store.replacement import Places, end_compaction
+from store.replacement import KilledCompaction, Places
 from store.resync import EVERYTHING
 from store.start_changes import StartChanges, made_directory
 from store.tables import Tables
@@ -83,22 +83,24 @@ class Engine:
             require_ours(directory, options.log_directory, options.log_filename, files)
             self.log = self._find_log()
             held.callback(self._close_log)
-            changes = held.enter_context(StartChanges(places.state))
+            killed = KilledCompaction.find(places, files)
+            changes = held.enter_context(StartChanges(places.state, files))
             changes.resolve_doubt()
-            self.has_settled = end_compaction(places, files)
-            if self.has_settled:
-                self.log = self._find_log()
-            self.tables = Tables(directory, options.map_bytes)
+            if killed is not None:
+                changes.move_in(killed)
+            self.tables = Tables(directory, options.map_bytes, commits_later=True)
             held.callback(self._close_tables)
             self.txn = WriteTxn(self.tables)
             held.callback(self._abort)
+            powercut.prepare_use(places.state)
             self.configure_nodes(options.node_max_entries, options.node_max_bytes)
             self.recovery = self._recover()
             held.push(self._take_back_log)
             self._enter_service()
             held.callback(self._end_quietly)
+            self.has_settled = killed is not None and self._clear_away(killed)
             self._begin_lineage()
-            self._rotate_if_needed()
+            self._begin_file_if_needed()
             self.check_space()
             self._held = held.pop_all()
 
@@ -161,6 +163,15 @@ class Engine:
         if not is_saved:
             recovery.recover(self.log, self.txn, self._execute, commits=False)
             self._committed_bytes = self.recovery.uncommitted_bytes
+
+    def _clear_away(self, killed: KilledCompaction) -> bool:
+        """-> whether that is the end of the compaction; else the next start ends it."""
+        try:
+            killed.clear_away()
+            self.log.forget_history()
+        except (OSError, LogWriteError):
+            return False
+        return True
 
     def _begin_lineage(self) -> None:
         """Whose offsets these are from now on.
@@ -244,12 +255,16 @@ class Engine:
         self._committed_bytes += size
         self._unchecked_bytes += size
         if self.log.is_full:
-            try:
-                self._rotate_if_needed()
-            except LogWriteError as error:
-                self._log_failed(error)
+            self._begin_file_if_needed()
         if self._unchecked_bytes > self._space_check_bytes:
             self.check_space()
+
+    def _begin_file_if_needed(self) -> None:
+        """Begin the next file of the log when this one is full; a failure shows in `refusal`."""
+        try:
+            self._rotate_if_needed()
+        except LogWriteError as error:
+            self._log_failed(error)
 
     def _rotate_if_needed(self) -> None:
         if self.is_syncing and self.log.is_full:

@@ -15,6 +15,7 @@ Source: the layout of a meta page is that of LMDB 0.9 on a machine with 64 bits,
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from struct import Struct
@@ -23,7 +24,8 @@ from typing import Final, NamedTuple
 from store.errors import StoreError
 from store.realfiles import read_file
 
-_MARK: Final = "in-use"
+MARK_NAME: Final = "in-use"
+NEW_MARK_NAME: Final = f"{MARK_NAME}.new"
 _DATA: Final = "data.mdb"
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 # Instead of the boot, when the disk has failed: whatever happens next, the newer page is not to be trusted.
@@ -44,31 +46,49 @@ class DoubtError(StoreError):
     """The machine stopped while the tables were in use, and who only reads cannot say what of them is whole."""
 
 
+def prepare_use(state: Path) -> bool:
+    """Write what `begin_use` makes the mark; -> False when the disk has no room for it.  Raises any other OSError."""
+    (state / NEW_MARK_NAME).unlink(missing_ok=True)
+    if is_marked(state) and not is_in_doubt(state):
+        return True  # after a kill
+    try:
+        _write_new_mark(state, _boot_id())
+    except OSError as error:
+        (state / NEW_MARK_NAME).unlink(missing_ok=True)
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        return False
+    return True
+
+
 def begin_use(state: Path) -> None:
-    """From now on the newer meta page may be ahead of the disk.  Raises OSError."""
-    _write_mark(state, _boot_id())
+    """From now on the newer meta page may be ahead of the disk.  `prepare_use` comes before.  Raises OSError."""
+    if (state / NEW_MARK_NAME).exists():
+        _put_mark_in_place(state)
 
 
 def distrust(state: Path) -> None:
     """The newer meta page could not be made durable.  Raises OSError."""
-    _write_mark(state, _FAILED)
+    _write_new_mark(state, _FAILED)
+    _put_mark_in_place(state)
 
 
 def end_use(state: Path) -> None:
     """Everything is durable.  Raises OSError."""
-    (state / _MARK).unlink(missing_ok=True)
+    (state / NEW_MARK_NAME).unlink(missing_ok=True)
+    (state / MARK_NAME).unlink(missing_ok=True)
     _sync(state)
 
 
 def is_marked(state: Path) -> bool:
     """Whether the tables were in use, and did not come to a clean end."""
-    return (state / _MARK).exists()
+    return (state / MARK_NAME).exists()
 
 
 def is_in_doubt(state: Path) -> bool:
     """Whether the newer meta page may be one that a power cut has left without its pages.  Raises OSError."""
     try:
-        boot = read_file(state / _MARK, _MOST_MARK_BYTES).decode(errors="replace")
+        boot = read_file(state / MARK_NAME, _MOST_MARK_BYTES).decode(errors="replace")
     except FileNotFoundError:
         return False
     return boot != _boot_id()
@@ -166,15 +186,17 @@ def _boot_id() -> str:
         return _UNKNOWN
 
 
-def _write_mark(state: Path, text: str) -> None:
+def _put_mark_in_place(state: Path) -> None:
     """In one step: a mark that is torn would say nothing."""
-    path = state / f"{_MARK}.new"
-    with path.open("w") as file:
+    (state / NEW_MARK_NAME).rename(state / MARK_NAME)
+    _sync(state)
+
+
+def _write_new_mark(state: Path, text: str) -> None:
+    with (state / NEW_MARK_NAME).open("w") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    path.rename(state / _MARK)
-    _sync(state)
 
 
 def _sync(directory: Path) -> None:

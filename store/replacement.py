@@ -114,9 +114,10 @@ def put_in_place(
     _move(places.state / LOCK_NAME, work / _OLD_LOCK, files)
     files.sync_directory(places.state)
     gone = tuple(replace(file, type=FileType.HISTORY) for file in (*old.files, *old.history))
-    manifests.replace(places.manifest, Manifest(base, gone, (incr,), lineage), files)
+    manifest = Manifest(base, gone, (incr,), lineage)
+    manifests.replace(places.manifest, manifest, files)
     _give(places.manifest, owner)
-    _move_in(places, files, is_new=True)
+    KilledCompaction(places, files, manifest, (base.name, incr.name), is_new=True).move_in()
 
 
 def settle(places: Places, files: Files) -> bool:
@@ -135,50 +136,81 @@ def end_compaction(places: Places, files: Files) -> bool:
 
     Raises CorruptionError, OSError.
     """
-    work, home = places.work, places.home
-    if not files.exists(work):
+    killed = KilledCompaction.find(places, files)
+    if killed is None:
         return False
-    manifest = manifests.load(places.manifest, files) or Manifest()
-    names = _planned(places, files)
-    if files.exists(places.base):
-        files.unlink(places.base)
-    if names is not None:
-        listed = {file.name for file in manifest.files}
-        is_new = names[0] in listed
-        files.sync_directory(home)  # or a power cut might bring back a manifest whose files are deleted below
-        _move_in(places, files, is_new=is_new)
-        for name in names:
-            if name not in listed and files.exists(home / name):
-                files.unlink(home / name)
-        if is_new and manifest.history:
-            for file in manifest.history:
-                if files.exists(home / file.name):
-                    files.unlink(home / file.name)
-            manifests.replace(places.manifest, replace(manifest, history=()), files)
-            if places.data.exists():
-                _give(places.manifest, places.data.stat())
-    shutil.rmtree(work)
-    files.sync_directory(places.state)
+    killed.move_in()
+    killed.clear_away()
+    manifest = killed.manifest
+    if killed.is_new and manifest.history:
+        manifests.replace(places.manifest, replace(manifest, history=()), files)
+        if places.data.exists():
+            _give(places.manifest, places.data.stat())
     return True
 
 
-def _move_in(places: Places, files: Files, *, is_new: bool) -> None:
-    """Give the store its tables, unless it has some, be it that a server has made them from the log meanwhile."""
-    tables = places.work / (DATA_NAME if is_new else _OLD)
-    if files.exists(places.data) or not files.exists(tables):
-        return
-    if is_new:
-        if files.exists(places.state / LOCK_NAME):
+@dataclass(frozen=True, slots=True)
+class KilledCompaction:
+    """What a compaction that was killed has left.  It is ended in two steps; only the second one deletes anything.
+
+    `is_new` says that the log is the new one already; `names` are the planned base and incr, if there is a plan.
+    """
+
+    places: Places
+    files: Files
+    manifest: Manifest
+    names: tuple[str, ...]
+    is_new: bool
+
+    @classmethod
+    def find(cls, places: Places, files: Files) -> KilledCompaction | None:
+        """-> what there is, None when there is nothing.  Raises CorruptionError, OSError; changes nothing."""
+        if not files.exists(places.work):
+            return None
+        manifest = manifests.load(places.manifest, files) or Manifest()
+        names = _planned(places, files) or ()
+        return cls(places, files, manifest, names, any(file.name in names[:1] for file in manifest.files))
+
+    def move_in(self) -> list[tuple[Path, Path]]:
+        """Give the store its tables, unless it has some, be it that a server has made them from the log meanwhile.
+
+        -> the renames, each with source and target.  Raises OSError.
+        """
+        places, files = self.places, self.files
+        tables = places.work / (DATA_NAME if self.is_new else _OLD)
+        if not self.names or files.exists(places.data) or not files.exists(tables):
+            return []
+        moves = [(tables, places.data)]
+        if not self.is_new:
+            moves.insert(0, (places.work / _OLD_LOCK, places.state / LOCK_NAME))
+        elif files.exists(places.state / LOCK_NAME):
             files.unlink(places.state / LOCK_NAME)
-    else:
-        _move(places.work / _OLD_LOCK, places.state / LOCK_NAME, files)
-    files.rename(tables, places.data)
-    files.sync_directory(places.state)
+        done = [(source, target) for source, target in moves if _move(source, target, files)]
+        files.sync_directory(places.state)
+        return done
+
+    def clear_away(self) -> None:
+        """Delete what is left, the log's history with it when the log is the new one.  Raises OSError."""
+        places, files, home = self.places, self.files, self.places.home
+        # or a power cut might bring back a manifest whose files are deleted below
+        files.sync_directory(home)
+        listed = {file.name for file in self.manifest.files}
+        gone = [home / name for name in self.names if name not in listed]
+        if self.is_new:
+            gone += [home / file.name for file in self.manifest.history]
+        for path in (places.base, *gone):
+            if files.exists(path):
+                files.unlink(path)
+        shutil.rmtree(places.work)
+        files.sync_directory(places.state)
 
 
-def _move(source: Path, target: Path, files: Files) -> None:
-    if files.exists(source):
-        files.rename(source, target)
+def _move(source: Path, target: Path, files: Files) -> bool:
+    """-> whether it was there."""
+    if not files.exists(source):
+        return False
+    files.rename(source, target)
+    return True
 
 
 def _give(path: Path, owner: os.stat_result) -> None:

@@ -18,7 +18,9 @@ Knows nothing of streams or commands.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import sys
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -29,8 +31,8 @@ from store import format as fmt
 from store import powercut
 from store.errors import CorruptionError, StoreError, VersionError
 from store.meta import META_VERSION
-from store.realfiles import require_file, require_plain
-from store.serving import hold_instead_of_registering
+from store.realfiles import open_file, require_file, require_plain
+from store.serving import LOCK_NAME, hold_instead_of_registering
 
 TABLES: Final = (
     "keys",
@@ -54,6 +56,7 @@ DATA_NAME: Final = "data.mdb"
 # Slots for read transactions, of all processes together: long replies, rewrites, snapshots, full syncs, tools.  The
 # first process to open a store sets the number, so every `lmdb.open` of a store names this one; a slot takes 64 bytes.
 MAX_READERS: Final = 1024
+_LOCK_FILE_BYTES: Final = 128 + 64 * MAX_READERS
 
 
 class Reader(NamedTuple):
@@ -79,12 +82,14 @@ class Tables:
         readonly: bool = False,
         frozen: bool = False,
         syncs_later: bool = False,
+        commits_later: bool = False,
     ) -> None:
         """Open or create `directory`/state.  Raises StoreError, lmdb.Error, OSError.
 
         `frozen` is for a snapshot: the tables are in `directory` itself, and nobody ever writes them, so that there is
         no lock file either.  With `syncs_later` a commit does not wait for the disk: the next one may come only when
-        `sync` has, see `powercut.py`.
+        `sync` has, see `powercut.py`.  With `commits_later` what is missing is made in the transaction that `begin`
+        gives first, and handles are good for as long as that one is not aborted.
         """
         path = directory if frozen else directory / STATE_DIRECTORY
         readonly = readonly or frozen
@@ -107,6 +112,7 @@ class Tables:
         self._lacks_mark = False
         if syncs_later:
             was_made, syncs_later = _make_durably(directory, map_bytes)
+            syncs_later = syncs_later and powercut.prepare_use(path)
         self._syncs_later = syncs_later
         self._unserved: int | None = None  # held by a reader that LMDB does not know of
         if readonly and not frozen:
@@ -120,10 +126,13 @@ class Tables:
             raise
         try:
             self._require_whole()
+            self._first = self.env.begin(write=True) if commits_later else None
             is_new = self._check_version(readonly, frozen)
             self.is_new = is_new or was_made
             may_create = not (readonly or syncs_later)
-            self.handles = {name: self.env.open_db(name.encode(), create=may_create) for name in TABLES}
+            self.handles = {
+                name: self.env.open_db(name.encode(), txn=self._first, create=may_create) for name in TABLES
+            }
             if syncs_later:
                 powercut.begin_use(path)
             elif may_be_marked:
@@ -132,6 +141,11 @@ class Tables:
             self.env.close()
             self._let_servers_start()
             raise
+
+    def begin(self) -> lmdb.Transaction[bytes]:
+        """A new write transaction.  Raises lmdb.Error."""
+        first, self._first = self._first, None
+        return first or self.env.begin(write=True)
 
     def _let_servers_start(self) -> None:
         if self._unserved is not None:
@@ -158,16 +172,13 @@ class Tables:
 
     def _check_version(self, readonly: bool, frozen: bool) -> bool:
         """True when the environment was just created (or never reached its first checkpoint)."""
-        if readonly:
-            meta = self.env.open_db(b"meta", create=False)
-        else:
-            meta = self.env.open_db(b"meta")
-        with self.env.begin(db=meta) as txn:
-            row = txn.get(META_VERSION)
+        meta = self.env.open_db(b"meta", txn=self._first, create=not readonly)
+        with contextlib.nullcontext(self._first) if self._first else self.env.begin() as txn:
+            row = txn.get(META_VERSION, db=meta)
         if row is None:
             if not readonly:
-                with self.env.begin(write=True, db=meta) as txn:
-                    txn.put(META_VERSION, fmt.pack_row(fmt.FORMAT_VERSION))
+                with contextlib.nullcontext(self._first) if self._first else self.env.begin(write=True) as txn:
+                    txn.put(META_VERSION, fmt.pack_row(fmt.FORMAT_VERSION), db=meta)
             return True
         version = fmt.unpack_row(row)
         if version != fmt.FORMAT_VERSION:
@@ -238,6 +249,8 @@ class Tables:
 
 
 def _open(path: Path, map_bytes: int, *, readonly: bool, is_locked: bool, syncs_later: bool) -> lmdb.Environment:
+    if is_locked and not readonly:
+        _allocate(path / LOCK_NAME)
     return lmdb.open(
         str(path),
         map_size=map_bytes,
@@ -252,10 +265,31 @@ def _open(path: Path, map_bytes: int, *, readonly: bool, is_locked: bool, syncs_
     )
 
 
+def _allocate(lock_file: Path) -> None:
+    """Have the disk hold all of LMDB's lock file, as far as the system can be asked for that.  Raises OSError.
+
+    LMDB maps it into memory: to write where the file has a hole kills the process when the disk is full.
+    """
+    if sys.platform != "linux":
+        return
+    is_new = not lock_file.exists()
+    fd = open_file(lock_file, os.O_RDWR | os.O_CREAT)
+    try:
+        if os.fstat(fd).st_blocks * 512 < _LOCK_FILE_BYTES:
+            os.posix_fallocate(fd, 0, _LOCK_FILE_BYTES)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if is_new:
+                lock_file.unlink()
+            raise
+    finally:
+        os.close(fd)
+
+
 def _make_durably(directory: Path, map_bytes: int) -> tuple[bool, bool]:
     """Make what is missing, which comes in several commits; -> (whether the tables are new, whether one more fitted).
 
-    When it does not fit, every commit has to wait for the disk.
+    When it does not fit, as when the mark does not, every commit has to wait for the disk.
     """
     tables = Tables(directory, map_bytes)
     try:

@@ -91,7 +91,7 @@ class WriteTxn:
 
     def begin(self) -> None:
         """Open an LMDB transaction and renew the cursors."""
-        self.lmdb: lmdb.Transaction[bytes] = self.tables.env.begin(write=True)
+        self.lmdb: lmdb.Transaction[bytes] = self.tables.begin()
         self._cursors: dict[str, lmdb.Cursor[bytes]] = {}
         entries = self.handles["entries"]
         # One cursor stays at the end of what was appended last, so that LMDB finds the page without a descent

@@ -1,11 +1,14 @@
 """A data directory on a tmpfs of 8 MB, written until it is full: refuse, keep reading, make room, go on.
 
-No step restarts the server, except the last one, which kills it to see that nothing acknowledged was lost.
+No step restarts the server, except the last one, which kills it to see that nothing acknowledged was lost.  Behind them
+are starts on a disk without any room.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +20,9 @@ from tests.disks import fill_up, small_tmpfs
 from tests.ledger import Account, Add, Fate, Ledger, read_id
 from tests.producers import read_streams
 from tests.raw import RawClient, parse
-from tests.servers import RiverbedServer
+from tests.servers import RiverbedServer, StartError
+from tests.stops import COMMANDS, KILL, SIGNALS, end
+from tests.trees import changes, tree
 from tests.waiting import rewrite_ended, until
 
 DISK_BYTES = 8 << 20
@@ -204,3 +209,107 @@ def test_a_rewrite_makes_room_on_a_full_disk(server: RiverbedServer, small_disk:
     with server.client() as client:
         assert client.ask("XRANGE", "b", "-", "+") == after
         assert client.ask("EXISTS", "a") == b":0\r\n"
+
+
+# -- starts ------------------------------------------------------------------------------------------------------------
+
+# More than is answered in one piece, and it fits twice.
+LONG_BYTES = 2 << 20
+
+
+def fill_wholly(disk: Path) -> Path:
+    """Leave no room at all; -> the file to delete."""
+    ballast = fill_up(disk, 0)
+    assert os.statvfs(disk).f_bavail == 0
+    return ballast
+
+
+@pytest.mark.needs_root
+@pytest.mark.parametrize("way", [*SIGNALS, *COMMANDS[:2], KILL])
+def test_a_server_starts_and_reads_without_any_room(server: RiverbedServer, small_disk: Path, way: str) -> None:
+    writer = Writer(server)
+    with server.client() as client:
+        while len(writer.account.adds) * VALUE_BYTES < LONG_BYTES:
+            assert writer.append(client, b"a") is None
+        before = client.ask("XRANGE", "a", "-", "+")
+    assert len(before) > LONG_BYTES
+    end(server, way)
+    ballast = fill_wholly(small_disk)
+    server.start()
+    with server.client() as client:
+        for _ in range(3):
+            assert client.ask("XRANGE", "a", "-", "+") == before
+            assert client.ask("XLEN", "a") == b":%d\r\n" % len(writer.account.adds)
+            refusal = client.ask("XADD", "new", "1-1", "f", "v")
+            assert is_clear(refusal), refusal
+        assert client.ask("EXISTS", "new") == b":0\r\n"
+        ballast.unlink()
+        writer.append_until_accepted(client, b"a")
+        after = client.ask("XRANGE", "a", "-", "+")
+    server.kill()
+    server.start()
+    with server.client() as client:
+        assert client.ask("XRANGE", "a", "-", "+") == after
+    assert list(writer.ledger.verify(read_streams(server, writer.ledger.streams()))) == []
+
+
+@pytest.mark.needs_root
+@pytest.mark.parametrize("way", ["TERM", "SHUTDOWN", KILL])
+@pytest.mark.parametrize("lost", ["state/lock.mdb", "state"])
+def test_a_start_that_needs_room_and_finds_none_leaves_every_byte_as_it_was(
+    server: RiverbedServer, small_disk: Path, way: str, lost: str
+) -> None:
+    writer = Writer(server)
+    with server.client() as client:
+        for _ in range(300):
+            assert writer.append(client, b"a") is None
+    end(server, way)
+    remove_path(small_disk / lost)
+    ballast = fill_wholly(small_disk)
+    before = tree(small_disk)
+    with pytest.raises(StartError, match="the disk is full"):
+        server.start()
+    assert changes(before, tree(small_disk)) == []
+    ballast.unlink()
+    server.start()
+    assert list(writer.ledger.verify(read_streams(server, writer.ledger.streams()))) == []
+
+
+@pytest.mark.needs_root
+def test_a_first_start_without_any_room_makes_nothing(small_disk: Path, tmp_path: Path) -> None:
+    fill_wholly(small_disk)
+    before = tree(small_disk)
+    with pytest.raises(StartError, match="the disk is full"):
+        RiverbedServer(small_disk, tmp_path / "logs").start()
+    assert changes(before, tree(small_disk)) == []
+
+
+@pytest.mark.needs_root
+@pytest.mark.parametrize("way", ["TERM", "SHUTDOWN", KILL])
+def test_a_start_that_is_refused_without_any_room_leaves_every_byte_as_it_was(
+    server: RiverbedServer, small_disk: Path, way: str
+) -> None:
+    writer = Writer(server)
+    with server.client() as client:
+        for _ in range(300):
+            assert writer.append(client, b"a") is None
+    end(server, way)
+    manifest = small_disk / "appendonlydir" / "appendonly.aof.manifest"
+    whole = manifest.read_bytes()
+    manifest.write_bytes(whole.replace(b"seq 1", b"seq 7"))
+    ballast = fill_wholly(small_disk)
+    before = tree(small_disk)
+    with pytest.raises(StartError, match="damaged data"):
+        server.start()
+    assert changes(before, tree(small_disk)) == []
+    ballast.unlink()
+    manifest.write_bytes(whole)
+    server.start()
+    assert list(writer.ledger.verify(read_streams(server, writer.ledger.streams()))) == []
+
+
+def remove_path(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()

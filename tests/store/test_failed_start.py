@@ -1,17 +1,24 @@
-"""A start that fails leaves every byte and every file as it was, and what could be mended before it can be after it."""
+"""A start that fails leaves every byte and every file as it was, and what could be mended before it can be after it.
+
+All files are compared, LMDB's lock file among them, and all directories, empty ones too.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import lmdb
 import pytest
+from crc32c import crc32c
 
 from server.replay import Replayer
 from store import powercut, recovery
@@ -26,18 +33,11 @@ from tests.inprocess import HandClock
 from tests.store.faulty_files import FaultyFiles
 from tests.store.logs import ROOT
 from tests.store.stores import Store
-from tests.trees import Node
-from tests.trees import tree as whole_tree
+from tests.trees import changes, tree
 
 _LOG = "appendonlydir"
 _MANIFEST = "appendonly.aof.manifest"
 _NOBODY = 65534
-
-
-def tree(directory: Path) -> dict[str, Node]:
-    """As it is, but for the contents of LMDB's lock file: that is memory which processes share, and no data."""
-    found = whole_tree(directory)
-    return {name: (node[0], "") if name.endswith("lock.mdb") else node for name, node in found.items()}
 
 
 def start(directory: Path, *, execute: Callable[..., None] | None = None, files: OsFiles | None = None) -> Engine:
@@ -131,6 +131,28 @@ def cut_tables(directory: Path) -> None:
     os.truncate(data, data.stat().st_size // 8192 * 4096)
 
 
+def lack_a_table(directory: Path) -> None:
+    """As tables of a server that did not know of one; and the log's end is damaged."""
+    tables = Tables(directory, 1 << 28)
+    with tables.env.begin(write=True) as txn:
+        txn.drop(tables.handles["consumer_ttls"])
+    tables.close()
+    damage_last_file(directory)
+
+
+def hold_nothing(directory: Path) -> None:
+    """Tables as a start leaves them that was killed at once, and a log that is damaged."""
+    shutil.rmtree(directory / "state")
+    (directory / "state").mkdir()
+    lmdb.open(str(directory / "state")).close()
+    flip(incrs(directory)[0], 30)
+
+
+def have_empty_tables(directory: Path) -> None:
+    hold_nothing(directory)
+    os.truncate(directory / "state" / "data.mdb", 0)
+
+
 BREAKS: dict[str, tuple[Callable[[Path], None], type[Exception]]] = {
     "the folder of the log is gone": (lose_log, StoreError),
     "the folder of the log is empty": (empty_log, StoreError),
@@ -145,6 +167,9 @@ BREAKS: dict[str, tuple[Callable[[Path], None], type[Exception]]] = {
     "the tables are of another version": (other_version, VersionError),
     "the tables are no tables": (scramble_tables, lmdb.Error),
     "the tables are cut off": (cut_tables, StoreError),
+    "the tables lack one and the log is damaged": (lack_a_table, CorruptionError),
+    "the tables hold nothing and the log is damaged": (hold_nothing, CorruptionError),
+    "the file of the tables is empty and the log is damaged": (have_empty_tables, CorruptionError),
 }
 # What `riverbed check --repair` mends; the others take a person's decision.
 MENDABLE = ["the folder of the log is gone", "the folder of the log is empty", "the tables are no tables"]
@@ -176,11 +201,107 @@ def test_a_start_that_fails_leaves_every_byte_as_it_was(directory: Path, name: s
     how(directory)
     if mark is not None and (directory / "state").exists():
         (directory / "state" / "in-use").write_text(mark)
+    assert_changes_nothing(directory, error)
+
+
+def assert_changes_nothing(directory: Path, error: type[Exception] | tuple[type[Exception], ...]) -> None:
+    """Start twice; either start fails with `error`."""
     before = tree(directory)
     for _ in range(2):
         with pytest.raises(error):
             start(directory)
-        assert tree(directory) == before
+        assert changes(before, tree(directory)) == []
+
+
+@pytest.mark.parametrize("lock_file", [None, b"", b"\0" * 100, b"\xff" * 70_000, b"x" * 200_000])
+def test_a_start_that_fails_leaves_any_lock_file_as_it_was(directory: Path, lock_file: bytes | None) -> None:
+    damage_last_file(directory)
+    path = directory / "state" / "lock.mdb"
+    path.unlink()
+    if lock_file is not None:
+        path.write_bytes(lock_file)
+    assert_changes_nothing(directory, CorruptionError)
+
+
+def test_a_start_that_fails_takes_nothing_from_a_reader(directory: Path) -> None:
+    """Who reads the tables is noted in the lock file."""
+    damage_last_file(directory)
+    hold = (
+        "import lmdb, sys; e = lmdb.open(sys.argv[1], readonly=True, max_readers=1024); t = e.begin(); "
+        "print(e.info()['num_readers'], flush=True); sys.stdin.read(); print(e.readers(), flush=True)"
+    )
+    command = [sys.executable, "-c", hold, str(directory / "state")]
+    reader = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert reader.stdout is not None
+    assert reader.stdout.readline() == "1\n"
+    with pytest.raises(CorruptionError):
+        start(directory)
+    assert str(reader.pid) in reader.communicate("")[0]
+
+
+KILLED = {"base": "appendonly.aof.7.base.aof", "incr": "appendonly.aof.70.incr.aof"}
+
+
+def leave_folder(directory: Path) -> None:
+    (directory / "state" / "compact").mkdir()
+
+
+def leave_work(directory: Path) -> None:
+    leave_folder(directory)
+    (directory / "state" / "compact" / "data.mdb").write_bytes(b"not ready")
+    (directory / _LOG / "temp-rewrite-compact").write_bytes(b"not ready")
+
+
+def leave_old_tables(directory: Path) -> None:
+    """Killed before the new log was listed."""
+    leave_work(directory)
+    work = directory / "state" / "compact"
+    (work / "plan.json").write_text(json.dumps(KILLED))
+    for name in KILLED.values():
+        (directory / _LOG / name).write_bytes(b"")
+    (directory / "state" / "data.mdb").rename(work / "old.mdb")
+    (directory / "state" / "lock.mdb").rename(work / "old-lock.mdb")
+
+
+def leave_new_tables(directory: Path) -> None:
+    """Killed when it was: the log's own files stand for the new ones."""
+    leave_folder(directory)
+    work = directory / "state" / "compact"
+    names = [path.name for path in incrs(directory)]
+    (work / "plan.json").write_text(json.dumps({"base": "appendonly.aof.7.base.aof", "incr": names[-1]}))
+    manifest = directory / _LOG / _MANIFEST
+    lines = manifest.read_bytes().splitlines(keepends=True)[:-1]
+    lines.append(b"file appendonly.aof.7.base.aof seq 7 type b size 0 checksum crc32c commandbytes 0\n")
+    lines.append(b"file appendonly.aof.6.base.aof seq 6 type h\n")
+    (directory / _LOG / "appendonly.aof.7.base.aof").write_bytes(b"")
+    (directory / _LOG / "appendonly.aof.6.base.aof").write_bytes(b"history")
+    manifest.write_bytes(b"".join(lines) + b"#CK:crc32c=%08x\n" % crc32c(b"".join(lines)))
+    (directory / "state" / "data.mdb").rename(work / "data.mdb")
+
+
+@pytest.mark.parametrize("left", [leave_folder, leave_work, leave_old_tables, leave_new_tables])
+@pytest.mark.parametrize("mark", [None, "another boot"])
+def test_a_start_that_fails_leaves_a_killed_compaction_as_it_was(
+    directory: Path, left: Callable[[Path], None], mark: str | None
+) -> None:
+    damage_last_file(directory)
+    left(directory)
+    if mark is not None:
+        (directory / "state" / "in-use").write_text(mark)
+    assert_changes_nothing(directory, CorruptionError)
+
+
+@pytest.mark.parametrize("left", [leave_folder, leave_work, leave_old_tables, leave_new_tables])
+def test_a_start_that_succeeds_ends_a_killed_compaction(directory: Path, left: Callable[[Path], None]) -> None:
+    left(directory)
+    engine = start(directory)
+    assert engine.has_settled
+    assert engine.recovery.commands == 3
+    assert not engine.log.manifest.history
+    engine.close()
+    assert sorted(os.listdir(directory / "state")) == ["data.mdb", "lock.mdb"]
+    assert not set(os.listdir(directory / _LOG)) & {"temp-rewrite-compact", "appendonly.aof.6.base.aof"}
+    assert [str(violation) for violation in check(directory)] == []
 
 
 @pytest.mark.parametrize("name", MENDABLE)
@@ -307,19 +428,12 @@ def with_log(files: FaultyFiles) -> None:
 def test_a_start_whose_mark_cannot_be_written_leaves_every_byte_as_it_was(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    repaired = tree(directory)
-
-    def refuse(state: Path) -> None:
+    def refuse(state: Path) -> bool:
         raise OSError(errno.EACCES, os.strerror(errno.EACCES))
 
     with monkeypatch.context() as patch:
-        patch.setattr(powercut, "begin_use", refuse)
-        with pytest.raises(OSError, match="Permission denied"):
-            start(directory)
-    assert {name: what for name, what in tree(directory).items() if name.startswith(_LOG)} == {
-        name: what for name, what in repaired.items() if name.startswith(_LOG)
-    }
-    assert tree(directory).keys() == repaired.keys()
+        patch.setattr(powercut, "prepare_use", refuse)
+        assert_changes_nothing(directory, OSError)
     start(directory).close()
 
 
