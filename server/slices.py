@@ -33,6 +33,7 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from server.args import parse_packed_ids
+from server.errors import CommandError
 from server.replies import LongReply
 
 if TYPE_CHECKING:
@@ -58,6 +59,12 @@ _UNTOLD: Final = "its first steps"
 # A reply of more is sent piece by piece.
 LONG_BYTES: Final = 1 << 20
 _PIECE_BYTES: Final = 1 << 17
+# Of a reply that has to be made in one turn: 10 ms or so.
+MOST_WHOLE_BYTES: Final = 16 << 20
+NO_CHECKPOINT: Final = (
+    f"ERR a reply of more than {MOST_WHOLE_BYTES >> 20} MB is read from a checkpoint, and that failed; see the "
+    "server's log, or ask for fewer entries at a time"
+)
 
 
 class Slices:
@@ -112,6 +119,25 @@ class Slices:
         if not self._has_logged or not self.writes:
             return b""
         return b"%b was done in part, which stays: %b." % (self.request.argv[0].upper(), self._done.encode())
+
+    def finish(self, request: Request) -> Reply:
+        """Run all that is left, and have the whole reply in memory.  Raises CommandError when it is too long."""
+        reply = self.step(request)
+        while reply is self:
+            reply = self.step(request)
+        if reply.__class__ is not LongReply:
+            return reply
+        pieces = []
+        size = 0
+        try:
+            for piece in reply.pieces:
+                size += len(piece)
+                if size > MOST_WHOLE_BYTES:
+                    raise CommandError(NO_CHECKPOINT)
+                pieces.append(piece)
+        finally:
+            reply.close()
+        return (b"".join(pieces),)
 
     def close(self) -> None:
         """What is left of it is not done."""

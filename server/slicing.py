@@ -16,6 +16,8 @@ from server.dispatch import client_command
 from server.encode import error_line
 from server.errors import CommandError
 from server.replies import Conclusion
+from server.slices import NO_CHECKPOINT
+from store.view import OpenView
 
 if TYPE_CHECKING:
     from server.executor import Executor
@@ -88,10 +90,14 @@ class Slicing:
         for session in waiting:
             slices = session.slices
             if slices is not None and slices.needs_view:  # else the last one has killed it
+                if isinstance(view, OpenView) and slices.writes:
+                    self.refuse_views([session], NO_CHECKPOINT)
+                    served += 1
+                    continue
                 if executor.txn.log and not slices.writes:
                     break  # what it counts in the tables must be what the view has: it waits for the next one
                 slices.show(view.hold())
-                self._step(session, slices)
+                self._step(session, slices, is_last=isinstance(view, OpenView))
             served += 1
             if time.perf_counter() >= end:
                 break
@@ -124,7 +130,8 @@ class Slicing:
         if self._waiting:
             executor.want_tick()
 
-    def _step(self, session: Session, slices: Slices) -> None:
+    def _step(self, session: Session, slices: Slices, *, is_last: bool = False) -> None:
+        """Run the next slice, or all of them when this `is_last`."""
         executor, request = self._executor, slices.request
         request.now_ms = executor.now_ms()
         command = client_command(request.argv)
@@ -133,7 +140,7 @@ class Slicing:
         reply: Reply
         try:
             executor.admission.check(session, command, request.argv)
-            reply = executor.attempt(request, command, slices.step)
+            reply = executor.attempt(request, command, slices.finish if is_last else slices.step)
         except CommandError as error:
             reply = (error_line(error.text),)  # writes are refused by now
         elapsed = time.perf_counter_ns() - begun

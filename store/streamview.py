@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from store import format as fmt
 from store.errors import CorruptionError
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from store.streams import Stream
     from store.view import View
+
+    MappedCursor: TypeAlias = lmdb.Cursor[bytes] | lmdb.Cursor[memoryview]
 
 # A piece, give or take an entry's head: what a client that does not read costs in memory.
 PIECE_BYTES: Final = 128 << 10
@@ -159,7 +161,7 @@ class StreamView:
         yield from self._measured(cursor, self._look_up(cursor, packed_ids, head, tails))
 
     def _walk(
-        self, cursor: lmdb.Cursor[memoryview], low: bytes, high: bytes, count: int, head: bytes, *, reverse: bool
+        self, cursor: MappedCursor, low: bytes, high: bytes, count: int, head: bytes, *, reverse: bool
     ) -> Iterator[tuple[bytes, bytes]]:
         """Put the cursor on one entry after the other; -> (head, tail)."""
         found = bool(count) and _seek(cursor, low, high, reverse=reverse)
@@ -171,7 +173,7 @@ class StreamView:
             found = move()
 
     def _look_up(
-        self, cursor: lmdb.Cursor[memoryview], packed_ids: bytes, head: bytes, tails: Iterable[bytes] | None
+        self, cursor: MappedCursor, packed_ids: bytes, head: bytes, tails: Iterable[bytes] | None
     ) -> Iterator[tuple[bytes, bytes]]:
         following = None if tails is None else iter(tails)
         for at in range(0, len(packed_ids), 16):
@@ -179,14 +181,15 @@ class StreamView:
                 raise self._lacks_entries()
             yield head, b"" if following is None else next(following)
 
-    def _measured(
-        self, cursor: lmdb.Cursor[memoryview], places: Iterator[tuple[bytes, bytes]]
-    ) -> Generator[bytes, None, None]:
-        """What the cursor stands on, place after place, in pieces; no value of it outlives a yield."""
+    def _measured(self, cursor: MappedCursor, places: Iterator[tuple[bytes, bytes]]) -> Generator[bytes, None, None]:
+        """What the cursor stands on, place after place, in pieces; no value of it outlives a yield, unless a copy."""
         parts: list[bytes | memoryview] = []
         size = 0
         for head, tail in places:
-            length = len(cursor.value())
+            value = cursor.value()
+            copy = value if isinstance(value, bytes) else None
+            length = len(value)
+            del value
             if parts and size + length > PIECE_BYTES:
                 piece = b"".join(parts)
                 parts.clear()
@@ -195,10 +198,10 @@ class StreamView:
             if length > PIECE_BYTES:
                 yield head
                 for at in range(0, length, PIECE_BYTES):
-                    yield bytes(cursor.value()[at : at + PIECE_BYTES])
+                    yield bytes((cursor.value() if copy is None else copy)[at : at + PIECE_BYTES])
                 yield tail
             else:
-                parts += (head, cursor.value(), tail)
+                parts += (head, cursor.value() if copy is None else copy, tail)
                 size += len(head) + length + len(tail)
         yield b"".join(parts)
 
@@ -206,7 +209,7 @@ class StreamView:
         return CorruptionError(str(self._view.tables.path), None, "a stream has fewer entries than it counts")
 
 
-def _seek(cursor: lmdb.Cursor[bytes] | lmdb.Cursor[memoryview], low: bytes, high: bytes, *, reverse: bool) -> bool:
+def _seek(cursor: MappedCursor, low: bytes, high: bytes, *, reverse: bool) -> bool:
     """Stand on the first row between the keys, the last one when `reverse`; -> whether there is one, or a later one."""
     if not reverse:
         return bool(cursor.set_range(low))

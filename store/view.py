@@ -31,14 +31,23 @@ class View:
         self._handles = tables.handles
         self._holders = 1
         self._cursors: dict[str, lmdb.Cursor[bytes]] = {}
-        self._txn: lmdb.Transaction[bytes] = tables.env.begin()
+        self._txn, self._mapped = self._begin()
+        self.has_large_entries = self._txn.stat(self._handles["entries"])["overflow_pages"] > 0
+
+    def _begin(self) -> tuple[lmdb.Transaction[bytes], lmdb.Transaction[memoryview] | lmdb.Transaction[bytes]]:
+        env = self.tables.env
+        txn: lmdb.Transaction[bytes] = env.begin()
         try:
             # Its rows are LMDB's memory, so that no copy is made of one that is sent in parts.
-            self._mapped: lmdb.Transaction[memoryview] = tables.env.begin(buffers=True)
+            mapped: lmdb.Transaction[memoryview] = env.begin(buffers=True)
         except BaseException:
-            self._txn.abort()
+            txn.abort()
             raise
-        self.has_large_entries = self._txn.stat(self._handles["entries"])["overflow_pages"] > 0
+        return txn, mapped
+
+    def _end(self) -> None:
+        self._txn.abort()
+        self._mapped.abort()
 
     @property
     def is_open(self) -> bool:
@@ -60,8 +69,7 @@ class View:
         assert self._holders >= 0, "a view was let go of twice"
         if not self._holders:
             self._cursors.clear()
-            self._txn.abort()
-            self._mapped.abort()
+            self._end()
             self._on_close(self)
 
     def cursor(self, table: str) -> lmdb.Cursor[bytes]:
@@ -74,6 +82,23 @@ class View:
     def new_cursor(self, table: str) -> lmdb.Cursor[bytes]:
         return self._txn.cursor(self._handles[table])
 
-    def new_mapped_cursor(self, table: str) -> lmdb.Cursor[memoryview]:
+    def new_mapped_cursor(self, table: str) -> lmdb.Cursor[memoryview] | lmdb.Cursor[bytes]:
         """A cursor that copies nothing.  Keep no value of it: ask again, for the tables may be closed by then."""
         return self._mapped.cursor(self._handles[table])
+
+
+class OpenView(View):
+    """The tables as the write transaction has them that is open, checkpoint or none: good until the next change.
+
+    It must be let go of before the turn of the loop ends.  Its values are all copies.
+    """
+
+    def __init__(self, tables: Tables, txn: lmdb.Transaction[bytes]) -> None:
+        self._open = txn
+        super().__init__(tables)
+
+    def _begin(self) -> tuple[lmdb.Transaction[bytes], lmdb.Transaction[bytes]]:
+        return self._open, self._open
+
+    def _end(self) -> None:
+        """The transaction goes on."""

@@ -31,7 +31,7 @@ from store.engine import Engine
 from store.errors import StoreError
 from store.freeze import take_snapshot
 from store.options import Fsync, Options
-from store.powercut import begin_use
+from store.powercut import begin_use, prepare_use
 from store.serving import hold_unserved
 from tests.conftest import StartRiverbed
 from tests.inprocess import HandClock
@@ -80,6 +80,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(directory / "state/data.mdb", work / "data.mdb")
     shutil.copy(directory / "state/lock.mdb", work / "old-lock.mdb")
     (directory / PLAN).write_text(json.dumps(PLANNED))
+    assert prepare_use(directory / "state")
     begin_use(directory / "state")
     for name in ("repair/state", "replaced/state", f"sync-1/{LOG}"):
         (directory / name).mkdir(parents=True)

@@ -8,6 +8,7 @@ the order in which they asked.
         XRANGE (long) ──> wait ──> [ nothing changed, a view is open ]  share it
                                    [ changed ]  commit the tables, the disk catches up later; open one
                                    [ the disk is busy, or there are too many ]  wait on
+                                   [ no checkpoint can be made ]  one of the open transaction, for this turn alone
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import lmdb
 
-from store.view import View
+from store.view import OpenView, View
 
 if TYPE_CHECKING:
     from server.executor import Executor
@@ -29,7 +30,6 @@ MAX_VIEWS: Final = 64
 # With so many open the next one is not made before GATHER_S have passed.
 FEW_VIEWS: Final = 16
 GATHER_S: Final = 1.0
-NO_CHECKPOINT: Final = "ERR this reply is read from a checkpoint, and that failed; see the server's log"
 NO_SLOT: Final = "ERR this reply needs a reader of the tables, and all of them are taken; try again later"
 
 
@@ -105,13 +105,12 @@ class Views:
         engine = executor.engine
         if self._open >= MAX_VIEWS or self._must_gather():
             return None
-        if engine.has_changes:
-            if not executor.upkeep.checkpoint_soon():
-                return None
-            if engine.has_changes:
-                self._refuse(NO_CHECKPOINT)
-                return None
+        # one that has failed is tried again every second, whether there are long replies or none
+        if engine.has_changes and engine.last_checkpoint_ok and not executor.upkeep.checkpoint_soon():
+            return None
         try:
+            if engine.has_changes:
+                return OpenView(engine.tables, engine.txn.lmdb)
             view = View(engine.tables, self._closed)
         except lmdb.Error as error:
             log.warning("no view of the tables for long replies: %s", error)
