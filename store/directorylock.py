@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import time
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from store.errors import LockedError, StoreError
+from store.flock import hold_directory
 from store.serving import is_served
 from store.snapshot import MANIFEST_NAME
 from store.tables import DATA_NAME
@@ -27,25 +27,20 @@ def lock_directory(directory: Path) -> Iterator[None]:
         raise StoreError(
             f"{directory} is a snapshot, which never changes; `riverbed restore` makes a data directory of it"
         )
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = _hold(directory)
     try:
-        _lock(fd, directory)
         yield
     finally:
         os.close(fd)
 
 
-def _lock(fd: int, directory: Path) -> None:
-    """Lock `fd`.  Raises LockedError at once when it is not readers that are in the way."""
+def _hold(directory: Path) -> int:
+    """-> a descriptor that holds the lock.  Raises LockedError at once when it is not readers that are in the way."""
     deadline = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if is_served(directory):
-                raise LockedError(f"{directory} is in use by another process") from None
-            if time.monotonic() > deadline:
-                raise LockedError(f"{directory} is being read by another process") from None
-            time.sleep(_WAIT_S)
-        else:
-            return
+    while (fd := hold_directory(directory)) is None:
+        if is_served(directory):
+            raise LockedError(f"{directory} is in use by another process")
+        if time.monotonic() > deadline:
+            raise LockedError(f"{directory} is being read by another process")
+        time.sleep(_WAIT_S)
+    return fd

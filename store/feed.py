@@ -73,6 +73,7 @@ class LogFeed:
         self.place = place
         self._log = log
         self._files = files
+        self._open_files = log.open_files
         self._verbatim = verbatim
         self._skip = skip
         self._preface_of = preface_of
@@ -117,13 +118,13 @@ class LogFeed:
             number = number_of(file)
             is_ahead = number >= self.place.file_seq if number < 0 or self.place.file_seq > 0 else True
             if is_ahead and number not in self._held and not (number == self.place.file_seq and self._fd >= 0):
-                self._held[number] = file, self._files.open_read(self._log.directory / file.name)
+                self._held[number] = file, self._open_files.open(self._log.directory / file.name)
 
     def close(self) -> None:
         self._log.feeds.discard(self)
         self._close_file()
         for _, fd in self._held.values():
-            self._files.close(fd)
+            self._open_files.close(fd)
         self._held.clear()
 
     # -- files ---------------------------------------------------------------------------------------------------------
@@ -142,7 +143,7 @@ class LogFeed:
             return held
         for file in self._log.manifest.files:
             if number_of(file) == number:
-                return file, self._files.open_read(self._log.directory / file.name)
+                return file, self._open_files.open(self._log.directory / file.name)
         raise CorruptionError(str(self._log.directory), None, f"file {number} of the log is not there any more")
 
     def _next_file(self) -> bool:
@@ -160,7 +161,7 @@ class LogFeed:
 
     def _close_file(self) -> None:
         if self._fd >= 0:
-            self._files.close(self._fd)
+            self._open_files.close(self._fd)
             self._fd = -1
         self._batches = None
 

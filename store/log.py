@@ -40,6 +40,7 @@ from store.logformat import encode_annotation
 from store.logreader import Batch, LogPart, LogPosition, LogReader, TornTail, list_parts
 from store.manifest import FileType, LogFile, Manifest, ReplacedError
 from store.resync import make_durable
+from store.sharedfiles import SharedFiles
 
 __all__ = ["DIRECTORY_NAME", "FILE_NAME", "Base", "Batch", "Log", "LogPosition", "TornTail", "Unsynced"]
 
@@ -115,8 +116,9 @@ class Log:
         self._closed_bytes = 0
         self.base_bytes = 0
         self._was_created_with_home: bool | None = None  # None when the log was there before
-        # Who reads on while the log grows.
+        # Who reads on while the log grows, and what they have open.
         self.feeds: set[Follower] = set()
+        self.open_files = SharedFiles(files)
 
     @classmethod
     def find(

@@ -7,10 +7,11 @@ and leaves nothing behind.  Others register, and a server may start at any time.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
 from typing import Final
+
+from store.flock import hold_directory
 
 LOCK_NAME: Final = "lock.mdb"
 
@@ -26,16 +27,7 @@ def is_served(directory: Path) -> bool:
 
 def hold_unserved(directory: Path) -> int | None:
     """-> a descriptor that keeps servers from starting on the directory; None when one holds it.  Raises OSError."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        return None
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
+    return hold_directory(directory, is_shared=True)
 
 
 def hold_instead_of_registering(directory: Path, state: Path) -> int | None:

@@ -7,12 +7,13 @@ is still at work; the lock goes with the process.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+
+from store.flock import hold_directory
 
 
 @contextlib.contextmanager
@@ -65,17 +66,8 @@ def clear_leftovers(folder: Path, prefix: str) -> int:
 
 
 def _lock(path: Path) -> int | None:
-    """-> a descriptor that holds the lock on a directory, or None when somebody has it, or the directory is gone."""
+    """As `hold_directory`; also None when the directory is gone."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        return hold_directory(path, may_be_link=False)
     except FileNotFoundError:
         return None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        return None
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd

@@ -95,6 +95,26 @@ def test_a_feed_that_holds_its_files_outlives_them(log: Log, verbatim: bool) -> 
     assert got == expected
 
 
+def test_files_are_open_once_for_all_who_read_them(log: Log) -> None:
+    files = log._files
+    assert isinstance(files, FaultyFiles)
+    ends = grown(log, range(30))
+    before = files.open_count
+    feeds = [LogFeed(log, files, ends[0], verbatim=number % 2 == 0) for number in range(60)]
+    for feed in feeds:
+        feed.read(100)
+    log.hold_feeds()
+    assert files.open_count - before <= log.incr_count
+    expected = [all_of(feed, 1000) for feed in feeds[:2]]
+    assert files.open_count - before <= log.incr_count
+    for feed in feeds[:-2]:
+        feed.close()
+    assert [all_of(feed, 1000) for feed in feeds[-2:]] == expected
+    for feed in feeds[-2:]:
+        feed.close()
+    assert files.open_count == before
+
+
 def test_a_feed_whose_file_is_gone_says_so(log: Log) -> None:
     ends = grown(log, range(30))
     log.manifest = type(log.manifest)(incrs=log.manifest.incrs[-1:])
