@@ -14,7 +14,7 @@ nothing for those behind.  So one entry for a thousand waiting consumers of a gr
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from operator import itemgetter
@@ -48,6 +48,17 @@ def drop_interest(place: Place) -> None:
         del db.interest[key]
 
 
+def drop_interests(db: Database, keys: Iterable[bytes]) -> None:
+    """As `drop_interest`, for very many."""
+    interest = db.interest
+    for key in keys:
+        left = interest[key] - 1
+        if left:
+            interest[key] = left
+        else:
+            del interest[key]
+
+
 class Waiters:
     """Who waits for what.  A session waits with one command at a time, in the database it had then."""
 
@@ -65,6 +76,11 @@ class Waiters:
 
     def __contains__(self, session: Session) -> bool:
         return session in self._places
+
+    @property
+    def key_count(self) -> int:
+        """How many keys are waited for."""
+        return len(self._by_key)
 
     def park(self, session: Session, park: Park) -> None:
         """The client waits from now on."""
@@ -184,30 +200,55 @@ def _next_moment_ms(park: Park) -> int | None:
 
 
 class Watches:
-    """WATCH: which sessions' transactions break when a key changes."""
+    """WATCH: which sessions' transactions break when a key changes.
+
+    Nearly every key has one watcher, which stands for itself: a client may watch very many keys, and a dict for each
+    takes four times as long.
+    """
 
     def __init__(self) -> None:
-        self._by_key: dict[Place, dict[Session, None]] = {}
+        self._watchers: dict[Database, dict[bytes, Session | dict[Session, None]]] = {}
 
-    def add(self, session: Session, key: bytes) -> None:
-        place = (session.db, key)
-        watching = self._by_key.setdefault(place, {})
-        if session not in watching:
-            watching[session] = None
-            session.watched[place] = 1
-            add_interest(place)
+    def __len__(self) -> int:
+        """How many keys are watched."""
+        return sum(map(len, self._watchers.values()))
+
+    def add(self, session: Session, key: bytes, expire_ms: int = 0) -> None:
+        """`expire_ms` is when the key expires, which breaks the watch; 0 for never."""
+        db = session.db
+        own = session.watched.setdefault(db, {})
+        if key in own:
+            return
+        own[key] = None
+        watchers = self._watchers.setdefault(db, {})
+        others = watchers.get(key)
+        if others is None:
+            watchers[key] = session
+        elif isinstance(others, dict):
+            others[session] = None
+        else:
+            watchers[key] = {others: None, session: None}
+        add_interest((db, key))
+        if expire_ms and not 0 < session.watch_until_ms < expire_ms:
+            session.watch_until_ms = expire_ms
 
     def clear(self, session: Session) -> None:
         """The session watches nothing any more, and what broke is forgotten."""
-        for place in session.watched:
-            watching = self._by_key[place]
-            del watching[session]
-            if not watching:
-                del self._by_key[place]
-            drop_interest(place)
+        for db, keys in session.watched.items():
+            watchers = self._watchers[db]
+            for key in keys:
+                others = watchers[key]
+                if isinstance(others, dict) and len(others) > 1:
+                    del others[session]
+                else:
+                    del watchers[key]
+            drop_interests(db, keys)
         session.watched.clear()
         session.watch_broken = False
+        session.watch_until_ms = 0
 
     def changed(self, place: Place) -> None:
-        for session in self._by_key.get(place, ()):
+        db, key = place
+        watchers = self._watchers.get(db, {}).get(key, ())
+        for session in watchers if isinstance(watchers, (dict, tuple)) else (watchers,):
             session.watch_broken = True

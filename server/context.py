@@ -46,8 +46,13 @@ class Control(Protocol):
 
     def blocked_clients(self) -> int: ...
 
-    def watch(self, session: Session, key: bytes) -> None:
-        """Break the session's next transaction if `key` of its database changes (WATCH)."""
+    def awaited_keys(self) -> int:
+        """How many keys blocked clients wait for."""
+
+    def watched_keys(self) -> int: ...
+
+    def watch(self, session: Session, key: bytes, expire_ms: int) -> None:
+        """Break the session's next transaction if `key` of its database changes, or expires then (WATCH)."""
 
     def unwatch(self, session: Session) -> None: ...
 

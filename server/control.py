@@ -58,9 +58,8 @@ class Controls:
         """Run what the session has queued; the log shows it as one transaction, between MULTI and EXEC."""
         executor, session = self._executor, request.session
         queued, failed = session.queued or [], session.queue_failed
-        for db, key in list(session.watched):
-            db.stream(key, request.now_ms)  # a deadline that has passed breaks the watch
-        broken = session.watch_broken
+        # any other change of a watched key, of its deadline as well, has broken the watch by now
+        broken = session.watch_broken or 0 < session.watch_until_ms <= request.now_ms
         self.discard(session)
         if failed:
             raise CommandError(EXECABORT)
@@ -107,8 +106,8 @@ class Controls:
         self._executor.watches.clear(session)
         session.end_transaction()
 
-    def watch(self, session: Session, key: bytes) -> None:
-        self._executor.watches.add(session, key)
+    def watch(self, session: Session, key: bytes, expire_ms: int) -> None:
+        self._executor.watches.add(session, key, expire_ms)
 
     def unwatch(self, session: Session) -> None:
         self._executor.watches.clear(session)
@@ -147,6 +146,12 @@ class Controls:
 
     def blocked_clients(self) -> int:
         return len(self._executor.waiters)
+
+    def awaited_keys(self) -> int:
+        return self._executor.waiters.key_count
+
+    def watched_keys(self) -> int:
+        return len(self._executor.watches)
 
     # -- pauses --------------------------------------------------------------------------------------------------------
 

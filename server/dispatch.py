@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from server.stats import CommandCounters, Stats
 
 _SHOWN_BYTES = 128  # of a name or of all arguments in an error text
-_INTERNAL = Flag.LOG_ONLY
 # Whatever may be refused, run out of turn or act on the connection goes the careful way.
 _CAREFUL = Flag.IMMEDIATE | Flag.NO_AUTH | Flag.LOG_ONLY | Flag.ADMIN | Flag.PUBSUB
 
@@ -59,7 +58,7 @@ def find_command(words: list[bytes]) -> Command | None:
 def client_command(words: list[bytes]) -> Command:
     """As `find_command`, for a client.  Raises CommandError for what is unknown to clients."""
     command = find_command(words)
-    if command is None or command.flags & _INTERNAL:
+    if command is None or not command.is_for_clients:
         raise unknown_command(words)
     if command.subcommands and len(words) > 1:
         raise unknown_subcommand(words)

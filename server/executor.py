@@ -33,7 +33,7 @@ from server.inbox import Inbox
 from server.releases import Releases
 from server.replay import NOBODY
 from server.replication.role import Replication
-from server.replies import NO_REPLY, LongReply, Message, Park, Push
+from server.replies import NO_REPLY, LongReply, Park, Push
 from server.resp import RequestReader
 from server.rewriting import Rewriting
 from server.session import Request, Session
@@ -450,7 +450,7 @@ class Executor:
         else:
             session.begin_long_reply(reply, self.clock.monotonic())
 
-    def push(self, session: Session, message: Message) -> None:
+    def push(self, session: Session, message: Push) -> None:
         """Send a client what it did not ask for: behind its replies so far, and never in the middle of one.
 
         A client that publishes to itself hears of it behind the reply, as in Redis since 7.2: inside EXEC there would

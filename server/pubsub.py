@@ -21,12 +21,14 @@ from server.glob import Glob
 from server.replies import Message
 
 if TYPE_CHECKING:
+    from server.replies import Push
     from server.session import Session
 
 # Names compared with a pattern, or patterns with a name, before others have their turn: half a millisecond.
 _NAMES_A_STEP: Final = 500
 
-# In the order in which they came; a set would deliver in another order each time.
+# In the order in which they came; a set would deliver in another order each time.  Nearly every name has one
+# subscriber, which stands for itself: a client may have very many names, and a dict for each takes four times as long.
 Subscribers = dict["Session", None]
 
 
@@ -38,23 +40,36 @@ class Channels:
 
     def __init__(self, names_of: Callable[[Session], dict[bytes, None]]) -> None:
         self._names_of = names_of
-        self._subscribers: dict[bytes, Subscribers] = {}
+        self._subscribers: dict[bytes, Session | Subscribers] = {}
 
     def __len__(self) -> int:
         return len(self._subscribers)
 
     def subscribe(self, session: Session, name: bytes) -> None:
-        self._names_of(session)[name] = None
-        self._subscribers.setdefault(name, {})[session] = None
+        own = self._names_of(session)
+        if name in own:
+            return
+        own[name] = None
+        others = self._subscribers.get(name)
+        if others is None:
+            self._subscribers[name] = session
+        elif isinstance(others, dict):
+            others[session] = None
+        else:
+            self._subscribers[name] = {others: None, session: None}
 
     def unsubscribe(self, session: Session, name: bytes) -> None:
         """Nothing happens to who has not subscribed."""
-        subscribers = self._subscribers.get(name)
-        if subscribers is None or session not in subscribers:
-            return
-        del self._names_of(session)[name]
-        del subscribers[session]
-        if not subscribers:
+        own = self._names_of(session)
+        if name in own:
+            del own[name]
+            self._drop(session, name)
+
+    def _drop(self, session: Session, name: bytes) -> None:
+        subscribers = self._subscribers[name]
+        if isinstance(subscribers, dict) and len(subscribers) > 1:
+            del subscribers[session]
+        else:
             del self._subscribers[name]
 
     def names_of(self, session: Session) -> list[bytes]:
@@ -62,8 +77,10 @@ class Channels:
         return list(self._names_of(session))
 
     def forget(self, session: Session) -> None:
-        for name in self.names_of(session):
-            self.unsubscribe(session, name)
+        own = self._names_of(session)
+        for name in own:
+            self._drop(session, name)
+        own.clear()
 
     def names(self, pattern: bytes | None = None) -> Generator[None, None, list[bytes]]:
         """The names, or those that match a pattern; yields now and then where that takes long."""
@@ -79,40 +96,45 @@ class Channels:
         return [name for name in found if name or not pattern]  # which no star matches
 
     def subscribers(self, name: bytes) -> Iterable[Session]:
-        return self._subscribers.get(name, ())
+        subscribers = self._subscribers.get(name, ())
+        return subscribers if isinstance(subscribers, (dict, tuple)) else (subscribers,)
 
     def count(self, name: bytes) -> int:
-        return len(self._subscribers.get(name, ()))
+        subscribers = self._subscribers.get(name, ())
+        return len(subscribers) if isinstance(subscribers, (dict, tuple)) else 1
 
 
 class Patterns(Channels):
-    """As Channels; each name is a glob."""
+    """As Channels; each name is a glob, made when it is compared for the first time."""
 
     def __init__(self, names_of: Callable[[Session], dict[bytes, None]]) -> None:
         super().__init__(names_of)
         self._globs: dict[bytes, Glob] = {}
 
-    def subscribe(self, session: Session, name: bytes) -> None:
-        super().subscribe(session, name)
-        if name not in self._globs:
-            self._globs[name] = Glob(name)
-
-    def unsubscribe(self, session: Session, name: bytes) -> None:
-        super().unsubscribe(session, name)
+    def _drop(self, session: Session, name: bytes) -> None:
+        super()._drop(session, name)
         if name not in self._subscribers:
             self._globs.pop(name, None)
 
     def matching(self, channel: bytes) -> Generator[None, None, list[bytes]]:
         """The patterns that match; costs a match of every pattern there is, as in Redis, and yields now and then."""
         if not channel:  # which no star matches: that KEYS * shows an empty key is KEYS's own doing
-            return [channel] if channel in self._globs else []
+            return [channel] if channel in self._subscribers else []
         found = []
-        for number, glob in enumerate(list(self._globs.values()), 1):
-            if (yield from glob.steps(channel)):
-                found.append(glob.pattern)
+        for number, name in enumerate(list(self._subscribers), 1):
+            glob = self._globs.get(name) or self._make_glob(name)
+            if glob is not None and (yield from glob.steps(channel)):
+                found.append(name)
             if not number % _NAMES_A_STEP:
                 yield
         return found
+
+    def _make_glob(self, name: bytes) -> Glob | None:
+        """None when the last subscriber has gone while other patterns were compared."""
+        if name not in self._subscribers:
+            return None
+        glob = self._globs[name] = Glob(name)
+        return glob
 
 
 class PubSub:
@@ -123,7 +145,7 @@ class PubSub:
         self.patterns = Patterns(lambda session: session.patterns)
         self.shard_channels = Channels(lambda session: session.shard_channels)
         # Called for each receiver of a message: puts it among what the session is sent.
-        self.deliver: Callable[[Session, Message], None] = lambda session, message: None
+        self.deliver: Callable[[Session, Push], None] = lambda session, message: None
 
     def publish(self, channel: bytes, text: bytes) -> Generator[None, None, int]:
         """Send a message to all subscribers; -> how many got it.

@@ -90,8 +90,9 @@ class Session:
         self.queued: list[list[bytes]] | None = None
         self.queued_bytes = 0
         self.queue_failed = False
-        self.watched: dict[tuple[Database, bytes], int] = {}
+        self.watched: dict[Database, dict[bytes, None]] = {}  # none for a database without a watched key
         self.watch_broken = False
+        self.watch_until_ms = 0  # when the first of those keys expires, 0 for never
         # subscriptions, oldest first; `server.pubsub` keeps them
         self.channels: dict[bytes, None] = {}
         self.patterns: dict[bytes, None] = {}
@@ -214,6 +215,10 @@ class Session:
         """What was held back, to be run now."""
         backlog, self.backlog = self.backlog, []
         return backlog
+
+    @property
+    def watched_keys(self) -> int:
+        return sum(map(len, self.watched.values()))
 
     def queue(self, argv: list[bytes]) -> None:
         """Keep a command for EXEC."""

@@ -201,6 +201,13 @@ def in_pieces(request: Request, parts: list[bytes]) -> Reply:
     return LongReply(_pieces(parts))
 
 
+def verbatim_in_pieces(request: Request, lines: list[bytes]) -> Reply:
+    """As `in_pieces`, of one text for people."""
+    size = sum(map(len, lines))
+    head = b"$%d\r\n" % size if request.session.resp == 2 else b"=%d\r\ntxt:" % (size + 4)
+    return in_pieces(request, [head, *lines, b"\r\n"])
+
+
 def _pieces(parts: list[bytes]) -> Generator[bytes, None, None]:
     """`parts`, a few at a time; each is let go of when it is out."""
     parts.reverse()

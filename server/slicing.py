@@ -203,8 +203,13 @@ class Slicing:
         """
         ended = []
         for session in dict.fromkeys(self._sliced):
-            if session.slices is not None:
+            if session.slices is not None and not _is_about_subscriptions(session.slices):
                 ended.append((session, session.slices.kept))
                 self.drop(session)
         self._sliced.clear()
         return ended
+
+
+def _is_about_subscriptions(slices: Slices) -> bool:
+    """Whether it rests on nothing that a failed tick takes back."""
+    return bool(client_command(slices.request.argv).flags & Flag.PUBSUB)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from server.commands.table import Command, Flag
+from server.stats import SLOWLOG_WORDS
 
 if TYPE_CHECKING:
     from server.config import Config
@@ -40,7 +41,8 @@ class Timing:
         now = int(self._clock.time())
         slower_than = config.slowlog_log_slower_than
         if 0 <= slower_than <= usec and not command.flags & Flag.SKIP_SLOWLOG:
-            words = command.shown(argv)
+            # the slow log counts those behind, and shows none of them
+            words = command.shown(argv[:SLOWLOG_WORDS]) + argv[SLOWLOG_WORDS:]
             address = session.peer.address.encode()
             self._stats.slowlog.add(words, usec, now, address, session.name, config.slowlog_max_len)
         event = b"fast-command" if command.flags & Flag.FAST else b"command"

@@ -17,10 +17,15 @@ from server.commands.connection import DEFAULT_USER
 from server.commands.table import command
 from server.errors import CommandError
 from server.replies import OK
+from server.slices import in_slices
 
 if TYPE_CHECKING:
     from server.replies import Reply
     from server.session import Request, Session
+    from server.slices import Work
+
+# About a millisecond.
+_WORDS_A_SLICE: Final = 500
 
 NO_SUCH_CLIENT: Final = "ERR No such client"
 CLIENT_ID_TOO_LOW: Final = "ERR client-id should be greater than 0"
@@ -46,17 +51,21 @@ def client_kill(request: Request) -> Reply:
 
     All filters must fit.  The client that asks is spared unless SKIPME is NO, and is answered before it is closed.
     """
-    sessions = list(request.context.sessions.values())
     if len(request.argv) == 3:
         address = request.argv[2]
-        for session in sessions:
+        for session in list(request.context.sessions.values()):
             if session.peer.address.encode() == address:
                 _kill(request, session)
                 return OK
         raise CommandError(NO_SUCH_CLIENT)
+    return in_slices(request, _kill_all, is_short=len(request.argv) <= _WORDS_A_SLICE)
+
+
+def _kill_all(request: Request) -> Work:
     args = Args(request.argv, 2)
     filters: dict[bytes, Callable[[Session], bool]] = {}
     skip_me = True
+    slice_end = _WORDS_A_SLICE
     while args:
         name, value = args.take_option(), args.take()
         if name == b"SKIPME":
@@ -65,8 +74,11 @@ def client_kill(request: Request) -> Reply:
             skip_me = value.upper() == b"YES"
         else:
             filters[name] = _filter(request, name, value)
+        if args.position >= slice_end:
+            yield
+            slice_end = args.position + _WORDS_A_SLICE
     killed = 0
-    for session in sessions:
+    for session in list(request.context.sessions.values()):
         if skip_me and session is request.session:
             continue
         if all(fits(session) for fits in filters.values()):

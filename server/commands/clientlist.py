@@ -14,9 +14,14 @@ from server.commands.connection import DEFAULT_USER
 from server.commands.table import command
 from server.errors import CommandError
 from server.replies import Verbatim
+from server.slices import in_slices, verbatim_in_pieces
 
 if TYPE_CHECKING:
+    from server.replies import Reply
     from server.session import Request, Session
+    from server.slices import Work
+
+_IDS_A_SLICE: Final = 500
 
 INVALID_CLIENT_ID: Final = "ERR Invalid client ID"
 
@@ -70,7 +75,7 @@ def client_info(request: Request) -> Verbatim:
     syntax="[TYPE <NORMAL | MASTER | REPLICA | PUBSUB>] [ID client-id [client-id ...]]",
     tips=("nondeterministic_output", "request_policy:all_nodes"),
 )
-def client_list(request: Request) -> Verbatim:
+def client_list(request: Request) -> Reply:
     """CLIENT LIST [TYPE type] | [ID client-id ...] -> a line for each client, oldest first or in the order asked."""
     sessions = request.context.sessions
     words = request.argv[2:]
@@ -81,11 +86,29 @@ def client_list(request: Request) -> Verbatim:
         kind = parse_kind(words[1])
         chosen = [session for session in sessions.values() if kind_of(session) == kind]
     elif option == b"ID" and len(words) > 1:
-        client_ids = [parse_int(word, INVALID_CLIENT_ID) for word in words[1:]]
-        chosen = [sessions[client_id] for client_id in client_ids if client_id in sessions]
+        return in_slices(request, _list_named, is_short=len(words) <= _IDS_A_SLICE)
     else:
         raise CommandError(errors.SYNTAX)
     return Verbatim(b"".join([_describe(request, session) for session in chosen]))
+
+
+def _list_named(request: Request) -> Work:
+    """A client may be named any number of times, so its line, far longer than the word that names it, is made once."""
+    client_ids: list[int] = []
+    for number, word in enumerate(request.argv[3:], 1):
+        client_ids.append(parse_int(word, INVALID_CLIENT_ID))
+        if not number % _IDS_A_SLICE:
+            yield
+    sessions = request.context.sessions
+    lines: dict[int, bytes] = {}
+    parts = []
+    for number, client_id in enumerate(client_ids, 1):
+        if client_id not in lines and client_id in sessions:
+            lines[client_id] = _describe(request, sessions[client_id])
+        parts.append(lines.get(client_id, b""))
+        if not number % _IDS_A_SLICE:
+            yield
+    return verbatim_in_pieces(request, parts)
 
 
 def _describe(request: Request, session: Session) -> bytes:
@@ -118,7 +141,7 @@ def _describe(request: Request, session: Session) -> bytes:
         (b"psub", b"%d" % len(session.patterns)),
         (b"ssub", b"%d" % len(session.shard_channels)),
         (b"multi", b"%d" % (-1 if queued is None else len(queued))),
-        (b"watch", b"%d" % len(session.watched)),
+        (b"watch", b"%d" % session.watched_keys),
         (b"qbuf", b"%d" % query_bytes),
         (b"qbuf-free", b"0"),
         (b"argv-mem", b"%d" % words_bytes),

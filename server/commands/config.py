@@ -78,11 +78,11 @@ def _set_without_secrets(words: list[bytes]) -> list[bytes]:
 )
 def config_set(request: Request) -> Reply:
     """CONFIG SET name value [name value ...] -> OK."""
-    words = [os.fsdecode(word) for word in request.argv[2:]]
+    words = request.argv[2:]
     if len(words) % 2:
         raise CommandError(errors.SYNTAX)
-    try:
-        request.context.config.set(zip(words[::2], words[1::2], strict=True))
+    try:  # one after the other, up to the first that is wrong or named before
+        request.context.config.set(zip(map(os.fsdecode, words[::2]), map(os.fsdecode, words[1::2]), strict=True))
     except UnknownSettingError as error:
         raise CommandError(
             os.fsencode(f"ERR Unknown option or number of arguments for CONFIG SET - '{error.setting}'")

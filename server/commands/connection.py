@@ -15,13 +15,17 @@ from server.commands.redaction import all_but_the_name, hidden
 from server.commands.table import Flag, command
 from server.errors import CommandError
 from server.replies import OK
+from server.slices import in_slices
 from server.version import REDIS_VERSION
 
 if TYPE_CHECKING:
     from server.replies import Reply
     from server.session import Request
+    from server.slices import Work
 
 DEFAULT_USER: Final = b"default"
+# Of HELLO; about a millisecond.
+_WORDS_A_SLICE: Final = 500
 
 WRONGPASS: Final = "WRONGPASS invalid username-password pair or user is disabled."
 NO_PASSWORD_SET: Final = (
@@ -104,11 +108,16 @@ def hello(request: Request) -> Reply:
 
     All or nothing: the options are checked before any of them takes effect.
     """
+    return in_slices(request, _greet, is_short=len(request.argv) <= _WORDS_A_SLICE)
+
+
+def _greet(request: Request) -> Work:
     session = request.session
     args = Args(request.argv)
     resp = session.resp
     authenticated = session.authenticated
     name: bytes | None = None
+    slice_end = _WORDS_A_SLICE
     if args:
         resp = args.take_int(PROTOCOL_NOT_INTEGER)
         if resp not in (2, 3):
@@ -125,6 +134,9 @@ def hello(request: Request) -> Reply:
                 raise CommandError(BAD_CLIENT_NAME)
         else:
             raise CommandError(b"ERR Syntax error in HELLO option '%b'" % option)
+        if args.position >= slice_end:
+            yield
+            slice_end = args.position + _WORDS_A_SLICE
     if not authenticated:
         raise CommandError(HELLO_NEEDS_AUTH)
     session.resp = resp

@@ -85,8 +85,6 @@ def _server(request: Request) -> Fields:
 def _clients(request: Request) -> Fields:
     context = request.context
     sessions = context.sessions.values()
-    watched = {key for session in sessions for key in session.watched}
-    waited_for = {(session.db, key) for session in sessions if session.parked for key in session.parked.keys}
     yield "connected_clients", sum(not session.is_replica for session in sessions)
     yield "cluster_connections", 0
     yield "maxclients", context.config.maxclients
@@ -97,8 +95,8 @@ def _clients(request: Request) -> Fields:
     yield "pubsub_clients", sum(session.is_subscriber for session in sessions)
     yield "watching_clients", sum(bool(session.watched) for session in sessions)
     yield "clients_in_timeout_table", _waiting_with_deadline(sessions)
-    yield "total_watched_keys", len(watched)
-    yield "total_blocking_keys", len(waited_for)
+    yield "total_watched_keys", context.control.watched_keys()
+    yield "total_blocking_keys", context.control.awaited_keys()
     yield "total_blocking_keys_on_nokey", 0
     yield "riverbed_monitors", len(context.control.monitors)
 
@@ -398,10 +396,10 @@ def _line(text: str) -> str:
     return f"{text if text.isprintable() else key_text(os.fsencode(text))}\r\n"
 
 
-def _wanted(names: list[str]) -> set[str]:
+def _wanted(names: set[str]) -> set[str]:
     """The sections that the words of an INFO ask for.  Unknown words ask for nothing."""
     wanted: set[str] = set()
-    for name in names or ["default"]:
+    for name in names or {"default"}:
         if name in ("all", "everything"):
             wanted.update(_SECTIONS)
         elif name == "default":
@@ -423,7 +421,7 @@ def _wanted(names: list[str]) -> set[str]:
 )
 def info(request: Request) -> Verbatim:
     """INFO [section ...] -> text.  Sections come in a fixed order, each once, with an empty line between them."""
-    wanted = _wanted([word.lower().decode("latin-1") for word in request.argv[1:]])
+    wanted = _wanted({word.lower().decode("latin-1") for word in set(request.argv[1:])})
     sections = []
     for name, fields in _SECTIONS.items():
         if name in wanted:

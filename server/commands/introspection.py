@@ -140,20 +140,19 @@ def _has_keys(row: Command) -> bool:
     return (row.keys.first > 0 and (b"not_key",) not in _key_accesses(row)) or Flag.MOVABLEKEYS in row.flags
 
 
-def _key_positions(row: Command, words: list[bytes]) -> list[tuple[int, int]]:
-    """(position in `words`, number of the key specification) of each key.  CommandError when there is none."""
+def _key_positions(row: Command, words: list[bytes]) -> slice:
+    """Where in `words` the keys are.  CommandError when there is none."""
     keyword = _keyword(row)
     if keyword is not None:
         token, start = keyword
         for position in range(start, len(words)):
             if words[position].upper() == token:
                 # Half of what follows are keys, the other half are IDs.
-                return [(key, 0) for key in range(position + 1, position + 1 + (len(words) - position - 1) // 2)]
+                return slice(position + 1, position + 1 + (len(words) - position - 1) // 2)
         raise CommandError(INVALID_ARGUMENTS)
     spec = row.keys
     last = spec.last if spec.last >= 0 else len(words) + spec.last
-    specs = len(_key_accesses(row))
-    return [(key, min(number, specs - 1)) for number, key in enumerate(range(spec.first, last + 1, spec.step))]
+    return slice(spec.first, last + 1, spec.step)
 
 
 def _key_specs(row: Command, as_set: Callable[[Iterable[bytes]], Reply]) -> list[Reply]:
@@ -408,8 +407,11 @@ def _without_secrets(words: list[bytes]) -> list[bytes]:
     return [*words[:at], *(hidden(inner) if row is None else row.shown(inner))]
 
 
-def _found_keys(request: Request) -> list[tuple[bytes, tuple[bytes, ...]]]:
-    """The keys of the command in the words after the second, with their access flags."""
+def _found_keys(request: Request) -> tuple[list[bytes], tuple[tuple[bytes, ...], ...]]:
+    """The keys of the command in the words after the second; the access flags of each, where the last are all others'.
+
+    Raises CommandError.
+    """
     words = request.argv[2:]
     row = _of_words(words)
     if row is None:
@@ -418,8 +420,29 @@ def _found_keys(request: Request) -> list[tuple[bytes, tuple[bytes, ...]]]:
         raise CommandError(NO_KEY_ARGUMENTS)
     if not row.accepts(len(words)):
         raise CommandError(INVALID_WORD_COUNT)
-    accesses = _key_accesses(row)
-    return [(words[position], accesses[number]) for position, number in _key_positions(row, words)]
+    return words[_key_positions(row, words)], _key_accesses(row)
+
+
+def _each_key(request: Request) -> Work:
+    keys, _ = _found_keys(request)
+    parts = [array_head(len(keys))]
+    for at in range(0, len(keys), _NAMES_A_SLICE):
+        if at:
+            yield
+        parts += map(bulk, keys[at : at + _NAMES_A_SLICE])
+    return in_pieces(request, parts)
+
+
+def _each_key_and_flags(request: Request) -> Work:
+    keys, accesses = _found_keys(request)
+    flags = [encode(_statuses(list(access), request), request.session.resp) for access in accesses]
+    parts = [array_head(len(keys))]
+    for at in range(0, len(keys), _NAMES_A_SLICE):
+        if at:
+            yield
+        for number, key in enumerate(keys[at : at + _NAMES_A_SLICE], at):
+            parts.append(b"*2\r\n" + bulk(key) + flags[min(number, len(flags) - 1)])
+    return in_pieces(request, parts)
 
 
 @command(
@@ -433,9 +456,9 @@ def _found_keys(request: Request) -> list[tuple[bytes, tuple[bytes, ...]]]:
     syntax="command [arg [arg ...]]",
     redact=_without_secrets,
 )
-def command_getkeys(request: Request) -> list[bytes]:
+def command_getkeys(request: Request) -> Reply:
     """COMMAND GETKEYS command [arg ...] -> the keys."""
-    return [key for key, _ in _found_keys(request)]
+    return in_slices(request, _each_key, is_short=len(request.argv) <= _NAMES_A_SLICE)
 
 
 @command(
@@ -451,11 +474,7 @@ def command_getkeys(request: Request) -> list[bytes]:
 )
 def command_getkeysandflags(request: Request) -> Reply:
     """COMMAND GETKEYSANDFLAGS command [arg ...] -> pairs of a key and its access flags."""
-    found = _found_keys(request)
-    flags = {access: encode(_statuses(list(access), request), request.session.resp) for _, access in found}
-    return in_pieces(
-        request, [array_head(len(found)), *[b"*2\r\n" + bulk(key) + flags[access] for key, access in found]]
-    )
+    return in_slices(request, _each_key_and_flags, is_short=len(request.argv) <= _NAMES_A_SLICE)
 
 
 @command(

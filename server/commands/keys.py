@@ -7,6 +7,7 @@ is in scan.py.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from server import errors
@@ -15,10 +16,14 @@ from server.commands.databases import DB_OUT_OF_RANGE, INT32, named_database
 from server.commands.table import ALL_KEYS, FIRST_KEY, Flag, KeySpec, command
 from server.errors import CommandError
 from server.replies import OK
+from server.slices import in_slices
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from server.replies import Reply
     from server.session import Request
+    from server.slices import Work
     from store.streams import Stream
 
 SAME_OBJECT: Final = "ERR source and destination objects are the same"
@@ -26,6 +31,9 @@ INVALID_FIRST_DB: Final = "ERR invalid first DB index"
 INVALID_SECOND_DB: Final = "ERR invalid second DB index"
 
 TYPE_NAME: Final = "stream"
+
+# One to two milliseconds: 2 us each.
+_KEYS_A_SLICE: Final = 500
 
 SOURCE_AND_TARGET: Final = KeySpec(1, 2, 1)
 
@@ -40,14 +48,34 @@ def lookup(request: Request, key: bytes) -> Stream | None:
 # -- delete and look ---------------------------------------------------------------------------------------------------
 
 
-def _delete_all(request: Request) -> int:
+def _delete_some(request: Request, keys: list[bytes]) -> int:
     deleted = 0
-    for key in request.argv[1:]:
+    for key in keys:
         stream = request.db.stream(key, request.now_ms)
         if stream is not None:
             request.db.delete(stream)
             deleted += 1
     return deleted
+
+
+def _look_up_some(request: Request, keys: list[bytes]) -> int:
+    return sum([lookup(request, key) is not None for key in keys])
+
+
+def _count_all(request: Request, count_some: Callable[[Request, list[bytes]], int]) -> Reply:
+    """The sum of what `count_some` finds of all keys of the request."""
+    if len(request.argv) <= _KEYS_A_SLICE:
+        return count_some(request, request.argv[1:])
+    return in_slices(request, partial(_count_in_slices, count_some))
+
+
+def _count_in_slices(count_some: Callable[[Request, list[bytes]], int], request: Request) -> Work:
+    total = 0
+    for at in range(1, len(request.argv), _KEYS_A_SLICE):
+        if at > 1:
+            yield f"the first {at - 1} of {len(request.argv) - 1} keys"
+        total += count_some(request, request.argv[at : at + _KEYS_A_SLICE])
+    return total
 
 
 @command(
@@ -61,9 +89,9 @@ def _delete_all(request: Request) -> int:
     syntax="key [key ...]",
     tips=("request_policy:multi_shard", "response_policy:agg_sum"),
 )
-def delete(request: Request) -> int:
+def delete(request: Request) -> Reply:
     """DEL key [key ...] -> how many existed.  A key given twice counts once."""
-    return _delete_all(request)
+    return _count_all(request, _delete_some)
 
 
 @command(
@@ -78,9 +106,9 @@ def delete(request: Request) -> int:
     syntax="key [key ...]",
     tips=("request_policy:multi_shard", "response_policy:agg_sum"),
 )
-def unlink(request: Request) -> int:
+def unlink(request: Request) -> Reply:
     """UNLINK key [key ...] -> how many existed.  The same as DEL: no deletion here waits for the contents."""
-    return _delete_all(request)
+    return _count_all(request, _delete_some)
 
 
 @command(
@@ -94,9 +122,9 @@ def unlink(request: Request) -> int:
     syntax="key [key ...]",
     tips=("request_policy:multi_shard", "response_policy:agg_sum"),
 )
-def exists(request: Request) -> int:
+def exists(request: Request) -> Reply:
     """EXISTS key [key ...] -> how many exist.  A key given twice counts twice."""
-    return sum(lookup(request, key) is not None for key in request.argv[1:])
+    return _count_all(request, _look_up_some)
 
 
 @command(
@@ -111,9 +139,9 @@ def exists(request: Request) -> int:
     syntax="key [key ...]",
     tips=("request_policy:multi_shard", "response_policy:agg_sum"),
 )
-def touch(request: Request) -> int:
+def touch(request: Request) -> Reply:
     """TOUCH key [key ...] -> how many exist.  Nothing is evicted here, so nobody asks when a key was last used."""
-    return sum(lookup(request, key) is not None for key in request.argv[1:])
+    return _count_all(request, _look_up_some)
 
 
 @command(

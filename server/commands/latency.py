@@ -103,7 +103,7 @@ def latency_histogram(request: Request) -> dict[bytes, Reply]:
 
     A container stands for all its subcommands.  Commands that were not called, or do not exist, are left out.
     """
-    wanted = [name.lower() for name in request.argv[2:]]
+    wanted = {name.lower() for name in request.argv[2:]}
 
     def is_wanted(name: bytes) -> bool:
         return not wanted or name in wanted or name.partition(b"|")[0] in wanted

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Final
 from server import errors
 from server.commands.table import Flag, KeySpec, command, container
 from server.replies import Push
-from server.slices import in_slices
+from server.slices import in_pieces, in_slices
+from store.format import array_head, bulk
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from server.pubsub import Channels
     from server.replies import Reply
     from server.session import Request, Session
@@ -25,6 +28,9 @@ _LOOKING: Final = Flag.PUBSUB | Flag.LOADING | Flag.STALE
 _CATEGORIES: Final = ("pubsub", "slow")
 _ALL_CHANNELS: Final = KeySpec(1, -1, 1)
 _FIRST_CHANNEL: Final = KeySpec(1, 1, 1)
+_SHARD_KINDS: Final = (b"ssubscribe", b"sunsubscribe")
+# Subscribed to, or looked up, in one slice: about a millisecond.
+_NAMES_A_SLICE: Final = 500
 
 
 def _listened(session: Session) -> int:
@@ -44,28 +50,43 @@ def _confirmation(session: Session, kind: bytes, name: bytes | None, count: int)
     return b"%b$%d\r\n%b\r\n:%d\r\n" % (head, len(name), name, count)
 
 
-def _subscribe(request: Request, channels: Channels, kind: bytes) -> Push:
+def _subscribe(request: Request, channels: Channels, kind: bytes) -> Reply:
     """Subscribe to every name in the request, and confirm each with the count so far."""
-    session = request.session
-    counted = _listened_shards if kind == b"ssubscribe" else _listened
-    confirmations = []
-    for name in request.argv[1:]:
-        channels.subscribe(session, name)
-        confirmations.append(_confirmation(session, kind, name, counted(session)))
-    session.refresh_special()
-    return Push(b"".join(confirmations))
+    return in_slices(
+        request,
+        lambda own: _confirm_each(own, own.argv[1:], channels.subscribe, kind),
+        is_short=len(request.argv) <= _NAMES_A_SLICE,
+    )
 
 
-def _unsubscribe(request: Request, channels: Channels, kind: bytes) -> Push:
+def _unsubscribe(request: Request, channels: Channels, kind: bytes) -> Reply:
     """End the named subscriptions, all of that kind without names; each is confirmed, one that there is not as well."""
+    names = request.argv[1:] or channels.names_of(request.session)
+    return in_slices(
+        request,
+        lambda own: _confirm_each(own, names, channels.unsubscribe, kind),
+        is_short=len(names) <= _NAMES_A_SLICE,
+    )
+
+
+def _confirm_each(request: Request, names: list[bytes], change: Callable[[Session, bytes], None], kind: bytes) -> Work:
+    """Do it to one name after the other; the confirmations of a slice go out behind it.
+
+    So the client has the confirmation of a name before any message that comes by it.
+    """
     session = request.session
-    counted = _listened_shards if kind == b"sunsubscribe" else _listened
+    counted = _listened_shards if kind in _SHARD_KINDS else _listened
     confirmations = []
-    for name in request.argv[1:] or channels.names_of(session):
-        channels.unsubscribe(session, name)
+    for number, name in enumerate(names, 1):
+        change(session, name)
         confirmations.append(_confirmation(session, kind, name, counted(session)))
+        if not number % _NAMES_A_SLICE and request.may_block and number < len(names):
+            session.refresh_special()
+            request.context.pubsub.deliver(session, Push(b"".join(confirmations)))
+            confirmations.clear()
+            yield
     session.refresh_special()
-    if not confirmations:
+    if not names:
         confirmations.append(_confirmation(session, kind, None, counted(session)))
     return Push(b"".join(confirmations))
 
@@ -83,7 +104,7 @@ def _unsubscribe(request: Request, channels: Channels, kind: bytes) -> Push:
     summary="Listens to channels.",
     syntax="channel [channel ...]",
 )
-def subscribe(request: Request) -> Push:
+def subscribe(request: Request) -> Reply:
     """SUBSCRIBE channel [channel ...] -> for each: `subscribe`, channel, how many channels and patterns by now."""
     return _subscribe(request, request.context.pubsub.channels, b"subscribe")
 
@@ -98,7 +119,7 @@ def subscribe(request: Request) -> Push:
     summary="Listens to channels no longer.",
     syntax="[channel [channel ...]]",
 )
-def unsubscribe(request: Request) -> Push:
+def unsubscribe(request: Request) -> Reply:
     """UNSUBSCRIBE [channel ...] -> for each: `unsubscribe`, channel, how many channels and patterns are left."""
     return _unsubscribe(request, request.context.pubsub.channels, b"unsubscribe")
 
@@ -113,7 +134,7 @@ def unsubscribe(request: Request) -> Push:
     summary="Listens to all channels that match patterns.",
     syntax="pattern [pattern ...]",
 )
-def psubscribe(request: Request) -> Push:
+def psubscribe(request: Request) -> Reply:
     """PSUBSCRIBE pattern [pattern ...] -> for each: `psubscribe`, pattern, how many channels and patterns by now."""
     return _subscribe(request, request.context.pubsub.patterns, b"psubscribe")
 
@@ -128,7 +149,7 @@ def psubscribe(request: Request) -> Push:
     summary="Listens to patterns no longer.",
     syntax="[pattern [pattern ...]]",
 )
-def punsubscribe(request: Request) -> Push:
+def punsubscribe(request: Request) -> Reply:
     """PUNSUBSCRIBE [pattern ...] -> for each: `punsubscribe`, pattern, how many channels and patterns are left."""
     return _unsubscribe(request, request.context.pubsub.patterns, b"punsubscribe")
 
@@ -144,7 +165,7 @@ def punsubscribe(request: Request) -> Push:
     summary="Listens to shard channels, which are names of their own.",
     syntax="shardchannel [shardchannel ...]",
 )
-def ssubscribe(request: Request) -> Push:
+def ssubscribe(request: Request) -> Reply:
     """SSUBSCRIBE shardchannel [shardchannel ...] -> for each: `ssubscribe`, channel, how many shard channels by now."""
     return _subscribe(request, request.context.pubsub.shard_channels, b"ssubscribe")
 
@@ -160,7 +181,7 @@ def ssubscribe(request: Request) -> Push:
     summary="Listens to shard channels no longer.",
     syntax="[shardchannel [shardchannel ...]]",
 )
-def sunsubscribe(request: Request) -> Push:
+def sunsubscribe(request: Request) -> Reply:
     """SUNSUBSCRIBE [shardchannel ...] -> for each: `sunsubscribe`, channel, how many shard channels are left."""
     return _unsubscribe(request, request.context.pubsub.shard_channels, b"sunsubscribe")
 
@@ -253,7 +274,7 @@ def pubsub_shardchannels(request: Request) -> Reply:
     summary="Counts who listens to channels.",
     syntax="[channel [channel ...]]",
 )
-def pubsub_numsub(request: Request) -> list[bytes | int]:
+def pubsub_numsub(request: Request) -> Reply:
     """PUBSUB NUMSUB [channel ...] -> channel, count, channel, count ...; listening by pattern does not count."""
     return _counts(request, request.context.pubsub.channels)
 
@@ -268,7 +289,7 @@ def pubsub_numsub(request: Request) -> list[bytes | int]:
     summary="Counts who listens to shard channels.",
     syntax="[shardchannel [shardchannel ...]]",
 )
-def pubsub_shardnumsub(request: Request) -> list[bytes | int]:
+def pubsub_shardnumsub(request: Request) -> Reply:
     """PUBSUB SHARDNUMSUB [shardchannel ...] -> channel, count, channel, count ..."""
     return _counts(request, request.context.pubsub.shard_channels)
 
@@ -322,5 +343,15 @@ def _names(request: Request, channels: Channels) -> Reply:
     return in_slices(request, lambda _: channels.names(pattern))
 
 
-def _counts(request: Request, channels: Channels) -> list[bytes | int]:
-    return [item for name in request.argv[2:] for item in (name, channels.count(name))]
+def _counts(request: Request, channels: Channels) -> Reply:
+    return in_slices(request, lambda own: _count_each(own, channels), is_short=len(request.argv) <= _NAMES_A_SLICE)
+
+
+def _count_each(request: Request, channels: Channels) -> Work:
+    names = request.argv[2:]
+    parts = [array_head(2 * len(names))]
+    for at in range(0, len(names), _NAMES_A_SLICE):
+        if at:
+            yield
+        parts += [b"%b:%d\r\n" % (bulk(name), channels.count(name)) for name in names[at : at + _NAMES_A_SLICE]]
+    return in_pieces(request, parts)

@@ -11,15 +11,20 @@ from typing import TYPE_CHECKING, Final
 from server.commands.table import ALL_KEYS, Flag, command
 from server.errors import CommandError
 from server.replies import OK
+from server.slices import in_slices
 
 if TYPE_CHECKING:
     from server.replies import Reply
     from server.session import Request
+    from server.slices import Work
 
 NESTED_MULTI: Final = "ERR MULTI calls can not be nested"
 WATCH_IN_MULTI: Final = "ERR WATCH inside MULTI is not allowed"
 EXEC_WITHOUT_MULTI: Final = "ERR EXEC without MULTI"
 DISCARD_WITHOUT_MULTI: Final = "ERR DISCARD without MULTI"
+
+# One to two milliseconds: 2 us each.
+_KEYS_A_SLICE: Final = 500
 
 _FLAGS: Final = Flag.NOSCRIPT | Flag.LOADING | Flag.STALE
 
@@ -92,13 +97,21 @@ def discard(request: Request) -> Reply:
 )
 def watch(request: Request) -> Reply:
     """WATCH key [key ...] -> OK."""
-    session = request.session
-    if session.queued is not None:
+    if request.session.queued is not None:
         raise CommandError(WATCH_IN_MULTI)
-    for key in request.argv[1:]:
-        # A key whose time has passed goes now, so that its going does not break the transaction.
-        request.db.stream(key, request.now_ms)
-        request.context.control.watch(session, key)
+    return in_slices(request, _watch, is_short=len(request.argv) <= _KEYS_A_SLICE)
+
+
+def _watch(request: Request) -> Work:
+    """Keys that change between slices were watched, and break the transaction, or are watched from then on."""
+    session, watch_one = request.session, request.context.control.watch
+    for at in range(1, len(request.argv), _KEYS_A_SLICE):
+        if at > 1:
+            yield
+        for key in request.argv[at : at + _KEYS_A_SLICE]:
+            # A key whose time has passed goes now, so that its going does not break the transaction.
+            stream = request.db.stream(key, request.now_ms)
+            watch_one(session, key, 0 if stream is None else stream.expire_ms)
     return OK
 
 
