@@ -22,6 +22,7 @@ from store.logformat import CommandCollector, FrameError, ShortFrame
 
 # A batch that has not ended by then is parsed frame by frame.
 _SIMPLE_BYTES: Final = 64 << 10
+_ALL: Final = -1
 # What is looked at of a frame at first; nearly all are shorter.
 _WINDOW_BYTES: Final = 4 << 10
 
@@ -80,6 +81,7 @@ class LogStream:
         self._most_bytes = most_bytes
         self._may_be_preface = from_file
         self._buffer = bytearray()
+        self.is_unfinished = False  # the last `next` has stopped in the middle of what there is
         self._wanted = 1  # so many bytes must wait before trying again makes sense
         # The frame by frame reader's state: where it has come to in the batch, -1 while not at work, and what it found.
         self._frame_at = -1
@@ -95,12 +97,14 @@ class LogStream:
     def feed(self, data: bytes) -> None:
         self._buffer += data
 
-    def next(self) -> StreamedBatch | None:
+    def next(self, most_frames: int = _ALL) -> StreamedBatch | None:
         """The next whole batch, None when more bytes are needed.
 
-        Raises FrameError when what arrived is not a sound batch that continues the one before; there is no going on
-        then.
+        It is None as well when `most_frames` were parsed of a batch that has more: `is_unfinished` then, and the next
+        call goes on.  Raises FrameError when what arrived is not a sound batch that continues the one before; there is
+        no going on then.
         """
+        self.is_unfinished = False
         if len(self._buffer) < self._wanted:
             return None
         batch = None
@@ -110,7 +114,7 @@ class LogStream:
                 return None
             batch = self._simple_batch(mark)
         if batch is None:
-            batch = self._framed_batch()
+            batch = self._framed_batch(most_frames)
         if batch is not None:
             del self._buffer[: len(batch.data)]
             self._wanted = 1
@@ -141,12 +145,15 @@ class LogStream:
             return None
         return StreamedBatch(data, mark, mark, commands, annotation.offset)
 
-    def _framed_batch(self) -> StreamedBatch | None:
+    def _framed_batch(self, most: int) -> StreamedBatch | None:
         """The next batch, parsed frame by frame as far as it is there; what has been parsed is not parsed again."""
         if self._frame_at < 0:
             self._frame_at, self._plain_bytes, self._found, self._command = 0, 0, CommandCollector(), None
         window = _WINDOW_BYTES
         while True:
+            if not most:
+                self.is_unfinished = True
+                return None
             start = self._frame_at if self._command is None else self._command.at
             data = bytes(memoryview(self._buffer)[start : start + window])
             try:
@@ -168,6 +175,7 @@ class LogStream:
                 self._found.take_comment(data[: end - start])
             self._frame_at = end
             window = _WINDOW_BYTES
+            most -= 1
 
     def _parse_on(self, data: bytes, start: int) -> int:
         """Where the frame ends in `data`, which begins at `start`, in it or where the words go on that are missing.

@@ -158,3 +158,27 @@ def test_each_word_of_a_long_command_is_parsed_once_however_it_arrives(size: int
         sys.setprofile(None)
     assert [batch.commands for batch in found] == [[words]]
     assert calls < 20 * (len(words) + len(data) // size)
+
+
+@pytest.mark.parametrize("size", [700, 1 << 20])
+@pytest.mark.parametrize("most", [1, 7, 100])
+def test_a_long_batch_is_parsed_so_many_frames_at_a_time(size: int, most: int) -> None:
+    long = [[b"XADD", b"s", b"%d-1" % number, b"f", b"x" * 60] for number in range(1, 1500)]
+    data = written([([[b"PING"]], []), (long, [[b"XSEEN", b"s", b"g", b"c", b"1", b"2"]]), ([[b"PING"]], [])])
+    stream, bounded = LogStream(START, 1 << 20), LogStream(START, 1 << 20)
+    stream.feed(data)
+    whole = [stream.next() for _ in range(3)]
+    found: list[StreamedBatch] = []
+    for at in range(0, len(data), size):
+        bounded.feed(data[at : at + size])
+        while True:
+            before = len(bounded._found.commands)
+            batch = bounded.next(most)
+            if batch is not None:
+                found.append(batch)
+            elif bounded.is_unfinished:
+                assert len(bounded._found.commands) <= before + most
+            else:
+                break
+    assert found == whole
+    assert not bounded.is_unfinished
