@@ -40,7 +40,7 @@ from store.liverows import LiveRows, TableSize, sizes_of
 from store.log import DIRECTORY_NAME, FILE_NAME
 from store.logreader import Batch, LogPosition, LogReader, list_parts
 from store.manifest import FileType, LogFile
-from store.meta import META_POSITION, META_REPLICATION, NO_DATABASE
+from store.meta import META_POSITION, NO_DATABASE, decode_lineage, lineage_rows
 from store.options import DEFAULT_MAP_BYTES
 from store.recovery import Execute, RecoveryReport
 from store.replacement import Places, put_in_place, settle
@@ -205,8 +205,7 @@ class Compaction:
         position = LogPosition(self._next_seq(plan), 0, plan.end.offset)
         with self._tables.env.begin() as txn:
             reader = TableReader(self._tables, txn)
-            row = reader.get("meta", META_REPLICATION)
-            lineage = self._manifest.lineage or (None if row is None else Lineage(*fmt.unpack_row(row)))
+            lineage = self._manifest.lineage or decode_lineage(lambda name: reader.get("meta", name))
             room = plan.change_bytes if plan.has_changes else plan.copy_bytes
             live = rows_to_copy(reader, str(self._tables.path), self._wishes, has_tail=plan.tail_bytes > 0)
             with _opened(first, room) as target:
@@ -320,7 +319,7 @@ class Compaction:
                     txn, wishes.keep, counted, pause, now_ms
                 )
             if report.expired or report.trimmed_entries:
-                lineage = Lineage.new()
+                lineage = Lineage.new("" if lineage is None else lineage.with_store().store_id)
                 report.has_new_line = True
             txn.log.clear()
             txn.log_db = selected  # what a primary sends next goes there
@@ -398,9 +397,8 @@ def _set_position(tables: Tables, position: LogPosition, lineage: Lineage | None
         row = txn.get(META_POSITION)
         selected = NO_DATABASE if row is None else fmt.unpack_row(row)[-1]
         txn.put(META_POSITION, fmt.pack_row([*position, selected]))
-        if lineage is not None:
-            line = [lineage.replication_id, lineage.previous_id, lineage.branch_offset]
-            txn.put(META_REPLICATION, fmt.pack_row(line))
+        for name, line in lineage_rows(lineage):
+            txn.put(name, line)
     tables.env.sync(True)
 
 

@@ -180,19 +180,22 @@ class Engine:
         so what is written from here on is a line of its own.  A replica has written nothing of its own.
         """
         lineage = self.log.manifest.lineage or self.txn.lineage
-        if lineage is None:
-            lineage = Lineage.new()
-        elif not self.options.is_replica and self.log.end.offset:
-            lineage = lineage.branch(self.log.end.offset)
-        if self.txn.lineage is None and self.txn.position is not None:
-            # tables that a tool has made: they name a line before the manifest does, which the check relies on
+        lineage = Lineage.new() if lineage is None else self._next_line(lineage.with_store())
+        if self.txn.position is not None and (self.txn.lineage is None or not self.txn.lineage.store_id):
+            # Tables that a tool or an older version has made: they name the line and the store before the manifest
+            # does, which the check relies on.
             self.txn.lineage = lineage
             with contextlib.suppress(lmdb.Error):
                 self.checkpoint()
         self.set_lineage(lineage)
 
+    def _next_line(self, lineage: Lineage) -> Lineage:
+        is_written_to = not self.options.is_replica and self.log.end.offset
+        return lineage.branch(self.log.end.offset) if is_written_to else lineage
+
     def set_lineage(self, lineage: Lineage) -> None:
         """Continue another line of offsets from here on; also without the disk, which may be full."""
+        lineage = lineage.with_store()
         self.txn.lineage = lineage
         if lineage != self.log.manifest.lineage:
             with contextlib.suppress(LogWriteError):

@@ -35,6 +35,7 @@ from crc32c import crc32c
 from store import format as fmt
 from store.errors import CorruptionError, SnapshotError
 from store.files import Files, OsFiles
+from store.lineage import Lineage
 from store.logfile import LogPosition
 from store.ownership import give
 from store.realfiles import require_directory
@@ -119,7 +120,9 @@ def take_snapshot(
                 is_automatic=name is None,
                 time_ms=time_ms,
                 position=maker.position,
-                replication_id=maker.replication_id,
+                replication_id=None if maker.lineage is None else maker.lineage.replication_id,
+                store_id=None if maker.lineage is None else maker.lineage.store_id or None,
+                numbering=maker.numbering,
                 split_every=split_every,
                 streams=maker.streams,
                 entries=maker.entries,
@@ -230,7 +233,8 @@ class _Maker:
         self.split_every = split_every
         self.streams = self.entries = 0
         self.position: LogPosition  # these once `list_streams` is done
-        self.replication_id: str | None
+        self.lineage: Lineage | None
+        self.numbering: str | None
         self.rows: dict[str, int]
         self.streams_file: FileDigest
 
@@ -304,7 +308,7 @@ class _Maker:
             with tables.env.begin() as txn:
                 self.rows = {table: int(txn.stat(tables.handles[table])["entries"]) for table in TABLES}
                 walk = StreamWalk(tables, txn, self.split_every)
-                self.position, self.replication_id = walk.position(), walk.replication_id()
+                self.position, self.lineage, self.numbering = walk.position(), walk.lineage(), walk.numbering()
                 self.streams_file = self.write(STREAMS_NAME, self._lines(walk))
         except fmt.DECODE_ERRORS as error:
             raise CorruptionError(str(path), None, f"a row does not decode: {error!r}") from error

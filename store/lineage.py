@@ -9,13 +9,16 @@ remembers up to where the old one is its past as well:
 
 That is what Redis calls master_replid, master_replid2 and second_repl_offset.  Which line a server is on stands in the
 log's manifest and in every checkpoint.
+
+Lines come and go with every start; the store stays the same, and so does its id: that of its first line.  It goes with
+everything that continues the store's streams: replicas, snapshots, what is restored or replayed (see FORMAT.md).
 """
 
 from __future__ import annotations
 
 import re
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
 ID_LENGTH: Final = 40
@@ -25,20 +28,34 @@ _ID = re.compile(f"[0-9a-f]{{{ID_LENGTH}}}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """`branch_offset` is the last offset of `previous_id` that is our past, -1 when there is no previous line."""
+    """`branch_offset` is the last offset of `previous_id` that is our past, -1 when there is no previous line.
+
+    `store_id` is empty where an older version has written all that is known of the line.
+    """
 
     replication_id: str
     previous_id: str = NO_ID
     branch_offset: int = -1
+    store_id: str = ""
 
     def __post_init__(self) -> None:
         if not (_ID.fullmatch(self.replication_id) and _ID.fullmatch(self.previous_id)):
             raise ValueError("a replication id is 40 hexadecimal digits")
+        if self.store_id and not _ID.fullmatch(self.store_id):
+            raise ValueError("a store id is 40 hexadecimal digits")
 
     @classmethod
-    def new(cls) -> Self:
-        """A line that nobody knows."""
-        return cls(secrets.token_hex(ID_LENGTH // 2))
+    def new(cls, store_id: str = "") -> Self:
+        """A line that no other server knows, of that store or of a new one."""
+        first = secrets.token_hex(ID_LENGTH // 2)
+        return cls(first, store_id=store_id or first)
+
+    def with_store(self) -> Lineage:
+        """The same line, of a store that has an id: one without gets that of its present line.
+
+        Its replicas do the same, and what has read it knows this id as well.
+        """
+        return self if self.store_id else replace(self, store_id=self.replication_id)
 
     def branch(self, offset: int) -> Lineage:
         """A new line that branches off at `offset`, the end of our log.
@@ -47,13 +64,17 @@ class Lineage:
         know that one, and nobody the one in between.
         """
         past = self.previous_id if self.branch_offset == offset else self.replication_id
-        return Lineage(Lineage.new().replication_id, past, offset)
+        return Lineage(Lineage.new().replication_id, past, offset, self.store_id)
 
-    def follow(self, replication_id: str, offset: int) -> Lineage:
-        """We have found to be on the line `replication_id` at `offset`, which its owner calls so now."""
-        if replication_id == self.replication_id:
-            return self
-        return Lineage(replication_id, self.replication_id, offset)
+    def follow(self, replication_id: str, offset: int, store_id: str = "") -> Lineage:
+        """We have found to be on the line `replication_id` at `offset`, which its owner calls so now.
+
+        `store_id` is what the owner calls the store, empty if it says nothing of that.
+        """
+        store_id = store_id or self.store_id
+        if replication_id != self.replication_id:
+            return Lineage(replication_id, self.replication_id, offset, store_id)
+        return self if store_id == self.store_id else replace(self, store_id=store_id)
 
     def holds(self, replication_id: str, offset: int) -> bool:
         """Whether `offset` of the line `replication_id` lies in our past, as far as ids tell."""
@@ -64,7 +85,3 @@ class Lineage:
     def known_as(self, offset: int) -> str:
         """The id to ask others with at `offset`, the end of our log: the old one while we have added nothing to it."""
         return self.previous_id if offset == self.branch_offset else self.replication_id
-
-
-def is_replication_id(text: str) -> bool:
-    return _ID.fullmatch(text) is not None

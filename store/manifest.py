@@ -1,6 +1,7 @@
 """Which files make up the log: the manifest of Redis 7's multi-part append-only file.
 
     #RB:replid 8b1a...40 digits 0000...40 digits -1
+    #RB:store 8b1a...40 digits
     file appendonly.aof.2.base.aof seq 2 type b size 81234 checksum crc32c
     file appendonly.aof.5.incr.aof seq 5 type i startoffset 900100 size 4001822 checksum crc32c
     file appendonly.aof.6.incr.aof seq 6 type i startoffset 4818544 checksum crc32c
@@ -9,7 +10,7 @@
 One base at most, then what happened since, oldest first; the last one is appended to.  Redis ignores keys it does not
 know and lines that start with `#`, and forgets both when it writes the file anew, so everything of ours is optional:
 `checksum` marks a file whose every command is covered by annotation lines, `size` is the final length of a file that
-is closed, `commandbytes` how many bytes of a base are commands, the `#RB:replid` line says whose offsets these are (see
+is closed, `commandbytes` how many bytes of a base are commands, the `#RB:` lines say whose offsets these are (see
 `lineage.py`), and the last line guards the lines above it.  Where anything of ours stands, that line must follow: a
 manifest that was cut between two lines would otherwise be a shorter log.
 
@@ -40,6 +41,8 @@ _GUARD = re.compile(rb"#CK:crc32c=([0-9a-f]{8})\n")
 _NUMBER = re.compile(r"\d{1,19}", re.ASCII)
 _LINEAGE_START: Final = b"#RB:replid "
 _LINEAGE = re.compile(rb"#RB:replid ([0-9a-f]{40}) ([0-9a-f]{40}) (-1|\d{1,19})\n")
+_STORE_START: Final = b"#RB:store "
+_STORE = re.compile(rb"#RB:store ([0-9a-f]{40})\n")
 _PLAIN_NAME = re.compile(rb"[!#-&(-\[\]-~]+")
 _ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "a": "\a"}
 _ESCAPED: Final = {ord(text): f"\\{letter}" for letter, text in _ESCAPES.items()} | {34: '\\"', 92: "\\\\"}
@@ -118,7 +121,8 @@ def serialize(manifest: Manifest) -> bytes:
 
 def _lineage_line(lineage: Lineage) -> bytes:
     words = f"{lineage.replication_id} {lineage.previous_id} {lineage.branch_offset}"
-    return b"%b%b\n" % (_LINEAGE_START, words.encode())
+    line = b"%b%b\n" % (_LINEAGE_START, words.encode())
+    return line + b"%b%b\n" % (_STORE_START, lineage.store_id.encode()) if lineage.store_id else line
 
 
 def _guard(lines: bytes) -> bytes:
@@ -209,6 +213,8 @@ def parse(data: bytes, file: str) -> Manifest:
                 raise ValueError("the last line has no end")
             if line.startswith(_LINEAGE_START):
                 lineage = _parse_lineage(line)
+            elif line.startswith(_STORE_START):
+                lineage = _with_store(lineage, line)
             elif line.startswith(b"#"):
                 guard = _GUARD.fullmatch(line)
                 if guard and int(guard[1], 16) != crc32c(data[:at]):
@@ -247,6 +253,13 @@ def _parse_lineage(line: bytes) -> Lineage:
     if found is None:
         raise ValueError("malformed line about the replication id")
     return Lineage(found[1].decode(), found[2].decode(), int(found[3]))
+
+
+def _with_store(lineage: Lineage | None, line: bytes) -> Lineage:
+    found = _STORE.fullmatch(line)
+    if found is None or lineage is None:
+        raise ValueError("malformed line about the store's id, or one that follows no replication id")
+    return dataclasses.replace(lineage, store_id=found[1].decode())
 
 
 def _parse_line(line: bytes) -> LogFile:

@@ -72,6 +72,8 @@ class SnapshotManifest:
     time_ms: int  # when the copy was begun
     position: LogPosition  # all of the log up to here is in it
     replication_id: str | None
+    store_id: str | None
+    numbering: str | None  # of the tables whose stream numbers these are
     split_every: int
     streams: int
     entries: int
@@ -267,6 +269,8 @@ def encode_manifest(manifest: SnapshotManifest, time_text: str) -> bytes:
         "offset": manifest.offset,
         "position": list(manifest.position[:2]),
         "replication_id": manifest.replication_id,
+        "store_id": manifest.store_id,
+        "numbering": manifest.numbering,
         "split_every": manifest.split_every,
         "streams": manifest.streams,
         "entries": manifest.entries,
@@ -322,14 +326,18 @@ def _decode_values(values: dict[str, Any]) -> SnapshotManifest:
     file_seq, byte = values["position"]
     if type(file_seq) is not int or abs(file_seq) > _MAX_NUMBER:  # below 0 in a base
         raise ValueError(f"not a number: {file_seq!r}")
-    replication_id = values["replication_id"]
+    # older versions wrote no more than the first of these
+    ids = [values["replication_id"], values.get("store_id"), values.get("numbering")]
+    replication_id, store_id, numbering = [None if each is None else _text(each) for each in ids]
     return SnapshotManifest(
         program=_text(values["program"]),
         source=_text(values["source"]),
         is_automatic=values["automatic"] is True,
         time_ms=_number(values["time_ms"]),
         position=LogPosition(file_seq, _number(byte), _number(values["offset"])),
-        replication_id=None if replication_id is None else _text(replication_id),
+        replication_id=replication_id,
+        store_id=store_id,
+        numbering=numbering,
         split_every=_number(values["split_every"]),
         streams=_number(values["streams"]),
         entries=_number(values["entries"]),

@@ -13,7 +13,9 @@ import lmdb
 
 from store import format as fmt
 from store.ids import StreamID, pack_id, unpack_id
+from store.lineage import Lineage
 from store.logfile import LogPosition
+from store.meta import META_NUMBERING, decode_lineage
 from store.snapshot import StreamPart, StreamSummary
 from store.tables import Tables
 
@@ -46,10 +48,14 @@ class StreamWalk:
         file_seq, byte, offset, _ = fmt.unpack_row(self._meta(b"position"))
         return LogPosition(file_seq, byte, offset)
 
-    def replication_id(self) -> str | None:
-        """Of the line that the position's offset is on."""
-        row = self._txn.get(b"replication", db=self._handles["meta"])
-        return None if row is None else str(fmt.unpack_row(row)[0])
+    def lineage(self) -> Lineage | None:
+        """The line that the position's offset is on."""
+        return decode_lineage(lambda name: self._txn.get(name, db=self._handles["meta"]))
+
+    def numbering(self) -> str | None:
+        """Of the tables in which a stream has this number; None of tables that an older version has made."""
+        row = self._txn.get(META_NUMBERING, db=self._handles["meta"])
+        return None if row is None else str(fmt.unpack_row(row))
 
     def streams(self) -> Iterator[StreamSummary]:
         """Those of all databases, by number."""

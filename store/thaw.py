@@ -26,10 +26,9 @@ from store.compose import Piece
 from store.errors import CorruptionError
 from store.files import Files, OsFiles
 from store.freeze import COPYING, Steps
-from store.lineage import Lineage
 from store.log import DIRECTORY_NAME, FILE_NAME
 from store.logfile import LogPosition
-from store.meta import META_POSITION, META_REPLICATION, NO_DATABASE
+from store.meta import META_POSITION, NO_DATABASE, decode_lineage
 from store.rebuild import write_log
 from store.rewrite import pieces
 from store.snapshot import Snapshot
@@ -59,8 +58,7 @@ def restore_snapshot(snapshot: Snapshot, directory: Path, *, steps: Steps, files
             # what a primary sends next goes to the database that was selected there
             selected = NO_DATABASE if was_at is None else fmt.unpack_row(was_at)[-1]
             txn.put(META_POSITION, fmt.pack_row([*position, selected]))
-            row = txn.get(META_REPLICATION)
-            lineage = None if row is None else Lineage(*fmt.unpack_row(row))
+            lineage = decode_lineage(txn.get)
         tables.env.sync(True)
         with tables.env.begin() as txn:
             state = _watched(pieces(tables, txn), snapshot, steps)

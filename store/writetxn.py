@@ -7,6 +7,7 @@ they concern several databases; what they need to reach the tables and the log i
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from itertools import islice
 from typing import Final
@@ -21,7 +22,16 @@ from store.keyspace import DATABASE_COUNT, Database
 from store.lineage import Lineage
 from store.logformat import encode_extension
 from store.logreader import LogPosition
-from store.meta import META_COUNTERS, META_DATABASES, META_POSITION, META_REPLICATION, META_SYNCED, NO_DATABASE
+from store.meta import (
+    META_COUNTERS,
+    META_DATABASES,
+    META_NUMBERING,
+    META_POSITION,
+    META_SYNCED,
+    NO_DATABASE,
+    decode_lineage,
+    lineage_rows,
+)
 from store.model import Change, Trim
 from store.reference_trim import trim_with_references
 from store.streams import UNBOUNDED_ROW, Stream
@@ -32,6 +42,7 @@ from store.trash import Trash
 CACHED_STREAMS: Final = 4096
 # What stands before the fields in the row of an entry: the ID, and how many fields there are.
 _ROW_HEAD_BYTES: Final = 128
+_NUMBERING_BYTES: Final = 8
 
 Notify = Callable[[Change, "Database", bytes], None]
 
@@ -184,9 +195,10 @@ class WriteTxn:
             synced = self.lmdb.get(META_SYNCED, db=meta)
             if synced is not None:  # it may be older than what a tool has made of the tables since, and later than that
                 self.synced = min(LogPosition(*fmt.unpack_row(synced)), LogPosition(*self.position))
-        lineage = self.lmdb.get(META_REPLICATION, db=meta)
-        if lineage is not None and self.lineage is None:  # what an undone tick leaves behind is not older than this
-            self.lineage = Lineage(*fmt.unpack_row(lineage))
+        if self.lineage is None:  # what an undone tick leaves behind is not older than this
+            self.lineage = decode_lineage(lambda name: self.lmdb.get(name, db=meta))
+        numbering = self.lmdb.get(META_NUMBERING, db=meta)
+        self._numbering = numbering or fmt.pack_row(secrets.token_hex(_NUMBERING_BYTES))
 
     def _store_meta(self, position: list[int], synced: LogPosition | None) -> None:
         meta = self.handles["meta"]
@@ -203,10 +215,9 @@ class WriteTxn:
             put(META_SYNCED, fmt.pack_row(list(synced)), db=meta)
         else:
             self.lmdb.delete(META_SYNCED, db=meta)
-        if self.lineage is not None:
-            line = self.lineage
-            row = fmt.pack_row([line.replication_id, line.previous_id, line.branch_offset])
-            put(META_REPLICATION, row, db=meta)
+        for name, row in lineage_rows(self.lineage):
+            put(name, row, db=meta)
+        put(META_NUMBERING, self._numbering, db=meta)
 
     # -- the log -------------------------------------------------------------------------------------------------------
 

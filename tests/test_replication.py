@@ -44,6 +44,40 @@ def test_a_replica_takes_everything_and_then_what_comes(start_riverbed: StartRiv
     assert syncs(primary)[0] == 1
 
 
+def test_a_replica_is_the_store_of_its_primary(start_riverbed: StartRiverbed) -> None:
+    primary, replica = start_riverbed(), start_riverbed()
+    with primary.client() as client:
+        fill(client, "s", 50)
+    primary.restart()  # its id is no replication id any more
+    store_id = info(primary)["riverbed_store_id"]
+    assert store_id not in (info(primary)["master_replid"], info(replica)["riverbed_store_id"])
+    follow(replica, primary.port)
+    assert info(replica)["riverbed_store_id"] == store_id
+    with replica.client() as client:
+        client.ask("REPLICAOF", "NO", "ONE")
+        fill(client, "s", 5)
+    replica.restart()
+    assert info(replica)["riverbed_store_id"] == store_id
+
+
+def test_a_replica_that_goes_on_is_told_which_store_it_follows(start_riverbed: StartRiverbed) -> None:
+    """It may have another id of its own, when both have got one by themselves."""
+    primary, replica = start_riverbed(), start_riverbed()
+    with primary.client() as client:
+        fill(client, "s", 50)
+    follow(replica, primary.port)
+    replica.stop()
+    path = replica.directory / DIRECTORY_NAME / f"{FILE_NAME}.manifest"
+    listed = manifests.load(path, OsFiles())
+    assert listed is not None and listed.lineage is not None
+    manifests.replace(path, replace(listed, lineage=replace(listed.lineage, store_id="9" * 40)), OsFiles())
+    replica.options["replicaof"] = f"127.0.0.1 {primary.port}"
+    replica.start()
+    until_level(primary, replica)
+    assert info(replica)["riverbed_store_id"] == info(primary)["riverbed_store_id"]
+    assert syncs(primary)[:2] == (1, 1)
+
+
 def test_a_rewritten_log_is_sent_with_its_base(start_riverbed: StartRiverbed) -> None:
     primary, replica = start_riverbed(), start_riverbed()
     with primary.client() as client:

@@ -2,7 +2,8 @@
 
 A log of ours is copied, byte for byte up to the stop, so that its checksums and replication offsets stay what they are;
 the tables are built beside it.  A log that a Redis had a hand in is executed, and logged anew as our server would.
-Neither keeps the source's replication id: from the stop on, the two may differ.
+Neither keeps the source's replication id: from the stop on, the two may differ.  A copy keeps the id of the store, for
+its streams continue those of the source (see FORMAT.md).
 
 Memory is flat: LMDB commits every 16 MB of log.
 """
@@ -19,10 +20,10 @@ from server.replay import Replayer
 from store import manifest, recovery
 from store.copying import copy_stretch
 from store.engine import Engine
-from store.files import Files
 from store.groups import groups_of
+from store.lineage import Lineage
 from store.log import DIRECTORY_NAME, FILE_NAME
-from store.logfile import PLAIN_BATCH_COMMANDS, Batch, LogPart
+from store.logfile import PLAIN_BATCH_COMMANDS, Batch
 from store.logreader import LogPosition, LogReader, TornTail
 from store.manifest import FileType, LogFile, Manifest
 from store.options import DEFAULT_MAP_BYTES, Fsync, Options
@@ -153,7 +154,7 @@ def _copy(source: Source, directory: Path, batches: LogUntil) -> Rebuilt:
     try:
         txn = WriteTxn(tables)
         recovery.fold(_purged(batches, txn), txn, Replayer().execute, folded)
-        end = _copy_log(source.parts, batches.end, directory, source.files)
+        end = _copy_log(source, batches.end, directory)
         txn.trash.purge(lambda: False)
         txn.commit(list(end))
         report.contents = count_contents(txn)
@@ -177,8 +178,9 @@ def _purged(batches: LogUntil, txn: WriteTxn) -> Iterator[Batch]:
             unpurged = 0
 
 
-def _copy_log(parts: list[LogPart], end: LogPosition, directory: Path, files: Files) -> LogPosition:
+def _copy_log(source: Source, end: LogPosition, directory: Path) -> LogPosition:
     """Copy the log up to `end` -> the same place in the copy."""
+    parts, files = source.parts, source.files
     home = directory / DIRECTORY_NAME
     files.make_directory(home)
     base: LogFile | None = None
@@ -206,7 +208,8 @@ def _copy_log(parts: list[LogPart], end: LogPosition, directory: Path, files: Fi
         incrs.append(LogFile(name, seq, FileType.INCR, start_offset=end.offset, is_checksummed=True))
         files.close(files.create(home / name))
         end = LogPosition(seq, 0, end.offset)
-    manifest.replace(home / f"{FILE_NAME}.manifest", Manifest(base, (), tuple(incrs)), files)
+    listed = Manifest(base, (), tuple(incrs), Lineage.new(source.store_id))
+    manifest.replace(home / f"{FILE_NAME}.manifest", listed, files)
     files.sync_directory(home)
     files.sync_directory(directory)
     return end

@@ -40,6 +40,7 @@ class Source:
     parts: list[LogPart]
     start: LogPosition | None
     files: HeldFiles
+    store_id: str = ""  # where the log says it
 
     @property
     def is_ours(self) -> bool:
@@ -116,7 +117,8 @@ def _listed(path: Path, files: HeldFiles) -> Source:
             raise CorruptionError(str(path), None, "the manifest lists no file")
         # one that is missing may be gone because a server has rewritten the log just now, and lists others
         if files.hold(home / file.name for file in found.files) or found == before:
-            return Source(str(home), list_parts(home, found, files), None, files)
+            store_id = "" if found.lineage is None else found.lineage.with_store().store_id
+            return Source(str(home), list_parts(home, found, files), None, files, store_id)
         before = found
 
 

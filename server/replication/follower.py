@@ -178,11 +178,11 @@ class Follower:
             self._failover.taken_over()
             self._failover = None
 
-    def link_continues(self, replication_id: str) -> None:
+    def link_continues(self, replication_id: str, store_id: str) -> None:
         self._was_accepted()
         engine = self._engine
         offset = engine.log.end.offset
-        lineage = engine.log.lineage.follow(replication_id, offset)
+        lineage = engine.log.lineage.follow(replication_id, offset, store_id)
         if lineage != engine.log.lineage:
             engine.set_lineage(lineage)
             self._replicas.cut_off()  # to be told the new id

@@ -112,7 +112,7 @@ class FullSync:
             start_offset=head.start,
             seq=seq,
             base=base,
-            lineage=Lineage(head.replication_id),
+            lineage=Lineage(head.replication_id, store_id=head.store_id or head.replication_id),
         )
 
     def _begin_base(self) -> int:

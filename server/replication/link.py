@@ -2,9 +2,11 @@
 
     PING   [AUTH]   REPLCONF listening-port  [ip-address]  capa   REPLCONF riverbed   PSYNC
                                                                                         |
-              +CONTINUE id                     the log from there on  <-----------------+
-              +FULLRESYNC id start end base-bytes command-bytes    the base, then the log from `start` on
+              +CONTINUE id [store-id]          the log from there on  <-----------------+
+              +FULLRESYNC id start end base-bytes command-bytes [store-id]
+                                               the base, then the log from `start` on
 
+`REPLCONF capa riverbed-store` asks for the store's id, which older versions do not tell.
 `REPLCONF riverbed 1` asks for the log's bytes as they are.  A real Redis refuses it, and is told from a Riverbed by
 that, for its snapshots are RDB files, which cannot be read here.  Knows nothing of what the bytes mean.
 """
@@ -17,11 +19,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Protocol, cast
 
-from store.lineage import is_replication_id
 from store.logformat import encode_command
 
+# A replica that says so is told which store it follows, and not only whose offsets.
+STORE_CAPABILITY: Final = b"riverbed-store"
 _MOST_LINE_BYTES: Final = 4096
-_FULL = re.compile(r"\+FULLRESYNC ([0-9a-f]{40}) (\d{1,18}) (\d{1,18}) (\d{1,18}) (\d{1,18})")
+_FULL = re.compile(r"\+FULLRESYNC ([0-9a-f]{40}) (\d{1,18}) (\d{1,18}) (\d{1,18}) (\d{1,18})(?: ([0-9a-f]{40}))?")
+_CONTINUE = re.compile(r"\+CONTINUE ([0-9a-f]{40})(?: ([0-9a-f]{40}))?")
 FOREIGN: Final = "the primary is a Redis, whose snapshots cannot be read here: use `riverbed import` to copy from it"
 
 
@@ -57,7 +61,7 @@ class Introduction:
 class FullSyncHead:
     """What a full sync announces: offsets of where the log begins and ended when it was announced, the base's size.
 
-    `command_bytes` of the base's bytes are commands.
+    `command_bytes` of the base's bytes are commands; `store_id` is empty when the primary does not tell it.
     """
 
     replication_id: str
@@ -65,6 +69,7 @@ class FullSyncHead:
     end: int
     base_bytes: int
     command_bytes: int
+    store_id: str = ""
 
 
 class LinkUser(Protocol):
@@ -73,8 +78,8 @@ class LinkUser(Protocol):
     def link_made(self) -> None:
         """The connection is there, and the handshake begins."""
 
-    def link_continues(self, replication_id: str) -> None:
-        """What comes is the log from where we were."""
+    def link_continues(self, replication_id: str, store_id: str) -> None:
+        """What comes is the log from where we were; `store_id` is empty when the primary does not tell it."""
 
     def link_begins_anew(self, head: FullSyncHead) -> None:
         """What comes is a full sync."""
@@ -201,7 +206,7 @@ class Link(asyncio.Protocol):
             raise RefusedError("the primary wants a password, and masterauth is empty")
         if said.address:
             yield encode_command([b"REPLCONF", b"ip-address", said.address.encode()])
-        yield encode_command([b"REPLCONF", b"capa", b"eof", b"capa", b"psync2"])
+        yield encode_command([b"REPLCONF", b"capa", b"eof", b"capa", b"psync2", b"capa", STORE_CAPABILITY])
         yield encode_command([b"REPLCONF", b"riverbed", b"1"])
         if not self._reply.startswith("+OK"):
             is_other_format = "format" in self._reply
@@ -222,12 +227,12 @@ class Link(asyncio.Protocol):
             start, end, base_bytes = int(full[2]), int(full[3]), int(full[4])
             if end < start:
                 raise RefusedError(f"the primary announces a log that ends before it begins: {self._answer()}")
-            head = FullSyncHead(full[1], start, end, base_bytes, int(full[5]))
+            head = FullSyncHead(full[1], start, end, base_bytes, int(full[5]), full[6] or "")
             self._user.link_begins_anew(head)
         elif reply.startswith("+CONTINUE "):
-            replication_id = reply.removeprefix("+CONTINUE ").strip()
-            if not is_replication_id(replication_id):
+            continued = _CONTINUE.fullmatch(reply.rstrip())
+            if continued is None:
                 raise RefusedError(f"the primary continues without an id: {self._answer()!r}")
-            self._user.link_continues(replication_id)
+            self._user.link_continues(continued[1], continued[2] or "")
         else:
             raise RefusedError(f"the primary does not sync: {self._answer()}")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from server.errors import CommandError
+from server.replication.link import STORE_CAPABILITY
 from server.replication.sender import GETACK, PING, Introduction, Sender, State
 from server.replication.waits import Waits
 from server.rewriting import RewriteError
@@ -62,6 +63,8 @@ class Primary:
                 if value != STREAM_FORMAT:
                     raise CommandError(f"ERR this primary sends its log in format {STREAM_FORMAT.decode()}")
                 introduction.is_ours = True
+            case b"capa" if value == STORE_CAPABILITY:
+                introduction.asks_store = True
             case b"capa" | b"rdb-only" | b"version" | b"rdb-filter-only":
                 pass
             case _:

@@ -230,6 +230,7 @@ class Replication:
         yield "master_failover_state", self.failover.state.value
         yield "master_replid", lineage.replication_id
         yield "master_replid2", lineage.previous_id
+        yield "riverbed_store_id", lineage.store_id
         yield "master_repl_offset", end.offset
         yield "second_repl_offset", lineage.branch_offset + 1 if lineage.branch_offset >= 0 else -1
         # what Redis keeps in memory for this is the log here, from its first incr on

@@ -59,11 +59,15 @@ class State(enum.Enum):
 
 @dataclass(slots=True)
 class Introduction:
-    """What a replica has told of itself with REPLCONF.  `is_ours` if it keeps the same log."""
+    """What a replica has told of itself with REPLCONF.
+
+    `is_ours` if it keeps the same log, `asks_store` if it wants to be told the store's id.
+    """
 
     port: int = 0
     address: str = ""
     is_ours: bool = False
+    asks_store: bool = False
 
 
 class Sender:
@@ -135,10 +139,15 @@ class Sender:
             self._continue()
 
     def _continue(self) -> None:
-        self._send(b"+CONTINUE %b\r\n" % self._executor.engine.log.lineage.replication_id.encode())
+        replication_id = self._executor.engine.log.lineage.replication_id.encode()
+        self._send(b"+CONTINUE %b%b\r\n" % (replication_id, self._store_word()))
         log.info("replica %s: goes on where it was", self.session.peer.address)
         self.state = State.ONLINE
         self._pump()
+
+    def _store_word(self) -> bytes:
+        store_id = self._executor.engine.log.lineage.store_id
+        return b" %b" % store_id.encode() if self.introduction.asks_store else b""
 
     def _new_feed(self, place: LogPosition, *, skip: int = 0, preface_of: int = 0, only_file: bool = False) -> LogFeed:
         log, files, verbatim = self._executor.engine.log, self._executor.engine.files, self._verbatim
@@ -171,10 +180,10 @@ class Sender:
         start = start_of(manifest)
         base = engine.log.base
         sizes = (base.size, base.command_bytes or 0) if base is not None else (0, 0)
-        head = (engine.log.lineage.replication_id.encode(), start.offset, end.offset, *sizes)
+        head = (engine.log.lineage.replication_id.encode(), start.offset, end.offset, *sizes, self._store_word())
         self._feed = self._new_feed(start, preface_of=manifest.incrs[0].seq)
         self.state = State.SYNCING
-        self._send(b"+FULLRESYNC %b %d %d %d %d\r\n" % head)
+        self._send(b"+FULLRESYNC %b %d %d %d %d%b\r\n" % head)
         self._pump()
 
     async def _send_commands(self) -> None:

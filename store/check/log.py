@@ -106,6 +106,8 @@ class LogCheck:
             return
         if meta is not None and not meta.has_lineage and self.manifest.lineage is not None:
             yield Violation("meta", "replication", f"is missing; {self.manifest_path} names a line of offsets")
+        if meta is not None and not meta.has_store and self.manifest.lineage and self.manifest.lineage.store_id:
+            yield Violation("meta", "store", f"is missing; {self.manifest_path} names the store")
         self.parts = list_parts(self._home, self.manifest, files)
         position = None if meta is None else meta.position
         reader = LogReader(self.parts, files)

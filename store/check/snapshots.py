@@ -87,10 +87,13 @@ class SnapshotCheck:
         with tables.env.begin() as txn:
             reader = TableReader(tables, txn)
             rows = {table: reader.count(table) for table in TABLES}
-            replication_id = StreamWalk(tables, txn).replication_id()
+            walk = StreamWalk(tables, txn)
+            lineage, numbering = walk.lineage(), walk.numbering()
         for what, told, there in (
             ("position", tuple(manifest.position), tuple(meta.position)),
-            ("replication_id", manifest.replication_id, replication_id),
+            ("replication_id", manifest.replication_id, None if lineage is None else lineage.replication_id),
+            ("store_id", manifest.store_id, None if lineage is None else lineage.store_id or None),
+            ("numbering", manifest.numbering, numbering),
             ("streams", manifest.streams, self.contents.streams),
             ("entries", manifest.entries, self.contents.entries),
             *((f"rows of {table}", manifest.rows.get(table, 0), count) for table, count in rows.items()),

@@ -21,7 +21,15 @@ from store.check.view import Contents, Meta, Notes, Pass, Steps, View, Violation
 from store.errors import CorruptionError
 from store.lineage import Lineage
 from store.logreader import LogPosition
-from store.meta import META_COUNTERS, META_DATABASES, META_POSITION, META_REPLICATION, META_SYNCED, META_VERSION
+from store.meta import (
+    META_COUNTERS,
+    META_DATABASES,
+    META_POSITION,
+    META_REPLICATION,
+    META_STORE,
+    META_SYNCED,
+    META_VERSION,
+)
 from store.realfiles import require_plain
 from store.serving import LOCK_NAME
 from store.tables import DATA_NAME, MAX_READERS, STATE_DIRECTORY, TABLES, Tables
@@ -141,13 +149,15 @@ def _check_meta(view: View) -> Pass:
             if name != META_VERSION:
                 return
     yield
-    lineage = view.get("meta", META_REPLICATION)
+    lineage, store_id = view.get("meta", META_REPLICATION), view.get("meta", META_STORE)
     if lineage is not None:
         view.decode("meta", META_REPLICATION.decode(), lambda row: Lineage(*fmt.unpack_row(row)), lineage)
+    if store_id is not None:
+        view.decode("meta", META_STORE.decode(), lambda row: Lineage.new(fmt.unpack_row(row)), store_id)
     synced = view.get("meta", META_SYNCED)
     if synced is not None:
         view.decode("meta", META_SYNCED.decode(), _decode_synced, synced)
-    meta = view.decode("meta", "", _decode_meta, rows, lineage is not None)
+    meta = view.decode("meta", "", _decode_meta, rows, lineage is not None, store_id is not None)
     if meta is None:
         return
     numbers = [keyspace_no for keyspace_no, _, _ in meta.databases]
@@ -159,7 +169,7 @@ def _check_meta(view: View) -> Pass:
     view.set_meta(meta)
 
 
-def _decode_meta(rows: dict[bytes, Any], has_lineage: bool) -> Meta:
+def _decode_meta(rows: dict[bytes, Any], has_lineage: bool, has_store: bool) -> Meta:
     next_stream_no, next_group_no, next_keyspace_no = integers(fmt.unpack_row(rows[META_COUNTERS]))
     databases = []
     for row in fmt.unpack_row(rows[META_DATABASES]):
@@ -170,7 +180,7 @@ def _decode_meta(rows: dict[bytes, Any], has_lineage: bool) -> Meta:
     if log_db >= _DATABASES:
         raise ValueError(f"there is no database {log_db}")
     place = LogPosition(file_seq, position, offset)
-    return Meta(next_stream_no, next_group_no, next_keyspace_no, databases, place, log_db, has_lineage)
+    return Meta(next_stream_no, next_group_no, next_keyspace_no, databases, place, log_db, has_lineage, has_store)
 
 
 def _decode_synced(row: bytes) -> LogPosition:

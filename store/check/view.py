@@ -76,6 +76,7 @@ class Meta:
     position: LogPosition  # of the log, up to which all this is its fold
     log_db: int  # the database that is selected there, -1 for none
     has_lineage: bool
+    has_store: bool  # the store's id
 
 
 @dataclass

@@ -18,14 +18,14 @@ class User:
 
     def __init__(self) -> None:
         self.received = b""
-        self.continued = ""
+        self.continued = self.store_id = ""
         self.lost: LinkError | None = None
 
     def link_made(self) -> None:
         pass
 
-    def link_continues(self, replication_id: str) -> None:
-        self.continued = replication_id
+    def link_continues(self, replication_id: str, store_id: str) -> None:
+        self.continued, self.store_id = replication_id, store_id
 
     def link_begins_anew(self, head: FullSyncHead) -> None:
         pass
@@ -55,6 +55,16 @@ def new_link() -> tuple[Link, User]:
     link = Link(user, Introduction(6379, "", "", b"", ID, 0), time.monotonic)
     link.connection_made(Transport())
     return link, user
+
+
+def test_a_primary_may_tell_its_store() -> None:
+    for told in ("", "b" * 40):
+        link, user = new_link()
+        link.data_received(ANSWERS.removesuffix(b"\r\n") + (b" %b" % told.encode() if told else b"") + b"\r\n")
+        assert (user.continued, user.store_id, user.lost) == (ID, told, None)
+    link, user = new_link()
+    link.data_received(ANSWERS.removesuffix(b"\r\n") + b" something\r\n")
+    assert "continues without an id" in str(link._reason)
 
 
 ANSWERS = b"+PONG\r\n" + b"+OK\r\n" * 3 + b"+CONTINUE %b\r\n" % ID.encode()

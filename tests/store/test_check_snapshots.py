@@ -149,6 +149,8 @@ def test_what_the_manifest_counts_is_held_to_what_there_is(snapshot: Path) -> No
         {"entries": manifest.entries + 1},
         {"position": manifest.position._replace(offset=7)},
         {"replication_id": "0" * 40},
+        {"store_id": None},
+        {"numbering": "0" * 16},
         {"rows": manifest.rows | {"trash": 99}},
     ):
         seal(snapshot, **changes)

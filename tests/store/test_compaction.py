@@ -141,6 +141,7 @@ def test_expired_keys_go_and_begin_a_new_line(store: Store) -> None:
     assert (report.expired, report.plan.expired, report.has_new_line) == (1, 1, True)
     assert list(store.dump()[0]) == [b"kept"]
     assert line.replication_id not in (lineage(store).replication_id, lineage(store).previous_id)
+    assert lineage(store).store_id == line.store_id
     assert_the_log_says_the_same(store)
 
 

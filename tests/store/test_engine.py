@@ -14,6 +14,7 @@ import lmdb
 import pytest
 
 from server.replay import Replayer
+from store import format as fmt
 from store import manifest as manifests
 from store import recovery
 from store.check import check
@@ -26,6 +27,7 @@ from store.ids import MAX_ID, MIN_ID, id_ms
 from store.log import DIRECTORY_NAME, LogPosition
 from store.logformat import encode_command
 from store.logstream import LogStream, StreamedBatch
+from store.meta import META_NUMBERING, META_STORE
 from store.model import Strategy, Trim
 from store.options import Fsync, Options
 from store.refusal import Refusal
@@ -350,6 +352,42 @@ def test_a_start_begins_a_line_of_its_own_and_knows_where_it_comes_from(store: S
     store.commit()
     store.crash()
     assert store.engine.log.lineage.previous_id == third.replication_id
+
+
+def test_a_store_is_the_same_over_any_start_whatever_half_of_it_is_left(store: Store) -> None:
+    store_id = store.engine.log.lineage.store_id
+    for number in range(5):
+        store.fill(b"s%d" % number, 1)
+        store.commit()
+        (store.crash, store.restart, store.rebuild, store.crash, store.restart)[number]()
+        assert store.engine.log.lineage.store_id == store.engine.txn.lineage.store_id == store_id
+
+
+def test_a_store_of_an_older_version_gets_the_id_that_its_readers_know(store: Store) -> None:
+    store.fill(b"s", 1)
+    store.checkpoint()
+    line = store.engine.log.lineage
+    store.engine.close()
+    log = store.directory / "appendonlydir" / "appendonly.aof.manifest"
+    found = manifests.load(log, OsFiles())
+    assert found is not None
+    manifests.replace(log, replace(found, lineage=replace(line, store_id="")), OsFiles())
+    tables = Tables(store.directory, 1 << 28)
+    with tables.env.begin(write=True, db=tables.handles["meta"]) as txn:
+        assert txn.delete(META_STORE)
+        assert txn.delete(META_NUMBERING)
+    tables.close()
+    assert list(check(store.directory)) == []
+    store.open()
+    assert store.engine.log.lineage.store_id == line.replication_id != store.engine.log.lineage.replication_id
+    store.engine.abandon()  # it is in the tables as well, for those who read nothing else
+    assert list(check(store.directory)) == []
+    tables = Tables(store.directory, 1 << 28, readonly=True)
+    with tables.env.begin(db=tables.handles["meta"]) as txn:
+        assert fmt.unpack_row(txn.get(META_STORE)) == line.replication_id
+        assert txn.get(META_NUMBERING) is not None
+    tables.close()
+    store.open()
 
 
 def test_a_replica_stays_on_the_line_of_its_primary_over_a_start(open_store: OpenStore) -> None:

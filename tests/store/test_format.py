@@ -194,6 +194,8 @@ def test_the_documents_notes_and_meta_rows() -> None:
         "position": [6, 4096, 8192, 0],
         "synced": [6, 2048, 6144],
         "replication": ["7c2a8d3f95b1e046" * 2 + "7c2a8d3f", NO_ID, -1],
+        "store": "51d04be6f7a3c819" * 2 + "51d04be6",
+        "numbering": "9b440c5e1a7f2d38",
     }
 
 

@@ -41,7 +41,29 @@ def test_following_a_renamed_line_keeps_its_old_name() -> None:
     assert old.follow(old.replication_id, 60) is old
 
 
+def test_a_store_keeps_its_id_on_every_line_it_comes_to() -> None:
+    first = Lineage.new()
+    later = first.branch(100).branch(200).follow("a" * 40, 300)
+    assert first.store_id == later.store_id == first.replication_id
+    assert Lineage.new(first.store_id).store_id == first.store_id != Lineage.new().store_id
+
+
+def test_a_store_without_an_id_gets_that_of_its_line() -> None:
+    old = Lineage("a" * 40, "b" * 40, 7)
+    assert old.with_store() == Lineage("a" * 40, "b" * 40, 7, "a" * 40)
+    assert old.with_store().branch(9).with_store().store_id == "a" * 40
+
+
+def test_a_line_that_is_followed_brings_its_store() -> None:
+    ours = Lineage.new()
+    assert ours.follow(ours.replication_id, 5, "c" * 40) == Lineage(ours.replication_id, store_id="c" * 40)
+    assert ours.follow("a" * 40, 5, "c" * 40) == Lineage("a" * 40, ours.replication_id, 5, "c" * 40)
+
+
 @pytest.mark.parametrize("text", ["", "0" * 39, "g" * 40, "A" * 40])
 def test_an_id_is_forty_hexadecimal_digits(text: str) -> None:
     with pytest.raises(ValueError, match="40"):
         Lineage(text)
+    if text:
+        with pytest.raises(ValueError, match="40"):
+            Lineage(NO_ID, store_id=text)

@@ -26,7 +26,7 @@ FULL = Manifest(
         LogFile("appendonly.aof.5.incr.aof", 5, FileType.INCR, 900100, 4001822, is_checksummed=True),
         LogFile("appendonly.aof.6.incr.aof", 6, FileType.INCR, 4818544, is_checksummed=True),
     ),
-    lineage=Lineage("7c2a8d3f" * 5, "0" * 40, -1),
+    lineage=Lineage("7c2a8d3f" * 5, "0" * 40, -1, "51d04be6" * 5),
 )
 
 
@@ -41,6 +41,7 @@ def test_a_manifest_reads_back_as_it_was_written() -> None:
     assert parse(serialize(FULL), "m") == FULL
     assert serialize(FULL).startswith(
         b"#RB:replid 7c2a8d3f7c2a8d3f7c2a8d3f7c2a8d3f7c2a8d3f 0000000000000000000000000000000000000000 -1\n"
+        b"#RB:store 51d04be651d04be651d04be651d04be651d04be6\n"
         b"file appendonly.aof.2.base.aof seq 2 type b size 81234 checksum crc32c\n"
         b"file appendonly.aof.1.base.rdb seq 1 type h\n"
         b"file appendonly.aof.5.incr.aof seq 5 type i startoffset 900100 size 4001822 checksum crc32c\n"
@@ -48,6 +49,16 @@ def test_a_manifest_reads_back_as_it_was_written() -> None:
         b"#CK:crc32c="
     )
     assert FULL.files == (FULL.base, *FULL.incrs)
+
+
+@pytest.mark.parametrize("line", [b"#RB:store abc\n", b"#RB:store " + b"A" * 40 + b"\n"])
+def test_a_store_id_that_is_none_is_refused(line: bytes) -> None:
+    lines = b"#RB:replid " + b"1" * 40 + b" " + b"0" * 40 + b" -1\n" + line
+    assert "malformed line about the store's id" in refusal(lines).reason
+
+
+def test_a_store_id_without_a_replication_id_is_refused() -> None:
+    assert "follows no replication id" in refusal(b"#RB:store " + b"1" * 40 + b"\n").reason
 
 
 def test_a_manifest_of_redis_is_read() -> None:
@@ -133,7 +144,13 @@ NUMBERS = st.none() | st.integers(0, 2**60)
 FILES = st.builds(
     LogFile, NAMES, st.integers(1, 2**60), st.just(FileType.INCR), NUMBERS, NUMBERS, st.booleans(), NUMBERS
 )
-LINEAGES = st.builds(Lineage, st.sampled_from(["7c2a8d3f" * 5, "0" * 40]), st.just("1" * 40), st.integers(-1, 2**60))
+LINEAGES = st.builds(
+    Lineage,
+    st.sampled_from(["7c2a8d3f" * 5, "0" * 40]),
+    st.just("1" * 40),
+    st.integers(-1, 2**60),
+    st.sampled_from(["", "51d04be6" * 5]),
+)
 
 
 @given(st.lists(FILES, min_size=1, max_size=5, unique_by=lambda file: file.name), LINEAGES)

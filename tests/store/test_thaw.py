@@ -88,6 +88,7 @@ def test_a_primary_that_starts_on_it_begins_a_line_of_its_own(busy: Store, open_
     assert lineage.replication_id != snapshot.manifest.replication_id
     assert snapshot.manifest.replication_id is not None
     assert lineage.holds(snapshot.manifest.replication_id, snapshot.manifest.offset)
+    assert lineage.store_id == snapshot.manifest.store_id == busy.engine.log.lineage.store_id
 
 
 def test_an_empty_store_can_be_restored(store: Store, open_store: OpenStore) -> None:

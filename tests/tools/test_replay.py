@@ -134,7 +134,7 @@ def test_moments_before_and_after_all_batches(log: Path, tmp_path: Path) -> None
     assert "the log ends at replication offset" in report["missing"][0]
 
 
-def test_a_copy_has_another_replication_id_than_its_source(log: Path, tmp_path: Path) -> None:
+def test_a_copy_is_the_same_store_with_another_replication_id(log: Path, tmp_path: Path) -> None:
     replay(log, tmp_path / "new")
     lineages = []
     for place in (log, tmp_path / "new"):
@@ -143,6 +143,7 @@ def test_a_copy_has_another_replication_id_than_its_source(log: Path, tmp_path: 
         assert found.lineage is not None
         lineages.append(found.lineage)
     assert lineages[0].replication_id not in (lineages[1].replication_id, lineages[1].previous_id)
+    assert lineages[0].store_id == lineages[1].store_id
 
 
 def test_a_rewritten_log_goes_back_to_its_base(start_riverbed: StartRiverbed, tmp_path: Path) -> None:

@@ -9,6 +9,9 @@ number, and one entry.
 
 Trims take the oldest entries, and leave no trace of how many; XDEL leaves its greatest ID (`max_deleted_id`) and holes.
 What cannot be a hole is a loss; a hole is none: that entry was deleted on purpose.
+
+A store is known by its id, which stays for as long as its streams go on: through starts, on replicas, in what is
+restored.  One that has another id is the same when an entry that was read is there, as after `riverbed import`.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ import xxhash
 
 from store import format as fmt
 from store.ids import StreamID, id_text, unpack_id
-from store.meta import META_REPLICATION
+from store.lineage import Lineage
+from store.meta import META_NUMBERING, decode_lineage
 from store.tablereader import TableReader
 from tools.spark.counting import EntryCounts
 from tools.spark.offsets import Mark, Offset, Progress, StreamName
@@ -28,35 +32,36 @@ from tools.spark.options import key_text
 from tools.spark.streamwalk import StreamHere
 
 
-def replication_ids(reader: TableReader) -> list[str]:
-    """Of a store: its own now, and the one before; none of tables that a tool has made."""
-    row = reader.get("meta", META_REPLICATION)
-    if row is None:
-        return []
-    own, before, _ = fmt.unpack_row(row)
-    return [own, before]
+def lineage_of(reader: TableReader) -> Lineage | None:
+    """Which store it is, and its replication ids; None of tables that a tool has made."""
+    return decode_lineage(lambda name: reader.get("meta", name))
 
 
 def progress_at(reader: TableReader, stream: StreamHere, end: StreamID, *, is_new: bool = False) -> Progress:
     """What to remember of a stream that was read up to `end`."""
     row = stream.row
     seen = row.entries_added - EntryCounts(reader, row).after(end)
-    return Progress(end, seen, row.stream_no, _mark(reader, row, end), is_new)
+    return Progress(end, seen, row.stream_no, _mark(reader, row, end), is_new, _numbering(reader))
 
 
 def other_store(reader: TableReader, begin: Offset, here: Mapping[StreamName, StreamHere]) -> str | None:
-    """Why this is not the store that was read up to `begin`; None when it is, or nothing speaks against it.
-
-    A server that is started again has another replication id, and remembers the one before.  So a store is known by an
-    entry as well.
-    """
-    if not begin.streams or not begin.replication_id or begin.replication_id in (found := replication_ids(reader)):
+    """Why this is not the store that was read up to `begin`; None when it is, or nothing speaks against it."""
+    was, found = {begin.store_id, begin.replication_id} - {""}, lineage_of(reader)
+    if not begin.streams or not was or (found is not None and is_same_store(was, found)):
         return None
     marks = [(here[name], at.mark) for name, at in begin.streams.items() if name in here and at.mark is not None]
     if any(_is_there(reader, stream.row, mark) for stream, mark in marks):
         return None
-    now = f"replication id {found[0]}" if found else "no replication id"
-    return f"another store ({now}) than the one that was read so far ({begin.replication_id})"
+    now = "no id" if found is None else f"id {found.with_store().store_id}"
+    return f"another store ({now}) than the one that was read so far ({begin.store_id or begin.replication_id})"
+
+
+def is_same_store(was: set[str], lineage: Lineage) -> bool:
+    """Whether one of the ids of a store that was read is one of this store.
+
+    Its replication ids count as well: older versions have noted no others, and those of a new store begin with one.
+    """
+    return not was.isdisjoint((lineage.store_id, lineage.replication_id, lineage.previous_id))
 
 
 def is_another(reader: TableReader, stream: StreamHere, at: Progress) -> bool:
@@ -70,7 +75,8 @@ def is_another(reader: TableReader, stream: StreamHere, at: Progress) -> bool:
         return found != at.mark.digest
     if (row.last_id, row.entries_added) == (at.last_id, at.seen):
         return False  # nothing was added, also where numbers are others, as in tables that were made again
-    return at.number not in (None, row.stream_no) or _missing(row, at) < 0
+    is_numbered_alike = at.numbering in ("", _numbering(reader))
+    return (is_numbered_alike and at.number not in (None, row.stream_no)) or _missing(row, at) < 0
 
 
 def loss(reader: TableReader, stream: StreamHere, at: Progress) -> str | None:
@@ -100,6 +106,12 @@ def deleted_loss(streams: Mapping[StreamName, Progress]) -> str:
     """Of streams that were read, and are not there any more."""
     names = ", ".join(f"{key_text(key)} (up to {id_text(at.last_id).decode()})" for (_, key), at in streams.items())
     return f"deleted after it was read, with whatever it had beyond: {names}; failOnDataLoss=false goes on without"
+
+
+def _numbering(reader: TableReader) -> str:
+    """Of the tables that gave the streams their numbers; empty where an older version has made them."""
+    row = reader.get("meta", META_NUMBERING)
+    return "" if row is None else str(fmt.unpack_row(row))
 
 
 def _missing(row: fmt.StreamRow, at: Progress) -> int:

@@ -1,15 +1,17 @@
 """How far a streaming query has come: an ID for each stream, as JSON in Spark's checkpoint.
 
     {"version": 2, "snapshot": "20261121T120000Z-517", "taken_ms": 1795262400000, "replication_id": "8c1f...",
-     "streams": {"0/events": {"id": "1700000000000-3", "seen": 3120, "number": 7, "entry": ["1700000000000-3", "5f"]}}}
+     "store_id": "51d0...", "streams": {"0/events": {"id": "1700000000000-3", "seen": 3120, "number": 7,
+     "numbering": "9b44...", "entry": ["1700000000000-3", "5f"]}}}
 
 `snapshot` is the one to read the batch that ends here from, empty for a live store, and `taken_ms` tells which came
 after it when it is gone: names may be anything.  Streams are named by database and key, percent-encoded.
 
-The rest tells whether what is found later continues what was read (`continuity.py`): the store's replication id; of a
-stream, how many entries had ever been added when that ID was (`seen`), its number in the store, and the youngest entry
-up to that ID with a digest of it.  `"new": true` stands in the offset of a batch that begins a stream from its first
-entry although another one of that key was read before.  Version 1 had neither of these but `seen`, and no version.
+The rest tells whether what is found later continues what was read (`continuity.py`): the store's id and replication id;
+of a stream, how many entries had ever been added when that ID was (`seen`), its number in the tables and which tables
+have numbered it so, and the youngest entry up to that ID with a digest of it.  `"new": true` stands in the offset of a
+batch that begins a stream from its first entry although another one of that key was read before.  `store_id` and
+`numbering` came later than the others, and may be missing.  Version 1 had none of these but `seen`, and no version.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class Mark:
 class Progress:
     """Of one stream: everything up to `last_id` was read, of `seen` entries that were ever added up to there.
 
-    `number` and `mark` None: not known.
+    `number` and `mark` None, `numbering` empty: not known.
     """
 
     last_id: StreamID = MIN_ID
@@ -47,11 +49,14 @@ class Progress:
     number: int | None = None
     mark: Mark | None = None
     is_new: bool = False
+    numbering: str = ""
 
     def to_json(self) -> dict[str, Any]:
         values: dict[str, Any] = {"id": id_text(self.last_id).decode(), "seen": self.seen}
         if self.number is not None:
             values["number"] = self.number
+        if self.numbering:
+            values["numbering"] = self.numbering
         if self.mark is not None:
             values["entry"] = [id_text(self.mark.entry_id).decode(), self.mark.digest]
         if self.is_new:
@@ -67,6 +72,7 @@ class Progress:
             None if number is None else int(number),
             None if mark is None else Mark(_entry_id(mark[0]), str(mark[1])),
             bool(values.get("new", False)),
+            str(values.get("numbering", "")),
         )
 
 
@@ -78,6 +84,7 @@ class Offset:
     streams: dict[StreamName, Progress] = field(default_factory=dict)
     taken_ms: int = 0
     replication_id: str = ""
+    store_id: str = ""
 
     def of(self, name: StreamName) -> Progress:
         return self.streams.get(name, Progress())
@@ -88,6 +95,7 @@ class Offset:
             "snapshot": self.snapshot,
             "taken_ms": self.taken_ms,
             "replication_id": self.replication_id,
+            "store_id": self.store_id,
             "streams": {
                 f"{db}/{quote_from_bytes(key)}": at.to_json() for (db, key), at in sorted(self.streams.items())
             },
@@ -108,7 +116,8 @@ class Offset:
                 db, _, key = name.partition("/")
                 streams[int(db), unquote_to_bytes(key)] = Progress.from_json(at)
             taken_ms, replication_id = int(values.get("taken_ms", 0)), str(values.get("replication_id", ""))
-            return cls(str(values["snapshot"]), streams, taken_ms, replication_id)
+            store_id = str(values.get("store_id", ""))
+            return cls(str(values["snapshot"]), streams, taken_ms, replication_id, store_id)
         except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
             raise SourceError(f"the checkpoint is not one of this source: {error!r}") from error
 

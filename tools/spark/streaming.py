@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from store.ids import MAX_ID, MIN_ID, StreamID
 from store.tablereader import TableReader
-from tools.spark.continuity import deleted_loss, is_another, loss, other_store, progress_at, replication_ids
+from tools.spark.continuity import deleted_loss, is_another, lineage_of, loss, other_store, progress_at
 from tools.spark.counting import EntryCounts, Unread, common_cut
 from tools.spark.entries import entry_batches
 from tools.spark.errors import DataLossError, OptionError
@@ -239,7 +239,9 @@ def _everything(place: Place) -> Span:
 
 
 def _offset(reader: TableReader, place: Place, streams: dict[StreamName, Progress]) -> Offset:
-    return Offset(_name(place), streams, place.time_ms, next(iter(replication_ids(reader)), ""))
+    lineage = lineage_of(reader)
+    ids = ("", "") if lineage is None else (lineage.replication_id, lineage.store_id)
+    return Offset(_name(place), streams, place.time_ms, *ids)
 
 
 def _spans(reader: TableReader, place: Place, stream: StreamHere, after: StreamID, last: StreamID) -> Iterator[Span]:

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,15 @@ import redis
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from store.freeze import take_snapshot
+from store.thaw import restore_snapshot
 from tests.inprocess import HandClock, Product
 from tests.servers import RiverbedServer
 from tools.spark.errors import DataLossError
 from tools.spark.options import Table, read_options
 from tools.spark.schemas import default_schema
 from tools.spark.streaming import EntryStreamReader
+
+StartAnother = Callable[..., RiverbedServer]
 
 
 class Query:
@@ -24,8 +28,13 @@ class Query:
     def __init__(self, path: Path, **options: object) -> None:
         asked = {"path": str(path), "cacheDirectory": str(path.parent / "cache")}
         asked |= {name: str(value) for name, value in options.items()}
+        self._asked = asked
         self.reader = EntryStreamReader(read_options(asked), default_schema(Table.ENTRIES))
         self.at: dict[str, Any] = self.reader.initialOffset()
+
+    def read_from(self, path: Path) -> None:
+        """Go on with what is at another place."""
+        self.reader = EntryStreamReader(read_options(self._asked | {"path": str(path)}), default_schema(Table.ENTRIES))
 
     def batch(self, most: int | None = None) -> list[int]:
         """What the next batch has, by field n; all that there is unless `most` is given."""
@@ -51,6 +60,18 @@ def server(tmp_path: Path) -> Iterator[RiverbedServer]:
 @pytest.fixture
 def client(server: RiverbedServer) -> redis.Redis:
     return redis.Redis(port=server.port)
+
+
+@pytest.fixture
+def start_another(tmp_path: Path) -> Iterator[StartAnother]:
+    """Start a server on `directory`, a new one by default."""
+    with contextlib.ExitStack() as servers:
+
+        def start(directory: Path | None = None) -> RiverbedServer:
+            place = directory or tmp_path / "another"
+            return servers.enter_context(RiverbedServer(place, tmp_path, {"appendfsync": "no"}))
+
+        yield start
 
 
 def add(client: redis.Redis, key: str, first: int, end: int) -> list[Any]:
@@ -231,6 +252,138 @@ def test_a_store_whose_tables_were_made_again_from_its_log_is_the_same_store(
 
     assert Query(server.directory).batch(1000) is not None
     assert query.batch() == list(range(10, 20))
+
+
+def trim_what_was_read(query: Query, client: redis.Redis) -> None:
+    """Ten entries, read; then ten others, and only these are left."""
+    add(client, "s", 0, 10)
+    client.save()
+    assert query.batch() == list(range(10))
+    add(client, "s", 10, 20)
+    client.xtrim("s", maxlen=10, approximate=False)
+    client.save()
+
+
+def start_again(server: RiverbedServer, times: int) -> redis.Redis:
+    """Start the server so often, each time with a checkpoint of something."""
+    for _ in range(times):
+        server.restart()
+        client = redis.Redis(port=server.port)
+        client.xadd("other", {"n": 0})
+        client.save()
+    return client
+
+
+@pytest.mark.parametrize("is_of_old_version", [False, True])
+def test_a_store_whose_read_entries_are_all_trimmed_is_the_same_after_any_number_of_starts(
+    server: RiverbedServer, client: redis.Redis, is_of_old_version: bool
+) -> None:
+    query = Query(server.directory, streams='["0/s"]')
+    trim_what_was_read(query, client)
+    if is_of_old_version:
+        query.at = of_old_version(query.at)
+    start_again(server, 3)
+
+    assert query.batch() == list(range(10, 20))
+
+
+def of_old_version(at: dict[str, Any]) -> dict[str, Any]:
+    """The offset as it was written before stores had an id."""
+    streams = {
+        name: {key: value for key, value in values.items() if key != "numbering"}
+        for name, values in at["streams"].items()
+    }
+    return {key: value for key, value in at.items() if key != "store_id"} | {"streams": streams}
+
+
+@pytest.mark.parametrize("wants_base", [False, True])
+def test_a_replica_goes_on_with_the_store_of_its_primary(
+    server: RiverbedServer, client: redis.Redis, start_another: StartAnother, wants_base: bool
+) -> None:
+    """Its tables have other numbers for the streams, when some were deleted before it received a base."""
+    add(client, "gone", 0, 1)
+    client = start_again(server, 2)
+    query = Query(server.directory, streams='["0/s"]')
+    trim_what_was_read(query, client)
+    client.delete("gone")
+    if wants_base:
+        client.bgrewriteaof()
+        while client.info("persistence")["aof_rewrite_in_progress"]:
+            time.sleep(0.01)
+    replica = start_another()
+    follower = redis.Redis(port=replica.port)
+    follower.replicaof("127.0.0.1", server.port)
+    while follower.xlen("s") != 10:
+        time.sleep(0.01)
+    server.kill()
+    follower.replicaof("NO", "ONE")
+    start_again(replica, 3)
+    query.read_from(replica.directory)
+
+    assert query.batch() == list(range(10, 20))
+
+
+@pytest.mark.parametrize("kept", [1, 4])
+def test_a_stream_that_was_made_again_is_told_by_a_replica_too(
+    server: RiverbedServer, client: redis.Redis, start_another: StartAnother, kept: int
+) -> None:
+    add(client, "s", 0, 10)
+    client.save()
+    query = Query(server.directory)
+    assert query.batch() == list(range(10))
+    add(client, "s", 10, 20)
+    client.delete("s")
+    add(client, "s", 100, 108)
+    client.xtrim("s", maxlen=kept, approximate=False)
+    replica = start_another()
+    follower = redis.Redis(port=replica.port)
+    follower.replicaof("127.0.0.1", server.port)
+    while follower.xlen("s") != kept:
+        time.sleep(0.01)
+    follower.save()
+    query.read_from(replica.directory)
+
+    with pytest.raises(DataLossError, match=r"stream s was read up to .* and is another one now"):
+        query.batch()
+
+
+def test_what_is_restored_from_a_snapshot_is_the_same_store(
+    server: RiverbedServer, client: redis.Redis, start_another: StartAnother, tmp_path: Path
+) -> None:
+    folder, restored = tmp_path / "snapshots", tmp_path / "restored"
+    folder.mkdir()
+    restored.mkdir()
+    client = start_again(server, 1)
+    add(client, "s", 0, 10)
+    client.save()
+    take_snapshot(server.directory, folder / "1", program="test")
+    query = Query(folder, streams='["0/s"]')
+    assert query.batch() == list(range(10))
+    add(client, "s", 10, 20)
+    client.xtrim("s", maxlen=10, approximate=False)
+    client.save()
+    backup = take_snapshot(server.directory, tmp_path / "backup", program="test")
+    restore_snapshot(backup, restored, steps=lambda step, done, total: None)
+    start_again(start_another(restored), 3)
+    take_snapshot(restored, folder / "2", program="test")
+
+    assert query.batch() == list(range(10, 20))
+
+
+@pytest.mark.parametrize("is_started_again", [False, True])
+def test_a_store_in_the_place_of_another_is_told_although_all_that_was_read_is_trimmed(
+    server: RiverbedServer, client: redis.Redis, start_another: StartAnother, is_started_again: bool
+) -> None:
+    other = start_another()
+    query = Query(server.directory, streams='["0/s"]')
+    trim_what_was_read(query, client)
+    trim_what_was_read(Query(other.directory, streams='["0/s"]'), redis.Redis(port=other.port))
+    if is_started_again:
+        start_again(other, 3)
+    query.read_from(other.directory)
+
+    with pytest.raises(DataLossError, match=r"is of another store \(id [0-9a-f]{40}\) than the one that was read"):
+        query.batch()
 
 
 def test_a_checkpoint_of_the_first_version_is_read_on(server: RiverbedServer, client: redis.Redis) -> None:
