@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,10 +9,14 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 import redis
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from store.freeze import take_snapshot
+from tests.inprocess import HandClock, Product
 from tests.servers import RiverbedServer
 from tests.tools.spark.jobruns import freeze, report, run
+from tools.cli import main
 from tools.console import Failure
 from tools.spark.jobs.hadoopfiles import HadoopFiles
 from tools.spark.jobs.ledger import Ledger, Run
@@ -146,6 +151,109 @@ def test_what_was_trimmed_before_it_was_exported_is_told(
     result = run("export", freeze(server, tmp_path / "c"), out)
     assert result.exit_code == 2
     assert "stream s was exported up to 20-0, and this one ends with 1-0" in result.stderr
+
+
+def test_a_stream_that_was_deleted_is_told_and_begins_anew_when_it_comes_back(
+    spark: SparkSession, server: RiverbedServer, client: redis.Redis, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    for key in ("s", "t"):
+        client.xadd(key, {"n": 0}, id="5-0")
+    report("export", freeze(server, tmp_path / "a"), out)
+    client.xadd("s", {"n": 1}, id="6-0")
+    client.delete("s")
+    without = freeze(server, tmp_path / "b")
+
+    result = run("export", without, out)
+    assert result.exit_code == 2
+    assert "trimmed or deleted before it was exported: s; --allow-gaps" in result.stderr
+    assert report("export", without, out, "--match", "t")["gaps"] == []
+    found = report("export", without, out, "--allow-gaps")
+    assert (found["rows"], found["gaps"], len(exported(out))) == (0, ["s"], 2)
+    assert report("export", without, out)["gaps"] == []
+
+    client.xadd("s", {"n": 2}, id="1-0")
+    assert report("export", freeze(server, tmp_path / "c"), out)["rows"] == 1
+    assert [row[1] for row in exported(out)] == ["1-0", "5-0", "5-0"]
+
+
+def test_a_new_stream_is_exported_without_the_others_again(spark: SparkSession, tmp_path: Path) -> None:
+    for key in ("s", "t"):
+        product = Product(tmp_path / "data", HandClock(time.time_ns() // 1_000_000))
+        product.run("XADD", key, "1-0", "n", 1)
+        product.close()
+        taken = take_snapshot(product.directory, tmp_path / key, program="test").path
+        assert report("export", taken, tmp_path / "out")["rows"] == 1
+    assert [row[0] for row in exported(tmp_path / "out")] == [b"s", b"t"]
+
+
+def test_a_snapshot_of_another_store_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    """As many entries as the other one had are trimmed, so that no stream tells."""
+    out = tmp_path / "out"
+    taken = []
+    for number in range(2):
+        product = Product(tmp_path / f"data{number}", HandClock(time.time_ns() // 1_000_000))
+        for entry in range(1, 11 + 10 * number):
+            product.run("XADD", "s", f"{entry}-0", "n", entry)
+        product.run("XTRIM", "s", "MAXLEN", 10)
+        product.close()
+        taken.append(take_snapshot(product.directory, tmp_path / f"s{number}", program="test").path)
+    assert report("export", taken[0], out)["rows"] == 10
+
+    result = run("export", taken[1], out)
+    assert result.exit_code == 2
+    assert "s1 is of another store (id " in result.stderr
+    assert report("export", taken[1], out, "--allow-gaps")["rows"] == 10
+    assert report("export", taken[1], out)["rows"] == 0
+
+
+def test_a_store_is_known_again_after_many_starts_and_when_its_streams_were_numbered_anew(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    product = Product(tmp_path / "data", HandClock(time.time_ns() // 1_000_000))
+    product.run("XADD", "gone", "1-0", "n", 0)
+    product.run("XADD", "gone", "MAXLEN", 0, "2-0", "n", 0)
+    for entry in range(1, 11):
+        product.run("XADD", "s", f"{entry}-0", "n", entry)
+    product.run("DEL", "gone")
+    product.close()
+    first = take_snapshot(product.directory, tmp_path / "s1", program="test").path
+    assert report("export", first, out)["rows"] == 10
+
+    for words in (["compact", product.directory, "--yes"], ["replay", product.directory, tmp_path / "replayed"]):
+        assert CliRunner().invoke(main, list(map(str, words)), catch_exceptions=False).exit_code == 0
+    again = Product(tmp_path / "replayed", product.clock)
+    for entry in range(11, 21):
+        again.run("XADD", "s", f"{entry}-0", "n", entry)
+        again.restart()
+    again.run("XTRIM", "s", "MAXLEN", 10)
+    again.close()
+    second = take_snapshot(again.directory, tmp_path / "s2", program="test").path
+    found = report("export", second, out)
+    assert (found["rows"], found["gaps"]) == (10, [])
+
+
+def test_a_list_of_the_first_version_is_read_on(spark: SparkSession, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    product = Product(tmp_path / "data", HandClock(time.time_ns() // 1_000_000))
+    product.run("XADD", "s", "1-0", "n", 1)
+    product.close()
+    report("export", take_snapshot(product.directory, tmp_path / "s1", program="test").path, out)
+    path = out / "_riverbed" / "00000001.json"
+    values = json.loads(path.read_bytes())
+    del values["store_id"], values["streams"]["0/s"]["numbering"]
+    path.write_text(json.dumps(values | {"version": 1}))
+    (path.parent / f".{path.name}.crc").unlink(missing_ok=True)
+    for entry in range(2, 5):
+        product = Product(tmp_path / "data", product.clock)
+        product.run("XADD", "s", f"{entry}-0", "n", entry)
+        product.close()
+
+    assert report("export", take_snapshot(product.directory, tmp_path / "s2", program="test").path, out)["rows"] == 3
+    assert run("export", tmp_path / "s2", out).exit_code == 0
+    path.with_name("00000003.json").write_text(json.dumps(values | {"version": 3}))
+    assert "has version 3" in run("export", tmp_path / "s2", out).stderr
 
 
 def test_a_stream_that_was_deleted_and_made_again_is_a_gap_and_a_deleted_entry_is_none(

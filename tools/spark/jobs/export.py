@@ -3,8 +3,9 @@
     OUT/key=orders%3A1/date=2026-11-21/part-00000-...parquet
 
 How far each stream has been written stands in the ledger (`ledger.py`).  A run reads what came after; where a stream
-has lost entries in between, or has become another one, it says so instead.  The partition `key` is for people and for
-queries, so what cannot be the name of a directory is shortened there; a column of each file has the key as it is.
+has lost entries in between, is gone, or has become another one, it says so instead, and so it does of another store.
+The partition `key` is for people and for queries, so what cannot be the name of a directory is shortened there; a
+column of each file has the key as it is.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ class _News:
     starts: dict[StreamName, StreamID] = field(default_factory=dict)  # of the streams that are to be read
     progress: dict[StreamName, Progress] = field(default_factory=dict)  # how far they will have been written
     gaps: list[StreamName] = field(default_factory=list)
+    has_others: bool = False  # there may be streams with nothing new
+    deleted: set[StreamName] = field(default_factory=set)  # of the gaps: those that are there no more
     least_rows: int = 0  # in streams that are read for the first time, whose length is known
 
 
@@ -69,7 +72,7 @@ class _News:
     help="What becomes of values that do not fit --schema.",
 )
 @click.option("--text", is_flag=True, help="Values of fields as text; what is not UTF-8 is written as \\xff.")
-@click.option("--allow-gaps", is_flag=True, help="Go on where a stream was trimmed before it was exported.")
+@click.option("--allow-gaps", is_flag=True, help="Go on where a stream was trimmed or deleted, or with another store.")
 @click.option("--json", "as_json", is_flag=True, help="Report as one JSON object.")
 @spark_options
 def export(
@@ -165,14 +168,17 @@ class _Exporter:
             is_same_log = manifest.replication_id == last.replication_id
             if manifest.time_ms < last.time_ms or (is_same_log and manifest.offset < last.offset):
                 return  # a folder has those that were exported before as well
+            if not self._allow_gaps:
+                _require_same_store(frozen, last)
         written = Offset() if last is None else Offset.from_json({"snapshot": last.snapshot, "streams": last.streams})
         self._job.step(f"looking for what is new in {frozen.name}")
         news = self._news(frozen, written)
-        if not news.starts:
+        if not news.starts and not news.deleted:
             return
         self._job.step(f"exporting {frozen.name}")
-        rows = self._write(frozen, news)
-        staged = self._ledger.staged()
+        rows = self._write(frozen, news) if news.starts else 0
+        staged = self._ledger.staged() if news.starts else []
+        left = {name: at for name, at in written.streams.items() if name not in news.deleted}
         run = Run(
             run=self._ledger.next_run,
             settings=self._settings,
@@ -183,27 +189,33 @@ class _Exporter:
             rows=rows,
             byte_count=sum(size for _, size in staged),
             files=[name for name, _ in staged],
-            streams=Offset(frozen.name, written.streams | news.progress).to_json()["streams"],
+            streams=Offset(frozen.name, left | news.progress).to_json()["streams"],
+            store_id=manifest.store_id,
         )
         self._ledger.commit(run)
         self.runs.append(run)
         self.gaps += news.gaps
 
     def _news(self, frozen: Frozen, written: Offset) -> _News:
-        news = _News()
+        news, numbering = _News(has_others=bool(written.streams)), frozen.snapshot.manifest.numbering or ""
+        news.deleted = {name for name in written.streams if self._wanted.wants(*name)}
         for stream in frozen.snapshot.streams():
             name = stream.db, stream.key
             if not self._wanted.wants(*name):
                 continue
+            news.deleted.discard(name)
             at = written.streams.get(name)
             if at is not None:
                 _require_same(stream, at)
-                if _has_gap(stream, at):
+                if _has_gap(stream, at, numbering):
                     news.gaps.append(name)
             if at is None or (at.last_id < stream.last_id and at.last_id < MAX_ID):
                 news.starts[name] = MIN_ID if at is None else StreamID(at.last_id + 1)
-                news.progress[name] = Progress(stream.last_id, stream.entries_added, stream.stream_no)
+                news.progress[name] = Progress(
+                    stream.last_id, stream.entries_added, stream.stream_no, numbering=numbering
+                )
                 news.least_rows += stream.length if at is None else 0
+        news.gaps += sorted(news.deleted)
         if news.gaps and not self._allow_gaps:
             names = ", ".join(key_text(key) for _, key in news.gaps[:5])
             more = f" and {counted(len(news.gaps) - 5, 'more stream')}" if len(news.gaps) > 5 else ""
@@ -215,8 +227,7 @@ class _Exporter:
 
     def _write(self, frozen: Frozen, news: _News) -> int:
         options = self._options | {"mode": self._settings["mode"] or Mode.PERMISSIVE.value}
-        if set(news.starts.values()) != {MIN_ID}:
-            # All others of the snapshot have nothing new.
+        if news.has_others:
             options = {"streams": names_text(news.starts), "startingOffsets": offsets_text(news.starts), **options}
         entries = self._job.read(frozen, Table.ENTRIES, self._schema(), options)
         counting = Observation()
@@ -286,6 +297,17 @@ def _said(settings: dict[str, Any]) -> str:
     return "--text" if settings["text"] else "neither --schema nor --text"
 
 
+def _require_same_store(frozen: Frozen, last: Run) -> None:
+    """Raise Failure for the snapshot of a store that is not the one exported so far.  Older versions noted none."""
+    manifest = frozen.snapshot.manifest
+    now, was = {manifest.store_id, manifest.replication_id}, {last.store_id, last.replication_id}
+    if manifest.store_id and last.store_id and not (now & was) - {None}:
+        raise Failure(
+            f"{frozen.name} is of another store (id {manifest.store_id}) than the one that was exported so far "
+            f"({last.store_id}): export it to another directory; --allow-gaps goes on with it"
+        )
+
+
 def _require_same(stream: StreamSummary, at: Progress) -> None:
     """Raise Failure for a stream that was deleted and came to be again, unless all of it is new."""
     is_older = stream.last_id < at.last_id
@@ -298,7 +320,7 @@ def _require_same(stream: StreamSummary, at: Progress) -> None:
         )
 
 
-def _has_gap(stream: StreamSummary, at: Progress) -> bool:
+def _has_gap(stream: StreamSummary, at: Progress, numbering: str) -> bool:
     """Whether entries that were not exported are gone: trimmed, or of a stream that was deleted and made again.
 
     One that was deleted by itself is no gap (`continuity.py` has the tables, and knows more of those).
@@ -308,7 +330,7 @@ def _has_gap(stream: StreamSummary, at: Progress) -> bool:
     if (stream.last_id, stream.entries_added) == (at.last_id, at.seen):
         return False
     is_one_deleted = stream.max_deleted_id > at.last_id
-    is_another = at.number not in (None, stream.stream_no)
+    is_another = at.numbering in ("", numbering) and at.number not in (None, stream.stream_no)
     return is_another or stream.entries_added - stream.length - at.seen > is_one_deleted
 
 

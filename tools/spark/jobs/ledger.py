@@ -29,7 +29,7 @@ from tools.console import Failure
 from tools.spark.jobs.hadoopfiles import HadoopFiles
 
 _FORMAT: Final = "riverbed-export"
-_VERSION: Final = 1
+_VERSION: Final = 2  # version 1 had no store_id
 _FOLDER: Final = "_riverbed"
 _STAGING: Final = "staging-"
 _LOCK: Final = f"{_FOLDER}/lock"
@@ -52,6 +52,7 @@ class Run:
     files: list[str]
     streams: dict[str, Any]
     staging: str = ""  # where its files were written
+    store_id: str | None = None
 
 
 class Ledger:
@@ -125,7 +126,7 @@ class Ledger:
             values = json.loads(self._files.read(name))
             if values.pop("format") != _FORMAT:
                 raise Failure(f"{path} is not the list of an export")
-            if (version := values.pop("version")) != _VERSION:
+            if not 1 <= (version := values.pop("version")) <= _VERSION:
                 raise Failure(f"{path} has version {version}; this program knows {_VERSION}")
             return Run(**values)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
