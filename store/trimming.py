@@ -64,10 +64,10 @@ def _everything_goes(stream: Stream, trim: Trim) -> bool:
 
 
 def _drop_everything(stream: Stream) -> Trimmed:
-    removed = stream.length
+    removed, nodes = stream.length, stream.node_total
     _drop_below(stream, StreamID(stream.tail_last_id + 1), removed, stream.node_count)
     stream.drop_tail()
-    return _after_trim(stream, removed, 0)
+    return _after_trim(stream, removed, 0 if removed else nodes)
 
 
 def _pass_over(stream: Stream, trim: Trim) -> tuple[int, int, int, StreamID]:

@@ -446,6 +446,25 @@ def test_the_largest_id_can_be_added_trimmed_and_forgotten(store: Store) -> None
     assert store.violations() == []
 
 
+@pytest.mark.parametrize(("approximate", "threshold"), [(False, "7-0"), (True, f"{2**64 - 1}-{2**64 - 1}")])
+def test_a_trim_that_takes_tombstones_alone_is_kept_and_logged(store: Store, approximate: bool, threshold: str) -> None:
+    stream = store.fill(b"s", 6)
+    stream.delete_entries([sid("6-0")])
+    stream.trim(Trim(Strategy.MINID, sid("6-0")))  # spares the node, which a tombstone ends
+    store.checkpoint()
+    stream = store.stream()
+    assert (stream.length, stream.node_total) == (0, 1)
+    assert stream.trim(Trim(Strategy.MINID, sid("7-0"), approximate=approximate)) == 0
+    assert stream.node_total == 0
+    assert store.txn.log[-1] == fmt.encode_command([b"XTRIM", b"s", b"MINID", b"=", threshold.encode()])
+    store.restart()
+    assert store.stream().node_total == 0
+    store.rebuild()
+    assert store.stream().node_total == 0
+    store.stream().trim(Trim(Strategy.MINID, sid("7-0"), approximate=approximate))
+    assert store.txn.log == [], "nothing was left to be trimmed"
+
+
 # -- XSETID below what there was ---------------------------------------------------------------------------------------
 
 
