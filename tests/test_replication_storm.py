@@ -31,7 +31,10 @@ OPTIONS: dict[str, object] = {**OURS, "appendfsync": "no", "log-segment-bytes": 
 
 
 class Storm(threading.Thread):
-    """Sends random commands until told to stop; a server that goes away is waited for."""
+    """Sends random commands until told to stop; a server that goes away is waited for.
+
+    A server that does not answer is a failure: it could execute what it was sent while states are compared.
+    """
 
     def __init__(self, server: Server, seed: int, families: tuple[object, ...]) -> None:
         super().__init__(daemon=True)
@@ -43,10 +46,10 @@ class Storm(threading.Thread):
     def run(self) -> None:
         while not self._ending.is_set():
             try:
-                with self._server.client(timeout_s=30) as client:
+                with self._server.client(timeout_s=120) as client:
                     while not self._ending.is_set():
                         self._send(client)
-            except OSError:
+            except ConnectionError:
                 self._ending.wait(0.01)
 
     def _send(self, client: RawClient) -> None:

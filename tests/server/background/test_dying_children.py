@@ -12,7 +12,8 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from tests.waiting import persistence, process_ended, rewrite_ended, until
 ROUNDS = 6
 # Longer than any of these processes takes for so little data, so that some moments are behind its end.
 LONGEST_S = 0.6
+SNAPSHOT_SERVERS = 3
 ENTRIES = 20_000
 
 
@@ -61,9 +63,16 @@ def assert_nothing_ended_unnoticed(server: RiverbedServer) -> None:
 
 def rounds(what: str) -> Iterator[tuple[random.Random, signal.Signals, float]]:
     """A signal and a moment for each round."""
-    chance = random.Random(f"{what} {base_seed()}")
-    for _ in range(ROUNDS):
+    for number in range(ROUNDS):
+        chance = random.Random(f"{what} {base_seed()} {number}")
         yield chance, chance.choice((signal.SIGKILL, signal.SIGTERM)), chance.uniform(0, LONGEST_S)
+
+
+def at_once(body: Callable[..., None], each: Iterable[tuple[object, ...]]) -> None:
+    """Call `body` with each of these at the same time: rounds that have servers of their own, and mostly wait."""
+    with ThreadPoolExecutor(ROUNDS) as pool:
+        for ended in [pool.submit(body, *arguments) for arguments in each]:
+            ended.result()
 
 
 # -- the process dies --------------------------------------------------------------------------------------------------
@@ -113,30 +122,33 @@ def threads(pid: int) -> int:
 
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGTERM of the server", "SIGKILL of the server"])
 def test_a_snapshot_that_is_ended_as_lmdb_begins_to_copy_ends(start_riverbed: StartRiverbed, how: str) -> None:
-    server = start_riverbed()
-    with server.client() as client:
-        fill(client, "s", 3 * ENTRIES, 100)
-    for _ in range(ROUNDS):
+
+    def rounds_of(server: RiverbedServer) -> None:
         with server.client() as client:
-            client.send("RIVERBED", "SNAPSHOT")
-            child = first_child(server)
-            # `child.py` has four threads; then come the one that copies, and LMDB's own
-            until(lambda child=child: threads(child) >= 6 or not children(server), "LMDB's thread")
-            match how:
-                case "SIGTERM":
-                    hit(child, signal.SIGTERM)
-                    assert client.reply()
-                case "SIGTERM of the server":
-                    assert server.stop() == 0
-                case _:
-                    server.kill()
-        process_ended(child)
-        if server.process is None:
-            server.start()
-    with server.client() as client:
-        assert client.ask("RIVERBED", "SNAPSHOT", "whole").startswith(b"*")
-        assert persistence(client)["riverbed_lmdb_readers"] == "0"
-    assert_nothing_ended_unnoticed(server)
+            fill(client, "s", 3 * ENTRIES, 100)
+        for _ in range(ROUNDS // SNAPSHOT_SERVERS):
+            with server.client() as client:
+                client.send("RIVERBED", "SNAPSHOT")
+                child = first_child(server)
+                # `child.py` has four threads; then come the one that copies, and LMDB's own
+                until(lambda child=child: threads(child) >= 6 or not children(server), "LMDB's thread")
+                match how:
+                    case "SIGTERM":
+                        hit(child, signal.SIGTERM)
+                        assert client.reply()
+                    case "SIGTERM of the server":
+                        assert server.stop() == 0
+                    case _:
+                        server.kill()
+            process_ended(child)
+            if server.process is None:
+                server.start()
+        with server.client() as client:
+            assert client.ask("RIVERBED", "SNAPSHOT", "whole").startswith(b"*")
+            assert persistence(client)["riverbed_lmdb_readers"] == "0"
+        assert_nothing_ended_unnoticed(server)
+
+    at_once(rounds_of, [(start_riverbed(),) for _ in range(SNAPSHOT_SERVERS)])
 
 
 def slowly(data: bytes, passed: int) -> bytes:
@@ -149,10 +161,10 @@ def test_a_full_sync_whose_process_dies_at_any_moment_is_begun_again(start_river
     primary = start_riverbed()
     with primary.client() as client:
         fill(client, "s", ENTRIES)
-    with Proxy(lambda: primary.port) as proxy:
-        proxy.alter = slowly  # so that the process has to wait for what comes
-        for chance, number, delay_s in rounds(f"full sync {link}"):
-            replica = start_riverbed()
+
+    def one_round(replica: RiverbedServer, chance: random.Random, number: signal.Signals, delay_s: float) -> None:
+        with Proxy(lambda: primary.port) as proxy:
+            proxy.alter = slowly  # so that the process has to wait for what comes
             with replica.client() as client:
                 assert client.ask("REPLICAOF", "127.0.0.1", proxy.port).startswith(b"+OK")
             child = first_child(replica)
@@ -164,8 +176,9 @@ def test_a_full_sync_whose_process_dies_at_any_moment_is_begun_again(start_river
                 time.sleep(chance.uniform(0, 0.5))
                 proxy.passes.set()
             until_level(primary, replica)
-            assert_nothing_ended_unnoticed(replica)
-            replica.stop()
+        assert_nothing_ended_unnoticed(replica)
+
+    at_once(one_round, [(start_riverbed(), *one) for one in rounds(f"full sync {link}")])
 
 
 def test_a_full_sync_reports_that_it_fails_again_and_again(start_riverbed: StartRiverbed) -> None:
@@ -219,8 +232,7 @@ def test_a_full_sync_that_was_given_up_leaves_the_next_one_alone(start_riverbed:
 
 
 def test_a_rewrite_that_a_replica_waits_for_may_die(start_riverbed: StartRiverbed) -> None:
-    for _, number, delay_s in rounds("rewrite for a replica"):
-        primary, replica = start_riverbed(), start_riverbed()
+    def one_round(primary: RiverbedServer, replica: RiverbedServer, number: signal.Signals, delay_s: float) -> None:
         with primary.client() as client:
             fill(client, "s", ENTRIES)
             assert client.ask("BGREWRITEAOF").startswith(b"+")
@@ -232,8 +244,8 @@ def test_a_rewrite_that_a_replica_waits_for_may_die(start_riverbed: StartRiverbe
         until_level(primary, replica)
         assert_nothing_ended_unnoticed(primary)
         assert_nothing_ended_unnoticed(replica)
-        primary.stop()
-        replica.stop()
+
+    at_once(one_round, [(start_riverbed(), start_riverbed(), *one) for _, *one in rounds("rewrite for a replica")])
 
 
 # -- the server dies ---------------------------------------------------------------------------------------------------
@@ -253,11 +265,13 @@ def begin(what: str, server: RiverbedServer, primary: RiverbedServer) -> None:
 
 @pytest.mark.parametrize("what", ["rewrite", "snapshot", "full sync"])
 def test_no_process_outlives_its_server(start_riverbed: StartRiverbed, what: str) -> None:
-    primary, server = start_riverbed(), start_riverbed()
-    for each in (primary, server):
-        with each.client() as client:
+    primary = start_riverbed()
+    with primary.client() as client:
+        fill(client, "s", ENTRIES)
+
+    def one_round(server: RiverbedServer, chance: random.Random, delay_s: float) -> None:
+        with server.client() as client:
             fill(client, "s", ENTRIES)
-    for chance, _, delay_s in rounds(f"kill -9 in a {what}"):
         begin(what, server, primary)
         child = first_child(server)
         time.sleep(delay_s / 2)
