@@ -30,6 +30,7 @@ from benchmarks import (
     sparkwrite,
     stalls,
     starting,
+    words,
 )
 from benchmarks.report import Answer, machine, record, terminal_table, versions
 from benchmarks.rig import FULL, QUICK, Rig
@@ -52,6 +53,7 @@ QUESTIONS: dict[str, Callable[[Rig], Answer]] = {
     "pending": pending.answer,
     "blocked": blocked.answer,
     "hostile": hostile.answer,
+    "words": words.answer,
     "spark": spark.answer,
     "sparkwrite": sparkwrite.answer,
 }
