@@ -12,16 +12,22 @@ import lmdb
 
 from server.commands.table import Command, Flag
 from server.dispatch import client_command
+from server.encode import encode
 from server.errors import CommandError
-from server.replies import NULL_ARRAY, Message
+from server.execution.transactionreplies import SpoolError, TransactionReplies, ViewNeededError
+from server.replies import NULL_ARRAY, LongReply, Message
+from server.slices import Slices, wait_for_view
 from store.errors import LogWriteError
 
 if TYPE_CHECKING:
     from server.executor import Executor
     from server.replies import Park, Reply
     from server.session import Request, Session
+    from server.slices import Work
+    from store.view import View
 
 EXECABORT: Final = "EXECABORT Transaction discarded because of previous errors."
+NO_ROOM: Final = "ERR EXEC was undone: {}"
 UNBLOCKED: Final = "UNBLOCKED client unblocked via CLIENT UNBLOCK"
 # These run during a pause too: one of them must be able to end it.
 _NEVER_PAUSED: Final = (b"CLIENT", b"SHUTDOWN")
@@ -55,37 +61,104 @@ class Controls:
     # -- transactions --------------------------------------------------------------------------------------------------
 
     def execute_queued(self, request: Request) -> Reply:
-        """Run what the session has queued; the log shows it as one transaction, between MULTI and EXEC."""
-        executor, session = self._executor, request.session
-        queued, failed = session.queued or [], session.queue_failed
-        # any other change of a watched key, of its deadline as well, has broken the watch by now
-        broken = session.watch_broken or 0 < session.watch_until_ms <= request.now_ms
+        """Run what the session has queued; the log shows it as one transaction, between MULTI and EXEC.
+
+        Transactions that only read have nothing to undo: one with a long reply waits for a view, and runs again.
+        """
+        session = request.session
+        only_reads = not session.queue_failed and all(
+            client_command(argv).flags & Flag.READONLY for argv in session.queued or ()
+        )
+        replies = self._collect_replies(session, None, may_restart=only_reads)
+        try:
+            reply = self._execute(request, replies, keeps_queue=only_reads)
+        except ViewNeededError:
+            own = request.copy()
+            slices = Slices(own, self._execute_on_view(own, replies.added))
+            slices.step(own)
+            return slices
+        except BaseException:
+            self.discard(session)
+            raise
         self.discard(session)
-        if failed:
-            raise CommandError(EXECABORT)
-        if broken:
-            return NULL_ARRAY
-        executor.admission.check_queued(session, queued)
-        replies: list[Reply] = []
+        return reply
+
+    def _execute_on_view(self, request: Request, told: int) -> Work:
+        """Run a transaction that only reads between two changes; its first `told` commands are accounted for."""
+        try:
+            view = yield from wait_for_view()
+            replies = self._collect_replies(request.session, view, may_restart=False)
+            return self._execute(request.copy(), replies, told, keeps_queue=True)
+        finally:
+            self.discard(request.session)
+
+    def _collect_replies(self, session: Session, view: View | None, *, may_restart: bool) -> TransactionReplies:
+        executor = self._executor
+        count = len(session.queued or ())
+        return TransactionReplies(executor.engine, executor.spool_space, count, view, may_restart=may_restart)
+
+    def _execute(self, request: Request, replies: TransactionReplies, told: int = 0, *, keeps_queue: bool) -> Reply:
+        """Run the queued commands if they may; `replies` are released, or held by the reply."""
+        executor = self._executor
         mark = len(executor.txn.log)
-        request.in_transaction = True
+        db = request.session.db
+        try:
+            queued = self._admit_queued(request)
+            if queued is None:
+                replies.release()
+                return NULL_ARRAY
+            if not keeps_queue:
+                self.discard(request.session)
+            self._run_queued(request, queued, replies, told)
+            reply = replies.reply()
+        except SpoolError as error:
+            replies.release()
+            if len(executor.txn.log) > mark:
+                executor.undoing.roll_back(mark)
+            request.session.db = db
+            raise CommandError(NO_ROOM.format(error).replace("\n", " ")) from None
+        except BaseException:
+            replies.release()
+            raise
+        executor.stats.commands_processed += len(queued)
+        executor.make_atomic(mark)
+        return reply
+
+    def _admit_queued(self, request: Request) -> list[list[bytes]] | None:
+        """The queued commands, None when a watched key has changed.  Raises CommandError when they may not run."""
+        session = request.session
+        if session.queue_failed:
+            raise CommandError(EXECABORT)
+        # any other change of a watched key, of its deadline as well, has broken the watch by now
+        if session.watch_broken or 0 < session.watch_until_ms <= request.now_ms:
+            return None
+        queued = session.queued or []
+        self._executor.admission.check_queued(session, queued)
+        return queued
+
+    def _run_queued(self, request: Request, queued: list[list[bytes]], replies: TransactionReplies, told: int) -> None:
+        session, room = request.session, request.room
+        request.transaction = replies
         request.may_block = False
         try:
-            for argv in queued:
+            for number, argv in enumerate(queued):
                 command = client_command(argv)
                 request.argv = argv
                 request.db = session.db
-                replies.append(self._call_queued(request, command))
-                if self.monitors:
+                request.room = replies.room
+                reply = self._call_queued(request, command, is_told=number < told)
+                if reply.__class__ is LongReply:
+                    replies.add_long(reply)
+                else:
+                    replies.add(encode(reply, session.resp))
+                if self.monitors and number >= told:
                     self.feed_monitors(session, command, argv)
         finally:
-            request.in_transaction = False
+            request.transaction = None
             request.may_block = True
-        executor.stats.commands_processed += len(queued)
-        executor.make_atomic(mark)
-        return replies
+            request.room = room
 
-    def _call_queued(self, request: Request, command: Command) -> Reply:
+    def _call_queued(self, request: Request, command: Command, *, is_told: bool) -> Reply:
         """As `Executor.call`, but a bug's exception rises, so that the whole transaction is undone."""
         stats, replication = self._executor.stats, self._executor.replication
         counters = stats.counters(command.full_name)
@@ -95,10 +168,12 @@ class Controls:
                 raise CommandError(replication.write_refusal())  # since a REPLICAOF before it in the transaction
             reply = command.handler(request)
         except CommandError as error:
-            counters.failed += 1
-            stats.count_error(error.text)
+            if not is_told:
+                counters.failed += 1
+                stats.count_error(error.text)
             reply = error
-        counters.record(time.perf_counter_ns() - begun)
+        if not is_told:
+            counters.record(time.perf_counter_ns() - begun)
         return reply
 
     def discard(self, session: Session) -> None:

@@ -27,6 +27,7 @@ from server.dispatch import Plain, plain_commands
 from server.encode import encode, error_line
 from server.errors import CommandError
 from server.execution.accounts import Account
+from server.execution.transactionreplies import SpoolSpace
 from server.execution.views import Views
 from server.heeding import heed_settings
 from server.inbox import Inbox
@@ -108,6 +109,7 @@ class Executor:
         self._caller: Session | None = None  # whose command is running on the careful path
         self.wakeups = Wakeups(self)
         self.views = Views(self)
+        self.spool_space = SpoolSpace(engine)
         self.slicing = Slicing(self)
         self.releases = Releases(self)
         self.admission = Admission(self)

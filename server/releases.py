@@ -64,8 +64,11 @@ class Releases:
                         self._is_late(session, size)
                     else:
                         session.send(data)
-            if session.attention and session not in late:
-                needy.append(session)
+            if session.attention:
+                if session.long_reply is not None:
+                    session.long_reply.is_settled = True  # however long it waits for its first piece
+                if session not in late:
+                    needy.append(session)
         self._executor.stats.bytes_out += total
         if needy:
             self._see_to(needy, end)

@@ -79,6 +79,7 @@ class Replayer:
             request.from_log = True
             request.now_ms = self._now_ms
             request.may_block = False
+            request.room = None
         request.session.db = request.db = db
         request.argv = words
         command = self._find(words)

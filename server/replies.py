@@ -27,11 +27,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
-if TYPE_CHECKING:
-    from store.view import View
-
+# A reply of more is sent piece by piece.
+LONG_BYTES: Final = 1 << 20
 # What a client is to take of a long reply in a time, for it keeps pages of the tables from being used again.
 PROGRESS_BYTES: Final = 4 << 20
 
@@ -103,24 +102,30 @@ class Park:
     on_timeout: Callable[[], Reply] | None = None  # what is answered when the deadline passes; None is a null array
 
 
+class Source(Protocol):
+    """What a long reply is read from: a view, or what is kept of a transaction's replies."""
+
+    def release(self) -> None:
+        """The reply is over."""
+
+
 @dataclass(slots=True)
 class LongReply:
     """A reply too long for memory, or for one turn of the loop: its RESP in pieces, made while the client takes them.
 
-    It is one of the holders of the `view` that it reads, if it reads one, until it is closed.  `progress_s` is when the
-    client had last taken PROGRESS_BYTES.
+    It holds the `source` that it is read from, if there is one, until it is closed.  `progress_s` is when the client
+    had last taken PROGRESS_BYTES.
     """
 
     pieces: Generator[bytes, None, None]
-    view: View | None = None
+    source: Source | None = None
     progress_s: float = 0.0
-    is_begun: bool = False  # a piece has gone out
+    is_settled: bool = False  # what it tells is in the log: a failure takes it back no more
     kept: bytes = b""  # as of a Conclusion
-    _taken: int = 0  # bytes since then
+    _taken: int = 0  # bytes since `progress_s`
 
     def note_piece(self, size: int, now_s: float) -> None:
         """A piece has gone out."""
-        self.is_begun = True
         self._taken += size
         if self._taken >= PROGRESS_BYTES:
             self._taken = 0
@@ -128,9 +133,9 @@ class LongReply:
 
     def close(self) -> None:
         self.pieces.close()
-        if self.view is not None:
-            self.view.release()
-            self.view = None
+        if self.source is not None:
+            self.source.release()
+            self.source = None
 
 
 Reply: TypeAlias = Any

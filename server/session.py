@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
+from server.replies import LONG_BYTES
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from server.context import Context
     from server.dispatch import Plain
     from server.execution.accounts import Account
+    from server.execution.transactionreplies import TransactionReplies
     from server.replies import LongReply, Park, Push
     from server.resp import RequestReader
     from server.slices import Slices
@@ -292,7 +295,7 @@ class Session:
 class Request:
     """One command of one client.  Reused from request to request: keep nothing of it."""
 
-    __slots__ = ("argv", "context", "db", "from_log", "in_transaction", "may_block", "now_ms", "session", "txn")
+    __slots__ = ("argv", "context", "db", "from_log", "may_block", "now_ms", "room", "session", "transaction", "txn")
 
     context: Context
 
@@ -306,8 +309,14 @@ class Request:
         self.argv: list[bytes] = []
         self.now_ms = 0
         self.from_log = False  # replayed from a log or a primary: the decisions are in the words already
-        self.in_transaction = False
         self.may_block = True
+        # bytes of its reply that may be kept in memory; None without a limit: nothing is made of a reply to a log
+        self.room: int | None = LONG_BYTES
+        self.transaction: TransactionReplies | None = None  # whose part its reply is
+
+    @property
+    def in_transaction(self) -> bool:
+        return self.transaction is not None
 
     def copy(self) -> Request:
         """The same command, to be gone on with later."""
@@ -316,6 +325,7 @@ class Request:
         own.argv = self.argv
         own.now_ms = self.now_ms
         own.from_log = self.from_log
-        own.in_transaction = self.in_transaction
         own.may_block = self.may_block
+        own.room = self.room
+        own.transaction = self.transaction
         return own

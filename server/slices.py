@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from server.args import parse_packed_ids
 from server.errors import CommandError
-from server.replies import LongReply
+from server.replies import LONG_BYTES, LongReply
 
 if TYPE_CHECKING:
     from server.replies import Reply
@@ -56,8 +56,6 @@ Work: TypeAlias = Generator[Any, Any, "Reply"]
 SLICE_IDS: Final = 200
 _SLICE_WORDS: Final = 2000
 _UNTOLD: Final = "its first steps"
-# A reply of more is sent piece by piece.
-LONG_BYTES: Final = 1 << 20
 _PIECE_BYTES: Final = 1 << 17
 # Of a reply that has to be made in one turn: 10 ms or so.
 MOST_WHOLE_BYTES: Final = 16 << 20
@@ -158,7 +156,10 @@ def first_ids(count: int, total: int) -> str:
 
 
 def wait_for_view() -> Generator[Wish, View | None, View]:
-    """Go on with a view, made just now.  It is open until the command ends; a reply holds its own."""
+    """Go on with a view, made just now.  It is open until the command ends; a reply holds its own.
+
+    A transaction has one to give at once: what it shows is true until the next change.
+    """
     view = yield Wish.VIEW
     assert view is not None, "a command went on without the view it waits for"
     return view
@@ -173,10 +174,10 @@ def in_slices(
     command waits for a view.
     """
     if not request.may_block:
-        return _whole(work(request))
+        return _whole(request, work(request))
     is_small = entries is not None and entries * request.txn.largest_row <= LONG_BYTES
     if is_short and is_small:
-        return _whole(work(request))
+        return _whole(request, work(request))
     own = request.copy()  # the other one is another command's by the next slice
     slices = Slices(own, work(own))
     reply = slices.step(own)
@@ -185,18 +186,22 @@ def in_slices(
     return reply
 
 
-def _whole(work: Work) -> Reply:
+def _whole(request: Request, work: Work) -> Reply:
+    view: View | None = None
     while True:
         try:
-            wish = next(work)
+            wish = work.send(view)
         except StopIteration as done:
             return done.value
-        assert wish is not Wish.VIEW, "a view cannot be waited for here"
+        view = None
+        if wish is Wish.VIEW:
+            assert request.transaction is not None, "a view cannot be waited for here"
+            view = request.transaction.view()
 
 
 def in_pieces(request: Request, parts: list[bytes]) -> Reply:
     """The reply that `parts` are the RESP of; sent piece by piece when joining them would take long."""
-    if not request.may_block or sum(map(len, parts)) <= LONG_BYTES:
+    if request.room is None or sum(map(len, parts)) <= request.room:
         return (b"".join(parts),)
     return LongReply(_pieces(parts))
 

@@ -76,6 +76,8 @@ class Undoing:
         self._executor.slicing.committed()
         for session in set(self._executor.ran):
             session.out[:] = [wire if wire.__class__ is Push else Settled(wire) for wire in session.out]
+            if session.long_reply is not None:
+                session.long_reply.is_settled = True
 
     def commit_failed(self, error: LogWriteError) -> None:
         """The tick was undone: every reply of it becomes an error, for any of them may rest on what is gone."""
@@ -94,7 +96,7 @@ class Undoing:
                 else _refusal(refusal, wire.kept if isinstance(wire, Conclusion) else b"")
                 for wire in kept
             ]
-            if session.long_reply is not None and not session.long_reply.is_begun:
+            if session.long_reply is not None and not session.long_reply.is_settled:
                 line = _refusal(refusal, session.long_reply.kept)
                 session.end_long_reply()
                 executor.answer(session, line)

@@ -17,7 +17,7 @@ from server.commands.streamargs import ReadOptions, parse_read
 from server.commands.table import Flag, command
 from server.errors import CommandError
 from server.replies import NULL_ARRAY, Park
-from server.slices import LONG_BYTES, in_slices
+from server.slices import in_slices
 from store.format import array_head, id_bulk
 from store.group import PendingEntry
 from store.ids import MAX_ID, StreamID, pack_id, unpack_id
@@ -87,16 +87,17 @@ def _read_plainly(request: Request, options: ReadOptions, group_name: bytes, cou
         return None
     start = StreamID(group.last_id + 1)
     rows: list[Row] | None
-    if count * request.txn.largest_row <= _UNMEASURED_BYTES or not request.may_block:
+    room = request.room
+    if room is None or count * request.txn.largest_row <= _UNMEASURED_BYTES:
         rows = stream.rows(start, MAX_ID, count)
     else:
-        rows = stream.rows_within(start, MAX_ID, count, LONG_BYTES)
+        rows = stream.rows_within(start, MAX_ID, count, room)
         if rows is None:
             return None
     resp = request.session.resp
     head = streams_head(1, resp) + stream_head(key, resp) + array_head(len(rows))
     wire = entries_part([row for _, row in rows], head)
-    if len(wire) > LONG_BYTES and request.may_block:
+    if room is not None and len(wire) > room:
         return None
     consumer = group.meet(options.consumer, request.now_ms)
     group.deliver(consumer, rows, request.now_ms, to_pel=not options.noack)

@@ -18,7 +18,7 @@ from server.commands.streamargs import (
 from server.commands.table import FIRST_KEY, Flag, command
 from server.errors import CommandError
 from server.replies import NULL_ARRAY, Park
-from server.slices import LONG_BYTES, in_slices
+from server.slices import in_slices
 from store.format import array_head, bulk
 from store.ids import MAX_ID, MIN_ID, StreamID, id_text
 from store.streamview import StreamView
@@ -95,7 +95,7 @@ def _range(request: Request, start: StreamID, end: StreamID, *, reverse: bool) -
         return []
     if count == 0:
         return NULL_ARRAY
-    rows = stream.entries_within(start, end, count, LONG_BYTES if request.may_block else None, reverse=reverse)
+    rows = stream.entries_within(start, end, count, request.room, reverse=reverse)
     if rows is None:
         return in_slices(request, partial(_long_range, start, end, count, reverse))
     return (entries_wire(rows),)
@@ -145,7 +145,7 @@ def xread(request: Request) -> Reply:
         # `$` keeps the meaning it has now, `+` is looked up again
         resolved.append(id_text(position) if word == b"$" else word)
     budget = ReadBudget(options)
-    left = LONG_BYTES if request.may_block else None
+    left = request.room
     served = []
     for key, stream, position in positions:
         if stream is None or not stream.length or stream.last_live_id <= position:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from server.commands.entries import PAIR
 from server.replies import LongReply
-from server.slices import LONG_BYTES, in_pieces, wait_for_view
+from server.slices import in_pieces, wait_for_view
 from store.streamview import PIECE_BYTES, StreamView
 
 if TYPE_CHECKING:
@@ -64,8 +64,7 @@ class Room:
 
     def __init__(self, request: Request) -> None:
         self.request = request
-        # a transaction runs whole, and nobody sees the replies to what is replayed from a log
-        self.left = LONG_BYTES if request.may_block else None  # bytes, None without a limit
+        self.left = request.room  # bytes, None without a limit
         self.view: View | None = None
 
     def take(self, size: int, entries: int) -> None:

@@ -14,7 +14,7 @@ from server.commands.table import SECOND_WORD, Flag, command, container
 from server.encode import encode
 from server.errors import CommandError
 from server.replies import LongReply
-from server.slices import LONG_BYTES, in_slices, wait_for_view
+from server.slices import in_slices, wait_for_view
 from store.format import array_head, bulk, id_bulk
 from store.groups import groups_of
 from store.idempotence import Idempotence
@@ -79,9 +79,9 @@ def xinfo_stream(request: Request) -> Reply:
             count = _DEFAULT_COUNT
         count = count or None  # 0 is unlimited
     most = _UNLIMITED if count is None else count
-    if request.may_block and _has_long_lists(stream, most):
+    if request.room is not None and _has_long_lists(stream, most):
         return in_slices(request, partial(_describe_fully, count))
-    entries = stream.entries_within(MIN_ID, MAX_ID, count, LONG_BYTES if request.may_block else None)
+    entries = stream.entries_within(MIN_ID, MAX_ID, count, request.room)
     if entries is None:
         return in_slices(request, partial(_describe_fully, count))
     return _describe(stream) | {

@@ -218,6 +218,48 @@ def test_memory_does_not_grow_with_the_size_of_entries(server: RiverbedServer) -
             assert peak.growth < 20 << 20, (words[:4], peak.growth)
 
 
+def drain_transaction(client: RawClient, *commands: tuple[str | int, ...]) -> int:
+    """As `drain`, of the reply to EXEC."""
+    queued = client.pipeline([("MULTI",), *commands])
+    assert queued == [b"+OK\r\n", *[b"+QUEUED\r\n"] * len(commands)]
+    return drain(client, "EXEC")
+
+
+@pytest.mark.parametrize("resp", [2, 3])
+def test_memory_does_not_grow_with_what_a_transaction_reads(server: RiverbedServer, resp: int) -> None:
+    """Replies of 120 MB in all: with a tenth of that in memory at any time, whether the transaction writes or not."""
+    count = 300
+    with server.client() as client:
+        fill(client, "big", count)
+        client.ask("XGROUP", "CREATE", "big", "g", "0")
+        client.ask("SAVE")
+        client.ask("HELLO", resp)
+        ids = [f"{number}-1" for number in range(1, count + 1)]
+        group = ("XREADGROUP", "GROUP", "g", "Alice")
+        medium: tuple[str | int, ...] = ("XRANGE", "big", "-", "+", "COUNT", 9)
+        write = ("XADD", "other", "*", "f", "v")
+        for commands in (
+            [("XRANGE", "big", "-", "+")] * 4,
+            [("XREVRANGE", "big", "+", "-")] * 4,
+            [("XREAD", "STREAMS", "big", 0)] * 4,
+            [("XREAD", "MAXSIZE", 99 << 20, "STREAMS", "big", 0)] * 4,
+            [("XINFO", "STREAM", "big", "FULL", "COUNT", 0)] * 4,
+            [medium] * 130,
+            [(*group, "STREAMS", "big", ">"), *[(*group, "STREAMS", "big", 0)] * 3],
+            [(*group, "COUNT", 9, "STREAMS", "big", 0)] * 130,
+            [(*group, "CLAIM", 0, "STREAMS", "big", ">")] * 4,
+            [("XCLAIM", "big", "g", "Bob", 0, *ids)] * 4,
+            [("XAUTOCLAIM", "big", "g", "Carol", 0, "-", "COUNT", count)] * 4,
+        ):
+            for transaction in (commands, [write, *commands]):
+                client.ask("XGROUP", "SETID", "big", "g", "0")
+                with Peak(server) as peak:
+                    size = drain_transaction(client, *transaction)
+                assert size > 100_000_000, (transaction[0], commands[0][:4], size)
+                assert peak.growth < 25 << 20, (transaction[0], commands[0][:4], peak.growth)
+        wait_for_info(client, "riverbed_views", 0)
+
+
 def test_an_entry_of_many_megabytes_is_never_in_memory_as_a_whole(server: RiverbedServer) -> None:
     size = 60 << 20
     with server.client() as client:
@@ -297,6 +339,51 @@ def test_long_replies_equal_those_of_redis_byte_for_byte(server: RiverbedServer,
             for words in script:
                 found, expected = ours.ask(*words), theirs.ask(*words)
                 assert found == expected, (resp, words[:6], len(found), len(expected))
+
+
+def test_long_replies_of_transactions_equal_those_of_redis_byte_for_byte(
+    server: RiverbedServer, tmp_path: Path
+) -> None:
+    (tmp_path / "redis").mkdir()
+    ids = [f"{number}-1" for number in range(1, 61)]
+    reads: list[tuple[str | int, ...]] = [
+        ("XRANGE", "s", "-", "+"),
+        ("XREVRANGE", "s", "50", "(7-1", "COUNT", 40),
+        ("XREAD", "STREAMS", "s", "one", "missing", 0, 0, 0),
+        ("XREAD", "BLOCK", 0, "STREAMS", "one", "$"),
+        ("XLEN", "s"),
+        ("XRANGE", "s", "-", "x"),
+        ("XRANGE", "one", "-", "+"),
+    ]
+    group_reads: list[tuple[str | int, ...]] = [
+        ("XREADGROUP", "GROUP", "g", "Alice", "COUNT", 50, "STREAMS", "s", ">"),
+        ("XREADGROUP", "GROUP", "g", "Alice", "STREAMS", "s", ">"),
+        ("XREADGROUP", "GROUP", "g", "Alice", "STREAMS", "s", 0),
+        ("XCLAIM", "s", "g", "Bob", 0, *ids),
+        ("XAUTOCLAIM", "s", "g", "Carol", 0, "-", "COUNT", 40),
+        ("XPENDING", "s", "g"),
+    ]
+    transactions = [
+        reads,
+        group_reads,
+        [("XDEL", "s", *ids[::7]), *reads, ("XADD", "s", "900-1", "f", "late"), *reads, ("XTRIM", "s", "MAXLEN", 30)],
+        [*reads, *group_reads, ("RENAME", "one", "s"), *reads, ("DEL", "s"), *reads],
+    ]
+    with RedisServer(tmp_path / "redis", tmp_path / "logs") as redis, redis.client() as theirs, server.client() as ours:
+        for resp in (2, 3):
+            for number, transaction in enumerate(transactions):
+                found = []
+                for client in (ours, theirs):
+                    client.ask("HELLO", resp)
+                    client.ask("FLUSHALL")
+                    for entry_id in ids:
+                        client.ask("XADD", "s", entry_id, "f", entry_id + "x" * 40_000, "g", "")
+                    client.ask("XADD", "one", "5-5", "f", "z" * 5_000_000)
+                    client.ask("XGROUP", "CREATE", "s", "g", "0")
+                    found.append(client.pipeline([("MULTI",), *transaction, ("EXEC",), ("ECHO", "behind")]))
+                assert found[0][-1] == b"$6\r\nbehind\r\n"
+                assert len(found[0][-2]) > 5_000_000
+                assert found[0] == found[1], (resp, number)
 
 
 @pytest.mark.parametrize("name", ["XRANGE", "XREVRANGE", "XREAD", "XREADGROUP", "XREADGROUP history", "XCLAIM"])

@@ -127,7 +127,7 @@ def test_a_later_tick_that_fails_takes_no_late_reply_back(ticks_in: Path) -> Non
 
 
 def test_long_replies_have_turns_with_one_another(ticks_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.commands.reads.LONG_BYTES", 500)
+    monkeypatch.setattr("server.session.LONG_BYTES", 500)
     monkeypatch.setattr("store.streamview.PIECE_BYTES", 100)
     monkeypatch.setattr("store.streamview._FEW_ENTRIES", 5)
 

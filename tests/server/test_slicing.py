@@ -104,6 +104,14 @@ async def finish(ticks: Ticks, client: Client, count: int = 1) -> list[bytes]:
     raise AssertionError("no reply")
 
 
+async def fill_through_views(ticks: Ticks, client: Client) -> None:
+    """As `fill`, where replies are long: they take more ticks than `ask` waits."""
+    await fill(ticks, client)
+    client.send("ECHO filled")
+    while b"$6\r\nfilled\r\n" not in await finish(ticks, client):
+        pass
+
+
 async def begin(ticks: Ticks, client: Client, command: str) -> None:
     """Have the first slices of a command run, and change something; it is not done after that."""
     offset = ticks.engine.log.end.offset
@@ -177,19 +185,18 @@ READS = {
 def test_a_long_read_in_pieces_shows_one_moment(
     ticks_of: Callable[[str], Ticks], monkeypatch: pytest.MonkeyPatch, name: str, resp: int
 ) -> None:
-    monkeypatch.setattr("server.commands.reads.LONG_BYTES", 1000)
-    monkeypatch.setattr("server.commands.xinfo.LONG_BYTES", 1000)
+    monkeypatch.setattr("server.session.LONG_BYTES", 1000)
     monkeypatch.setattr("store.streamview.PIECE_BYTES", 1000)
 
     async def body() -> None:
         ticks = ticks_of("d")
         client, other = ticks.connect(), ticks.connect()
-        await fill(ticks, client)
+        await fill_through_views(ticks, client)
         await ticks.ask(client, f"HELLO {resp}")
         client.send("MULTI", READS[name], "EXEC")
         *_, executed = await finish(ticks, client, 3)
         client.send(READS[name])
-        for _ in range(10_000):
+        for _ in range(100_000):
             if client.session.long_reply is not None:
                 break
             await asyncio.sleep(0)
@@ -604,13 +611,13 @@ def test_replies_of_many_megabytes_leave_in_pieces(ticks_of: Callable[[str], Tic
 
 
 def test_no_view_is_shared_behind_a_commit(ticks_of: Callable[[str], Ticks], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.commands.reads.LONG_BYTES", 1000)
+    monkeypatch.setattr("server.session.LONG_BYTES", 1000)
     monkeypatch.setattr("store.streamview.PIECE_BYTES", 1000)
 
     async def body() -> None:
         ticks = ticks_of("d")
         slow, other = ticks.connect(), ticks.connect()
-        await fill(ticks, slow)
+        await fill_through_views(ticks, slow)
         slow.session.congested = True  # so that its view stays open
         slow.send("XRANGE s - +")
         await ticks.settle()
@@ -630,17 +637,17 @@ def test_no_view_is_shared_behind_a_commit(ticks_of: Callable[[str], Ticks], mon
 def test_a_client_that_takes_too_little_of_a_long_reply_is_closed_and_its_view_with_it(
     ticks_of: Callable[[str], Ticks], monkeypatch: pytest.MonkeyPatch, is_crowded: bool
 ) -> None:
-    monkeypatch.setattr("server.commands.reads.LONG_BYTES", 1000)
+    monkeypatch.setattr("server.session.LONG_BYTES", 1000)
     monkeypatch.setattr("store.streamview.PIECE_BYTES", 1000)
     monkeypatch.setattr("server.execution.views.MAX_VIEWS", 1)
 
     async def body() -> None:
         ticks = ticks_of("d")
         slow, other = ticks.connect(), ticks.connect()
-        await fill(ticks, slow)
+        await fill_through_views(ticks, slow)
         slow.session.congested = True
         slow.send("XRANGE s - +")
-        for _ in range(1000):
+        for _ in range(100_000):
             await asyncio.sleep(0)
             if slow.session.long_reply is not None:
                 break
