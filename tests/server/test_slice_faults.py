@@ -35,6 +35,7 @@ COMMANDS = {
     "XAUTOCLAIM": "XAUTOCLAIM s g Bob 0 - COUNT 1000",
     "XREADGROUP": "XREADGROUP GROUP fresh Bob STREAMS s >",
     "XTRIM": "XTRIM s MAXLEN 3 DELREF",
+    "DEL": "DEL s " + " ".join(f"k{number}" for number in range(1, ENTRIES)),
 }
 # What can be said of each behind its first two slices.
 PARTS = {
@@ -45,6 +46,7 @@ PARTS = {
     "XAUTOCLAIM": [f"{n} entries claimed; a call that goes on begins at {n + 1}-0" for n in (10, 20)],
     "XREADGROUP": ["10 entries delivered to the consumer", "20 entries delivered to the consumer"],
     "XTRIM": ["10 entries removed", "20 entries removed"],
+    "DEL": ["the first 10 of 30 keys", "the first 20 of 30 keys"],
 }
 _PARTIAL = re.compile(rb"-(PARTIAL .* The rest was not done: )(?:MISCONF|ERR) ")
 # By what the client would be told was kept, nothing before the first commit.
@@ -62,6 +64,7 @@ class Case:
 
     async def fill(self) -> None:
         await self.ticks.ask(self.client, *(f"XADD s {number}-0 f v" for number in range(1, ENTRIES + 1)))
+        await self.ticks.ask(self.client, *(f"XADD k{number} 1-0 f v" for number in range(1, ENTRIES)))
         await self.ticks.ask(self.client, "XGROUP CREATE s g 0", "XGROUP CREATE s fresh 0")
         await self.ticks.ask(self.client, "XREADGROUP GROUP g Alice STREAMS s >")
 
@@ -143,7 +146,7 @@ def told(reply: bytes) -> bytes:
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """One a tick."""
     monkeypatch.setattr(slicing, "SLICES_S", 0.0)
-    for size in SIZES:
+    for size in (*SIZES, "keys._KEYS_A_SLICE"):
         monkeypatch.setattr(f"server.commands.{size}", 10)
     monkeypatch.setattr("store.reference_trim._SLICE", 10)
 
