@@ -224,18 +224,25 @@ def test_a_start_that_fails_leaves_any_lock_file_as_it_was(directory: Path, lock
 
 
 def test_a_start_that_fails_takes_nothing_from_a_reader(directory: Path) -> None:
-    """Who reads the tables is noted in the lock file."""
-    damage_last_file(directory)
+    """One that has come since the start began is noted in the lock file, which is not as it was then."""
+    log_nonsense(directory)
     hold = (
         "import lmdb, sys; e = lmdb.open(sys.argv[1], readonly=True, max_readers=1024); t = e.begin(); "
         "print(e.info()['num_readers'], flush=True); sys.stdin.read(); print(e.readers(), flush=True)"
     )
     command = [sys.executable, "-c", hold, str(directory / "state")]
-    reader = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert reader.stdout is not None
-    assert reader.stdout.readline() == "1\n"
-    with pytest.raises(CorruptionError):
-        start(directory)
+    readers = []
+
+    def execute(*words: object) -> None:
+        reader = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        readers.append(reader)
+        assert reader.stdout is not None
+        assert reader.stdout.readline().strip().isdigit()
+        raise ReplayError("refused")
+
+    with pytest.raises(ReplayError):
+        start(directory, execute=execute)
+    (reader,) = readers
     assert str(reader.pid) in reader.communicate("")[0]
 
 
