@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.servers import ROOT
+
+INTERRUPTED_IMPORT = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
+
+
+def riverbed(*words: str, modules: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tools.entry", *words]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(modules), str(ROOT)))}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_an_interrupt_during_the_imports_ends_a_tool_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text(INTERRUPTED_IMPORT)
+    done = riverbed("--version", modules=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_an_interrupt_while_a_subcommand_is_imported_ends_it_with_130(tmp_path: Path) -> None:
+    (tmp_path / "lmdb.py").write_text(INTERRUPTED_IMPORT)
+    done = riverbed("check", str(tmp_path), modules=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_the_executable_runs_subcommands(tmp_path: Path) -> None:
+    done = riverbed("--version", modules=tmp_path)
+    assert done.returncode == 0
+    assert done.stdout.startswith("riverbed")

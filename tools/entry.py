@@ -1,0 +1,25 @@
+"""The executable `riverbed`: an interrupt ends it without a traceback, even while it is being imported.
+
+The imports take most of the time of a short command, and nothing has begun before their end.  Until then the system
+ends the process at an interrupt; from then on `cli` does.
+"""
+
+from __future__ import annotations
+
+import signal
+
+_former = signal.getsignal(signal.SIGINT)
+if _former is signal.default_int_handler:  # started with nohup, for instance, it is another
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+from tools import cli  # noqa: E402
+
+
+def main() -> None:
+    """Run the subcommand that the command line names."""
+    signal.signal(signal.SIGINT, _former)
+    cli.main(prog_name="riverbed")
+
+
+if __name__ == "__main__":
+    main()
