@@ -60,8 +60,7 @@ _PIECE_BYTES: Final = 1 << 17
 # Of a reply that has to be made in one turn: 10 ms or so.
 MOST_WHOLE_BYTES: Final = 16 << 20
 NO_CHECKPOINT: Final = (
-    f"ERR a reply of more than {MOST_WHOLE_BYTES >> 20} MB is read from a checkpoint, and that failed; see the "
-    "server's log, or ask for fewer entries at a time"
+    "ERR so long a reply is read from a checkpoint, and that failed; see the server's log, or ask for fewer entries"
 )
 
 

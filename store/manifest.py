@@ -19,6 +19,7 @@ This module reads and replaces the one file.  It opens none of the files it list
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import os
@@ -331,7 +332,23 @@ def replace(path: Path, manifest: Manifest, files: Files) -> None:
     made durable: then nobody knows which of the two a crash would leave.
     """
     temporary = path.with_name(f"temp-{path.name}")
-    fd = files.create(temporary)
+    try:
+        _write(temporary, manifest, files)
+        # Also makes the names of new files that `manifest` lists durable before it mentions them.
+        files.sync_directory(path.parent)
+        files.rename(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):  # the error that counts is the first one
+            files.unlink(temporary)
+        raise
+    try:
+        files.sync_directory(path.parent)
+    except OSError as error:
+        raise ReplacedError(error.errno, f"the manifest was replaced but not synced: {error}") from error
+
+
+def _write(path: Path, manifest: Manifest, files: Files) -> None:
+    fd = files.create(path)
     try:
         data = memoryview(serialize(manifest))
         while data:
@@ -339,13 +356,6 @@ def replace(path: Path, manifest: Manifest, files: Files) -> None:
         files.sync(fd)
     finally:
         files.close(fd)
-    # Also makes the names of new files that `manifest` lists durable before it mentions them.
-    files.sync_directory(path.parent)
-    files.rename(temporary, path)
-    try:
-        files.sync_directory(path.parent)
-    except OSError as error:
-        raise ReplacedError(error.errno, f"the manifest was replaced but not synced: {error}") from error
 
 
 class ReplacedError(OSError):

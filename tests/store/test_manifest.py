@@ -216,6 +216,7 @@ def test_a_failure_before_the_step_leaves_the_old_manifest(operation: str) -> No
     files.fail(operation, errno.EIO)
     with pytest.raises(OSError, match="Input/output error"):
         manifests.replace(PATH, FULL, files)
+    assert files.paths() == [PATH]
     assert manifests.load(PATH, files) == Manifest(base=BASE)
     assert manifests.load(PATH, files.crash()) == Manifest(base=BASE)
     assert files.open_count == 0
