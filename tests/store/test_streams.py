@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
@@ -17,6 +18,7 @@ from store.ids import MAX_ID, MIN_ID, StreamID, pack_id, unpack_id
 from store.model import Strategy, Trim
 from store.streams import UNBOUNDED_ROW, Stream
 from store.streamview import StreamView
+from tests.conftest import base_seed
 from tests.store.stores import Store, finished, sid, text_of
 
 NODE_MAX_ENTRIES = 4
@@ -163,9 +165,7 @@ class Run:
 
     def pick(self, place: float) -> StreamID:
         """An ID of the stream, or beside one."""
-        ids = self.model.ids
-        if not ids:
-            return StreamID(1)
+        ids = self.model.ids or [max(self.model.last_id, StreamID(1))]
         return ids[min(int(place * len(ids)), len(ids) - 1)]
 
     def step(self, kind: str, how: object) -> None:
@@ -202,6 +202,29 @@ def test_a_stream_is_what_lists_say_whatever_is_done_to_it(shared: Store, steps:
         run = Run(shared)
         for kind, how in steps:
             run.step(kind, how)
+
+
+def test_many_streams_are_what_lists_say_from_the_log_alone(tmp_path: Path) -> None:
+    """Short lives, in which streams are often empty, or tombstones alone."""
+    store = Store(tmp_path, node_max_entries=NODE_MAX_ENTRIES, node_max_bytes=NODE_MAX_BYTES)
+    chance = random.Random(base_seed())
+    runs = [Run(store) for _ in range(400)]
+    for run in runs:
+        for _ in range(8):
+            match chance.choice(("append", "delete", "trim")):
+                case "append":
+                    run.step("append", [(1, [b"f", b"v"])] * chance.randint(1, 4))
+                case "delete":
+                    run.step("delete", [chance.choice((0.5, 1.0, 1.0))])
+                case _:
+                    strategy = chance.choice((Strategy.MAXLEN, Strategy.MINID, Strategy.MINID))
+                    place, shift = chance.choice((0.5, 1.0, 1.0)), chance.choice((0, 1, 1, 2))
+                    run.step("trim", (strategy, place, chance.random() < 0.4, chance.choice((0, 0, 2)), shift))
+    for end in (store.crash, store.rebuild):
+        end()
+        for run in runs:
+            run.model.check(run.stream)
+    assert store.violations() == []
 
 
 @given(
