@@ -25,6 +25,7 @@ from pyarrow import fs
 from server.version import VERSION
 from store.errors import CorruptionError, NoSnapshotError, StoreError
 from store.freeze import take_snapshot
+from store.meta import META_NUMBERING, META_REPLICATION
 from store.snapshot import (
     MANIFEST_NAME,
     STREAMS_NAME,
@@ -35,6 +36,7 @@ from store.snapshot import (
     open_snapshot,
     verify_file,
 )
+from store.tablereader import TableReader
 from store.tables import DATA_NAME, STATE_DIRECTORY, Tables
 from tools.spark.cache import Cache
 from tools.spark.errors import DataLossError, SourceError
@@ -139,11 +141,7 @@ def _freeze(directory: Path, options: ReadOptions) -> tuple[Place, Snapshot]:
     """A copy of a live store's last checkpoint: tasks are processes of their own, and it is gone in 200 ms."""
     cache = Cache(options.cache_directory, options.cache_bytes)
     try:
-        tables = Tables(directory, _LIVE_MAP_BYTES, readonly=True)
-        checkpoint = tables.env.info()["last_txnid"]
-        tables.close()
-        status = (directory / STATE_DIRECTORY / DATA_NAME).stat()
-        identity = f"frozen {directory} {status.st_dev} {status.st_ino} {checkpoint}"
+        identity = f"frozen {directory} {_checkpoint(directory)}"
 
         def freeze(working: Path) -> None:
             take_snapshot(directory, working / _FROZEN, program=f"riverbed {VERSION}")
@@ -153,6 +151,24 @@ def _freeze(directory: Path, options: ReadOptions) -> tuple[Place, Snapshot]:
         raise SourceError(f"cannot read the store in {directory}: {error}") from error
     snapshot = _open(path)
     return _place(snapshot, str(path), None, directory.name), snapshot
+
+
+def _checkpoint(directory: Path) -> str:
+    """Which checkpoint of which tables a live store is at.
+
+    A file that is deleted may leave its inode to that of the next store here, which counts its transactions from one
+    again.  So it is told by the random ids in the tables: of those that were made, and of each start that wrote them.
+    """
+    tables = Tables(directory, _LIVE_MAP_BYTES, readonly=True)
+    try:
+        with tables.env.begin() as txn:
+            reader = TableReader(tables, txn)
+            ids = [reader.get("meta", name) or b"" for name in (META_NUMBERING, META_REPLICATION)]
+            transaction = txn.id()
+        status = (directory / STATE_DIRECTORY / DATA_NAME).stat()
+        return f"{status.st_dev} {status.st_ino} {b''.join(ids).hex()} {transaction}"
+    finally:
+        tables.close()
 
 
 # -- for streams -------------------------------------------------------------------------------------------------------

@@ -174,6 +174,28 @@ def test_globs_lists_and_folders_name_the_same_snapshots(tmp_path: Path, cache: 
     assert numbers(rows_read(paths[1], paths=f'["{paths[0]}", "{paths[1]}/"]', cacheDirectory=cache)) == expected
 
 
+def test_a_store_in_the_place_of_another_is_frozen_although_its_file_looks_the_same(
+    tmp_path: Path, cache: Path
+) -> None:
+    """The file system gives the new file the inode of the old one, and both were committed as often."""
+    inode: int | None = None
+    for number in range(2):
+        product = Product(tmp_path / "data", HandClock())
+        product.run("XADD", "s", "1-0", "n", number)
+        product.close()
+        data = tmp_path / "data" / "state" / "data.mdb"
+        if inode is None:
+            inode = data.stat().st_ino
+            kept = tmp_path / "kept.mdb"
+            os.link(data, kept)  # or another file might get it
+        else:
+            kept.write_bytes(data.read_bytes())
+            os.replace(kept, data)
+            assert data.stat().st_ino == inode
+        assert numbers(rows_read(tmp_path / "data", cacheDirectory=cache)) == [number]
+        shutil.rmtree(tmp_path / "data")
+
+
 def test_a_live_store_is_frozen_once_a_checkpoint(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     frozen: list[Path] = []
 
