@@ -180,7 +180,7 @@ class Engine:
         so what is written from here on is a line of its own.  A replica has written nothing of its own.
         """
         lineage = self.log.manifest.lineage or self.txn.lineage
-        lineage = Lineage.new() if lineage is None else self._next_line(lineage.with_store())
+        lineage = Lineage.new() if lineage is None else self._next_line(lineage.with_store(self.txn.lineage))
         if self.txn.position is not None and (self.txn.lineage is None or not self.txn.lineage.store_id):
             # Tables that a tool or an older version has made: they name the line and the store before the manifest
             # does, which the check relies on.

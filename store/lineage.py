@@ -50,12 +50,13 @@ class Lineage:
         first = secrets.token_hex(ID_LENGTH // 2)
         return cls(first, store_id=store_id or first)
 
-    def with_store(self) -> Lineage:
-        """The same line, of a store that has an id: one without gets that of its present line.
+    def with_store(self, known: Lineage | None = None) -> Lineage:
+        """The same line, of a store that has an id: one without gets that of `known`, or of its present line.
 
         Its replicas do the same, and what has read it knows this id as well.
         """
-        return self if self.store_id else replace(self, store_id=self.replication_id)
+        known_id = "" if known is None else known.store_id
+        return self if self.store_id else replace(self, store_id=known_id or self.replication_id)
 
     def branch(self, offset: int) -> Lineage:
         """A new line that branches off at `offset`, the end of our log.

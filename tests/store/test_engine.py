@@ -390,6 +390,22 @@ def test_a_store_of_an_older_version_gets_the_id_that_its_readers_know(store: St
     store.open()
 
 
+def test_a_store_that_an_older_version_has_served_meanwhile_is_the_same(store: Store) -> None:
+    """It writes the manifest without the store's id, and leaves the row in the tables as it is."""
+    store_id = store.engine.log.lineage.store_id
+    store.fill(b"s", 1)
+    store.restart()
+    store.engine.checkpoint()
+    line = store.engine.log.lineage
+    store.engine.close()
+    log = store.directory / "appendonlydir" / "appendonly.aof.manifest"
+    found = manifests.load(log, OsFiles())
+    assert found is not None
+    manifests.replace(log, replace(found, lineage=replace(line, store_id="").branch(900)), OsFiles())
+    store.open()
+    assert store.engine.log.lineage.store_id == store_id
+
+
 def test_a_replica_stays_on_the_line_of_its_primary_over_a_start(open_store: OpenStore) -> None:
     store = open_store(is_replica=True)
     store.fill(b"s", 1)
