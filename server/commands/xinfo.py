@@ -14,7 +14,7 @@ from server.commands.table import SECOND_WORD, Flag, command, container
 from server.encode import encode
 from server.errors import CommandError
 from server.replies import LongReply
-from server.slices import in_slices, wait_for_view
+from server.slices import in_pieces, in_slices, wait_for_view
 from store.format import array_head, bulk, id_bulk
 from store.groups import groups_of
 from store.idempotence import Idempotence
@@ -257,7 +257,7 @@ def _consumer_facts(consumer: Consumer) -> dict[bytes, Reply]:
 )
 def xinfo_groups(request: Request) -> Reply:
     """XINFO GROUPS key -> a map for each group, in byte order of their names."""
-    return [
+    facts = (
         {
             b"name": group.name,
             b"consumers": group.consumer_count,
@@ -267,7 +267,8 @@ def xinfo_groups(request: Request) -> Reply:
             b"lag": group.lag(),
         }
         for group in groups_of(_need_stream(request))
-    ]
+    )
+    return _maps(request, facts)
 
 
 @command(
@@ -289,7 +290,7 @@ def xinfo_consumers(request: Request) -> Reply:
     if group is None:
         raise no_group_of_key(request.argv[2], request.argv[3])
     now_ms = request.now_ms
-    return [
+    facts: Iterator[dict[bytes, Reply]] = (
         {
             b"name": consumer.name,
             b"pending": consumer.pel_count,
@@ -297,7 +298,15 @@ def xinfo_consumers(request: Request) -> Reply:
             b"inactive": NEVER if consumer.active_ms == NEVER else max(now_ms - consumer.active_ms, 0),
         }
         for consumer in group.sorted_consumers()
-    ]
+    )
+    return _maps(request, facts)
+
+
+def _maps(request: Request, facts: Iterator[dict[bytes, Reply]]) -> Reply:
+    """The array of these maps, each encoded at once: as a map it takes ten times its bytes."""
+    resp = request.session.resp
+    parts = [encode(each, resp) for each in facts]
+    return in_pieces(request, [array_head(len(parts)), *parts])
 
 
 @command(

@@ -260,6 +260,18 @@ def test_memory_does_not_grow_with_what_a_transaction_reads(server: RiverbedServ
         wait_for_info(client, "riverbed_views", 0)
 
 
+def test_lists_of_very_many_consumers_take_little_more_memory_than_their_bytes(server: RiverbedServer) -> None:
+    with server.client() as client:
+        client.ask("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
+        for start in range(0, 60_000, 2000):
+            names = [f"consumer-{number}" for number in range(start, start + 2000)]
+            client.pipeline([("XGROUP", "CREATECONSUMER", "s", "g", name) for name in names])
+        with Peak(server) as peak:
+            size = drain(client, "XINFO", "CONSUMERS", "s", "g")
+    assert size > 5_000_000
+    assert peak.growth < 7 * size
+
+
 def test_an_entry_of_many_megabytes_is_never_in_memory_as_a_whole(server: RiverbedServer) -> None:
     size = 60 << 20
     with server.client() as client:
