@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from store.keyspace import Database
 
 Place = tuple["Database", bytes]
+# What remembering a watched key takes, measured, besides its bytes.
+WATCH_BYTES: Final = 240
 # A dict finds its first key only behind all those that have been taken off the front.
 Line = OrderedDict["Session", int]
 _NOBODY: Final = Line()
@@ -220,6 +222,7 @@ class Watches:
         if key in own:
             return
         own[key] = None
+        session.account.keep(len(key) + WATCH_BYTES)
         watchers = self._watchers.setdefault(db, {})
         others = watchers.get(key)
         if others is None:
@@ -243,6 +246,7 @@ class Watches:
                 else:
                     del watchers[key]
             drop_interests(db, keys)
+            session.account.keep(-sum(map(len, keys)) - WATCH_BYTES * len(keys))
         session.watched.clear()
         session.watch_broken = False
         session.watch_until_ms = 0

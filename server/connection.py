@@ -32,6 +32,7 @@ class Connection(asyncio.Protocol):
         self._has_ended = False  # the client sends nothing more
         self._has_session = False  # nor is there one for a client that is refused, or goes before it begins
         self._reads_small_pieces = False
+        self._is_cut_off = False  # and what was not sent is gone
 
     # -- asyncio.Protocol ----------------------------------------------------------------------------------------------
 
@@ -127,10 +128,11 @@ class Connection(asyncio.Protocol):
             self._transport.set_protocol(self)
 
     def abort(self) -> None:
+        self._is_cut_off = True
         self._transport.abort()
 
     def output_bytes(self) -> int:
-        return self._transport.get_write_buffer_size()
+        return 0 if self._is_cut_off else self._transport.get_write_buffer_size()
 
     def _check_output_limit(self) -> None:
         if self._transport.is_closing():  # cut off already

@@ -27,6 +27,7 @@ from server.dispatch import Plain, plain_commands
 from server.encode import encode, error_line
 from server.errors import CommandError
 from server.execution.accounts import Account
+from server.execution.eviction import Evictor
 from server.execution.transactionreplies import SpoolSpace
 from server.execution.views import Views
 from server.heeding import heed_settings
@@ -129,6 +130,7 @@ class Executor:
         self._next_client_id = 1
         self.accounts = self.context.accounts
         self.accounts.clients.on_pressure = self._read_small_pieces
+        self.evictor = Evictor(self)
         self._inbox = Inbox(self._finish, clock.time)
         self._arrivals = self._inbox.arrivals
         self.ran: list[Session] = []  # sessions that may have replies of this tick
@@ -147,6 +149,7 @@ class Executor:
         session.request = Request(session, self.txn, self.context)
         session.authenticated = not self.config.requirepass
         session.account = Account(self.accounts, peer, is_trusted=session.authenticated)
+        session.account.session = session
         session.input = RequestReader(
             authenticated=session.authenticated,
             max_bulk_bytes=self.config.proto_max_bulk_len,
@@ -159,7 +162,9 @@ class Executor:
         return session
 
     def disconnect(self, session: Session) -> None:
-        """A client has gone."""
+        """A client has gone.  The second call for one does nothing."""
+        if self.context.sessions.pop(session.id, None) is None:
+            return
         self.control.forget(session)
         session.begin_closing()
         session.end_long_reply()
@@ -168,9 +173,14 @@ class Executor:
         session.out.clear()
         session.drop_pushes()
         session.drop_input()
+        session.forget_names()
         session.account.close()
-        self.context.sessions.pop(session.id, None)
         self.replication.disconnect(session)
+
+    def cut_off(self, session: Session) -> None:
+        """End a client's connection and all that is kept for it now, unanswered; between two ticks."""
+        session.peer.abort()
+        self.disconnect(session)
 
     def refresh_special(self) -> None:
         """Give everybody the fast path, or take it from them: for monitors, in a pause, while writes are refused."""

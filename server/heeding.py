@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from server import process
 from store.options import Fsync
 
 if TYPE_CHECKING:
@@ -44,6 +45,13 @@ def heed_settings(executor: Executor) -> None:
 
     for name in ("proto-max-bulk-len", "client-query-buffer-limit"):
         config.observe(name, limit_requests)
+
+    def limit_clients() -> None:
+        limit = config.maxmemory_clients
+        executor.accounts.holders.set_limit(limit if limit >= 0 else process.system_memory() * -limit // 100)
+
+    limit_clients()
+    config.observe("maxmemory-clients", limit_clients)
 
     def let_in() -> None:
         """Without a password there is nothing to wait for, as in Redis, which looks at each command."""

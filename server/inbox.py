@@ -154,7 +154,7 @@ class Inbox:
         """These were taken, and the tick had no time for them."""
         for session, requests in reversed(turns):
             self._again.pop(session, None)
-            session.backlog = requests
+            session.put_back(requests)
             session.in_line = True
             session.settle()
             self._line.appendleft(session)

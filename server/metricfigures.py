@@ -121,6 +121,7 @@ def _clients(executor: Executor) -> Iterator[Figure]:
     yield _gauge("clients_blocked", "Clients that wait in a blocking command.", executor.control.blocked_clients())
     yield _counter("connections_accepted", "Connections that were accepted.", stats.connections_received)
     yield _counter("connections_rejected", "Connections refused for want of room.", stats.connections_rejected)
+    yield _counter("clients_evicted", "Connections ended as clients held too much.", stats.evicted_clients)
     yield _counter("network_received_bytes", "Bytes that came from clients.", stats.bytes_in)
     yield _counter("network_sent_bytes", "Bytes that went to clients.", stats.bytes_out)
 

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 # Names compared with a pattern, or patterns with a name, before others have their turn: half a millisecond.
 _NAMES_A_STEP: Final = 500
 
+# What remembering a subscription takes, measured, besides the name: a pattern is taken apart, and so there twice.
+CHANNEL_BYTES: Final = 160
+PATTERN_BYTES: Final = 480
+
 # In the order in which they came; a set would deliver in another order each time.  Nearly every name has one
 # subscriber, which stands for itself: a client may have very many names, and a dict for each takes four times as long.
 Subscribers = dict["Session", None]
@@ -45,11 +49,16 @@ class Channels:
     def __len__(self) -> int:
         return len(self._subscribers)
 
+    def bytes_of(self, name: bytes) -> int:
+        """What a subscription takes."""
+        return len(name) + CHANNEL_BYTES
+
     def subscribe(self, session: Session, name: bytes) -> None:
         own = self._names_of(session)
         if name in own:
             return
         own[name] = None
+        session.account.keep(self.bytes_of(name))
         others = self._subscribers.get(name)
         if others is None:
             self._subscribers[name] = session
@@ -64,6 +73,7 @@ class Channels:
         if name in own:
             del own[name]
             self._drop(session, name)
+            session.account.keep(-self.bytes_of(name))
 
     def _drop(self, session: Session, name: bytes) -> None:
         subscribers = self._subscribers[name]
@@ -80,6 +90,7 @@ class Channels:
         own = self._names_of(session)
         for name in own:
             self._drop(session, name)
+        session.account.keep(-sum(map(self.bytes_of, own)))
         own.clear()
 
     def names(self, pattern: bytes | None = None) -> Generator[None, None, list[bytes]]:
@@ -110,6 +121,9 @@ class Patterns(Channels):
     def __init__(self, names_of: Callable[[Session], dict[bytes, None]]) -> None:
         super().__init__(names_of)
         self._globs: dict[bytes, Glob] = {}
+
+    def bytes_of(self, name: bytes) -> int:
+        return 2 * len(name) + PATTERN_BYTES
 
     def _drop(self, session: Session, name: bytes) -> None:
         super()._drop(session, name)

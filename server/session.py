@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Final, Protocol
 
 from server.replies import LONG_BYTES
@@ -20,17 +21,30 @@ if TYPE_CHECKING:
     from store.writetxn import WriteTxn
 
 
-# A word's own share of memory: the object and its place in a list.
+# A word's own share of memory: the object and its place in a list; and that of the list.
 _WORD_BYTES: Final = 48
-# What a request of a batch takes, about, without a look at its words.
-_REQUEST_BYTES: Final = 512
+_LIST_BYTES: Final = 80
+# What remembering a key that a client waits for takes, measured, besides the words of the command that waits.
+_BLOCKED_KEY_BYTES: Final = 770
 # Replies that are late, of which there are so many, are waited for before there are more.
 _MOST_LATE_BYTES: Final = 64 << 10
 
 
 def request_bytes(argv: list[bytes]) -> int:
     """What a kept request takes, about."""
-    return sum(map(len, argv)) + _WORD_BYTES * len(argv)
+    return sum(map(len, argv)) + _WORD_BYTES * len(argv) + _LIST_BYTES
+
+
+def _batch_bytes(requests: list[list[bytes]]) -> int:
+    """What several take, about; in C, as there may be a hundred, and more than once a tick."""
+    if not requests:
+        return 0
+    words = list(chain.from_iterable(requests))
+    return sum(map(len, words)) + _WORD_BYTES * len(words) + _LIST_BYTES * len(requests)
+
+
+def _park_bytes(park: Park) -> int:
+    return request_bytes(park.argv) + _BLOCKED_KEY_BYTES * len(park.keys)
 
 
 class Peer(Protocol):
@@ -112,6 +126,7 @@ class Session:
         # line of those whose requests run next, or is to have it back when it may go on (`is_held`)
         self.input: RequestReader  # set by `Executor.connect`
         self.backlog: list[list[bytes]] = []
+        self._backlog_bytes = 0
         self.in_line = False
         self.is_held = False
         self.late_bytes = 0  # of replies that no turn had time to send
@@ -165,6 +180,32 @@ class Session:
         self.plain = {} if self.special else self.fast_path
         self.attention = bool(self._closing or self.congested or self.is_held or self.long_reply)
 
+    # -- names ---------------------------------------------------------------------------------------------------------
+
+    def rename(self, name: bytes) -> None:
+        """CLIENT SETNAME; b"" is no name."""
+        self.account.keep(len(name) - len(self.name))
+        self.name = name
+
+    def name_library(self, name: bytes) -> None:
+        self.account.keep(len(name) - len(self.library_name))
+        self.library_name = name
+
+    def name_library_version(self, version: bytes) -> None:
+        self.account.keep(len(version) - len(self.library_version))
+        self.library_version = version
+
+    def forget_names(self) -> None:
+        """The client has gone; its session may be garbage for a while."""
+        self.rename(b"")
+        self.name_library(b"")
+        self.name_library_version(b"")
+
+    def spare(self, on: bool) -> None:
+        """CLIENT NO-EVICT."""
+        self.no_evict = on
+        self.account.spare(on)
+
     # -- subscriptions -------------------------------------------------------------------------------------------------
 
     @property
@@ -210,13 +251,19 @@ class Session:
 
     def hold_back(self, requests: list[list[bytes]]) -> None:
         """Keep `requests`, the rest of a batch, and what arrives behind them, until the client may go on."""
-        self.backlog = requests
+        self.put_back(requests)
         self.in_line = self.is_held = True
         self.refresh_special()
+
+    def put_back(self, requests: list[list[bytes]]) -> None:
+        """Keep `requests`, which were taken to be run, for later."""
+        self.backlog = requests
+        self._backlog_bytes = _batch_bytes(requests)
 
     def take_backlog(self) -> list[list[bytes]]:
         """What was held back, to be run now."""
         backlog, self.backlog = self.backlog, []
+        self._backlog_bytes = 0
         return backlog
 
     @property
@@ -243,20 +290,32 @@ class Session:
     def park(self, park: Park) -> None:
         """The client waits with this command from now on."""
         self.parked = park
-        self.account.add(request_bytes(park.argv))
+        self.account.add(_park_bytes(park))
         self.refresh_special()
 
     def unpark(self) -> Park | None:
         """The client waits no longer; -> what it waited with."""
         park, self.parked = self.parked, None
         if park is not None:
-            self.account.add(-request_bytes(park.argv))
+            self.account.add(-_park_bytes(park))
         self.refresh_special()
         return park
 
+    def begin_slices(self, slices: Slices) -> None:
+        """The client waits for the end of a command under way."""
+        self.slices = slices
+        self.account.add(request_bytes(slices.request.argv))
+        self.refresh_special()
+
+    def end_slices(self) -> None:
+        if self.slices is not None:
+            self.account.add(-request_bytes(self.slices.request.argv))
+            self.slices = None
+            self.refresh_special()
+
     def drop_input(self) -> None:
         """None of what the client has sent will run."""
-        self.backlog = []
+        self.put_back([])
         self.input.drop()
         self.settle()
 
@@ -265,7 +324,12 @@ class Session:
     @property
     def taken_bytes(self) -> int:
         """Bytes of requests that were taken out of the input and could not run, and of the one that it waits with."""
-        return _REQUEST_BYTES * len(self.backlog) + (0 if self.parked is None else request_bytes(self.parked.argv))
+        size = self._backlog_bytes
+        if self.parked is not None:
+            size += _park_bytes(self.parked)
+        if self.slices is not None:
+            size += request_bytes(self.slices.request.argv)
+        return size
 
     @property
     def output_bytes(self) -> int:

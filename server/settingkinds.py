@@ -30,6 +30,7 @@ _MEMORY_UNITS: Final = {
     "gb": 1 << 30,
 }
 _MEMORY = re.compile(r"([0-9]+)([a-z]*)", re.ASCII | re.IGNORECASE)
+_PERCENT = re.compile(r"([0-9]{1,18})%", re.ASCII)
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}", re.ASCII)
 _OCTAL = re.compile(r"[0-7]{1,22}", re.ASCII)
 
@@ -38,6 +39,10 @@ T = TypeVar("T")
 
 class BadValueError(ValueError):
     """The words do not make a value of this setting; the text is the reason alone."""
+
+
+class BadMemoryError(BadValueError):
+    """They are no size."""
 
 
 class Section(enum.Enum):
@@ -167,6 +172,27 @@ class Memory(Integer):
 
     def file_words(self, value: int) -> list[str]:
         return [memory_text(value)]
+
+
+class MemoryOrPercent(Memory):
+    """Bytes, or a share of the memory there is: -5 is 5%, as in Redis."""
+
+    def parse_word(self, word: str) -> int:
+        percent = _PERCENT.fullmatch(word)
+        if percent is not None:
+            if int(percent[1]) > 100:
+                raise BadValueError("percentage argument must be less or equal to 100")
+            return -int(percent[1])
+        try:
+            return super().parse_word(word)
+        except BadMemoryError:
+            raise BadValueError("argument must be a memory or percent value") from None
+
+    def render(self, value: int) -> str:
+        return f"{-value}%" if value < 0 else str(value)
+
+    def file_words(self, value: int) -> list[str]:
+        return [self.render(value)] if value < 0 else super().file_words(value)
 
 
 class Boolean(Setting[bool]):
@@ -343,7 +369,7 @@ def parse_memory(word: str) -> int:
     """Bytes from `100mb` and the like.  Raises BadValueError."""
     match = _MEMORY.fullmatch(word)
     if match is None or match[2].lower() not in _MEMORY_UNITS:
-        raise BadValueError("argument must be a memory value")
+        raise BadMemoryError("argument must be a memory value")
     return int(match[1]) * _MEMORY_UNITS[match[2].lower()]
 
 

@@ -22,6 +22,7 @@ from server.settingkinds import (
     Fixed,
     Integer,
     Memory,
+    MemoryOrPercent,
     Octal,
     OutputLimit,
     OutputLimits,
@@ -116,6 +117,13 @@ class Settings:
     )
     client_query_buffer_limit = Memory(
         Section.CLIENTS, 1 << 30, "Cut off a client whose unfinished request is larger.", minimum=_MB
+    )
+    maxmemory_clients = MemoryOrPercent(
+        Section.CLIENTS,
+        256 * _MB,
+        "Evict the clients that hold most when all together have more than this kept for them: unfinished requests,"
+        " transactions, unread replies, watched keys, subscriptions. In bytes, or in percent of the machine's memory;"
+        " 0 for no limit, which is what Redis has unless told otherwise.",
     )
     proto_max_bulk_len = Memory(Section.CLIENTS, 512 * _MB, "Largest single argument of a request.", minimum=_MB)
     client_output_buffer_limit = OutputLimits(
@@ -322,7 +330,6 @@ class Settings:
     no_appendfsync_on_rewrite = Fixed("no", "a rewrite does not weaken durability")
     maxmemory = Fixed("0", "data lives on disk and nothing is evicted; set limits with MAXLEN or MINID")
     maxmemory_policy = Fixed("noeviction", "data lives on disk and nothing is evicted")
-    maxmemory_clients = Fixed("0", "use client-output-buffer-limit and client-query-buffer-limit")
     notify_keyspace_events = Fixed("", "there are no keyspace notifications")
     io_threads = Fixed("1", "one thread serves all clients")
     activedefrag = Fixed("no", "there is no memory to defragment")

@@ -43,9 +43,8 @@ class Slicing:
 
     def begin(self, session: Session, slices: Slices) -> None:
         """The first slice has been run; the client waits for the others."""
-        session.slices = slices
         slices.writes = bool(client_command(slices.request.argv).flags & Flag.WRITE)
-        session.refresh_special()
+        session.begin_slices(slices)
         self._wait(session, slices)
 
     def _wait(self, session: Session, slices: Slices) -> None:
@@ -184,9 +183,8 @@ class Slicing:
         """The client waits no longer; the rest of its command is not done."""
         if session.slices is not None:
             session.slices.close()
-            session.slices = None
+            session.end_slices()
             self._executor.views.forget(session)
-            session.refresh_special()
 
     def committed(self) -> None:
         """The slices that have run are in the log."""

@@ -301,6 +301,7 @@ class Stats:
         self.auth_failures = 0
         self.output_limit_disconnections = 0
         self.query_limit_disconnections = 0
+        self.evicted_clients = 0
         self.error_replies = 0
         self.errors: dict[bytes, int] = {}
         self.syncs_full = 0  # replicas that were sent everything, what they lacked, or asked in vain for that

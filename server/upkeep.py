@@ -240,6 +240,7 @@ class Upkeep:
         timeout_ms = self._executor.config.timeout * 1000
         now_s = self._clock.monotonic()
         self._executor.accounts.check_growing(now_s)
+        self._executor.evictor.report()
         patience_s = CROWDED_REPLY_S if self._executor.views.is_full else LONG_REPLY_S
         for session in list(self._executor.context.sessions.values()):
             if session.attention:

@@ -260,3 +260,69 @@ def test_a_request_without_memory_for_it_costs_its_client_alone(server: Riverbed
         assert other.ask("ECHO", "still here") == b"$10\r\nstill here\r\n"
         until(lambda: server.private_bytes() < before + 20 * MB, "the end of what was kept")
     assert "Traceback" not in server.log_tail(1 << 20)
+
+
+# -- all clients together ----------------------------------------------------------------------------------------------
+
+LIMIT_BYTES = 16 * MB
+# What is left of the crowds otherwise is 90 MB at least, and 30 MB of connections.
+MOST_BYTES = 80 * MB
+LONG = b"n" * 500_000
+
+CROWDS = {
+    "unfinished requests": (1_500, [b"*2\r\n$4\r\nECHO\r\n$70000\r\n" + b"x" * 60_000], 0),
+    "transactions": (1_500, [encode(["MULTI"]), encode(["ECHO", "x" * 60_000])], 2),
+    "watched keys": (200, [encode(["WATCH", LONG])], 1),
+    "many watched keys": (50, [encode(["WATCH", *range(20_000)])], 1),
+    "channels": (200, [encode(["SUBSCRIBE", LONG])], 1),
+    "patterns": (200, [encode(["PSUBSCRIBE", LONG])], 1),
+    "shard channels": (200, [encode(["SSUBSCRIBE", LONG])], 1),
+    "names": (1_500, [encode(["CLIENT", "SETNAME", LONG[:60_000]])], 1),
+    "libraries": (1_500, [encode(["CLIENT", "SETINFO", "LIB-NAME", LONG[:60_000]])], 1),
+    "keys they wait for": (200, [encode(["XREAD", "BLOCK", 0, "STREAMS", LONG, "$"])], 0),
+    "many keys they wait for": (80, [encode(["XREAD", "BLOCK", 0, "STREAMS", *range(2_000), *["$"] * 2_000])], 0),
+    "requests behind one that waits": (
+        1_500,
+        [encode(["XREAD", "BLOCK", 0, "STREAMS", "k", "$"]) + encode(["ECHO", LONG[:60_000]])],
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize(("count", "chunks", "replies"), CROWDS.values(), ids=CROWDS)
+def test_what_all_clients_hold_together_is_bounded_and_those_that_hold_most_are_evicted(
+    server: RiverbedServer, count: int, chunks: list[bytes], replies: int
+) -> None:
+    with connected(server) as client:
+        assert client.ask("CONFIG", "SET", "maxmemory-clients", LIMIT_BYTES) == b"+OK\r\n"
+    with small(server, MOST_BYTES) as look, contextlib.ExitStack() as stack:
+        for number in range(count):
+            client = stack.enter_context(connected(server))
+            with contextlib.suppress(OSError, EOFError):  # evicted
+                for chunk in chunks:
+                    client.send_bytes(chunk)
+                for _ in range(replies):
+                    client.reply()
+            if number % 100 == 0:
+                look()
+        until(lambda: info(server, "mem_clients_normal") < LIMIT_BYTES, "the end of those that held most")
+        assert 0 < info(server, "evicted_clients") < count
+    until(lambda: kept_bytes(server) == 0, "the end of what was kept for clients that have gone")
+    until(lambda: "clients held more: evicted" in server.log_tail(), "a line in the log")
+
+
+def test_without_a_setting_the_total_is_bounded_as_well(server: RiverbedServer) -> None:
+    with small(server, 400 * MB) as look, contextlib.ExitStack() as stack:
+        for _ in range(50):
+            client = stack.enter_context(connected(server))
+            with contextlib.suppress(OSError, EOFError):
+                client.ask("WATCH", b"k" * 10 * MB)
+            look()
+        assert info(server, "evicted_clients") > 20
+
+
+def info(server: RiverbedServer, field: str) -> int:
+    with connected(server) as client:
+        lines = client.ask("INFO", "memory", "stats").splitlines()
+    (value,) = [line.partition(b":")[2] for line in lines if line.startswith(field.encode() + b":")]
+    return int(value)

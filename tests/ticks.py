@@ -11,9 +11,12 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+from server.blocked import WATCH_BYTES
 from server.config import Config
 from server.executor import Executor
+from server.pubsub import CHANNEL_BYTES
 from server.replay import Replayer
+from server.session import Session
 from store import manifest
 from store.engine import Engine
 from store.logreader import LogReader, list_parts
@@ -157,11 +160,29 @@ class Ticks:
     def check_accounts(self) -> None:
         """What is counted for each client is what the server keeps for it, and the total is their sum."""
         sessions = list(self.executor.context.sessions.values())
-        assert self.executor.accounts.total == sum(session.account.owed for session in sessions)
+        book = self.executor.accounts
+        assert book.total + book.replicas_total == sum(session.account.bytes for session in sessions)
+        pools = (book.clients, book.strangers, book.replicas)
+        assert sum(pool.bytes for pool in pools) == sum(session.account.owed for session in sessions)
         for session in sessions:
-            counted = session.account.owed
+            account = session.account
+            counted = account.owed
             session.settle()
-            assert session.account.owed == counted, vars(session)
+            assert account.owed == counted, vars(session)
+            assert account.kept == self._bytes_of_names(session), vars(session)
+            assert account.bucket == (0 if session.no_evict else (account.bytes >> 10).bit_length())
+
+    def _bytes_of_names(self, session: Session) -> int:
+        """What a client has the server remember."""
+        pubsub = self.executor.context.pubsub
+        return (
+            len(session.name)
+            + len(session.library_name)
+            + len(session.library_version)
+            + sum(len(key) + WATCH_BYTES for keys in session.watched.values() for key in keys)
+            + sum(len(name) + CHANNEL_BYTES for name in (*session.channels, *session.shard_channels))
+            + sum(pubsub.patterns.bytes_of(name) for name in session.patterns)
+        )
 
     def close(self, *, save: bool = True) -> None:
         self.check_accounts()

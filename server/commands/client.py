@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from server import errors
-from server.commands.connection import BAD_CLIENT_NAME, is_printable
+from server.commands.connection import BAD_CLIENT_NAME, MOST_NAME_BYTES, NAME_TOO_LONG, is_printable
 from server.commands.table import Flag, command, container
 from server.errors import CommandError
 from server.replies import NO_REPLY, OK
@@ -67,7 +67,7 @@ def client_help(request: Request) -> list[str]:
         "LIST [TYPE (NORMAL|MASTER|REPLICA|PUBSUB) | ID <client-id> [<client-id> ...]]",
         "    Describe connections, one a line.",
         "NO-EVICT (ON|OFF)",
-        "    Mark this connection as one not to evict; none is evicted.",
+        "    Mark this connection as one that is not evicted when clients hold more than maxmemory-clients.",
         "NO-TOUCH (ON|OFF)",
         "    Mark this connection as one that leaves times of access alone; none are kept.",
         "PAUSE <timeout> [WRITE|ALL]",
@@ -137,7 +137,9 @@ def client_setname(request: Request) -> Reply:
     name = request.argv[2]
     if not is_printable(name):
         raise CommandError(BAD_CLIENT_NAME)
-    request.session.name = name
+    if len(name) > MOST_NAME_BYTES:
+        raise CommandError(NAME_TOO_LONG)
+    request.session.rename(name)
     return OK
 
 
@@ -159,10 +161,12 @@ def client_setinfo(request: Request) -> Reply:
         raise CommandError(b"ERR Unrecognized option '%b'" % option)
     if not is_printable(text):
         raise CommandError(b"ERR %b cannot contain spaces, newlines or special characters." % option)
+    if len(text) > MOST_NAME_BYTES:
+        raise CommandError(b"ERR %b cannot be longer than %d bytes" % (option, MOST_NAME_BYTES))
     if attribute == b"LIB-NAME":
-        request.session.library_name = text
+        request.session.name_library(text)
     else:
-        request.session.library_version = text
+        request.session.name_library_version(text)
     return OK
 
 
@@ -209,8 +213,8 @@ def client_reply(request: Request) -> Reply:
     syntax="<ON | OFF>",
 )
 def client_no_evict(request: Request) -> Reply:
-    """CLIENT NO-EVICT ON | OFF -> OK.  Shown by CLIENT LIST; no client is evicted here anyway."""
-    request.session.no_evict = _on_or_off(request.argv[2])
+    """CLIENT NO-EVICT ON | OFF -> OK.  What it holds still counts for maxmemory-clients; others go in its place."""
+    request.session.spare(_on_or_off(request.argv[2]))
     return OK
 
 

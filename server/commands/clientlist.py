@@ -151,7 +151,7 @@ def _describe(request: Request, session: Session) -> bytes:
         (b"obl", b"0"),
         (b"oll", b"0"),
         (b"omem", b"%d" % output_bytes),
-        (b"tot-mem", b"%d" % (query_bytes + queued_bytes + words_bytes + output_bytes)),
+        (b"tot-mem", b"%d" % (query_bytes + queued_bytes + words_bytes + output_bytes + session.account.kept)),
         (b"events", b"rw" if output_bytes else b"r"),
         (b"cmd", last_command),
         (b"user", DEFAULT_USER),

@@ -39,7 +39,11 @@ HELLO_NEEDS_AUTH: Final = (
     "can be used to authenticate the client and select the RESP protocol version at the same time"
 )
 BAD_CLIENT_NAME: Final = "ERR Client names cannot contain spaces, newlines or special characters."
+# Redis has no bound here but that of a word; shown by CLIENT LIST for every client, so far less must do.
+MOST_NAME_BYTES: Final = 64 << 10
+NAME_TOO_LONG: Final = f"ERR Client names cannot be longer than {MOST_NAME_BYTES} bytes"
 
+_PRINTABLE: Final = bytes(range(33, 127))
 _PONG: Final = (b"+PONG\r\n",)
 
 # May be sent before AUTH, and to a server that has no data yet.
@@ -130,6 +134,8 @@ def _greet(request: Request) -> Work:
             authenticated = True
         elif option.upper() == b"SETNAME" and args:
             name = args.take()
+            if len(name) > MOST_NAME_BYTES:
+                raise CommandError(NAME_TOO_LONG)
             if not is_printable(name):
                 raise CommandError(BAD_CLIENT_NAME)
         else:
@@ -142,7 +148,7 @@ def _greet(request: Request) -> Work:
     session.resp = resp
     request.session.authenticate(True)
     if name is not None:
-        session.name = name
+        session.rename(name)
     return {
         b"server": b"redis",
         b"version": REDIS_VERSION.encode(),
@@ -156,7 +162,7 @@ def _greet(request: Request) -> Work:
 
 def is_printable(text: bytes) -> bool:
     """Whether `text` may name a client: no blank, nothing that would break a line of CLIENT LIST."""
-    return all(33 <= byte <= 126 for byte in text)
+    return not text.translate(None, _PRINTABLE)  # in C: names are long now and then
 
 
 def _check_password(request: Request, user: bytes, password: bytes) -> None:
@@ -204,10 +210,10 @@ def reset(request: Request) -> str:
     request.context.control.forget(session)
     session.db = request.db = request.txn.databases[0]
     session.resp = 2
-    session.name = b""
+    session.rename(b"")
     session.replies_off = False
     session.skip_replies = 0
-    session.no_evict = False
+    session.spare(False)
     session.no_touch = False
     session.authenticate(not request.context.config.requirepass)
     return "RESET"

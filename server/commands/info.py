@@ -150,7 +150,7 @@ def _memory(request: Request) -> Fields:
     yield "mem_not_counted_for_evict", 0
     yield "mem_replication_backlog", 0
     yield "mem_total_replication_buffers", 0
-    yield "mem_clients_slaves", 0
+    yield "mem_clients_slaves", context.accounts.replicas_total
     yield "mem_clients_normal", context.accounts.total
     yield "mem_cluster_links", 0
     yield "mem_aof_buffer", sum(map(len, request.txn.log))
@@ -158,6 +158,8 @@ def _memory(request: Request) -> Fields:
     yield "active_defrag_running", 0
     yield "lazyfree_pending_objects", request.txn.trash.notes
     yield "lazyfreed_objects", request.txn.trash.rows_purged
+    limit_bytes = context.accounts.holders.limit_bytes
+    yield "riverbed_maxmemory_clients", 0 if limit_bytes == sys.maxsize else limit_bytes
     yield "riverbed_rss_anon", use.private
     yield "riverbed_rss_file", use.mapped
     yield "riverbed_rss_peak", use.peak_resident
@@ -285,7 +287,7 @@ def _stats(request: Request) -> Fields:
     yield "expired_stale_perc", "0.00"
     yield "expired_time_cap_reached_count", 0
     yield "evicted_keys", 0
-    yield "evicted_clients", 0
+    yield "evicted_clients", stats.evicted_clients
     yield "keyspace_hits", stats.keyspace_hits
     yield "keyspace_misses", stats.keyspace_misses
     yield "pubsub_channels", len(request.context.pubsub.channels)

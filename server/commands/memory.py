@@ -127,7 +127,7 @@ def memory_stats(request: Request) -> dict[bytes, Reply]:
         b"peak.allocated": peak,
         b"total.allocated": use.private,
         b"replication.backlog": 0,
-        b"clients.slaves": 0,
+        b"clients.slaves": context.accounts.replicas_total,
         b"clients.normal": context.accounts.total,
         b"aof.buffer": sum(map(len, request.txn.log)),
         b"keys.count": keys,

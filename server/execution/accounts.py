@@ -6,13 +6,18 @@ A chunk that comes, runs in the next tick and is answered at once is never count
 is left over, and whenever that changes.  So counting costs the usual request nothing; for what arrives in one turn of
 the loop there is `Accounts.alarm`.
 
-Two things follow from an account:
+Three things follow from an account:
 
 - Above a bound of its own a client's socket is not read, until half of that has been worked off.
 - Accounts are added up in two pools.  While a pool is under pressure each client's bound is far smaller, its socket is
   read in small pieces, and its requests make less output in a tick.  So the clients that owe most are the ones that
   wait, and a client that asks for one thing at a time notices nothing.  Strangers, who have not authenticated, are
   always read like that, and take nothing from what the others may have.
+- All clients together may hold no more than `maxmemory-clients`: see `eviction.py`.
+
+Names that a client has the server remember (WATCH, SUBSCRIBE, CLIENT SETNAME ...) are `kept`, apart from what it is
+owed: leaving its socket alone would not lessen them, so they count for eviction alone, and not for pressure.  Replicas
+are in a pool of their own, and never evicted.
 
 What a client can only end by sending more (the rest of a request, EXEC) is counted, but keeps its socket from being
 read only while its pool is full; then these clients go on one after the other.
@@ -22,10 +27,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from server.execution.eviction import Holders
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from server.session import Peer
+    from server.session import Peer, Session
 
 _MB: Final = 1 << 20
 
@@ -47,7 +54,10 @@ STUCK_S: Final = 10.0
 class Pool:
     """Clients that are bounded together: under pressure above half of `most_bytes`, and until a quarter of it."""
 
-    def __init__(self, most_bytes: int, most_growing: int, *, is_always_pressed: bool = False) -> None:
+    def __init__(
+        self, holders: Holders, most_bytes: int, most_growing: int, *, is_always_pressed: bool = False
+    ) -> None:
+        self.holders = holders
         self.bytes = 0
         self.most_bytes = most_bytes
         self.most_growing = most_growing  # what each client may have of an unfinished request in a full pool
@@ -131,18 +141,40 @@ class Pool:
 
 
 class Account:
-    """What the server keeps for one client: `owed` bytes, as of when they were counted last."""
+    """What the server keeps for one client: `owed` bytes, as of when they were counted last, and `kept` of names."""
 
-    __slots__ = ("_accounts", "_is_read", "growing", "owed", "peer", "pool", "waiting")
+    __slots__ = (
+        "_accounts",
+        "_is_read",
+        "bucket",
+        "growing",
+        "is_spared",
+        "kept",
+        "owed",
+        "peer",
+        "pool",
+        "session",
+        "waiting",
+    )
+
+    session: Session  # set by `Executor.connect`
 
     def __init__(self, accounts: Accounts, peer: Peer, *, is_trusted: bool) -> None:
         self._accounts = accounts
         self.pool = accounts.clients if is_trusted else accounts.strangers
         self.owed = 0
+        self.kept = 0
         self.waiting = 0
         self.growing = 0
+        self.bucket = 0  # `Holders` keeps it
+        self.is_spared = False  # not to be evicted
         self.peer = peer
         self._is_read = True
+
+    @property
+    def bytes(self) -> int:
+        """All that the server keeps for the client."""
+        return self.owed + self.kept
 
     def settle(self, *, waiting: int, growing: int, other: int) -> None:
         """Count, then read from the client or leave its socket alone.
@@ -153,8 +185,8 @@ class Account:
         self.waiting = waiting
         self.growing = growing
         difference = waiting + growing + other - self.owed
-        self.owed += difference
-        self.pool.change(difference)
+        if difference:
+            self.add(difference)
         self.look_again()
 
     def grow(self, difference: int) -> None:
@@ -168,6 +200,17 @@ class Account:
         """As `settle`, when nothing but `other` has changed."""
         self.owed += difference
         self.pool.change(difference)
+        self.pool.holders.change(self, difference)
+
+    def keep(self, difference: int) -> None:
+        """The client has the server remember more names, or fewer."""
+        self.kept += difference
+        self.pool.holders.change(self, difference)
+
+    def spare(self, on: bool) -> None:
+        """Never evict the client, or do as with any other."""
+        self.is_spared = on
+        self.pool.holders.place(self)
 
     def look_again(self) -> None:
         """Read from the client, or do not, as the bounds are now."""
@@ -179,34 +222,52 @@ class Account:
 
     def trust(self, on: bool) -> None:
         """Count with the clients that have authenticated from now on, or with the strangers."""
-        pool = self._accounts.clients if on else self._accounts.strangers
+        if self.pool is not self._accounts.replicas:
+            self._move(self._accounts.clients if on else self._accounts.strangers)
+
+    def follow(self) -> None:
+        """The client is a replica from now on."""
+        self._move(self._accounts.replicas)
+
+    def _move(self, pool: Pool) -> None:
         if pool is not self.pool:
             self.pool.forget(self)
             self.pool.change(-self.owed)
+            self.pool.holders.leave(self)
             self.pool = pool
             pool.change(self.owed)
+            pool.holders.enter(self)
             self.look_again()
 
     def close(self) -> None:
         """The client has gone."""
         self.settle(waiting=0, growing=0, other=0)
+        self.keep(-self.kept)
 
 
 class Accounts:
     """The pools of one executor."""
 
     def __init__(self) -> None:
-        self.clients = Pool(CLIENTS_BYTES, MOST_WAITING_BYTES)
-        self.strangers = Pool(STRANGERS_BYTES, _PRESSED_WAITING, is_always_pressed=True)
+        self.holders = Holders()
+        self.clients = Pool(self.holders, CLIENTS_BYTES, MOST_WAITING_BYTES)
+        self.strangers = Pool(self.holders, STRANGERS_BYTES, _PRESSED_WAITING, is_always_pressed=True)
+        self.replicas = Pool(Holders(), CLIENTS_BYTES, MOST_WAITING_BYTES)
         # When clients have sent so many bytes since the start, there is pressure before any of it has been counted.
         self.alarm = self.clients.headroom
 
     @property
     def total(self) -> int:
-        """Bytes kept for all clients."""
-        return self.clients.bytes + self.strangers.bytes
+        """Bytes kept for all clients but replicas."""
+        return self.holders.bytes
+
+    @property
+    def replicas_total(self) -> int:
+        """Bytes kept for all replicas."""
+        return self.replicas.holders.bytes
 
     def check_growing(self, now_s: float) -> None:
         """To be called now and then: large requests in full pools make progress, or are given up."""
         self.clients.check_growing(now_s)
         self.strangers.check_growing(now_s)
+        self.replicas.check_growing(now_s)

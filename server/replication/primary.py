@@ -77,6 +77,7 @@ class Primary:
         sender = Sender(self._executor, self, session, introduction, self._clock.monotonic())
         self.senders[session] = sender
         session.is_replica = True
+        session.account.follow()
         session.refresh_special()
         self._executor.engine.on_batches = self.batches
         log.info("replica %s asks for offset %d of %s", session.peer.address, offset, replication_id[:40])

@@ -74,6 +74,23 @@ def test_the_library_is_remembered(client: RawClient) -> None:
     assert client.ask("CLIENT", "SETINFO", "lib-ver").startswith(b"-ERR wrong number of arguments for 'client|setinfo'")
 
 
+def test_names_are_bounded(client: RawClient) -> None:
+    most = b"n" * 65536
+    for words in (("SETNAME",), ("SETINFO", "LIB-NAME"), ("SETINFO", "lib-ver")):
+        assert client.ask("CLIENT", *words, most) == b"+OK\r\n"
+        assert client.ask("CLIENT", *words, most + b"n").endswith(b" cannot be longer than 65536 bytes\r\n")
+    error = b"-ERR Client names cannot be longer than 65536 bytes\r\n"
+    assert client.ask("HELLO", 3, "SETNAME", most + b"n") == error
+    assert client.ask("CLIENT", "GETNAME") == b"$65536\r\n%b\r\n" % most
+
+
+def test_what_is_remembered_for_a_client_counts(client: RawClient) -> None:
+    before = int(own_line(client)["tot-mem"])
+    client.ask("CLIENT", "SETNAME", "n" * 1000)
+    client.ask("WATCH", "k" * 1000)
+    assert int(own_line(client)["tot-mem"]) >= before + 2000
+
+
 def test_tracking_is_refused(client: RawClient) -> None:
     assert client.ask("CLIENT", "TRACKING", "ON").startswith(b"-ERR Client side caching is not supported")
     client.ask("HELLO", 3)

@@ -118,6 +118,7 @@ def test_errors_are_those_of_redis(ask: Ask, redis_server: RedisServer) -> None:
     asked = [
         ("SET", "timeout", "x"),
         ("SET", "timeout", "-1"),
+        *(("SET", "maxmemory-clients", word) for word in ("101%", "-1", "x%", "5%5", "-5%", "%", "1.5%", "1q")),
         ("SET", "timeout", "05"),
         ("SET", "timeout", " 5"),
         ("SET", "timeout", "1kb"),
@@ -167,6 +168,7 @@ def test_values_read_back_as_from_redis(ask: Ask, redis_server: RedisServer) -> 
         ("protected-mode", "NO"),
         ("client-query-buffer-limit", "10gb"),
         ("slowlog-log-slower-than", "-1"),
+        ("maxmemory-clients", "5%"),
     ]
     names = [name for name, _ in sets]
     words = [word for pair in sets for word in pair]
