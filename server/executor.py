@@ -215,8 +215,10 @@ class Executor:
         stats = self.stats
         session.bytes_in += size
         stats.bytes_in += size
-        session.input.chunks.append(data)
-        if not session.in_line:
+        if session.in_line:
+            session.input.add(data)
+        else:
+            session.input.chunk = data
             session.in_line = True
             self._arrivals.append(session)
             if not self._tick_due:
@@ -308,8 +310,9 @@ class Executor:
         turns = iter(taken)
         for session, requests in turns:
             ran.append(session)
-            count += len(requests)
-            session.commands_processed += len(requests)
+            size = len(requests)
+            count += size
+            session.commands_processed += size
             session.last_interaction_ms = now_ms
             request.session = session
             request.db = session.db
@@ -349,8 +352,9 @@ class Executor:
                     run_of, run_count = entry, 1
                 mark = len(logged)
                 request.argv = argv
+                handler = entry.handler
                 try:
-                    reply = entry.handler(request)
+                    reply = handler(request)
                 except CommandError as error:
                     reply = self.undoing.refused(entry.command, error)
                 except StateLostError:

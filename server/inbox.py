@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from server.resp import RequestReader
     from server.session import Session
 
     # A client and the requests of it that run next.
@@ -82,7 +83,7 @@ class Inbox:
         first: list[Session] = []
         room = MOST_FIRST
         for session in arrivals:
-            count = _count_few(session.input.chunks)
+            count = _count_few(session.input)
             if 0 < count <= room:
                 first.append(session)
                 room -= count
@@ -105,27 +106,38 @@ class Inbox:
             return None
         turns: list[Turn] = []
         room = _REQUESTS_AT_ONCE
-        while line and room > 0:
+        while line:
             session = line.popleft()
-            is_usual = True
-            if session.special or session.account.owed:
+            reader = session.input
+            if session.special or session.account.owed or reader.is_behind:
                 requests = self._take_with_care(session)
-                is_usual = False
             else:
-                requests = session.input.next_requests()
-                if session.input.is_behind:
-                    self._keep_in_line(session, requests)
-                    is_usual = False
-                else:
+                # nearly always the client's only chunk, a short one, and nothing is left of it: a long one is owed
+                whole = reader.plain.take_chunk(reader.chunk)
+                if whole is not None:
+                    reader.chunk = b""
                     session.in_line = False
+                    turns.append((session, whole))
+                    room -= len(whole)
+                    if room <= 0:
+                        break
+                    continue
+                requests = self._take_apart(session)
             if requests:
                 turns.append((session, requests))
                 room -= len(requests)
-            else:
-                is_usual = False
-            if not is_usual and self._clock() >= end_s:
+            if room <= 0 or self._clock() >= end_s:
                 break
         return turns
+
+    def _take_apart(self, session: Session) -> list[list[bytes]]:
+        """What the client has sent, and nothing is known of, is not just whole plain requests."""
+        requests = session.input.take_apart()
+        if session.input.is_behind:
+            self._keep_in_line(session, requests)
+        else:
+            session.in_line = False
+        return requests
 
     def _take_with_care(self, session: Session) -> list[list[bytes]]:
         if session.closing:
@@ -176,10 +188,10 @@ class Inbox:
             self._resumed.append(session)
 
 
-def _count_few(chunks: list[bytes]) -> int:
-    """About how many requests these are; 0 if they may be many."""
-    if len(chunks) != 1:
+def _count_few(reader: RequestReader) -> int:
+    """About how many requests have arrived; 0 if they may be many."""
+    data = reader.only_chunk
+    if not data:
         return 0
-    data = chunks[0]
     count = data.count(b"\n*") + 1
     return count if count <= _FEW and data.count(b"\n") <= _FEW_LINES else 0

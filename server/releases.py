@@ -12,8 +12,6 @@ import time
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from server.executor import Executor
     from server.replies import LongReply
     from server.session import Session
@@ -43,27 +41,21 @@ class Releases:
         is_over = False
         needy: list[Session] = []
         total = 0
-        pieces: Sequence[bytes]
         for count, session in enumerate(ran):
             if count >= _FEW and not is_over:
                 is_over = clock() >= end
             out = session.out
             if out:
-                if len(out) > 1 and (session.is_monitor or session.is_subscriber):
-                    pieces = _with_large_apart(out)
+                if is_over or late or (len(out) > 1 and (session.is_monitor or session.is_subscriber)):
+                    total += self._send_or_keep(session, is_over)
                 else:
-                    pieces = (out[0] if len(out) == 1 else b"".join(out),)
-                out.clear()
-                for data in pieces:
+                    data = out[0] if len(out) == 1 else b"".join(out)
+                    out.clear()
                     size = len(data)
                     total += size
                     session.bytes_out += size
-                    # what a replica is sent besides does not come this way, and must not overtake
-                    if (is_over or (late and session in late)) and not session.is_replica:
-                        late.setdefault(session, []).append(data)
-                        self._is_late(session, size)
-                    else:
-                        session.send(data)
+                    send = session.send
+                    send(data)
             if session.attention:
                 if session.long_reply is not None:
                     session.long_reply.is_settled = True  # however long it waits for its first piece
@@ -74,6 +66,23 @@ class Releases:
             self._see_to(needy, end)
         if late:
             self._want_drain()
+
+    def _send_or_keep(self, session: Session, is_over: bool) -> int:
+        """Send what a client has, or keep it until its turn comes; -> how many bytes."""
+        out = session.out
+        pieces = _with_large_apart(out) if session.is_monitor or session.is_subscriber else [b"".join(out)]
+        out.clear()
+        # what a replica is sent besides does not come this way, and must not overtake
+        is_late = (is_over or session in self._late) and not session.is_replica
+        for data in pieces:
+            if is_late:
+                self._late.setdefault(session, []).append(data)
+                self._is_late(session, len(data))
+            else:
+                session.send(data)
+        size = sum(map(len, pieces))
+        session.bytes_out += size
+        return size
 
     def holds(self, session: Session) -> bool:
         """Whether the client has replies coming that were not handed over to its connection yet."""

@@ -40,8 +40,8 @@ _MANY_CHUNKS: Final = 64
 class RequestReader(StrictReader):
     """Turns the bytes of one client into requests, in order, a bounded number at a time.
 
-    Append what arrives to `chunks`, of any size.  Call `next_requests` when there is time for some, execute and answer
-    what it returned, and call it again as long as `has_more`.  When it returns nothing and `error` is set, the bytes
+    `add` what arrives, of any size.  Call `next_requests` when there is time for some, execute and answer what it
+    returned, and call it again as long as `has_more`.  When it returns nothing and `error` is set, the bytes
     there are no request; answer the error and close.  It is raised nowhere.
 
     `authenticated` may be changed between calls.  While it is False a request has at most 10 words of 16 kB.  A chunk
@@ -50,10 +50,12 @@ class RequestReader(StrictReader):
 
     Call `end` when nothing more arrives.
 
-    `is_behind` is True while bytes are kept that a call has looked at, and from the end on.
+    `is_behind` is True while more is kept than one chunk that no call has looked at, and from the end on.  Who finds it
+    False may set `chunk`, when it is b"", instead of calling `add`, and ask `plain` for the requests in it, when it is
+    short and the client has authenticated; b"" is to be put in its place then.
     """
 
-    __slots__ = ("_data", "_plain", "_position", "chunks", "has_ended", "is_behind")
+    __slots__ = ("_chunks", "_data", "_position", "chunk", "has_ended", "is_behind", "plain")
 
     def __init__(
         self,
@@ -63,15 +65,24 @@ class RequestReader(StrictReader):
         max_query_bytes: int = DEFAULT_MAX_QUERY_BYTES,
     ) -> None:
         super().__init__(authenticated=authenticated, max_bulk_bytes=max_bulk_bytes, max_query_bytes=max_query_bytes)
-        self._plain = PlainReader()
-        self.chunks: list[bytes] = []
+        self.plain = PlainReader()
+        self.chunk = b""
+        self._chunks: list[bytes] = []  # what has arrived behind `chunk`, and nothing while that is b""
         self._data = b""  # what is being taken apart, from `_position`
         self._position = 0
         self.is_behind = False
         self.has_ended = False
 
+    def add(self, data: bytes) -> None:
+        """This has arrived."""
+        if self.chunk:
+            self._chunks.append(data)
+            self.is_behind = True
+        else:
+            self.chunk = data
+
     def end(self) -> None:
-        """Nothing arrives behind what is in `chunks`; the end is something to find, like the requests before it."""
+        """Nothing arrives behind what was added; the end is something to find, like the requests before it."""
         self.has_ended = self.is_behind = True
 
     @property
@@ -86,27 +97,33 @@ class RequestReader(StrictReader):
 
     @property
     def _is_unfinished(self) -> bool:
-        return bool(self.chunks or self._data or self.has_rest or self.awaits_verdict)
+        return bool(self.chunk or self._data or self.has_rest or self.awaits_verdict)
+
+    @property
+    def only_chunk(self) -> bytes:
+        """What has arrived and was not looked at, if that is one chunk; b"" otherwise."""
+        return b"" if self._chunks else self.chunk
 
     @property
     def unread_bytes(self) -> int:
         """Memory held by bytes that have not been looked at."""
-        chunks = self.chunks
+        chunks = self._chunks
         if len(chunks) > _MANY_CHUNKS:
             chunks[:] = [b"".join(chunks)]
-        return len(self._data) + sum(map(len, chunks)) + _CHUNK_OVERHEAD_BYTES * len(chunks)
+        count = len(chunks) + bool(self.chunk)
+        return len(self._data) + len(self.chunk) + sum(map(len, chunks)) + _CHUNK_OVERHEAD_BYTES * count
 
     def drop(self) -> None:
         """Keep nothing: the client is going."""
-        self.chunks.clear()
-        self._data = b""
+        self.chunk = self._data = b""
+        self._chunks.clear()
         self.has_rest = self.awaits_verdict = self.is_behind = False
         self.forget_request()
 
     def feed(self, data: bytes) -> list[list[bytes]]:
         """All requests that `data` completes; before AUTH only as many as can be judged before they have run."""
         if data:
-            self.chunks.append(data)
+            self.add(data)
         requests = self.next_requests()
         while self.has_more and self.error is None and (self.authenticated or not requests):
             requests += self.next_requests()
@@ -114,14 +131,15 @@ class RequestReader(StrictReader):
 
     def next_requests(self) -> list[list[bytes]]:
         """The next requests, none of them empty; [] when no whole one is among the next bytes."""
-        chunks = self.chunks
-        if not self.is_behind and len(chunks) == 1 and self.authenticated:
-            data = chunks[0]
-            if len(data) <= _SMALL_BYTES and data.startswith(b"*"):
-                whole = self._plain.take_chunk(data)
-                if whole is not None:
-                    chunks.clear()
-                    return whole
+        if self.authenticated and not self.is_behind and 0 < len(self.chunk) <= _SMALL_BYTES:
+            whole = self.plain.take_chunk(self.chunk)
+            if whole is not None:
+                self.chunk = b""
+                return whole
+        return self.take_apart()
+
+    def take_apart(self) -> list[list[bytes]]:
+        """As `next_requests`, for what is not nothing but whole plain requests."""
         requests: list[list[bytes]] = []
         if self.error is None:
             piece = self._next_piece()
@@ -136,8 +154,9 @@ class RequestReader(StrictReader):
             return b""
         data = self._data
         if not data:
-            data = self.chunks[0] if len(self.chunks) == 1 else b"".join(self.chunks)
-            self.chunks.clear()
+            data = b"".join((self.chunk, *self._chunks)) if self._chunks else self.chunk
+            self.chunk = b""
+            self._chunks.clear()
             self._position = 0
         start = self._position
         end = start + (_WORD_PIECE_BYTES if self._words_left else _SMALL_BYTES)
@@ -164,7 +183,7 @@ class RequestReader(StrictReader):
                 and len(data) <= self.max_bulk_bytes
                 and data.startswith(b"*")
             ):
-                taken = self._plain.take_front(data, requests)
+                taken = self.plain.take_front(data, requests)
                 if taken == len(data):
                     return
                 if taken:

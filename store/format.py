@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from struct import Struct
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgpack
 
@@ -83,8 +83,14 @@ _SEQ_DIGITS: Final = [len(b"%d" % seq) - 1 for seq in range(1000)]
 class _IdHeads:
     """The bytes of a bulk ID up to its sequence number, of the millisecond used last, by that number's digits."""
 
-    ms = -1
-    heads: ClassVar[list[bytes]] = []
+    __slots__ = ("heads", "ms")
+
+    def __init__(self) -> None:
+        self.ms = -1
+        self.heads: list[bytes] = []
+
+
+_id_heads: Final = _IdHeads()
 
 
 def id_bulk(entry_id: StreamID) -> bytes:
@@ -96,11 +102,11 @@ def id_bulk(entry_id: StreamID) -> bytes:
     seq = entry_id & MAX_HALF
     if seq >= 1000:
         return bulk(b"%d-%d" % (ms, seq))
-    if ms != _IdHeads.ms:
+    if ms != _id_heads.ms:
         text = b"%d-" % ms
-        _IdHeads.heads = [b"$%d\r\n%b" % (len(text) + digits, text) for digits in (1, 2, 3)]
-        _IdHeads.ms = ms
-    return _IdHeads.heads[_SEQ_DIGITS[seq]] + _SEQ_TAILS[seq]
+        _id_heads.heads = [b"$%d\r\n%b" % (len(text) + digits, text) for digits in (1, 2, 3)]
+        _id_heads.ms = ms
+    return _id_heads.heads[_SEQ_DIGITS[seq]] + _SEQ_TAILS[seq]
 
 
 def id_bulks(rows: list[tuple[bytes, bytes]]) -> bytes:

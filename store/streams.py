@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from store import format as fmt
 from store import ranges, trimming
-from store.format import array_head, encode_words, id_bulk
+from store.format import ARRAY_HEADS, array_head, encode_words, id_bulk
 from store.ids import ID_BYTES, MIN_ID, StreamID, id_text, pack_id, unpack_id
 from store.model import Change, IdempotenceSettings, References, Row, Trim
 
@@ -299,7 +299,9 @@ class Stream:
         body = encode_words(words)
         count = len(words)
         bulk = id_bulk(entry_id)
-        txn.put_entry(self.prefix + entry_id.to_bytes(16, "big"), bulk + array_head(count) + body)
+        array = ARRAY_HEADS[count] if count < 1024 else array_head(count)
+        put = txn.put_entry  # no method, and Python is slow at calling what it takes for one
+        put(self.prefix + entry_id.to_bytes(16, "big"), bulk + array + body)
 
         size = len(body)
         total = self.tail_total

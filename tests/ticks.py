@@ -168,8 +168,8 @@ class Ticks:
             account = session.account
             counted = account.owed
             session.settle()
-            assert account.owed == counted, vars(session)
-            assert account.kept == self._bytes_of_names(session), vars(session)
+            assert account.owed == counted, session.id
+            assert account.kept == self._bytes_of_names(session), session.id
             assert account.bucket == (0 if session.no_evict else (account.bytes >> 10).bit_length())
 
     def _bytes_of_names(self, session: Session) -> int:

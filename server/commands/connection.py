@@ -240,7 +240,7 @@ def ping(request: Request) -> Reply:
     words = request.argv
     if len(words) > 2:
         raise errors.wrong_arity(b"ping")
-    if request.session.is_confined:
+    if request.session.special and request.session.is_confined:
         return [b"pong", words[1] if len(words) == 2 else b""]
     return _PONG if len(words) == 1 else words[1]
 
