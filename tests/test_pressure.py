@@ -305,6 +305,7 @@ def test_what_all_clients_hold_together_is_bounded_and_those_that_hold_most_are_
                     client.reply()
             if number % 100 == 0:
                 look()
+        look()
         until(lambda: info(server, "mem_clients_normal") < LIMIT_BYTES, "the end of those that held most")
         assert 0 < info(server, "evicted_clients") < count
     until(lambda: kept_bytes(server) == 0, "the end of what was kept for clients that have gone")
