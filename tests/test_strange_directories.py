@@ -46,7 +46,7 @@ MANIFEST = f"{LOG}/appendonly.aof.manifest"
 PLAN = "state/compact/plan.json"
 SNAPSHOT = "snapshots/one"
 # Somebody waits for the other end of a pipe, or reads a device without end.
-PATIENCE_S = 60
+PATIENCE_S = 300
 
 
 @contextlib.contextmanager
