@@ -34,7 +34,7 @@ from benchmarks import (
 )
 from benchmarks.report import Answer, machine, record, terminal_table, versions
 from benchmarks.rig import FULL, QUICK, Rig
-from tests.servers import REDIS_MISSING
+from tests.support.servers import REDIS_MISSING
 
 QUESTIONS: dict[str, Callable[[Rig], Answer]] = {
     "append": appending.answer,

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from tests.raw import RawClient, encode
+from tests.support.raw import RawClient, encode
 
 STREAM = "big"
 STRANGERS = 100

@@ -21,8 +21,8 @@ from benchmarks.probe import Probe
 from benchmarks.report import Answer, Measurement, below
 from benchmarks.rig import Contender, Rig, samples_of
 from benchmarks.traffic import TIMEOUT_S, cpu_seconds, fields, info
-from tests.raw import encode
-from tests.servers import Server
+from tests.support.raw import encode
+from tests.support.servers import Server
 
 KEY: Final = "events"
 GROUP: Final = "workers"

@@ -20,8 +20,8 @@ from benchmarks.report import Answer, Measurement, below
 from benchmarks.rig import Contender, Rig, samples_of
 from benchmarks.toolrun import run_tool
 from benchmarks.traffic import FIRST_MS, TIMEOUT_S, info, load, read_for
-from tests.raw import RawClient
-from tests.servers import Server
+from tests.support.raw import RawClient
+from tests.support.servers import Server
 
 _MB: Final = 1_000_000
 _KEY: Final = "events"

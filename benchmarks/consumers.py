@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from benchmarks.traffic import TIMEOUT_S, Rate, cpu_seconds
-from tests.raw import Word, encode
-from tests.servers import Server
+from tests.support.raw import Word, encode
+from tests.support.servers import Server
 
 _PIECE: Final = 1 << 18
 _DONE: Final = b"$15\r\nthat-was-all-!!\r\n"

@@ -14,8 +14,8 @@ from benchmarks.consumers import Consumer, drive
 from benchmarks.report import Answer, Budget, Measurement, at_least
 from benchmarks.rig import Contender, Rig, samples_of
 from benchmarks.traffic import FIRST_MS, fields, load, read_for
-from tests.raw import encode
-from tests.servers import Server
+from tests.support.raw import encode
+from tests.support.servers import Server
 
 KEY: Final = "events"
 MANY: Final = 16

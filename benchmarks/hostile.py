@@ -25,8 +25,8 @@ from benchmarks.abuse import KINDS, STREAM
 from benchmarks.probe import Probe
 from benchmarks.report import Answer, Measurement, below
 from benchmarks.rig import Contender, Rig
-from tests.raw import RawClient
-from tests.servers import Server
+from tests.support.raw import RawClient
+from tests.support.servers import Server
 
 LIMIT_BYTES = 400 << 20
 _PASSWORD = "secret"

@@ -12,7 +12,7 @@ import redis
 
 from benchmarks.report import Answer, Measurement, below
 from benchmarks.rig import Rig, samples_of
-from tests.servers import Server
+from tests.support.servers import Server
 
 MB = 1_000_000
 _PAGE = 1000  # entries a request when all are read

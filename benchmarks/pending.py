@@ -18,8 +18,8 @@ from benchmarks.probe import Probe
 from benchmarks.report import Answer, Measurement, below
 from benchmarks.rig import Contender, Rig, samples_of
 from benchmarks.traffic import FIRST_MS, info, load, measure, read_for
-from tests.raw import Word, encode
-from tests.servers import Server
+from tests.support.raw import Word, encode
+from tests.support.servers import Server
 
 GROUP: Final = "workers"
 _SOMEWHERE: Final = "1__rand_int__"  # see traffic.FIRST_MS

@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.report import Answer, Measurement
 from benchmarks.rig import LOAD_TIMEOUT_S, Contender, Rig, samples_of
 from benchmarks.traffic import cpu_seconds
-from tests.servers import ROOT
+from tests.support.servers import ROOT
 
 LOG = "appendonlydir"
 
@@ -59,7 +59,7 @@ def _run_tool(rig: Rig, tool: str, source: str) -> tuple[float, float]:
     target = rig.new_directory()
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     begun = time.perf_counter()
-    command = [sys.executable, "-m", "tools.cli", tool, source, str(target)]
+    command = [sys.executable, "-m", "riverbed.tools.cli", tool, source, str(target)]
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     seconds = time.perf_counter() - begun
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -19,7 +19,7 @@ from benchmarks.probe import Probe
 from benchmarks.report import Answer, Measurement, below
 from benchmarks.rig import LOAD_TIMEOUT_S, Contender, Rig, samples_of
 from benchmarks.traffic import info, redis_benchmark
-from tests.servers import Server
+from tests.support.servers import Server
 
 # So many that the clients do not connect anew while a PING is measured.
 _FLOOD_REQUESTS: Final = 4_000_000

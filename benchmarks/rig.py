@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.report import Measurement
 from benchmarks.traffic import info, load, read_for
-from tests.servers import RedisServer, RiverbedServer, Server
+from tests.support.servers import RedisServer, RiverbedServer, Server
 
 # A rewrite that one server begins in the middle of a round is not part of any question here.
 _COMMON = {"auto-aof-rewrite-percentage": 0}

@@ -15,8 +15,8 @@ from benchmarks.rewrite import Flood
 from benchmarks.rig import LOAD_TIMEOUT_S, Contender, Rig, samples_of
 from benchmarks.stalls import WRITES_A_SECOND
 from benchmarks.traffic import SteadyWriter, info
-from store.snapshot import SNAPSHOTS_DIRECTORY, list_snapshots
-from tests.servers import Server
+from riverbed.store.snapshot.reader import SNAPSHOTS_DIRECTORY, list_snapshots
+from tests.support.servers import Server
 
 _IDLE = "idle"
 _BUSY = f"under {WRITES_A_SECOND:,} XADD/s"

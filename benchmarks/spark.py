@@ -22,8 +22,8 @@ import redis
 from benchmarks.report import Answer, Budget, Measurement, samples_text
 from benchmarks.rig import Contender, Rig
 from benchmarks.sparkload import A_MS, FIELDS, FIRST_MS, STREAM, load
-from store.snapshot import SNAPSHOTS_DIRECTORY, list_snapshots
-from tests.servers import ROOT
+from riverbed.store.snapshot.reader import SNAPSHOTS_DIRECTORY, list_snapshots
+from tests.support.servers import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -214,8 +214,8 @@ def _spark(cores: int) -> Iterator[SparkSession]:
 
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tools" / "spark" / "lookup")])
-    sys.path.append(str(ROOT / "tools" / "spark" / "lookup"))
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src")])
+    sys.path.append(str(ROOT / "src"))
     session = (
         SparkSession.builder.master(f"local[{cores}]")
         .config("spark.ui.enabled", "false")

@@ -11,12 +11,12 @@ import time
 from benchmarks.report import Answer, Measurement
 from benchmarks.rig import Rig, samples_of
 from benchmarks.traffic import cpu_seconds
-from tests.servers import Server
-from tools.redisclient import Address
-from tools.spark.writejournal import Job
-from tools.spark.writeoptions import WriteOptions
-from tools.spark.writerows import Entry
-from tools.spark.writeserver import Connection, Sender
+from riverbed.tools.live.redisclient import Address
+from riverbed.tools.spark.writing.journal import Job
+from riverbed.tools.spark.writing.options import WriteOptions
+from riverbed.tools.spark.writing.rows import Entry
+from riverbed.tools.spark.writing.server import Connection, Sender
+from tests.support.servers import Server
 
 _STREAMS = 8
 

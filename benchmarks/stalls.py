@@ -14,8 +14,8 @@ from benchmarks.probe import Latency, Probe
 from benchmarks.report import Answer, Measurement, below
 from benchmarks.rig import Contender, Rig, samples_of
 from benchmarks.traffic import SteadyWriter, benchmark_command, info
-from tests.raw import Word
-from tests.servers import Server
+from tests.support.raw import Word
+from tests.support.servers import Server
 
 WRITES_A_SECOND = 20_000
 _SETTLE_S = 0.5

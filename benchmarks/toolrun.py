@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.servers import ROOT
+from tests.support.servers import ROOT
 
 _LOOK_S: Final = 0.02
 
@@ -28,7 +28,7 @@ class ToolRun:
 
 def run_tool(*arguments: object) -> ToolRun:
     """Run `riverbed ARGUMENTS --json`, the start of Python included.  AssertionError unless its status is 0."""
-    command = [sys.executable, "-m", "tools.cli", *map(str, arguments), "--json"]
+    command = [sys.executable, "-m", "riverbed.tools.cli", *map(str, arguments), "--json"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     begun = time.perf_counter()
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)

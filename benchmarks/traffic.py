@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from tests.raw import RawClient, encode
-from tests.servers import Server
+from tests.support.raw import RawClient, encode
+from tests.support.servers import Server
 
 CLIENTS: Final = 50
 TIMEOUT_S: Final = 300.0  # redis-benchmark tries for ever to reach a server that is gone

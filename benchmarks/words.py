@@ -19,8 +19,8 @@ from benchmarks.probe import Probe
 from benchmarks.report import Answer, Budget, Measurement
 from benchmarks.rig import Contender, Rig, samples_of
 from benchmarks.traffic import TIMEOUT_S
-from tests.raw import Word, encode
-from tests.servers import Server
+from tests.support.raw import Word, encode
+from tests.support.servers import Server
 
 WORDS: Final = 300_000
 PAIRS: Final = WORDS // 2

@@ -21,14 +21,14 @@ from typing import Final, NoReturn
 import lmdb
 import uvloop
 
-from server import serverlog
-from server.config import Config
-from server.configfile import ConfigFileError
-from server.configvalues import ConfigError
-from server.listener import serve
-from server.settingkinds import BadValueError
-from server.version import REDIS_VERSION, VERSION
-from store.errors import CorruptionError, ForeignLogError, LockedError, ReplayError, StoreError, VersionError
+from riverbed.server import log as serverlog
+from riverbed.server.config.config import Config
+from riverbed.server.config.file import ConfigFileError
+from riverbed.server.config.kinds import BadValueError
+from riverbed.server.config.values import ConfigError
+from riverbed.server.network.listener import serve
+from riverbed.server.version import REDIS_VERSION, VERSION
+from riverbed.store.errors import CorruptionError, ForeignLogError, LockedError, ReplayError, StoreError, VersionError
 
 # Descriptors that are not clients: listeners, log files, tables, the directory's lock, and some to spare.
 RESERVED_DESCRIPTORS: Final = 32
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words and words[0] in ("--help", "-h"):
         from rich.console import Console
 
-        from server.usage import print_help
+        from riverbed.server.config.help import print_help
 
         print_help(Console(width=None if sys.stdout.isatty() else HELP_COLUMNS))
         return 0

@@ -15,11 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from store import manifest as manifests
-from store.errors import CorruptionError
-from store.files import Files
-from store.manifest import FileType, LogFile
-from store.tables import STATE_DIRECTORY
+from riverbed.store.disk.files import Files
+from riverbed.store.errors import CorruptionError
+from riverbed.store.log import manifest as manifests
+from riverbed.store.log.manifest import FileType, LogFile
+from riverbed.store.tables.environment import STATE_DIRECTORY
 
 _REPLACED: Final = "replaced-state"
 

@@ -19,27 +19,36 @@ from typing import Final
 
 import lmdb
 
-from store import adoption, powercut, recovery
-from store.directorylock import lock_directory
-from store.durability import Durability
-from store.errors import LogWriteError, NoLogError, ReplayError, StateLostError, StoreError, UnknownOutcomeError
-from store.feed import Anchors
-from store.files import Files, OsFiles
-from store.foundlog import require_ours
-from store.lineage import Lineage
-from store.log import Log
-from store.logformat import encode_command
-from store.logreader import LogPosition
-from store.logstream import StreamedBatch
-from store.meta import NO_DATABASE
-from store.options import Clock, Fsync, Options
-from store.recovery import Execute, RecoveryReport
-from store.refusal import Refusal
-from store.replacement import KilledCompaction, Places
-from store.resync import EVERYTHING
-from store.start_changes import StartChanges, made_directory
-from store.tables import Tables
-from store.writetxn import WriteTxn
+from riverbed.store import adoption
+from riverbed.store.checkpoint import Durability
+from riverbed.store.databases.transaction import WriteTxn
+from riverbed.store.disk.files import Files, OsFiles
+from riverbed.store.disk.lock import lock_directory
+from riverbed.store.errors import (
+    LogWriteError,
+    NoLogError,
+    ReplayError,
+    StateLostError,
+    StoreError,
+    UnknownOutcomeError,
+)
+from riverbed.store.format.log_lines import encode_command
+from riverbed.store.format.meta import NO_DATABASE
+from riverbed.store.log.append_log import Log
+from riverbed.store.log.reader import LogPosition
+from riverbed.store.log.resync import EVERYTHING
+from riverbed.store.log.stream_reader import StreamedBatch
+from riverbed.store.log.tail import Anchors
+from riverbed.store.log.takeover import require_ours
+from riverbed.store.options import Clock, Fsync, Options
+from riverbed.store.recovery import replay as recovery
+from riverbed.store.recovery.replay import Execute, RecoveryReport
+from riverbed.store.recovery.start_changes import StartChanges, made_directory
+from riverbed.store.refusal import Refusal
+from riverbed.store.replication_id import Lineage
+from riverbed.store.swap import KilledCompaction, Places
+from riverbed.store.tables import power_loss as powercut
+from riverbed.store.tables.environment import Tables
 
 _NO_LIMIT: Final = 1 << 62
 # How many bytes of pages a checkpoint may write for a byte of log: half-full pages, and copies of the pages above them.

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.servers import RedisServer, RiverbedServer
+from tests.support.servers import RedisServer, RiverbedServer
 
 NEEDS_ROOT = "tests that mount file systems (power loss, full disk) did not run: they need root"
 
@@ -56,7 +56,7 @@ def base_seed() -> int:
 
 def broken_invariants(directory: Path) -> list[str]:
     """What `store.check` finds wrong in a directory that no server is using."""
-    from store.check import check
+    from riverbed.store.check import check
 
     return [str(violation) for violation in check(directory)]
 

@@ -11,22 +11,22 @@ from typing import Any, Final
 
 import click
 
-from server.version import VERSION
-from tools import outputs
+from riverbed.server.version import VERSION
+from riverbed.tools.console import outputs
 
 # Module and name of each.  They are imported when they are asked for: all of them take long to start.
 _COMMANDS: Final = {
-    "check": ("tools.check", "check"),
-    "compact": ("tools.compact", "compact"),
-    "dump": ("tools.dump", "dump"),
-    "import": ("tools.importing", "import_"),
-    "load": ("tools.load", "load"),
-    "replay": ("tools.replay", "replay"),
-    "restore": ("tools.restore", "restore"),
-    "snapshot": ("tools.snapshot", "snapshot"),
-    "spark": ("tools.sparkjobs", "spark"),
-    "stat": ("tools.stat", "stat"),
-    "top": ("tools.top", "top"),
+    "check": ("riverbed.tools.subcommands.check", "check"),
+    "compact": ("riverbed.tools.subcommands.compact", "compact"),
+    "dump": ("riverbed.tools.subcommands.dump", "dump"),
+    "import": ("riverbed.tools.subcommands.importing", "import_"),
+    "load": ("riverbed.tools.subcommands.load", "load"),
+    "replay": ("riverbed.tools.subcommands.replay", "replay"),
+    "restore": ("riverbed.tools.subcommands.restore", "restore"),
+    "snapshot": ("riverbed.tools.subcommands.snapshot", "snapshot"),
+    "spark": ("riverbed.tools.subcommands.spark", "spark"),
+    "stat": ("riverbed.tools.subcommands.stat", "stat"),
+    "top": ("riverbed.tools.subcommands.top", "top"),
 }
 
 

@@ -12,7 +12,7 @@ _former = signal.getsignal(signal.SIGINT)
 if _former is signal.default_int_handler:  # started with nohup, for instance, it is another
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-from tools import cli  # noqa: E402
+from riverbed.tools import cli  # noqa: E402
 
 
 def main() -> None:

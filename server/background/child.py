@@ -24,7 +24,7 @@ from typing import Any, Final, NoReturn
 
 import lmdb
 
-from store.errors import StoreError
+from riverbed.store.errors import StoreError
 
 HELLO: Final = "riverbed"
 _ALIVE_S: Final = 5.0

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from store.tables import Reader, Tables
+    from riverbed.store.tables.environment import Reader, Tables
 
 log = logging.getLogger("riverbed")
 

@@ -1,6 +1,6 @@
 """The rewrite as a process of its own, so that the server neither stops nor grows for it.
 
-    python -m server.background.rewrite_worker DIRECTORY FILE MAP-BYTES       started by the server (`rewriting.py`)
+    python -m riverbed.server.background.rewrite_worker DIRECTORY FILE MAP-BYTES
 
     server                                              this process
     divides the log, checkpoints
@@ -28,17 +28,17 @@ from typing import Any, Final
 
 import lmdb
 
-from server.background.child import Server, work_for_server
-from store import format as fmt
-from store.basefile import BaseSize, write_base
-from store.errors import StoreError
-from store.files import OsFiles
-from store.meta import META_POSITION
-from store.priority import step_back
-from store.rewrite import entry_count, pieces
-from store.tables import Tables
+from riverbed.server.background.child import Server, work_for_server
+from riverbed.store.disk.files import OsFiles
+from riverbed.store.disk.priority import step_back
+from riverbed.store.errors import StoreError
+from riverbed.store.format import rows as fmt
+from riverbed.store.format.meta import META_POSITION
+from riverbed.store.log.base_file import BaseSize, write_base
+from riverbed.store.rewrite.state import entry_count, pieces
+from riverbed.store.tables.environment import Tables
 
-MODULE: Final = "server.background.rewrite_worker"
+MODULE: Final = "riverbed.server.background.rewrite_worker"
 _REPORT_S: Final = 0.2
 
 

@@ -19,7 +19,7 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
-    from server.stats import BackgroundStatus
+    from riverbed.server.stats.stats import BackgroundStatus
 
 log = logging.getLogger("riverbed")
 

@@ -29,10 +29,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from server.background.child import HELLO
+import riverbed
+from riverbed.server.background.child import HELLO
 
 if TYPE_CHECKING:
-    from server.background.tasks import Tasks
+    from riverbed.server.background.tasks import Tasks
 
 log = logging.getLogger("riverbed")
 
@@ -43,8 +44,8 @@ TERM_S: Final = 3.0
 # A killed process that does not end hangs in the kernel, where it cannot be helped.
 KILL_S: Final = 5.0
 _SHOWN_BYTES: Final = 500
-# Our packages are found here, by a process that is started in any directory.
-_HOME: Final = Path(__file__).resolve().parents[2]
+# Our package is found here, by a process that is started in any directory.
+_HOME: Final = Path(riverbed.__file__).resolve().parents[1]
 
 
 class WorkerError(Exception):

@@ -1,4 +1,7 @@
-"""One module for each family of commands; every one of them declares rows of `table.COMMANDS`."""
+"""The commands: each a function that is handed a request and returns a reply, declared in one table.
+
+Knows no event loop and no socket, so that a replay needs no server.  Read `table` first, then `streams/streams`.
+"""
 
 from __future__ import annotations
 
@@ -8,5 +11,5 @@ import pkgutil
 
 def load_commands() -> None:
     """Import every family, so that the table is complete."""
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
+    for module in pkgutil.walk_packages(__path__, f"{__name__}."):
+        importlib.import_module(module.name)

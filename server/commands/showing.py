@@ -12,18 +12,18 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from server.commands.entries import PAIR
-from server.replies import LongReply
-from server.slices import in_pieces, wait_for_view
-from store.streamview import PIECE_BYTES, StreamView
+from riverbed.server.commands.slices import in_pieces, wait_for_view
+from riverbed.server.commands.streams.entries import PAIR
+from riverbed.server.protocol.replies import LongReply
+from riverbed.store.streams.view import PIECE_BYTES, StreamView
 
 if TYPE_CHECKING:
-    from server.replies import Reply
-    from server.session import Request
-    from server.slices import Wish
-    from store.ids import StreamID
-    from store.streams import Stream
-    from store.view import View
+    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.slices import Wish
+    from riverbed.server.protocol.replies import Reply
+    from riverbed.store.ids import StreamID
+    from riverbed.store.streams.stream import Stream
+    from riverbed.store.tables.view import View
 
 # What an entry of a reply takes of memory besides its bytes.
 _ENTRY_BYTES = 64

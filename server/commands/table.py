@@ -15,11 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from server import errors
+from riverbed.server import errors
 
 if TYPE_CHECKING:
-    from server.replies import Reply
-    from server.session import Request
+    from riverbed.server.commands.session import Request
+    from riverbed.server.protocol.replies import Reply
 
     Handler = Callable[[Request], Reply]
     Redaction = Callable[[list[bytes]], list[bytes]]

@@ -1,1 +1,6 @@
-"""How requests are executed.  New parts of the executor live here; the older ones are modules beside this folder."""
+"""Ticks: requests run in order against one transaction, commit once, and release their replies.
+
+Knows commands by their table, sessions by their state, and no socket.  Read `executor` first.
+"""
+
+from __future__ import annotations

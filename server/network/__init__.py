@@ -1,8 +1,6 @@
-"""The server's sockets.
+"""Sockets and signals: bind, accept, one connection for each client, stop in order.
 
-    addresses     bound before the store is opened, so that a port in use is found before anything is written
-
-Knows nothing of commands.
+Read `listener` first.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from server.config import Config
+    from riverbed.server.config.config import Config
 
 _EVERYWHERE: Final = {"*": "0.0.0.0", "::*": "::"}
 _MAX_UNIX_PATH_BYTES: Final = 107  # sun_path of sockaddr_un, without its NUL

@@ -18,14 +18,14 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from server.control import Hold
-from server.errors import CommandError
-from server.replication import sender
+from riverbed.server.errors import CommandError
+from riverbed.server.execution.control import Hold
+from riverbed.server.replication import sender
 
 if TYPE_CHECKING:
-    from server.executor import Executor
-    from server.replication.primary import Primary
-    from server.replication.sender import Sender
+    from riverbed.server.execution.executor import Executor
+    from riverbed.server.replication.primary import Primary
+    from riverbed.server.replication.sender import Sender
 
 log = logging.getLogger("riverbed")
 

@@ -20,18 +20,18 @@ from typing import TYPE_CHECKING, Final
 
 import lmdb
 
-from server.replication.foldprocess import NO_ROOM
-from server.replication.fullsync import FullSync, SyncError
-from server.replication.link import FullSyncHead, Introduction, Link, LinkError, RefusedError
-from store.errors import LogWriteError, ReplayError, StateLostError
-from store.logformat import FrameError, encode_command
-from store.logstream import LogStream, StreamedBatch
+from riverbed.server.replication.fullsync import FullSync, SyncError
+from riverbed.server.replication.link import FullSyncHead, Introduction, Link, LinkError, RefusedError
+from riverbed.server.replication.worker import NO_ROOM
+from riverbed.store.errors import LogWriteError, ReplayError, StateLostError
+from riverbed.store.format.log_lines import FrameError, encode_command
+from riverbed.store.log.stream_reader import LogStream, StreamedBatch
 
 if TYPE_CHECKING:
-    from server.executor import Executor
-    from server.replication.failover import Failover
-    from server.replication.primary import Primary
-    from server.replies import Reply
+    from riverbed.server.execution.executor import Executor
+    from riverbed.server.protocol.replies import Reply
+    from riverbed.server.replication.failover import Failover
+    from riverbed.server.replication.primary import Primary
 
 log = logging.getLogger("riverbed")
 

@@ -22,18 +22,18 @@ from typing import TYPE_CHECKING, Final
 
 import lmdb
 
-from server.background.worker import Worker, WorkerError
-from server.replication import foldprocess
-from store.errors import StoreError
-from store.lineage import Lineage
-from store.log import Log
-from store.logfile import LogPosition
-from store.logstream import LogStream
-from store.manifest import FileType, LogFile
+from riverbed.server.background.worker import Worker, WorkerError
+from riverbed.server.replication import worker as foldprocess
+from riverbed.store.errors import StoreError
+from riverbed.store.log.append_log import Log
+from riverbed.store.log.file_reader import LogPosition
+from riverbed.store.log.manifest import FileType, LogFile
+from riverbed.store.log.stream_reader import LogStream
+from riverbed.store.replication_id import Lineage
 
 if TYPE_CHECKING:
-    from server.executor import Executor
-    from server.replication.link import FullSyncHead
+    from riverbed.server.execution.executor import Executor
+    from riverbed.server.replication.link import FullSyncHead
 
 log = logging.getLogger("riverbed")
 

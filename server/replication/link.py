@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Protocol, cast
 
-from store.logformat import encode_command
+from riverbed.store.format.log_lines import encode_command
 
 # A replica that says so is told which store it follows, and not only whose offsets.
 STORE_CAPABILITY: Final = b"riverbed-store"

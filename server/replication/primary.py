@@ -7,20 +7,20 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from server.errors import CommandError
-from server.replication.link import STORE_CAPABILITY
-from server.replication.sender import GETACK, PING, Introduction, Sender, State
-from server.replication.waits import Waits
-from server.rewriting import RewriteError
-from server.settingkinds import is_host
-from store.errors import LogWriteError
-from store.feed import LogFeed
+from riverbed.server.background.log_rewrite import RewriteError
+from riverbed.server.config.kinds import is_host
+from riverbed.server.errors import CommandError
+from riverbed.server.replication.link import STORE_CAPABILITY
+from riverbed.server.replication.sender import GETACK, PING, Introduction, Sender, State
+from riverbed.server.replication.waits import Waits
+from riverbed.store.errors import LogWriteError
+from riverbed.store.log.tail import LogFeed
 
 if TYPE_CHECKING:
-    from server.executor import Executor
-    from server.replies import Reply
-    from server.session import Session
-    from store.logstream import StreamedBatch
+    from riverbed.server.commands.session import Session
+    from riverbed.server.execution.executor import Executor
+    from riverbed.server.protocol.replies import Reply
+    from riverbed.store.log.stream_reader import StreamedBatch
 
 log = logging.getLogger("riverbed")
 

@@ -7,16 +7,16 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from server.errors import CommandError
-from server.replication.failover import Failover
-from server.replication.follower import Follower
-from server.replication.fullsync import remove_leftovers
-from server.replication.primary import Primary
+from riverbed.server.errors import CommandError
+from riverbed.server.replication.failover import Failover
+from riverbed.server.replication.follower import Follower
+from riverbed.server.replication.fullsync import remove_leftovers
+from riverbed.server.replication.primary import Primary
 
 if TYPE_CHECKING:
-    from server.executor import Executor
-    from server.replies import Reply
-    from server.session import Request, Session
+    from riverbed.server.commands.session import Request, Session
+    from riverbed.server.execution.executor import Executor
+    from riverbed.server.protocol.replies import Reply
 
 log = logging.getLogger("riverbed")
 

@@ -23,17 +23,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from store.errors import StoreError
-from store.feed import LogFeed, LogSearch, first_preface, start_of
-from store.logfile import LogPosition
-from store.logformat import encode_command
+from riverbed.store.errors import StoreError
+from riverbed.store.format.log_lines import encode_command
+from riverbed.store.log.file_reader import LogPosition
+from riverbed.store.log.tail import LogFeed, LogSearch, first_preface, start_of
 
 if TYPE_CHECKING:
-    from server.executor import Executor
-    from server.replication.primary import Primary
-    from server.session import Session
-    from store.logstream import StreamedBatch
-    from store.manifest import LogFile
+    from riverbed.server.commands.session import Session
+    from riverbed.server.execution.executor import Executor
+    from riverbed.server.replication.primary import Primary
+    from riverbed.store.log.manifest import LogFile
+    from riverbed.store.log.stream_reader import StreamedBatch
 
 log = logging.getLogger("riverbed")
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from server.replies import Park
+from riverbed.server.protocol.replies import Park
 
 if TYPE_CHECKING:
-    from server.executor import Executor
-    from server.replication.sender import Sender
-    from server.replies import Reply
-    from server.session import Request, Session
+    from riverbed.server.commands.session import Request, Session
+    from riverbed.server.execution.executor import Executor
+    from riverbed.server.protocol.replies import Reply
+    from riverbed.server.replication.sender import Sender
 
 
 @dataclass(slots=True)

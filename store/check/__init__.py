@@ -10,7 +10,7 @@ generators that yield after every few rows, so that what they found goes out at 
 Each half is checked on its own, and each against the other: the position in the tables is a place in the log, and, if
 asked for, the log is executed up to there and everything that clients can see is compared.
 
-Knows no way to mend anything; `store.repair` does.
+Knows no way to mend anything; `store.offline.repair` does.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from store.check.log import LogCheck
-from store.check.refolding import Refolding
-from store.check.state import check_state
-from store.check.view import Contents, Meta, Steps, Violation, unwatched
-from store.files import Files, OsFiles
-from store.log import DIRECTORY_NAME, FILE_NAME
-from store.logreader import TornTail
-from store.serving import is_served
-from store.tables import DATA_NAME, STATE_DIRECTORY
+from riverbed.store.check.deep import Refolding
+from riverbed.store.check.findings import Contents, Meta, Steps, Violation, unwatched
+from riverbed.store.check.log import LogCheck
+from riverbed.store.check.state import check_state
+from riverbed.store.disk.files import Files, OsFiles
+from riverbed.store.disk.serving import is_served
+from riverbed.store.log.append_log import DIRECTORY_NAME, FILE_NAME
+from riverbed.store.log.reader import TornTail
+from riverbed.store.tables.environment import DATA_NAME, STATE_DIRECTORY
 
 __all__ = ["Check", "Refolding", "Violation", "check"]
 

@@ -16,12 +16,12 @@ from collections.abc import Iterable, Iterator
 from itertools import islice, zip_longest
 from typing import Any, Final, NamedTuple, TypeVar
 
-from store import format as fmt
-from store.check.view import Violation, show, show_id
-from store.ids import StreamID, id_ms, pack_id, unpack_id
-from store.meta import META_DATABASES
-from store.pel import NOBODY, Run
-from store.tablereader import TableReader
+from riverbed.store.check.findings import Violation, show, show_id
+from riverbed.store.format import rows as fmt
+from riverbed.store.format.meta import META_DATABASES
+from riverbed.store.groups.pending import NOBODY, Run
+from riverbed.store.ids import StreamID, id_ms, pack_id, unpack_id
+from riverbed.store.tables.reader import TableReader
 
 Value = TypeVar("Value")
 

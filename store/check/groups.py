@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from store import format as fmt
-from store.check.view import Pass, View, integers, show, show_id
-from store.ids import ID_BYTES, StreamID, pack_id, unpack_id
-from store.pel import MOST_IN_RUN, NOBODY, Run, place_of
+from riverbed.store.check.findings import Pass, View, integers, show, show_id
+from riverbed.store.format import rows as fmt
+from riverbed.store.groups.pending import MOST_IN_RUN, NOBODY, Run, place_of
+from riverbed.store.ids import ID_BYTES, StreamID, pack_id, unpack_id
 
 _PEL_TABLES: Final = ("pel", "pel_by_consumer", "pel_by_time")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from store import format as fmt
-from store.check.streams import check_stream
-from store.check.view import Pass, View, integers, show
+from riverbed.store.check.findings import Pass, View, integers, show
+from riverbed.store.check.streams import check_stream
+from riverbed.store.format import rows as fmt
 
 # The tables whose keys begin with a stream's number.
 _ENTRY_TABLES: Final = ("entries", "nodes")

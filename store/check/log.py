@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from store import manifest as manifests
-from store.check.view import Meta, Steps, Violation, violation_of
-from store.errors import CorruptionError
-from store.files import Files
-from store.foundlog import refuse_orphans
-from store.logreader import Batch, LogPart, LogPosition, LogReader, TornTail, list_parts
-from store.manifest import Manifest
-from store.realfiles import read_file, require_plain
+from riverbed.store.check.findings import Meta, Steps, Violation, violation_of
+from riverbed.store.disk.files import Files
+from riverbed.store.disk.real_files import read_file, require_plain
+from riverbed.store.errors import CorruptionError
+from riverbed.store.log import manifest as manifests
+from riverbed.store.log.manifest import Manifest
+from riverbed.store.log.reader import Batch, LogPart, LogPosition, LogReader, TornTail, list_parts
+from riverbed.store.log.takeover import refuse_orphans
 
 CHECKING_LOG: Final = "checking the log"
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from lmdb import verify
 
-from store.check.view import Violation
+from riverbed.store.check.findings import Violation
 
 # A file that somebody writes may grow between two looks at it.
 _TRIES: Final = 5

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from store import format as fmt
-from store.check.view import Pass, View, integers, show
-from store.ids import unpack_id
+from riverbed.store.check.findings import Pass, View, integers, show
+from riverbed.store.format import rows as fmt
+from riverbed.store.ids import unpack_id
 
 # The tables whose keys begin with the number of a stream's records.
 _RECORD_TABLES: Final = ("idmp", "idmp_ids", "idmp_times")

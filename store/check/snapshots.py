@@ -14,15 +14,15 @@ from typing import Final
 
 import lmdb
 
-from store import format as fmt
-from store.check.pages import check_pages
-from store.check.state import CHECKING_PAGES, check_tables
-from store.check.view import Contents, Meta, Steps, Violation, show, unwatched, violation_of
-from store.errors import CorruptionError
-from store.snapshot import STREAMS_NAME, Snapshot, open_snapshot, verify_file
-from store.streamwalk import StreamWalk
-from store.tablereader import TableReader
-from store.tables import DATA_NAME, TABLES, Tables
+from riverbed.store.check.findings import Contents, Meta, Steps, Violation, show, unwatched, violation_of
+from riverbed.store.check.pages import check_pages
+from riverbed.store.check.state import CHECKING_PAGES, check_tables
+from riverbed.store.errors import CorruptionError
+from riverbed.store.format import rows as fmt
+from riverbed.store.snapshot.reader import STREAMS_NAME, Snapshot, open_snapshot, verify_file
+from riverbed.store.snapshot.stream_walk import StreamWalk
+from riverbed.store.tables.environment import DATA_NAME, TABLES, Tables
+from riverbed.store.tables.reader import TableReader
 
 READING: Final = "comparing checksums"
 COMPARING_STREAMS: Final = "comparing streams"

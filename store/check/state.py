@@ -12,16 +12,28 @@ from typing import Any, Final
 
 import lmdb
 
-from store import format as fmt
-from store.check.groups import check_group_tables
-from store.check.keys import check_databases, check_expiry, check_strays
-from store.check.pages import check_pages
-from store.check.records import check_record_tables
-from store.check.view import Contents, Meta, Notes, Pass, Steps, View, Violation, integers, show, violation_of
-from store.errors import CorruptionError
-from store.lineage import Lineage
-from store.logreader import LogPosition
-from store.meta import (
+from riverbed.store.check.findings import (
+    Contents,
+    Meta,
+    Notes,
+    Pass,
+    Steps,
+    View,
+    Violation,
+    integers,
+    show,
+    violation_of,
+)
+from riverbed.store.check.groups import check_group_tables
+from riverbed.store.check.keys import check_databases, check_expiry, check_strays
+from riverbed.store.check.pages import check_pages
+from riverbed.store.check.records import check_record_tables
+from riverbed.store.databases.dead_rows import Kind
+from riverbed.store.disk.real_files import require_plain
+from riverbed.store.disk.serving import LOCK_NAME
+from riverbed.store.errors import CorruptionError
+from riverbed.store.format import rows as fmt
+from riverbed.store.format.meta import (
     META_COUNTERS,
     META_DATABASES,
     META_POSITION,
@@ -30,10 +42,9 @@ from store.meta import (
     META_SYNCED,
     META_VERSION,
 )
-from store.realfiles import require_plain
-from store.serving import LOCK_NAME
-from store.tables import DATA_NAME, MAX_READERS, STATE_DIRECTORY, TABLES, Tables
-from store.trash import Kind
+from riverbed.store.log.reader import LogPosition
+from riverbed.store.replication_id import Lineage
+from riverbed.store.tables.environment import DATA_NAME, MAX_READERS, STATE_DIRECTORY, TABLES, Tables
 
 MAP_BYTES: Final = 1 << 40
 CHECKING_PAGES: Final = "checking pages"

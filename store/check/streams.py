@@ -11,11 +11,11 @@ from typing import Final
 
 import hiredis
 
-from store import format as fmt
-from store.check.groups import check_groups
-from store.check.records import check_stream_records
-from store.check.view import Pass, View, show, show_id
-from store.ids import MIN_ID, StreamID, id_text, pack_id, unpack_id
+from riverbed.store.check.findings import Pass, View, show, show_id
+from riverbed.store.check.groups import check_groups
+from riverbed.store.check.records import check_stream_records
+from riverbed.store.format import rows as fmt
+from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id, unpack_id
 
 # A list of a hundred words, or text that looks like the head of one.
 _find_long_list: Final = re.compile(rb"[*>~%|][0-9]{3}").search

@@ -6,11 +6,11 @@ import tracemalloc
 
 import pytest
 
-from server.glob import Glob
+from riverbed.server.glob import Glob
 from tests.conftest import base_seed
-from tests.effort import measured, undisturbed, unit_s
-from tests.raw import RawClient, parse
-from tests.servers import RedisServer, RiverbedServer
+from tests.support.effort import measured, undisturbed, unit_s
+from tests.support.raw import RawClient, parse
+from tests.support.servers import RedisServer, RiverbedServer
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from server.config import Config
-from server.main import _allow_descriptors
-from server.settings import SETTINGS
-from server.version import VERSION
-from tests.servers import ROOT, RiverbedServer, free_port
-from tests.trees import tree
+from riverbed.server.config.config import Config
+from riverbed.server.config.settings import SETTINGS
+from riverbed.server.main import _allow_descriptors
+from riverbed.server.version import VERSION
+from tests.support.servers import ROOT, RiverbedServer, free_port
+from tests.support.trees import tree
 
 StartRiverbed = Callable[..., RiverbedServer]
 
@@ -26,7 +26,7 @@ StartRiverbed = Callable[..., RiverbedServer]
 def start_in_vain(*arguments: object) -> tuple[int, str, str]:
     """Exit status, output and errors of a server that is not expected to come up."""
     done = subprocess.run(
-        [sys.executable, "-m", "server.main", *map(str, arguments)],
+        [sys.executable, "-m", "riverbed.server.main", *map(str, arguments)],
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -177,7 +177,7 @@ def test_settings_come_from_the_file_and_are_written_back(tmp_path: Path) -> Non
     port = Config.load([str(path)]).port
     with (tmp_path / "out").open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "server.main", str(path), "--dir", str(tmp_path / "data")],
+            [sys.executable, "-m", "riverbed.server.main", str(path), "--dir", str(tmp_path / "data")],
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=out,
@@ -215,7 +215,8 @@ def test_a_signal_while_the_store_is_opened_ends_with_status_0(tmp_path: Path, n
     program = tmp_path / "program.py"
     program.write_text(
         "import os, sys\n"
-        "from server import listener, main\n"
+        "from riverbed.server import main\n"
+        "from riverbed.server.network import listener\n"
         "open_executor = listener.open_executor\n"
         "def interrupted(*arguments):\n"
         "    opened = open_executor(*arguments)\n"
@@ -225,7 +226,7 @@ def test_a_signal_while_the_store_is_opened_ends_with_status_0(tmp_path: Path, n
         "sys.exit(main.main())\n"
     )
     command = [sys.executable, str(program), "--port", str(free_port()), "--dir", str(tmp_path / "data")]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.endswith(b"Received shutdown signal during loading, exiting now.\n")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from store.check import check
-from tests.store.stores import Store
+from riverbed.store.check import check
+from tests.support.store.stores import Store
 
 OpenStore = Callable[..., Store]
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from store.basefile import write_base
-from store.compose import Piece
-from store.errors import CorruptionError, LogWriteError
-from store.log import TEMPORARY_PREFIX, Base, Log
-from store.logformat import encode_command, encode_extension
-from tests.store.faulty_files import FaultyFiles
-from tests.store.logs import HOME, MANIFEST, SELECT, Words, append, commands_of, reopened, xadd
+from riverbed.store.errors import CorruptionError, LogWriteError
+from riverbed.store.format.log_lines import encode_command, encode_extension
+from riverbed.store.log.append_log import TEMPORARY_PREFIX, Base, Log
+from riverbed.store.log.base_file import write_base
+from riverbed.store.log.commands import Piece
+from tests.support.store.faulty_files import FaultyFiles
+from tests.support.store.logs import HOME, MANIFEST, SELECT, Words, append, commands_of, reopened, xadd
 
 TEMPORARY = HOME / f"{TEMPORARY_PREFIX}1.aof"
 FIRST_BASE = HOME / "appendonly.aof.1.base.aof"

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from store.basefile import write_base
-from store.check import check
-from store.errors import StateLostError
-from store.files import Files, OsFiles
-from store.lineage import Lineage
-from store.log import DIRECTORY_NAME, FILE_NAME, TEMPORARY_PREFIX, Log
-from store.manifest import FileType, LogFile
-from store.rewrite import pieces
-from tests.store.stores import Store
+from riverbed.store.check import check
+from riverbed.store.disk.files import Files, OsFiles
+from riverbed.store.errors import StateLostError
+from riverbed.store.log.append_log import DIRECTORY_NAME, FILE_NAME, TEMPORARY_PREFIX, Log
+from riverbed.store.log.base_file import write_base
+from riverbed.store.log.manifest import FileType, LogFile
+from riverbed.store.replication_id import Lineage
+from riverbed.store.rewrite.state import pieces
+from tests.support.store.stores import Store
 
 SOURCE = "sync-1"
 SEQ = 1001

@@ -13,31 +13,31 @@ from unittest.mock import patch
 import lmdb
 import pytest
 
-from server.replay import Replayer
-from store import format as fmt
-from store import manifest as manifests
-from store import recovery
-from store.check import check
-from store.engine import Engine
-from store.errors import CorruptionError, LockedError, LogWriteError, ReplayError, VersionError
-from store.feed import LogFeed
-from store.files import OsFiles
-from store.idempotence import Idempotence
-from store.ids import MAX_ID, MIN_ID, id_ms
-from store.log import DIRECTORY_NAME, LogPosition
-from store.logformat import encode_command
-from store.logstream import LogStream, StreamedBatch
-from store.meta import META_NUMBERING, META_STORE
-from store.model import Strategy, Trim
-from store.options import Fsync, Options
-from store.refusal import Refusal
-from store.streams import Stream
-from store.tables import Tables
-from tests.inprocess import HandClock
-from tests.readlog import logged_batches
+from riverbed.server.commands.replay import Replayer
+from riverbed.store.check import check
+from riverbed.store.disk.files import OsFiles
+from riverbed.store.engine import Engine
+from riverbed.store.errors import CorruptionError, LockedError, LogWriteError, ReplayError, VersionError
+from riverbed.store.format import rows as fmt
+from riverbed.store.format.log_lines import encode_command
+from riverbed.store.format.meta import META_NUMBERING, META_STORE
+from riverbed.store.ids import MAX_ID, MIN_ID, id_ms
+from riverbed.store.log import manifest as manifests
+from riverbed.store.log.append_log import DIRECTORY_NAME, LogPosition
+from riverbed.store.log.stream_reader import LogStream, StreamedBatch
+from riverbed.store.log.tail import LogFeed
+from riverbed.store.model import Strategy, Trim
+from riverbed.store.options import Fsync, Options
+from riverbed.store.recovery import replay as recovery
+from riverbed.store.refusal import Refusal
+from riverbed.store.streams.idempotence import Idempotence
+from riverbed.store.streams.stream import Stream
+from riverbed.store.tables.environment import Tables
 from tests.store.conftest import OpenStore
-from tests.store.faulty_files import FaultyFiles
-from tests.store.stores import Store, dump_database, sid, text_of
+from tests.support.in_process import HandClock
+from tests.support.read_log import logged_batches
+from tests.support.store.faulty_files import FaultyFiles
+from tests.support.store.stores import Store, dump_database, sid, text_of
 
 
 def ids_of(store: Store, key: bytes = b"s") -> list[str]:

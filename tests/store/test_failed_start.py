@@ -20,20 +20,21 @@ import lmdb
 import pytest
 from crc32c import crc32c
 
-from server.replay import Replayer
-from store import powercut, recovery
-from store.check import Check, check
-from store.engine import Engine
-from store.errors import CorruptionError, LockedError, ReplayError, StoreError, VersionError
-from store.files import OsFiles
-from store.options import Fsync, Options
-from store.repair import Repair, RepairError
-from store.tables import Tables
-from tests.inprocess import HandClock
-from tests.store.faulty_files import FaultyFiles
-from tests.store.logs import ROOT
-from tests.store.stores import Store
-from tests.trees import changes, tree
+from riverbed.server.commands.replay import Replayer
+from riverbed.store.check import Check, check
+from riverbed.store.disk.files import OsFiles
+from riverbed.store.engine import Engine
+from riverbed.store.errors import CorruptionError, LockedError, ReplayError, StoreError, VersionError
+from riverbed.store.offline.repair import Repair, RepairError
+from riverbed.store.options import Fsync, Options
+from riverbed.store.recovery import replay as recovery
+from riverbed.store.tables import power_loss as powercut
+from riverbed.store.tables.environment import Tables
+from tests.support.in_process import HandClock
+from tests.support.store.faulty_files import FaultyFiles
+from tests.support.store.logs import ROOT
+from tests.support.store.stores import Store
+from tests.support.trees import changes, tree
 
 _LOG = "appendonlydir"
 _MANIFEST = "appendonly.aof.manifest"
@@ -425,7 +426,7 @@ def test_a_new_log_that_cannot_be_made_leaves_nothing_of_it() -> None:
 
 
 def with_log(files: FaultyFiles) -> None:
-    from store.log import Log
+    from riverbed.store.log.append_log import Log
 
     log = Log.find(ROOT, files)
     log.create()

@@ -20,15 +20,15 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from store.basefile import write_base
-from store.errors import LogWriteError, StateLostError, StoreError, UnknownOutcomeError
-from store.ids import MAX_ID, MIN_ID
-from store.options import Fsync
-from store.rewrite import pieces
+from riverbed.store.errors import LogWriteError, StateLostError, StoreError, UnknownOutcomeError
+from riverbed.store.ids import MAX_ID, MIN_ID
+from riverbed.store.log.base_file import write_base
+from riverbed.store.options import Fsync
+from riverbed.store.rewrite.state import pieces
 from tests.conftest import base_seed
-from tests.store.faulty_files import FaultyFiles
-from tests.store.stores import Store, text_of
-from tests.trees import tree
+from tests.support.store.faulty_files import FaultyFiles
+from tests.support.store.stores import Store, text_of
+from tests.support.trees import tree
 
 ROUNDS = 24
 STARTS_A_ROUND = 7

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.ids import (
+from riverbed.store.ids import (
     MAX_HALF,
     MAX_ID,
     MIN_ID,

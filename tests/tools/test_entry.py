@@ -6,13 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.servers import ROOT
+from tests.support.servers import ROOT
 
 INTERRUPTED_IMPORT = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
 
 
 def riverbed(*words: str, modules: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tools.entry", *words]
+    command = [sys.executable, "-m", "riverbed.tools.entry", *words]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(modules), str(ROOT)))}
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 

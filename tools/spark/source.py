@@ -24,19 +24,19 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from store.errors import StoreError
-from store.ids import id_text
-from store.snapshot import Snapshot
-from store.tablereader import TableReader
-from tools.spark.entries import entry_batches
-from tools.spark.errors import DataLossError, OptionError, SourceError
-from tools.spark.filters import push
-from tools.spark.garbage import settle
-from tools.spark.groups import group_batches
-from tools.spark.locations import Place, open_place, resolve
-from tools.spark.options import ReadOptions, Table, key_text, read_options
-from tools.spark.plan import Span, plan
-from tools.spark.schemas import default_schema, entry_columns, picked_columns
+from riverbed.store.errors import StoreError
+from riverbed.store.ids import id_text
+from riverbed.store.snapshot.reader import Snapshot
+from riverbed.store.tables.reader import TableReader
+from riverbed.tools.spark.errors import DataLossError, OptionError, SourceError
+from riverbed.tools.spark.reading.entries import entry_batches
+from riverbed.tools.spark.reading.filters import push
+from riverbed.tools.spark.reading.garbage import settle
+from riverbed.tools.spark.reading.groups import group_batches
+from riverbed.tools.spark.reading.locations import Place, open_place, resolve
+from riverbed.tools.spark.reading.options import ReadOptions, Table, key_text, read_options
+from riverbed.tools.spark.reading.plan import Span, plan
+from riverbed.tools.spark.reading.schemas import default_schema, entry_columns, picked_columns
 
 NAME = "riverbed"
 
@@ -56,17 +56,17 @@ class RiverbedSource(DataSource):
         return SnapshotReader(read_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from tools.spark.streaming import EntryStreamReader
+        from riverbed.tools.spark.streaming.streaming import EntryStreamReader
 
         return EntryStreamReader(read_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from tools.spark.writer import batch_writer
+        from riverbed.tools.spark.writing.writer import batch_writer
 
         return batch_writer(self.options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from tools.spark.writer import stream_writer
+        from riverbed.tools.spark.writing.writer import stream_writer
 
         return stream_writer(self.options, schema, overwrite=overwrite)
 

@@ -20,11 +20,11 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import StartRiverbed, base_seed
-from tests.proxy import Proxy
-from tests.raw import RawClient
-from tests.replicas import fill, info, is_linked, syncs, until_level
-from tests.servers import RiverbedServer
-from tests.waiting import persistence, process_ended, rewrite_ended, until
+from tests.support.faults.proxy import Proxy
+from tests.support.raw import RawClient
+from tests.support.replicas import fill, info, is_linked, syncs, until_level
+from tests.support.servers import RiverbedServer
+from tests.support.waiting import persistence, process_ended, rewrite_ended, until
 
 ROUNDS = 6
 # Longer than any of these processes takes for so little data, so that some moments are behind its end.

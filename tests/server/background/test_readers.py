@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from server.background.readers import LONG_S
-from tests.servers import ROOT
-from tests.ticks import Ticks, in_loop
+from riverbed.server.background.readers import LONG_S
+from tests.support.servers import ROOT
+from tests.support.ticks import Ticks, in_loop
 
 OTHER = """
 import sys
 from pathlib import Path
-from store.tables import Tables
+from riverbed.store.tables.environment import Tables
 
 tables = Tables(Path(sys.argv[1]), 1 << 30, readonly=True)
 for line in sys.stdin:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from server.background.tasks import Tasks
-from server.stats import BackgroundStatus
-from tests.servers import ROOT
-from tests.ticks import in_loop
+from riverbed.server.background.tasks import Tasks
+from riverbed.server.stats.stats import BackgroundStatus
+from tests.support.servers import ROOT
+from tests.support.ticks import in_loop
 
 SERVER = ROOT / "server"
 # What begins something that may go on, or end, without anybody's notice.

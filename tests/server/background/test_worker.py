@@ -13,18 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from server.background import worker as workers
-from server.background.tasks import Tasks
-from server.background.worker import Worker, WorkerError
-from server.stats import BackgroundStatus
-from tests.servers import ROOT
+from riverbed.server.background import worker as workers
+from riverbed.server.background.tasks import Tasks
+from riverbed.server.background.worker import Worker, WorkerError
+from riverbed.server.stats.stats import BackgroundStatus
+from tests.support.servers import ROOT
 
 Body = Callable[[Worker], Awaitable[None]]
 
 HELLO = 'print(\'{"riverbed": "child_of_a_test"}\', flush=True)\n'
-WORK = "from server.background.child import work_for_server\n"
+WORK = "from riverbed.server.background.child import work_for_server\n"
 ECHO = """
-    from server.background.child import work_for_server
+    from riverbed.server.background.child import work_for_server
 
     def work(server):
         while True:

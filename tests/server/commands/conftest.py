@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import broken_invariants
-from tests.inprocess import HandClock, Product
-from tests.pair import Pair
-from tests.raw import RawClient
-from tests.servers import RedisServer, RiverbedServer
+from tests.support.in_process import HandClock, Product
+from tests.support.pair import Pair
+from tests.support.raw import RawClient
+from tests.support.servers import RedisServer, RiverbedServer
 
 
 @pytest.fixture(scope="module")

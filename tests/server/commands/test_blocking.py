@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.pair import Pair
-from tests.raw import RawClient, encode, parse
-from tests.servers import RedisServer, RiverbedServer, Server
-from tests.ticks import Ticks, in_loop
-from tests.waiting import until_blocked
+from tests.support.pair import Pair
+from tests.support.raw import RawClient, encode, parse
+from tests.support.servers import RedisServer, RiverbedServer, Server
+from tests.support.ticks import Ticks, in_loop
+from tests.support.waiting import until_blocked
 
 NULL_ARRAY = b"*-1\r\n"
 MAX = 2**64 - 1

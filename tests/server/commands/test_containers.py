@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.pair import Pair
-from tests.raw import RawClient
+from tests.support.pair import Pair
+from tests.support.raw import RawClient
 
 HELP = ("MEMORY HELP", "SLOWLOG HELP", "LATENCY HELP", "DEBUG HELP")
 

@@ -9,9 +9,9 @@ from contextlib import ExitStack
 import pytest
 
 from tests.conftest import StartRiverbed
-from tests.effort import server_cpu_s, unit_s
-from tests.raw import RawClient
-from tests.servers import RiverbedServer
+from tests.support.effort import server_cpu_s, unit_s
+from tests.support.raw import RawClient
+from tests.support.servers import RiverbedServer
 
 # Beyond what any slice takes; what these commands took in one go was many times that.
 PATIENCE = 40  # units of `effort.py`, about 2 s

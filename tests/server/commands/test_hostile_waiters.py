@@ -16,9 +16,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.raw import Node, RawClient, encode, parse
-from tests.servers import RedisServer, RiverbedServer, Server
-from tests.waiting import until_blocked
+from tests.support.raw import Node, RawClient, encode, parse
+from tests.support.servers import RedisServer, RiverbedServer, Server
+from tests.support.waiting import until_blocked
 
 NOGROUP = b"-NOGROUP No such key 's' or consumer group 'g' in XREADGROUP with GROUP option\r\n"
 NULL_ARRAY = b"*-1\r\n"

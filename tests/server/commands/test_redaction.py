@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.conftest import StartRiverbed
-from tests.pair import Pair
-from tests.raw import Node, RawClient
-from tests.servers import RedisServer, RiverbedServer, Server
+from tests.support.pair import Pair
+from tests.support.raw import Node, RawClient
+from tests.support.servers import RedisServer, RiverbedServer, Server
 
 PASSWORD = "p4ssw0rd"
 

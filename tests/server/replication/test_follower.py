@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from server.replication import follower
-from server.replication.follower import SLICE_BYTES, SLICE_COMMANDS, Follower
-from server.replication.primary import Primary
-from store.logformat import encode_annotation, encode_command
-from store.logstream import LogStream, StreamedBatch
-from tests.ticks import Ticks, in_loop
+from riverbed.server.replication import follower
+from riverbed.server.replication.follower import SLICE_BYTES, SLICE_COMMANDS, Follower
+from riverbed.server.replication.primary import Primary
+from riverbed.store.format.log_lines import encode_annotation, encode_command
+from riverbed.store.log.stream_reader import LogStream, StreamedBatch
+from tests.support.ticks import Ticks, in_loop
 
 
 class Link:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from server.replication.fullsync import DIRECTORY_PREFIX, FullSync
-from server.replication.link import FullSyncHead
-from tests.ticks import Ticks, in_loop
+from riverbed.server.replication.fullsync import DIRECTORY_PREFIX, FullSync
+from riverbed.server.replication.link import FullSyncHead
+from tests.support.ticks import Ticks, in_loop
 
 HEAD = FullSyncHead("a" * 40, 0, 100, 1000, 500)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from tests.ticks import Ticks, in_loop
+from tests.support.ticks import Ticks, in_loop
 
 QUESTION = b"REPLCONF GETACK *"
 

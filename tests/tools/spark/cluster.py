@@ -17,7 +17,7 @@ from typing import IO, Final, Self
 
 import pyspark
 
-from tests.servers import free_port
+from tests.support.servers import free_port
 
 SPARK_HOME: Final = Path(pyspark.__file__).parent
 _CHEAP_JVM: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k"

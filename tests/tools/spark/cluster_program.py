@@ -58,11 +58,10 @@ def _where_code_is(spark: SparkSession) -> set[str]:
 
     def look(_: object) -> list[str]:
         import pyspark_riverbed
+        import riverbed.tools.spark.source
+        from riverbed import store
 
-        import store
-        import tools.spark.source
-
-        modules = (pyspark_riverbed, store, tools.spark.source)
+        modules = (pyspark_riverbed, store, riverbed.tools.spark.source)
         return [str(module.__file__).partition(".zip")[1] or str(module.__file__) for module in modules]
 
     return set(spark.sparkContext.parallelize(range(4), 4).flatMap(look).collect())
@@ -70,8 +69,8 @@ def _where_code_is(spark: SparkSession) -> set[str]:
 
 def _kill_an_executor(server: str, work: tuple[str, ...]) -> list[int]:
     """Kill the executor of the first worker as soon as something is written -> its process."""
-    from tools.redisclient import RedisClient
-    from tools.target import server_address
+    from riverbed.tools.live.redisclient import RedisClient
+    from riverbed.tools.live.target import server_address
 
     address = server_address(server)
     assert address is not None

@@ -31,7 +31,7 @@ def spark(temporary: None) -> Iterator[SparkSession]:
     """One Spark for all tests: starting it takes longer than most of them."""
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tools" / "spark" / "lookup")])
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src")])
     session = (
         SparkSession.builder.master("local[2,2]")
         .appName("riverbed tests")

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import redis
 
-from server.version import VERSION
-from store.freeze import take_snapshot
-from tests.servers import RiverbedServer
+from riverbed.server.version import VERSION
+from riverbed.store.snapshot.writer import take_snapshot
+from tests.support.servers import RiverbedServer
 
 HOUR_S = 3600
 DAY_S = 24 * HOUR_S
@@ -26,7 +26,7 @@ shift_s = int(sys.argv.pop(1))
 real, real_ns = time.time, time.time_ns
 time.time = lambda: real() - shift_s
 time.time_ns = lambda: real_ns() - shift_s * 10**9
-from server.main import main
+from riverbed.server.main import main
 main()
 """
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from click.testing import CliRunner, Result
 
-from server.version import VERSION
-from store.freeze import take_snapshot
-from tests.servers import RiverbedServer
-from tools.cli import main
+from riverbed.server.version import VERSION
+from riverbed.store.snapshot.writer import take_snapshot
+from riverbed.tools.cli import main
+from tests.support.servers import RiverbedServer
 
 
 def run(*arguments: object) -> Result:

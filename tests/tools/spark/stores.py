@@ -12,14 +12,14 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from store.freeze import take_snapshot
-from store.ids import MAX_HALF, StreamID, make_id, parse_id
-from tests.generators import KEYSPACE, STREAMS, Generator, KeyCommands, StreamCommands
-from tests.group_commands import GROUP_FAMILY, NEWER_FAMILY, GroupCommands, NewerCommands
-from tests.inprocess import HandClock, Product, answer
-from tools.spark.options import Table, key_text, read_options
-from tools.spark.schemas import default_schema
-from tools.spark.source import SnapshotReader
+from riverbed.store.ids import MAX_HALF, StreamID, make_id, parse_id
+from riverbed.store.snapshot.writer import take_snapshot
+from riverbed.tools.spark.reading.options import Table, key_text, read_options
+from riverbed.tools.spark.reading.schemas import default_schema
+from riverbed.tools.spark.source import SnapshotReader
+from tests.support.in_process import HandClock, Product, answer
+from tests.support.scripts.generators import KEYSPACE, STREAMS, Generator, KeyCommands, StreamCommands
+from tests.support.scripts.group_commands import GROUP_FAMILY, NEWER_FAMILY, GroupCommands, NewerCommands
 
 Row = dict[str, Any]
 _ABOUT_NOTHING: Final = (StreamCommands.xinfo_help, GroupCommands.xgroup_help, KeyCommands.flush)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.inprocess import HandClock, Product
-from tests.servers import ROOT, RiverbedServer
+from tests.support.in_process import HandClock, Product
+from tests.support.servers import ROOT, RiverbedServer
 from tests.tools.spark.cluster import Cluster
 from tests.tools.spark.stores import freeze
 
@@ -25,6 +25,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = directory / "source"
     for name in ("store", "server", "tools"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "src", source / "src", symlinks=True, ignore=shutil.ignore_patterns("*.egg-info"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     words = ["wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(directory), "."]

@@ -7,10 +7,10 @@ import pytest
 import redis
 from pyspark.sql import SparkSession
 
-from tests.inprocess import HandClock, Product
-from tests.servers import RiverbedServer
+from riverbed.tools.spark.reading.options import Table
+from tests.support.in_process import HandClock, Product
+from tests.support.servers import RiverbedServer
 from tests.tools.spark.stores import freeze, rows_read
-from tools.spark.options import Table
 
 
 @pytest.fixture

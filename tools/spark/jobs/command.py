@@ -14,14 +14,14 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from store.snapshot import Snapshot
-from tools.console import Failure, failures_explained
-from tools.spark.errors import SourceError
-from tools.spark.jobs.launch import Launch, first_line, running_spark
-from tools.spark.jobs.progress import TaskMeter
-from tools.spark.locations import Place, resolve
-from tools.spark.options import Table, read_options
-from tools.spark.source import NAME
+from riverbed.store.snapshot.reader import Snapshot
+from riverbed.tools.console.console import Failure, failures_explained
+from riverbed.tools.spark.errors import SourceError
+from riverbed.tools.spark.jobs.launch import Launch, first_line, running_spark
+from riverbed.tools.spark.jobs.progress import TaskMeter
+from riverbed.tools.spark.reading.locations import Place, resolve
+from riverbed.tools.spark.reading.options import Table, read_options
+from riverbed.tools.spark.source import NAME
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 # Our own errors come back from Spark's Python processes at the end of a traceback.

@@ -15,9 +15,9 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as fn
 
-from tools.keytext import key_text
-from tools.spark.jobs.command import Frozen, Job
-from tools.spark.options import Table
+from riverbed.tools.console.keytext import key_text
+from riverbed.tools.spark.jobs.command import Frozen, Job
+from riverbed.tools.spark.reading.options import Table
 
 # About a minute, in milliseconds of IDs.
 _BLOCK: Final = "ms div 65536"

@@ -27,8 +27,9 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from tools.console import Failure
-from tools.spark.source import RiverbedSource
+import riverbed
+from riverbed.tools.console.console import Failure
+from riverbed.tools.spark.source import RiverbedSource
 
 LEAST_JAVA: Final = 17
 _VERSION = re.compile(r'version "(?:1\.)?([0-9]+)')
@@ -36,8 +37,8 @@ _ASK_JAVA_S: Final = 60
 _LOCAL: Final = "local"
 # Where PySpark writes the stack of Java of an error that it raises as well.
 _LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
-# Where the package `tools` is, for workers of a source tree that is not installed.
-_ROOT: Final = Path(__file__).resolve().parents[3]
+# Where the package is, for workers of a source tree that is not installed.
+_ROOT: Final = Path(riverbed.__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True, slots=True)

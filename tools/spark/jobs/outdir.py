@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tools.console import Failure, failures_explained
+from riverbed.tools.console.console import Failure, failures_explained
 
 
 def new_reports(out: Path, names: Sequence[str], *, overwrite: bool) -> None:

@@ -16,11 +16,11 @@ from typing import Final
 
 from pyspark.sql import functions as fn
 
-from store.ids import StreamID
-from store.snapshot import StreamSummary
-from tools.spark.jobs.command import Frozen, Job
-from tools.spark.jobs.pending import GroupName
-from tools.spark.options import StreamName, Table, names_text, offsets_text
+from riverbed.store.ids import StreamID
+from riverbed.store.snapshot.reader import StreamSummary
+from riverbed.tools.spark.jobs.audit.pending import GroupName
+from riverbed.tools.spark.jobs.command import Frozen, Job
+from riverbed.tools.spark.reading.options import StreamName, Table, names_text, offsets_text
 
 _KEYS: Final = "_db int, _key_binary binary"
 

@@ -15,7 +15,7 @@ from pyspark import SparkContext
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from tools.console import notes
+from riverbed.tools.console.console import notes
 
 _ASK_EVERY_S: Final = 0.2
 

@@ -20,15 +20,15 @@ from pyspark.sql import Window
 from pyspark.sql import functions as fn
 from rich.markup import escape
 
-from tools.console import age_text, counted, results, size_text
-from tools.keytext import key_values, name_text
-from tools.spark.jobs.charts import lying_bars, over_time
-from tools.spark.jobs.command import Frozen, Job, find_snapshot, running_job, spark_options
-from tools.spark.jobs.launch import Launch
-from tools.spark.jobs.outdir import new_reports, write_reports
-from tools.spark.jobs.page import Card, Chart, Column, Page, Section, html_page, markdown
-from tools.spark.jobs.page import Table as PageTable
-from tools.spark.options import StreamName, Table, names_text
+from riverbed.tools.console.console import age_text, counted, results, size_text
+from riverbed.tools.console.keytext import key_values, name_text
+from riverbed.tools.spark.jobs.charts import lying_bars, over_time
+from riverbed.tools.spark.jobs.command import Frozen, Job, find_snapshot, running_job, spark_options
+from riverbed.tools.spark.jobs.launch import Launch
+from riverbed.tools.spark.jobs.outdir import new_reports, write_reports
+from riverbed.tools.spark.jobs.page import Card, Chart, Column, Page, Section, html_page, markdown
+from riverbed.tools.spark.jobs.page import Table as PageTable
+from riverbed.tools.spark.reading.options import StreamName, Table, names_text
 
 _MINUTE_MS: Final = 60_000
 _STREAM: Final = ("_db", "_key_binary")

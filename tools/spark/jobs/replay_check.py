@@ -11,10 +11,10 @@ from typing import Any
 import click
 from rich.markup import escape
 
-from tools.console import FOUND, counted, notes, results
-from tools.spark.jobs.command import Frozen, find_snapshot, running_job, spark_options
-from tools.spark.jobs.compare import TABLES, Difference, TableDifferences, compare, values_text
-from tools.spark.jobs.launch import Launch
+from riverbed.tools.console.console import FOUND, counted, notes, results
+from riverbed.tools.spark.jobs.command import Frozen, find_snapshot, running_job, spark_options
+from riverbed.tools.spark.jobs.compare import TABLES, Difference, TableDifferences, compare, values_text
+from riverbed.tools.spark.jobs.launch import Launch
 
 
 @click.command()

@@ -1,0 +1,273 @@
+"""The rewrite of the log while the server serves: when, by whom, and what becomes of it.
+
+    start    a process of its own is started (`background/rewrite_worker.py`); nothing waits for it
+    go       one moment: the log is divided, and LMDB is checkpointed where the new file begins
+    write    the process has its read transaction of that checkpoint; the server goes on
+    end      its file becomes the base of the log, in one step; what came before is deleted
+
+Until that step a failure costs nothing but the time: the log is as it was.  A checkpoint may come between `go` and the
+transaction; the process reports which one it sees, and has to `go` again then.
+
+Starting, failing and stopping are tasks of the event loop; everything that touches the store happens in one turn of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import lmdb
+
+from riverbed.server.background import rewrite_worker
+from riverbed.server.background.worker import Worker, WorkerError
+from riverbed.store.errors import LogWriteError, StateLostError
+from riverbed.store.log.append_log import TEMPORARY_PREFIX, Base
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from riverbed.server.execution.executor import Executor
+
+log = logging.getLogger("riverbed")
+
+MOST_DIVISIONS: Final = 20
+# An automatic rewrite that failed is tried again after so many seconds, twice as many each time, up to an hour.
+RETRY_S: Final = 10.0
+MOST_RETRY_S: Final = 3600.0
+
+
+class RewriteError(Exception):
+    """The log was not rewritten; it is as it was."""
+
+
+# What a rewrite may end with; anything else is a defect.
+_EXPECTED: Final = (RewriteError, WorkerError, LogWriteError, StateLostError, lmdb.Error, OSError)
+
+
+class Rewriting:
+    """The rewrites of one executor.  `status` tells INFO about them."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._engine = executor.engine
+        self._loop = asyncio.get_running_loop()
+        self._monotonic = executor.clock.monotonic
+        self.status = executor.context.rewrite
+        self._adopted: asyncio.Future[Base] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._worker: Worker | None = None
+        self._removal: asyncio.Task[None] | None = None
+        self._stopped = False
+        self._abandoned = False
+        self._files = 0
+        self._wait_until_s = 0.0
+
+    @property
+    def in_progress(self) -> bool:
+        return self._task is not None
+
+    # -- when ----------------------------------------------------------------------------------------------------------
+
+    def start(self) -> asyncio.Future[Base]:
+        """Begin a rewrite, or join the one under way; -> its base, once that is adopted.
+
+        The future raises RewriteError when there is none.  Await it with `asyncio.shield`: others may await it as well.
+        """
+        if self._adopted is None or self._task is None:
+            self.status.scheduled = False
+            self.status.begin(self._monotonic())
+            self._abandoned = False
+            self._adopted = self._loop.create_future()
+            # an automatic rewrite has no caller that asks for the outcome
+            self._adopted.add_done_callback(lambda future: future.cancelled() or future.exception())
+            self._task = self._executor.tasks.start(
+                "rewriting the log", self._run(self._adopted), failed=self._failed, expected=_EXPECTED
+            )
+        return self._adopted
+
+    def schedule(self) -> None:
+        """Begin one soon, if there is none by then."""
+        self.status.scheduled = True
+
+    def begin_if_due(self) -> None:
+        """Start what is scheduled, or due because the log has grown."""
+        if self._task is None and not self._stopped and (self.status.scheduled or self._has_grown()):
+            self.start()
+
+    def _has_grown(self) -> bool:
+        """By `auto-aof-rewrite-percentage` since the last rewrite.
+
+        Measured from the log's size after it, so that one which could not make the log smaller is not followed by
+        another before there is something new.
+        """
+        config, engine = self._executor.config, self._engine
+        percentage, size = config.auto_aof_rewrite_percentage, engine.log.size_bytes
+        if not percentage or size <= config.auto_aof_rewrite_min_size or engine.log.broken:
+            return False
+        before = max(self.status.grown_from, engine.log.base_bytes, 1)
+        return 100 * (size - before) >= percentage * before and self._monotonic() >= self._wait_until_s
+
+    # -- how -----------------------------------------------------------------------------------------------------------
+
+    async def _run(self, adopted: asyncio.Future[Base]) -> None:
+        """One rewrite, from beginning to end."""
+        begun = self._monotonic()
+        self._files += 1
+        path = self._engine.log.directory / f"{TEMPORARY_PREFIX}{os.getpid()}-{self._files}.aof"
+        before = self._engine.log.size_bytes
+        try:
+            base = await self._rewrite(path)
+        finally:
+            with contextlib.suppress(OSError):
+                path.unlink()
+            self._task = None
+        status = self.status
+        status.end(self._monotonic(), ok=True)
+        status.grown_from = self._engine.log.size_bytes
+        self._wait_until_s = 0.0
+        log.info(
+            "the log was rewritten in %.1f s: %d entries, %d bytes instead of %d",
+            self._monotonic() - begun,
+            status.entries,
+            self._engine.log.size_bytes,
+            before,
+        )
+        adopted.set_result(base)
+        self.remove_leftovers()
+
+    def _failed(self, error: Exception) -> None:
+        """The log is as it was; an automatic rewrite is tried again later."""
+        reason = str(error) or type(error).__name__
+        status = self.status
+        status.end(self._monotonic(), ok=False)
+        self._wait_until_s = self._monotonic() + min(RETRY_S * 2 ** (status.failures - 1), MOST_RETRY_S)
+        if self._adopted is not None and not self._adopted.done():
+            self._adopted.set_exception(RewriteError(reason))
+        if isinstance(error, StateLostError):
+            self._executor.give_up(error)
+            return
+        log.warning("the log was not rewritten: %s", reason)
+        self.remove_leftovers()
+
+    async def _rewrite(self, path: Path) -> Base:
+        """Have `path` written and adopt it.  Raises what `_EXPECTED` lists."""
+        self._go_on()
+        engine = self._engine
+        arguments = [engine.directory, path, engine.options.map_bytes]
+        self._worker = Worker(self._executor.tasks, rewrite_worker.MODULE, *arguments)
+        try:
+            async with self._worker as worker:
+                self._go_on()
+                from_seq = await self._hand_over(worker)
+                entries, size, command_bytes = await self._follow(worker)
+        except WorkerError:
+            self._go_on()  # of a process that we have killed: why
+            raise
+        finally:
+            self._worker = None
+            engine.tables.env.reader_check()  # a killed reader would keep pages from being used again
+        # the last checkpoint may be lost with the power; the files that the one before goes on from are about to go
+        await self._reach_end_of_tick()
+        engine.secure_checkpoint()
+        base = engine.log.adopt_base(path, size, command_bytes, from_seq)
+        self.status.note(entries, size)
+        return base
+
+    async def _hand_over(self, worker: Worker) -> int:
+        """Agree on a checkpoint; -> the number of the file of the log that begins there."""
+        engine = self._engine
+        for _ in range(MOST_DIVISIONS):
+            await self._reach_end_of_tick()
+            end = engine.divide_log()
+            worker.send(go=True)
+            answer = await worker.receive()
+            self._go_on()
+            seq, _, offset = answer["held"]
+            if (seq, offset) == (end.file_seq, end.offset):
+                self.status.total = answer["total"]
+                worker.send(offset=end.offset, now_ms=self._executor.now_ms(), room_bytes=self._room())
+                return end.file_seq
+        raise RewriteError("no checkpoint stayed the last one for long enough")
+
+    async def _reach_end_of_tick(self) -> None:
+        """A checkpoint is not for an open tick, which answers for itself."""
+        while self._engine.txn.log:
+            self._executor.want_tick()
+            await asyncio.sleep(0)
+        self._go_on()
+
+    def _room(self) -> int:
+        """How many bytes must stay free on the disk.
+
+        An automatic rewrite must not be why writes are refused; when they are already, it may be the cure.
+        """
+        reserve = self._engine.reserve_bytes
+        return reserve + (reserve >> 2) if self._engine.refusal is None else reserve >> 2
+
+    async def _follow(self, worker: Worker) -> tuple[int, int, int]:
+        """Listen until it is done; -> entries, bytes, bytes of commands."""
+        while True:
+            answer = await worker.receive()
+            self._go_on()
+            entries, size = answer["entries"], answer["bytes"]
+            if "command_bytes" in answer:
+                return entries, size, answer["command_bytes"]
+            self.status.note(entries, size)
+
+    def _go_on(self) -> None:
+        """Raise what has become a reason to stop while something was awaited."""
+        if self._stopped:
+            raise RewriteError("the server is stopping")
+        if self._abandoned:
+            raise RewriteError("the store was replaced")
+
+    # -- afterwards ----------------------------------------------------------------------------------------------------
+
+    def remove_leftovers(self) -> None:
+        """Delete the files that the log needs no more, in a thread: a gigabyte takes the file system a while.
+
+        The file of a rewrite under way looks like one of them; so the end of the rewrite deletes all of them.
+        """
+        if self._removal is None and self._task is None and not self._stopped:
+            with contextlib.suppress(OSError):
+                paths = self._engine.log.leftovers()
+                if paths:
+                    self._removal = self._executor.tasks.start(
+                        "removing old files of the log",
+                        self._remove(paths),
+                        failed=lambda error: log.warning("old files of the log are still there: %s", error),
+                        expected=(LogWriteError, OSError),
+                    )
+
+    async def _remove(self, paths: Iterable[Path]) -> None:
+        try:
+            await self._executor.tasks.in_thread("unlinking old files of the log", _unlink, paths, expected=(OSError,))
+            if not self._stopped:
+                self._engine.log.forget_history()
+        finally:
+            self._removal = None
+
+    def abandon(self) -> None:
+        """Give up the rewrite under way, if any: the store is about to be another one."""
+        self._abandoned = True
+        self.status.grown_from = 0
+        if self._worker is not None:
+            self._worker.kill()
+
+    async def stop(self) -> None:
+        """The server stops: so does a rewrite, and its file goes."""
+        self._stopped = True
+        self.abandon()
+        for task in (self._task, self._removal):
+            if task is not None:
+                await asyncio.wait([task])
+
+
+def _unlink(paths: Iterable[Path]) -> None:
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()

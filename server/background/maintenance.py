@@ -1,0 +1,255 @@
+"""What the server does by itself between requests: checkpoints, purging, expiry, looking at the disk.
+
+Each piece is a timer on the loop and takes a bounded slice of a turn, so that no client waits for more than a few
+milliseconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+import lmdb
+
+from riverbed.server.background.readers import Readers
+from riverbed.store.databases import consumer_ttl as consumerttl
+from riverbed.store.errors import LogWriteError, StateLostError
+from riverbed.store.streams import idempotence
+
+if TYPE_CHECKING:
+    from riverbed.server.execution.executor import Executor
+    from riverbed.store.checkpoint import Durability
+
+log = logging.getLogger("riverbed")
+
+# A slice of purging, and the pause after it: half of the time is left to clients.
+PURGE_SLICE_S: Final = 0.002
+PURGE_PAUSE_S: Final = 0.002
+CYCLE_S: Final = 0.1
+EXPIRE_SLICE_S: Final = 0.002
+EXPIRE_BATCH: Final = 64
+RETRY_S: Final = 1.0
+EVERYSEC_S: Final = 1.0
+# A long reply reads a view, which keeps its pages from being used again: not for longer than this without progress, and
+# not for as long when others wait for a view and cannot have one.
+LONG_REPLY_S: Final = 60.0
+CROWDED_REPLY_S: Final = 10.0
+CYCLES_A_SPACE_CHECK: Final = 10
+# As many times `checkpoint-dirty-bytes` may be waiting for a slow disk in memory, and then clients wait for it, too.
+MOST_DIRTY: Final = 32
+
+
+class Upkeep:
+    """The timers of one executor."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._engine = executor.engine
+        self._clock = executor.clock
+        self._stats = executor.stats
+        self._loop = asyncio.get_running_loop()
+        self._checkpoint_timer: asyncio.TimerHandle | None = None
+        self._purge_timer: asyncio.TimerHandle | None = None
+        self._cycle_timer: asyncio.TimerHandle | None = None
+        self._cycles = 0
+        self._rotate_error: str | None = None  # that was told
+        self._is_due = False  # the next checkpoint, as soon as the disk has the one before
+        # behind a full sync the tables are others
+        self._readers = Readers(lambda: self._engine.tables, self._clock.monotonic)
+        self._disk = ThreadPoolExecutor(max_workers=1, thread_name_prefix="disk")
+        for name in ("appendfsync", "checkpoint-interval-ms"):
+            executor.config.observe(name, self._follow_config)
+
+    def start(self) -> None:
+        self._cycle_timer = self._loop.call_later(CYCLE_S, self._cycle)
+
+    def stop(self) -> None:
+        for timer in (self._checkpoint_timer, self._purge_timer, self._cycle_timer):
+            if timer is not None:
+                timer.cancel()
+
+    def close(self) -> None:
+        """No task needs the disk's thread any more, not even one that has just been started."""
+        self._disk.shutdown(wait=False)
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+
+    def committed(self) -> None:
+        """Something was committed: have it in a checkpoint soon, at once if it is much."""
+        if self._engine.dirty_bytes >= self._executor.config.checkpoint_dirty_bytes:
+            self._checkpoint()
+        elif self._checkpoint_timer is None:
+            self._arm_checkpoint()
+        if self._engine.txn.trash.notes and self._purge_timer is None:
+            self._purge_timer = self._loop.call_later(PURGE_PAUSE_S, self._purge)
+
+    def _arm_checkpoint(self) -> None:
+        config = self._executor.config
+        delay = config.checkpoint_interval_ms / 1000
+        if config.appendfsync == "everysec":
+            delay = min(delay, EVERYSEC_S)  # it is the checkpoint that syncs the log then
+        self._checkpoint_timer = self._loop.call_later(delay, self._checkpoint)
+
+    def _disarm_checkpoint(self) -> None:
+        if self._checkpoint_timer is not None:
+            self._checkpoint_timer.cancel()
+            self._checkpoint_timer = None
+
+    def _follow_config(self) -> None:
+        """A checkpoint that is due may be due earlier now."""
+        if self._checkpoint_timer is not None:
+            self._checkpoint_timer.cancel()
+            self._arm_checkpoint()
+
+    def checkpoint_now(self) -> None:
+        """Commit what has run so far, and checkpoint, durably.  Raises LogWriteError, lmdb.Error."""
+        self._begin_checkpoint()
+        self._end_checkpoint()
+
+    def _begin_checkpoint(self) -> Durability:
+        self._disarm_checkpoint()
+        self._executor.undoing.commit_early()
+        durability = self._engine.begin_checkpoint()
+        self._stats.expired_keys += self._engine.txn.expired_keys
+        self._engine.txn.expired_keys = 0
+        return durability
+
+    def _end_checkpoint(self) -> None:
+        self._engine.end_checkpoint()
+        if self._executor.replication.primary.waits:
+            self._executor.replication.primary.waits.check()  # the log is durable up to here
+
+    def _checkpoint(self) -> None:
+        """Begin a checkpoint, which a thread makes durable while clients are served.
+
+        If the disk is still busy with the one before, the next begins when it is not, unless that would be too much.
+        """
+        self._disarm_checkpoint()
+        most = MOST_DIRTY * self._executor.config.checkpoint_dirty_bytes
+        if self._engine.is_syncing and self._engine.dirty_bytes < most:
+            self._is_due = True
+            return
+        self._is_due = False
+        with self._retrying():
+            durability = self._begin_checkpoint()
+            synced = self._executor.tasks.in_thread("making a checkpoint durable", durability.run, executor=self._disk)
+            synced.add_done_callback(lambda task: None if task.cancelled() else self._synced(durability))
+        self._executor.slicing.rest()
+
+    def checkpoint_soon(self) -> bool:
+        """Begin a checkpoint, or have one begin when the disk has the one before; -> whether it was tried now."""
+        if self._engine.is_syncing:
+            self._is_due = True
+            return False
+        self._checkpoint()
+        return True
+
+    def _synced(self, durability: Durability) -> None:
+        """The disk has it, unless somebody could not wait and has seen to it."""
+        with self._retrying():
+            if self._engine.is_syncing_of(durability):
+                self._end_checkpoint()
+        if self._is_due:
+            self._checkpoint()
+        self._executor.views.checkpointed()
+
+    @contextlib.contextmanager
+    def _retrying(self) -> Iterator[None]:
+        try:
+            yield
+        except StateLostError as error:
+            self._executor.give_up(error)
+        except (LogWriteError, lmdb.Error) as error:
+            log.warning("checkpoint failed, to be tried again: %s", error)
+            self._executor.refresh_special()
+            if self._checkpoint_timer is None:
+                self._checkpoint_timer = self._loop.call_later(RETRY_S, self._checkpoint)
+
+    # -- purging -------------------------------------------------------------------------------------------------------
+
+    def _purge(self) -> None:
+        self._purge_timer = None
+        try:
+            more = self._engine.purge(PURGE_SLICE_S)
+        except lmdb.Error as error:
+            log.warning("purge undone: %s", error)
+            try:
+                self._executor.undoing.roll_back(len(self._engine.txn.log))
+            except StateLostError as failure:
+                self._executor.give_up(failure)
+                return
+            self._purge_timer = self._loop.call_later(RETRY_S, self._purge)
+            return
+        if more:
+            self._purge_timer = self._loop.call_later(PURGE_PAUSE_S, self._purge)
+        if self._checkpoint_timer is None:
+            self._arm_checkpoint()
+
+    # -- every 100 ms --------------------------------------------------------------------------------------------------
+
+    def _cycle(self) -> None:
+        self._cycle_timer = self._loop.call_later(CYCLE_S, self._cycle)
+        self._cycles += 1
+        now_ms = self._executor.now_ms()
+        txn = self._engine.txn
+        if not self._executor.control.are_writes_held:  # or the replicas, which are to come level, never would
+            self._expire(now_ms)
+        if txn.log:
+            self._executor.want_tick()
+        if txn.trash.notes and self._purge_timer is None:
+            self._purge_timer = self._loop.call_later(PURGE_PAUSE_S, self._purge)
+        if self._cycles % CYCLES_A_SPACE_CHECK == 0:
+            self._check_space()
+            self._check_clients(now_ms)
+        self._executor.rewriting.begin_if_due()
+        self._stats.sample(self._clock.monotonic())
+
+    def _expire(self, now_ms: int) -> None:
+        """Delete keys, producer IDs and consumers whose time has passed, for a slice."""
+        txn = self._engine.txn
+        end = self._clock.monotonic() + EXPIRE_SLICE_S
+        while txn.expire_due(now_ms, EXPIRE_BATCH) == EXPIRE_BATCH and self._clock.monotonic() < end:
+            pass
+        idempotence.sweep(txn, now_ms, lambda: self._clock.monotonic() >= end)
+        if self._engine.refusal is None:
+            waiting = self._executor.wakeups.waiting_consumers
+            consumerttl.sweep(txn, now_ms, lambda: self._clock.monotonic() >= end, waiting)
+
+    def _check_space(self) -> None:
+        self._readers.look()
+        self._stats.oldest_reader_pid, self._stats.oldest_reader_s = self._readers.pid, self._readers.seconds
+        before = self._engine.refusal
+        self._engine.check_space()
+        after = self._engine.refusal
+        if before is not after:
+            if after is None:
+                log.info("there is space again: writes are taken")
+            else:
+                log.warning("%s: writes are refused", after.value)
+            self._executor.refresh_special()
+        error = self._engine.log.rotate_error
+        if error is not None and error != self._rotate_error:
+            log.warning("%s; it goes on in the present one", error)
+        self._rotate_error = error
+
+    def _check_clients(self, now_ms: int) -> None:
+        """Cut off who is idle for longer than `timeout`, over its output limit, or stuck in a long reply."""
+        timeout_ms = self._executor.config.timeout * 1000
+        now_s = self._clock.monotonic()
+        self._executor.accounts.check_growing(now_s)
+        self._executor.evictor.report()
+        patience_s = CROWDED_REPLY_S if self._executor.views.is_full else LONG_REPLY_S
+        for session in list(self._executor.context.sessions.values()):
+            if session.attention:
+                session.peer.attend()
+            if session.long_reply is not None and now_s - session.long_reply.progress_s > patience_s:
+                log.warning("client %d read too little of a long reply for %d s: closed", session.id, patience_s)
+                session.peer.abort()
+            is_idle = timeout_ms and now_ms - session.last_interaction_ms > timeout_ms
+            listens = session.is_monitor or session.is_subscriber or session.is_replica
+            if is_idle and not session.must_wait_for_others and not listens:
+                session.peer.abort()

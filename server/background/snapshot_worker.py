@@ -1,0 +1,80 @@
+"""The process that takes a snapshot for the server: `python -m riverbed.server.background.snapshot_worker DIR ...`.
+
+It opens the tables read only, as any other reader, and stands behind everything else in line for the processor.  What
+it answers:
+
+    {"step": "copying", "done": 1048576, "total": 8388608}        a few times a second
+    {"made": {"name": ..., "path": ..., "offset": ..., ...}}      the end
+
+It leaves nothing half-made behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from riverbed.server.background.child import Server, work_for_server
+from riverbed.server.version import VERSION
+from riverbed.store.disk.priority import step_back
+from riverbed.store.snapshot.reader import SNAPSHOTS_DIRECTORY, Snapshot
+from riverbed.store.snapshot.writer import delete_old, take_snapshot
+
+MODULE: Final = "riverbed.server.background.snapshot_worker"
+_REPORT_S: Final = 0.2
+
+
+def work(server: Server) -> None:
+    """Take one snapshot."""
+    parser = argparse.ArgumentParser(prog=MODULE)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--name")
+    parser.add_argument("--keep", type=int)
+    parser.add_argument("--leave-bytes", type=int, default=0)
+    asked = parser.parse_args()
+    step_back()
+    folder = asked.directory / SNAPSHOTS_DIRECTORY
+    made = take_snapshot(
+        asked.directory,
+        folder / asked.name if asked.name else None,
+        program=f"riverbed {VERSION}",
+        leave_bytes=asked.leave_bytes,
+        steps=_Reports(server).step,
+    )
+    if asked.keep:
+        delete_old(made, asked.keep, asked.directory)
+    server.say(made=_described(made))
+
+
+def _described(made: Snapshot) -> dict[str, Any]:
+    manifest = made.manifest
+    return {
+        "name": made.name,
+        "path": str(made.path.resolve()),
+        "offset": manifest.offset,
+        "time": manifest.time_ms,
+        "streams": manifest.streams,
+        "entries": manifest.entries,
+        "bytes": made.size_bytes,
+    }
+
+
+class _Reports:
+    """How far it has come, reported now and then."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._said_s = 0.0
+
+    def step(self, step: str, done: int, total: int) -> None:
+        self._server.go_on()
+        now_s = time.monotonic()
+        if now_s - self._said_s >= _REPORT_S:
+            self._said_s = now_s
+            self._server.say(step=step, done=done, total=total)
+
+
+if __name__ == "__main__":
+    work_for_server(MODULE, work)

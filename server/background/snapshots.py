@@ -1,0 +1,158 @@
+"""Snapshots that clients ask for: taken by a process of their own, one at a time, while the client waits.
+
+    command    checkpoint, and the client is parked      the process starts
+    process    copies the last checkpoint                progress goes to INFO
+    end        the client has path and offset            or why there is none
+
+The client is told the offset that was really copied; it covers everything that ran before the command.  A client that
+leaves, or is unblocked, only waits no longer.  How one is made, `store.snapshot.writer` knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from riverbed.server.background import snapshot_worker as snapshotprocess
+from riverbed.server.background.worker import Worker, WorkerError
+from riverbed.server.errors import CommandError
+from riverbed.server.protocol.replies import Park
+from riverbed.store.disk.real_files import require_directory
+from riverbed.store.disk.working_directory import clear_leftovers
+from riverbed.store.errors import UnsafeFileError
+from riverbed.store.snapshot.reader import SNAPSHOTS_DIRECTORY, is_snapshot_name, list_snapshots
+from riverbed.store.snapshot.writer import WORKING_PREFIX
+
+if TYPE_CHECKING:
+    from riverbed.server.commands.session import Request, Session
+    from riverbed.server.execution.executor import Executor
+    from riverbed.server.protocol.replies import Reply
+
+log = logging.getLogger("riverbed")
+
+UNDER_WAY: Final = "ERR a snapshot is under way already"
+BAD_NAME: Final = "ERR a snapshot's name has letters, digits and ._+- and begins with one of the first two"
+
+
+class Snapshots:
+    """Those of one server."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._folder = executor.engine.directory / SNAPSHOTS_DIRECTORY
+        self._status = executor.stats.snapshot
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # -- what clients ask for ------------------------------------------------------------------------------------------
+
+    def begin(self, request: Request, name: str | None, keep: int | None) -> Park:
+        """Start one; the session waits for its end.  Raises CommandError."""
+        if self._status.in_progress:
+            raise CommandError(UNDER_WAY)
+        if name is not None and not is_snapshot_name(name):
+            raise CommandError(BAD_NAME)
+        self._require_folder()
+        self._executor.control.checkpoint()
+        self._status.begin()
+        park = Park((), None, request.argv, is_for_work=True)
+        self._start("snapshot", self._take(request.session, park, name, keep), request.session, park)
+        return park
+
+    def tell_list(self, request: Request) -> Park:
+        """Look at those there are, in a thread, as there may be many; the session waits."""
+        self._require_folder()
+        park = Park((), None, request.argv, is_for_work=True)
+        self._start("list of snapshots", self._answer_list(request.session, park), request.session, park)
+        return park
+
+    def _require_folder(self) -> None:
+        """What is elsewhere is not ours to write or to delete."""
+        try:
+            require_directory(self._folder)
+        except UnsafeFileError as error:
+            raise CommandError(os.fsencode(f"ERR {error}")) from None
+
+    def _start(self, what: str, work: Coroutine[Any, Any, None], session: Session, park: Park) -> None:
+        def failed(error: Exception) -> None:
+            log.warning("no %s: %s", what, error)
+            self._answer(session, park, CommandError(f"ERR no {what}: {error}".replace("\n", " ")))
+
+        task = self._executor.tasks.start(what, work, failed=failed, expected=(WorkerError, OSError))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        """The server ends: so does what is under way, and leaves nothing behind."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    # -- the process ---------------------------------------------------------------------------------------------------
+
+    async def _take(self, session: Session, park: Park, name: str | None, keep: int | None) -> None:
+        made: dict[str, Any] | None = None
+        try:
+            made = await self._run(name, keep)
+        finally:
+            self._status.end(None if made is None else str(made["name"]), 0 if made is None else int(made["offset"]))
+            if made is None:
+                await self._clear_leftovers()
+        log.info("snapshot %s of offset %d in %.1f s", made["path"], made["offset"], self._status.last_seconds)
+        self._answer(session, park, made)
+
+    async def _clear_leftovers(self) -> None:
+        # a process that was killed leaves its place among LMDB's readers, which would keep pages from being used again
+        self._executor.engine.tables.env.reader_check()
+        with contextlib.suppress(OSError):
+            await self._executor.tasks.in_thread(
+                "clearing away a snapshot", clear_leftovers, self._folder, WORKING_PREFIX, expected=(OSError,)
+            )
+
+    async def _run(self, name: str | None, keep: int | None) -> dict[str, Any]:
+        """-> what was made.  Raises WorkerError."""
+        engine = self._executor.engine
+        arguments = [engine.directory, "--leave-bytes", engine.options.reserve_bytes]
+        arguments += [] if name is None else ["--name", name]
+        arguments += [] if keep is None else ["--keep", keep]
+        async with Worker(self._executor.tasks, snapshotprocess.MODULE, *arguments) as worker:
+            while True:
+                answer = await worker.receive()
+                if "made" in answer:
+                    made: dict[str, Any] = answer["made"]
+                    return made
+                self._status.step, self._status.done, self._status.total = (
+                    answer["step"],
+                    answer["done"],
+                    answer["total"],
+                )
+
+    # -- answers -------------------------------------------------------------------------------------------------------
+
+    async def _answer_list(self, session: Session, park: Park) -> None:
+        found = await self._executor.tasks.in_thread(
+            "listing snapshots", list_snapshots, self._folder, expected=(OSError,)
+        )
+        self._answer(
+            session,
+            park,
+            [
+                {
+                    "name": snapshot.name,
+                    "offset": snapshot.manifest.offset,
+                    "time": snapshot.manifest.time_ms,
+                    "streams": snapshot.manifest.streams,
+                    "entries": snapshot.manifest.entries,
+                    "bytes": snapshot.size_bytes,
+                }
+                for snapshot in found
+            ],
+        )
+
+    def _answer(self, session: Session, park: Park, reply: Reply) -> None:
+        if session.parked is park:  # else it has left, or waits for something else by now
+            self._executor.wakeups.end_wait(session, reply)

@@ -1,0 +1,150 @@
+"""Commands for whoever runs the server: its time, saving, shutting down, watching what it runs.
+
+What they do to the server as a whole they ask of `context.control`; they know neither its event loop nor its files.
+SLOWLOG, LATENCY, MEMORY and DEBUG have modules of their own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from riverbed.server import errors
+from riverbed.server.commands.table import Flag, command
+from riverbed.server.errors import CommandError
+from riverbed.server.protocol.replies import OK
+
+if TYPE_CHECKING:
+    from riverbed.server.commands.session import Request
+    from riverbed.server.protocol.replies import Reply
+
+REWRITE_IN_PROGRESS: Final = "ERR Background append only file rewriting already in progress"
+NO_SHUTDOWN: Final = "ERR No shutdown in progress."
+_SHUTDOWN_WORDS: Final = frozenset((b"NOSAVE", b"SAVE", b"NOW", b"FORCE", b"ABORT"))
+MONITOR_DENIED: Final = "ERR MONITOR isn't allowed for DENY BLOCKING client"
+
+
+@command(
+    b"TIME",
+    arity=1,
+    flags=Flag.LOADING | Flag.STALE | Flag.FAST,
+    categories=("fast",),
+    group="server",
+    since="2.6.0",
+    summary="Tells the server's time.",
+    tips=("nondeterministic_output",),
+)
+def time(request: Request) -> list[bytes]:
+    """TIME -> unix seconds, microseconds of the second."""
+    now_us = int(request.context.clock.time() * 1_000_000)
+    return [b"%d" % (now_us // 1_000_000), b"%d" % (now_us % 1_000_000)]
+
+
+@command(
+    b"LASTSAVE",
+    arity=1,
+    flags=Flag.LOADING | Flag.STALE | Flag.FAST,
+    categories=("admin", "fast", "dangerous"),
+    group="server",
+    summary="Tells when the last checkpoint was made.",
+    tips=("nondeterministic_output",),
+)
+def lastsave(request: Request) -> int:
+    """LASTSAVE -> unix seconds of the last checkpoint."""
+    return request.context.engine.last_checkpoint_ms // 1000
+
+
+@command(
+    b"SAVE",
+    arity=1,
+    flags=Flag.ADMIN | Flag.NOSCRIPT | Flag.NO_MULTI,
+    categories=("admin", "slow", "dangerous"),
+    group="server",
+    summary="Makes a checkpoint.",
+)
+def save(request: Request) -> Reply:
+    """SAVE -> OK once everything up to here is in a checkpoint.
+
+    Nothing needs it: the log is durable as appendfsync says, and checkpoints come by themselves.
+    """
+    request.context.control.checkpoint()
+    return OK
+
+
+@command(
+    b"BGSAVE",
+    arity=-1,
+    flags=Flag.ADMIN | Flag.NOSCRIPT,
+    categories=("admin", "slow", "dangerous"),
+    group="server",
+    summary="Makes a checkpoint.",
+    syntax="[SCHEDULE]",
+)
+def bgsave(request: Request) -> str:
+    """BGSAVE [SCHEDULE] -> a status.  The checkpoint is made at the end of this tick, which takes milliseconds."""
+    words = request.argv[1:]
+    if words and (len(words) > 1 or words[0].upper() != b"SCHEDULE"):
+        raise CommandError(errors.SYNTAX)
+    request.context.control.checkpoint()
+    return "Background saving started"
+
+
+@command(
+    b"BGREWRITEAOF",
+    arity=1,
+    flags=Flag.ADMIN | Flag.NOSCRIPT,
+    categories=("admin", "slow", "dangerous"),
+    group="server",
+    summary="Makes the log as short as it can be.",
+)
+def bgrewriteaof(request: Request) -> str:
+    """BGREWRITEAOF -> a status.  A process of its own writes the state anew while the server goes on."""
+    context = request.context
+    if context.rewrite.in_progress:
+        raise CommandError(REWRITE_IN_PROGRESS)
+    context.control.rewrite_log(later=request.in_transaction)
+    outcome = "scheduled" if request.in_transaction else "started"
+    return f"Background append only file rewriting {outcome}"
+
+
+@command(
+    b"SHUTDOWN",
+    arity=-1,
+    flags=Flag.ADMIN | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.NO_MULTI,
+    categories=("admin", "slow", "dangerous"),
+    group="server",
+    summary="Stops the server.",
+    syntax="[NOSAVE | SAVE] [NOW] [FORCE] [ABORT]",
+)
+def shutdown(request: Request) -> Reply:
+    """SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [ABORT] -> no reply, the connection closes; or an error.
+
+    Without NOW the server waits for its replicas first, up to `shutdown-timeout`, and ABORT has it go on serving.
+    NOSAVE leaves the checkpoint out; the log has everything all the same.  With SAVE a checkpoint that fails keeps the
+    server from stopping, unless FORCE is given as well.
+    """
+    words = {word.upper() for word in request.argv[1:]}
+    if not words <= _SHUTDOWN_WORDS or words > {b"ABORT"} or words >= {b"SAVE", b"NOSAVE"}:
+        raise CommandError(errors.SYNTAX)
+    stopping = request.context.stopping
+    if b"ABORT" in words:
+        if not stopping.abort():
+            raise CommandError(NO_SHUTDOWN)
+        return OK
+    save = True if b"SAVE" in words else False if b"NOSAVE" in words else None
+    return stopping.ask(request, save=save, now=b"NOW" in words, force=b"FORCE" in words)
+
+
+@command(
+    b"MONITOR",
+    arity=1,
+    flags=Flag.ADMIN | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE,
+    categories=("admin", "slow", "dangerous"),
+    group="server",
+    summary="Shows every command the server runs, as it runs.",
+)
+def monitor(request: Request) -> Reply:
+    """MONITOR -> OK, then a line for each command of anybody, until the client leaves or says RESET."""
+    if not request.may_block:
+        raise CommandError(MONITOR_DENIED)
+    request.context.control.monitor(request.session)
+    return OK

@@ -1,0 +1,509 @@
+"""COMMAND: what commands there are, told from the table of commands alone.
+
+The shapes are those of Redis 7, which clients and cluster proxies read: flags, key positions, categories, key
+specifications and the tree of arguments.  What the table does not say (arguments, access to keys) is derived from
+what it does say; the few commands that use their keys in an unusual way are listed in `_KEY_ACCESS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from riverbed.server import errors
+from riverbed.server.commands.arguments import Args
+from riverbed.server.commands.redaction import hidden
+from riverbed.server.commands.slices import in_pieces, in_slices
+from riverbed.server.commands.syntax import Argument, parse_syntax
+from riverbed.server.commands.table import COMMANDS, Command, Flag, command
+from riverbed.server.errors import CommandError
+from riverbed.server.glob import Glob
+from riverbed.server.protocol.encode import encode
+from riverbed.store.format.rows import array_head, bulk
+
+if TYPE_CHECKING:
+    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.slices import Work
+    from riverbed.server.protocol.replies import Reply
+
+INVALID_COMMAND: Final = "ERR Invalid command specified"
+NO_KEY_ARGUMENTS: Final = "ERR The command has no key arguments"
+INVALID_WORD_COUNT: Final = "ERR Invalid number of arguments specified for command"
+INVALID_ARGUMENTS: Final = "ERR Invalid arguments specified for command"
+
+# The order in which Redis prints categories.
+_CATEGORIES: Final = (
+    *("keyspace", "read", "write", "set", "sortedset", "list", "hash", "string", "bitmap", "hyperloglog", "geo"),
+    *("stream", "pubsub", "admin", "fast", "slow", "blocking", "dangerous", "connection", "transaction", "scripting"),
+)
+# Names that are looked up before others have their turn.
+_NAMES_A_SLICE: Final = 500
+_OURS: Final = Flag.IMMEDIATE | Flag.LOG_ONLY | Flag.SUBSCRIBER
+
+# How a command uses its keys, where that does not follow from WRITE (it updates) or READONLY (it reads the value).
+# One tuple for each key specification.
+_KEY_ACCESS: Final[dict[bytes, tuple[tuple[bytes, ...], ...]]] = {
+    b"copy": ((b"RO", b"access"), (b"OW", b"update")),
+    b"del": ((b"RM", b"delete"),),
+    b"exists": ((b"RO",),),
+    b"memory|usage": ((b"RO",),),
+    b"move": ((b"RW", b"access", b"update"),),
+    b"object|encoding": ((b"RO",),),
+    b"object|freq": ((b"RO",),),
+    b"object|idletime": ((b"RO",),),
+    b"object|refcount": ((b"RO",),),
+    b"rename": ((b"RW", b"access", b"delete"), (b"OW", b"update")),
+    b"renamenx": ((b"RW", b"access", b"delete"), (b"OW", b"insert")),
+    b"spublish": ((b"not_key",),),
+    b"ssubscribe": ((b"not_key",),),
+    b"sunsubscribe": ((b"not_key",),),
+    b"touch": ((b"RO",),),
+    b"type": ((b"RO",),),
+    b"unlink": ((b"RM", b"delete"),),
+    b"watch": ((b"RO",),),
+    b"xackdel": ((b"RW", b"delete"),),
+    b"xautoclaim": ((b"RW", b"delete"),),
+    b"xdel": ((b"RW", b"delete"),),
+    b"xdelex": ((b"RW", b"delete"),),
+    b"xgroup|create": ((b"RW", b"insert"),),
+    b"xgroup|createconsumer": ((b"RW", b"insert"),),
+    b"xgroup|delconsumer": ((b"RW", b"delete"),),
+    b"xgroup|destroy": ((b"RW", b"delete"),),
+    b"xlen": ((b"RO",),),
+    b"xreadgroup": ((b"RO", b"access"),),
+    b"xtrim": ((b"RW", b"delete"),),
+}
+
+
+# -- the table, walked -------------------------------------------------------------------------------------------------
+
+
+def _commands() -> list[Command]:
+    """The rows that clients may call, without subcommands."""
+    return [row for row in COMMANDS.values() if Flag.LOG_ONLY not in row.flags]
+
+
+def _all_commands() -> Iterator[Command]:
+    """The rows that clients may call, a container before its subcommands."""
+    for row in _commands():
+        yield row
+        yield from row.subcommands.values()
+
+
+def _find(name: bytes) -> Command | None:
+    row = COMMANDS.get(name.upper())
+    return None if row is None or Flag.LOG_ONLY in row.flags else row
+
+
+def _by_full_name(name: bytes) -> Command | None:
+    """The row that `xadd` or `xgroup|create` names, in any case."""
+    container, bar, subcommand = name.partition(b"|")
+    row = _find(container)
+    if row is None or not bar:
+        return row
+    return row.subcommands.get(subcommand.upper())
+
+
+def _of_words(words: list[bytes]) -> Command | None:
+    """The row that would run `words`; None for an unknown command or subcommand."""
+    row = _find(words[0])
+    if row is None or not row.subcommands or len(words) == 1:
+        return row
+    return row.subcommands.get(words[1].upper())
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+
+def _keyword(row: Command) -> tuple[bytes, int] | None:
+    """The token behind which a command with movable keys has them, and the first word it may be.
+
+    It is the first token of the syntax that keys follow; optional words may stand before it, fixed ones do.
+    """
+    if Flag.MOVABLEKEYS not in row.flags:
+        return None
+    words = row.syntax.split()
+    fixed = 0
+    while not words[fixed].startswith("[") and words[fixed + 1] != "key":
+        fixed += 1
+    return words[words.index("key") - 1].encode(), fixed + 1
+
+
+def _key_accesses(row: Command) -> tuple[tuple[bytes, ...], ...]:
+    """How each of a command's key specifications uses the keys."""
+    usual = (b"RW", b"update") if Flag.WRITE in row.flags else (b"RO", b"access")
+    return _KEY_ACCESS.get(row.full_name, (usual,))
+
+
+def _has_keys(row: Command) -> bool:
+    """Shard channels are none, although a cluster finds its node by them."""
+    return (row.keys.first > 0 and (b"not_key",) not in _key_accesses(row)) or Flag.MOVABLEKEYS in row.flags
+
+
+def _key_positions(row: Command, words: list[bytes]) -> slice:
+    """Where in `words` the keys are.  CommandError when there is none."""
+    keyword = _keyword(row)
+    if keyword is not None:
+        token, start = keyword
+        for position in range(start, len(words)):
+            if words[position].upper() == token:
+                # Half of what follows are keys, the other half are IDs.
+                return slice(position + 1, position + 1 + (len(words) - position - 1) // 2)
+        raise CommandError(INVALID_ARGUMENTS)
+    spec = row.keys
+    last = spec.last if spec.last >= 0 else len(words) + spec.last
+    return slice(spec.first, last + 1, spec.step)
+
+
+def _key_specs(row: Command, as_set: Callable[[Iterable[bytes]], Reply]) -> list[Reply]:
+    """Where the keys are, as begin_search and find_keys."""
+    accesses = _key_accesses(row)
+    keyword = _keyword(row)
+    if keyword is not None:
+        search = {b"type": b"keyword", b"spec": {b"keyword": keyword[0], b"startfrom": keyword[1]}}
+        return [_key_spec(as_set(accesses[0]), search, last=-1, step=1, limit=2)]
+    if not row.keys.first:
+        return []
+    spec = row.keys
+    # Several specifications have one key each, side by side (RENAME); a single one has the whole range.
+    last = spec.last if spec.last < 0 else spec.last - spec.first
+    if len(accesses) > 1:
+        last = 0
+    return [
+        _key_spec(
+            as_set(access),
+            {b"type": b"index", b"spec": {b"index": spec.first + number * spec.step}},
+            last=last,
+            step=spec.step,
+            limit=0,
+        )
+        for number, access in enumerate(accesses)
+    ]
+
+
+def _key_spec(access: Reply, search: Reply, *, last: int, step: int, limit: int) -> Reply:
+    find = {b"type": b"range", b"spec": {b"lastkey": last, b"keystep": step, b"limit": limit}}
+    return {b"flags": access, b"begin_search": search, b"find_keys": find}
+
+
+# -- COMMAND INFO ------------------------------------------------------------------------------------------------------
+
+
+def _set_maker(request: Request) -> Callable[[Iterable[bytes]], Reply]:
+    """Redis sends these as sets.  A RESP2 client sees an array, so it gets one whose order can be relied upon."""
+    return list if request.session.resp == 2 else frozenset
+
+
+def _flag_names(flags: Flag) -> list[bytes]:
+    return [(flag.name or "").lower().encode() for flag in flags & ~_OURS]
+
+
+def _info(row: Command, request: Request) -> list[Reply]:
+    """The ten elements of COMMAND INFO."""
+    as_set = _set_maker(request)
+    categories = sorted(row.categories, key=_CATEGORIES.index)
+    flags = _flag_names(row.flags)
+    return [
+        row.full_name,
+        row.arity,
+        _statuses(flags, request),
+        row.keys.first,
+        row.keys.last,
+        row.keys.step,
+        _statuses([b"@" + category.encode() for category in categories], request),
+        as_set(tip.encode() for tip in row.tips),
+        _key_specs(row, lambda access: _statuses(list(access), request)),
+        [_info(subcommand, request) for subcommand in row.subcommands.values()],
+    ]
+
+
+def _statuses(words: list[bytes], request: Request) -> Reply:
+    """Words that Redis sends as simple strings."""
+    texts = [word.decode() for word in words]
+    return texts if request.session.resp == 2 else frozenset(texts)
+
+
+@command(
+    b"COMMAND",
+    arity=-1,
+    flags=Flag.LOADING | Flag.STALE,
+    categories=("slow", "connection"),
+    group="server",
+    since="2.8.13",
+    summary="Describes all commands.",
+    tips=("nondeterministic_output_order",),
+)
+def command_(request: Request) -> Reply:
+    """COMMAND -> as COMMAND INFO without names."""
+    if len(request.argv) > 1:
+        raise errors.unknown_subcommand(request.argv)
+    return [_info(row, request) for row in _commands()]
+
+
+@command(
+    b"COMMAND COUNT",
+    arity=2,
+    flags=Flag.LOADING | Flag.STALE,
+    categories=("slow", "connection"),
+    group="server",
+    since="2.8.13",
+    summary="Counts the commands.",
+)
+def command_count(request: Request) -> int:
+    """COMMAND COUNT -> how many; a container counts once."""
+    return len(_commands())
+
+
+@command(
+    b"COMMAND INFO",
+    arity=-2,
+    flags=Flag.LOADING | Flag.STALE,
+    categories=("slow", "connection"),
+    group="server",
+    since="2.8.13",
+    summary="Describes the named commands, or all.",
+    syntax="[command-name [command-name ...]]",
+    tips=("nondeterministic_output_order",),
+)
+def command_info(request: Request) -> Reply:
+    """COMMAND INFO [name ...] -> a description for each name, null for an unknown one."""
+    names = request.argv[2:]
+    if not names:
+        return [_info(row, request) for row in _commands()]
+    return in_slices(request, _infos)
+
+
+def _infos(request: Request) -> Work:
+    """A name may be given any number of times, so what is sent for it is made once."""
+    names, resp = request.argv[2:], request.session.resp
+    wires = {b"": encode(None, resp)}
+    parts = [array_head(len(names))]
+    for number, name in enumerate(names, 1):
+        row = _by_full_name(name)
+        known = b"" if row is None else row.full_name
+        if row is not None and known not in wires:
+            wires[known] = encode(_info(row, request), resp)
+        parts.append(wires[known])
+        if not number % _NAMES_A_SLICE:
+            yield
+    return in_pieces(request, parts)
+
+
+@command(
+    b"COMMAND LIST",
+    arity=-2,
+    flags=Flag.LOADING | Flag.STALE,
+    categories=("slow", "connection"),
+    group="server",
+    since="7.0.0",
+    summary="Lists the names of commands.",
+    syntax="[FILTERBY <MODULE module-name | ACLCAT category | PATTERN pattern>]",
+    tips=("nondeterministic_output_order",),
+)
+def command_list(request: Request) -> Reply:
+    """COMMAND LIST [FILTERBY MODULE m | ACLCAT c | PATTERN p] -> full names, subcommands included.
+
+    An unknown module or category lists nothing.
+    """
+    args = Args(request.argv, 2)
+    if not args:
+        return [row.full_name for row in _all_commands()]
+    if len(args) != 3 or args.take_option() != b"FILTERBY":
+        raise CommandError(errors.SYNTAX)
+    kind, wanted = args.take_option(), args.take()
+    if kind == b"PATTERN":
+        names = [row.full_name for row in _all_commands()]
+        return in_slices(request, lambda _: Glob(wanted, ignore_case=True).select(names))
+    wanted = wanted.lower()
+    if kind == b"ACLCAT":
+        return [row.full_name for row in _all_commands() if wanted.decode("latin-1") in row.categories]
+    if kind == b"MODULE":
+        return []
+    raise CommandError(errors.SYNTAX)
+
+
+# -- COMMAND DOCS ------------------------------------------------------------------------------------------------------
+
+
+def _argument_docs(row: Command, request: Request) -> list[Reply]:
+    last_spec = len(_key_accesses(row)) - 1 if _has_keys(row) else -1
+    seen_keys = 0
+
+    def describe(argument: Argument) -> Reply:
+        nonlocal seen_keys
+        docs: dict[bytes, Reply] = {b"name": argument.name.encode(), b"type": argument.kind.encode()}
+        if argument.kind == "key" and last_spec >= 0:
+            docs[b"key_spec_index"] = min(seen_keys, last_spec)
+            seen_keys += 1
+        if argument.token:
+            docs[b"token"] = argument.token.encode()
+        flags = [b"optional"] * argument.optional + [b"multiple"] * argument.multiple
+        if flags:
+            docs[b"flags"] = _statuses(flags, request)
+        if argument.arguments:
+            docs[b"arguments"] = list(map(describe, argument.arguments))
+        return docs
+
+    return list(map(describe, parse_syntax(row.syntax)))
+
+
+def _docs(row: Command, request: Request) -> dict[bytes, Reply]:
+    docs: dict[bytes, Reply] = {
+        b"summary": row.summary.encode(),
+        b"since": row.since.encode(),
+        b"group": row.group.encode(),
+    }
+    if row.syntax:
+        docs[b"arguments"] = _argument_docs(row, request)
+    if row.subcommands:
+        docs[b"subcommands"] = {
+            subcommand.full_name: _docs(subcommand, request) for subcommand in row.subcommands.values()
+        }
+    return docs
+
+
+@command(
+    b"COMMAND DOCS",
+    arity=-2,
+    flags=Flag.LOADING | Flag.STALE,
+    categories=("slow", "connection"),
+    group="server",
+    since="7.0.0",
+    summary="Documents the named commands, or all.",
+    syntax="[command-name [command-name ...]]",
+    tips=("nondeterministic_output_order",),
+)
+def command_docs(request: Request) -> Reply:
+    """COMMAND DOCS [name ...] -> name to summary, since, group, arguments, subcommands.  Unknown names are left out."""
+    return in_slices(request, _all_docs)
+
+
+def _all_docs(request: Request) -> Work:
+    names = request.argv[2:]
+    found: dict[bytes, Reply] = {}
+    for number, row in enumerate(map(_by_full_name, names) if names else _commands(), 1):
+        is_new = row is not None and row.full_name not in found
+        if row is not None and is_new:
+            found[row.full_name] = _docs(row, request)
+        if is_new or not number % _NAMES_A_SLICE:
+            yield
+    return found
+
+
+# -- COMMAND GETKEYS ---------------------------------------------------------------------------------------------------
+
+
+def _without_secrets(words: list[bytes]) -> list[bytes]:
+    """GETKEYS, GETKEYSANDFLAGS: the command among the words as it would be shown itself; nothing of an unknown one.
+
+    That command may be GETKEYS again, as often as there is room for it.
+    """
+    at = 2
+    row = _of_words(words[at:])
+    while row is not None and row.redact is _without_secrets and len(words) > at + 2:
+        at += 2
+        row = _of_words(words[at : at + 2])
+    inner = words[at:]
+    return [*words[:at], *(hidden(inner) if row is None else row.shown(inner))]
+
+
+def _found_keys(request: Request) -> tuple[list[bytes], tuple[tuple[bytes, ...], ...]]:
+    """The keys of the command in the words after the second; the access flags of each, where the last are all others'.
+
+    Raises CommandError.
+    """
+    words = request.argv[2:]
+    row = _of_words(words)
+    if row is None:
+        raise CommandError(INVALID_COMMAND)
+    if not _has_keys(row):
+        raise CommandError(NO_KEY_ARGUMENTS)
+    if not row.accepts(len(words)):
+        raise CommandError(INVALID_WORD_COUNT)
+    return words[_key_positions(row, words)], _key_accesses(row)
+
+
+def _each_key(request: Request) -> Work:
+    keys, _ = _found_keys(request)
+    parts = [array_head(len(keys))]
+    for at in range(0, len(keys), _NAMES_A_SLICE):
+        if at:
+            yield
+        parts += map(bulk, keys[at : at + _NAMES_A_SLICE])
+    return in_pieces(request, parts)
+
+
+def _each_key_and_flags(request: Request) -> Work:
+    keys, accesses = _found_keys(request)
+    flags = [encode(_statuses(list(access), request), request.session.resp) for access in accesses]
+    parts = [array_head(len(keys))]
+    for at in range(0, len(keys), _NAMES_A_SLICE):
+        if at:
+            yield
+        for number, key in enumerate(keys[at : at + _NAMES_A_SLICE], at):
+            parts.append(b"*2\r\n" + bulk(key) + flags[min(number, len(flags) - 1)])
+    return in_pieces(request, parts)
+
+
+@command(
+    b"COMMAND GETKEYS",
+    arity=-4,
+    flags=Flag.LOADING | Flag.STALE,
+    categories=("slow", "connection"),
+    group="server",
+    since="2.8.13",
+    summary="Picks the keys out of a full command.",
+    syntax="command [arg [arg ...]]",
+    redact=_without_secrets,
+)
+def command_getkeys(request: Request) -> Reply:
+    """COMMAND GETKEYS command [arg ...] -> the keys."""
+    return in_slices(request, _each_key, is_short=len(request.argv) <= _NAMES_A_SLICE)
+
+
+@command(
+    b"COMMAND GETKEYSANDFLAGS",
+    arity=-4,
+    flags=Flag.LOADING | Flag.STALE,
+    categories=("slow", "connection"),
+    group="server",
+    since="7.0.0",
+    summary="Picks the keys out of a full command and tells how they are used.",
+    syntax="command [arg [arg ...]]",
+    redact=_without_secrets,
+)
+def command_getkeysandflags(request: Request) -> Reply:
+    """COMMAND GETKEYSANDFLAGS command [arg ...] -> pairs of a key and its access flags."""
+    return in_slices(request, _each_key_and_flags, is_short=len(request.argv) <= _NAMES_A_SLICE)
+
+
+@command(
+    b"COMMAND HELP",
+    arity=2,
+    flags=Flag.LOADING | Flag.STALE,
+    categories=("slow", "connection"),
+    group="server",
+    since="5.0.0",
+    summary="Explains the subcommands of COMMAND.",
+)
+def command_help(request: Request) -> list[str]:
+    """COMMAND HELP -> lines."""
+    return [
+        "COMMAND <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+        "(no subcommand)",
+        "    Describe all commands.",
+        "COUNT",
+        "    Return the number of commands.",
+        "DOCS [<command-name> ...]",
+        "    Return the documentation of the named commands, or of all.",
+        "GETKEYS <full-command>",
+        "    Return the keys of a full command.",
+        "GETKEYSANDFLAGS <full-command>",
+        "    Return the keys of a full command and how it uses them.",
+        "INFO [<command-name> ...]",
+        "    Describe the named commands, or all.",
+        "LIST [FILTERBY (MODULE <module-name>|ACLCAT <category>|PATTERN <pattern>)]",
+        "    Return the names of commands.",
+        "HELP",
+        "    Print this help.",
+    ]

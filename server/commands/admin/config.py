@@ -1,0 +1,160 @@
+"""CONFIG: look at settings, change them, write them to the file they came from, reset the counters.
+
+Which settings there are, `server.config.settings` knows, and what they are, `server.config.config`; this is how clients
+ask.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from riverbed.server import errors
+from riverbed.server.commands.redaction import REDACTED, hidden
+from riverbed.server.commands.slices import in_slices
+from riverbed.server.commands.table import Flag, command, container
+from riverbed.server.config.file import ConfigFileError
+from riverbed.server.config.rewrite import rewrite
+from riverbed.server.config.settings import find_setting
+from riverbed.server.config.values import ConfigError, UnknownSettingError
+from riverbed.server.errors import CommandError
+from riverbed.server.protocol.replies import OK
+
+if TYPE_CHECKING:
+    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.slices import Work
+    from riverbed.server.protocol.replies import Reply
+
+NO_FILE: Final = "ERR The server is running without a config file"
+
+_FLAGS: Final = Flag.ADMIN | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE
+_CATEGORIES: Final = ("admin", "slow", "dangerous")
+
+
+container(b"CONFIG", group="server", since="2.0.0", summary="Container of the commands about settings.")
+
+
+@command(
+    b"CONFIG GET",
+    arity=-3,
+    flags=_FLAGS,
+    categories=_CATEGORIES,
+    group="server",
+    since="2.0.0",
+    summary="Tells the values of settings.",
+    syntax="parameter [parameter ...]",
+)
+def config_get(request: Request) -> Reply:
+    """CONFIG GET pattern [pattern ...] -> name and value of every setting that matches one of them."""
+    return in_slices(request, _get)
+
+
+def _get(request: Request) -> Work:
+    found = yield from request.context.config.get_in_steps(request.argv[2:])
+    return {name.encode(): os.fsencode(value) for name, value in found.items()}
+
+
+def _set_without_secrets(words: list[bytes]) -> list[bytes]:
+    """The words of a CONFIG SET up to the first that should name a setting and does not, without secret values."""
+    shown = words[:2]
+    while (at := len(shown)) < len(words):
+        setting = find_setting(os.fsdecode(words[at]))
+        if setting is None:
+            break
+        shown += words[at : at + 1] + [REDACTED if setting.is_secret else word for word in words[at + 1 : at + 2]]
+    return shown + hidden(words[len(shown) :])
+
+
+@command(
+    b"CONFIG SET",
+    arity=-4,
+    flags=_FLAGS,
+    categories=_CATEGORIES,
+    group="server",
+    since="2.0.0",
+    summary="Changes settings, all of them or none.",
+    syntax="parameter value [parameter value ...]",
+    redact=_set_without_secrets,
+    tips=("request_policy:all_nodes", "response_policy:all_succeeded"),
+)
+def config_set(request: Request) -> Reply:
+    """CONFIG SET name value [name value ...] -> OK."""
+    words = request.argv[2:]
+    if len(words) % 2:
+        raise CommandError(errors.SYNTAX)
+    try:  # one after the other, up to the first that is wrong or named before
+        request.context.config.set(zip(map(os.fsdecode, words[::2]), map(os.fsdecode, words[1::2]), strict=True))
+    except UnknownSettingError as error:
+        raise CommandError(
+            os.fsencode(f"ERR Unknown option or number of arguments for CONFIG SET - '{error.setting}'")
+        ) from None
+    except ConfigError as error:
+        raise CommandError(
+            os.fsencode(f"ERR CONFIG SET failed (possibly related to argument '{error.setting}') - {error.reason}")
+        ) from None
+    return OK
+
+
+@command(
+    b"CONFIG REWRITE",
+    arity=2,
+    flags=_FLAGS,
+    categories=_CATEGORIES,
+    group="server",
+    since="2.8.0",
+    summary="Writes the settings in force to the configuration file.",
+)
+def config_rewrite(request: Request) -> Reply:
+    """CONFIG REWRITE -> OK once the file is safely on disk."""
+    config = request.context.config
+    if config.file is None:
+        raise CommandError(NO_FILE)
+    try:
+        rewrite(config)
+    except OSError as error:
+        raise CommandError(os.fsencode(f"ERR Rewriting config file: {error.strerror}")) from None
+    except (ConfigError, ConfigFileError) as error:  # somebody edited it into something unreadable
+        raise CommandError(os.fsencode(f"ERR Rewriting config file: {error}")) from None
+    return OK
+
+
+@command(
+    b"CONFIG RESETSTAT",
+    arity=2,
+    flags=_FLAGS,
+    categories=_CATEGORIES,
+    group="server",
+    since="2.0.0",
+    summary="Sets the counters of INFO back to zero.",
+    tips=("request_policy:all_nodes", "response_policy:all_succeeded"),
+)
+def config_resetstat(request: Request) -> Reply:
+    """CONFIG RESETSTAT -> OK."""
+    request.context.stats.reset()
+    return OK
+
+
+@command(
+    b"CONFIG HELP",
+    arity=2,
+    flags=Flag.LOADING | Flag.STALE,
+    categories=("slow",),
+    group="server",
+    since="5.0.0",
+    summary="Explains the subcommands of CONFIG.",
+)
+def config_help(request: Request) -> list[str]:
+    """CONFIG HELP -> lines."""
+    return [
+        "CONFIG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+        "GET <pattern> [<pattern> ...]",
+        "    Settings whose names match a pattern, with their values.",
+        "SET <name> <value> [<name> <value> ...]",
+        "    Change settings: all of them, or none when one cannot be changed.",
+        "RESETSTAT",
+        "    Set the counters of INFO back to zero.",
+        "REWRITE",
+        "    Write the settings in force to the configuration file.",
+        "HELP",
+        "    Print this help.",
+    ]

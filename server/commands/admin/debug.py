@@ -1,0 +1,129 @@
+"""DEBUG: what only tests of servers and clients ask for: a digest of all data, any error, any type of reply, a stall.
+
+One command whose second word chooses, not a container: so it is in Redis, and errors and COMMAND tell the difference.
+Knows of a row in the store only that its key ends with the ID.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import TYPE_CHECKING, Final
+
+from riverbed.server import errors
+from riverbed.server.commands.table import Flag, command
+from riverbed.server.errors import CommandError
+from riverbed.server.protocol.replies import OK, Verbatim
+from riverbed.store.ids import ID_BYTES, StreamID, unpack_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from riverbed.server.commands.session import Request
+    from riverbed.server.protocol.replies import Reply
+    from riverbed.store.databases.database import Database
+
+DIGEST_SLICE: Final = 512
+
+# What C's strtod makes of a word: the number it begins with, or nothing, which is 0.
+_NUMBER = re.compile(rb"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+
+
+@command(
+    b"DEBUG",
+    arity=-2,
+    flags=Flag.ADMIN | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE,
+    categories=("admin", "slow", "dangerous"),
+    group="server",
+    summary="Container of commands for testing servers and clients.",
+    syntax="<DIGEST | ERROR message | HELP | PROTOCOL type | SLEEP seconds>",
+)
+def debug(request: Request) -> Reply:
+    """DEBUG subcommand [argument] -> see DEBUG HELP."""
+    found = _DEBUG.get(request.argv[1].upper())
+    if found is None or len(request.argv) != found[0]:
+        raise errors.subcommand_syntax(request.argv)
+    return found[1](request)
+
+
+def _debug_digest(request: Request) -> str:
+    """A hash of all keys, entries and counters: equal for equal states, in whatever order they came about.
+
+    Groups, idempotence records and where rows happen to be stored do not count.
+    """
+    digest = 0
+    for database in request.txn.databases:
+        for key in database.keys(request.now_ms):
+            digest ^= int.from_bytes(_stream_digest(database, key, request.now_ms))
+    return f"{digest:040x}"
+
+
+def _stream_digest(database: Database, key: bytes, now_ms: int) -> bytes:
+    stream = database.stream(key, now_ms)
+    assert stream is not None, "listed a moment ago"
+    state = (stream.length, stream.last_id, stream.max_deleted_id, stream.entries_added, stream.expire_ms)
+    digest = hashlib.sha1(repr((database.number, key, state)).encode(), usedforsecurity=False)
+    start = stream.first_id
+    while rows := stream.rows(start, stream.last_id, DIGEST_SLICE):
+        for row_key, fields in rows:
+            # Only the ID of the row's key: where the stream is stored does not count.
+            digest.update(row_key[-ID_BYTES:] + fields)
+        start = StreamID(unpack_id(rows[-1][0][-ID_BYTES:]) + 1)
+    return digest.digest()
+
+
+def _debug_error(request: Request) -> Reply:
+    raise CommandError(request.argv[2])
+
+
+def _debug_help(request: Request) -> list[str]:
+    return [
+        "DEBUG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+        "DIGEST",
+        "    Return a hash of all keys and entries. Reads everything, and the server waits for it.",
+        "ERROR <message>",
+        "    Return <message> as an error.",
+        "PROTOCOL <type>",
+        "    Return a value of <type>: " + ", ".join(_PROTOCOL) + ".",
+        "SLEEP <seconds>",
+        "    Stop the server for <seconds>. Decimals allowed.",
+        "HELP",
+        "    Print this help.",
+    ]
+
+
+# One example of each type of reply, for tests of clients.
+_PROTOCOL: Final[dict[str, Reply]] = {
+    "string": b"Hello World",
+    "integer": 12345,
+    "double": 3.141,
+    "null": None,
+    "array": [0, 1, 2],
+    "set": frozenset((0, 1, 2)),
+    "map": {0: False, 1: True, 2: False},
+    "verbatim": Verbatim(b"This is a verbatim\nstring"),
+    "true": True,
+    "false": False,
+}
+
+
+def _debug_protocol(request: Request) -> Reply:
+    kind = request.argv[2].lower().decode("latin-1")
+    if kind not in _PROTOCOL:
+        raise CommandError("ERR Wrong protocol type name. Please use one of the following: " + "|".join(_PROTOCOL))
+    return _PROTOCOL[kind]
+
+
+def _debug_sleep(request: Request) -> Reply:
+    number = _NUMBER.match(request.argv[2])
+    request.context.control.sleep(max(float(number[0]), 0.0) if number else 0.0)
+    return OK
+
+
+_DEBUG: Final[dict[bytes, tuple[int, Callable[[Request], Reply]]]] = {
+    b"DIGEST": (2, _debug_digest),
+    b"ERROR": (3, _debug_error),
+    b"HELP": (2, _debug_help),
+    b"PROTOCOL": (3, _debug_protocol),
+    b"SLEEP": (3, _debug_sleep),
+}

@@ -1,0 +1,433 @@
+"""INFO: the server's figures, as `field:value` lines under section headings.
+
+Field names are Redis's wherever the thing exists here, because clients, exporters and Sentinel read them; what has no
+Redis name begins with `riverbed_`.  A field that can only have one value here is still sent when somebody reads it.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from riverbed.server.commands.table import Flag, command
+from riverbed.server.protocol.replies import Verbatim
+from riverbed.server.stats import process
+from riverbed.server.version import REDIS_VERSION, VERSION
+from riverbed.store.databases import sampling as survey
+from riverbed.store.format.text import key_text
+
+if TYPE_CHECKING:
+    from riverbed.server.commands.request import Context
+    from riverbed.server.commands.session import Request, Session
+    from riverbed.server.stats.stats import SnapshotStatus
+
+DAY_SECONDS: Final = 86_400
+LRU_CLOCK_MASK: Final = (1 << 24) - 1
+_UNITS: Final = "KMGTPE"
+PERCENTILES: Final = (50.0, 99.0, 99.9)
+
+Fields = Iterator[tuple[str, object]]
+
+
+def _human(size: int) -> str:
+    """Bytes with one letter, as Redis shortens them."""
+    if size < 1024:
+        return f"{size}B"
+    power = min((size.bit_length() - 1) // 10, len(_UNITS))
+    return f"{size / (1 << 10 * power):.2f}{_UNITS[power - 1]}"
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+# -- sections ----------------------------------------------------------------------------------------------------------
+
+
+def _server(request: Request) -> Fields:
+    context = request.context
+    config = context.config
+    uptime = max(request.now_ms - context.started_ms, 0) // 1000
+    system = os.uname()
+    yield "redis_version", REDIS_VERSION
+    yield "riverbed_version", VERSION
+    yield "redis_git_sha1", "00000000"
+    yield "redis_git_dirty", 0
+    yield "redis_build_id", "0"
+    yield "redis_mode", "standalone"
+    yield "os", f"{system.sysname} {system.release} {system.machine}"
+    yield "arch_bits", 64 if sys.maxsize >> 32 else 32
+    yield "monotonic_clock", "POSIX clock_gettime"
+    yield "multiplexing_api", "epoll" if sys.platform == "linux" else "kqueue"
+    yield "riverbed_python_version", platform.python_version()
+    yield "process_id", os.getpid()
+    yield "process_supervised", "no"
+    yield "run_id", context.run_id
+    yield "tcp_port", config.port
+    yield "server_time_usec", int(context.clock.time() * 1_000_000)
+    yield "uptime_in_seconds", uptime
+    yield "uptime_in_days", uptime // DAY_SECONDS
+    yield "hz", config.hz
+    yield "configured_hz", config.hz
+    yield "lru_clock", request.now_ms // 1000 & LRU_CLOCK_MASK
+    yield "executable", sys.executable
+    yield "config_file", config.file or ""
+    yield "io_threads_active", 0
+    remaining_ms = context.stopping.remaining_ms()
+    if remaining_ms is not None:
+        yield "shutdown_in_milliseconds", remaining_ms
+
+
+def _clients(request: Request) -> Fields:
+    context = request.context
+    sessions = context.sessions.values()
+    yield "connected_clients", sum(not session.is_replica for session in sessions)
+    yield "cluster_connections", 0
+    yield "maxclients", context.config.maxclients
+    yield "client_recent_max_input_buffer", max(map(_input_bytes, sessions), default=0)
+    yield "client_recent_max_output_buffer", max(map(_output_bytes, sessions), default=0)
+    yield "blocked_clients", context.control.blocked_clients()
+    yield "tracking_clients", 0
+    yield "pubsub_clients", sum(session.is_subscriber for session in sessions)
+    yield "watching_clients", sum(bool(session.watched) for session in sessions)
+    yield "clients_in_timeout_table", _waiting_with_deadline(sessions)
+    yield "total_watched_keys", context.control.watched_keys()
+    yield "total_blocking_keys", context.control.awaited_keys()
+    yield "total_blocking_keys_on_nokey", 0
+    yield "riverbed_monitors", len(context.control.monitors)
+
+
+def _output_bytes(session: Session) -> int:
+    return session.output_bytes
+
+
+def _input_bytes(session: Session) -> int:
+    return session.input.unread_bytes + session.input.pending_bytes
+
+
+def _waiting_with_deadline(sessions: Iterable[Session]) -> int:
+    return sum(session.parked is not None and session.parked.deadline_ms is not None for session in sessions)
+
+
+def _memory(request: Request) -> Fields:
+    """What is "used" is what is private to the process: streams are file pages, which the system takes back at will."""
+    context = request.context
+    use = process.memory_use()
+    context.stats.note_memory(use.private)
+    peak = context.stats.peak_memory
+    total = process.system_memory()
+    yield "used_memory", use.private
+    yield "used_memory_human", _human(use.private)
+    yield "used_memory_rss", use.resident
+    yield "used_memory_rss_human", _human(use.resident)
+    yield "used_memory_peak", peak
+    yield "used_memory_peak_human", _human(peak)
+    yield "used_memory_peak_perc", f"{100 * _ratio(use.private, peak):.2f}%"
+    yield "used_memory_overhead", use.private
+    yield "used_memory_startup", 0
+    yield "used_memory_dataset", 0
+    yield "used_memory_dataset_perc", "0.00%"
+    yield "total_system_memory", total
+    yield "total_system_memory_human", _human(total)
+    yield "used_memory_lua", 0
+    yield "used_memory_lua_human", _human(0)
+    yield "used_memory_scripts", 0
+    yield "used_memory_scripts_human", _human(0)
+    yield "maxmemory", 0
+    yield "maxmemory_human", _human(0)
+    yield "maxmemory_policy", "noeviction"
+    yield "allocator_allocated", use.private
+    yield "allocator_active", use.private
+    yield "allocator_resident", use.resident
+    yield "allocator_frag_ratio", "1.00"
+    yield "allocator_frag_bytes", 0
+    yield "mem_fragmentation_ratio", f"{_ratio(use.resident, use.private):.2f}"
+    yield "mem_fragmentation_bytes", use.resident - use.private
+    yield "mem_not_counted_for_evict", 0
+    yield "mem_replication_backlog", 0
+    yield "mem_total_replication_buffers", 0
+    yield "mem_clients_slaves", context.accounts.replicas_total
+    yield "mem_clients_normal", context.accounts.total
+    yield "mem_cluster_links", 0
+    yield "mem_aof_buffer", sum(map(len, request.txn.log))
+    yield "mem_allocator", "libc"
+    yield "active_defrag_running", 0
+    yield "lazyfree_pending_objects", request.txn.trash.notes
+    yield "lazyfreed_objects", request.txn.trash.rows_purged
+    limit_bytes = context.accounts.holders.limit_bytes
+    yield "riverbed_maxmemory_clients", 0 if limit_bytes == sys.maxsize else limit_bytes
+    yield "riverbed_rss_anon", use.private
+    yield "riverbed_rss_file", use.mapped
+    yield "riverbed_rss_peak", use.peak_resident
+
+
+def _persistence(request: Request) -> Fields:
+    """A checkpoint answers for what Redis calls an RDB save."""
+    context = request.context
+    engine, log = context.engine, context.engine.log
+    yield "loading", 0
+    yield "async_loading", 0
+    yield "current_cow_peak", 0
+    yield "current_cow_size", 0
+    yield "current_cow_size_age", 0
+    yield "current_fork_perc", "0.00"
+    yield "current_save_keys_processed", 0
+    yield "current_save_keys_total", 0
+    yield "rdb_changes_since_last_save", int(engine.dirty_bytes > 0 or bool(request.txn.log))
+    yield "rdb_bgsave_in_progress", 0
+    yield "rdb_last_save_time", engine.last_checkpoint_ms // 1000
+    yield "rdb_last_bgsave_status", "ok" if engine.last_checkpoint_ok else "err"
+    yield "rdb_last_bgsave_time_sec", int(engine.last_checkpoint_s)
+    yield "rdb_current_bgsave_time_sec", -1
+    yield "rdb_saves", engine.checkpoints
+    yield "rdb_last_cow_size", 0
+    yield "rdb_last_load_keys_expired", 0
+    yield "rdb_last_load_keys_loaded", 0
+    yield "aof_enabled", 1
+    yield from _rewrites(context)
+    yield "aof_last_write_status", "ok" if engine.refusal is None else "err"
+    yield "aof_last_cow_size", 0
+    yield "module_fork_in_progress", 0
+    yield "module_fork_last_cow_size", 0
+    yield "aof_current_size", log.size_bytes
+    yield "aof_base_size", log.base_bytes
+    yield "aof_pending_rewrite", int(context.rewrite.scheduled)
+    yield "aof_buffer_length", sum(map(len, request.txn.log))
+    yield "aof_pending_bio_fsync", int(log.unsynced_bytes > 0)
+    yield "aof_delayed_fsync", 0
+    yield from _snapshots(context.stats.snapshot)
+    yield from _own_persistence(request)
+
+
+def _rewrites(context: Context) -> Fields:
+    rewrite, now_s = context.rewrite, context.clock.monotonic()
+    yield "aof_rewrite_in_progress", int(rewrite.in_progress)
+    yield "aof_rewrite_scheduled", int(rewrite.scheduled)
+    yield "aof_last_rewrite_time_sec", -1 if rewrite.last_seconds is None else int(rewrite.last_seconds)
+    yield "aof_current_rewrite_time_sec", -1 if rewrite.begun_s is None else int(now_s - rewrite.begun_s)
+    yield "aof_last_bgrewrite_status", "ok" if rewrite.last_ok else "err"
+    yield "aof_rewrites", rewrite.started
+    yield "aof_rewrites_consecutive_failures", rewrite.failures
+
+
+def _snapshots(snapshot: SnapshotStatus) -> Fields:
+    yield "riverbed_snapshot_in_progress", int(snapshot.in_progress)
+    if snapshot.in_progress:
+        yield "riverbed_snapshot_step", snapshot.step
+        yield "riverbed_snapshot_done", snapshot.done
+        yield "riverbed_snapshot_total", snapshot.total
+    yield "riverbed_snapshot_current_time_sec", snapshot.seconds
+    yield "riverbed_snapshot_last_status", "ok" if snapshot.last_ok else "err"
+    yield "riverbed_snapshot_last_name", snapshot.last_name
+    yield "riverbed_snapshot_last_offset", snapshot.last_offset
+    yield "riverbed_snapshot_last_time_sec", round(snapshot.last_seconds, 1)
+    yield "riverbed_snapshots", snapshot.taken
+
+
+def _own_persistence(request: Request) -> Fields:
+    """What Redis has no name for: offsets, checkpoints, tables, the running rewrite."""
+    engine, stats, rewrite = request.context.engine, request.context.stats, request.context.rewrite
+    log = engine.log
+    yield "riverbed_log_offset", log.end.offset
+    yield "riverbed_log_synced_offset", log.synced_offset
+    yield "riverbed_log_unsynced_bytes", log.unsynced_bytes
+    yield "riverbed_log_files", log.incr_count
+    yield "riverbed_checkpoints", engine.checkpoints
+    yield "riverbed_checkpoint_lag_bytes", engine.dirty_bytes
+    yield "riverbed_last_checkpoint_ms", f"{engine.last_checkpoint_s * 1000:.1f}"
+    yield "riverbed_average_checkpoint_ms", f"{stats.checkpoint.average_s * 1000:.1f}"
+    yield "riverbed_longest_checkpoint_ms", f"{stats.checkpoint.longest_s * 1000:.1f}"
+    yield "riverbed_fsyncs", stats.fsync.count
+    yield "riverbed_last_fsync_ms", f"{stats.fsync.last_s * 1000:.2f}"
+    yield "riverbed_average_fsync_ms", f"{stats.fsync.average_s * 1000:.2f}"
+    yield "riverbed_longest_fsync_ms", f"{stats.fsync.longest_s * 1000:.2f}"
+    room = survey.space(request.txn)
+    yield "riverbed_lmdb_bytes", room.file_bytes
+    yield "riverbed_lmdb_used_bytes", room.used_bytes
+    yield "riverbed_lmdb_free_bytes", room.free_bytes
+    yield "riverbed_lmdb_readers", room.readers
+    yield "riverbed_lmdb_oldest_reader", room.oldest_reader
+    yield "riverbed_lmdb_oldest_reader_pid", stats.oldest_reader_pid
+    yield "riverbed_lmdb_oldest_reader_sec", int(stats.oldest_reader_s)
+    views, waiting = request.context.control.views()
+    yield "riverbed_long_replies", sum(session.long_reply is not None for session in request.context.sessions.values())
+    yield "riverbed_long_replies_waiting", waiting
+    yield "riverbed_views", views
+    yield "riverbed_recovered_commands", engine.recovery.commands
+    yield "riverbed_recovery_ms", f"{engine.recovery.seconds * 1000:.1f}"
+    yield "riverbed_rewrite_entries", rewrite.entries
+    yield "riverbed_rewrite_entries_total", rewrite.total
+    yield "riverbed_rewrite_bytes", rewrite.size
+    yield "riverbed_rewrite_percent", f"{rewrite.percent:.1f}"
+    yield "riverbed_trash_pending", request.txn.trash.notes
+    yield "riverbed_writes_refused", int(engine.refusal is not None)
+    yield "riverbed_writes_refused_reason", "" if engine.refusal is None else engine.refusal.value
+
+
+def _stats(request: Request) -> Fields:
+    stats = request.context.stats
+    yield "total_connections_received", stats.connections_received
+    yield "total_commands_processed", stats.commands_processed
+    yield "instantaneous_ops_per_sec", round(stats.operations.per_second)
+    yield "total_net_input_bytes", stats.bytes_in
+    yield "total_net_output_bytes", stats.bytes_out
+    yield "total_net_repl_input_bytes", stats.replication_bytes_in
+    yield "total_net_repl_output_bytes", stats.replication_bytes_out
+    yield "instantaneous_input_kbps", f"{stats.input_bytes.per_second / 1024:.2f}"
+    yield "instantaneous_output_kbps", f"{stats.output_bytes.per_second / 1024:.2f}"
+    yield "instantaneous_input_repl_kbps", "0.00"
+    yield "instantaneous_output_repl_kbps", "0.00"
+    yield "rejected_connections", stats.connections_rejected
+    yield from request.context.replication.counters()
+    yield "expired_keys", stats.expired_keys + request.txn.expired_keys
+    yield "expired_stale_perc", "0.00"
+    yield "expired_time_cap_reached_count", 0
+    yield "evicted_keys", 0
+    yield "evicted_clients", stats.evicted_clients
+    yield "keyspace_hits", stats.keyspace_hits
+    yield "keyspace_misses", stats.keyspace_misses
+    yield "pubsub_channels", len(request.context.pubsub.channels)
+    yield "pubsub_patterns", len(request.context.pubsub.patterns)
+    yield "pubsubshard_channels", len(request.context.pubsub.shard_channels)
+    yield "latest_fork_usec", 0
+    yield "total_forks", 0
+    yield "migrate_cached_sockets", 0
+    yield "slave_expires_tracked_keys", 0
+    yield "active_defrag_hits", 0
+    yield "active_defrag_misses", 0
+    yield "active_defrag_key_hits", 0
+    yield "active_defrag_key_misses", 0
+    yield "tracking_total_keys", 0
+    yield "tracking_total_items", 0
+    yield "tracking_total_prefixes", 0
+    yield "unexpected_error_replies", 0
+    yield "total_error_replies", stats.error_replies
+    yield "total_reads_processed", stats.reads_processed
+    yield "total_writes_processed", stats.writes_processed
+    yield "io_threaded_reads_processed", 0
+    yield "io_threaded_writes_processed", 0
+    yield "client_query_buffer_limit_disconnections", stats.query_limit_disconnections
+    yield "client_output_buffer_limit_disconnections", stats.output_limit_disconnections
+    yield "acl_access_denied_auth", stats.auth_failures
+    yield "riverbed_background_tasks", stats.background.running
+    yield "riverbed_background_failures", stats.background.failures
+    yield "riverbed_background_last_failure", stats.background.last_failure
+    yield "riverbed_ticks", stats.tick.count
+    yield "riverbed_longest_tick_ms", f"{stats.tick.longest_s * 1000:.1f}"
+
+
+def _replication(request: Request) -> Fields:
+    yield from request.context.replication.fields()
+
+
+def _cpu(request: Request) -> Fields:
+    system, user = process.cpu_seconds()
+    children_system, children_user = process.cpu_seconds(resource.RUSAGE_CHILDREN)
+    yield "used_cpu_sys", f"{system:.6f}"
+    yield "used_cpu_user", f"{user:.6f}"
+    yield "used_cpu_sys_children", f"{children_system:.6f}"
+    yield "used_cpu_user_children", f"{children_user:.6f}"
+    if sys.platform == "linux":
+        thread_system, thread_user = process.cpu_seconds(resource.RUSAGE_THREAD)
+        yield "used_cpu_sys_main_thread", f"{thread_system:.6f}"
+        yield "used_cpu_user_main_thread", f"{thread_user:.6f}"
+
+
+def _modules(request: Request) -> Fields:
+    yield from ()
+
+
+def _commandstats(request: Request) -> Fields:
+    for name, row in request.context.stats.seen_commands():
+        per_call = row.nanoseconds / 1000 / row.calls if row.calls else 0.0
+        ran = f"calls={row.calls},usec={row.usec},usec_per_call={per_call:.2f}"
+        yield f"cmdstat_{name.decode()}", f"{ran},rejected_calls={row.rejected},failed_calls={row.failed}"
+
+
+def _errorstats(request: Request) -> Fields:
+    for code, count in sorted(request.context.stats.errors.items()):
+        yield f"errorstat_{code.decode('latin-1')}", f"count={count}"
+
+
+def _latencystats(request: Request) -> Fields:
+    for name, row in request.context.stats.seen_commands():
+        if row.calls:
+            values = ",".join(f"p{percent:g}={row.percentile_usec(percent):.3f}" for percent in PERCENTILES)
+            yield f"latency_percentiles_usec_{name.decode()}", values
+
+
+def _cluster(request: Request) -> Fields:
+    yield "cluster_enabled", 0
+
+
+def _keyspace(request: Request) -> Fields:
+    """The average lifetime is 0, as in a Redis whose expiry cycle has not come by: nothing here samples deadlines."""
+    for database in request.txn.databases:
+        if database.size:
+            yield f"db{database.number}", f"keys={database.size},expires={database.expiring},avg_ttl=0"
+
+
+_SECTIONS: Final[dict[str, Callable[[Request], Fields]]] = {
+    "server": _server,
+    "clients": _clients,
+    "memory": _memory,
+    "persistence": _persistence,
+    "stats": _stats,
+    "replication": _replication,
+    "cpu": _cpu,
+    "modules": _modules,
+    "commandstats": _commandstats,
+    "errorstats": _errorstats,
+    "latencystats": _latencystats,
+    "cluster": _cluster,
+    "keyspace": _keyspace,
+}
+_HEADINGS: Final = {"cpu": "CPU"}
+_NOT_BY_DEFAULT: Final = frozenset(("commandstats", "latencystats"))
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+def _line(text: str) -> str:
+    """One line, whatever a primary, a client or the name of a directory has put into it, that steers no terminal."""
+    return f"{text if text.isprintable() else key_text(os.fsencode(text))}\r\n"
+
+
+def _wanted(names: set[str]) -> set[str]:
+    """The sections that the words of an INFO ask for.  Unknown words ask for nothing."""
+    wanted: set[str] = set()
+    for name in names or {"default"}:
+        if name in ("all", "everything"):
+            wanted.update(_SECTIONS)
+        elif name == "default":
+            wanted.update(_SECTIONS.keys() - _NOT_BY_DEFAULT)
+        else:
+            wanted.add(name)
+    return wanted
+
+
+@command(
+    b"INFO",
+    arity=-1,
+    flags=Flag.LOADING | Flag.STALE,
+    categories=("slow", "dangerous"),
+    group="server",
+    summary="Tells about the server: its state, figures and statistics.",
+    syntax="[section [section ...]]",
+    tips=("nondeterministic_output", "request_policy:all_shards", "response_policy:special"),
+)
+def info(request: Request) -> Verbatim:
+    """INFO [section ...] -> text.  Sections come in a fixed order, each once, with an empty line between them."""
+    wanted = _wanted({word.lower().decode("latin-1") for word in set(request.argv[1:])})
+    sections = []
+    for name, fields in _SECTIONS.items():
+        if name in wanted:
+            lines = [f"# {_HEADINGS.get(name, name.capitalize())}\r\n"]
+            lines += [_line(f"{field}:{value}") for field, value in fields(request)]
+            sections.append("".join(lines))
+    return Verbatim("\r\n".join(sections).encode())

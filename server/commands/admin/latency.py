@@ -1,0 +1,164 @@
+"""LATENCY: when the server stalled and for how long, and how many calls of each command took at most how long.
+
+Spikes and histograms are kept in `server.stats.stats`; nothing here measures.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from riverbed.server.commands.table import Flag, command, container
+from riverbed.server.protocol.replies import Verbatim
+
+if TYPE_CHECKING:
+    from riverbed.server.commands.session import Request
+    from riverbed.server.protocol.replies import Reply
+    from riverbed.server.stats.stats import CommandCounters
+
+_FLAGS: Final = Flag.ADMIN | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE
+_CATEGORIES: Final = ("admin", "slow", "dangerous")
+_TIPS: Final = ("nondeterministic_output", "request_policy:all_nodes", "response_policy:special")
+
+
+container(b"LATENCY", group="server", since="2.8.13", summary="Container of the latency monitor's commands.")
+
+
+@command(
+    b"LATENCY DOCTOR",
+    arity=2,
+    flags=_FLAGS,
+    categories=_CATEGORIES,
+    group="server",
+    since="2.8.13",
+    summary="Reports on latency spikes in words.",
+    tips=_TIPS,
+)
+def latency_doctor(request: Request) -> Verbatim:
+    """LATENCY DOCTOR -> text: for each kind of spike how many, how high, how often."""
+    context = request.context
+    if not context.config.latency_monitor_threshold:
+        return Verbatim(
+            b"The latency monitor is off.  CONFIG SET latency-monitor-threshold MILLISECONDS turns it on; "
+            b"INFO shows the longest tick, checkpoint and fsync in any case.\n"
+        )
+    events = context.stats.latency.events
+    if not events:
+        return Verbatim(b"No latency spike was seen.\n")
+    lines = []
+    now = request.now_ms // 1000
+    for name, event in sorted(events.items()):
+        heights = [ms for _, ms in event.samples]
+        average = sum(heights) // len(heights)
+        deviation = sum(abs(ms - average) for ms in heights) // len(heights)
+        period = (now - event.samples[0][0]) / len(heights)
+        lines.append(
+            b"%b: %d spikes, average %d ms, mean deviation %d ms, one every %.1f s, highest ever %d ms.\n"
+            % (name, len(heights), average, deviation, period, event.max_ms)
+        )
+    lines.append(b"SLOWLOG GET names the commands; CONFIG GET appendfsync tells how often the disk is waited for.\n")
+    return Verbatim(b"".join(lines))
+
+
+@command(
+    b"LATENCY HELP",
+    arity=2,
+    flags=Flag.LOADING | Flag.STALE,
+    categories=("slow",),
+    group="server",
+    since="2.8.13",
+    summary="Explains the subcommands of LATENCY.",
+)
+def latency_help(request: Request) -> list[str]:
+    """LATENCY HELP -> lines."""
+    return [
+        "LATENCY <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+        "DOCTOR",
+        "    Report on latency spikes in words.",
+        "HISTOGRAM [COMMAND ...]",
+        "    Return how many calls of the named commands, or of all, took at most how long.",
+        "HISTORY <event>",
+        "    Return the time and height of the latest spikes of one kind.",
+        "LATEST",
+        "    Return the latest and the highest spike of each kind.",
+        "RESET [<event> ...]",
+        "    Forget the spikes of the named kinds, or all.",
+        "HELP",
+        "    Print this help.",
+    ]
+
+
+@command(
+    b"LATENCY HISTOGRAM",
+    arity=-2,
+    flags=_FLAGS,
+    categories=_CATEGORIES,
+    group="server",
+    since="7.0.0",
+    summary="Tells how long the calls of commands took.",
+    syntax="[command [command ...]]",
+    tips=_TIPS,
+)
+def latency_histogram(request: Request) -> dict[bytes, Reply]:
+    """LATENCY HISTOGRAM [command ...] -> command to calls and histogram_usec, microseconds to calls within them.
+
+    A container stands for all its subcommands.  Commands that were not called, or do not exist, are left out.
+    """
+    wanted = {name.lower() for name in request.argv[2:]}
+
+    def is_wanted(name: bytes) -> bool:
+        return not wanted or name in wanted or name.partition(b"|")[0] in wanted
+
+    def histogram(counters: CommandCounters) -> dict[bytes, Reply]:
+        return {b"calls": counters.calls, b"histogram_usec": dict(counters.histogram())}
+
+    seen = request.context.stats.seen_commands()
+    return {name: histogram(counters) for name, counters in seen if counters.calls and is_wanted(name)}
+
+
+@command(
+    b"LATENCY HISTORY",
+    arity=3,
+    flags=_FLAGS,
+    categories=_CATEGORIES,
+    group="server",
+    since="2.8.13",
+    summary="Lists the latest spikes of one kind.",
+    syntax="event",
+    tips=_TIPS,
+)
+def latency_history(request: Request) -> list[Reply]:
+    """LATENCY HISTORY event -> oldest first: unix seconds, milliseconds.  Nothing for an unknown event."""
+    event = request.context.stats.latency.events.get(request.argv[2])
+    return [] if event is None else [list(sample) for sample in event.samples]
+
+
+@command(
+    b"LATENCY LATEST",
+    arity=2,
+    flags=_FLAGS,
+    categories=_CATEGORIES,
+    group="server",
+    since="2.8.13",
+    summary="Lists the latest spike of each kind.",
+    tips=_TIPS,
+)
+def latency_latest(request: Request) -> list[Reply]:
+    """LATENCY LATEST -> event, unix seconds and milliseconds of its latest spike, the highest ever."""
+    events = request.context.stats.latency.events
+    return [[name, *event.samples[-1], event.max_ms] for name, event in sorted(events.items())]
+
+
+@command(
+    b"LATENCY RESET",
+    arity=-2,
+    flags=_FLAGS,
+    categories=_CATEGORIES,
+    group="server",
+    since="2.8.13",
+    summary="Forgets spikes.",
+    syntax="[event [event ...]]",
+    tips=("request_policy:all_nodes", "response_policy:all_succeeded"),
+)
+def latency_reset(request: Request) -> int:
+    """LATENCY RESET [event ...] -> how many kinds were forgotten."""
+    return request.context.stats.latency.reset(request.argv[2:])

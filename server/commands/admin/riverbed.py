@@ -1,0 +1,87 @@
+"""RIVERBED: what no Redis has, in one container, so that no command that Redis may add is ever in the way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from riverbed.server import errors
+from riverbed.server.commands.arguments import parse_int
+from riverbed.server.commands.table import Flag, command, container
+from riverbed.server.errors import CommandError
+
+if TYPE_CHECKING:
+    from riverbed.server.commands.session import Request
+    from riverbed.server.protocol.replies import Park
+
+
+container(b"RIVERBED", group="server", since="8.8.0", summary="Container of the commands that only Riverbed has.")
+
+
+@command(
+    b"RIVERBED HELP",
+    arity=2,
+    flags=Flag.LOADING | Flag.STALE,
+    categories=("slow",),
+    group="server",
+    since="8.8.0",
+    summary="Explains the subcommands of RIVERBED.",
+)
+def riverbed_help(request: Request) -> list[str]:
+    """RIVERBED HELP -> lines."""
+    return [
+        "RIVERBED <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+        "SNAPSHOT [<name> | KEEP <count>]",
+        "    Freeze everything up to here as files below <dir>/snapshots, and answer where they are.",
+        "    Without a name they get one of time and offset; KEEP deletes all but the newest <count> of those.",
+        "SNAPSHOTS",
+        "    List the snapshots in <dir>/snapshots, the oldest first.",
+        "HELP",
+        "    Print this help.",
+    ]
+
+
+@command(
+    b"RIVERBED SNAPSHOT",
+    arity=-2,
+    flags=Flag.ADMIN | Flag.NOSCRIPT | Flag.BLOCKING | Flag.NO_MULTI,
+    categories=("admin", "slow", "blocking", "dangerous"),
+    group="server",
+    since="8.8.0",
+    summary="Freezes the store as files, for backups and analytics.",
+    syntax="[name | KEEP count]",
+    tips=("nondeterministic_output",),
+)
+def riverbed_snapshot(request: Request) -> Park:
+    """RIVERBED SNAPSHOT [name | KEEP count] -> a map with name, path, offset, ..., once it is complete.
+
+    It holds what the offset stands for and nothing else, and everything that ran before this command is in it.
+    """
+    name: str | None = None
+    keep: int | None = None
+    match request.argv[2:]:
+        case []:
+            pass
+        case [word]:
+            name = word.decode("ascii", errors="replace")
+        case [word, count] if word.upper() == b"KEEP":
+            keep = parse_int(count)
+            if not 0 < keep < 1 << 31:
+                raise CommandError("ERR KEEP takes a number of snapshots, at least 1")
+        case _:
+            raise errors.subcommand_syntax(request.argv)
+    return request.context.control.take_snapshot(request, name, keep)
+
+
+@command(
+    b"RIVERBED SNAPSHOTS",
+    arity=2,
+    flags=Flag.ADMIN | Flag.NOSCRIPT | Flag.BLOCKING | Flag.NO_MULTI,
+    categories=("admin", "slow", "blocking", "dangerous"),
+    group="server",
+    since="8.8.0",
+    summary="Lists the snapshots in the data directory.",
+    tips=("nondeterministic_output",),
+)
+def riverbed_snapshots(request: Request) -> Park:
+    """RIVERBED SNAPSHOTS -> a list of maps, the oldest first."""
+    return request.context.control.list_snapshots(request)

@@ -1,0 +1,116 @@
+"""SLOWLOG: which commands took long.
+
+Settings say what counts as slow and how many are kept, `server.stats.stats` keeps them; nothing here measures.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from riverbed.server import errors
+from riverbed.server.commands.arguments import Args
+from riverbed.server.commands.table import Flag, command, container
+from riverbed.server.errors import CommandError
+from riverbed.server.protocol.replies import OK
+
+if TYPE_CHECKING:
+    from riverbed.server.commands.session import Request
+    from riverbed.server.protocol.replies import Reply
+
+COUNT_TOO_LOW: Final = "ERR count should be greater than or equal to -1"
+DEFAULT_COUNT: Final = 10
+
+_FLAGS: Final = Flag.ADMIN | Flag.LOADING | Flag.STALE
+_CATEGORIES: Final = ("admin", "slow", "dangerous")
+
+
+container(b"SLOWLOG", group="server", since="2.2.12", summary="Container of the slow log's commands.")
+
+
+@command(
+    b"SLOWLOG GET",
+    arity=-2,
+    flags=_FLAGS,
+    categories=_CATEGORIES,
+    group="server",
+    since="2.2.12",
+    summary="Lists the latest slow commands.",
+    syntax="[count]",
+    tips=("request_policy:all_nodes", "nondeterministic_output"),
+)
+def slowlog_get(request: Request) -> list[Reply]:
+    """SLOWLOG GET [count] -> newest first: id, unix seconds, microseconds, words, address, client name.
+
+    Ten without a count, all with -1.
+    """
+    args = Args(request.argv, 2)
+    if len(args) > 1:
+        raise errors.subcommand_syntax(request.argv)
+    calls = request.context.stats.slowlog.calls
+    count = DEFAULT_COUNT
+    if args:
+        count = args.take_int(COUNT_TOO_LOW)
+        if count < -1:
+            raise CommandError(COUNT_TOO_LOW)
+    if count == -1:
+        count = len(calls)
+    return [
+        [call.id, call.unix_seconds, call.usec, call.words, call.address, call.client_name]
+        for call, _ in zip(calls, range(count), strict=False)
+    ]
+
+
+@command(
+    b"SLOWLOG HELP",
+    arity=2,
+    flags=Flag.LOADING | Flag.STALE,
+    categories=("slow",),
+    group="server",
+    since="6.2.0",
+    summary="Explains the subcommands of SLOWLOG.",
+)
+def slowlog_help(request: Request) -> list[str]:
+    """SLOWLOG HELP -> lines."""
+    return [
+        "SLOWLOG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+        "GET [<count>]",
+        "    Return the latest <count> slow commands (default: 10, -1 means all): id, time,",
+        "    duration in microseconds, words, client address, client name.",
+        "LEN",
+        "    Return how many slow commands are kept.",
+        "RESET",
+        "    Forget them.",
+        "HELP",
+        "    Print this help.",
+    ]
+
+
+@command(
+    b"SLOWLOG LEN",
+    arity=2,
+    flags=_FLAGS,
+    categories=_CATEGORIES,
+    group="server",
+    since="2.2.12",
+    summary="Counts the slow commands that are kept.",
+    tips=("request_policy:all_nodes", "response_policy:agg_sum", "nondeterministic_output"),
+)
+def slowlog_len(request: Request) -> int:
+    """SLOWLOG LEN -> how many."""
+    return len(request.context.stats.slowlog.calls)
+
+
+@command(
+    b"SLOWLOG RESET",
+    arity=2,
+    flags=_FLAGS,
+    categories=_CATEGORIES,
+    group="server",
+    since="2.2.12",
+    summary="Forgets the slow commands.",
+    tips=("request_policy:all_nodes", "response_policy:all_succeeded"),
+)
+def slowlog_reset(request: Request) -> Reply:
+    """SLOWLOG RESET -> OK.  The ids go on from where they were."""
+    request.context.stats.slowlog.calls.clear()
+    return OK

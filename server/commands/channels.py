@@ -1,0 +1,203 @@
+"""Who listens to which channel, and what they are sent when somebody speaks.
+
+    channel  ->  its subscribers, in the order they came          PUBLISH       message
+    pattern  ->  its subscribers, and how it matches              PUBLISH       pmessage
+    shard channel  ->  its subscribers                            SPUBLISH      smessage
+
+A message is kept nowhere: who does not listen when it is published never hears of it, nor does the log, nor do
+replicas.  It leaves with the tick in which it was published, so behind that tick's commit, and in each subscriber's
+connection it stands behind what was answered or published before.  When the commit fails it is dropped, as is all else
+that rests on the tick.
+
+Knows sessions and their protocol version; sends nothing itself, and knows no command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from typing import TYPE_CHECKING, Final
+
+from riverbed.server.glob import Glob
+from riverbed.server.protocol.replies import Message
+
+if TYPE_CHECKING:
+    from riverbed.server.commands.session import Session
+    from riverbed.server.protocol.replies import Push
+
+# Names compared with a pattern, or patterns with a name, before others have their turn: half a millisecond.
+_NAMES_A_STEP: Final = 500
+
+# What remembering a subscription takes, measured, besides the name: a pattern is taken apart, and so there twice.
+CHANNEL_BYTES: Final = 160
+PATTERN_BYTES: Final = 480
+
+# In the order in which they came; a set would deliver in another order each time.  Nearly every name has one
+# subscriber, which stands for itself: a client may have very many names, and a dict for each takes four times as long.
+Subscribers = dict["Session", None]
+
+
+class Channels:
+    """Names of one kind that somebody has subscribed to.
+
+    `names_of` finds a session's own names of this kind, so that both directions are changed in one place.
+    """
+
+    def __init__(self, names_of: Callable[[Session], dict[bytes, None]]) -> None:
+        self._names_of = names_of
+        self._subscribers: dict[bytes, Session | Subscribers] = {}
+
+    def __len__(self) -> int:
+        return len(self._subscribers)
+
+    def bytes_of(self, name: bytes) -> int:
+        """What a subscription takes."""
+        return len(name) + CHANNEL_BYTES
+
+    def subscribe(self, session: Session, name: bytes) -> None:
+        own = self._names_of(session)
+        if name in own:
+            return
+        own[name] = None
+        session.account.keep(self.bytes_of(name))
+        others = self._subscribers.get(name)
+        if others is None:
+            self._subscribers[name] = session
+        elif isinstance(others, dict):
+            others[session] = None
+        else:
+            self._subscribers[name] = {others: None, session: None}
+
+    def unsubscribe(self, session: Session, name: bytes) -> None:
+        """Nothing happens to who has not subscribed."""
+        own = self._names_of(session)
+        if name in own:
+            del own[name]
+            self._drop(session, name)
+            session.account.keep(-self.bytes_of(name))
+
+    def _drop(self, session: Session, name: bytes) -> None:
+        subscribers = self._subscribers[name]
+        if isinstance(subscribers, dict) and len(subscribers) > 1:
+            del subscribers[session]
+        else:
+            del self._subscribers[name]
+
+    def names_of(self, session: Session) -> list[bytes]:
+        """What the session has subscribed to, oldest first."""
+        return list(self._names_of(session))
+
+    def forget(self, session: Session) -> None:
+        own = self._names_of(session)
+        for name in own:
+            self._drop(session, name)
+        session.account.keep(-sum(map(self.bytes_of, own)))
+        own.clear()
+
+    def names(self, pattern: bytes | None = None) -> Generator[None, None, list[bytes]]:
+        """The names, or those that match a pattern; yields now and then where that takes long."""
+        names = list(self._subscribers)
+        if pattern is None:
+            return names
+        glob = Glob(pattern)
+        found: list[bytes] = []
+        for at in range(0, len(names), _NAMES_A_STEP):
+            if at:
+                yield
+            found += yield from glob.select(names[at : at + _NAMES_A_STEP])
+        return [name for name in found if name or not pattern]  # which no star matches
+
+    def subscribers(self, name: bytes) -> Iterable[Session]:
+        subscribers = self._subscribers.get(name, ())
+        return subscribers if isinstance(subscribers, (dict, tuple)) else (subscribers,)
+
+    def count(self, name: bytes) -> int:
+        subscribers = self._subscribers.get(name, ())
+        return len(subscribers) if isinstance(subscribers, (dict, tuple)) else 1
+
+
+class Patterns(Channels):
+    """As Channels; each name is a glob, made when it is compared for the first time."""
+
+    def __init__(self, names_of: Callable[[Session], dict[bytes, None]]) -> None:
+        super().__init__(names_of)
+        self._globs: dict[bytes, Glob] = {}
+
+    def bytes_of(self, name: bytes) -> int:
+        return 2 * len(name) + PATTERN_BYTES
+
+    def _drop(self, session: Session, name: bytes) -> None:
+        super()._drop(session, name)
+        if name not in self._subscribers:
+            self._globs.pop(name, None)
+
+    def matching(self, channel: bytes) -> Generator[None, None, list[bytes]]:
+        """The patterns that match; costs a match of every pattern there is, as in Redis, and yields now and then."""
+        if not channel:  # which no star matches: that KEYS * shows an empty key is KEYS's own doing
+            return [channel] if channel in self._subscribers else []
+        found = []
+        for number, name in enumerate(list(self._subscribers), 1):
+            glob = self._globs.get(name) or self._make_glob(name)
+            if glob is not None and (yield from glob.steps(channel)):
+                found.append(name)
+            if not number % _NAMES_A_STEP:
+                yield
+        return found
+
+    def _make_glob(self, name: bytes) -> Glob | None:
+        """None when the last subscriber has gone while other patterns were compared."""
+        if name not in self._subscribers:
+            return None
+        glob = self._globs[name] = Glob(name)
+        return glob
+
+
+class PubSub:
+    """All subscriptions of one server."""
+
+    def __init__(self) -> None:
+        self.channels = Channels(lambda session: session.channels)
+        self.patterns = Patterns(lambda session: session.patterns)
+        self.shard_channels = Channels(lambda session: session.shard_channels)
+        # Called for each receiver of a message: puts it among what the session is sent.
+        self.deliver: Callable[[Session, Push], None] = lambda session, message: None
+
+    def publish(self, channel: bytes, text: bytes) -> Generator[None, None, int]:
+        """Send a message to all subscribers; -> how many got it.
+
+        A client that listens in two ways gets it, and counts, twice.
+        Yields while very many patterns, or a very long channel, are compared; the message goes out when all of them
+        are.
+        """
+        patterns = (yield from self.patterns.matching(channel)) if self.patterns else ()
+        receivers = self._send(self.channels.subscribers(channel), b"message", channel, text)
+        for pattern in patterns:
+            receivers += self._send(self.patterns.subscribers(pattern), b"pmessage", pattern, channel, text)
+        return receivers
+
+    def publish_to_shard(self, channel: bytes, text: bytes) -> int:
+        """As `publish`, to those who have subscribed to a shard channel of that name."""
+        return self._send(self.shard_channels.subscribers(channel), b"smessage", channel, text)
+
+    def forget(self, session: Session) -> None:
+        """End all subscriptions of a client, silently."""
+        for kind in (self.channels, self.patterns, self.shard_channels):
+            kind.forget(session)
+        session.refresh_special()
+
+    def _send(self, subscribers: Iterable[Session], *words: bytes) -> int:
+        """Both wire forms are made at most once, whoever listens: they share the bytes."""
+        wires: dict[int, Message] = {}
+        receivers = 0
+        for session in subscribers:
+            wire = wires.get(session.resp)
+            if wire is None:
+                wire = wires[session.resp] = _message(session.resp, words)
+            self.deliver(session, wire)
+            receivers += 1
+        return receivers
+
+
+def _message(resp: int, words: tuple[bytes, ...]) -> Message:
+    """An array in RESP2, a push in RESP3."""
+    head = b"%b%d\r\n" % (b"*" if resp == 2 else b">", len(words))
+    return Message(head + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words]))

@@ -1,0 +1,275 @@
+"""Commands about the connection itself: who the client is, which protocol and database it uses, when it leaves.
+
+Everything they change is in the session; the socket is asked to close by marking the session as closing.
+"""
+
+from __future__ import annotations
+
+import hmac
+from typing import TYPE_CHECKING, Final
+
+from riverbed.server import errors
+from riverbed.server.commands.arguments import Args
+from riverbed.server.commands.keys.databases import named_database
+from riverbed.server.commands.redaction import all_but_the_name, hidden
+from riverbed.server.commands.slices import in_slices
+from riverbed.server.commands.table import Flag, command
+from riverbed.server.errors import CommandError
+from riverbed.server.protocol.replies import OK
+from riverbed.server.version import REDIS_VERSION
+
+if TYPE_CHECKING:
+    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.slices import Work
+    from riverbed.server.protocol.replies import Reply
+
+DEFAULT_USER: Final = b"default"
+# Of HELLO; about a millisecond.
+_WORDS_A_SLICE: Final = 500
+
+WRONGPASS: Final = "WRONGPASS invalid username-password pair or user is disabled."
+NO_PASSWORD_SET: Final = (
+    "ERR AUTH <password> called without any password configured for the default user. Are you sure your "
+    "configuration is correct?"
+)
+NOPROTO: Final = "NOPROTO unsupported protocol version"
+PROTOCOL_NOT_INTEGER: Final = "ERR Protocol version is not an integer or out of range"
+HELLO_NEEDS_AUTH: Final = (
+    "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> <pass> option "
+    "can be used to authenticate the client and select the RESP protocol version at the same time"
+)
+BAD_CLIENT_NAME: Final = "ERR Client names cannot contain spaces, newlines or special characters."
+# Redis has no bound here but that of a word; shown by CLIENT LIST for every client, so far less must do.
+MOST_NAME_BYTES: Final = 64 << 10
+NAME_TOO_LONG: Final = f"ERR Client names cannot be longer than {MOST_NAME_BYTES} bytes"
+
+_PRINTABLE: Final = bytes(range(33, 127))
+_PONG: Final = (b"+PONG\r\n",)
+
+# May be sent before AUTH, and to a server that has no data yet.
+_GREETING: Final = Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.FAST | Flag.NO_AUTH
+
+
+# -- greeting ----------------------------------------------------------------------------------------------------------
+
+
+@command(
+    b"AUTH",
+    arity=-2,
+    flags=_GREETING,
+    categories=("fast", "connection"),
+    group="connection",
+    summary="Authenticates the connection.",
+    syntax="[username] password",
+    redact=all_but_the_name,
+)
+def auth(request: Request) -> Reply:
+    """AUTH [username] password -> OK.
+
+    There is one user, `default`; its password is the setting requirepass.  A client that fails keeps what it was.
+    """
+    words = request.argv[1:]
+    if len(words) > 2:
+        raise CommandError(errors.SYNTAX)
+    if len(words) == 1 and not request.context.config.requirepass:
+        raise CommandError(NO_PASSWORD_SET)
+    user = words[0] if len(words) == 2 else DEFAULT_USER
+    _check_password(request, user, words[-1])
+    request.session.authenticate(True)
+    return OK
+
+
+def _hello_without_password(words: list[bytes]) -> list[bytes]:
+    """The words of a HELLO up to the first that does not belong there, without user and password."""
+    shown = words[:1]
+    if words[1:2] and words[1].isdigit():
+        shown.append(words[1])
+        while len(words) - len(shown) >= 2:
+            at = len(shown)
+            option = words[at].upper()
+            if option == b"SETNAME":
+                shown += words[at : at + 2]
+            elif option == b"AUTH":
+                shown += [words[at], *hidden(words[at + 1 : at + 3])]
+            else:
+                break
+    return shown + hidden(words[len(shown) :])
+
+
+@command(
+    b"HELLO",
+    arity=-1,
+    flags=_GREETING,
+    categories=("fast", "connection"),
+    group="connection",
+    since="6.0.0",
+    summary="Chooses the protocol, and may authenticate and name the connection.",
+    syntax="[protover [AUTH username password] [SETNAME clientname]]",
+    redact=_hello_without_password,
+)
+def hello(request: Request) -> Reply:
+    """HELLO [protover [AUTH username password] [SETNAME clientname]] -> what the server is.
+
+    All or nothing: the options are checked before any of them takes effect.
+    """
+    return in_slices(request, _greet, is_short=len(request.argv) <= _WORDS_A_SLICE)
+
+
+def _greet(request: Request) -> Work:
+    session = request.session
+    args = Args(request.argv)
+    resp = session.resp
+    authenticated = session.authenticated
+    name: bytes | None = None
+    slice_end = _WORDS_A_SLICE
+    if args:
+        resp = args.take_int(PROTOCOL_NOT_INTEGER)
+        if resp not in (2, 3):
+            raise CommandError(NOPROTO)
+    while args:
+        option = args.take()
+        if option.upper() == b"AUTH" and len(args) >= 2:
+            user, password = args.take(), args.take()
+            _check_password(request, user, password)
+            authenticated = True
+        elif option.upper() == b"SETNAME" and args:
+            name = args.take()
+            if len(name) > MOST_NAME_BYTES:
+                raise CommandError(NAME_TOO_LONG)
+            if not is_printable(name):
+                raise CommandError(BAD_CLIENT_NAME)
+        else:
+            raise CommandError(b"ERR Syntax error in HELLO option '%b'" % option)
+        if args.position >= slice_end:
+            yield
+            slice_end = args.position + _WORDS_A_SLICE
+    if not authenticated:
+        raise CommandError(HELLO_NEEDS_AUTH)
+    session.resp = resp
+    request.session.authenticate(True)
+    if name is not None:
+        session.rename(name)
+    return {
+        b"server": b"redis",
+        b"version": REDIS_VERSION.encode(),
+        b"proto": resp,
+        b"id": session.id,
+        b"mode": b"standalone",
+        b"role": b"replica" if request.context.replication.is_replica else b"master",
+        b"modules": [],
+    }
+
+
+def is_printable(text: bytes) -> bool:
+    """Whether `text` may name a client: no blank, nothing that would break a line of CLIENT LIST."""
+    return not text.translate(None, _PRINTABLE)  # in C: names are long now and then
+
+
+def _check_password(request: Request, user: bytes, password: bytes) -> None:
+    """Raise CommandError unless they fit.  Without requirepass any password does, for the user there is."""
+    expected = request.context.config.requirepass
+    # the time it takes tells nothing about how much of the password was right
+    fits = not expected or hmac.compare_digest(expected, password)
+    if user != DEFAULT_USER or not fits:
+        raise CommandError(WRONGPASS)
+
+
+# -- leaving and starting over -----------------------------------------------------------------------------------------
+
+
+@command(
+    b"QUIT",
+    arity=-1,
+    flags=_GREETING | Flag.IMMEDIATE | Flag.SUBSCRIBER,
+    categories=("fast", "connection"),
+    group="connection",
+    summary="Closes the connection.",
+)
+def quit_(request: Request) -> Reply:
+    """QUIT -> OK, then the connection closes.  Requests behind it are not run."""
+    request.session.begin_closing()
+    return OK
+
+
+@command(
+    b"RESET",
+    arity=1,
+    flags=_GREETING | Flag.IMMEDIATE | Flag.SUBSCRIBER,
+    categories=("fast", "connection"),
+    group="connection",
+    since="6.2.0",
+    summary="Makes the connection as new.",
+)
+def reset(request: Request) -> str:
+    """RESET -> RESET.
+
+    Ends MULTI, WATCH, MONITOR and all subscriptions, selects database 0 and RESP2, forgets the name and the
+    authentication.  The names of the client library stay: it is still the same library.
+    """
+    session = request.session
+    request.context.control.forget(session)
+    session.db = request.db = request.txn.databases[0]
+    session.resp = 2
+    session.rename(b"")
+    session.replies_off = False
+    session.skip_replies = 0
+    session.spare(False)
+    session.no_touch = False
+    session.authenticate(not request.context.config.requirepass)
+    return "RESET"
+
+
+# -- small talk --------------------------------------------------------------------------------------------------------
+
+
+@command(
+    b"PING",
+    arity=-1,
+    flags=Flag.FAST | Flag.SUBSCRIBER,
+    categories=("fast", "connection"),
+    group="connection",
+    summary="Answers.",
+    syntax="[message]",
+    tips=("request_policy:all_shards", "response_policy:all_succeeded"),
+)
+def ping(request: Request) -> Reply:
+    """PING [message] -> PONG, or the message.
+
+    A subscriber in RESP2 gets `pong` and the message instead, in an array that it cannot take for a published one.
+    """
+    words = request.argv
+    if len(words) > 2:
+        raise errors.wrong_arity(b"ping")
+    if request.session.special and request.session.is_confined:
+        return [b"pong", words[1] if len(words) == 2 else b""]
+    return _PONG if len(words) == 1 else words[1]
+
+
+@command(
+    b"ECHO",
+    arity=2,
+    flags=Flag.LOADING | Flag.STALE | Flag.FAST,
+    categories=("fast", "connection"),
+    group="connection",
+    summary="Answers with its argument.",
+    syntax="message",
+)
+def echo(request: Request) -> bytes:
+    """ECHO message -> the message."""
+    return request.argv[1]
+
+
+@command(
+    b"SELECT",
+    arity=2,
+    flags=Flag.LOADING | Flag.STALE | Flag.FAST,
+    categories=("fast", "connection"),
+    group="connection",
+    summary="Changes the database of the connection.",
+    syntax="index",
+)
+def select(request: Request) -> Reply:
+    """SELECT index -> OK."""
+    # both: the request object serves the client's next command as well
+    request.session.db = request.db = named_database(request, request.argv[1])
+    return OK

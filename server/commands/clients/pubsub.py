@@ -1,0 +1,357 @@
+"""SUBSCRIBE, PUBLISH and their kin: messages that are kept nowhere.
+
+Who listens to what is in `server.commands.channels`; here are the words clients use, and the replies.  A subscription
+is answered once for each name, by what is no reply but a push, so CLIENT REPLY OFF does not hide it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from riverbed.server import errors
+from riverbed.server.commands.slices import in_pieces, in_slices
+from riverbed.server.commands.table import Flag, KeySpec, command, container
+from riverbed.server.protocol.replies import Push
+from riverbed.store.format.rows import array_head, bulk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from riverbed.server.commands.channels import Channels
+    from riverbed.server.commands.session import Request, Session
+    from riverbed.server.commands.slices import Work
+    from riverbed.server.protocol.replies import Reply
+
+_SUBSCRIBING: Final = Flag.PUBSUB | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.SUBSCRIBER
+_PUBLISHING: Final = Flag.PUBSUB | Flag.LOADING | Flag.STALE | Flag.FAST
+_LOOKING: Final = Flag.PUBSUB | Flag.LOADING | Flag.STALE
+_CATEGORIES: Final = ("pubsub", "slow")
+_ALL_CHANNELS: Final = KeySpec(1, -1, 1)
+_FIRST_CHANNEL: Final = KeySpec(1, 1, 1)
+_SHARD_KINDS: Final = (b"ssubscribe", b"sunsubscribe")
+# Subscribed to, or looked up, in one slice: about a millisecond.
+_NAMES_A_SLICE: Final = 500
+
+
+def _listened(session: Session) -> int:
+    """How many channels and patterns the client has subscribed to: what every confirmation of them tells."""
+    return len(session.channels) + len(session.patterns)
+
+
+def _listened_shards(session: Session) -> int:
+    return len(session.shard_channels)
+
+
+def _confirmation(session: Session, kind: bytes, name: bytes | None, count: int) -> bytes:
+    resp2 = session.resp == 2
+    head = b"%b3\r\n$%d\r\n%b\r\n" % (b"*" if resp2 else b">", len(kind), kind)
+    if name is None:
+        return b"%b%b:%d\r\n" % (head, b"$-1\r\n" if resp2 else b"_\r\n", count)
+    return b"%b$%d\r\n%b\r\n:%d\r\n" % (head, len(name), name, count)
+
+
+def _subscribe(request: Request, channels: Channels, kind: bytes) -> Reply:
+    """Subscribe to every name in the request, and confirm each with the count so far."""
+    return in_slices(
+        request,
+        lambda own: _confirm_each(own, own.argv[1:], channels.subscribe, kind),
+        is_short=len(request.argv) <= _NAMES_A_SLICE,
+    )
+
+
+def _unsubscribe(request: Request, channels: Channels, kind: bytes) -> Reply:
+    """End the named subscriptions, all of that kind without names; each is confirmed, one that there is not as well."""
+    names = request.argv[1:] or channels.names_of(request.session)
+    return in_slices(
+        request,
+        lambda own: _confirm_each(own, names, channels.unsubscribe, kind),
+        is_short=len(names) <= _NAMES_A_SLICE,
+    )
+
+
+def _confirm_each(request: Request, names: list[bytes], change: Callable[[Session, bytes], None], kind: bytes) -> Work:
+    """Do it to one name after the other; the confirmations of a slice go out behind it.
+
+    So the client has the confirmation of a name before any message that comes by it.
+    """
+    session = request.session
+    counted = _listened_shards if kind in _SHARD_KINDS else _listened
+    confirmations = []
+    for number, name in enumerate(names, 1):
+        change(session, name)
+        confirmations.append(_confirmation(session, kind, name, counted(session)))
+        if not number % _NAMES_A_SLICE and request.may_block and number < len(names):
+            session.refresh_special()
+            request.context.pubsub.deliver(session, Push(b"".join(confirmations)))
+            confirmations.clear()
+            yield
+    session.refresh_special()
+    if not names:
+        confirmations.append(_confirmation(session, kind, None, counted(session)))
+    return Push(b"".join(confirmations))
+
+
+# -- listening ---------------------------------------------------------------------------------------------------------
+
+
+@command(
+    b"SUBSCRIBE",
+    arity=-2,
+    flags=_SUBSCRIBING,
+    categories=_CATEGORIES,
+    group="pubsub",
+    since="2.0.0",
+    summary="Listens to channels.",
+    syntax="channel [channel ...]",
+)
+def subscribe(request: Request) -> Reply:
+    """SUBSCRIBE channel [channel ...] -> for each: `subscribe`, channel, how many channels and patterns by now."""
+    return _subscribe(request, request.context.pubsub.channels, b"subscribe")
+
+
+@command(
+    b"UNSUBSCRIBE",
+    arity=-1,
+    flags=_SUBSCRIBING,
+    categories=_CATEGORIES,
+    group="pubsub",
+    since="2.0.0",
+    summary="Listens to channels no longer.",
+    syntax="[channel [channel ...]]",
+)
+def unsubscribe(request: Request) -> Reply:
+    """UNSUBSCRIBE [channel ...] -> for each: `unsubscribe`, channel, how many channels and patterns are left."""
+    return _unsubscribe(request, request.context.pubsub.channels, b"unsubscribe")
+
+
+@command(
+    b"PSUBSCRIBE",
+    arity=-2,
+    flags=_SUBSCRIBING,
+    categories=_CATEGORIES,
+    group="pubsub",
+    since="2.0.0",
+    summary="Listens to all channels that match patterns.",
+    syntax="pattern [pattern ...]",
+)
+def psubscribe(request: Request) -> Reply:
+    """PSUBSCRIBE pattern [pattern ...] -> for each: `psubscribe`, pattern, how many channels and patterns by now."""
+    return _subscribe(request, request.context.pubsub.patterns, b"psubscribe")
+
+
+@command(
+    b"PUNSUBSCRIBE",
+    arity=-1,
+    flags=_SUBSCRIBING,
+    categories=_CATEGORIES,
+    group="pubsub",
+    since="2.0.0",
+    summary="Listens to patterns no longer.",
+    syntax="[pattern [pattern ...]]",
+)
+def punsubscribe(request: Request) -> Reply:
+    """PUNSUBSCRIBE [pattern ...] -> for each: `punsubscribe`, pattern, how many channels and patterns are left."""
+    return _unsubscribe(request, request.context.pubsub.patterns, b"punsubscribe")
+
+
+@command(
+    b"SSUBSCRIBE",
+    arity=-2,
+    flags=_SUBSCRIBING,
+    keys=_ALL_CHANNELS,
+    categories=_CATEGORIES,
+    group="pubsub",
+    since="7.0.0",
+    summary="Listens to shard channels, which are names of their own.",
+    syntax="shardchannel [shardchannel ...]",
+)
+def ssubscribe(request: Request) -> Reply:
+    """SSUBSCRIBE shardchannel [shardchannel ...] -> for each: `ssubscribe`, channel, how many shard channels by now."""
+    return _subscribe(request, request.context.pubsub.shard_channels, b"ssubscribe")
+
+
+@command(
+    b"SUNSUBSCRIBE",
+    arity=-1,
+    flags=_SUBSCRIBING,
+    keys=_ALL_CHANNELS,
+    categories=_CATEGORIES,
+    group="pubsub",
+    since="7.0.0",
+    summary="Listens to shard channels no longer.",
+    syntax="[shardchannel [shardchannel ...]]",
+)
+def sunsubscribe(request: Request) -> Reply:
+    """SUNSUBSCRIBE [shardchannel ...] -> for each: `sunsubscribe`, channel, how many shard channels are left."""
+    return _unsubscribe(request, request.context.pubsub.shard_channels, b"sunsubscribe")
+
+
+# -- speaking ----------------------------------------------------------------------------------------------------------
+
+
+@command(
+    b"PUBLISH",
+    arity=3,
+    flags=_PUBLISHING,
+    categories=("pubsub", "fast"),
+    group="pubsub",
+    since="2.0.0",
+    summary="Sends a message to all who listen to a channel.",
+    syntax="channel message",
+)
+def publish(request: Request) -> Reply:
+    """PUBLISH channel message -> how many subscriptions it went to, here; subscribers of replicas do not get it.
+
+    As it is not in the log, CLIENT PAUSE WRITE does not hold it back, unlike Redis, where a Sentinel that says hello to
+    a paused primary is held back with it, takes it for down, and cannot tell it that it is a replica now.
+    """
+    return in_slices(request, _publish, is_short=not request.context.pubsub.patterns)
+
+
+def _publish(request: Request) -> Work:
+    return (yield from request.context.pubsub.publish(*request.argv[1:]))
+
+
+@command(
+    b"SPUBLISH",
+    arity=3,
+    flags=_PUBLISHING,
+    keys=_FIRST_CHANNEL,
+    categories=("pubsub", "fast"),
+    group="pubsub",
+    since="7.0.0",
+    summary="Sends a message to all who listen to a shard channel.",
+    syntax="shardchannel message",
+)
+def spublish(request: Request) -> int:
+    """SPUBLISH shardchannel message -> how many subscriptions it went to."""
+    return request.context.pubsub.publish_to_shard(*request.argv[1:])
+
+
+# -- who listens to what -----------------------------------------------------------------------------------------------
+
+
+container(b"PUBSUB", group="pubsub", since="2.8.0", summary="Container of commands about subscriptions.")
+
+
+@command(
+    b"PUBSUB CHANNELS",
+    arity=-2,
+    flags=_LOOKING,
+    categories=_CATEGORIES,
+    group="pubsub",
+    since="2.8.0",
+    summary="Lists the channels somebody listens to.",
+    syntax="[pattern]",
+)
+def pubsub_channels(request: Request) -> Reply:
+    """PUBSUB CHANNELS [pattern] -> the channels somebody has subscribed to; patterns of others do not show."""
+    return _names(request, request.context.pubsub.channels)
+
+
+@command(
+    b"PUBSUB SHARDCHANNELS",
+    arity=-2,
+    flags=_LOOKING,
+    categories=_CATEGORIES,
+    group="pubsub",
+    since="7.0.0",
+    summary="Lists the shard channels somebody listens to.",
+    syntax="[pattern]",
+)
+def pubsub_shardchannels(request: Request) -> Reply:
+    """PUBSUB SHARDCHANNELS [pattern] -> the shard channels somebody has subscribed to."""
+    return _names(request, request.context.pubsub.shard_channels)
+
+
+@command(
+    b"PUBSUB NUMSUB",
+    arity=-2,
+    flags=_LOOKING,
+    categories=_CATEGORIES,
+    group="pubsub",
+    since="2.8.0",
+    summary="Counts who listens to channels.",
+    syntax="[channel [channel ...]]",
+)
+def pubsub_numsub(request: Request) -> Reply:
+    """PUBSUB NUMSUB [channel ...] -> channel, count, channel, count ...; listening by pattern does not count."""
+    return _counts(request, request.context.pubsub.channels)
+
+
+@command(
+    b"PUBSUB SHARDNUMSUB",
+    arity=-2,
+    flags=_LOOKING,
+    categories=_CATEGORIES,
+    group="pubsub",
+    since="7.0.0",
+    summary="Counts who listens to shard channels.",
+    syntax="[shardchannel [shardchannel ...]]",
+)
+def pubsub_shardnumsub(request: Request) -> Reply:
+    """PUBSUB SHARDNUMSUB [shardchannel ...] -> channel, count, channel, count ..."""
+    return _counts(request, request.context.pubsub.shard_channels)
+
+
+@command(
+    b"PUBSUB NUMPAT",
+    arity=2,
+    flags=_LOOKING,
+    categories=_CATEGORIES,
+    group="pubsub",
+    since="2.8.0",
+    summary="Counts the patterns somebody listens to.",
+)
+def pubsub_numpat(request: Request) -> int:
+    """PUBSUB NUMPAT -> how many different patterns there are."""
+    return len(request.context.pubsub.patterns)
+
+
+@command(
+    b"PUBSUB HELP",
+    arity=2,
+    flags=Flag.LOADING | Flag.STALE,
+    categories=("slow",),
+    group="pubsub",
+    since="6.2.0",
+    summary="Explains the subcommands of PUBSUB.",
+)
+def pubsub_help(request: Request) -> list[str]:
+    """PUBSUB HELP -> lines."""
+    return [
+        "PUBSUB <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+        "CHANNELS [<pattern>]",
+        "    Channels that somebody listens to, all or those that match.",
+        "NUMPAT",
+        "    How many different patterns somebody listens to.",
+        "NUMSUB [<channel> ...]",
+        "    How many listen to each of these channels, not counting patterns.",
+        "SHARDCHANNELS [<pattern>]",
+        "    Shard channels that somebody listens to, all or those that match.",
+        "SHARDNUMSUB [<shardchannel> ...]",
+        "    How many listen to each of these shard channels.",
+        "HELP",
+        "    Print this help.",
+    ]
+
+
+def _names(request: Request, channels: Channels) -> Reply:
+    if len(request.argv) > 3:
+        raise errors.subcommand_syntax(request.argv)
+    pattern = request.argv[2] if len(request.argv) == 3 else None
+    return in_slices(request, lambda _: channels.names(pattern))
+
+
+def _counts(request: Request, channels: Channels) -> Reply:
+    return in_slices(request, lambda own: _count_each(own, channels), is_short=len(request.argv) <= _NAMES_A_SLICE)
+
+
+def _count_each(request: Request, channels: Channels) -> Work:
+    names = request.argv[2:]
+    parts = [array_head(2 * len(names))]
+    for at in range(0, len(names), _NAMES_A_SLICE):
+        if at:
+            yield
+        parts += [b"%b:%d\r\n" % (bulk(name), channels.count(name)) for name in names[at : at + _NAMES_A_SLICE]]
+    return in_pieces(request, parts)

@@ -1,0 +1,130 @@
+"""MULTI, EXEC, DISCARD, WATCH, UNWATCH.
+
+Queueing is the executor's: while `session.queued` is a list, it appends to it every command that is not IMMEDIATE.
+These handlers begin and end that state, and ask the executor to run what was queued.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from riverbed.server.commands.slices import in_slices
+from riverbed.server.commands.table import ALL_KEYS, Flag, command
+from riverbed.server.errors import CommandError
+from riverbed.server.protocol.replies import OK
+
+if TYPE_CHECKING:
+    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.slices import Work
+    from riverbed.server.protocol.replies import Reply
+
+NESTED_MULTI: Final = "ERR MULTI calls can not be nested"
+WATCH_IN_MULTI: Final = "ERR WATCH inside MULTI is not allowed"
+EXEC_WITHOUT_MULTI: Final = "ERR EXEC without MULTI"
+DISCARD_WITHOUT_MULTI: Final = "ERR DISCARD without MULTI"
+
+# One to two milliseconds: 2 us each.
+_KEYS_A_SLICE: Final = 500
+
+_FLAGS: Final = Flag.NOSCRIPT | Flag.LOADING | Flag.STALE
+
+
+@command(
+    b"MULTI",
+    arity=1,
+    flags=_FLAGS | Flag.FAST | Flag.IMMEDIATE,
+    categories=("fast", "transaction"),
+    group="transactions",
+    since="1.2.0",
+    summary="Begins a transaction.",
+)
+def multi(request: Request) -> Reply:
+    """MULTI -> OK.  The commands that follow are queued until EXEC."""
+    session = request.session
+    if session.queued is not None:
+        raise CommandError(NESTED_MULTI)
+    session.queued = []
+    session.queue_failed = False
+    session.refresh_special()
+    return OK
+
+
+@command(
+    b"EXEC",
+    arity=1,
+    flags=_FLAGS | Flag.SKIP_SLOWLOG | Flag.IMMEDIATE,
+    categories=("slow", "transaction"),
+    group="transactions",
+    since="1.2.0",
+    summary="Runs the transaction.",
+)
+def exec_(request: Request) -> Reply:
+    """EXEC -> the replies of the queued commands; null when a watched key has changed."""
+    if request.session.queued is None:
+        raise CommandError(EXEC_WITHOUT_MULTI)
+    return request.context.control.execute_queued(request)
+
+
+@command(
+    b"DISCARD",
+    arity=1,
+    flags=_FLAGS | Flag.FAST | Flag.IMMEDIATE,
+    categories=("fast", "transaction"),
+    group="transactions",
+    since="2.0.0",
+    summary="Gives the transaction up.",
+)
+def discard(request: Request) -> Reply:
+    """DISCARD -> OK.  Forgets the queued commands and the watched keys."""
+    session = request.session
+    if session.queued is None:
+        raise CommandError(DISCARD_WITHOUT_MULTI)
+    request.context.control.unwatch(session)
+    session.end_transaction()
+    return OK
+
+
+@command(
+    b"WATCH",
+    arity=-2,
+    flags=_FLAGS | Flag.FAST | Flag.IMMEDIATE,
+    keys=ALL_KEYS,
+    categories=("fast", "transaction"),
+    group="transactions",
+    since="2.2.0",
+    summary="Has the next transaction run only if these keys do not change before.",
+    syntax="key [key ...]",
+)
+def watch(request: Request) -> Reply:
+    """WATCH key [key ...] -> OK."""
+    if request.session.queued is not None:
+        raise CommandError(WATCH_IN_MULTI)
+    return in_slices(request, _watch, is_short=len(request.argv) <= _KEYS_A_SLICE)
+
+
+def _watch(request: Request) -> Work:
+    """Keys that change between slices were watched, and break the transaction, or are watched from then on."""
+    session, watch_one = request.session, request.context.control.watch
+    for at in range(1, len(request.argv), _KEYS_A_SLICE):
+        if at > 1:
+            yield
+        for key in request.argv[at : at + _KEYS_A_SLICE]:
+            # A key whose time has passed goes now, so that its going does not break the transaction.
+            stream = request.db.stream(key, request.now_ms)
+            watch_one(session, key, 0 if stream is None else stream.expire_ms)
+    return OK
+
+
+@command(
+    b"UNWATCH",
+    arity=1,
+    flags=_FLAGS | Flag.FAST,
+    categories=("fast", "transaction"),
+    group="transactions",
+    since="2.2.0",
+    summary="Forgets all watched keys.",
+)
+def unwatch(request: Request) -> Reply:
+    """UNWATCH -> OK."""
+    request.context.control.unwatch(request.session)
+    return OK

@@ -1,0 +1,78 @@
+"""From a request's words to the row of the table that serves it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from riverbed.server.commands import load_commands
+from riverbed.server.commands.table import COMMANDS, Command, Flag
+from riverbed.server.errors import CommandError, unknown_subcommand
+
+if TYPE_CHECKING:
+    from riverbed.server.commands.table import Handler
+    from riverbed.server.stats.stats import CommandCounters, Stats
+
+_SHOWN_BYTES = 128  # of a name or of all arguments in an error text
+# Whatever may be refused, run out of turn or act on the connection goes the careful way.
+_CAREFUL = Flag.IMMEDIATE | Flag.NO_AUTH | Flag.LOG_ONLY | Flag.ADMIN | Flag.PUBSUB
+
+
+# More words go the careful way.  Python compares numbers of up to 30 bits much faster than others.
+_VERY_MANY = (1 << 30) - 1
+# Fast by Redis's reckoning, but each may take a millisecond.
+_UP_TO_A_SLICE = frozenset((b"XCLAIM", b"XAUTOCLAIM", b"XNACK"))
+
+
+class Plain:
+    """A command the fast path may run at once: no subcommands, nothing special about it."""
+
+    __slots__ = ("command", "counters", "handler", "is_compound", "is_fast", "least_words", "most_words", "name")
+
+    def __init__(self, command: Command, counters: CommandCounters) -> None:
+        self.command = command
+        self.counters = counters
+        self.handler: Handler = command.handler
+        self.name = command.full_name
+        self.is_compound = bool(command.flags & Flag.WRITE) and command.name != b"XADD"
+        self.is_fast = bool(command.flags & Flag.FAST) and command.name not in _UP_TO_A_SLICE
+        self.least_words = abs(command.arity)
+        self.most_words = command.arity if command.arity >= 0 else _VERY_MANY
+
+
+def plain_commands(stats: Stats) -> dict[bytes, Plain]:
+    """The fast path's table, under upper-case and lower-case names; other spellings go the careful way."""
+    load_commands()
+    plain = {}
+    for name, command in COMMANDS.items():
+        if not command.subcommands and not command.flags & _CAREFUL:
+            plain[name] = plain[name.lower()] = Plain(command, stats.counters(command.full_name))
+    return plain
+
+
+def find_command(words: list[bytes]) -> Command | None:
+    """The row for a request, a subcommand's own where there is one; None for an unknown command."""
+    command = COMMANDS.get(words[0].upper())
+    if command is not None and command.subcommands and len(words) > 1:
+        return command.subcommands.get(words[1].upper(), command)
+    return command
+
+
+def client_command(words: list[bytes]) -> Command:
+    """As `find_command`, for a client.  Raises CommandError for what is unknown to clients."""
+    command = find_command(words)
+    if command is None or not command.is_for_clients:
+        raise unknown_command(words)
+    if command.subcommands and len(words) > 1:
+        raise unknown_subcommand(words)
+    return command
+
+
+def unknown_command(words: list[bytes]) -> CommandError:
+    """Tells the name and the first arguments, each up to its first NUL byte, as Redis does."""
+    shown = b""
+    for word in words[1:]:
+        if len(shown) >= _SHOWN_BYTES:
+            break
+        shown += b"'%b' " % word[: _SHOWN_BYTES - len(shown)].partition(b"\0")[0]
+    name = words[0][:_SHOWN_BYTES].partition(b"\0")[0]
+    return CommandError(b"ERR unknown command '%b', with args beginning with: %b" % (name, shown))

@@ -1,0 +1,3 @@
+"""Commands on consumer groups: XGROUP, XREADGROUP, XACK, XCLAIM, XPENDING and their kin."""
+
+from __future__ import annotations

@@ -1,0 +1,324 @@
+"""Pending entries: XACK, XNACK, XPENDING.
+
+XSEEN, which only a log contains, is here as well.  Long ones go in slices; see `server/commands/slices.py`.
+"""
+
+from __future__ import annotations
+
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final
+
+from riverbed.server import errors
+from riverbed.server.commands.arguments import Args, parse_int, parse_packed_ids
+from riverbed.server.commands.groups.groups import find_group, need_group
+from riverbed.server.commands.slices import SLICE_IDS, first_ids, in_pieces, in_slices, parse_in_slices
+from riverbed.server.commands.streams.options import parse_range_end, parse_range_start
+from riverbed.server.commands.table import FIRST_KEY, Flag, command
+from riverbed.server.errors import CommandError
+from riverbed.server.protocol.replies import NULL_ARRAY, OK
+from riverbed.store.format.rows import array_head, bulk, id_bulk
+from riverbed.store.groups.group import MAX_COUNT
+from riverbed.store.ids import StreamID, id_text, pack_id, unpack_id
+
+if TYPE_CHECKING:
+    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.slices import Work
+    from riverbed.server.protocol.replies import Reply
+    from riverbed.store.groups.consumers import Consumer
+    from riverbed.store.groups.group import Group, PendingRun
+    from riverbed.store.streams.stream import Stream
+
+BAD_MODE: Final = "ERR mode must be SILENT, FAIL, or FATAL"
+NUMIDS_NOT_POSITIVE: Final = "ERR numids must be a positive integer"
+NUMIDS_MISMATCH: Final = "ERR number of IDs doesn't match numids"
+BAD_RETRYCOUNT: Final = "ERR Invalid RETRYCOUNT value, must be >= 0"
+IDS_MISSING: Final = "ERR syntax error, expected IDS keyword"
+
+# Runs that may be idle for long enough before XPENDING IDLE goes through the whole list, for it answers in ID order.
+_FEW_IDLE: Final = 64
+# IDs to a slice of XACK: 1.2 us each when they were delivered together, 5 when one by one.
+_SLICE_ACKS: Final = 500
+# What a slice of XPENDING looks at, in entries told; a run that is passed over costs as much as two.
+_SLICE_COST: Final = 1500
+_RUN_COST: Final = 2
+
+
+# -- XACK, XNACK -------------------------------------------------------------------------------------------------------
+
+
+@command(
+    b"XACK",
+    arity=-4,
+    flags=Flag.WRITE | Flag.FAST,
+    keys=FIRST_KEY,
+    categories=("write", "stream", "fast"),
+    group="stream",
+    since="5.0.0",
+    summary="Takes entries off a group's pending list: they are done.",
+    syntax="key group id [id ...]",
+)
+def xack(request: Request) -> Reply:
+    """XACK key group id [id ...] -> how many were pending.
+
+    A missing key or group acknowledges nothing, and says so before the IDs are parsed, as Redis does.
+    """
+    argv = request.argv
+    found = find_group(request, argv[1], argv[2])
+    if found is None:
+        return 0
+    if len(argv) > _SLICE_ACKS:
+        return in_slices(request, _ack)
+    words = argv[3:]
+    known = request.txn.handed_out.recall(words)
+    if known is not None:
+        return found[1].ack(known[0], None, known[1])
+    return found[1].ack(parse_packed_ids(words), words)
+
+
+def _ack(request: Request) -> Work:
+    words = request.argv[3:]
+    packed_ids = yield from parse_in_slices(words)
+    total = 0
+    for at in range(0, len(packed_ids), _SLICE_ACKS):
+        if at:
+            yield first_ids(at, len(packed_ids))
+        found = find_group(request, request.argv[1], request.argv[2])
+        if found is None:
+            break
+        total += found[1].ack(packed_ids[at : at + _SLICE_ACKS], words[at : at + _SLICE_ACKS])
+    return total
+
+
+@command(
+    b"XNACK",
+    arity=-7,
+    flags=Flag.WRITE | Flag.FAST,
+    keys=FIRST_KEY,
+    categories=("write", "stream", "fast"),
+    group="stream",
+    since="8.8.0",
+    summary="Gives pending entries back to the group: they belong to nobody and are claimed first.",
+    syntax="key group <SILENT | FAIL | FATAL> IDS numids id [id ...] [RETRYCOUNT count] [FORCE]",
+)
+def xnack(request: Request) -> Reply:
+    """XNACK key group SILENT|FAIL|FATAL IDS numids id ... [RETRYCOUNT n] [FORCE] -> how many were given back."""
+    return in_slices(request, _nack, is_short=len(request.argv) <= SLICE_IDS)
+
+
+def _nack(request: Request) -> Work:
+    args = Args(request.argv, 3)
+    need_group(request, request.argv[1], request.argv[2])
+    mode = args.take_option()
+    if mode not in (b"SILENT", b"FAIL", b"FATAL"):
+        raise CommandError(BAD_MODE)
+    words: list[bytes] | None = None
+    retry_count: int | None = None
+    force = False
+    while len(args):
+        word = args.take()
+        option = word.upper()
+        if option == b"IDS" and len(args):
+            words = _take_counted(args)
+        elif option == b"RETRYCOUNT" and len(args):
+            retry_count = args.take_int(BAD_RETRYCOUNT)
+            if retry_count < 0:
+                raise CommandError(BAD_RETRYCOUNT)
+        elif option == b"FORCE":
+            force = True
+        else:
+            raise CommandError(b"ERR Unrecognized XNACK option '%b'" % word)
+    if words is None:
+        raise CommandError(IDS_MISSING)
+    packed_ids = yield from parse_in_slices(words)
+    total = 0
+    for at in range(0, len(packed_ids), SLICE_IDS):
+        if at:
+            yield first_ids(at, len(packed_ids))
+        found = find_group(request, request.argv[1], request.argv[2])
+        if found is None:
+            break
+        counts = _release_counts(*found, packed_ids[at : at + SLICE_IDS], mode, retry_count, force=force)
+        found[1].release(counts)
+        total += len(counts)
+    return total
+
+
+def _release_counts(
+    stream: Stream, group: Group, packed_ids: list[bytes], mode: bytes, retry_count: int | None, *, force: bool
+) -> list[tuple[StreamID, int]]:
+    """What is given back, with its new delivery count; an ID given twice is given back twice."""
+    counts: list[tuple[StreamID, int]] = []
+    new_counts: dict[bytes, int] = {}
+    pending = group.find_many(sorted(set(packed_ids)))
+    for packed in packed_ids:
+        entry_id = unpack_id(packed)
+        old = new_counts.get(packed)
+        if old is None:
+            entry = pending.get(packed)
+            if entry is None and not (force and stream.has(entry_id)):
+                continue
+            old = 0 if entry is None else entry.delivery_count
+        if retry_count is not None:
+            new = retry_count
+        elif mode == b"FATAL":
+            new = MAX_COUNT
+        else:
+            new = max(old - 1, 0) if mode == b"SILENT" else old
+        new_counts[packed] = new
+        counts.append((entry_id, new))
+    return counts
+
+
+def _take_counted(args: Args) -> list[bytes]:
+    """`numids id [id ...]`"""
+    numids = args.take_int(NUMIDS_NOT_POSITIVE)
+    if numids <= 0:
+        raise CommandError(NUMIDS_NOT_POSITIVE)
+    if numids > len(args):
+        raise CommandError(NUMIDS_MISMATCH)
+    return args.take_many(numids)
+
+
+# -- XPENDING ----------------------------------------------------------------------------------------------------------
+
+
+@command(
+    b"XPENDING",
+    arity=-3,
+    flags=Flag.READONLY,
+    keys=FIRST_KEY,
+    categories=("read", "stream", "slow"),
+    group="stream",
+    since="5.0.0",
+    summary="Tells what a group, or one of its consumers, has pending.",
+    syntax="key group [[IDLE min-idle-time] start end count [consumer]]",
+    tips=("nondeterministic_output",),
+)
+def xpending(request: Request) -> Reply:
+    """XPENDING key group -> [total first last [[consumer "count"] ...]]; with a range -> [[id consumer idle n] ...].
+
+    Deleted entries are told like any other.  Nothing is changed, no consumer is made.
+    """
+    argv = request.argv
+    if len(argv) == 3:
+        return _pending_summary(need_group(request, argv[1], argv[2])[1])
+    if not 6 <= len(argv) <= 9:
+        raise CommandError(errors.SYNTAX)
+    min_idle_ms = 0
+    position = 3
+    if argv[3].upper() == b"IDLE":
+        min_idle_ms = parse_int(argv[4])
+        if len(argv) < 8:
+            raise CommandError(errors.SYNTAX)
+        position = 5
+    count = parse_int(argv[position + 2])
+    start, end = parse_range_start(argv[position]), parse_range_end(argv[position + 1])
+    until_ms = request.now_ms - min_idle_ms if min_idle_ms > 0 else None
+    need_group(request, argv[1], argv[2])
+    owner = argv[position + 3] if len(argv) > position + 3 else None
+    query = _Query(request.now_ms, start, end, until_ms, owner, max(count, 0))
+    return in_slices(request, query.work)
+
+
+class _Query:
+    """XPENDING with a range: what it asks for, and the answer as far as it is known."""
+
+    def __init__(
+        self, now_ms: int, start: StreamID, end: StreamID, until_ms: int | None, owner: bytes | None, most: int
+    ) -> None:
+        self._now_ms = now_ms
+        self._start = start
+        self._end = end
+        self._until_ms = until_ms  # None for any
+        self._owner = owner  # None for all
+        self._left = most
+        self._count = 0
+        self._parts: list[bytes] = []
+
+    def work(self, request: Request) -> Work:
+        argv = request.argv
+        while self._left and (found := find_group(request, argv[1], argv[2])) is not None:
+            if self._slice(found[1]):
+                break
+            yield
+        return in_pieces(request, [array_head(self._count), *self._parts])
+
+    def _slice(self, group: Group) -> bool:
+        """Look at the next few thousand; -> whether that was all."""
+        consumer = None
+        if self._owner is not None:
+            consumer = group.consumers.get(self._owner)
+            if consumer is None:
+                return True
+        if self._until_ms is not None:
+            idle = group.idle_runs(self._until_ms, _FEW_IDLE)
+            if idle is not None:
+                self._sort_out(idle, consumer)
+                return True
+        cost = 0
+        for run in group.pending_runs(self._start, self._end, consumer):
+            cost += _RUN_COST
+            if self._until_ms is None or run.owner is None or run.delivery_time_ms <= self._until_ms:
+                self._tell(run, run.packed_ids[: self._left])
+                cost += len(run.packed_ids)
+            if not self._left:
+                return True
+            if cost >= _SLICE_COST:
+                self._start = StreamID(unpack_id(run.packed_ids[-1]) + 1)
+                return self._start > self._end
+        return True
+
+    def _sort_out(self, idle: list[PendingRun], consumer: Consumer | None) -> None:
+        """Tell those of a few idle runs that were asked for, in ID order."""
+        first, last = pack_id(self._start), pack_id(self._end)
+        asked = [
+            (packed, run)
+            for run in idle
+            if consumer is None or run.owner is consumer
+            for packed in run.packed_ids
+            if first <= packed <= last
+        ]
+        for packed, run in sorted(asked, key=itemgetter(0))[: self._left]:
+            self._tell(run, [packed])
+
+    def _tell(self, run: PendingRun, packed_ids: list[bytes]) -> None:
+        """Add what is told of some entries of a run."""
+        owner = b"" if run.owner is None else run.owner.name
+        idle_ms = -1 if run.owner is None else max(self._now_ms - run.delivery_time_ms, 0)
+        tail = b"%b:%d\r\n:%d\r\n" % (bulk(owner), idle_ms, run.delivery_count)
+        self._parts.append(b"".join([b"*4\r\n" + id_bulk(unpack_id(packed)) + tail for packed in packed_ids]))
+        self._count += len(packed_ids)
+        self._left -= len(packed_ids)
+
+
+def _pending_summary(group: Group) -> Reply:
+    edges = group.edges()
+    if edges is None:
+        return [0, None, None, NULL_ARRAY]
+    consumers = [
+        [name, b"%d" % consumer.pel_count] for name, consumer in sorted(group.consumers.items()) if consumer.pel_count
+    ]
+    return [group.pel_count, id_text(edges[0]), id_text(edges[1]), consumers]
+
+
+# -- the log's own -----------------------------------------------------------------------------------------------------
+
+
+@command(
+    b"XSEEN",
+    arity=6,
+    flags=Flag.WRITE | Flag.FAST | Flag.LOG_ONLY,
+    keys=FIRST_KEY,
+    categories=("write", "stream", "fast"),
+    group="stream",
+    since="7.2.0",
+    summary="Says when a consumer was last seen and last active; only a log does.",
+    syntax="key group consumer seen-time active-time",
+)
+def xseen(request: Request) -> Reply:
+    """XSEEN key group consumer seen active, in milliseconds.  Read from a log, never from a client."""
+    args = Args(request.argv)
+    _, group = need_group(request, args.take(), args.take())
+    name, seen_ms, active_ms = args.take(), args.take_int(), args.take_int()
+    group.set_times(group.meet(name, seen_ms), seen_ms, active_ms)
+    return OK

@@ -1,0 +1,152 @@
+"""XGROUP POLICY, a command of ours: what a group does by itself with worn-out entries and idle consumers.
+
+    XGROUP POLICY orders workers MAXDELIVERIES 5 DEADLETTER orders:dead CONSUMERTTL 3600000
+
+An entry is worn out when it was delivered `MAXDELIVERIES` times and would be delivered once more.  It is moved instead:
+appended to the dead-letter stream, with the fields of `ORIGIN_FIELDS` behind its own, and acknowledged, in one unit of
+the log.  The consumer who asked is not given it.  Whatever counts a delivery may find that: a consumer's reading of its
+history, XREADGROUP CLAIM, XAUTOCLAIM, XCLAIM.  With RETRYCOUNT it is the given number that must not be above the limit;
+JUSTID delivers nothing and moves nothing.
+
+The policy rests, and entries are delivered as ever, while the dead-letter stream cannot take them: it is the stream of
+the group itself since a RENAME, its IDs are at their end, or the server is short of space.
+
+CONSUMERTTL is the sweep's, `store/databases/consumer_ttl.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from riverbed.server import errors
+from riverbed.server.commands.arguments import parse_int
+from riverbed.server.commands.groups.groups import named_group
+from riverbed.server.commands.table import SECOND_WORD, Flag, command
+from riverbed.server.errors import CommandError
+from riverbed.server.protocol.replies import OK
+from riverbed.store.groups.group import MOST_WORN_OUT, MOST_WORN_OUT_BYTES, Found, PendingEntry
+from riverbed.store.ids import MAX_ID, SEQ_BITS, StreamID
+from riverbed.store.model import DeliveryPolicy
+
+if TYPE_CHECKING:
+    from riverbed.server.commands.session import Request
+    from riverbed.server.protocol.replies import Reply
+    from riverbed.store.groups.group import Group
+
+BAD_NUMBER: Final = "ERR {} must be a positive integer, or 0 or OFF for none"
+NEEDS_DEADLETTER: Final = "ERR MAXDELIVERIES needs a DEADLETTER key, for what has been delivered so often"
+NEEDS_MAXDELIVERIES: Final = "ERR DEADLETTER needs MAXDELIVERIES, which says when an entry goes there"
+OWN_KEY: Final = "ERR the DEADLETTER key must be another one than the stream's own"
+# IDs that a dead-letter stream must have left: more than one command moves.
+_ROOM: Final = 1 << 16
+
+
+@command(
+    b"XGROUP POLICY",
+    arity=-4,
+    flags=Flag.WRITE,
+    keys=SECOND_WORD,
+    categories=("write", "stream", "slow"),
+    group="stream",
+    since="8.8.0",
+    summary="Sets or tells when a group gives up on an entry, and when it forgets a consumer; Riverbed's own.",
+    syntax="key group [MAXDELIVERIES count] [DEADLETTER key] [CONSUMERTTL milliseconds]",
+)
+def xgroup_policy(request: Request) -> Reply:
+    """XGROUP POLICY key group [options] -> OK; without options -> the policy.  What is not named stays as it is."""
+    argv = request.argv
+    if len(argv) % 2:
+        raise errors.subcommand_syntax(argv)
+    given: dict[bytes, bytes] = {}
+    for option, value in zip(argv[4::2], argv[5::2], strict=True):
+        if option.upper() not in (b"MAXDELIVERIES", b"DEADLETTER", b"CONSUMERTTL"):
+            raise errors.subcommand_syntax(argv)
+        given[option.upper()] = value
+    group = named_group(request)[1]
+    old = group.policy
+    if not given:
+        return {
+            b"max-deliveries": old.max_deliveries,
+            b"dead-letter": old.dead_letter,
+            b"consumer-ttl": old.consumer_ttl_ms,
+        }
+    max_deliveries = _take_number(given, b"MAXDELIVERIES", old.max_deliveries)
+    consumer_ttl_ms = _take_number(given, b"CONSUMERTTL", old.consumer_ttl_ms)
+    dead_letter = given.get(b"DEADLETTER", old.dead_letter)
+    if not max_deliveries:
+        if b"DEADLETTER" in given:
+            raise CommandError(NEEDS_MAXDELIVERIES)
+        dead_letter = None
+    elif dead_letter is None:
+        raise CommandError(NEEDS_DEADLETTER)
+    if given.get(b"DEADLETTER") == argv[2] and not request.from_log:
+        raise CommandError(OWN_KEY)
+    policy = DeliveryPolicy(max_deliveries, dead_letter, consumer_ttl_ms)
+    if policy != old:
+        group.set_policy(policy)
+    return OK
+
+
+def _take_number(given: dict[bytes, bytes], option: bytes, old: int) -> int:
+    """The value of an option; what it was when it is not given."""
+    word = given.get(option)
+    if word is None:
+        return old
+    if word.upper() == b"OFF":
+        return 0
+    error = BAD_NUMBER.format(option.decode())
+    number = parse_int(word, error)
+    if number < 0:
+        raise CommandError(error)
+    return number
+
+
+class DeadLetters:
+    """What one command finds worn out in a group, and moves at its end."""
+
+    def __init__(self, request: Request, group: Group) -> None:
+        self._request = request
+        self._group = group
+        self._most = group.policy.max_deliveries
+        self._ids: set[StreamID] = set()
+        self._size = 0
+        self.found: list[Found] = []
+
+    @property
+    def is_full(self) -> bool:
+        """The command has found as much as one may move: whatever else is worn out stays pending until the next."""
+        return len(self.found) >= MOST_WORN_OUT or self._size >= MOST_WORN_OUT_BYTES
+
+    def exceeds(self, count: int) -> bool:
+        return count > self._most
+
+    def take(self, entry: PendingEntry, row: bytes, count: int) -> bool:
+        """Whether the entry, with its row in the stream, is worn out: it would be delivered for the `count`th time."""
+        if count <= self._most:
+            return False
+        if not self.is_full and entry.entry_id not in self._ids:
+            self._ids.add(entry.entry_id)
+            self._size += len(row)
+            self.found.append((entry, row))
+        return True
+
+    def move(self) -> None:
+        """Move what was found."""
+        if not self.found:
+            return
+        request, key = self._request, self._group.policy.dead_letter
+        assert key is not None
+        target = request.db.stream(key, request.now_ms) or request.db.create(key)
+        first_id = StreamID(max(request.now_ms << SEQ_BITS, target.last_id + 1))
+        self._group.move_out(self.found, target, first_id)
+
+
+def dead_letters(request: Request, group: Group) -> DeadLetters | None:
+    """Where a command is to put the worn-out entries of a group; None when it need not care for any."""
+    key = group.policy.dead_letter
+    if key is None or request.from_log or key == group.stream.key or request.txn.is_short_of_space:
+        return None
+    target = request.db.stream(key, request.now_ms)
+    if target is not None and target.last_id > MAX_ID - _ROOM:
+        return None
+    return DeadLetters(request, group)

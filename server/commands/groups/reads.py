@@ -1,0 +1,410 @@
+"""XREADGROUP: new entries for a group's consumers, their own history, and with CLAIM what others have left too long."""
+
+from __future__ import annotations
+
+import enum
+from functools import partial
+from itertools import chain, groupby
+from typing import TYPE_CHECKING, Final
+
+from riverbed.server.commands.arguments import parse_entry_id
+from riverbed.server.commands.groups.groups import find_group, need_group
+from riverbed.server.commands.groups.policies import dead_letters
+from riverbed.server.commands.showing import Part, Room, Showing
+from riverbed.server.commands.slices import in_slices
+from riverbed.server.commands.streams.entries import PAIR, entries_part
+from riverbed.server.commands.streams.options import ReadOptions, parse_read
+from riverbed.server.commands.streams.reads import ReadBudget, read_keys, stream_head, streams_head
+from riverbed.server.commands.table import Flag, command
+from riverbed.server.errors import CommandError
+from riverbed.server.protocol.replies import NULL_ARRAY, Park
+from riverbed.store.format.rows import array_head, id_bulk
+from riverbed.store.groups.group import PendingEntry
+from riverbed.store.ids import MAX_ID, StreamID, pack_id, unpack_id
+
+if TYPE_CHECKING:
+    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.slices import Work
+    from riverbed.server.protocol.replies import Reply
+    from riverbed.store.groups.consumers import Consumer
+    from riverbed.store.groups.group import Group
+    from riverbed.store.model import Row
+    from riverbed.store.streams.stream import Stream
+
+MEANINGLESS: Final = (
+    "ERR The {0} ID is meaningless in the context of XREADGROUP: you want to read the history of this consumer by "
+    "specifying a proper ID, or use the > ID to get new messages. The {0} ID would just return an empty result set."
+)
+_WHERE: Final = b" in XREADGROUP with GROUP option"
+_NULL: Final = {2: b"*-1\r\n", 3: b"_\r\n"}
+# Entries to a slice: 1.5 us each when they are new, 5 when they change hands.  Streams to a slice: 5 us each.
+_SLICE_ENTRIES: Final = 1000
+_SLICE_HISTORY: Final = 300
+_MOST_TAKEN_OVER: Final = 1000
+_SLICE_KEYS: Final = 200
+_UNLIMITED: Final = 1 << 62
+# Entries that are read before the reply is measured: a slice's worth of those that LMDB keeps within its pages.
+_UNMEASURED_BYTES: Final = 5 << 20
+_FOUR: Final = b"*4\r\n"
+_NEW: Final = b":0\r\n:0\r\n"  # idle time and delivery count of an entry that nobody had
+
+
+@command(
+    b"XREADGROUP",
+    arity=-7,
+    flags=Flag.WRITE | Flag.BLOCKING | Flag.MOVABLEKEYS,
+    categories=("write", "stream", "slow", "blocking"),
+    group="stream",
+    since="5.0.0",
+    summary="Reads for a consumer of a group: what is new, its own history, or what others have left too long.",
+    syntax="GROUP group consumer [COUNT count] [MAXCOUNT count] [MAXSIZE bytes] [BLOCK milliseconds] "
+    "[CLAIM min-idle-time] [NOACK] STREAMS key [key ...] id [id ...]",
+    find_keys=read_keys,
+)
+def xreadgroup(request: Request) -> Reply:
+    """XREADGROUP GROUP group consumer [options] STREAMS key ... id ... -> entries by stream; see `xread`.
+
+    `>` reads what the group has not been given, and waits for it if asked to; any other ID reads the consumer's own
+    pending entries after it.  One bad pair of key and ID and nothing is changed.
+    """
+    options = parse_read(request.argv, request.now_ms, with_group=True)
+    assert options.group is not None
+    count = options.count
+    most = None if count is None else count * len(options.keys)
+    is_short = most is not None and most <= _SLICE_ENTRIES
+    if is_short and count is not None and options.is_plain:
+        reply = _read_plainly(request, options, options.group, count)
+        if reply is not None:
+            return reply
+    return in_slices(request, partial(_read, options, options.group), is_short=is_short, entries=most)
+
+
+def _read_plainly(request: Request, options: ReadOptions, group_name: bytes, count: int) -> Reply:
+    """What is new in one stream, as `_read` would tell it in a third more time; None when it is nothing, or much."""
+    key = options.keys[0]
+    stream, group = need_group(request, key, group_name, _WHERE)
+    if stream.last_live_id <= group.last_id:
+        return None
+    start = StreamID(group.last_id + 1)
+    rows: list[Row] | None
+    room = request.room
+    if room is None or count * request.txn.largest_row <= _UNMEASURED_BYTES:
+        rows = stream.rows(start, MAX_ID, count)
+    else:
+        rows = stream.rows_within(start, MAX_ID, count, room)
+        if rows is None:
+            return None
+    resp = request.session.resp
+    head = streams_head(1, resp) + stream_head(key, resp) + array_head(len(rows))
+    wire = entries_part([row for _, row in rows], head)
+    if room is not None and len(wire) > room:
+        return None
+    consumer = group.meet(options.consumer, request.now_ms)
+    group.deliver(consumer, rows, request.now_ms, to_pel=not options.noack)
+    group.note(consumer)
+    return (wire,)
+
+
+def _read(options: ReadOptions, group_name: bytes, request: Request) -> Work:
+    room = Room(request)
+    budget = ReadBudget(options)
+    claim_min_idle_ms = options.claim_min_idle_ms
+    is_fresh = True  # what was looked up has not been through a yield
+    work: list[tuple[_StreamRead, Stream, Group]] = []
+    for number, (key, word) in enumerate(zip(options.keys, options.ids, strict=True), 1):
+        stream, group = need_group(request, key, group_name, _WHERE)
+        position = _parse_position(word)
+        if position != MAX_ID:
+            claim_min_idle_ms = None  # for the streams after it as well, as in Redis
+        work.append((_StreamRead(key, position, claim_min_idle_ms, options, budget, room), stream, group))
+        if number % _SLICE_KEYS == 0:
+            yield
+            is_fresh = False
+    served: list[_StreamRead] = []
+    given = 0
+    for number, (read, stream, group) in enumerate(work, 1):
+        found: tuple[Stream, Group] | None = (stream, group)
+        if not is_fresh:
+            found = find_group(request, read.key, group_name)
+        while found is not None:
+            step = read.step(request, *found)
+            if step is Step.LAST:
+                break
+            if step is Step.NEEDS_VIEW:
+                yield from room.wait_for_view()
+            else:
+                yield _delivered(given + read.count)
+            is_fresh = False
+            found = find_group(request, read.key, group_name)
+        given += read.count
+        if read.is_served:
+            served.append(read)
+        if number % _SLICE_KEYS == 0:
+            yield _delivered(given)
+            is_fresh = False
+    if served:
+        resp = request.session.resp
+        return room.reply([streams_head(len(served), resp), *chain(*[read.parts(resp) for read in served])])
+    if options.block_ms is None or not request.may_block:
+        return NULL_ARRAY
+    if not is_fresh:
+        found_again = [need_group(request, read.key, group_name, _WHERE) for read, _, _ in work]
+        if any(stream.last_live_id > group.last_id for stream, group in found_again):
+            # it came while others had their turn, and has woken nobody
+            return (yield from _read(options, group_name, request))
+        work = [(read, *found) for (read, _, _), found in zip(work, found_again, strict=True)]
+    deadline_ms = request.now_ms + options.block_ms if options.block_ms else None
+    retry_ms = None
+    if options.claim_min_idle_ms is not None:
+        retry_ms = _next_claim_ms(request, options.claim_min_idle_ms, [group for _, _, group in work])
+    topics = tuple((group_name, read.min_idle_ms) for read, _, _ in work)
+    return Park(tuple(options.keys), deadline_ms, request.argv, retry_ms, topics)
+
+
+def _delivered(count: int) -> str:
+    return f"{count} entries delivered to the consumer"
+
+
+def _parse_position(word: bytes) -> StreamID:
+    """`>` is the largest ID there is, and reads the same."""
+    if word == b">":
+        return MAX_ID
+    if word in (b"$", b"+"):
+        raise CommandError(MEANINGLESS.format(word.decode()))
+    return parse_entry_id(word)
+
+
+def _next_claim_ms(request: Request, min_idle_ms: int, groups: list[Group]) -> int:
+    """When the first pending entry will have been idle for long enough."""
+    oldest_ms = [group.oldest_delivery_ms() for group in groups]
+    oldest = min(request.now_ms if delivery_ms is None else delivery_ms for delivery_ms in oldest_ms)
+    return max(oldest + min_idle_ms, request.now_ms) + 1
+
+
+class Step(enum.Enum):
+    """What becomes of a stream that is read."""
+
+    LAST = enum.auto()
+    GOES_ON = enum.auto()
+    NEEDS_VIEW = enum.auto()  # before anything else is changed: the reply gets too long for memory
+
+
+class _StreamRead:
+    """One stream of an XREADGROUP: what to read of it, how far that has come, and what it has given."""
+
+    def __init__(
+        self,
+        key: bytes,
+        position: StreamID,
+        min_idle_ms: int | None,
+        options: ReadOptions,
+        budget: ReadBudget,
+        room: Room,
+    ) -> None:
+        self.key = key
+        self.min_idle_ms = min_idle_ms  # of CLAIM, None without
+        self._is_history = position != MAX_ID
+        self._position = position
+        self._options = options
+        self._budget = budget
+        self._room = room
+        self._is_begun = False
+        self._has_claimed = False
+        self._end = MAX_ID
+        self._left = 0  # entries still to be read
+        self.count = 0  # entries given
+        self._parts: list[Part] = []
+
+    def step(self, request: Request, stream: Stream, group: Group) -> Step:
+        """Read a slice."""
+        consumer = group.meet(self._options.consumer, request.now_ms)
+        step = Step.LAST
+        if not self._budget.exhausted:
+            if not self._is_begun:
+                self._is_begun = True
+                count = self._budget.count
+                self._left = _UNLIMITED if count is None else count
+                self._end = stream.last_live_id  # what is added from now on is for the next read
+            step = self._read_slice(request, stream, group, consumer)
+        group.note(consumer)
+        if step is not Step.NEEDS_VIEW and (self._budget.exhausted or not self._left):
+            return Step.LAST
+        return step
+
+    def _read_slice(self, request: Request, stream: Stream, group: Group, consumer: Consumer) -> Step:
+        showing = None if self._room.view is None else Showing(self._room.view, stream)
+        if self._is_history:
+            return self._read_history(request, stream, group, consumer, showing)
+        if self.min_idle_ms is not None and not self._has_claimed:
+            step = self._take_over(request, stream, group, consumer, self.min_idle_ms, showing)
+            self._has_claimed = step is not Step.NEEDS_VIEW
+            if step is not Step.GOES_ON:
+                return step
+        return self._read_new(request, stream, group, consumer, showing)
+
+    @property
+    def is_served(self) -> bool:
+        """There is something to be told of this stream, if only that the history is empty."""
+        return self.count > 0 or (self._is_begun and self._is_history)
+
+    def parts(self, resp: int) -> list[Part]:
+        """The key and the entries, as one item of the reply."""
+        return [stream_head(self.key, resp) + array_head(self.count), *self._parts]
+
+    def _cut(self, sizes: list[int]) -> int:
+        """How many of the entries with these sizes are within the limits; they are charged with them."""
+        count = self._budget.cut_sizes(None if self._parts else self.key, sizes)
+        self._left -= count
+        self.count += count
+        return count
+
+    def _keep(self, wire: bytes, entries: int) -> None:
+        self._parts.append(wire)
+        self._room.take(len(wire), entries)
+
+    def _read_new(
+        self, request: Request, stream: Stream, group: Group, consumer: Consumer, showing: Showing | None
+    ) -> Step:
+        """What the group has not been given yet."""
+        if stream.last_live_id <= group.last_id:
+            return Step.LAST
+        most = min(self._left, _SLICE_ENTRIES)
+        start = StreamID(group.last_id + 1)
+        if showing is None:
+            rows = stream.rows_within(start, self._end, most, self._room.left)
+            if rows is None:
+                return Step.NEEDS_VIEW
+            sizes = [len(row) for _, row in rows] if self._budget.measures else [0] * len(rows)
+        else:
+            keys = stream.keys(start, self._end, most)
+            # rows that end behind the ID: the entries are read when they are sent
+            rows = [(key, id_bulk(unpack_id(key[8:])) + b"*") for key in keys]
+            sizes = showing.sizes([key[8:] for key in keys]) if self._budget.measures else [0] * len(keys)
+        read = len(rows)
+        rows = rows[: self._cut(sizes)]
+        if rows:
+            group.deliver(consumer, rows, request.now_ms, to_pel=not self._options.noack)
+            if showing is not None:
+                packed_ids = [key[8:] for key, _ in rows]
+                if self.min_idle_ms is None:
+                    self._parts += showing.parts(packed_ids)
+                else:
+                    self._parts += showing.parts(packed_ids, _FOUR, [_NEW] * len(rows))
+            elif self.min_idle_ms is None:
+                self._keep(entries_part([row for _, row in rows]), len(rows))
+            else:
+                self._keep(b"".join([_FOUR + row + _NEW for _, row in rows]), len(rows))
+        return Step.LAST if read < most else Step.GOES_ON
+
+    def _read_history(
+        self, request: Request, stream: Stream, group: Group, consumer: Consumer, showing: Showing | None
+    ) -> Step:
+        """The consumer's own pending entries after an ID; deleted ones with a null for their fields."""
+        null = _NULL[request.session.resp]
+        most = min(self._left, _SLICE_HISTORY)
+        letters = dead_letters(request, group)
+        entries: list[PendingEntry] = []
+        rows: list[bytes] = []  # empty for those that are shown by the view
+        gone: set[StreamID] = set()
+        room = self._room.left if showing is None else None
+        if room is not None and most * stream.txn.largest_row <= room:
+            room = None  # no need to measure what cannot get too long
+        is_last = True
+        for run in group.pending_runs(StreamID(self._position + 1), MAX_ID, consumer):
+            packed_ids = run.packed_ids if letters is not None else run.packed_ids[: most - len(entries)]
+            if showing is None:
+                found = stream.rows_of_within(packed_ids, room)
+                if found is None:
+                    return Step.NEEDS_VIEW
+            else:
+                found = {packed: showing.row(packed) for packed in stream.present(packed_ids)}
+            for packed in packed_ids:
+                if len(entries) == most:
+                    break
+                entry_id = unpack_id(packed)
+                row = found.get(packed)
+                entry = PendingEntry(entry_id, consumer, run.delivery_time_ms, run.delivery_count)
+                if row is None:
+                    gone.add(entry_id)
+                    row = id_bulk(entry_id) + null
+                elif letters is not None and letters.exceeds(run.delivery_count + 1):
+                    letters.take(entry, row or stream.entry(entry_id) or b"", run.delivery_count + 1)
+                    continue
+                entries.append(entry)
+                rows.append(row)
+                if room is not None:
+                    room -= len(row)
+                    if room < 0:
+                        return Step.NEEDS_VIEW
+            if len(entries) == most:
+                is_last = False
+                break
+            if letters is not None and letters.is_full:
+                break  # the rest is left to the next read
+        if letters is not None:
+            letters.move()
+        sizes = [len(row) for row in rows] if self._budget.measures else [0] * len(rows)
+        if showing is not None and self._budget.measures:
+            shown = [pack_id(entry.entry_id) for entry, row in zip(entries, rows, strict=True) if not row]
+            found_sizes = iter(showing.sizes(shown))
+            sizes = [size or next(found_sizes) for size in sizes]
+        kept = self._cut(sizes)
+        read = entries[:kept]
+        group.redeliver(consumer, [entry for entry in read if entry.entry_id not in gone], request.now_ms)
+        if read:
+            self._show_history(read, rows, showing)
+            self._position = read[-1].entry_id
+        return Step.LAST if is_last else Step.GOES_ON
+
+    def _show_history(self, read: list[PendingEntry], rows: list[bytes], showing: Showing | None) -> None:
+        if showing is None:
+            self._keep(entries_part(rows[: len(read)]), len(read))
+            return
+        for is_shown, group in groupby(zip(read, rows, strict=False), key=lambda pair: not pair[1]):
+            if is_shown:
+                self._parts += showing.parts([pack_id(entry.entry_id) for entry, _ in group])
+            else:
+                self._parts.append(b"".join([PAIR + row for _, row in group]))
+
+    def _take_over(
+        self,
+        request: Request,
+        stream: Stream,
+        group: Group,
+        consumer: Consumer,
+        min_idle_ms: int,
+        showing: Showing | None,
+    ) -> Step:
+        """What is overdue, longest first, with its idle time and delivery count so far; what is new comes after it.
+
+        More than a slice's worth is left to the next read, and what is new with it.
+        """
+        now_ms = request.now_ms
+        most = min(self._left, _MOST_TAKEN_OVER)
+        letters = dead_letters(request, group)
+        most_bytes = self._room.left if showing is None else 0
+        if showing is None and most_bytes == 0:
+            return Step.NEEDS_VIEW
+        overdue = group.overdue(min_idle_ms, now_ms, most, None if letters is None else letters.found, most_bytes)
+        if overdue is None:
+            return Step.NEEDS_VIEW
+        if letters is not None:
+            letters.move()
+        if not overdue:
+            return Step.GOES_ON
+        packed_ids = [pack_id(entry.entry_id) for entry, _ in overdue]
+        sizes = [0] * len(overdue)
+        if self._budget.measures and showing is not None:
+            sizes = [showing.sizes([packed])[0] for packed in packed_ids]
+        elif self._budget.measures:
+            sizes = [len(row) for _, row in overdue]
+        kept = self._cut(sizes)
+        taken = [entry for entry, _ in overdue[:kept]]
+        tails = [b":%d\r\n:%d\r\n" % (now_ms - entry.delivery_time_ms, entry.delivery_count) for entry in taken]
+        if showing is not None:
+            self._parts += showing.parts(packed_ids[:kept], _FOUR, tails)
+        elif kept:
+            wires = [_FOUR + row + tail for (_, row), tail in zip(overdue, tails, strict=False)]
+            self._keep(b"".join(wires), kept)
+        group.take_over(consumer, taken, now_ms)
+        return Step.LAST if self._budget.exhausted or len(overdue) == most else Step.GOES_ON

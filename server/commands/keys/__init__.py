@@ -1,0 +1,3 @@
+"""Commands on whole keys: existence, names, deadlines, scans."""
+
+from __future__ import annotations

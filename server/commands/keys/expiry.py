@@ -1,0 +1,243 @@
+"""Deadlines of keys: set them, ask for them, take them away.
+
+A deadline is a unix time in milliseconds.  Relative times are resolved here, so that the log carries PEXPIREAT alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from riverbed.server.commands.arguments import INT64_MAX, INT64_MIN, parse_int
+from riverbed.server.commands.table import FIRST_KEY, Flag, command
+from riverbed.server.errors import CommandError
+
+if TYPE_CHECKING:
+    from riverbed.server.commands.session import Request
+
+NX_WITH_OTHERS: Final = "ERR NX and XX, GT or LT options at the same time are not compatible"
+GT_WITH_LT: Final = "ERR GT and LT options at the same time are not compatible"
+CONDITIONS: Final = frozenset((b"NX", b"XX", b"GT", b"LT"))
+
+NO_KEY: Final = -2
+NO_DEADLINE: Final = -1
+
+
+# -- set ---------------------------------------------------------------------------------------------------------------
+
+
+def _parse_conditions(words: list[bytes]) -> set[bytes]:
+    """The option words after the time.  An unknown one is told as typed; clashes are told after all are read."""
+    conditions = set()
+    for word in words:
+        condition = word.upper()
+        if condition not in CONDITIONS:
+            raise CommandError(b"ERR Unsupported option %b" % word)
+        conditions.add(condition)
+    if b"NX" in conditions and len(conditions) > 1:
+        raise CommandError(NX_WITH_OTHERS)
+    if {b"GT", b"LT"} <= conditions:
+        raise CommandError(GT_WITH_LT)
+    return conditions
+
+
+def _met(conditions: set[bytes], current_ms: int, deadline_ms: int) -> bool:
+    """Whether the new deadline may replace the current one; 0 is none, which GT and LT take for the end of time."""
+    if b"NX" in conditions and current_ms:
+        return False
+    if b"XX" in conditions and not current_ms:
+        return False
+    if b"GT" in conditions and (not current_ms or deadline_ms <= current_ms):
+        return False
+    return not (b"LT" in conditions and current_ms and deadline_ms >= current_ms)
+
+
+def _set_deadline(request: Request, unit_ms: int, base_ms: int) -> int:
+    argv = request.argv
+    conditions = _parse_conditions(argv[3:])
+    deadline_ms = parse_int(argv[2]) * unit_ms
+    # Redis refuses to overflow in either step, and a sum can only do so upwards: the clock is positive.
+    if not INT64_MIN <= deadline_ms <= INT64_MAX - base_ms:
+        raise CommandError(b"ERR invalid expire time in '%b' command" % argv[0].lower())
+    deadline_ms += base_ms
+    stream = request.db.stream(argv[1], request.now_ms)
+    if stream is None or not _met(conditions, stream.expire_ms, deadline_ms):
+        return 0
+    if deadline_ms <= request.now_ms and not request.from_log:
+        # Already over: the key goes now, and the log says so.  A replayed deadline is kept as it was written, and
+        # the key dies by it as it did the first time.
+        request.db.delete(stream)
+    else:
+        request.db.set_expiry(stream, deadline_ms)
+    return 1
+
+
+@command(
+    b"EXPIRE",
+    arity=-3,
+    flags=Flag.WRITE | Flag.FAST,
+    keys=FIRST_KEY,
+    categories=("keyspace", "write", "fast"),
+    group="generic",
+    summary="Sets the deadline of a key, in seconds from now.",
+    syntax="key seconds [NX | XX | GT | LT]",
+)
+def expire(request: Request) -> int:
+    """EXPIRE key seconds [NX | XX | GT | LT] -> 1 when the deadline was set, or was over and the key deleted."""
+    return _set_deadline(request, 1000, request.now_ms)
+
+
+@command(
+    b"PEXPIRE",
+    arity=-3,
+    flags=Flag.WRITE | Flag.FAST,
+    keys=FIRST_KEY,
+    categories=("keyspace", "write", "fast"),
+    group="generic",
+    since="2.6.0",
+    summary="Sets the deadline of a key, in milliseconds from now.",
+    syntax="key milliseconds [NX | XX | GT | LT]",
+)
+def pexpire(request: Request) -> int:
+    """PEXPIRE key milliseconds [NX | XX | GT | LT] -> as EXPIRE."""
+    return _set_deadline(request, 1, request.now_ms)
+
+
+@command(
+    b"EXPIREAT",
+    arity=-3,
+    flags=Flag.WRITE | Flag.FAST,
+    keys=FIRST_KEY,
+    categories=("keyspace", "write", "fast"),
+    group="generic",
+    since="1.2.0",
+    summary="Sets the deadline of a key as a unix time in seconds.",
+    syntax="key unix-time-seconds [NX | XX | GT | LT]",
+)
+def expireat(request: Request) -> int:
+    """EXPIREAT key unix-time-seconds [NX | XX | GT | LT] -> as EXPIRE."""
+    return _set_deadline(request, 1000, 0)
+
+
+@command(
+    b"PEXPIREAT",
+    arity=-3,
+    flags=Flag.WRITE | Flag.FAST,
+    keys=FIRST_KEY,
+    categories=("keyspace", "write", "fast"),
+    group="generic",
+    since="2.6.0",
+    summary="Sets the deadline of a key as a unix time in milliseconds.",
+    syntax="key unix-time-milliseconds [NX | XX | GT | LT]",
+)
+def pexpireat(request: Request) -> int:
+    """PEXPIREAT key unix-time-milliseconds [NX | XX | GT | LT] -> as EXPIRE."""
+    return _set_deadline(request, 1, 0)
+
+
+@command(
+    b"PERSIST",
+    arity=2,
+    flags=Flag.WRITE | Flag.FAST,
+    keys=FIRST_KEY,
+    categories=("keyspace", "write", "fast"),
+    group="generic",
+    since="2.2.0",
+    summary="Takes the deadline of a key away.",
+    syntax="key",
+)
+def persist(request: Request) -> int:
+    """PERSIST key -> 1, or 0 when there is no key or no deadline."""
+    stream = request.db.stream(request.argv[1], request.now_ms)
+    if stream is None or not stream.expire_ms:
+        return 0
+    request.db.set_expiry(stream, None)
+    return 1
+
+
+# -- ask ---------------------------------------------------------------------------------------------------------------
+
+
+def _deadline(request: Request) -> int:
+    """The deadline of the key asked for, in unix milliseconds, or one of the two negative answers."""
+    stream = request.db.stream(request.argv[1], request.now_ms)
+    request.context.stats.count_lookup(stream is not None)
+    if stream is None:
+        return NO_KEY
+    return stream.expire_ms or NO_DEADLINE
+
+
+def _left(request: Request, deadline_ms: int) -> int:
+    # Where the log decides when keys go (a replica), a key may be asked for after its time.
+    return max(deadline_ms - request.now_ms, 0)
+
+
+def _in_seconds(ms: int) -> int:
+    return (ms + 500) // 1000
+
+
+@command(
+    b"TTL",
+    arity=2,
+    flags=Flag.READONLY | Flag.FAST,
+    keys=FIRST_KEY,
+    categories=("keyspace", "read", "fast"),
+    group="generic",
+    summary="Tells how many seconds a key has left.",
+    syntax="key",
+    tips=("nondeterministic_output",),
+)
+def ttl(request: Request) -> int:
+    """TTL key -> seconds, rounded; -1 without a deadline, -2 without a key."""
+    deadline_ms = _deadline(request)
+    return deadline_ms if deadline_ms < 0 else _in_seconds(_left(request, deadline_ms))
+
+
+@command(
+    b"PTTL",
+    arity=2,
+    flags=Flag.READONLY | Flag.FAST,
+    keys=FIRST_KEY,
+    categories=("keyspace", "read", "fast"),
+    group="generic",
+    since="2.6.0",
+    summary="Tells how many milliseconds a key has left.",
+    syntax="key",
+    tips=("nondeterministic_output",),
+)
+def pttl(request: Request) -> int:
+    """PTTL key -> milliseconds; -1 without a deadline, -2 without a key."""
+    deadline_ms = _deadline(request)
+    return deadline_ms if deadline_ms < 0 else _left(request, deadline_ms)
+
+
+@command(
+    b"EXPIRETIME",
+    arity=2,
+    flags=Flag.READONLY | Flag.FAST,
+    keys=FIRST_KEY,
+    categories=("keyspace", "read", "fast"),
+    group="generic",
+    since="7.0.0",
+    summary="Tells the deadline of a key as a unix time in seconds.",
+    syntax="key",
+)
+def expiretime(request: Request) -> int:
+    """EXPIRETIME key -> unix seconds, rounded; -1 without a deadline, -2 without a key."""
+    deadline_ms = _deadline(request)
+    return deadline_ms if deadline_ms < 0 else _in_seconds(deadline_ms)
+
+
+@command(
+    b"PEXPIRETIME",
+    arity=2,
+    flags=Flag.READONLY | Flag.FAST,
+    keys=FIRST_KEY,
+    categories=("keyspace", "read", "fast"),
+    group="generic",
+    since="7.0.0",
+    summary="Tells the deadline of a key as a unix time in milliseconds.",
+    syntax="key",
+)
+def pexpiretime(request: Request) -> int:
+    """PEXPIRETIME key -> unix milliseconds; -1 without a deadline, -2 without a key."""
+    return _deadline(request)

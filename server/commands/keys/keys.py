@@ -1,0 +1,338 @@
+"""Commands on whole keys: delete, look, rename, copy, move, flush.
+
+Every key is a stream, so TYPE knows one type.  Nothing here looks inside a stream, and nothing costs more for a long
+stream than for a short one; COPY alone does what the store's copy costs.  Deadlines are in expiry.py, what lists keys
+is in scan.py.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from riverbed.server import errors
+from riverbed.server.commands.arguments import Args, parse_int
+from riverbed.server.commands.keys.databases import DB_OUT_OF_RANGE, INT32, named_database
+from riverbed.server.commands.slices import in_slices
+from riverbed.server.commands.table import ALL_KEYS, FIRST_KEY, Flag, KeySpec, command
+from riverbed.server.errors import CommandError
+from riverbed.server.protocol.replies import OK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.slices import Work
+    from riverbed.server.protocol.replies import Reply
+    from riverbed.store.streams.stream import Stream
+
+SAME_OBJECT: Final = "ERR source and destination objects are the same"
+INVALID_FIRST_DB: Final = "ERR invalid first DB index"
+INVALID_SECOND_DB: Final = "ERR invalid second DB index"
+
+TYPE_NAME: Final = "stream"
+
+# One to two milliseconds: 2 us each.
+_KEYS_A_SLICE: Final = 500
+
+SOURCE_AND_TARGET: Final = KeySpec(1, 2, 1)
+
+
+def lookup(request: Request, key: bytes) -> Stream | None:
+    """The stream at `key`, counted as a hit or a miss: for commands that read."""
+    stream = request.db.stream(key, request.now_ms)
+    request.context.stats.count_lookup(stream is not None)
+    return stream
+
+
+# -- delete and look ---------------------------------------------------------------------------------------------------
+
+
+def _delete_some(request: Request, keys: list[bytes]) -> int:
+    deleted = 0
+    for key in keys:
+        stream = request.db.stream(key, request.now_ms)
+        if stream is not None:
+            request.db.delete(stream)
+            deleted += 1
+    return deleted
+
+
+def _look_up_some(request: Request, keys: list[bytes]) -> int:
+    return sum([lookup(request, key) is not None for key in keys])
+
+
+def _count_all(request: Request, count_some: Callable[[Request, list[bytes]], int]) -> Reply:
+    """The sum of what `count_some` finds of all keys of the request."""
+    if len(request.argv) <= _KEYS_A_SLICE:
+        return count_some(request, request.argv[1:])
+    return in_slices(request, partial(_count_in_slices, count_some))
+
+
+def _count_in_slices(count_some: Callable[[Request, list[bytes]], int], request: Request) -> Work:
+    total = 0
+    for at in range(1, len(request.argv), _KEYS_A_SLICE):
+        if at > 1:
+            yield f"the first {at - 1} of {len(request.argv) - 1} keys"
+        total += count_some(request, request.argv[at : at + _KEYS_A_SLICE])
+    return total
+
+
+@command(
+    b"DEL",
+    arity=-2,
+    flags=Flag.WRITE,
+    keys=ALL_KEYS,
+    categories=("keyspace", "write", "slow"),
+    group="generic",
+    summary="Deletes keys, whatever they hold.",
+    syntax="key [key ...]",
+    tips=("request_policy:multi_shard", "response_policy:agg_sum"),
+)
+def delete(request: Request) -> Reply:
+    """DEL key [key ...] -> how many existed.  A key given twice counts once."""
+    return _count_all(request, _delete_some)
+
+
+@command(
+    b"UNLINK",
+    arity=-2,
+    flags=Flag.WRITE | Flag.FAST,
+    keys=ALL_KEYS,
+    categories=("keyspace", "write", "fast"),
+    group="generic",
+    since="4.0.0",
+    summary="Deletes keys and leaves their contents to be purged in the background.",
+    syntax="key [key ...]",
+    tips=("request_policy:multi_shard", "response_policy:agg_sum"),
+)
+def unlink(request: Request) -> Reply:
+    """UNLINK key [key ...] -> how many existed.  The same as DEL: no deletion here waits for the contents."""
+    return _count_all(request, _delete_some)
+
+
+@command(
+    b"EXISTS",
+    arity=-2,
+    flags=Flag.READONLY | Flag.FAST,
+    keys=ALL_KEYS,
+    categories=("keyspace", "read", "fast"),
+    group="generic",
+    summary="Counts how many of the given keys exist.",
+    syntax="key [key ...]",
+    tips=("request_policy:multi_shard", "response_policy:agg_sum"),
+)
+def exists(request: Request) -> Reply:
+    """EXISTS key [key ...] -> how many exist.  A key given twice counts twice."""
+    return _count_all(request, _look_up_some)
+
+
+@command(
+    b"TOUCH",
+    arity=-2,
+    flags=Flag.READONLY | Flag.FAST,
+    keys=ALL_KEYS,
+    categories=("keyspace", "read", "fast"),
+    group="generic",
+    since="3.2.1",
+    summary="Counts the given keys that exist; access times are not kept.",
+    syntax="key [key ...]",
+    tips=("request_policy:multi_shard", "response_policy:agg_sum"),
+)
+def touch(request: Request) -> Reply:
+    """TOUCH key [key ...] -> how many exist.  Nothing is evicted here, so nobody asks when a key was last used."""
+    return _count_all(request, _look_up_some)
+
+
+@command(
+    b"TYPE",
+    arity=2,
+    flags=Flag.READONLY | Flag.FAST,
+    keys=FIRST_KEY,
+    categories=("keyspace", "read", "fast"),
+    group="generic",
+    summary="Names the type of the value at a key.",
+    syntax="key",
+)
+def type_(request: Request) -> str:
+    """TYPE key -> stream, or none."""
+    return "none" if lookup(request, request.argv[1]) is None else TYPE_NAME
+
+
+# -- rename, copy, move ------------------------------------------------------------------------------------------------
+
+
+@command(
+    b"RENAME",
+    arity=3,
+    flags=Flag.WRITE,
+    keys=SOURCE_AND_TARGET,
+    categories=("keyspace", "write", "slow"),
+    group="generic",
+    summary="Renames a key and overwrites the destination.",
+    syntax="key newkey",
+)
+def rename(request: Request) -> Reply:
+    """RENAME key newkey -> OK.  Onto itself it does nothing, but the key has to exist."""
+    stream, new_key = _existing(request, request.argv[1]), request.argv[2]
+    if new_key != stream.key:
+        request.db.rename(stream, new_key)
+    return OK
+
+
+@command(
+    b"RENAMENX",
+    arity=3,
+    flags=Flag.WRITE | Flag.FAST,
+    keys=SOURCE_AND_TARGET,
+    categories=("keyspace", "write", "fast"),
+    group="generic",
+    summary="Renames a key unless the destination exists.",
+    syntax="key newkey",
+)
+def renamenx(request: Request) -> int:
+    """RENAMENX key newkey -> 1, or 0 when newkey exists."""
+    stream, new_key = _existing(request, request.argv[1]), request.argv[2]
+    if request.db.stream(new_key, request.now_ms) is not None:
+        return 0
+    request.db.rename(stream, new_key)
+    return 1
+
+
+def _existing(request: Request, key: bytes) -> Stream:
+    stream = request.db.stream(key, request.now_ms)
+    if stream is None:
+        raise CommandError(errors.NO_SUCH_KEY)
+    return stream
+
+
+@command(
+    b"COPY",
+    arity=-3,
+    flags=Flag.WRITE | Flag.DENYOOM,
+    keys=SOURCE_AND_TARGET,
+    categories=("keyspace", "write", "slow"),
+    group="generic",
+    since="6.2.0",
+    summary="Copies the value of a key to a new key.",
+    syntax="source destination [DB destination-db] [REPLACE]",
+)
+def copy(request: Request) -> int:
+    """COPY source destination [DB destination-db] [REPLACE] -> 1, or 0 when there is no source or a destination."""
+    args = Args(request.argv)
+    key, new_key = args.take(), args.take()
+    target = request.db
+    replace = False
+    while args:
+        option = args.take_option()
+        if option == b"REPLACE":
+            replace = True
+        elif option == b"DB" and args:
+            target = named_database(request, args.take())
+        else:
+            raise CommandError(errors.SYNTAX)
+    if target is request.db and key == new_key:
+        raise CommandError(SAME_OBJECT)
+    stream = request.db.stream(key, request.now_ms)
+    if stream is None:
+        return 0
+    if target.stream(new_key, request.now_ms) is not None and not replace:
+        return 0
+    request.db.copy(stream, target, new_key)
+    return 1
+
+
+@command(
+    b"MOVE",
+    arity=3,
+    flags=Flag.WRITE | Flag.FAST,
+    keys=FIRST_KEY,
+    categories=("keyspace", "write", "fast"),
+    group="generic",
+    summary="Moves a key to another database.",
+    syntax="key db",
+)
+def move(request: Request) -> int:
+    """MOVE key db -> 1, or 0 when there is no such key here or one of its name there."""
+    key = request.argv[1]
+    target = named_database(request, request.argv[2])
+    if target is request.db:
+        raise CommandError(SAME_OBJECT)
+    stream = request.db.stream(key, request.now_ms)
+    if stream is None or target.stream(key, request.now_ms) is not None:
+        return 0
+    request.db.move(stream, target)
+    return 1
+
+
+# -- whole databases ---------------------------------------------------------------------------------------------------
+
+
+def _check_flush_mode(request: Request) -> None:
+    """ASYNC and SYNC are both accepted and both O(1): the rows are purged in slices in the background."""
+    words = request.argv[1:]
+    if words and (len(words) > 1 or words[0].upper() not in (b"ASYNC", b"SYNC")):
+        raise CommandError(errors.SYNTAX)
+
+
+@command(
+    b"FLUSHDB",
+    arity=-1,
+    flags=Flag.WRITE,
+    categories=("keyspace", "write", "slow", "dangerous"),
+    group="server",
+    summary="Deletes all keys of the database.",
+    syntax="[ASYNC | SYNC]",
+    tips=("request_policy:all_shards", "response_policy:all_succeeded"),
+)
+def flushdb(request: Request) -> Reply:
+    """FLUSHDB [ASYNC | SYNC] -> OK."""
+    _check_flush_mode(request)
+    request.db.flush()
+    return OK
+
+
+@command(
+    b"FLUSHALL",
+    arity=-1,
+    flags=Flag.WRITE,
+    categories=("keyspace", "write", "slow", "dangerous"),
+    group="server",
+    summary="Deletes all keys of all databases.",
+    syntax="[ASYNC | SYNC]",
+    tips=("request_policy:all_shards", "response_policy:all_succeeded"),
+)
+def flushall(request: Request) -> Reply:
+    """FLUSHALL [ASYNC | SYNC] -> OK.  Logged as one FLUSHDB for each database that held something."""
+    _check_flush_mode(request)
+    for database in request.txn.databases:
+        if database.size:
+            database.flush()
+    return OK
+
+
+@command(
+    b"SWAPDB",
+    arity=3,
+    flags=Flag.WRITE | Flag.FAST,
+    categories=("keyspace", "write", "fast", "dangerous"),
+    group="server",
+    since="4.0.0",
+    summary="Swaps the contents of two databases.",
+    syntax="index1 index2",
+)
+def swapdb(request: Request) -> Reply:
+    """SWAPDB index1 index2 -> OK.  Clients stay with their number and see the other contents at once."""
+    numbers = []
+    for word, error in zip(request.argv[1:], (INVALID_FIRST_DB, INVALID_SECOND_DB), strict=True):
+        number = parse_int(word, error)
+        if number not in INT32:
+            raise CommandError(error)
+        numbers.append(number)
+    databases = request.txn.databases
+    if not all(0 <= number < len(databases) for number in numbers):
+        raise CommandError(DB_OUT_OF_RANGE)
+    first, second = numbers
+    if first != second:
+        request.txn.swap(databases[first], databases[second])
+    return OK

@@ -1,0 +1,127 @@
+"""OBJECT: how a value is kept.
+
+Every value is a stream and nothing is evicted, so the answers are the same for every key and no stream is looked into;
+whether there is a key at all is what differs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from riverbed.server.commands.keys.keys import TYPE_NAME, lookup
+from riverbed.server.commands.table import SECOND_WORD, Flag, command, container
+from riverbed.server.errors import CommandError
+
+if TYPE_CHECKING:
+    from riverbed.server.commands.session import Request
+
+NO_LFU: Final = (
+    "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching "
+    "between policies at runtime LRU and LFU data will take some time to adjust."
+)
+
+_CATEGORIES: Final = ("keyspace", "read", "slow")
+
+
+container(
+    b"OBJECT", group="generic", since="2.2.3", summary="Container of the commands that look at how a value is kept."
+)
+
+
+@command(
+    b"OBJECT ENCODING",
+    arity=3,
+    flags=Flag.READONLY,
+    keys=SECOND_WORD,
+    categories=_CATEGORIES,
+    group="generic",
+    since="2.2.3",
+    summary="Names the internal encoding of a value.",
+    syntax="key",
+    tips=("nondeterministic_output",),
+)
+def object_encoding(request: Request) -> bytes | None:
+    """OBJECT ENCODING key -> stream, or null."""
+    return None if lookup(request, request.argv[2]) is None else TYPE_NAME.encode()
+
+
+@command(
+    b"OBJECT FREQ",
+    arity=3,
+    flags=Flag.READONLY,
+    keys=SECOND_WORD,
+    categories=_CATEGORIES,
+    group="generic",
+    since="4.0.0",
+    summary="Tells how often a key is used, where that is tracked.",
+    syntax="key",
+    tips=("nondeterministic_output",),
+)
+def object_freq(request: Request) -> None:
+    """OBJECT FREQ key -> null for a missing key; otherwise refused, since nothing is evicted by frequency here."""
+    if lookup(request, request.argv[2]) is not None:
+        raise CommandError(NO_LFU)
+
+
+@command(
+    b"OBJECT HELP",
+    arity=2,
+    flags=Flag.LOADING | Flag.STALE,
+    categories=("keyspace", "slow"),
+    group="generic",
+    since="6.2.0",
+    summary="Explains the subcommands of OBJECT.",
+)
+def object_help(request: Request) -> list[str]:
+    """OBJECT HELP -> lines."""
+    return [
+        "OBJECT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+        "ENCODING <key>",
+        "    Return the encoding of the value at <key>: every value is a stream.",
+        "FREQ <key>",
+        "    Refused: no eviction policy here tracks how often a key is used.",
+        "IDLETIME <key>",
+        "    Return 0 for a <key> that exists: access times are not kept.",
+        "REFCOUNT <key>",
+        "    Return how often the value at <key> is referred to: always once.",
+        "HELP",
+        "    Print this help.",
+    ]
+
+
+@command(
+    b"OBJECT IDLETIME",
+    arity=3,
+    flags=Flag.READONLY,
+    keys=SECOND_WORD,
+    categories=_CATEGORIES,
+    group="generic",
+    since="2.2.3",
+    summary="Tells how long a key has not been used, where that is tracked.",
+    syntax="key",
+    tips=("nondeterministic_output",),
+)
+def object_idletime(request: Request) -> int | None:
+    """OBJECT IDLETIME key -> 0, or null for a missing key.
+
+    Access times are not kept: a write for every read would be paid for a figure that only eviction needs.  Of the
+    two wrong answers, "just used" is the one after which nobody deletes a key.
+    """
+    return None if lookup(request, request.argv[2]) is None else 0
+
+
+@command(
+    b"OBJECT REFCOUNT",
+    arity=3,
+    flags=Flag.READONLY,
+    keys=SECOND_WORD,
+    categories=_CATEGORIES,
+    group="generic",
+    since="2.2.3",
+    summary="Counts the references to the value at a key.",
+    syntax="key",
+    tips=("nondeterministic_output",),
+)
+def object_refcount(request: Request) -> int | None:
+    """OBJECT REFCOUNT key -> 1, or null."""
+    return None if lookup(request, request.argv[2]) is None else 1

@@ -1,0 +1,152 @@
+"""KEYS, SCAN, RANDOMKEY, DBSIZE: which keys a database holds.
+
+What a cursor stands for, and that no key is missed while others come and go, is the store's business; here it is a
+number that is handed out and taken back.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from riverbed.server import errors
+from riverbed.server.commands.arguments import Args
+from riverbed.server.commands.keys.keys import TYPE_NAME
+from riverbed.server.commands.slices import in_pieces, in_slices
+from riverbed.server.commands.table import Flag, command
+from riverbed.server.errors import CommandError
+from riverbed.server.glob import Glob
+from riverbed.store.format.rows import array_head, bulk
+
+if TYPE_CHECKING:
+    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.slices import Work
+    from riverbed.server.protocol.replies import Reply
+
+INVALID_CURSOR: Final = "ERR invalid cursor"
+CURSOR_BITS: Final = 64
+SCAN_COUNT: Final = 10
+# Keys looked at in one slice: a millisecond.
+SCAN_SLICE: Final = 256
+
+# strtoul's idea of a number: a sign is fine, a leading zero too, and nothing at all is zero.
+_CURSOR = re.compile(rb"([+-]?)([0-9]+)|")
+
+
+@command(
+    b"KEYS",
+    arity=2,
+    flags=Flag.READONLY,
+    categories=("keyspace", "read", "slow", "dangerous"),
+    group="generic",
+    summary="Lists all keys that match a pattern.",
+    syntax="pattern",
+    tips=("request_policy:all_shards", "nondeterministic_output_order"),
+)
+def keys(request: Request) -> Reply:
+    """KEYS pattern -> the keys, in no promised order.
+
+    Done in slices: a key that is there all the time is found, one that comes or goes meanwhile may be.
+    """
+    return in_slices(request, _keys)
+
+
+def _keys(request: Request) -> Work:
+    glob = Glob(request.argv[1])
+    parts: list[bytes] = []
+    cursor = 0
+    while True:
+        cursor, page = request.db.scan(cursor, SCAN_SLICE, request.now_ms)
+        parts += map(bulk, (yield from glob.select(page)))
+        if not cursor:
+            return in_pieces(request, [array_head(len(parts)), *parts])
+        yield
+
+
+def _parse_cursor(word: bytes) -> int:
+    match = _CURSOR.fullmatch(word)
+    if match is None:
+        raise CommandError(INVALID_CURSOR)
+    number = int(match[2] or 0)
+    if number >> CURSOR_BITS:
+        raise CommandError(INVALID_CURSOR)
+    return -number % (1 << CURSOR_BITS) if match[1] == b"-" else number
+
+
+@command(
+    b"SCAN",
+    arity=-2,
+    flags=Flag.READONLY,
+    categories=("keyspace", "read", "slow"),
+    group="generic",
+    since="2.8.0",
+    summary="Lists the keys of the database a few at a time.",
+    syntax="cursor [MATCH pattern] [COUNT count] [TYPE type]",
+    tips=("nondeterministic_output", "request_policy:special"),
+)
+def scan(request: Request) -> Reply:
+    """SCAN cursor [MATCH pattern] [COUNT count] [TYPE type] -> next cursor, keys.
+
+    A key that is there during the whole iteration is returned; COUNT bounds the keys looked at, so a page may be
+    empty.  An unknown TYPE matches nothing, it is no error.
+    """
+    args = Args(request.argv)
+    cursor = _parse_cursor(args.take())
+    count = SCAN_COUNT
+    glob: Glob | None = None
+    is_wanted = True
+    while args:
+        option = args.take_option()
+        if option == b"MATCH":
+            pattern = args.take()
+            glob = None if pattern == b"*" else Glob(pattern)
+        elif option == b"COUNT":
+            count = args.take_int()
+            if count < 1:
+                raise CommandError(errors.SYNTAX)
+        elif option == b"TYPE":
+            is_wanted = args.take().lower() == TYPE_NAME.encode()
+        else:
+            raise CommandError(errors.SYNTAX)
+    return in_slices(request, partial(_scan, cursor, count, glob, is_wanted))
+
+
+def _scan(cursor: int, count: int, glob: Glob | None, is_wanted: bool, request: Request) -> Work:
+    found: list[bytes] = []
+    while True:
+        cursor, page = request.db.scan(cursor, min(count, SCAN_SLICE), request.now_ms)
+        if is_wanted:
+            found += page if glob is None else (yield from glob.select(page))
+        count -= SCAN_SLICE
+        if cursor == 0 or count <= 0:
+            return [b"%d" % cursor, found]
+        yield
+
+
+@command(
+    b"RANDOMKEY",
+    arity=1,
+    flags=Flag.READONLY,
+    categories=("keyspace", "read", "slow"),
+    group="generic",
+    summary="Picks a key at random.",
+    tips=("request_policy:all_shards", "nondeterministic_output"),
+)
+def randomkey(request: Request) -> bytes | None:
+    """RANDOMKEY -> a key, or null when there is none."""
+    return request.db.random_key(request.now_ms)
+
+
+@command(
+    b"DBSIZE",
+    arity=1,
+    flags=Flag.READONLY | Flag.FAST,
+    categories=("keyspace", "read", "fast"),
+    group="server",
+    summary="Counts the keys of the database.",
+    tips=("request_policy:all_shards", "response_policy:agg_sum"),
+)
+def dbsize(request: Request) -> int:
+    """DBSIZE -> number of keys; a key whose deadline has passed counts until it is noticed."""
+    return request.db.size

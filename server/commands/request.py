@@ -1,0 +1,161 @@
+"""What commands may know of the server they run in, and what they may ask of it.
+
+`Context` is passed along with every request; nothing is global.  `Control` is the part of the executor that commands
+call: they name no event loop and no socket.
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from riverbed.server.commands.channels import PubSub
+from riverbed.server.limits.accounts import Accounts
+from riverbed.server.stats.rewrite_status import RewriteStatus
+from riverbed.server.stats.stats import Stats
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from riverbed.server.commands.session import Request, Session
+    from riverbed.server.config.config import Config
+    from riverbed.server.protocol.replies import Park, Reply
+    from riverbed.store.engine import Engine
+    from riverbed.store.options import Clock
+
+
+class Control(Protocol):
+    """What a command may ask of the executor."""
+
+    monitors: list[Session]
+
+    def execute_queued(self, request: Request) -> Reply:
+        """Run the commands that the session has queued, as one transaction; -> the list of their replies (EXEC)."""
+
+    def pause(self, until_ms: int, *, writes_only: bool) -> None:
+        """Leave clients' commands, or only those that write, waiting until then (CLIENT PAUSE)."""
+
+    def unpause(self) -> None: ...
+
+    def unblock(self, session: Session, *, error: bool) -> bool:
+        """End a client's wait as by timeout, or with an error; -> whether it was waiting (CLIENT UNBLOCK)."""
+
+    def kill(self, session: Session) -> None:
+        """Close a client's connection now; when it is the one that asks, after its reply."""
+
+    def blocked_clients(self) -> int: ...
+
+    def awaited_keys(self) -> int:
+        """How many keys blocked clients wait for."""
+
+    def watched_keys(self) -> int: ...
+
+    def watch(self, session: Session, key: bytes, expire_ms: int) -> None:
+        """Break the session's next transaction if `key` of its database changes, or expires then (WATCH)."""
+
+    def unwatch(self, session: Session) -> None: ...
+
+    def monitor(self, session: Session) -> None:
+        """Show the session every command that anybody sends, until `forget` (MONITOR)."""
+
+    def forget(self, session: Session) -> None:
+        """Undo everything a session has under way (RESET, disconnect).
+
+        That is its transaction, watches, wait, monitoring and subscriptions.
+        """
+
+    def views(self) -> tuple[int, int]:
+        """-> (views of the tables that long replies hold, commands that wait for one)."""
+
+    def checkpoint(self) -> None:
+        """Checkpoint now, with the caller's own effects (SAVE).  Raises CommandError when it fails."""
+
+    def take_snapshot(self, request: Request, name: str | None, keep: int | None) -> Park:
+        """Start a snapshot of everything up to now; the client waits for its end.  Raises CommandError."""
+
+    def list_snapshots(self, request: Request) -> Park:
+        """Have the client told which snapshots there are."""
+
+    def rewrite_log(self, *, later: bool) -> None:
+        """Begin to rewrite the log, or have one begun soon (BGREWRITEAOF)."""
+
+    def sleep(self, seconds: float) -> None:
+        """Stall everything (DEBUG SLEEP)."""
+
+
+class Replication(Protocol):
+    """What a command may ask about primaries and replicas, and have done."""
+
+    @property
+    def is_replica(self) -> bool: ...
+
+    def follow(self, host: str, port: int) -> bool:
+        """Become a replica of that server; False when it is one already (REPLICAOF)."""
+
+    def promote(self) -> None:
+        """Be a primary from here on (REPLICAOF NO ONE)."""
+
+    def fail_over(self, target: tuple[str, int] | None, timeout_ms: int | None, *, force: bool) -> None:
+        """Hand over to that replica, or to whoever has everything first (FAILOVER)."""
+
+    def abort_failover(self) -> None:
+        """Give up handing over (FAILOVER ABORT)."""
+
+    def take_over(self, replication_id: str) -> None:
+        """Become the primary in the place of ours, on the line of that id (PSYNC ... FAILOVER)."""
+
+    def role(self) -> Reply:
+        """The answer to ROLE."""
+
+    def fields(self) -> Iterator[tuple[str, object]]:
+        """INFO replication."""
+
+    def counters(self) -> Iterator[tuple[str, object]]:
+        """Syncs so far, for INFO stats."""
+
+    def introduced(self, session: Session, option: bytes, value: bytes) -> bool:
+        """A replica tells something of itself (REPLCONF); False when it is not known what."""
+
+    def acknowledged(self, session: Session, offset: int, synced_offset: int | None) -> None:
+        """A replica tells how far it is, and how much of it is on its disk."""
+
+    def attach(self, session: Session, replication_id: str, next_offset: int) -> None:
+        """Send the session the log from then on, `next_offset` being the first byte that it lacks (PSYNC)."""
+
+    def wait(self, request: Request, count: int, deadline_ms: int | None, *, local: int | None = None) -> Reply:
+        """Have the client wait until so many replicas have what it wrote (WAIT; with `local` WAITAOF)."""
+
+
+class Stopping(Protocol):
+    """What a command may ask about the end of the server."""
+
+    def ask(self, request: Request, *, save: bool | None, now: bool, force: bool) -> Reply:
+        """Stop the server; the client waits for the end, or for an error when there is none (SHUTDOWN)."""
+
+    def abort(self) -> bool:
+        """Go on serving; -> whether a stop was under way (SHUTDOWN ABORT)."""
+
+    def remaining_ms(self) -> int | None:
+        """How long replicas are waited for at most, None while none are."""
+
+
+class Context:
+    """One server, as seen by its commands."""
+
+    replication: Replication  # set by the executor
+    stopping: Stopping  # set by the executor
+
+    def __init__(self, config: Config, engine: Engine, control: Control, clock: Clock) -> None:
+        self.config = config
+        self.engine = engine
+        self.control = control
+        self.clock = clock
+        self.stats = Stats()
+        self.accounts = Accounts()
+        self.rewrite = RewriteStatus()
+        self.pubsub = PubSub()
+        self.sessions: dict[int, Session] = {}
+        self.started_ms = int(clock.time() * 1000)
+        self.run_id = secrets.token_hex(20)
+        self.directory: Path = engine.directory

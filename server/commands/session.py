@@ -1,0 +1,450 @@
+"""One client as commands see it, and one request of it.  No sockets here."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, Final, Protocol
+
+from riverbed.server.protocol.replies import LONG_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from riverbed.server.commands.dispatch import Plain
+    from riverbed.server.commands.request import Context
+    from riverbed.server.commands.slices import Slices
+    from riverbed.server.execution.transaction_replies import TransactionReplies
+    from riverbed.server.limits.accounts import Account
+    from riverbed.server.protocol.replies import LongReply, Park, Push
+    from riverbed.server.protocol.request_reader import RequestReader
+    from riverbed.store.databases.database import Database
+    from riverbed.store.databases.transaction import WriteTxn
+
+
+# A word's own share of memory: the object and its place in a list; and that of the list.
+_WORD_BYTES: Final = 48
+_LIST_BYTES: Final = 80
+# What remembering a key that a client waits for takes, measured, besides the words of the command that waits.
+_BLOCKED_KEY_BYTES: Final = 770
+# Replies that are late, of which there are so many, are waited for before there are more.
+_MOST_LATE_BYTES: Final = 64 << 10
+
+
+def request_bytes(argv: list[bytes]) -> int:
+    """What a kept request takes, about."""
+    return sum(map(len, argv)) + _WORD_BYTES * len(argv) + _LIST_BYTES
+
+
+def _batch_bytes(requests: list[list[bytes]]) -> int:
+    """What several take, about; in C, as there may be a hundred, and more than once a tick."""
+    if not requests:
+        return 0
+    words = list(chain.from_iterable(requests))
+    return sum(map(len, words)) + _WORD_BYTES * len(words) + _LIST_BYTES * len(requests)
+
+
+def _park_bytes(park: Park) -> int:
+    return request_bytes(park.argv) + _BLOCKED_KEY_BYTES * len(park.keys)
+
+
+class Peer(Protocol):
+    """What a session may ask of the connection it belongs to."""
+
+    address: str
+    local_address: str
+    fd: int
+
+    def close_soon(self) -> None:
+        """Close unless replies are waiting for the tick; `attend` closes behind those."""
+
+    def attend(self) -> None:
+        """The session needs attention after a tick: close it if it is closing, cut it off beyond its output limit."""
+
+    def set_reading(self, on: bool) -> None:
+        """Read from the client, or leave what it sends with it."""
+
+    def read_small_pieces(self, on: bool) -> None:
+        """Take only a little from the client's socket at a time, or all there is."""
+
+    def abort(self) -> None:
+        """Close now, dropping what was not sent."""
+
+    def output_bytes(self) -> int:
+        """Reply bytes that its connection holds because the client has not read them yet."""
+
+
+class Session:
+    """A client's state between its requests.
+
+    `special` is True when the executor must take its careful path for this client (not authenticated, inside MULTI,
+    replies switched off, blocked, subscribed ...); `refresh_special` derives it.
+    """
+
+    __slots__ = (
+        "_backlog_bytes",
+        "_closing",
+        "account",
+        "attention",
+        "authenticated",
+        "backlog",
+        "bytes_in",
+        "bytes_out",
+        "channels",
+        "commands_processed",
+        "congested",
+        "created_ms",
+        "db",
+        "fast_path",
+        "held_push_bytes",
+        "held_pushes",
+        "id",
+        "in_line",
+        "input",
+        "is_held",
+        "is_monitor",
+        "is_replica",
+        "last_command",
+        "last_interaction_ms",
+        "late_bytes",
+        "library_name",
+        "library_version",
+        "long_reply",
+        "name",
+        "no_evict",
+        "no_touch",
+        "out",
+        "parked",
+        "patterns",
+        "paused",
+        "peer",
+        "plain",
+        "queue_failed",
+        "queued",
+        "queued_bytes",
+        "replies_off",
+        "request",
+        "resp",
+        "send",
+        "shard_channels",
+        "skip_replies",
+        "slices",
+        "special",
+        "watch_broken",
+        "watch_until_ms",
+        "watched",
+        "written_offset",
+    )
+
+    def __init__(self, client_id: int, peer: Peer, db: Database, now_ms: int) -> None:
+        self.id = client_id
+        self.peer = peer
+        self.db = db
+        self.resp = 2
+        self.name = b""
+        self.library_name = b""
+        self.library_version = b""
+        self.authenticated = False
+        self.created_ms = now_ms
+        self.last_interaction_ms = now_ms
+        self.last_command = b""
+        self.commands_processed = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.no_evict = False
+        self.no_touch = False
+        self.is_monitor = False
+        self.is_replica = False
+        self.written_offset = 0  # where the log ended when the client's last write was in it, or later
+        # CLIENT REPLY
+        self.replies_off = False
+        self.skip_replies = 0
+        # MULTI
+        self.queued: list[list[bytes]] | None = None
+        self.queued_bytes = 0
+        self.queue_failed = False
+        self.watched: dict[Database, dict[bytes, None]] = {}  # none for a database without a watched key
+        self.watch_broken = False
+        self.watch_until_ms = 0  # when the first of those keys expires, 0 for never
+        # subscriptions, oldest first; `server.commands.channels` keeps them
+        self.channels: dict[bytes, None] = {}
+        self.patterns: dict[bytes, None] = {}
+        self.shard_channels: dict[bytes, None] = {}
+        self.held_pushes: list[Push] = []  # not to be put into the middle of a reply
+        self.held_push_bytes = 0
+        # blocking
+        self.parked: Park | None = None
+        self.paused = False  # by CLIENT PAUSE
+        self.congested = False  # does not read what it is sent
+        self.long_reply: LongReply | None = None
+        self.slices: Slices | None = None  # a command under way
+        # what it has sent; requests of it that were taken out to be run and could not; whether it has a place in the
+        # line of those whose requests run next, or is to have it back when it may go on (`is_held`)
+        self.input: RequestReader  # set by `Executor.connect`
+        self.backlog: list[list[bytes]] = []
+        self._backlog_bytes = 0
+        self.in_line = False
+        self.is_held = False
+        self.late_bytes = 0  # of replies that no turn had time to send
+        self.account: Account  # set by `Executor.connect`
+        # replies of this tick, in order, one element a request
+        self.out: list[bytes] = []
+        self._closing = False
+        self.special = True
+        # the commands that may take the executor's fast path: all plain ones, or none while `special`
+        self.plain: dict[bytes, Plain] = {}
+        self.fast_path: dict[bytes, Plain] = {}
+        # closing, or not reading its replies: look at it after each tick
+        self.attention = False
+        self.send: Callable[[bytes], None]  # hands replies over to be sent
+        self.request: Request  # set by whoever connects the session
+
+    @property
+    def closing(self) -> bool:
+        """The connection is about to close: no request of the client runs any more."""
+        return self._closing
+
+    def begin_closing(self) -> None:
+        """Run no further request of the client, of whatever kind.
+
+        The fast path closes with it: left open, it would run fast commands without the MULTI or SELECT before them.
+        """
+        self._closing = True
+        self.refresh_special()
+
+    def authenticate(self, on: bool) -> None:
+        """The client may do everything from now on, or only what strangers may."""
+        self.authenticated = on
+        self.input.authenticated = on
+        self.account.trust(on)
+        self.peer.read_small_pieces(self.account.pool.is_pressed)
+        self.refresh_special()
+
+    def refresh_special(self) -> None:
+        """Derive what depends on several of the fields above; call it after changing one."""
+        self.special = (
+            not self.authenticated
+            or self.queued is not None
+            or self.replies_off
+            or self.skip_replies > 0
+            or self.is_monitor
+            or self.is_replica
+            or self.is_confined
+            or self._closing
+            or self.must_wait
+        )
+        self.plain = {} if self.special else self.fast_path
+        self.attention = bool(self._closing or self.congested or self.is_held or self.long_reply)
+
+    # -- names ---------------------------------------------------------------------------------------------------------
+
+    def rename(self, name: bytes) -> None:
+        """CLIENT SETNAME; b"" is no name."""
+        self.account.keep(len(name) - len(self.name))
+        self.name = name
+
+    def name_library(self, name: bytes) -> None:
+        self.account.keep(len(name) - len(self.library_name))
+        self.library_name = name
+
+    def name_library_version(self, version: bytes) -> None:
+        self.account.keep(len(version) - len(self.library_version))
+        self.library_version = version
+
+    def forget_names(self) -> None:
+        """The client has gone; its session may be garbage for a while."""
+        self.rename(b"")
+        self.name_library(b"")
+        self.name_library_version(b"")
+
+    def spare(self, on: bool) -> None:
+        """CLIENT NO-EVICT."""
+        self.no_evict = on
+        self.account.spare(on)
+
+    # -- subscriptions -------------------------------------------------------------------------------------------------
+
+    @property
+    def is_subscriber(self) -> bool:
+        return bool(self.channels or self.patterns or self.shard_channels)
+
+    @property
+    def is_confined(self) -> bool:
+        """A subscriber in RESP2 cannot tell messages from replies, so there are to be no replies of most commands."""
+        return self.resp == 2 and self.is_subscriber
+
+    def hold_push(self, push: Push) -> None:
+        """Keep a push until the reply under way is complete."""
+        self.held_pushes.append(push)
+        self.held_push_bytes += len(push)
+        self.account.add(len(push))
+
+    def release_pushes(self) -> None:
+        """The reply is complete: what was kept goes out behind it."""
+        self.out += self.held_pushes
+        self.drop_pushes()
+
+    def drop_pushes(self) -> None:
+        """None of what was kept goes out."""
+        self.held_pushes.clear()
+        self.account.add(-self.held_push_bytes)
+        self.held_push_bytes = 0
+
+    # -- waiting -------------------------------------------------------------------------------------------------------
+
+    @property
+    def must_wait(self) -> bool:
+        """The client's next request may not run yet."""
+        # what a replica sends are acknowledgements, and they matter most when it is slow
+        is_congested = self.congested and not self.is_replica
+        is_late = self.late_bytes > _MOST_LATE_BYTES
+        return bool(self.must_wait_for_others or is_congested or is_late or self.long_reply)
+
+    @property
+    def must_wait_for_others(self) -> bool:
+        """It waits for a key, for the end of a pause or of its own command, not for itself."""
+        return self.parked is not None or self.paused or self.slices is not None
+
+    def hold_back(self, requests: list[list[bytes]]) -> None:
+        """Keep `requests`, the rest of a batch, and what arrives behind them, until the client may go on."""
+        self.put_back(requests)
+        self.in_line = self.is_held = True
+        self.refresh_special()
+
+    def put_back(self, requests: list[list[bytes]]) -> None:
+        """Keep `requests`, which were taken to be run, for later."""
+        self.backlog = requests
+        self._backlog_bytes = _batch_bytes(requests)
+
+    def take_backlog(self) -> list[list[bytes]]:
+        """What was held back, to be run now."""
+        backlog, self.backlog = self.backlog, []
+        self._backlog_bytes = 0
+        return backlog
+
+    @property
+    def watched_keys(self) -> int:
+        return sum(map(len, self.watched.values()))
+
+    def queue(self, argv: list[bytes]) -> None:
+        """Keep a command for EXEC."""
+        assert self.queued is not None
+        self.queued.append(argv)
+        size = request_bytes(argv)
+        self.queued_bytes += size
+        self.account.grow(size)
+
+    def end_transaction(self) -> None:
+        """Forget what was kept for EXEC."""
+        self.queued = None
+        self.queue_failed = False
+        if self.queued_bytes:
+            self.account.grow(-self.queued_bytes)
+            self.queued_bytes = 0
+        self.refresh_special()
+
+    def park(self, park: Park) -> None:
+        """The client waits with this command from now on."""
+        self.parked = park
+        self.account.add(_park_bytes(park))
+        self.refresh_special()
+
+    def unpark(self) -> Park | None:
+        """The client waits no longer; -> what it waited with."""
+        park, self.parked = self.parked, None
+        if park is not None:
+            self.account.add(-_park_bytes(park))
+        self.refresh_special()
+        return park
+
+    def begin_slices(self, slices: Slices) -> None:
+        """The client waits for the end of a command under way."""
+        self.slices = slices
+        self.account.add(request_bytes(slices.request.argv))
+        self.refresh_special()
+
+    def end_slices(self) -> None:
+        if self.slices is not None:
+            self.account.add(-request_bytes(self.slices.request.argv))
+            self.slices = None
+            self.refresh_special()
+
+    def drop_input(self) -> None:
+        """None of what the client has sent will run."""
+        self.put_back([])
+        self.input.drop()
+        self.settle()
+
+    # -- what it has the server keep -----------------------------------------------------------------------------------
+
+    @property
+    def taken_bytes(self) -> int:
+        """Bytes of requests that were taken out of the input and could not run, and of the one that it waits with."""
+        size = self._backlog_bytes
+        if self.parked is not None:
+            size += _park_bytes(self.parked)
+        if self.slices is not None:
+            size += request_bytes(self.slices.request.argv)
+        return size
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of replies and messages that the client has not read."""
+        return self.late_bytes + self.held_push_bytes + self.peer.output_bytes()
+
+    def settle(self) -> None:
+        """Count what the server keeps for the client: whenever something is left over, and whenever that changes."""
+        self.account.settle(
+            waiting=self.input.unread_bytes,
+            growing=self.input.pending_bytes + self.queued_bytes,
+            other=self.taken_bytes + self.output_bytes,
+        )
+
+    def begin_long_reply(self, reply: LongReply, now_s: float) -> None:
+        self.long_reply = reply
+        reply.progress_s = now_s
+        self.refresh_special()
+
+    def end_long_reply(self) -> None:
+        if self.long_reply is not None:
+            self.long_reply.close()
+            self.long_reply = None
+            self.refresh_special()
+
+
+class Request:
+    """One command of one client.  Reused from request to request: keep nothing of it."""
+
+    __slots__ = ("argv", "context", "db", "from_log", "may_block", "now_ms", "room", "session", "transaction", "txn")
+
+    context: Context
+
+    def __init__(self, session: Session, txn: WriteTxn, context: Context | None = None) -> None:
+        """Without a context for the commands of a log: none that is logged needs one."""
+        if context is not None:
+            self.context = context
+        self.session = session
+        self.txn = txn
+        self.db = session.db
+        self.argv: list[bytes] = []
+        self.now_ms = 0
+        self.from_log = False  # replayed from a log or a primary: the decisions are in the words already
+        self.may_block = True
+        # bytes of its reply that may be kept in memory; None without a limit: nothing is made of a reply to a log
+        self.room: int | None = LONG_BYTES
+        self.transaction: TransactionReplies | None = None  # whose part its reply is
+
+    @property
+    def in_transaction(self) -> bool:
+        return self.transaction is not None
+
+    def copy(self) -> Request:
+        """The same command, to be gone on with later."""
+        own = Request(self.session, self.txn, getattr(self, "context", None))
+        own.db = self.db
+        own.argv = self.argv
+        own.now_ms = self.now_ms
+        own.from_log = self.from_log
+        own.may_block = self.may_block
+        own.room = self.room
+        own.transaction = self.transaction
+        return own

@@ -1,0 +1,234 @@
+"""Commands that may take longer than a turn of the loop: done in slices, between which others have their turn.
+
+A handler gives its work as a generator that yields after a millisecond or so and returns the reply:
+
+    def work(request):                        the executor
+        ... look up, change rows              runs the first slice where the handler is called,
+        yield                                 commits, lets other clients run,
+        ... look everything up again          runs the next ones as time allows,
+        return reply                          answers
+
+A command whose reply is too long for memory yields `Wish.VIEW` instead, before it changes what the reply is about: it
+goes on with a view of the tables as they are just then, and its reply is read from that, piece by piece.
+
+What is done between two yields is one unit, in the log too.  Nothing may be kept over a yield but names, IDs and
+pieces of the reply: streams and groups are not the same objects afterwards, and may be gone.  Then what has been done
+stays done, and is what is answered.  So a long command is as good as several short ones that the client has sent one
+after the other; in a transaction and from a log it runs whole.
+
+When a command cannot go on, because a slice cannot be logged or writes are refused by then, what its earlier slices did
+is in the log, with replicas, and stays.  No other error may leave anything done, so this one has a code of its own:
+
+    -PARTIAL XACK was done in part, which stays: the first 400 of 600 IDs. The rest was not done: MISCONF The disk ...
+
+To be able to say how far it has come, the generator yields that, in words that fit there.
+
+Knows no event loop; `slicing.py` does.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from riverbed.server.commands.arguments import parse_packed_ids
+from riverbed.server.errors import CommandError
+from riverbed.server.protocol.replies import LONG_BYTES, LongReply
+
+if TYPE_CHECKING:
+    from riverbed.server.commands.session import Request
+    from riverbed.server.protocol.replies import Reply
+    from riverbed.store.tables.view import View
+
+
+class Wish(enum.Enum):
+    """What a command needs before its next slice, beyond its turn."""
+
+    VIEW = enum.auto()
+
+
+# Yields for its turn to end: how far it has come, or None while it has changed nothing.  Or it yields a Wish, which is
+# granted by what it is sent.  Returns the reply.
+Work: TypeAlias = Generator[Any, Any, "Reply"]
+
+# IDs to a slice, and so to one command of the log: 5 to 15 us each.
+SLICE_IDS: Final = 200
+_SLICE_WORDS: Final = 2000
+_UNTOLD: Final = "its first steps"
+_PIECE_BYTES: Final = 1 << 17
+# Of a reply that has to be made in one turn: 10 ms or so.
+MOST_WHOLE_BYTES: Final = 16 << 20
+NO_CHECKPOINT: Final = (
+    "ERR so long a reply is read from a checkpoint, and that failed; see the server's log, or ask for fewer entries"
+)
+
+
+class Slices:
+    """A command under way.  `request` is its own, and is told the time before each slice."""
+
+    __slots__ = ("_done", "_has_logged", "_view", "kept", "nanoseconds", "needs_view", "request", "work", "writes")
+
+    def __init__(self, request: Request, work: Work) -> None:
+        self.request = request
+        self.work = work
+        self.writes = False  # its changes are its own; set by the executor
+        self.kept = b""  # what of it is in the log, in words; nothing when nothing is
+        self._done = _UNTOLD  # how far it has come, in the log or not
+        self._has_logged = False
+        self.nanoseconds = 0  # spent on it behind the first slice
+        self.needs_view = False  # and waits until it is shown one
+        self._view: View | None = None
+
+    def show(self, view: View) -> None:
+        """Have it go on with `view`, made just now, which is let go of when it ends or is shown another."""
+        if self._view is not None:
+            self._view.release()
+        self._view = view
+
+    def step(self, request: Request) -> Reply:
+        """Run another slice; -> the reply, or self when there is more to do."""
+        logged = len(request.txn.log)
+        try:
+            told = self.work.send(self._view if self.needs_view else None)
+        except StopIteration as done:
+            self.close()
+            return done.value
+        except BaseException:
+            self.close()
+            raise
+        self.needs_view = told is Wish.VIEW
+        if told.__class__ is str:
+            self._done = told
+        self._has_logged = self._has_logged or len(request.txn.log) > logged
+        return self
+
+    def committed(self) -> None:
+        """What it has done so far is in the log."""
+        self.kept = self._so_far()
+
+    def refusal(self, error: bytes) -> bytes:
+        """The text of the error that ends it, when its tick is committed."""
+        return partial_error(self._so_far(), error)
+
+    def _so_far(self) -> bytes:
+        """What has been done, nothing when a read has only logged that a key expired."""
+        if not self._has_logged or not self.writes:
+            return b""
+        return b"%b was done in part, which stays: %b." % (self.request.argv[0].upper(), self._done.encode())
+
+    def finish(self, request: Request) -> Reply:
+        """Run all that is left, and have the whole reply in memory.  Raises CommandError when it is too long."""
+        reply = self.step(request)
+        while reply is self:
+            reply = self.step(request)
+        if reply.__class__ is not LongReply:
+            return reply
+        pieces = []
+        size = 0
+        try:
+            for piece in reply.pieces:
+                size += len(piece)
+                if size > MOST_WHOLE_BYTES:
+                    raise CommandError(NO_CHECKPOINT)
+                pieces.append(piece)
+        finally:
+            reply.close()
+        return (b"".join(pieces),)
+
+    def close(self) -> None:
+        """What is left of it is not done."""
+        self.work.close()
+        if self._view is not None:
+            self._view.release()
+            self._view = None
+
+
+def partial_error(kept: bytes, error: bytes) -> bytes:
+    """The text of an error that ends a command of which `kept` is in the log; `error` itself when nothing is."""
+    return b"PARTIAL %b The rest was not done: %b" % (kept, error) if kept else error
+
+
+def first_ids(count: int, total: int) -> str:
+    """How far a command has come that takes IDs in their order."""
+    return f"the first {count} of {total} IDs"
+
+
+def wait_for_view() -> Generator[Wish, View | None, View]:
+    """Go on with a view, made just now.  It is open until the command ends; a reply holds its own.
+
+    A transaction has one to give at once: what it shows is true until the next change.
+    """
+    view = yield Wish.VIEW
+    assert view is not None, "a command went on without the view it waits for"
+    return view
+
+
+def in_slices(
+    request: Request, work: Callable[[Request], Work], *, is_short: bool = False, entries: int | None = 0
+) -> Reply:
+    """Run `work` up to its first yield, or whole if it `is_short` or must not be interrupted; -> reply or Slices.
+
+    The reply has at most so many `entries`, None for any number.  When those may be large, it can be that a short
+    command waits for a view.
+    """
+    if not request.may_block:
+        return _whole(request, work(request))
+    is_small = entries is not None and entries * request.txn.largest_row <= LONG_BYTES
+    if is_short and is_small:
+        return _whole(request, work(request))
+    own = request.copy()  # the other one is another command's by the next slice
+    slices = Slices(own, work(own))
+    reply = slices.step(own)
+    while is_short and reply is slices and not slices.needs_view:
+        reply = slices.step(own)
+    return reply
+
+
+def _whole(request: Request, work: Work) -> Reply:
+    view: View | None = None
+    while True:
+        try:
+            wish = work.send(view)
+        except StopIteration as done:
+            return done.value
+        view = None
+        if wish is Wish.VIEW:
+            assert request.transaction is not None, "a view cannot be waited for here"
+            view = request.transaction.view()
+
+
+def in_pieces(request: Request, parts: list[bytes]) -> Reply:
+    """The reply that `parts` are the RESP of; sent piece by piece when joining them would take long."""
+    if request.room is None or sum(map(len, parts)) <= request.room:
+        return (b"".join(parts),)
+    return LongReply(_pieces(parts))
+
+
+def verbatim_in_pieces(request: Request, lines: list[bytes]) -> Reply:
+    """As `in_pieces`, of one text for people."""
+    size = sum(map(len, lines))
+    head = b"$%d\r\n" % size if request.session.resp == 2 else b"=%d\r\ntxt:" % (size + 4)
+    return in_pieces(request, [head, *lines, b"\r\n"])
+
+
+def _pieces(parts: list[bytes]) -> Generator[bytes, None, None]:
+    """`parts`, a few at a time; each is let go of when it is out."""
+    parts.reverse()
+    while parts:
+        piece = []
+        size = 0
+        while parts and size < _PIECE_BYTES:
+            size += len(parts[-1])
+            piece.append(parts.pop())
+        yield b"".join(piece)
+
+
+def parse_in_slices(words: list[bytes]) -> Generator[None, None, list[bytes]]:
+    """`parse_packed_ids`, in slices."""
+    packed: list[bytes] = []
+    for at in range(0, len(words), _SLICE_WORDS):
+        if at:
+            yield
+        packed += parse_packed_ids(words[at : at + _SLICE_WORDS])
+    return packed

@@ -1,0 +1,185 @@
+"""XDELEX and XACKDEL: deletion that heeds, or clears, what consumer groups still have pending.
+
+XMAXDELETED, which only a log contains, is here as well.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from riverbed.server import errors
+from riverbed.server.commands.arguments import Args, parse_entry_id
+from riverbed.server.commands.groups.groups import find_group
+from riverbed.server.commands.slices import SLICE_IDS, first_ids, in_slices, parse_in_slices
+from riverbed.server.commands.table import FIRST_KEY, Flag, command
+from riverbed.server.errors import CommandError
+from riverbed.server.protocol.replies import OK
+from riverbed.store.format.rows import array_head
+from riverbed.store.groups.groups import groups_of
+from riverbed.store.ids import unpack_id
+from riverbed.store.model import References
+
+if TYPE_CHECKING:
+    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.slices import Work
+    from riverbed.server.protocol.replies import Reply
+    from riverbed.store.groups.group import Group
+    from riverbed.store.streams.stream import Stream
+
+NUMIDS_NOT_POSITIVE: Final = "ERR Number of IDs must be a positive integer"
+NUMIDS_MISMATCH: Final = "ERR The `numids` parameter must match the number of arguments"
+IDS_MISSING: Final = "ERR IDS option is required"
+
+ABSENT: Final = -1
+DELETED: Final = 1
+STILL_REFERENCED: Final = 2
+_WIRE: Final = {answer: b":%d\r\n" % answer for answer in (ABSENT, DELETED, STILL_REFERENCED)}
+
+
+def _take_ids_block(args: Args) -> tuple[References, list[bytes]]:
+    """`[KEEPREF|DELREF|ACKED] IDS numids id ...`, in any order; the IDs are not parsed yet."""
+    references: References | None = None
+    words: list[bytes] | None = None
+    while len(args):
+        option = args.take_option()
+        if option in (b"KEEPREF", b"DELREF", b"ACKED") and references is None:
+            references = References(option)
+        elif option == b"IDS" and len(args):
+            numids = args.take_int(NUMIDS_NOT_POSITIVE)
+            if numids <= 0:
+                raise CommandError(NUMIDS_NOT_POSITIVE)
+            if numids > len(args):
+                raise CommandError(NUMIDS_MISMATCH)
+            words = args.take_many(numids)
+        else:
+            raise CommandError(errors.SYNTAX)
+    if words is None:
+        raise CommandError(IDS_MISSING)
+    return references or References.KEEPREF, words
+
+
+@command(
+    b"XDELEX",
+    arity=-5,
+    flags=Flag.WRITE | Flag.FAST,
+    keys=FIRST_KEY,
+    categories=("write", "stream", "fast"),
+    group="stream",
+    since="8.2.0",
+    summary="Deletes entries, with what groups have pending of them, or only those that no group needs.",
+    syntax="key [KEEPREF | DELREF | ACKED] IDS numids id [id ...]",
+)
+def xdelex(request: Request) -> Reply:
+    """XDELEX key [KEEPREF|DELREF|ACKED] IDS numids id ... -> for each 1 deleted, -1 absent, 2 still referenced.
+
+    References are looked at before existence, as in Redis: an ID that no group has come to yet is referenced.
+    """
+    return in_slices(request, _delete_some, is_short=len(request.argv) <= SLICE_IDS)
+
+
+def _delete_some(request: Request) -> Work:
+    references, words = _take_ids_block(Args(request.argv, 2))
+    if request.db.stream(request.argv[1], request.now_ms) is None:
+        return _answers([ABSENT] * len(words))
+    packed_ids = yield from parse_in_slices(words)
+    answers: list[int] = []
+    for at in range(0, len(packed_ids), SLICE_IDS):
+        if at:
+            yield first_ids(at, len(packed_ids))
+        batch = packed_ids[at : at + SLICE_IDS]
+        stream = request.db.stream(request.argv[1], request.now_ms)
+        if stream is None:
+            answers += [ABSENT] * len(batch)
+            continue
+        if references is References.DELREF:
+            groups_of(stream).forget(batch)
+        answers += _delete(stream, batch, only_unreferenced=references is References.ACKED)
+    return _answers(answers)
+
+
+def _delete(stream: Stream, packed_ids: list[bytes], *, only_unreferenced: bool) -> list[int]:
+    """Delete; -> the answer for each ID."""
+    kept: set[bytes] = set()
+    if only_unreferenced and stream.group_count:
+        kept = groups_of(stream).referenced(sorted(set(packed_ids)))
+    free = [unpack_id(packed) for packed in packed_ids if packed not in kept]
+    hits = iter(stream.delete_entries(free))
+    return [STILL_REFERENCED if packed in kept else DELETED if next(hits) else ABSENT for packed in packed_ids]
+
+
+def _answers(answers: list[int]) -> Reply:
+    """The array of them, put together from what there can be: a tenth of the time it takes to encode each."""
+    return (array_head(len(answers)) + b"".join([_WIRE[answer] for answer in answers]),)
+
+
+@command(
+    b"XACKDEL",
+    arity=-6,
+    flags=Flag.WRITE | Flag.FAST,
+    keys=FIRST_KEY,
+    categories=("write", "stream", "fast"),
+    group="stream",
+    since="8.2.0",
+    summary="Acknowledges entries and deletes them, if need be only when no other group needs them.",
+    syntax="key group [KEEPREF | DELREF | ACKED] IDS numids id [id ...]",
+)
+def xackdel(request: Request) -> Reply:
+    """XACKDEL key group [KEEPREF|DELREF|ACKED] IDS numids id ... -> for each 1 acknowledged and gone, 2 acknowledged
+    and kept for others, -1 not pending in this group: then nothing happens to it.
+    """
+    return in_slices(request, _acknowledge_some, is_short=len(request.argv) <= SLICE_IDS)
+
+
+def _acknowledge_some(request: Request) -> Work:
+    argv = request.argv
+    references, words = _take_ids_block(Args(argv, 3))
+    if find_group(request, argv[1], argv[2]) is None:
+        return _answers([ABSENT] * len(words))
+    packed_ids = yield from parse_in_slices(words)
+    answers: list[int] = []
+    for at in range(0, len(packed_ids), SLICE_IDS):
+        if at:
+            yield first_ids(at, len(packed_ids))
+        batch = packed_ids[at : at + SLICE_IDS]
+        found = find_group(request, argv[1], argv[2])
+        answers += [ABSENT] * len(batch) if found is None else _acknowledge(*found, batch, references)
+    return _answers(answers)
+
+
+def _acknowledge(stream: Stream, group: Group, packed_ids: list[bytes], references: References) -> list[int]:
+    """Acknowledge and delete; -> the answer for each ID."""
+    pending = group.find_many(sorted(set(packed_ids)))
+    acked = [packed for packed in dict.fromkeys(packed_ids) if packed in pending]
+    group.ack(acked)
+    if references is References.DELREF:
+        groups_of(stream).forget(acked)
+    answers = dict(zip(acked, _delete(stream, acked, only_unreferenced=references is References.ACKED), strict=True))
+    # it counts as deleted as well when the entry was gone before; and an ID given again is not pending any more
+    return [
+        ABSENT if answer is None else STILL_REFERENCED if answer == STILL_REFERENCED else DELETED
+        for answer in (answers.pop(packed, None) for packed in packed_ids)
+    ]
+
+
+# -- the log's own -----------------------------------------------------------------------------------------------------
+
+
+@command(
+    b"XMAXDELETED",
+    arity=3,
+    flags=Flag.WRITE | Flag.FAST | Flag.LOG_ONLY,
+    keys=FIRST_KEY,
+    categories=("write", "stream", "fast"),
+    group="stream",
+    since="8.2.0",
+    summary="Sets the highest deleted ID; only a log does.",
+    syntax="key id",
+)
+def xmaxdeleted(request: Request) -> Reply:
+    """XMAXDELETED key id: what stands before it as XDEL was a trim.  Read from a log, never from a client."""
+    stream = request.db.stream(request.argv[1], request.now_ms)
+    if stream is None:
+        raise CommandError(errors.NO_SUCH_KEY)
+    stream.max_deleted_id = parse_entry_id(request.argv[2])
+    stream.touch()
+    return OK

@@ -1,0 +1,137 @@
+"""What XADD IDMP goes by: XCFGSET, XIDMPRECORD, and two lines that only a log contains, XIDMPHIT and XIDMPCOUNTS.
+
+Source: the XCFGSET and XIDMPRECORD command pages.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from riverbed.server import errors
+from riverbed.server.commands.arguments import Args, parse_entry_id
+from riverbed.server.commands.table import FIRST_KEY, Flag, command
+from riverbed.server.errors import CommandError
+from riverbed.server.protocol.replies import OK
+from riverbed.store.streams.idempotence import Idempotence
+
+if TYPE_CHECKING:
+    from riverbed.server.commands.session import Request
+    from riverbed.server.protocol.replies import Reply
+
+
+@command(
+    b"XCFGSET",
+    arity=-2,
+    flags=Flag.WRITE | Flag.FAST,
+    keys=FIRST_KEY,
+    categories=("write", "stream", "fast"),
+    group="stream",
+    since="8.6.0",
+    summary="Sets a stream's idempotence settings.",
+    syntax="key [IDMP-DURATION seconds] [IDMP-MAXSIZE count]",
+)
+def xcfgset(request: Request) -> Reply:
+    """XCFGSET key [IDMP-DURATION s] [IDMP-MAXSIZE n] -> OK.  A changed setting forgets the stream's records."""
+    args = Args(request.argv)
+    stream = request.db.stream(args.take(), request.now_ms)
+    if stream is None:
+        raise CommandError(errors.NO_SUCH_KEY)
+    duration_s: int | None = None
+    max_records: int | None = None
+    while len(args):
+        option = args.take_option()
+        if option == b"IDMP-DURATION" and len(args):
+            if duration_s is not None:
+                raise CommandError("ERR IDMP-DURATION specified multiple times")
+            duration_s = args.take_int()
+            if not 1 <= duration_s <= 86400:
+                raise CommandError("ERR IDMP-DURATION must be between 1 and 86400 seconds")
+        elif option == b"IDMP-MAXSIZE" and len(args):
+            if max_records is not None:
+                raise CommandError("ERR IDMP-MAXSIZE specified multiple times")
+            max_records = args.take_int()
+            if not 1 <= max_records <= 10000:
+                raise CommandError("ERR IDMP-MAXSIZE must be between 1 and 10000 entries")
+        else:
+            raise CommandError(errors.SYNTAX)
+    if duration_s is None and max_records is None:
+        raise CommandError("ERR At least one parameter must be specified")
+    Idempotence(stream).configure(duration_s, max_records)
+    return OK
+
+
+@command(
+    b"XIDMPRECORD",
+    arity=5,
+    flags=Flag.WRITE | Flag.DENYOOM | Flag.FAST,
+    keys=FIRST_KEY,
+    categories=("write", "stream", "fast"),
+    group="stream",
+    since="8.6.2",
+    summary="Records which entry a producer's idempotent id became; for replication and recovery.",
+    syntax="key pid iid id",
+)
+def xidmprecord(request: Request) -> Reply:
+    """XIDMPRECORD key pid iid id -> OK."""
+    key, pid, iid = request.argv[1:4]
+    entry_id = parse_entry_id(request.argv[4])
+    if not pid:
+        raise CommandError("ERR producer ID must be non-empty")
+    if not iid:
+        raise CommandError("ERR idempotent ID must be non-empty")
+    stream = request.db.stream(key, request.now_ms)
+    if stream is None:
+        raise CommandError(errors.NO_SUCH_KEY)
+    # a trim of the same XADD may have taken the entry before its record is replayed
+    if not stream.has(entry_id) and not request.from_log:
+        raise CommandError("ERR No such message in stream")
+    idempotence = Idempotence(stream)
+    known = idempotence.find(pid, iid)
+    if known is None:
+        idempotence.record(pid, iid, entry_id)
+    elif known != entry_id:
+        if not request.from_log:
+            raise CommandError("ERR IID already exists for this producer with a different stream ID")
+        idempotence.replace(pid, iid, entry_id)
+    return OK
+
+
+@command(
+    b"XIDMPHIT",
+    arity=2,
+    flags=Flag.WRITE | Flag.FAST | Flag.LOG_ONLY,
+    keys=FIRST_KEY,
+    categories=("write", "stream", "fast"),
+    group="stream",
+    since="8.6.0",
+    summary="Counts a duplicate; only a log says so.",
+    syntax="key",
+)
+def xidmphit(request: Request) -> Reply:
+    """XIDMPHIT key: a duplicate was refused.  Read from a log, never from a client."""
+    stream = request.db.stream(request.argv[1], request.now_ms)
+    if stream is None:
+        raise CommandError(errors.NO_SUCH_KEY)
+    Idempotence(stream).count_duplicate()
+    return OK
+
+
+@command(
+    b"XIDMPCOUNTS",
+    arity=4,
+    flags=Flag.WRITE | Flag.FAST | Flag.LOG_ONLY,
+    keys=FIRST_KEY,
+    categories=("write", "stream", "fast"),
+    group="stream",
+    since="8.6.0",
+    summary="Says how many records and duplicates a stream has had; only a rewritten log does.",
+    syntax="key records-added duplicates",
+)
+def xidmpcounts(request: Request) -> Reply:
+    """XIDMPCOUNTS key added duplicates.  Read from a log, never from a client."""
+    args = Args(request.argv)
+    stream = request.db.stream(args.take(), request.now_ms)
+    if stream is None:
+        raise CommandError(errors.NO_SUCH_KEY)
+    Idempotence(stream).set_counts(args.take_int(), args.take_int())
+    return OK

@@ -1,0 +1,311 @@
+"""Commands that read entries: XRANGE, XREVRANGE, XREAD."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from riverbed.server import errors
+from riverbed.server.commands.arguments import Args, parse_entry_id
+from riverbed.server.commands.showing import Part, Room, ShownRange
+from riverbed.server.commands.slices import in_slices
+from riverbed.server.commands.streams.entries import entries_wire
+from riverbed.server.commands.streams.options import ReadOptions, parse_range_end, parse_range_start, parse_read
+from riverbed.server.commands.table import FIRST_KEY, Flag, command
+from riverbed.server.errors import CommandError
+from riverbed.server.protocol.replies import NULL_ARRAY, Park
+from riverbed.store.format.rows import array_head, bulk
+from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text
+from riverbed.store.streams.view import StreamView
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.slices import Work
+    from riverbed.server.protocol.replies import Reply
+    from riverbed.store.streams.stream import Stream
+
+NEW_IN_XREAD: Final = (
+    "ERR The > ID can be specified only when calling XREADGROUP using the GROUP <group> <consumer> option."
+)
+
+
+# Streams whose entries are counted before others have their turn.
+_STREAMS_A_SLICE: Final = 50
+# Entries whose sizes are looked at in a slice.
+SIZED_ENTRIES: Final = 1000
+# No row of an entry is shorter.
+_LEAST_ROW_BYTES: Final = 24
+# What MAXSIZE charges an entry with besides its row: the heads of an array of one, and of the pair that it is.
+_ENTRY_HEADS: Final = len(b"*1\r\n*2\r\n")
+
+
+@command(
+    b"XRANGE",
+    arity=-4,
+    flags=Flag.READONLY,
+    keys=FIRST_KEY,
+    categories=("read", "stream", "slow"),
+    group="stream",
+    since="5.0.0",
+    summary="Reads the entries of a range of IDs, oldest first.",
+    syntax="key start end [COUNT count]",
+)
+def xrange(request: Request) -> Reply:
+    """XRANGE key start end [COUNT n] -> [[id [field value ...]] ...]."""
+    argv = request.argv
+    start, end = parse_range_start(argv[2]), parse_range_end(argv[3])
+    return _range(request, start, end, reverse=False)
+
+
+@command(
+    b"XREVRANGE",
+    arity=-4,
+    flags=Flag.READONLY,
+    keys=FIRST_KEY,
+    categories=("read", "stream", "slow"),
+    group="stream",
+    since="5.0.0",
+    summary="Reads the entries of a range of IDs, newest first.",
+    syntax="key end start [COUNT count]",
+)
+def xrevrange(request: Request) -> Reply:
+    """XREVRANGE key end start [COUNT n] -> [[id [field value ...]] ...]."""
+    argv = request.argv
+    start, end = parse_range_start(argv[3]), parse_range_end(argv[2])
+    return _range(request, start, end, reverse=True)
+
+
+def _range(request: Request, start: StreamID, end: StreamID, *, reverse: bool) -> Reply:
+    count: int | None = None
+    if len(request.argv) > 4:
+        args = Args(request.argv, 4)
+        while len(args):
+            if args.take_option() != b"COUNT" or not len(args):
+                raise CommandError(errors.SYNTAX)
+            count = max(args.take_int(), 0)
+    stream = request.db.stream(request.argv[1], request.now_ms)
+    if stream is None:
+        return []
+    if count == 0:
+        return NULL_ARRAY
+    rows = stream.entries_within(start, end, count, request.room, reverse=reverse)
+    if rows is None:
+        return in_slices(request, partial(_long_range, start, end, count, reverse))
+    return (entries_wire(rows),)
+
+
+def _long_range(start: StreamID, end: StreamID, count: int | None, reverse: bool, request: Request) -> Work:
+    """A range that is too long for memory, as it is when there is a view of it."""
+    room = Room(request)
+    view = yield from room.wait_for_view()
+    stream = request.db.stream(request.argv[1], request.now_ms)
+    if stream is None:
+        return []
+    shown = StreamView(view, stream)
+    found = yield from shown.count(start, end, count)
+    return room.reply([array_head(found), ShownRange(shown, start, end, found, reverse)])
+
+
+def read_keys(argv: list[bytes]) -> list[bytes]:
+    """The keys of an XREAD or XREADGROUP: the first half of what follows STREAMS."""
+    for position, word in enumerate(argv):
+        if word.upper() == b"STREAMS":
+            words = argv[position + 1 :]
+            return words[: len(words) // 2]
+    return []
+
+
+@command(
+    b"XREAD",
+    arity=-4,
+    flags=Flag.READONLY | Flag.BLOCKING | Flag.MOVABLEKEYS,
+    categories=("read", "stream", "slow", "blocking"),
+    group="stream",
+    since="5.0.0",
+    summary="Reads what is new in streams, and waits for it if asked to.",
+    syntax="[COUNT count] [MAXCOUNT count] [MAXSIZE bytes] [BLOCK milliseconds] STREAMS key [key ...] id [id ...]",
+    find_keys=read_keys,
+)
+def xread(request: Request) -> Reply:
+    """XREAD [COUNT n] [BLOCK ms] STREAMS key ... id ... -> what is newer than the IDs, a map of streams in RESP3."""
+    options = parse_read(request.argv, request.now_ms, with_group=False)
+    positions: list[tuple[bytes, Stream | None, StreamID]] = []
+    resolved: list[bytes] = []
+    for key, word in zip(options.keys, options.ids, strict=True):
+        stream = request.db.stream(key, request.now_ms)
+        position = _resolve_position(word, stream)
+        positions.append((key, stream, position))
+        # `$` keeps the meaning it has now, `+` is looked up again
+        resolved.append(id_text(position) if word == b"$" else word)
+    budget = ReadBudget(options)
+    left = request.room
+    served = []
+    for key, stream, position in positions:
+        if stream is None or not stream.length or stream.last_live_id <= position:
+            continue
+        rows = stream.entries_within(StreamID(position + 1), MAX_ID, budget.count, left)
+        if rows is None:
+            return in_slices(request, partial(_long_read, options, resolved))
+        if budget.limits_all:
+            del rows[budget.cut(key, rows) :]
+        if rows:
+            wire = entries_wire(rows)
+            served.append((key, wire))
+            if left is not None:
+                left -= len(wire)
+        if budget.exhausted:
+            break
+    if served:
+        resp = request.session.resp
+        parts = [stream_head(key, resp) + entries for key, entries in served]
+        return (streams_head(len(served), resp) + b"".join(parts),)
+    if options.block_ms is None:
+        return NULL_ARRAY
+    return _wait(request, options, resolved, [position for _, _, position in positions])
+
+
+def _wait(request: Request, options: ReadOptions, resolved: list[bytes], positions: list[StreamID]) -> Reply:
+    """Nothing is newer than the positions."""
+    if options.block_ms is None or not request.may_block:
+        return NULL_ARRAY
+    deadline_ms = request.now_ms + options.block_ms if options.block_ms else None
+    # `+` is another position for everybody at every look
+    topics = [None if word == b"+" else position for word, position in zip(resolved, positions, strict=True)]
+    argv = request.argv[: options.first_id] + resolved
+    return Park(tuple(options.keys), deadline_ms, argv, topics=tuple(topics))
+
+
+def _long_read(options: ReadOptions, resolved: list[bytes], request: Request) -> Work:
+    """What is newer than the positions when there is a view of it, for it is too long for memory."""
+    room = Room(request)
+    view = yield from room.wait_for_view()
+    shown: list[tuple[bytes, StreamView | None, StreamID]] = []
+    for key, word in zip(options.keys, resolved, strict=True):
+        stream = request.db.stream(key, request.now_ms)
+        shown.append((key, None if stream is None else StreamView(view, stream), _resolve_position(word, stream)))
+    budget = ReadBudget(options)
+    resp = request.session.resp
+    parts: list[Part] = []
+    served = 0
+    for number, (key, entries, position) in enumerate(shown, 1):
+        if number % _STREAMS_A_SLICE == 0:
+            yield
+        if entries is None or entries.last_live_id <= position or budget.exhausted:
+            continue
+        start = StreamID(position + 1)
+        count = yield from _count_within(entries, start, key, budget)
+        if count:
+            served += 1
+            parts += [stream_head(key, resp) + array_head(count), ShownRange(entries, start, MAX_ID, count)]
+    if served:
+        return room.reply([streams_head(served, resp), *parts])
+    return _wait(request, options, resolved, [position for _, _, position in shown])
+
+
+def _count_within(entries: StreamView, start: StreamID, key: bytes, budget: ReadBudget) -> Generator[None, None, int]:
+    """How many entries from `start` on the budget allows; it is charged with them."""
+    most = budget.count
+    if not budget.measures:
+        count = yield from entries.count(start, MAX_ID, most)
+        return budget.cut_count(count)
+    total = 0
+    named: bytes | None = key
+    while not budget.exhausted and (most is None or total < most):
+        sizes, start = entries.sizes(start, SIZED_ENTRIES if most is None else min(most - total, SIZED_ENTRIES))
+        kept = budget.cut_sizes(named, sizes)
+        total += kept
+        if kept < len(sizes) or len(sizes) < SIZED_ENTRIES:
+            break
+        named = None
+        yield
+    return total
+
+
+def _resolve_position(word: bytes, stream: Stream | None) -> StreamID:
+    """The ID after which to read."""
+    if word == b"$":
+        return MIN_ID if stream is None else stream.last_id
+    if word == b"+":
+        if stream is None or not stream.length:
+            return MIN_ID
+        return StreamID(stream.last_live_id - 1) if stream.last_live_id else MIN_ID
+    if word == b">":
+        raise CommandError(NEW_IN_XREAD)
+    return parse_entry_id(word)
+
+
+def streams_head(count: int, resp: int) -> bytes:
+    """What `[[key entries] ...]`, or in RESP3 the map of keys to entries, begins with."""
+    return b"%%%d\r\n" % count if resp == 3 else array_head(count)
+
+
+def stream_head(key: bytes, resp: int) -> bytes:
+    """What stands before the entries of each stream."""
+    return bulk(key) if resp == 3 else b"*2\r\n" + bulk(key)
+
+
+class ReadBudget:
+    """COUNT for each stream, MAXCOUNT and MAXSIZE for all of them together.
+
+    MAXSIZE is asked before each entry but never before the first of the reply, so one entry is always returned.
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._count = options.count
+        self._entries_left = options.max_count
+        self._bytes_left = options.max_size
+        self._is_first = True
+        self.limits_all = options.max_count is not None or options.max_size is not None  # not each stream by itself
+        self.exhausted = False
+
+    @property
+    def count(self) -> int | None:
+        """How many entries may be read from the next stream."""
+        if not self.limits_all:
+            return self._count
+        fitting = None if self._bytes_left is None else max(self._bytes_left, 0) // _LEAST_ROW_BYTES + 1
+        limits = [limit for limit in (self._count, self._entries_left, fitting) if limit is not None]
+        return min(limits, default=None)
+
+    @property
+    def measures(self) -> bool:
+        """It depends on the sizes of the entries."""
+        return self._bytes_left is not None
+
+    def cut(self, key: bytes | None, rows: list[bytes]) -> int:
+        """How many of the entries `rows` are still within the limits; they are charged with those.
+
+        `key` is the stream's, and charged as well; None when more is read of the same stream.
+        """
+        if self._bytes_left is None:
+            return self.cut_count(len(rows))
+        return self.cut_sizes(key, [len(row) for row in rows])
+
+    def cut_sizes(self, key: bytes | None, sizes: list[int]) -> int:
+        """As `cut`, of entries of these sizes."""
+        count = len(sizes)
+        if self._bytes_left is not None:
+            count = self._cut_bytes(key, sizes, self._bytes_left)
+        return self.cut_count(count)
+
+    def cut_count(self, count: int) -> int:
+        """As `cut_sizes`, where sizes do not matter; `count` is no more than `self.count`."""
+        if self._entries_left is not None:
+            self._entries_left -= count
+            self.exhausted = self.exhausted or self._entries_left <= 0
+        return count
+
+    def _cut_bytes(self, key: bytes | None, sizes: list[int], left: int) -> int:
+        if key is not None:
+            left -= len(key) + 16  # the key and the headers of its entries
+        for index, size in enumerate(sizes):
+            if left <= 0 and not self._is_first:
+                self.exhausted = True
+                self._bytes_left = 0
+                return index
+            self._is_first = False
+            left -= size + _ENTRY_HEADS
+        self._bytes_left = left
+        return len(sizes)

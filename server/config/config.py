@@ -1,0 +1,118 @@
+"""What the settings are at present, and the three places they come from.
+
+    defaults  <  configuration file  <  flags        later ones win; CONFIG SET changes them while the server runs
+
+Error texts are those of Redis.  What the settings do is up to those who read them, or who `observe` one to hear of its
+change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from pathlib import Path
+
+from riverbed.server.config import file as configfile
+from riverbed.server.config.file import Directive
+from riverbed.server.config.kinds import AnySetting, BadValueError
+from riverbed.server.config.settings import OLD_NAMES, SETTINGS, Settings, find_setting
+from riverbed.server.config.values import ConfigError, UnknownSettingError, defaults, flags, fold, parse
+from riverbed.server.glob import Glob
+
+
+class Config(Settings):
+    """The settings of one server."""
+
+    def __init__(self) -> None:
+        """Everything at its default."""
+        self.file: Path | None = None
+        self.ignored: list[Directive] = []  # what the file says that has no meaning here
+        self._observers: dict[str, list[Callable[[], None]]] = {}
+        self.__dict__.update(defaults())
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def load(cls, arguments: Sequence[str]) -> Config:
+        """The settings that the words of a command line ask for: `[FILE] [--name value ...]`.
+
+        Raises ConfigError or ConfigFileError, whose text says where and what.
+        """
+        config = cls()
+        words = list(arguments)
+        said: list[Directive] = []
+        if words and not words[0].startswith("--"):
+            config.file = Path(words.pop(0)).absolute()
+            said += configfile.directives(configfile.read_lines(config.file), config.file)
+        said += flags(words)
+        values, config.ignored = fold(said)
+        config.__dict__.update(values)
+        return config
+
+    def get(self, patterns: Iterable[bytes]) -> dict[str, str]:
+        """Names and values of the settings that match any of `patterns`, in the order of the list."""
+        steps = self.get_in_steps(patterns)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                found: dict[str, str] = done.value
+                return found
+
+    def get_in_steps(self, patterns: Iterable[bytes]) -> Generator[None, None, dict[str, str]]:
+        """As `get`; yields between patterns, of which there may be many and long ones."""
+        settings = SETTINGS | {old: SETTINGS[name] for old, name in OLD_NAMES.items()}
+        names = [name.encode() for name in settings]
+        wanted: set[bytes] = set()
+        for number, pattern in enumerate(patterns):
+            if number:
+                yield
+            wanted.update((yield from Glob(pattern, ignore_case=True).select(names)))
+        return {
+            name: setting.render(self.__dict__[setting.attribute])
+            for name, setting in settings.items()
+            if name.encode() in wanted
+        }
+
+    # -- changing ------------------------------------------------------------------------------------------------------
+
+    def set(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Change settings while the server runs, all of them or none.  Raises ConfigError."""
+        asked: dict[str, tuple[AnySetting, str]] = {}
+        for name, text in pairs:
+            setting = find_setting(name)
+            if setting is None:
+                raise UnknownSettingError(name)
+            if setting.at_start:
+                raise ConfigError(setting.name, "can't set immutable config")
+            if setting.name in asked:
+                raise ConfigError(setting.name, "duplicate parameter")
+            asked[setting.name] = setting, text
+        values = {
+            setting.attribute: parse(setting, [text], self.__dict__[setting.attribute])
+            for setting, text in asked.values()
+        }
+        before = {attribute: self.__dict__[attribute] for attribute in values}
+        self.__dict__.update(values)
+        changed = [setting for setting, _ in asked.values() if values[setting.attribute] != before[setting.attribute]]
+        told: list[AnySetting] = []
+        for setting in changed:
+            told.append(setting)
+            try:
+                self._tell(setting)
+            except BadValueError as error:
+                self.__dict__.update(before)
+                for one in told:
+                    self._tell(one)
+                raise ConfigError(setting.name, str(error)) from None
+
+    def observe(self, name: str, callback: Callable[[], None]) -> None:
+        """Call `callback` after each change of setting `name`.
+
+        It reads the new value from here.  It may raise BadValueError: then nothing changes, and it is called again.
+        """
+        assert name in SETTINGS, name
+        self._observers.setdefault(name, []).append(callback)
+
+    def _tell(self, setting: AnySetting) -> None:
+        for callback in self._observers.get(setting.name, ()):
+            callback()

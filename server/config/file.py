@@ -1,0 +1,104 @@
+"""Configuration files: lines of words, as redis.conf has them.
+
+    # a comment is a line of its own
+    port 6379
+    requirepass "two words"
+    include /etc/riverbed/*.conf
+
+Knows lines, quoting and `include`; what a setting is, `settings.py` knows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from riverbed.store.log.manifest import quote, split_words
+
+MAX_INCLUDE_DEPTH: Final = 16
+
+
+class Directive(NamedTuple):
+    """One line that says something.  `name` is in lower case; `place` is for messages, `FILE:LINE`."""
+
+    place: str
+    name: str
+    words: list[str]
+
+
+class ConfigFileError(Exception):
+    """A file cannot be read, or a line of it has no words; the text names file and line."""
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of `path`, without their ends.  Raises ConfigFileError."""
+    try:
+        return os.fsdecode(path.read_bytes()).split("\n")
+    except OSError as error:
+        raise ConfigFileError(f"{path}: {error.strerror}") from None
+
+
+def directive(line: str, place: str) -> Directive | None:
+    """What one line says; None for a comment or a blank line.  Raises ConfigFileError."""
+    stripped = line.strip()
+    if not stripped or stripped.startswith("#"):
+        return None
+    try:
+        name, *words = split_words(stripped)
+    except ValueError:
+        raise ConfigFileError(f"{place}: unbalanced quotes in configuration line") from None
+    return Directive(place, name.lower(), words)
+
+
+def directives(lines: list[str], path: Path, depth: int = 0) -> Iterator[Directive]:
+    """What `lines` of file `path` say, in order, with that of included files in place.  Raises ConfigFileError.
+
+    As in Redis, an included name may be a pattern, and a relative one starts at the current directory.
+    """
+    for number, line in enumerate(lines, start=1):
+        said = directive(line, f"{path}:{number}")
+        if said is None:
+            continue
+        if said.name != "include":
+            yield said
+            continue
+        if depth == MAX_INCLUDE_DEPTH:
+            raise ConfigFileError(f"{said.place}: include: more than {MAX_INCLUDE_DEPTH} files inside each other")
+        for pattern in said.words:
+            # a pattern may match nothing, a plain name must exist
+            names = sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]
+            for name in names:
+                included = Path(name)
+                yield from directives(read_lines(included), included, depth + 1)
+
+
+def render_line(name: str, words: list[str]) -> str:
+    return " ".join((name, *map(quote, words)))
+
+
+def replace_file(path: Path, lines: list[str]) -> None:
+    """Write `path` anew so that a crash leaves the old file or the new one.  Keeps its permissions.  Raises OSError."""
+    target = path.resolve()  # a link stays a link
+    mode = target.stat().st_mode & 0o7777
+    fd, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(os.fsencode("\n".join(lines)))
+            file.flush()
+            os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
+        os.rename(temporary, target)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+    directory = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

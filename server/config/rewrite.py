@@ -1,0 +1,69 @@
+"""CONFIG REWRITE: the file is made to say what is in force, and no more of it is changed than that takes.
+
+Comments, order and lines that are right already stay.  A setting whose lines are not right gets one line, in the place
+of the first of them; one without a line, or overruled by an included file, gets it at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from riverbed.server.config import file as configfile
+from riverbed.server.config.file import Directive
+from riverbed.server.config.kinds import AnySetting
+from riverbed.server.config.settings import OLD_NAMES, SETTINGS
+from riverbed.server.config.values import fold
+
+if TYPE_CHECKING:
+    from riverbed.server.config.config import Config
+
+_REWRITE_MARK: Final = "# Written by CONFIG REWRITE"
+
+
+def rewrite(config: Config) -> None:
+    """Make `config.file` say what is in force; raises ConfigError, ConfigFileError, OSError and leaves it as it was."""
+    assert config.file is not None
+    lines = configfile.read_lines(config.file)
+    own = [_renamed(configfile.directive(line, f"{config.file}:{number}")) for number, line in enumerate(lines, 1)]
+    named = [said for said in own if said is not None and said.name in SETTINGS]
+    values, _ = fold(named)
+    wrong = {setting.name for setting in _other_than(values, config)} & {said.name for said in named}
+    written: set[str] = set()
+    kept: list[str] = []
+    for line, said in zip(lines, own, strict=True):
+        if said is None or said.name not in wrong:
+            kept.append(line)
+        elif said.name not in written:
+            written.add(said.name)
+            if not _needs_no_line(SETTINGS[said.name], config):
+                kept.append(_line(SETTINGS[said.name], config))
+    values, _ = fold(configfile.directives(kept, config.file))
+    missing = [_line(setting, config) for setting in _other_than(values, config)]
+    if missing:
+        while kept and not kept[-1].strip():
+            kept.pop()
+        if _REWRITE_MARK not in kept:
+            kept += ["", _REWRITE_MARK]
+        kept += [*missing, ""]
+    configfile.replace_file(config.file, kept)
+
+
+def _other_than(values: dict[str, Any], config: Config) -> Iterator[AnySetting]:
+    """The settings that are something else in `config` than in `values`."""
+    for setting in SETTINGS.values():
+        if values[setting.attribute] != getattr(config, setting.attribute):
+            yield setting
+
+
+def _needs_no_line(setting: AnySetting, config: Config) -> bool:
+    return setting.is_absent_by_default and bool(getattr(config, setting.attribute) == setting.default)
+
+
+def _line(setting: AnySetting, config: Config) -> str:
+    return configfile.render_line(setting.name, setting.file_words(getattr(config, setting.attribute)))
+
+
+def _renamed(said: Directive | None) -> Directive | None:
+    """A line of a file under the setting's present name."""
+    return said and Directive(said.place, OLD_NAMES.get(said.name, said.name), said.words)

@@ -1,0 +1,348 @@
+"""The settings: the one list of them, with default, unit, bounds and purpose.
+
+Names and units are those of redis.conf where Redis has the setting.  What a kind of setting accepts, `settingkinds.py`
+knows; where values come from and when they change, `config.py`; what they do is up to those who read them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from riverbed.server.config.kinds import (
+    LLONG_MAX,
+    UINT_MAX,
+    Addresses,
+    AnySetting,
+    Boolean,
+    Choice,
+    Directory,
+    FileName,
+    Fixed,
+    Integer,
+    Memory,
+    MemoryOrPercent,
+    Octal,
+    OutputLimit,
+    OutputLimits,
+    Primary,
+    Secret,
+    Section,
+    Setting,
+    Text,
+    UserName,
+)
+from riverbed.store.options import Options
+
+_MB: Final = 1 << 20
+
+# Lines of an ordinary redis.conf about things that do not exist here, and that nobody's data or safety hangs on: they
+# are passed over, with a line in the server's log, so that such a file can be tried.  CONFIG GET does not know them.
+WITHOUT_MEANING: Final = frozenset(
+    (
+        *("acllog-max-len", "active-expire-effort", "activerehashing", "always-show-logo", "aof-timestamp-enabled"),
+        *("aof-rewrite-incremental-fsync", "busy-reply-threshold", "crash-log-enabled", "crash-memcheck-enabled"),
+        *("dbfilename", "disable-thp", "dynamic-hz", "hash-max-listpack-entries", "hash-max-listpack-value"),
+        *("hash-max-ziplist-entries", "hash-max-ziplist-value", "hll-sparse-max-bytes", "jemalloc-bg-thread"),
+        *("lazyfree-lazy-eviction", "lazyfree-lazy-expire", "lazyfree-lazy-server-del", "lazyfree-lazy-user-del"),
+        *("lazyfree-lazy-user-flush", "lfu-decay-time", "lfu-log-factor", "list-compress-depth"),
+        *("list-max-listpack-size", "list-max-ziplist-size", "lua-time-limit", "maxmemory-samples"),
+        *("oom-score-adj", "oom-score-adj-values", "pidfile", "proc-title-template", "rdb-del-sync-files"),
+        *("rdb-save-incremental-fsync", "rdbchecksum", "rdbcompression", "repl-disable-tcp-nodelay"),
+        *("repl-backlog-size", "repl-backlog-ttl"),
+        *("repl-diskless-load", "repl-diskless-sync", "repl-diskless-sync-delay", "repl-diskless-sync-max-replicas"),
+        *("replica-lazy-flush", "set-max-intset-entries", "set-max-listpack-entries", "set-max-listpack-value"),
+        *("set-proc-title", "stop-writes-on-bgsave-error", "supervised", "tracking-table-max-keys"),
+        *("zset-max-listpack-entries", "zset-max-listpack-value", "zset-max-ziplist-entries"),
+        *("zset-max-ziplist-value",),
+    )
+)
+
+# What settings were called before Redis 5; files and tools still say so.
+OLD_NAMES: Final = MappingProxyType(
+    {
+        "slaveof": "replicaof",
+        "slave-announce-ip": "replica-announce-ip",
+        "slave-announce-port": "replica-announce-port",
+        "slave-priority": "replica-priority",
+        "slave-read-only": "replica-read-only",
+        "slave-serve-stale-data": "replica-serve-stale-data",
+        "repl-ping-slave-period": "repl-ping-replica-period",
+        "min-slaves-to-write": "min-replicas-to-write",
+        "min-slaves-max-lag": "min-replicas-max-lag",
+    }
+)
+
+
+class Settings:
+    """An attribute for each setting: `tcp_backlog` is tcp-backlog.
+
+    The order here is that of `--help` and CONFIG GET.
+    """
+
+    # -- network -------------------------------------------------------------------------------------------------------
+
+    bind = Addresses(
+        Section.NETWORK,
+        ("127.0.0.1", "-::1"),
+        "Addresses to listen on; * is all of IPv4, ::* all of IPv6, and one behind a - may be missing.",
+        at_start=True,
+    )
+    port = Integer(Section.NETWORK, 6379, "TCP port to listen on; 0 for none.", maximum=65535, at_start=True)
+    tcp_backlog = Integer(Section.NETWORK, 511, "Connections that may wait to be accepted.", at_start=True)
+    unixsocket = Text(Section.NETWORK, "", "Path of a Unix socket to listen on as well; empty for none.", at_start=True)
+    unixsocketperm = Octal(
+        Section.NETWORK,
+        0,
+        "Permissions of the Unix socket, in octal; 0 leaves them to the umask.",
+        maximum=0o777,
+        at_start=True,
+    )
+    tcp_keepalive = Integer(
+        Section.NETWORK, 300, "Probe connections that were silent for so long; 0 for never.", unit="seconds"
+    )
+    timeout = Integer(
+        Section.NETWORK, 0, "Close the connection of a client that was idle for so long; 0 for never.", unit="seconds"
+    )
+
+    # -- clients -------------------------------------------------------------------------------------------------------
+
+    requirepass = Secret(Section.CLIENTS, b"", "Password that clients must give with AUTH; empty for none.")
+    protected_mode = Boolean(
+        Section.CLIENTS, True, "Without a password, refuse clients that come from another machine."
+    )
+    maxclients = Integer(
+        Section.CLIENTS, 10000, "Connections at the same time; one more is refused.", minimum=1, maximum=UINT_MAX
+    )
+    client_query_buffer_limit = Memory(
+        Section.CLIENTS, 1 << 30, "Cut off a client whose unfinished request is larger.", minimum=_MB
+    )
+    maxmemory_clients = MemoryOrPercent(
+        Section.CLIENTS,
+        256 * _MB,
+        "Evict the clients that hold most when all together have more than this kept for them: unfinished requests,"
+        " transactions, unread replies, watched keys, subscriptions. In bytes, or in percent of the machine's memory;"
+        " 0 for no limit, which is what Redis has unless told otherwise.",
+    )
+    proto_max_bulk_len = Memory(Section.CLIENTS, 512 * _MB, "Largest single argument of a request.", minimum=_MB)
+    client_output_buffer_limit = OutputLimits(
+        Section.CLIENTS,
+        MappingProxyType(
+            {
+                "normal": OutputLimit(0, 0, 0),
+                "replica": OutputLimit(256 * _MB, 64 * _MB, 60),
+                "pubsub": OutputLimit(32 * _MB, 8 * _MB, 60),
+            }
+        ),
+        "Cut off a client that leaves more replies unread: for each class (normal, replica, pubsub) a hard limit,"
+        " a soft limit and the seconds it may be exceeded; 0 for no limit.",
+        unit="bytes, bytes, seconds",
+    )
+
+    # -- data ----------------------------------------------------------------------------------------------------------
+
+    dir = Directory(
+        Section.DATA, Path(), "Folder of the data; created if need be, and locked by the server.", at_start=True
+    )
+    appendfsync = Choice(
+        Section.DATA,
+        ("everysec", "always", "no"),
+        "always",
+        "When writes are made durable: always before they are acknowledged, once a second, or when the system pleases.",
+    )
+    checkpoint_interval_ms = Integer(
+        Section.DATA,
+        200,
+        "Bring the tables up to the log this often while there are writes.",
+        minimum=1,
+        maximum=3_600_000,
+        unit="milliseconds",
+    )
+    checkpoint_dirty_bytes = Memory(
+        Section.DATA, _MB, "Do so earlier when this much was logged since the last time.", minimum=64 << 10
+    )
+    log_segment_bytes = Memory(
+        Section.DATA,
+        Options.segment_bytes,
+        "Go on in a new log file when the current one is this long.",
+        minimum=64 << 10,
+        at_start=True,
+    )
+    auto_aof_rewrite_percentage = Integer(
+        Section.DATA, 100, "Rewrite the log when it grew by this much since the last rewrite; 0 for never.", unit="%"
+    )
+    auto_aof_rewrite_min_size = Memory(Section.DATA, 64 * _MB, "But not while the log is smaller than this.")
+    aof_load_truncated = Boolean(
+        Section.DATA, True, "Start although the log's last write was cut short, dropping that write and saying so."
+    )
+    appenddirname = FileName(Section.DATA, Options.log_directory, "Folder of the log files, inside dir.", at_start=True)
+    appendfilename = FileName(
+        Section.DATA, Options.log_filename, "What the log's file names begin with.", at_start=True
+    )
+    lmdb_map_size = Memory(
+        Section.DATA,
+        Options.map_bytes,
+        "Most that the tables may grow to; takes address space only.",
+        minimum=16 * _MB,
+        maximum=1 << 46,
+        at_start=True,
+    )
+    disk_reserve_bytes = Memory(
+        Section.DATA,
+        Options.reserve_bytes,
+        "Refuse writes while less is free on the disk, so that deleting and trimming still can; on a small disk an"
+        " eighth of it.",
+        at_start=True,
+    )
+
+    # -- streams -------------------------------------------------------------------------------------------------------
+
+    stream_node_max_entries = Integer(
+        Section.STREAMS,
+        Options.node_max_entries,
+        "Entries in one node, the unit of approximate trimming; 0 for no limit.",
+        maximum=LLONG_MAX,
+    )
+    stream_node_max_bytes = Memory(Section.STREAMS, Options.node_max_bytes, "Bytes in one node; 0 for no limit.")
+    stream_idmp_duration = Integer(
+        Section.STREAMS,
+        100,
+        "How long XADD IDMP knows an entry again, in streams to come.",
+        minimum=1,
+        maximum=86400,
+        unit="seconds",
+    )
+    stream_idmp_maxsize = Integer(
+        Section.STREAMS,
+        100,
+        "How many entries of each producer XADD IDMP knows again, in streams to come.",
+        minimum=1,
+        maximum=10000,
+    )
+
+    # -- replication ---------------------------------------------------------------------------------------------------
+
+    replicaof = Primary(
+        Section.REPLICATION, None, "Follow the server at this host and port; no one for none.", at_start=True
+    )
+    masterauth = Secret(Section.REPLICATION, b"", "Password for the primary; empty for none.")
+    masteruser = UserName(Section.REPLICATION, "", "User name to give with masterauth; empty for the default one.")
+    replica_serve_stale_data = Boolean(
+        Section.REPLICATION, True, "Answer reads while a replica has no link to its primary."
+    )
+    repl_timeout = Integer(
+        Section.REPLICATION, 60, "A link on which nothing comes for so long is given up.", minimum=1, unit="seconds"
+    )
+    repl_ping_replica_period = Integer(
+        Section.REPLICATION, 10, "How often a primary that writes nothing else pings.", minimum=1, unit="seconds"
+    )
+    repl_max_batch_bytes = Memory(
+        Section.REPLICATION,
+        2 << 30,
+        "A replica takes no batch of the log that is longer. One holds what all clients of the primary have sent at"
+        " once, so this is more than any of them may send.",
+        minimum=_MB,
+    )
+    replica_announce_ip = Text(
+        Section.REPLICATION, "", "Address that a replica says it can be reached at; empty for the one it is seen at."
+    )
+    replica_announce_port = Integer(
+        Section.REPLICATION, 0, "Port that a replica says it can be reached at; 0 for its own.", maximum=65535
+    )
+    replica_announced = Boolean(Section.REPLICATION, True, "Whether Sentinel tells its clients of this replica.")
+    replica_priority = Integer(Section.REPLICATION, 100, "The lowest is promoted first by Sentinel, and 0 never.")
+    min_replicas_to_write = Integer(
+        Section.REPLICATION, 0, "Refuse writes while fewer replicas than this are well; 0 for never."
+    )
+    min_replicas_max_lag = Integer(
+        Section.REPLICATION, 10, "A replica is well when it was heard of within this time; 0 for never.", unit="seconds"
+    )
+
+    shutdown_timeout = Integer(
+        Section.REPLICATION,
+        10,
+        "How long a server that stops waits for replicas to have everything; 0 for not at all.",
+        unit="seconds",
+    )
+
+    # -- diagnostics ---------------------------------------------------------------------------------------------------
+
+    loglevel = Choice(
+        Section.DIAGNOSTICS, ("debug", "verbose", "notice", "warning"), "notice", "How much the server's log tells."
+    )
+    logfile = Text(
+        Section.DIAGNOSTICS, "", "File that the server's log is appended to; empty for standard output.", at_start=True
+    )
+    slowlog_log_slower_than = Integer(
+        Section.DIAGNOSTICS,
+        10000,
+        "Commands that take longer go to SLOWLOG; 0 for all, -1 for none.",
+        minimum=-1,
+        maximum=LLONG_MAX,
+        unit="microseconds",
+    )
+    slowlog_max_len = Integer(Section.DIAGNOSTICS, 128, "Entries that SLOWLOG keeps.", maximum=LLONG_MAX)
+    latency_monitor_threshold = Integer(
+        Section.DIAGNOSTICS,
+        0,
+        "Events that take longer go to LATENCY; 0 for none.",
+        maximum=LLONG_MAX,
+        unit="milliseconds",
+    )
+
+    metrics_port = Integer(
+        Section.DIAGNOSTICS,
+        0,
+        "TCP port for Prometheus, which finds /metrics there, and /healthz; 0 for none.",
+        maximum=65535,
+        at_start=True,
+    )
+    metrics_bind = Addresses(
+        Section.DIAGNOSTICS,
+        ("127.0.0.1",),
+        "Addresses that metrics-port listens on; nobody is asked for a password there.",
+        at_start=True,
+    )
+    metrics_max_streams = Integer(
+        Section.DIAGNOSTICS,
+        100,
+        "Streams with metrics of their own: those with consumer groups first, then the longest.",
+        maximum=1000,
+        at_start=True,
+    )
+    metrics_max_groups = Integer(
+        Section.DIAGNOSTICS,
+        200,
+        "Consumer groups of them with metrics of their own: those with the most pending first.",
+        maximum=1000,
+        at_start=True,
+    )
+
+    # -- fixed ---------------------------------------------------------------------------------------------------------
+
+    replica_read_only = Fixed("yes", "a replica's log is its primary's, byte for byte")
+    databases = Integer(Section.FIXED, 16, "databases that SELECT chooses from", minimum=16, maximum=16, at_start=True)
+    hz = Integer(Section.FIXED, 10, "background chores run ten times a second", minimum=10, maximum=10)
+    appendonly = Fixed("yes", "the log is what the store is made of")
+    save = Fixed("", "there are no RDB files; checkpoints happen by themselves")
+    aof_use_rdb_preamble = Fixed("no", "the log is commands from its first byte")
+    no_appendfsync_on_rewrite = Fixed("no", "a rewrite does not weaken durability")
+    maxmemory = Fixed("0", "data lives on disk and nothing is evicted; set limits with MAXLEN or MINID")
+    maxmemory_policy = Fixed("noeviction", "data lives on disk and nothing is evicted")
+    notify_keyspace_events = Fixed("", "there are no keyspace notifications")
+    io_threads = Fixed("1", "one thread serves all clients")
+    activedefrag = Fixed("no", "there is no memory to defragment")
+    cluster_enabled = Fixed("no", "there is no cluster mode")
+    daemonize = Fixed("no", "run it under a service manager, or in the background with &")
+
+
+SETTINGS: Final[dict[str, AnySetting]] = {
+    value.name: value for value in vars(Settings).values() if isinstance(value, Setting)
+}
+
+
+def find_setting(name: str) -> AnySetting | None:
+    """The setting of that name, or of that former name."""
+    lowered = name.lower()
+    return SETTINGS.get(OLD_NAMES.get(lowered, lowered))

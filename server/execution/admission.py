@@ -1,0 +1,94 @@
+"""What refuses a command before it runs: its words, who asks, in what state, and what the server may do just now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from riverbed.server.commands.dispatch import client_command
+from riverbed.server.commands.table import Command, Flag
+from riverbed.server.errors import CommandError, wrong_arity
+from riverbed.server.protocol.encode import error_line
+from riverbed.server.replication.role import STALE
+from riverbed.store.refusal import UNTIL_A_RESTART, Refusal
+
+if TYPE_CHECKING:
+    from riverbed.server.commands.session import Session
+    from riverbed.server.execution.executor import Executor
+
+NOAUTH: Final = "NOAUTH Authentication required."
+EXECABORT_BECAUSE: Final = b"EXECABORT Transaction discarded because of: %b"
+NOT_IN_MULTI: Final = "ERR Command not allowed inside a transaction"
+MISCONF: Final = {
+    Refusal.DISK_NEARLY_FULL: "MISCONF The disk, or the room of lmdb-map-size, is nearly full. Commands that need "
+    "space are refused until there is some again; reading, deleting and trimming go on.",
+    Refusal.DISK_FULL: "MISCONF The disk is full. Writes are refused until there is space again; reads go on.",
+    Refusal.TABLES_FAILED: "MISCONF Errors writing to the disk: the tables could not be synced. Writes are refused "
+    "until a restart; reads go on.",
+    Refusal.LOG_FAILED: "MISCONF Errors writing to the AOF file: the log could not be written or synced. Writes are "
+    "refused until a restart; reads go on.",
+}
+CONFINED: Final = (
+    b"ERR Can't execute '%b': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"
+)
+
+
+class Admission:
+    """Lets the requests of one executor's clients pass, or tells them why not."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._engine = executor.engine
+
+    def admit(self, session: Session, argv: list[bytes]) -> Command | bytes:
+        """The command that a request is to run, or the error line that refuses it."""
+        command = None
+        try:
+            command = client_command(argv)
+            self.check(session, command, argv)
+            if session.is_confined and not command.flags & Flag.SUBSCRIBER:
+                raise CommandError(CONFINED % command.full_name)
+        except CommandError as error:
+            return self._rejected(session, command, error)
+        return command
+
+    def check(self, session: Session, command: Command, argv: list[bytes]) -> None:
+        """Raise what refuses the command before it runs."""
+        flags = command.flags
+        if not command.accepts(len(argv)):
+            raise wrong_arity(command.full_name)
+        if not session.authenticated and not flags & Flag.NO_AUTH:
+            raise CommandError(NOAUTH)
+        if session.queued is not None and flags & Flag.NO_MULTI:
+            raise CommandError(NOT_IN_MULTI)
+        refusal = self._engine.refusal
+        if refusal is not None and flags & Flag.WRITE and (flags & Flag.DENYOOM or refusal in UNTIL_A_RESTART):
+            raise CommandError(MISCONF[refusal])
+        replication = self._executor.replication
+        if flags & Flag.WRITE and replication.refuses_writes:
+            raise CommandError(replication.write_refusal())
+        if replication.refuses_reads and not flags & Flag.STALE:
+            raise CommandError(STALE)
+
+    def check_queued(self, session: Session, queued: list[list[bytes]]) -> None:
+        """Raise what by now refuses any of the commands that were queued, so that none of them runs."""
+        if self._engine.refusal is None and not self._executor.replication.refuses_writes:
+            return
+        for argv in queued:
+            try:
+                self.check(session, client_command(argv), argv)
+            except CommandError as error:
+                raise CommandError(EXECABORT_BECAUSE % error.text) from error
+
+    def _rejected(self, session: Session, command: Command | None, error: CommandError) -> bytes:
+        """The error line of a request that is refused before it runs."""
+        if session.queued is not None or (command is not None and command.name == b"EXEC"):
+            if command is not None and command.name == b"EXEC":
+                # a refused EXEC ends the transaction all the same
+                self._executor.control.discard(session)
+                error = CommandError(EXECABORT_BECAUSE % error.text.removeprefix(b"ERR "))
+            else:
+                session.queue_failed = True
+        self._executor.stats.count_error(error.text)
+        if command is not None:
+            self._executor.stats.counters(command.full_name).rejected += 1
+        return error_line(error.text)

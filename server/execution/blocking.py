@@ -1,0 +1,146 @@
+"""Who is woken, when, and what becomes of it: the parked reads of one executor.
+
+A change of a key is noted by the mutator that makes it; the executor serves the waiters when the command, or the
+whole transaction, is done.  Deadlines are one timer, for the earliest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from riverbed.server.commands.dispatch import client_command
+from riverbed.server.commands.streams.options import parse_read
+from riverbed.server.execution.waiters import Place, Waiters, Watches
+from riverbed.server.protocol.replies import NULL_ARRAY, Park
+from riverbed.store.model import Change
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from riverbed.server.commands.session import Session
+    from riverbed.server.execution.executor import Executor
+    from riverbed.server.protocol.replies import Reply
+    from riverbed.store.databases.database import Database
+    from riverbed.store.groups.group import Group
+
+# What wakes those who wait for a key.  Trims and deletions of entries wake nobody.
+_WAKING: Final = frozenset(Change) - {Change.MODIFIED}
+_NO_GROUP: Final = b"-NOGROUP"
+# What breaks a transaction that watches a key.
+_BREAKING: Final = frozenset(Change) - {Change.GROUP_REMOVED, Change.RELEASED}
+
+
+class Wakeups:
+    """Parks clients, and runs their commands again when there may be something for them."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._loop = asyncio.get_running_loop()
+        self.waiters = Waiters()
+        self.watches = Watches()
+        self.signals: list[Place] = []  # keys that changed and that somebody waits for
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+
+    def park(self, session: Session, park: Park) -> None:
+        """The client waits, with this command; one that has hung up does not wait for others."""
+        if session.input.has_ended and not park.is_for_work:
+            self._executor.control.kill(session)
+            return
+        self.waiters.park(session, park)
+        self._arm_deadline()
+
+    def notify(self, change: Change, db: Database, key: bytes) -> None:
+        """The store tells of a change of a key that somebody waits for or watches."""
+        place = (db, key)
+        if change in _BREAKING:
+            self.watches.changed(place)
+        if change in _WAKING and self.waiters.waits_for(place):
+            self.signals.append(place)
+
+    def serve(self) -> None:
+        """Run again the commands of those who wait for keys that have changed, in the order they came."""
+        while self.signals:
+            places = dict.fromkeys(self.signals)
+            self.signals.clear()
+            for place in places:
+                for session in self.waiters.in_turn(place):
+                    park = session.parked
+                    assert park is not None, "in a line without waiting"
+                    reply = self._retry(session, park)
+                    if reply.__class__ is tuple and reply[0].startswith(_NO_GROUP):
+                        self._tell_those_behind(place, park, reply)
+
+    def _tell_those_behind(self, place: Place, park: Park, reply: tuple[bytes]) -> None:
+        """The group is gone: whoever waited for the same, and for nothing else, has the same reply.
+
+        Of a thousand each takes 8 us for this, and 30 to find out by itself.
+        """
+        for session in self.waiters.alike(place, park):
+            self._executor.stats.count_error(reply[0][1:-2])
+            self.end_wait(session, reply)
+
+    def _retry(self, session: Session, park: Park) -> Reply:
+        """-> the reply, a Park when the client waits on."""
+        request = session.request
+        request.now_ms = self._executor.now_ms()
+        request.db = session.db
+        request.argv = park.argv
+        reply = self._executor.call(request, client_command(park.argv))
+        request.argv = []
+        if reply.__class__ is Park:
+            self.waiters.postpone(session, reply.retry_ms)
+            self._arm_deadline()
+        else:
+            self.end_wait(session, reply)
+        return reply
+
+    def end_wait(self, session: Session, reply: Reply) -> None:
+        """A client that waited for a key has its reply."""
+        self.waiters.release(session)
+        self._executor.deliver(session, reply)
+        self._executor.resume(session)
+
+    def waiting_consumers(self, group: Group) -> set[bytes]:
+        """The names of those of a group's consumers that wait in an XREADGROUP."""
+        names = set()
+        for session in self.waiters.waiting_for((group.stream.db, group.stream.key)):
+            argv = [] if session.parked is None else session.parked.argv
+            if argv and argv[0].upper() == b"XREADGROUP":
+                options = parse_read(argv, 0, with_group=True)
+                if options.group == group.name:
+                    names.add(options.consumer)
+        return names
+
+    def _arm_deadline(self) -> None:
+        """Keep one timer, for the earliest deadline."""
+        deadline_ms = self.waiters.next_deadline_ms
+        if deadline_ms is None or (self._timer is not None and self._timer_ms <= deadline_ms):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = deadline_ms
+        # strictly past it, for it was reckoned from a whole millisecond: nobody waits for less than asked
+        delay = max((deadline_ms + 1) / 1000 - self._executor.clock.time(), 0)
+        self._timer = self._loop.call_later(delay, self.deadline_passed)
+
+    def deadline_passed(self) -> None:
+        """Answer those whose time is up, and try those who asked to be tried now."""
+        self._timer = None
+        now_ms = self._executor.now_ms()
+        in_vain: dict[Hashable, int | None] = {}  # what there is nothing of, and when to try again
+        for session in self.waiters.due(now_ms):
+            park = session.parked
+            assert park is not None
+            wish = None if park.topics is None or None in park.topics else (session.db, park.keys, park.topics)
+            if park.deadline_ms is not None and park.deadline_ms < now_ms:
+                self.end_wait(session, NULL_ARRAY if park.on_timeout is None else park.on_timeout())
+            elif wish in in_vain:
+                self.waiters.postpone(session, in_vain[wish])
+            else:
+                self._retry(session, park)
+                if wish is not None and session.parked is not None:
+                    in_vain[wish] = session.parked.retry_ms
+        self._arm_deadline()
+        self._executor.want_tick()

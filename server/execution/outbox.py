@@ -1,0 +1,194 @@
+"""Replies on their way out: what a tick has made durable is sent, to as many clients as a turn of the loop has time.
+
+A thousand readers that are told at once that their group is gone take 20 ms of system calls.  Those whose turn does
+not come in time get theirs at the next turns, while other clients are read and answered; each client still gets its
+replies in order.  What is late is durable: a tick that fails later takes none of it back.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from riverbed.server.commands.session import Session
+    from riverbed.server.execution.executor import Executor
+    from riverbed.server.protocol.replies import LongReply
+
+log = logging.getLogger("riverbed")
+
+# What a turn has for sending; so many clients are sent theirs without a look at the clock.
+TURN_S: Final = 0.003
+_FEW: Final = 64
+# A copy of less than this for each receiver of a message costs no more than sending it apart would.
+_LARGE_BYTES: Final = 4 << 10
+
+
+class Releases:
+    """The replies of one executor that have been committed."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._late: dict[Session, list[bytes]] = {}  # in the order in which their turns come
+        self._drain_due = False
+
+    def release(self, ran: list[Session]) -> None:
+        """Send what these sessions have, and see to those that need more than that."""
+        late = self._late
+        clock = time.perf_counter
+        end = clock() + TURN_S
+        is_over = False
+        needy: list[Session] = []
+        total = 0
+        for count, session in enumerate(ran):
+            if count >= _FEW and not is_over:
+                is_over = clock() >= end
+            out = session.out
+            if out:
+                if is_over or late or (len(out) > 1 and (session.is_monitor or session.is_subscriber)):
+                    total += self._send_or_keep(session, is_over)
+                else:
+                    data = out[0] if len(out) == 1 else b"".join(out)
+                    out.clear()
+                    size = len(data)
+                    total += size
+                    session.bytes_out += size
+                    send = session.send
+                    send(data)
+            if session.attention:
+                if session.long_reply is not None:
+                    session.long_reply.is_settled = True  # however long it waits for its first piece
+                if session not in late:
+                    needy.append(session)
+        self._executor.stats.bytes_out += total
+        if needy:
+            self._see_to(needy, end)
+        if late:
+            self._want_drain()
+
+    def _send_or_keep(self, session: Session, is_over: bool) -> int:
+        """Send what a client has, or keep it until its turn comes; -> how many bytes."""
+        out = session.out
+        pieces = _with_large_apart(out) if session.is_monitor or session.is_subscriber else [b"".join(out)]
+        out.clear()
+        # what a replica is sent besides does not come this way, and must not overtake
+        is_late = (is_over or session in self._late) and not session.is_replica
+        for data in pieces:
+            if is_late:
+                self._late.setdefault(session, []).append(data)
+                self._is_late(session, len(data))
+            else:
+                session.send(data)
+        size = sum(map(len, pieces))
+        session.bytes_out += size
+        return size
+
+    def holds(self, session: Session) -> bool:
+        """Whether the client has replies coming that were not handed over to its connection yet."""
+        return session in self._late
+
+    def forget(self, session: Session) -> None:
+        """The client has gone."""
+        self._late.pop(session, None)
+        session.late_bytes = 0
+
+    def finish(self) -> None:
+        """Send all that is late at once."""
+        while self._late:
+            self._send_one()
+
+    def _is_late(self, session: Session, size: int) -> None:
+        """So much more waits for its turn; one with much of that gets no more requests run until then."""
+        session.late_bytes += size
+        session.refresh_special()
+        session.settle()
+
+    # -- what is late --------------------------------------------------------------------------------------------------
+
+    def _want_drain(self) -> None:
+        if not self._drain_due:
+            self._drain_due = True
+            self._executor.loop.call_soon(self._drain)
+
+    def _drain(self) -> None:
+        self._drain_due = False
+        end = time.perf_counter() + TURN_S
+        while self._late:
+            self._send_one()
+            if time.perf_counter() >= end:
+                break
+        if self._late:
+            self._want_drain()
+
+    def _send_one(self) -> None:
+        session = next(iter(self._late))
+        for data in _with_large_apart(self._late.pop(session)):
+            session.send(data)
+        session.late_bytes = 0
+        session.refresh_special()
+        session.settle()
+        if session.attention:
+            self._attend(session)
+
+    # -- more than replies ---------------------------------------------------------------------------------------------
+
+    def _see_to(self, needy: list[Session], end: float) -> None:
+        """Attend to these clients; of those with long replies to one, and the others as long as there is time."""
+        postponed = []
+        for number, session in enumerate(dict.fromkeys(needy)):
+            if number and session.long_reply is not None and time.perf_counter() >= end:
+                postponed.append(session)
+            else:
+                self._attend(session)
+        if postponed:
+            self._executor.postpone(postponed)
+
+    def _attend(self, session: Session) -> None:
+        """After its replies: close it, cut it off, go on with a long reply, or let held-back requests run."""
+        session.peer.attend()
+        if session.closing or session.congested:
+            return
+        if session.long_reply is not None:
+            self._continue_long_reply(session, session.long_reply)
+        elif session.is_held and not session.must_wait:
+            self._executor.resume(session)
+
+    def _continue_long_reply(self, session: Session, reply: LongReply) -> None:
+        """Send a piece of a reply too long for memory; one that the client reads slowly waits for it."""
+        executor = self._executor
+        try:
+            piece = next(reply.pieces, None)
+        except Exception as error:  # the tables are others since a full sync, or a row is damaged: it cannot go on
+            log.error("a long reply to client %d broke off: %s: %s", session.id, type(error).__name__, error)
+            session.end_long_reply()
+            session.peer.abort()
+            return
+        if piece is None:
+            session.end_long_reply()
+            session.release_pushes()
+        else:
+            reply.note_piece(len(piece), executor.clock.monotonic())
+            session.bytes_out += len(piece)
+            executor.stats.bytes_out += len(piece)
+            session.send(piece)
+        # the rest comes with the next tick, unless the client is congested by now
+        if not session.congested:
+            executor.flush(session)
+
+
+def _with_large_apart(parts: list[bytes]) -> list[bytes]:
+    """`parts`, the small ones joined.  A large message is one object for all who are sent it, and remains that."""
+    pieces: list[bytes] = []
+    small: list[bytes] = []
+    for part in parts:
+        if len(part) < _LARGE_BYTES:
+            small.append(part)
+            continue
+        if small:
+            pieces.append(b"".join(small))
+            small.clear()
+        pieces.append(part)
+    if small:
+        pieces.append(b"".join(small))
+    return pieces

@@ -1,0 +1,213 @@
+"""Commands in slices, as the executor sees them: whose turn it is, for how long, and what becomes of one.
+
+Each tick, or every other one while requests come, gives them a few milliseconds, in turn.  A client with a command
+under way waits for its reply as one that is blocked does; if it goes, what is left of the command is not done.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from riverbed.server.commands.dispatch import client_command
+from riverbed.server.commands.slices import NO_CHECKPOINT
+from riverbed.server.commands.table import Flag
+from riverbed.server.errors import CommandError
+from riverbed.server.protocol.encode import error_line
+from riverbed.server.protocol.replies import Conclusion
+from riverbed.store.tables.view import OpenView
+
+if TYPE_CHECKING:
+    from riverbed.server.commands.session import Session
+    from riverbed.server.commands.slices import Slices
+    from riverbed.server.execution.executor import Executor
+    from riverbed.server.protocol.replies import Reply
+
+# Of each tick, whoever they belong to; a slice is done when it is done, mostly within one millisecond.
+SLICES_S: Final = 0.003
+
+
+class Slicing:
+    """The commands under way of one executor."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._waiting: deque[Session] = deque()
+        self._sliced: list[Session] = []  # those that had a slice since the last commit
+        self._gave_way = self._rests = False
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting or self._executor.views)
+
+    def begin(self, session: Session, slices: Slices) -> None:
+        """The first slice has been run; the client waits for the others."""
+        slices.writes = bool(client_command(slices.request.argv).flags & Flag.WRITE)
+        session.begin_slices(slices)
+        self._wait(session, slices)
+
+    def _wait(self, session: Session, slices: Slices) -> None:
+        """For the next turn, or for a view first."""
+        self._sliced.append(session)
+        if slices.needs_view:
+            self._executor.views.wait(session)
+        else:
+            self._waiting.append(session)
+            self._executor.want_tick()
+
+    def take_turn(self, *, has_requests: bool) -> None:
+        """Have those under way go on, unless requests have come while they did: then with the next tick.
+
+        So a request waits for the slices of one tick, not of two.
+        """
+        self._show_views()
+        if not self._waiting:
+            return
+        if self._rests:
+            self._rests = False
+        else:
+            self._gave_way = has_requests and not self._gave_way
+            if not self._gave_way:
+                self._run()
+                return
+        self._executor.want_tick()
+
+    def _show_views(self) -> None:
+        """Let commands that get a view now go on at once: what they look up has to be what the view shows."""
+        executor = self._executor
+        if not executor.views or executor.control.stalls_slices:
+            return
+        if executor.txn.log:  # of requests that ran ahead of this tick: their commit comes first
+            executor.want_tick()
+            return
+        view, waiting = executor.views.take()
+        if view is None:
+            return
+        end = time.perf_counter() + SLICES_S
+        served = 0
+        for session in waiting:
+            slices = session.slices
+            if slices is not None and slices.needs_view:  # else the last one has killed it
+                if isinstance(view, OpenView) and slices.writes:
+                    self.refuse_views([session], NO_CHECKPOINT)
+                    served += 1
+                    continue
+                if executor.txn.log and not slices.writes:
+                    break  # what it counts in the tables must be what the view has: it waits for the next one
+                slices.show(view.hold())
+                self._step(session, slices, is_last=isinstance(view, OpenView))
+            served += 1
+            if time.perf_counter() >= end:
+                break
+        executor.views.put_back(waiting[served:])
+        view.release()
+
+    def refuse_views(self, waiting: Iterable[Session], text: str) -> None:
+        """These commands cannot go on."""
+        for session in waiting:
+            slices = session.slices
+            if slices is not None:
+                self._conclude(session, slices, (error_line(text.encode()),))
+
+    def rest(self) -> None:
+        """Everybody has been kept waiting by something else: have requests read before the next slice."""
+        self._rests = bool(self._waiting)
+
+    def _run(self) -> None:
+        """Go on for as long as a tick has for it."""
+        executor = self._executor
+        if executor.control.stalls_slices:
+            return  # what may be a write waits as well; the end of the pause asks for a tick
+        end = time.perf_counter() + SLICES_S
+        while self._waiting:
+            session = self._waiting.popleft()
+            if session.slices is not None:  # else it has left
+                self._step(session, session.slices)
+                if time.perf_counter() >= end:
+                    break
+        if self._waiting:
+            executor.want_tick()
+
+    def _step(self, session: Session, slices: Slices, *, is_last: bool = False) -> None:
+        """Run the next slice, or all of them when this `is_last`."""
+        executor, request = self._executor, slices.request
+        request.now_ms = executor.now_ms()
+        command = client_command(request.argv)
+        counters = executor.stats.counters(command.full_name)
+        begun = time.perf_counter_ns()
+        reply: Reply
+        try:
+            executor.admission.check(session, command, request.argv)
+            reply = executor.attempt(request, command, slices.finish if is_last else slices.step)
+        except CommandError as error:
+            reply = (error_line(error.text),)  # writes are refused by now
+        elapsed = time.perf_counter_ns() - begun
+        slices.nanoseconds += elapsed
+        counters.nanoseconds += elapsed
+        if session.slices is not slices:
+            return  # it failed, what came before it could not be committed either, and that was answered
+        if reply is slices and session.slices is slices:
+            self._wait(session, slices)
+            return
+        executor.timing.note(session, command, request.argv, slices.nanoseconds)
+        self._conclude(session, slices, reply)
+
+    def _conclude(self, session: Session, slices: Slices, reply: Reply) -> None:
+        """Answer; should this tick be undone, the client is told of what was committed before."""
+        executor = self._executor
+        if reply.__class__ is tuple and reply[0].startswith(b"-"):
+            reply = (error_line(slices.refusal(reply[0][1:-2])),)
+        self.drop(session)
+        before = len(session.out)
+        executor.deliver(session, reply)
+        if slices.kept and session.long_reply is not None:
+            session.long_reply.kept = slices.kept
+        elif slices.kept and len(session.out) > before:
+            conclusion = session.out[-1] = Conclusion(session.out[-1])
+            conclusion.kept = slices.kept
+        executor.resume(session)
+
+    def is_writing(self) -> bool:
+        """Whether a command that writes is under way."""
+        return any(session.slices is not None and session.slices.writes for session in self._waiting)
+
+    def finish_writes(self) -> None:
+        """Run what is left of the commands that write, at once: the server ends, and leaves none half done."""
+        while self._waiting:
+            session = self._waiting.popleft()
+            if session.slices is not None and session.slices.writes:
+                self._step(session, session.slices)
+
+    def drop(self, session: Session) -> None:
+        """The client waits no longer; the rest of its command is not done."""
+        if session.slices is not None:
+            session.slices.close()
+            session.end_slices()
+            self._executor.views.forget(session)
+
+    def committed(self) -> None:
+        """The slices that have run are in the log."""
+        for session in self._sliced:
+            slices = session.slices
+            if slices is not None:
+                slices.committed()
+        self._sliced.clear()
+
+    def undone(self) -> list[tuple[Session, bytes]]:
+        """The slices since the last commit were undone; -> the clients whose commands end with that.
+
+        With each comes what was kept of its command.
+        """
+        ended = []
+        for session in dict.fromkeys(self._sliced):
+            if session.slices is not None and not _is_about_subscriptions(session.slices):
+                ended.append((session, session.slices.kept))
+                self.drop(session)
+        self._sliced.clear()
+        return ended
+
+
+def _is_about_subscriptions(slices: Slices) -> bool:
+    """Whether it rests on nothing that a failed tick takes back."""
+    return bool(client_command(slices.request.argv).flags & Flag.PUBSUB)

@@ -1,0 +1,254 @@
+"""The replies to the commands of one transaction: they leave together, behind its commit, and are not all in memory.
+
+Short replies are kept.  What there is no room for goes to a file without a name in the data directory, as it is at
+that moment, for a later command of the transaction may change what it shows:
+
+    MULTI   XADD s   XRANGE s   XDEL s   XRANGE s   EXEC
+                         |                   |
+                         `---- the file -----'----> commit ----> piece by piece to the client
+
+So there is one way for whatever a transaction does.  One that only reads does not need it for its long replies: it
+runs between two changes of the store, with a view, and these are read from the view while they are sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import tempfile
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from riverbed.server.protocol.encode import array_header
+from riverbed.server.protocol.replies import LONG_BYTES, LongReply
+from riverbed.store.streams.view import PIECE_BYTES
+from riverbed.store.tables.view import OpenView
+
+if TYPE_CHECKING:
+    from riverbed.server.protocol.replies import Reply
+    from riverbed.store.engine import Engine
+    from riverbed.store.tables.view import View
+
+# In the files of all clients together: a transaction that has more to say is undone.
+MOST_SPOOLED_BYTES: Final = 4 << 30
+# Written between two looks at the free space.
+_BYTES_A_SPACE_CHECK: Final = 16 << 20
+# What a queued command may add to the replies in memory: it takes more itself.
+_BYTES_A_COMMAND: Final = 128
+# A reply of so much is made in memory, even when it is for the file.
+_LEAST_ROOM: Final = 64 << 10
+# Replies that are read from a view while they are sent: each takes a kilobyte or two until then.
+_MOST_FROM_VIEW: Final = 10_000
+
+
+class SpoolError(Exception):
+    """There is no room for the replies of a transaction.  The text is for the client."""
+
+
+class ViewNeededError(Exception):
+    """A transaction that only reads has to run again, with a view."""
+
+
+class SpoolSpace:
+    """What the files of all transactions may take together, and take."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._unchecked_bytes = _BYTES_A_SPACE_CHECK
+        self.bytes = 0
+
+    @property
+    def directory(self) -> Path:
+        return self._engine.directory
+
+    def take(self, size: int) -> None:
+        """Have `size` bytes more.  Raises SpoolError, OSError."""
+        if self.bytes + size > MOST_SPOOLED_BYTES:
+            raise SpoolError(f"the replies of all transactions would take more than {MOST_SPOOLED_BYTES >> 30} GB")
+        self._unchecked_bytes += size
+        if self._unchecked_bytes >= _BYTES_A_SPACE_CHECK:
+            reserve = self._engine.reserve_bytes
+            # more than the reserve is left: no write is to be refused because of replies
+            if self._engine.files.free_bytes(self.directory) - self._unchecked_bytes < reserve + (reserve >> 2):
+                raise SpoolError("its replies are too long for memory, and the disk is nearly full")
+            self._unchecked_bytes = 0
+        self.bytes += size
+
+    def give_back(self, size: int) -> None:
+        self.bytes -= size
+
+
+@contextlib.contextmanager
+def _as_spool_error() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SpoolError(f"its replies are too long for memory, and a file cannot take them: {error}") from error
+
+
+@contextlib.contextmanager
+def _nameless_file(directory: Path) -> Iterator[io.FileIO]:
+    with tempfile.TemporaryFile(dir=directory, prefix="replies-", buffering=0) as file:
+        yield file
+
+
+class _Spool:
+    """A file that is gone when it is closed, written and then read from its beginning."""
+
+    def __init__(self, space: SpoolSpace) -> None:
+        """Raises SpoolError."""
+        self._space = space
+        self._held = contextlib.ExitStack()
+        with _as_spool_error():
+            self._file = self._held.enter_context(_nameless_file(space.directory))
+        self._gathered: list[bytes] = []
+        self._gathered_bytes = 0
+        self._size = 0
+        self._read_bytes = 0
+
+    def append(self, data: bytes) -> None:
+        """Raises SpoolError."""
+        self._gathered.append(data)
+        self._gathered_bytes += len(data)
+        if self._gathered_bytes >= PIECE_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what was gathered.  Raises SpoolError."""
+        rest = memoryview(b"".join(self._gathered))
+        self._gathered.clear()
+        self._gathered_bytes = 0
+        with _as_spool_error():
+            self._space.take(len(rest))
+            self._size += len(rest)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+
+    def pieces(self, size: int) -> Generator[bytes, None, None]:
+        """The next `size` bytes.  Raises OSError."""
+        end = self._read_bytes + size
+        while self._read_bytes < end:
+            data = os.pread(self._file.fileno(), min(PIECE_BYTES, end - self._read_bytes), self._read_bytes)
+            if not data:
+                raise OSError("a file of replies is shorter than what was written to it")
+            self._read_bytes += len(data)
+            yield data
+
+    def close(self) -> None:
+        self._space.give_back(self._size)
+        self._held.close()
+
+
+class TransactionReplies:
+    """Collects the replies of one transaction, in order.  To be released, by its reply if it has a long one."""
+
+    def __init__(self, engine: Engine, space: SpoolSpace, count: int, view: View | None, *, may_restart: bool) -> None:
+        """`count` commands, which only read if they have a `view`: it shows what they see.
+
+        Without one and with `may_restart`, a long reply raises ViewNeededError.
+        """
+        self.added = 0
+        self._engine = engine
+        self._space = space
+        self._count = count
+        self._view = None if view is None else view.hold()
+        self._may_restart = may_restart
+        self._left = LONG_BYTES + count * _BYTES_A_COMMAND
+        self._parts: list[bytes | int | LongReply] = []  # a number is of bytes in the file, in order
+        self._from_view = 0
+        self._spool: _Spool | None = None
+
+    @property
+    def room(self) -> int:
+        """What the next reply may have in memory."""
+        return min(max(self._left, _LEAST_ROOM), LONG_BYTES)
+
+    def view(self) -> View:
+        """What a long reply is to be read from: it shows what the transaction sees now."""
+        if self._view is not None:
+            return self._view
+        if self._may_restart:
+            raise ViewNeededError
+        return OpenView(self._engine.tables, self._engine.txn.lmdb)
+
+    def add(self, wire: bytes) -> None:
+        """The reply to the next command.  Raises SpoolError."""
+        self.added += 1
+        if len(wire) <= self._left:
+            self._left -= len(wire)
+            self._parts.append(wire)
+        else:
+            self._put(wire)
+
+    def add_long(self, reply: LongReply) -> None:
+        """As `add`, of one that comes in pieces: from now on if it is read from the view, else now."""
+        self.added += 1
+        is_from_view = reply.source is not None and reply.source is self._view
+        if is_from_view and self._from_view < _MOST_FROM_VIEW:
+            self._from_view += 1
+            self._parts.append(reply)
+            return
+        try:
+            for piece in reply.pieces:
+                self._put(piece)
+        finally:
+            reply.close()
+
+    def _put(self, wire: bytes) -> None:
+        """Into the file."""
+        if self._spool is None:
+            self._spool = _Spool(self._space)
+        self._spool.append(wire)
+        last = self._parts[-1] if self._parts else b""
+        if isinstance(last, int):
+            self._parts[-1] = last + len(wire)
+        else:
+            self._parts.append(len(wire))
+
+    def reply(self) -> Reply:
+        """The array of them all.  Raises SpoolError."""
+        head = array_header(self._count)
+        short = [part for part in self._parts if isinstance(part, bytes)]
+        if len(short) == len(self._parts) and sum(map(len, short)) <= LONG_BYTES:
+            self.release()
+            return (head + b"".join(short),)
+        if self._spool is not None:
+            self._spool.flush()
+        return LongReply(self._pieces(head), self)
+
+    def _pieces(self, head: bytes) -> Generator[bytes, None, None]:
+        self._parts.reverse()
+        parts = self._parts  # those that have not gone out, the next one last
+        small, size = [head], len(head)
+        while parts:
+            part = parts[-1]
+            if isinstance(part, bytes):
+                small.append(part)
+                size += len(part)
+            if not isinstance(part, bytes) or size >= PIECE_BYTES:
+                yield b"".join(small)
+                small.clear()
+                size = 0
+            if isinstance(part, int):
+                assert self._spool is not None, "bytes in a file that there is not"
+                yield from self._spool.pieces(part)
+            elif isinstance(part, LongReply):
+                yield from part.pieces
+                part.close()
+            parts.pop()
+        yield b"".join(small)
+
+    def release(self) -> None:
+        """Nothing of it is sent any more."""
+        for part in self._parts:
+            if isinstance(part, LongReply):
+                part.close()
+        self._parts = []
+        if self._spool is not None:
+            self._spool.close()
+            self._spool = None
+        if self._view is not None:
+            self._view.release()
+            self._view = None

@@ -1,0 +1,258 @@
+"""Clients that wait: parked reads by key, first come first served, each with a deadline.
+
+A client parks with the command it sent.  When one of its keys changes, the executor runs that command again; if there
+is still nothing, the client keeps its place.  So one wake-up may serve several streams, and nobody overtakes.
+
+    key "jobs"    topic (group "g")    Alice(1)  Bob(2)  Dora(4) ... a thousand more
+                  topic (group "h")    Carol(3)
+                  no topic             Eve(5)
+
+Most who wait for a key wait for the same of it, a *topic*: when there is nothing for the first of a line, there is
+nothing for those behind.  So one entry for a thousand waiting consumers of a group runs two commands, not a thousand.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import replace
+from heapq import heapify, heappop, heappush
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final
+
+from sortedcontainers import SortedList
+
+if TYPE_CHECKING:
+    from riverbed.server.commands.session import Session
+    from riverbed.server.protocol.replies import Park
+    from riverbed.store.databases.database import Database
+
+Place = tuple["Database", bytes]
+# What remembering a watched key takes, measured, besides its bytes.
+WATCH_BYTES: Final = 240
+# A dict finds its first key only behind all those that have been taken off the front.
+Line = OrderedDict["Session", int]
+_NOBODY: Final = Line()
+
+
+def add_interest(place: Place) -> None:
+    """Have the store tell of changes of this key."""
+    db, key = place
+    db.interest[key] = db.interest.get(key, 0) + 1
+
+
+def drop_interest(place: Place) -> None:
+    db, key = place
+    left = db.interest[key] - 1
+    if left:
+        db.interest[key] = left
+    else:
+        del db.interest[key]
+
+
+def drop_interests(db: Database, keys: Iterable[bytes]) -> None:
+    """As `drop_interest`, for very many."""
+    interest = db.interest
+    for key in keys:
+        left = interest[key] - 1
+        if left:
+            interest[key] = left
+        else:
+            del interest[key]
+
+
+class Waiters:
+    """Who waits for what.  A session waits with one command at a time, in the database it had then."""
+
+    def __init__(self) -> None:
+        # by key and topic, in order of arrival: their numbers
+        self._by_key: dict[Place, dict[Hashable, Line]] = {}
+        self._places: dict[Session, list[tuple[Place, Hashable]]] = {}
+        self._next_number = 0
+        # (deadline or moment of the next try, client id), the earlier one of each
+        self._deadlines: SortedList[tuple[int, int]] = SortedList()
+        self._by_id: dict[int, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, session: Session) -> bool:
+        return session in self._places
+
+    @property
+    def key_count(self) -> int:
+        """How many keys are waited for."""
+        return len(self._by_key)
+
+    def park(self, session: Session, park: Park) -> None:
+        """The client waits from now on."""
+        session.park(park)
+        self._next_number += 1
+        places = [((session.db, key), topic) for key, topic in _topics(park).items()]
+        for place, topic in places:
+            lines = self._by_key.setdefault(place, {})
+            line = lines.get(topic)
+            if line is None:
+                line = lines[topic] = OrderedDict()
+            line[session] = self._next_number
+            add_interest(place)
+        self._places[session] = places
+        self._set_timer(session, park)
+
+    def postpone(self, session: Session, retry_ms: int | None) -> None:
+        """A try came to nothing; the client keeps its place and is tried again at another moment."""
+        assert session.parked is not None
+        if retry_ms != session.parked.retry_ms:
+            self._drop_timer(session, session.parked)
+            session.parked = replace(session.parked, retry_ms=retry_ms)
+            self._set_timer(session, session.parked)
+
+    def _set_timer(self, session: Session, park: Park) -> None:
+        moment_ms = _next_moment_ms(park)
+        if moment_ms is not None:
+            self._deadlines.add((moment_ms, session.id))
+            self._by_id[session.id] = session
+
+    def _drop_timer(self, session: Session, park: Park) -> None:
+        moment_ms = _next_moment_ms(park)
+        if moment_ms is not None:
+            self._deadlines.remove((moment_ms, session.id))
+            del self._by_id[session.id]
+
+    def release(self, session: Session) -> None:
+        """The client waits no longer, for whatever reason."""
+        park = session.unpark()
+        for place, topic in self._places.pop(session):
+            lines = self._by_key[place]
+            line = lines[topic]
+            del line[session]
+            if not line:
+                del lines[topic]
+                if not lines:
+                    del self._by_key[place]
+            drop_interest(place)
+        if park is not None:
+            self._drop_timer(session, park)
+
+    def waits_for(self, place: Place) -> bool:
+        return place in self._by_key
+
+    def waiting_for(self, place: Place) -> list[Session]:
+        """Those who wait for a key at this moment, in order of arrival."""
+        lines = self._by_key.get(place, {}).values()
+        numbered = [(number, session) for line in lines for session, number in line.items()]
+        return [session for _, session in sorted(numbered, key=itemgetter(0))]
+
+    def alike(self, place: Place, park: Park) -> list[Session]:
+        """Those who wait for one key only, and for the same of it as `park`, in order of arrival."""
+        if park.topics is None or len(park.keys) != 1:
+            return []
+        line = self._line(place, park.topics[0])
+        return [session for session in line if session.parked is not None and len(session.parked.keys) == 1]
+
+    def in_turn(self, place: Place) -> Iterator[Session]:
+        """As `waiting_for`, but behind one that waits on after its turn none that waits for the same."""
+        last_number = self._next_number
+        turns: list[tuple[int, Session, Hashable]] = []
+        for topic, line in self._by_key.get(place, {}).items():
+            for session, number in line.items():
+                turns.append((number, session, topic))
+                if topic is not None:
+                    break
+        heapify(turns)  # numbers are unique
+        while turns:
+            number, session, topic = heappop(turns)
+            line = self._line(place, topic)
+            if line.get(session) == number:
+                yield session
+                line = self._line(place, topic)
+            if topic is not None and line:
+                first, first_number = next(iter(line.items()))
+                if number != first_number <= last_number:
+                    heappush(turns, (first_number, first, topic))
+
+    def _line(self, place: Place, topic: Hashable) -> Line:
+        return self._by_key.get(place, {}).get(topic) or _NOBODY
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def due(self, now_ms: int) -> Iterator[Session]:
+        """Those whose moment has passed; each must be released or postponed before the next is asked for."""
+        while self._deadlines and self._deadlines[0][0] < now_ms:
+            yield self._by_id[self._deadlines[0][1]]
+
+
+def _topics(park: Park) -> dict[bytes, Hashable]:
+    """What is waited for of each key, None where that cannot be compared."""
+    if park.topics is None:
+        return dict.fromkeys(park.keys)
+    topics: dict[bytes, Hashable] = {}
+    for key, topic in zip(park.keys, park.topics, strict=True):
+        topics[key] = topic if topics.get(key, topic) == topic else None
+    return topics
+
+
+def _next_moment_ms(park: Park) -> int | None:
+    """When something is to be done about a client although no key has changed."""
+    if park.deadline_ms is None or park.retry_ms is None:
+        return park.deadline_ms if park.retry_ms is None else park.retry_ms
+    return min(park.deadline_ms, park.retry_ms)
+
+
+class Watches:
+    """WATCH: which sessions' transactions break when a key changes.
+
+    Nearly every key has one watcher, which stands for itself: a client may watch very many keys, and a dict for each
+    takes four times as long.
+    """
+
+    def __init__(self) -> None:
+        self._watchers: dict[Database, dict[bytes, Session | dict[Session, None]]] = {}
+
+    def __len__(self) -> int:
+        """How many keys are watched."""
+        return sum(map(len, self._watchers.values()))
+
+    def add(self, session: Session, key: bytes, expire_ms: int = 0) -> None:
+        """`expire_ms` is when the key expires, which breaks the watch; 0 for never."""
+        db = session.db
+        own = session.watched.setdefault(db, {})
+        if key in own:
+            return
+        own[key] = None
+        session.account.keep(len(key) + WATCH_BYTES)
+        watchers = self._watchers.setdefault(db, {})
+        others = watchers.get(key)
+        if others is None:
+            watchers[key] = session
+        elif isinstance(others, dict):
+            others[session] = None
+        else:
+            watchers[key] = {others: None, session: None}
+        add_interest((db, key))
+        if expire_ms and not 0 < session.watch_until_ms < expire_ms:
+            session.watch_until_ms = expire_ms
+
+    def clear(self, session: Session) -> None:
+        """The session watches nothing any more, and what broke is forgotten."""
+        for db, keys in session.watched.items():
+            watchers = self._watchers[db]
+            for key in keys:
+                others = watchers[key]
+                if isinstance(others, dict) and len(others) > 1:
+                    del others[session]
+                else:
+                    del watchers[key]
+            drop_interests(db, keys)
+            session.account.keep(-sum(map(len, keys)) - WATCH_BYTES * len(keys))
+        session.watched.clear()
+        session.watch_broken = False
+        session.watch_until_ms = 0
+
+    def changed(self, place: Place) -> None:
+        db, key = place
+        watchers = self._watchers.get(db, {}).get(key, ())
+        for session in watchers if isinstance(watchers, (dict, tuple)) else (watchers,):
+            session.watch_broken = True

@@ -1,0 +1,76 @@
+"""The server's own log: lines for people, about starts, stops, and what went wrong.
+
+    2026-03-01 12:00:00.123 # The disk is nearly full: refusing writes
+    time in the zone of the machine, the level as one character (`. - * #`: debug, verbose, notice, warning), the text
+
+Modules write to `logging.getLogger("riverbed")`, with `info` for notice and `log(VERBOSE, ...)` for verbose.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import logging.handlers
+import sys
+import time
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from riverbed.server.config.config import Config
+
+ROOT: Final = "riverbed"
+VERBOSE: Final = 15
+NOTICE: Final = logging.INFO
+
+LEVELS: Final = {"debug": logging.DEBUG, "verbose": VERBOSE, "notice": NOTICE, "warning": logging.WARNING}
+
+
+# What a terminal that shows the log would obey.
+_CONTROL: Final = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
+class _LineFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
+        text = record.getMessage()
+        if record.exc_info:
+            text = f"{text}\n{self.formatException(record.exc_info)}"
+        # one line a message, whatever a client or a file name put into it; a traceback is indented
+        text = text.replace("\n", "\n    ").translate(_CONTROL)
+        return f"{moment}.{int(record.msecs):03d} {_mark(record.levelno)} {text}"
+
+
+def _mark(level: int) -> str:
+    if level >= logging.WARNING:
+        return "#"
+    if level >= NOTICE:
+        return "*"
+    return "-" if level >= VERBOSE else "."
+
+
+def open_log(config: Config) -> None:
+    """Send log lines to `logfile`, or standard output, as `loglevel` says, now and after each change of it.
+
+    Raises OSError when the file cannot be appended to.
+    """
+    handler: logging.Handler
+    if config.logfile:
+        # reopened by itself when something moved it away, so that log rotation needs no signal
+        handler = logging.handlers.WatchedFileHandler(config.logfile, encoding="utf-8", errors="backslashreplace")
+    else:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")  # file names need not be text
+        handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(_LineFormatter())
+    root = logging.getLogger(ROOT)
+    root.propagate = False
+    for former in root.handlers[:]:
+        root.removeHandler(former)
+        former.close()
+    root.addHandler(handler)
+
+    def set_level() -> None:
+        root.setLevel(LEVELS[config.loglevel])
+
+    set_level()
+    config.observe("loglevel", set_level)

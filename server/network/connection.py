@@ -1,0 +1,211 @@
+"""One client's socket: hands over what arrives, sends replies, is not read while too much is kept for the client."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+from riverbed.server.limits.accounts import MOST_STRANGERS_OUTPUT
+
+if TYPE_CHECKING:
+    from riverbed.server.commands.session import Session
+    from riverbed.server.execution.executor import Executor
+
+log = logging.getLogger("riverbed")
+
+_SMALL_PIECE: Final = memoryview(bytearray(4 << 10))  # filled and copied again before anything else is read
+
+
+class _Receive(Protocol):
+    def __call__(self, data: bytes) -> None: ...
+
+
+class Connection(asyncio.Protocol):
+    """A peer.  While a client leaves its replies unread, nothing more is read from it."""
+
+    data_received: _Receive  # set with the session, as a call less for each chunk than a method
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._stats = executor.stats
+        self.address = ""
+        self.local_address = ""
+        self.fd = -1
+        self._soft_limit_since: float | None = None
+        self._may_read = True
+        self._has_ended = False  # the client sends nothing more
+        self._has_session = False  # nor is there one for a client that is refused, or goes before it begins
+        self._reads_small_pieces = False
+        self._is_cut_off = False  # and what was not sent is gone
+
+    # -- asyncio.Protocol ----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the client in, or leave nothing of it behind."""
+        self._transport = cast(asyncio.Transport, transport)
+        try:
+            self._begin(self._transport)
+        except OSError:  # it has gone already: the socket of a client that resets has no peer, and takes no options
+            self._transport.abort()
+        except Exception:
+            log.exception("a connection could not begin")
+            self._transport.abort()
+
+    def _begin(self, transport: asyncio.Transport) -> None:
+        """Make a session of it, as the last thing that can fail.  Raises OSError when the client has gone."""
+        sock: socket.socket = transport.get_extra_info("socket")
+        self.fd = sock.fileno()
+        self.address = _address_text(transport, "peername")
+        self.local_address = _address_text(transport, "sockname")
+        transport.set_write_buffer_limits(0)  # all that the kernel does not take is counted
+        self.session: Session = self._executor.connect(self)
+        self._has_session = True
+        self.data_received = partial(self._executor.receive, self.session)
+        self.session.send = transport.write
+        self._set_protocol(in_small_pieces=self.session.account.pool.is_pressed)
+
+    def eof_received(self) -> bool:
+        """The client has shut down its sending side, or all of it: it may still wait for replies, so stay open."""
+        self._has_ended = True
+        if self._has_session:
+            self._executor.receive_end(self.session)
+        return self._has_session
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._has_session:
+            self._executor.disconnect(self.session)
+
+    def pause_writing(self) -> None:
+        """The client reads too slowly: take no further requests of it."""
+        self.session.congested = True
+        self._read_or_not()
+        self.session.refresh_special()
+        self.session.settle()
+
+    def resume_writing(self) -> None:
+        self._soft_limit_since = None
+        self.session.congested = False
+        self._read_or_not()
+        self.session.settle()
+        self._executor.drained(self.session)
+
+    def _read_or_not(self) -> None:
+        if self._transport.is_closing() or self._has_ended:
+            return
+        if self._may_read and (not self.session.congested or self.session.is_replica):
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    # -- Peer ----------------------------------------------------------------------------------------------------------
+
+    def close_soon(self) -> None:
+        if not self.session.out and not self._executor.releases.holds(self.session):
+            self._transport.close()
+
+    def attend(self) -> None:
+        if self.session.closing:
+            self.close_soon()
+        else:
+            self._check_output_limit()
+            self.session.settle()
+
+    def set_reading(self, on: bool) -> None:
+        if on is not self._may_read:
+            self._may_read = on
+            self._read_or_not()
+
+    def read_small_pieces(self, on: bool) -> None:
+        if on is not self._reads_small_pieces and not self._transport.is_closing():
+            self._transport.pause_reading()
+            self._set_protocol(in_small_pieces=on)
+            self._read_or_not()
+
+    def _set_protocol(self, *, in_small_pieces: bool) -> None:
+        """How to read from the next time on that reading begins."""
+        self._reads_small_pieces = in_small_pieces
+        if in_small_pieces:
+            self._transport.set_protocol(_SmallPieces(self))
+        else:
+            self._transport.set_protocol(self)
+
+    def abort(self) -> None:
+        self._is_cut_off = True
+        self._transport.abort()
+
+    def output_bytes(self) -> int:
+        return 0 if self._is_cut_off else self._transport.get_write_buffer_size()
+
+    def _check_output_limit(self) -> None:
+        if self._transport.is_closing():  # cut off already
+            return
+        session = self.session
+        limits = self._executor.config.client_output_buffer_limit
+        is_pushed_to = session.is_monitor or session.is_subscriber
+        limit = limits["replica" if session.is_replica else "pubsub" if is_pushed_to else "normal"]
+        unsent = self._transport.get_write_buffer_size()
+        size = unsent + session.held_push_bytes
+        now = self._executor.clock.monotonic()
+        over_soft = limit.soft and size > limit.soft
+        if not over_soft:
+            self._soft_limit_since = None
+        elif self._soft_limit_since is None:
+            self._soft_limit_since = now
+        is_strange = not session.authenticated and unsent > MOST_STRANGERS_OUTPUT
+        too_long = self._soft_limit_since is not None and now - self._soft_limit_since > limit.seconds
+        if (limit.hard and size > limit.hard) or too_long or is_strange:
+            self._stats.output_limit_disconnections += 1
+            self._transport.abort()
+
+
+class _SmallPieces(asyncio.BufferedProtocol):
+    """The same connection, read a little at a time: libuv takes up to 8 MB from a socket in one turn otherwise."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def eof_received(self) -> bool:
+        return self._connection.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connection.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._connection.resume_writing()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _SMALL_PIECE
+
+    def buffer_updated(self, nbytes: int) -> None:
+        connection = self._connection
+        connection.data_received(bytes(_SMALL_PIECE[:nbytes]))
+        if nbytes == len(_SMALL_PIECE):  # there may be more
+            connection.session.settle()
+
+
+def peer_host(transport: asyncio.BaseTransport) -> str:
+    """The host of a client on a TCP socket.  Raises ConnectionResetError when it has gone."""
+    return _tcp_name(transport, "peername")[0]
+
+
+def _tcp_name(transport: asyncio.BaseTransport, which: str) -> tuple[str, int]:
+    """Host and port of `peername` or `sockname`.  Raises ConnectionResetError when there is none."""
+    name = transport.get_extra_info(which)
+    if name is None:
+        raise ConnectionResetError(f"no {which}")
+    return name[0], name[1]
+
+
+def _address_text(transport: asyncio.BaseTransport, which: str) -> str:
+    """`host:port`, `[v6]:port`, or `path:0` for a Unix socket."""
+    sock: socket.socket = transport.get_extra_info("socket")
+    if sock.family == socket.AF_UNIX:
+        return f"{sock.getsockname()}:0"
+    host, port = _tcp_name(transport, which)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,171 @@
+"""Sockets and signals: bind, open the store (recovery included), accept, serve until the server stops.
+
+How it stops, `stopping` knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import ipaddress
+import logging
+import os
+import signal
+import socket
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from riverbed.server.assembly import open_executor
+from riverbed.server.execution.executor import Executor
+from riverbed.server.network.addresses import Addresses
+from riverbed.server.network.connection import Connection, peer_host
+from riverbed.server.version import VERSION
+
+if TYPE_CHECKING:
+    from riverbed.server.config.config import Config
+    from riverbed.server.prometheus.page import Metrics
+
+log = logging.getLogger("riverbed")
+
+TOO_MANY_CLIENTS = b"-ERR max number of clients reached\r\n"
+PROTECTED = (
+    b"-DENIED Riverbed is running in protected mode because protected mode is enabled and no password is set. In "
+    b"this mode connections are only accepted from the loopback interface. Set requirepass, or protected-mode no.\r\n"
+)
+
+
+class Listener:
+    """The open sockets of one server."""
+
+    def __init__(self, config: Config, executor: Executor) -> None:
+        self.config = config
+        self.executor = executor
+        self._servers: list[asyncio.Server] = []
+
+    async def listen(self, sockets: Iterable[socket.socket]) -> None:
+        """Accept connections to `sockets`, which are bound, and to the Unix socket if there is to be one.
+
+        Raises OSError.
+        """
+        loop = asyncio.get_running_loop()
+        config = self.config
+        for sock in sockets:
+            self._servers.append(await loop.create_server(self._accept, sock=sock, backlog=config.tcp_backlog))
+        if config.unixsocket:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(config.unixsocket)
+            unix = await loop.create_unix_server(self._accept, config.unixsocket, backlog=config.tcp_backlog)
+            if config.unixsocketperm:
+                os.chmod(config.unixsocket, config.unixsocketperm)
+            self._servers.append(unix)
+
+    def _accept(self) -> asyncio.Protocol:
+        return _GuardedConnection(self.executor)
+
+    def close(self) -> None:
+        """Accept no more."""
+        for server in self._servers:
+            server.close()
+
+
+class _GuardedConnection(Connection):
+    """Refuses clients beyond `maxclients`, and strangers in protected mode; sets the socket's keep-alive."""
+
+    def _begin(self, transport: asyncio.Transport) -> None:
+        if self._executor.stopping.is_ending:  # the system had accepted it when the listener closed
+            transport.abort()
+            return
+        sock: socket.socket = transport.get_extra_info("socket")
+        is_tcp = sock.family != socket.AF_UNIX
+        refusal = self._refusal(peer_host(transport) if is_tcp else None)
+        if refusal is not None:
+            transport.write(refusal)
+            transport.close()
+            return
+        seconds = self._executor.config.tcp_keepalive
+        if seconds and is_tcp:
+            _keep_alive(sock, seconds)
+        super()._begin(transport)
+
+    def _refusal(self, host: str | None) -> bytes | None:
+        """The line that turns a client away, None for one that may stay.  `host` is None on a Unix socket."""
+        executor = self._executor
+        config = executor.config
+        if len(executor.context.sessions) >= config.maxclients:
+            executor.stats.connections_rejected += 1
+            return TOO_MANY_CLIENTS
+        if config.protected_mode and not config.requirepass and host is not None and not _is_local(host):
+            return PROTECTED
+        return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_local(host: str) -> bool:
+    return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+
+
+def _keep_alive(sock: socket.socket, seconds: int) -> None:
+    """Probe a silent peer after `seconds`, then three times at a third of it, as Redis does."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", seconds), ("TCP_KEEPINTVL", max(seconds // 3, 1)), ("TCP_KEEPCNT", 3)):
+        option = getattr(socket, name, None)  # macOS spells the first one otherwise
+        if option is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+async def serve(config: Config) -> int:
+    """Open, serve, stop; -> the process's exit status.  Raises what opening and binding raise."""
+    addresses = Addresses(config)
+    try:
+        executor = open_executor(config, config.dir)
+    except BaseException:
+        addresses.close()
+        raise
+    engine = executor.engine
+    listener = Listener(config, executor)
+    stopping = executor.stopping
+    stopping.close_listeners = listener.close
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(executor.tasks.noticed)
+    loop.add_signal_handler(signal.SIGTERM, stopping.terminate)
+    loop.add_signal_handler(signal.SIGINT, stopping.interrupt)
+    try:
+        metrics = await _open_metrics(executor, addresses)  # before clients may think that all is ready
+        await listener.listen(addresses.clients)
+    except BaseException:
+        engine.close()
+        raise
+    if metrics is not None:
+        log.info("metrics on port %d", config.metrics_port)
+    report = engine.recovery
+    if engine.has_settled:
+        log.info("ended a compaction that was interrupted")
+    if report.torn_tail is not None:
+        log.warning("cut a torn tail off the log: %s", report.torn_tail)
+    log.info(
+        "Riverbed %s, %d keys, %d commands of the log replayed in %.3f s; ready on port %d",
+        VERSION,
+        sum(db.size for db in executor.txn.databases),
+        report.commands,
+        report.seconds,
+        config.port,
+    )
+    executor.upkeep.start()
+    executor.replication.start()
+    executor.rewriting.remove_leftovers()
+    await stopping.begun_to_end.wait()
+    if metrics is not None:
+        metrics.close()
+    return await stopping.finish()
+
+
+async def _open_metrics(executor: Executor, addresses: Addresses) -> Metrics | None:
+    """The metrics page, if it is asked for; only then are the libraries behind it loaded, which take memory."""
+    if not executor.config.metrics_port:
+        return None
+    from riverbed.server.prometheus.page import Metrics
+
+    metrics = Metrics(executor)
+    await metrics.listen(addresses.metrics)
+    return metrics

@@ -1,0 +1,299 @@
+"""Which figures the metrics page has, and where each comes from: counters kept anyway, read when they are asked for.
+
+Names are `riverbed_*` in base units, seconds and bytes; what only rises ends in `_total`.  Nothing is counted here and
+nothing is scanned: streams and groups are those that a `Survey` has chosen.  How figures become text, and when,
+`metrics.py` knows.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+from riverbed.server.stats import process
+from riverbed.server.version import REDIS_VERSION, VERSION
+from riverbed.store.databases import sampling as survey
+from riverbed.store.format.text import key_text
+
+if TYPE_CHECKING:
+    from riverbed.server.execution.executor import Executor
+    from riverbed.store.databases.sampling import GroupFigures, StreamFigures, Survey
+
+Labels = tuple[str, ...]
+Values = Iterable[tuple[Labels, float]]
+
+# Every second of the doubling buckets that are counted: from 4 us to 17 s, each four times the one before.
+_EXPONENTS: Final = tuple(range(2, 25, 2))
+# Of a key or a name that is longer only the beginning is shown, with the number of the stream or group behind it.
+LABEL_BYTES: Final = 200
+# Replicas with figures of their own.
+MOST_REPLICAS: Final = 100
+
+
+class Figure(NamedTuple):
+    """One metric: its name, type and help in `family`, and what `add_metric` is to be called with for each value."""
+
+    family: GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily
+    values: Iterable[tuple[Any, ...]]
+
+
+def figures(executor: Executor, watched: Survey) -> Iterator[Figure]:
+    """All of them; each is as it is when it is asked for."""
+    yield from _server(executor)
+    yield from _clients(executor)
+    yield from _commands(executor)
+    yield from _durations(executor)
+    yield from _log(executor)
+    yield from _tables(executor)
+    yield from _chores(executor)
+    yield from _replication(executor)
+    yield from _streams(watched)
+    yield from _groups(watched)
+
+
+# -- kinds of metrics --------------------------------------------------------------------------------------------------
+
+
+def _gauges(name: str, text: str, labels: Labels, values: Values) -> Figure:
+    return Figure(GaugeMetricFamily(f"riverbed_{name}", text, labels=labels), values)
+
+
+def _counters(name: str, text: str, labels: Labels, values: Values) -> Figure:
+    return Figure(CounterMetricFamily(f"riverbed_{name}", text, labels=labels), values)
+
+
+def _gauge(name: str, text: str, value: float) -> Figure:
+    return _gauges(name, text, (), [((), value)])
+
+
+def _counter(name: str, text: str, value: float) -> Figure:
+    return _counters(name, text, (), [((), value)])
+
+
+def _histogram(name: str, text: str, labels: Labels, values: Iterable[tuple[Labels, list[int], float]]) -> Figure:
+    """`values` have labels, counts in buckets as those of `server.stats.stats`, and seconds in all."""
+    family = HistogramMetricFamily(f"riverbed_{name}", text, labels=labels)
+    return Figure(family, ((own, _cumulated(counts), seconds) for own, counts, seconds in values))
+
+
+def _cumulated(counts: list[int]) -> list[tuple[str, float]]:
+    """(bound in seconds, how many took no longer)."""
+    buckets: list[tuple[str, float]] = [(str(2**n / 1e6), sum(counts[: n + 1])) for n in _EXPONENTS]
+    return [*buckets, ("+Inf", sum(counts))]
+
+
+def label(data: bytes, number: int) -> str:
+    """A key or a name as a label; the `number` makes one that had to be cut differ from all others."""
+    if len(data) <= LABEL_BYTES:
+        return key_text(data)
+    return f"{key_text(data[:LABEL_BYTES])}...#{number}"
+
+
+# -- the server --------------------------------------------------------------------------------------------------------
+
+
+def _server(executor: Executor) -> Iterator[Figure]:
+    versions = (VERSION, REDIS_VERSION, platform.python_version())
+    yield _gauges("build_info", "Versions; always 1.", ("version", "redis_version", "python"), [(versions, 1)])
+    started_s = executor.context.started_ms / 1000
+    yield _gauge("start_time_seconds", "When the server started, in unix time.", started_s)
+    system, user = process.cpu_seconds()
+    seconds = [(("system",), system), (("user",), user)]
+    yield _counters("cpu_seconds", "Processor time that the server has used.", ("mode",), seconds)
+    use = process.memory_use()
+    executor.stats.note_memory(use.private)
+    yield _gauge("memory_private_bytes", "Memory of the server's own.", use.private)
+    yield _gauge(
+        "memory_mapped_bytes", "File pages in memory, mostly LMDB's, that the system takes back at will.", use.mapped
+    )
+    yield _gauge("memory_private_peak_bytes", "The most memory of its own seen so far.", executor.stats.peak_memory)
+
+
+def _clients(executor: Executor) -> Iterator[Figure]:
+    stats, sessions = executor.stats, executor.context.sessions
+    replicas = len(executor.replication.primary.senders)
+    yield _gauge("clients_connected", "Connections of clients.", len(sessions) - replicas)
+    yield _gauge("clients_max", "Connections that are allowed.", executor.config.maxclients)
+    yield _gauge("clients_blocked", "Clients that wait in a blocking command.", executor.control.blocked_clients())
+    yield _counter("connections_accepted", "Connections that were accepted.", stats.connections_received)
+    yield _counter("connections_rejected", "Connections refused for want of room.", stats.connections_rejected)
+    yield _counter("clients_evicted", "Connections ended as clients held too much.", stats.evicted_clients)
+    yield _counter("network_received_bytes", "Bytes that came from clients.", stats.bytes_in)
+    yield _counter("network_sent_bytes", "Bytes that went to clients.", stats.bytes_out)
+
+
+def _commands(executor: Executor) -> Iterator[Figure]:
+    stats = executor.stats
+    seen = [((name.decode(),), row) for name, row in stats.seen_commands()]
+    yield _counter("commands_processed", "Commands that were run, those in transactions too.", stats.commands_processed)
+    yield _counters("commands", "Calls of a command.", ("command",), ((own, row.calls) for own, row in seen))
+    yield _counters(
+        "commands_failed", "Calls that answered an error.", ("command",), ((own, row.failed) for own, row in seen)
+    )
+    yield _counters(
+        "commands_rejected", "Calls refused before they ran.", ("command",), ((own, row.rejected) for own, row in seen)
+    )
+    yield _histogram(
+        "command_duration_seconds",
+        "How long calls ran, waiting and the commit not included.",
+        ("command",),
+        ((own, row.buckets, row.nanoseconds / 1e9) for own, row in seen),
+    )
+    errors = sorted((key_text(code), count) for code, count in stats.errors.items())
+    yield _counters("error_replies", "Errors answered, by code.", ("code",), (((code,), n) for code, n in errors))
+    yield _counter("keyspace_hits", "Keys looked for and found by commands that read.", stats.keyspace_hits)
+    yield _counter("keyspace_misses", "Keys looked for in vain by commands that read.", stats.keyspace_misses)
+    yield _counter("expired_keys", "Keys deleted at their time.", stats.expired_keys + executor.txn.expired_keys)
+
+
+def _durations(executor: Executor) -> Iterator[Figure]:
+    stats = executor.stats
+    for name, text, durations in (
+        ("tick_duration_seconds", "How long the requests that arrived together, and their commit, took.", stats.tick),
+        ("fsync_duration_seconds", "How long it took to make the log durable.", stats.fsync),
+        ("checkpoint_duration_seconds", "How long checkpoints of the tables took.", stats.checkpoint),
+    ):
+        yield _histogram(name, text, (), [((), durations.buckets, durations.seconds)])
+
+
+# -- the store ---------------------------------------------------------------------------------------------------------
+
+
+def _log(executor: Executor) -> Iterator[Figure]:
+    engine = executor.engine
+    log = engine.log
+    yield _gauge("log_bytes", "Size of the log's files.", log.size_bytes)
+    yield _gauge("log_base_bytes", "Of them what the last rewrite has written.", log.base_bytes)
+    yield _gauge("log_files", "Files of the log behind that.", log.incr_count)
+    yield _gauge("log_unsynced_bytes", "What a power cut would take now.", log.unsynced_bytes)
+    yield _gauge("checkpoint_lag_bytes", "What was logged since the last checkpoint.", engine.dirty_bytes)
+    yield _gauge("disk_free_bytes", "Free room on the disk.", engine.files.free_bytes(engine.directory))
+    yield _gauge(
+        "writes_refused", "1 while writes are refused, for want of space or a log.", engine.refusal is not None
+    )
+
+
+def _tables(executor: Executor) -> Iterator[Figure]:
+    room = survey.space(executor.txn)
+    yield _gauge("lmdb_map_bytes", "What the tables may grow to.", room.map_bytes)
+    yield _gauge("lmdb_file_bytes", "Size of the tables' file.", room.file_bytes)
+    yield _gauge("lmdb_used_bytes", "Pages of it that hold rows.", room.used_bytes)
+    yield _gauge("lmdb_free_bytes", "The others, to be used before the file grows.", room.free_bytes)
+    yield _gauge("lmdb_readers", "Who reads the tables as they were at some moment.", room.readers)
+    yield _gauge(
+        "lmdb_oldest_reader_transactions",
+        "Checkpoints since the oldest of them began; pages freed since cannot be used again.",
+        room.oldest_reader,
+    )
+    yield _gauge(
+        "lmdb_oldest_reader_seconds",
+        "How long the oldest of them has been seen, in any process.",
+        executor.stats.oldest_reader_s,
+    )
+    sizes = sorted(room.tables.items())
+    yield _gauges("table_rows", "Rows in a table.", ("table",), (((name,), rows) for name, (rows, _) in sizes))
+    yield _gauges("table_bytes", "Pages of a table.", ("table",), (((name,), size) for name, (_, size) in sizes))
+    databases = [((str(db.number),), db) for db in executor.txn.databases if db.size]
+    yield _gauges("keys", "Streams in a database.", ("db",), ((own, db.size) for own, db in databases))
+    yield _gauges(
+        "keys_expiring", "Of them those with a deadline.", ("db",), ((own, db.expiring) for own, db in databases)
+    )
+    trash = executor.txn.trash
+    yield _gauge("trash_notes", "Deleted streams, groups and ranges whose rows wait for the purge.", trash.notes)
+
+
+def _chores(executor: Executor) -> Iterator[Figure]:
+    rewrite, snapshot = executor.context.rewrite, executor.stats.snapshot
+    yield _gauge("rewrite_in_progress", "1 while the log is being rewritten.", rewrite.in_progress)
+    yield _gauge("rewrite_progress_ratio", "How much of that is done.", rewrite.percent / 100)
+    yield _gauge("rewrite_last_ok", "Whether the last rewrite succeeded.", rewrite.last_ok)
+    yield _counter("rewrites", "Rewrites of the log that were begun.", rewrite.started)
+    yield _gauge("snapshot_in_progress", "1 while a snapshot is being taken.", snapshot.in_progress)
+    yield _gauge("snapshot_last_ok", "Whether the last snapshot succeeded.", snapshot.last_ok)
+    yield _counter("snapshots", "Snapshots that were taken.", snapshot.taken)
+
+
+def _replication(executor: Executor) -> Iterator[Figure]:
+    replication, stats = executor.replication, executor.stats
+    offset = executor.engine.log.end.offset
+    follower, senders = replication.follower, replication.primary.senders
+    yield _gauge("replication_offset_bytes", "Bytes of commands in this line of the log.", offset)
+    yield _gauge("replication_is_replica", "1 while another server is followed.", follower is not None)
+    if follower is not None:
+        yield _gauge("replication_link_up", "1 while there is a link to the primary.", follower.is_connected)
+    yield _gauge("replicas_connected", "Replicas that follow this server.", len(senders))
+    now_s = executor.clock.monotonic()
+    told = {
+        (f"{sender.address}:{sender.introduction.port}",): (offset - sender.acked_offset, now_s - sender.heard_s)
+        for sender in islice(senders.values(), MOST_REPLICAS)
+        if sender.acked_offset >= 0
+    }
+    yield _gauges(
+        "replica_lag_bytes",
+        "What a replica has not confirmed yet.",
+        ("replica",),
+        ((own, max(lag, 0)) for own, (lag, _) in told.items()),
+    )
+    yield _gauges(
+        "replica_heard_seconds",
+        "How long ago a replica was heard of.",
+        ("replica",),
+        ((own, age) for own, (_, age) in told.items()),
+    )
+    syncs = [(("full",), stats.syncs_full), (("partial",), stats.syncs_partial), (("refused",), stats.syncs_refused)]
+    yield _counters("replica_syncs", "How replicas were brought up to date.", ("kind",), syncs)
+
+
+# -- streams and groups ------------------------------------------------------------------------------------------------
+
+
+def _streams(watched: Survey) -> Iterator[Figure]:
+    names = ("db", "stream")
+    streams = {_stream_labels(stream): stream for stream in watched.streams}.items()
+    yield _gauges("stream_entries", "Entries in a stream.", names, ((own, each.length) for own, each in streams))
+    yield _counters(
+        "stream_added_entries", "Entries ever added to a stream.", names, ((own, s.entries_added) for own, s in streams)
+    )
+    yield _gauges("stream_bytes", "Size of its entries, about.", names, ((own, s.byte_count) for own, s in streams))
+    yield _gauges("stream_groups", "Its consumer groups.", names, ((own, s.group_count) for own, s in streams))
+    yield _gauge("streams_omitted", "Streams that are not shown: see metrics-max-streams.", watched.streams_omitted)
+
+
+def _groups(watched: Survey) -> Iterator[Figure]:
+    names = ("db", "stream", "group")
+    groups = {_group_labels(group): group for group in watched.groups}.items()
+    yield _gauges("group_consumers", "Consumers in a group.", names, ((own, each.consumers) for own, each in groups))
+    yield _gauges(
+        "group_pending_entries",
+        "Entries delivered and not acknowledged.",
+        names,
+        ((own, each.pending) for own, each in groups),
+    )
+    yield _gauges(
+        "group_lag_entries",
+        "Entries not delivered yet; absent when that cannot be told.",
+        names,
+        ((own, each.lag) for own, each in groups if each.lag is not None),
+    )
+    now_ms = watched.looked_ms
+    yield _gauges(
+        "group_oldest_pending_seconds",
+        "How long ago the pending entry was delivered that has waited longest; absent when nobody has any.",
+        names,
+        ((own, max(now_ms - each.oldest_ms, 0) / 1000) for own, each in groups if each.oldest_ms is not None),
+    )
+    yield _gauge(
+        "groups_omitted", "Groups of these streams that are not shown: see metrics-max-groups.", watched.groups_omitted
+    )
+
+
+def _stream_labels(stream: StreamFigures) -> Labels:
+    return str(stream.db), label(stream.key, stream.stream_no)
+
+
+def _group_labels(group: GroupFigures) -> Labels:
+    return (*_stream_labels(group.stream), label(group.name, group.group_no))

@@ -1,0 +1,118 @@
+"""The metrics page: the server's figures as text for Prometheus, made in slices that no client notices.
+
+    GET /metrics  ->  survey of streams and groups, then every figure      slices of 2 ms with pauses of 8 ms
+    GET /healthz  ->  ok                                                   while the loop turns
+
+A page of a hundred streams and two hundred groups is 2,000 lines and 20 ms of work: it is done on the loop, where
+nothing changes under its hands, and in pieces, so that clients wait for none of them longer than for another client's
+command.  (A thread would not help: it holds Python's lock for 5 ms at a time.)  Who asks while a page is being made
+gets that one, so that no number of scrapers takes more than a fifth of the server's time.
+
+What the figures are is in `metricfigures.py`, the web server in `metricshttp.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from riverbed.server.prometheus.figures import Figure, figures
+from riverbed.server.prometheus.http import MetricsHttp
+from riverbed.store.databases.sampling import Survey
+
+if TYPE_CHECKING:
+    from riverbed.server.execution.executor import Executor
+
+SLICE_S: Final = 0.002
+PAUSE_S: Final = 0.008
+# Values that become text in one go: half a millisecond.  A histogram has 14 lines a value.
+_VALUES: Final = 50
+_HISTOGRAMS: Final = 4
+_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metrics:
+    """The pages of one executor."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        config = executor.config
+        self._survey = Survey(executor.txn, config.metrics_max_streams, config.metrics_max_groups)
+        self._under_way: asyncio.Task[bytes] | None = None
+        pages = {b"/metrics": (_CONTENT_TYPE, self.page), b"/healthz": ("text/plain", self._health)}
+        self._http = MetricsHttp(pages, executor.tasks)
+
+    async def listen(self, sockets: Iterable[socket.socket]) -> None:
+        """Answer at `sockets`, which are bound.  Raises OSError."""
+        await self._http.listen(sockets)
+
+    def close(self) -> None:
+        self._http.close()
+        if self._under_way is not None:
+            self._under_way.cancel()
+
+    async def _health(self) -> bytes:
+        return b"ok\n"
+
+    async def page(self) -> bytes:
+        """The page as it is now, or is just being made for somebody else."""
+        task = self._under_way
+        if task is None:
+            # those that await it report what goes wrong
+            task = self._executor.tasks.start("making the metrics page", self._make(), expected=(Exception,))
+            self._under_way = task
+            task.add_done_callback(self._made)
+        return await asyncio.shield(task)
+
+    def _made(self, task: asyncio.Task[bytes]) -> None:
+        self._under_way = None
+
+    async def _make(self) -> bytes:
+        pieces: list[bytes] = []
+        begun = time.perf_counter()
+        for piece in self._pieces():
+            pieces.append(piece)
+            if time.perf_counter() - begun >= SLICE_S:
+                await asyncio.sleep(PAUSE_S)
+                begun = time.perf_counter()
+        return b"".join(pieces)
+
+    def _pieces(self) -> Iterator[bytes]:
+        """The page, each piece some work of less than a millisecond."""
+        for _ in self._survey.look(self._executor.now_ms()):
+            yield b""
+        for figure in figures(self._executor, self._survey):
+            yield from render(figure)
+
+
+class _Alone(Collector):
+    """A registry of one metric."""
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+
+    def collect(self) -> list[Metric]:
+        return [self._metric]
+
+
+def render(figure: Figure) -> Iterator[bytes]:
+    """A figure as text, a few values at a time; nothing when there are none."""
+    family, values = figure.family, iter(figure.values)
+    size = _HISTOGRAMS if isinstance(family, HistogramMetricFamily) else _VALUES
+    is_first = True
+    while few := list(islice(values, size)):
+        family.samples.clear()
+        for value in few:
+            family.add_metric(*value)
+        text = generate_latest(_Alone(family))
+        # help and type stand before the first value only
+        yield text if is_first else text.split(b"\n", 2)[2]
+        is_first = False

@@ -1,0 +1,85 @@
+"""The process that makes tables of the log a full sync receives, so that the server only writes and goes on serving.
+
+    python -m riverbed.server.replication.worker DIRECTORY DIRNAME FILENAME MAP-BYTES NODE-ENTRIES NODE-BYTES
+
+    server                                      this process
+    {"replay": [file, byte, offset]}        ->  executes the log up to there
+                                            <-  {"at": [file, byte, offset]}
+    ...
+    {"close": true}                         ->  closes the tables
+                                            <-  {"closed": true}
+
+It reads of each file what was there when it was told to, and only what the server has received whole; the base is
+verified here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+import lmdb
+
+from riverbed.server.background.child import Server, work_for_server
+from riverbed.server.commands.replay import Replayer
+from riverbed.store.databases.transaction import WriteTxn
+from riverbed.store.disk.files import OsFiles
+from riverbed.store.errors import StoreError
+from riverbed.store.log import manifest as manifests
+from riverbed.store.log.reader import LogPosition, LogReader, list_parts
+from riverbed.store.recovery.replay import RecoveryReport, fold
+from riverbed.store.tables.environment import Tables
+
+MODULE: Final = "riverbed.server.replication.worker"
+NO_ROOM: Final = "lmdb-map-size is too small for what the primary holds"
+
+# Below the server, which has clients; above what has time, for the replica is waited for.
+_NICENESS: Final = 5
+
+
+def work(server: Server) -> None:
+    """Replay as the server asks."""
+    directory, dirname, filename, *numbers = sys.argv[1:]
+    map_bytes, node_entries, node_bytes = map(int, numbers)
+    with contextlib.suppress(OSError):
+        os.nice(_NICENESS)
+    try:
+        tables = Tables(Path(directory), map_bytes)
+        try:
+            txn = WriteTxn(tables)
+            txn.node_max_entries, txn.node_max_bytes = node_entries, node_bytes
+            _serve(server, Path(directory) / dirname, filename, txn)
+        finally:
+            tables.close()
+    except lmdb.MapFullError:
+        raise StoreError(NO_ROOM) from None
+    server.say(closed=True)
+
+
+def _serve(server: Server, home: Path, filename: str, txn: WriteTxn) -> None:
+    while "replay" in (order := server.listen()):
+        end = LogPosition(*order["replay"])
+        _fold(home, filename, txn, end)
+        server.say(at=end)
+    txn.abort()
+
+
+def _fold(home: Path, filename: str, txn: WriteTxn, end: LogPosition) -> None:
+    """Bring the tables up to `end`, which is in the last file.  Raises what reading and executing raise."""
+    files = OsFiles()
+    manifest = manifests.load(home / f"{filename}.manifest", files)
+    assert manifest is not None, "made before this process was"
+    txn.lineage = manifest.lineage
+    parts = list_parts(home, manifest, files)
+    parts[-1] = type(parts[-1])(parts[-1].path, parts[-1].file, end.position, is_last=True)
+    reader = LogReader(parts, files, load_truncated=False)
+    start = None if txn.position is None else LogPosition(*txn.position)
+    fold(reader.batches(start, end), txn, Replayer().execute, RecoveryReport())
+    txn.commit(list(end))
+
+
+if __name__ == "__main__":
+    work_for_server(MODULE, work)

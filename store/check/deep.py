@@ -1,0 +1,205 @@
+"""The deep part of the check: the log is executed anew, up to where the tables are, and the two are compared.
+
+    log, from its beginning  -- executed -->  tables in a directory of their own  <-- compared -->  the tables
+    what follows             -- executed -->                                       it must fit, or no server starts
+
+The function that executes a command is handed in, as everywhere: the store knows no server.  The new tables go to disk,
+so that memory stays flat, and are deleted afterwards; one left behind by a kill is deleted by the next check there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from riverbed.store.check.comparison import COMPARING, Comparison
+from riverbed.store.check.findings import Meta, Steps, Violation
+from riverbed.store.check.log import LogCheck
+from riverbed.store.disk.files import Files, OsFiles
+from riverbed.store.disk.real_files import open_file
+from riverbed.store.disk.working_directory import working_directory
+from riverbed.store.errors import CorruptionError, ReplayError, StoreError
+from riverbed.store.format import rows as fmt
+from riverbed.store.format.meta import META_POSITION
+from riverbed.store.log.reader import Batch, LogPart, LogPosition, LogReader
+from riverbed.store.recovery.replay import Execute
+from riverbed.store.recovery.tables_from_log import Refold, room_for_fold
+from riverbed.store.tables.environment import Tables
+from riverbed.store.tables.reader import TableReader
+
+EXECUTING: Final = "executing the log"
+WORK_PREFIX: Final = ".riverbed-check-"
+
+_MAP_BYTES: Final = 1 << 40
+_TRIES: Final = 5
+
+
+class FoldPlan(NamedTuple):
+    """Where the log is about to be executed, and the space it may take."""
+
+    work: Path
+    log_bytes: int
+    needed_bytes: int
+    free_bytes: int
+
+
+class SpaceError(StoreError):
+    """There is less space than the fold may need.  Nothing was begun."""
+
+
+class MovedError(StoreError):
+    """A running server has rewritten its log while it was read."""
+
+
+def _unannounced(plan: FoldPlan) -> None:
+    """Nobody wants to know."""
+
+
+class Refolding:
+    """How the log is executed: `execute` runs one command, the new tables go into `parent`."""
+
+    def __init__(
+        self,
+        execute: Execute,
+        parent: Path,
+        *,
+        announce: Callable[[FoldPlan], None] = _unannounced,
+    ) -> None:
+        """`announce` is told what is about to happen, once that is known."""
+        self._execute = execute
+        self._parent = parent
+        self._announce = announce
+        self._files = OsFiles()
+        self.commands = 0  # executed
+
+    def violations(self, directory: Path, log: LogCheck, meta: Meta | None, steps: Steps) -> Iterator[Violation]:
+        """Every difference, and whatever of the log does not fit.  Raises SpaceError, MovedError, lmdb.Error,
+        OSError.
+        """
+        if log.end is None:
+            return  # there is no log, or none that can be read to its end
+        with contextlib.ExitStack() as held:
+            reader, position, files = self._begin(held, directory, log, meta)
+            needed = room_for_fold(log.size_bytes)
+            work = held.enter_context(working_directory(self._parent, WORK_PREFIX))
+            free = self._files.free_bytes(work)
+            self._announce(FoldPlan(work, log.size_bytes, needed, free))
+            if free < needed:
+                raise SpaceError(f"{work.parent} has {free:,} bytes free, and executing the log may take {needed:,}")
+            refold = held.enter_context(Refold(work, self._execute, self._files))
+            done = 0
+
+            def watch(size: int) -> None:
+                nonlocal done
+                done += size
+                steps(EXECUTING, min(done, log.size_bytes), log.size_bytes)
+
+            is_ours = all(part.file.is_checksummed for part in log.parts)
+            batches = LogReader(log.parts, files, plain_batch_commands=256 if is_ours else 1).batches(None, None)
+            cut = _Cut(batches, position)
+            try:
+                refold.run(cut.before(), watch)
+                if reader is not None and position is not None:
+                    refold.commit(position)
+                    with refold.tables.env.begin() as txn:
+                        folded = TableReader(refold.tables, txn)
+                        yield from self._compare(reader, folded, steps, has_times=is_ours)
+                refold.run(cut.after(), watch)
+            except ReplayError as error:
+                batch = refold.batch
+                place = (None, None) if batch is None else (batch.file, batch.start)
+                reason = error.__cause__ or error  # the place says it already
+                yield Violation("log", "", f"does not fit what came before: {reason}", *place)
+            self.commands = refold.commands
+
+    def _begin(
+        self, held: contextlib.ExitStack, directory: Path, log: LogCheck, meta: Meta | None
+    ) -> tuple[TableReader | None, LogPosition | None, Files]:
+        """The tables in a transaction that lasts, the place that they are the fold of, and how the log is read.
+
+        What is there may be changing: a running server has gone on since it was looked at, or rewrites its log.
+        """
+        tables: Tables | None = None
+        if meta is not None:
+            tables = Tables(directory, _MAP_BYTES, readonly=True)
+            held.callback(tables.close)
+        for _ in range(_TRIES):
+            is_stable = log.is_stable()
+            with contextlib.ExitStack() as attempt:
+                reader, position = None, None
+                if tables is not None:
+                    txn = tables.env.begin()
+                    attempt.callback(txn.abort)
+                    reader = TableReader(tables, txn)
+                    row = reader.get("meta", META_POSITION)
+                    position = None if row is None else LogPosition(*fmt.unpack_row(row)[:3])
+                try:
+                    has_moved = not is_stable or (meta is not None and position != meta.position)
+                    if has_moved and not log.reload(position):
+                        continue
+                    files = log.files if is_stable else attempt.enter_context(_held_files(log.parts))
+                except (CorruptionError, FileNotFoundError):
+                    continue
+                held.push(attempt.pop_all())
+                return reader, position, files
+        raise MovedError("the log was rewritten again and again while it was read; try once more")
+
+    def _compare(
+        self, reader: TableReader, folded: TableReader, steps: Steps, *, has_times: bool
+    ) -> Iterator[Violation]:
+        total = reader.count("entries")
+        comparison = Comparison(reader, folded, now_ms=time.time_ns() // 1_000_000, has_times=has_times)
+        try:
+            for difference in comparison.violations():
+                if difference is not None:
+                    yield difference
+                steps(COMPARING, min(comparison.entries, total), total)
+        except fmt.DECODE_ERRORS as error:
+            yield Violation("keys", "", f"cannot be compared with the log: {error}")
+
+
+class _Cut:
+    """A list of batches in two: up to a position, or all of them, and what comes after it."""
+
+    def __init__(self, batches: Iterator[Batch], position: LogPosition | None) -> None:
+        self._batches = batches
+        self._position = position
+        self._beyond: list[Batch] = []
+
+    def before(self) -> Iterator[Batch]:
+        for batch in self._batches:
+            if self._position is not None and batch.end > self._position:
+                self._beyond.append(batch)
+                return
+            yield batch
+
+    def after(self) -> Iterator[Batch]:
+        return chain(self._beyond, self._batches)
+
+
+class _HeldFiles(OsFiles):
+    """Files that were opened before their server deleted them."""
+
+    def __init__(self, held: dict[Path, int]) -> None:
+        self._held = held
+
+    def open_read(self, path: Path, /) -> int:
+        return os.dup(self._held[path])
+
+
+@contextlib.contextmanager
+def _held_files(parts: list[LogPart]) -> Iterator[_HeldFiles]:
+    """All of `parts`, for as long as they are needed.  Raises OSError when one is gone already."""
+    held: dict[Path, int] = {}
+    try:
+        for part in parts:
+            held[part.path] = open_file(part.path, os.O_RDONLY)
+        yield _HeldFiles(held)
+    finally:
+        for fd in held.values():
+            os.close(fd)

@@ -1,0 +1,230 @@
+"""What the parts of the check share: the tables as one checkpoint left them, what the trash excuses, and the finding.
+
+A row that nobody can see may lie about as long as a note in table `trash` says so.  `Notes` holds those notes;
+everything else is walked with cursors, so that memory does not grow with the number of entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import lmdb
+
+from riverbed.store.databases.dead_rows import Kind
+from riverbed.store.errors import CorruptionError
+from riverbed.store.format import rows as fmt
+from riverbed.store.ids import MIN_ID, StreamID, id_text, unpack_id
+from riverbed.store.log.reader import LogPosition
+from riverbed.store.tables.environment import DATA_NAME, Tables
+from riverbed.store.tables.reader import TableReader
+
+Decoded = TypeVar("Decoded")
+
+# A step of the check: yields now and then, at least once in a few hundred rows, so that what it found can go out.
+Pass = Iterator[None]
+
+# Called with what is being done, how much of it is done, and of how much (0: nobody knows).
+Steps = Callable[[str, int, int], None]
+
+_SHOWN_BYTES: Final = 60
+
+
+def unwatched(step: str, done: int, total: int) -> None:
+    """Nobody wants to know how far it has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A promise of the store that the data breaks: in which table, at which key, and how.
+
+    Besides the tables there are `log`, `lmdb` (pages) and `snapshot`, which have a place in a file instead of a key.
+    """
+
+    table: str
+    key: str
+    reason: str
+    file: str | None = None
+    offset: int | None = None  # in `file`, in bytes
+
+    @property
+    def place(self) -> str:
+        """The key, or the place in a file; empty when it is neither."""
+        if self.key or self.file is None:
+            return self.key
+        return self.file if self.offset is None else f"{self.file} at byte {self.offset}"
+
+    def __str__(self) -> str:
+        place = self.place
+        return f"{self.table}: {place}: {self.reason}" if place else f"{self.table}: {self.reason}"
+
+
+def violation_of(table: str, error: CorruptionError) -> Violation:
+    """What a reader of files raised, as a finding."""
+    return Violation(table, "", error.reason, error.file, error.offset)
+
+
+@dataclass
+class Meta:
+    """The rows of table `meta` that concern other tables."""
+
+    next_stream_no: int
+    next_group_no: int
+    next_keyspace_no: int
+    databases: list[tuple[int, int, int]]  # keyspace_no, size, expiring
+    position: LogPosition  # of the log, up to which all this is its fold
+    log_db: int  # the database that is selected there, -1 for none
+    has_lineage: bool
+    has_store: bool  # the store's id
+
+
+@dataclass
+class Notes:
+    """What the notes in table `trash` speak of."""
+
+    streams: set[int] = field(default_factory=set)
+    floors: dict[int, StreamID] = field(default_factory=dict)  # by stream number
+    keyspaces: set[int] = field(default_factory=set)
+    groups: set[int] = field(default_factory=set)
+    consumers: set[tuple[int, int]] = field(default_factory=set)  # group_no, consumer_no
+
+    def add(self, kind: Kind, values: list[Any]) -> None:
+        """Raises one of DECODE_ERRORS when the values are not those of a note of this kind."""
+        match kind, values:
+            case Kind.STREAM, [int() as stream_no]:
+                self.streams.add(stream_no)
+            case Kind.RANGE, [int() as stream_no, bytes() as floor] if len(floor) == 16:
+                self.floors[stream_no] = max(unpack_id(floor), self.floors.get(stream_no, MIN_ID))
+            case Kind.KEYSPACE, [int() as keyspace_no]:
+                self.keyspaces.add(keyspace_no)
+            case Kind.GROUP, [int() as group_no, int()]:
+                self.groups.add(group_no)
+            case Kind.CONSUMER, [int() as group_no, int() as consumer_no]:
+                self.consumers.add((group_no, consumer_no))
+            case _:
+                raise ValueError(f"{values} is not what a note of kind {int(kind)} holds")
+
+
+@dataclass
+class Contents:
+    """What there is, for the report."""
+
+    streams: int = 0
+    entries: int = 0
+    groups: int = 0
+    pending: int = 0
+
+
+class View(TableReader):
+    """The tables in one read transaction, and what was found in them since the last `drain`."""
+
+    def __init__(self, tables: Tables, txn: lmdb.Transaction[bytes], contents: Contents) -> None:
+        super().__init__(tables, txn)
+        self.contents = contents
+        self._file = str(tables.path / DATA_NAME)
+        self.walked = 0  # rows so far
+        self.found: list[Violation] = []
+        self.meta: Meta | None = None
+        self.notes = Notes()
+        self.records: set[int] = set()  # the numbers of idempotence records that a key's row speaks of
+        self._live_keyspaces: set[int] = set()
+
+    # -- rows ----------------------------------------------------------------------------------------------------------
+
+    def rows(self, table: str, prefix: bytes = b"", start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """The rows whose keys begin with `prefix`, from the key `start` on."""
+        cursor = self.cursor(table)
+        if cursor.set_range(prefix if start is None else start) if prefix or start else cursor.first():
+            for key, row in cursor.iternext():
+                if not key.startswith(prefix):
+                    return
+                self.walked += 1
+                yield key, row
+
+    def heads(self, table: str) -> Iterator[int]:
+        """The distinct numbers that the keys of `table` begin with."""
+        cursor = self.cursor(table)
+        found = cursor.first()
+        while found:
+            key = cursor.key()
+            if len(key) < 8:
+                self.add(table, show(key), "the key is too short")
+                found = cursor.next()
+                continue
+            number = fmt.decode_stream_prefix(key)
+            yield number
+            found = number < (1 << 64) - 1 and cursor.set_range(fmt.stream_prefix(number + 1))
+
+    def decode(self, table: str, key: str, function: Callable[..., Decoded], *values: Any) -> Decoded | None:
+        """`function(*values)`, or None and a finding."""
+        try:
+            return function(*values)
+        except fmt.DECODE_ERRORS as error:
+            self.add(table, key, f"does not decode: {error}")
+            return None
+
+    # -- findings ------------------------------------------------------------------------------------------------------
+
+    def add(self, table: str, key: str, reason: str) -> None:
+        self.found.append(Violation(table, key, reason, self._file))
+
+    def drain(self) -> Iterator[Violation]:
+        """What was found since the last call."""
+        found, self.found = self.found, []
+        yield from found
+
+    def next_no(self, kind: Kind) -> int:
+        """The number to be given out next of what notes of `kind` speak of."""
+        assert self.meta is not None
+        match kind:
+            case Kind.STREAM | Kind.RANGE:
+                return self.meta.next_stream_no
+            case Kind.KEYSPACE:
+                return self.meta.next_keyspace_no
+            case Kind.GROUP | Kind.CONSUMER:
+                return self.meta.next_group_no
+
+    # -- who is alive --------------------------------------------------------------------------------------------------
+
+    def set_meta(self, meta: Meta) -> None:
+        self.meta = meta
+        self._live_keyspaces = {keyspace_no for keyspace_no, _, _ in meta.databases}
+
+    def is_live_keyspace(self, keyspace_no: int) -> bool:
+        return keyspace_no in self._live_keyspaces
+
+    def homes(self, stream_no: int) -> list[int]:
+        """The keyspaces in which a stream of this number has a name, those that are to be purged included."""
+        keyspaces = (*self._live_keyspaces, *self.notes.keyspaces)
+        return [home for home in keyspaces if self.get("names", fmt.name_key(home, stream_no)) is not None]
+
+    def is_live_stream(self, stream_no: int) -> bool:
+        return any(self.get("names", fmt.name_key(home, stream_no)) is not None for home in self._live_keyspaces)
+
+    def is_dead_number(self, number: int) -> bool:
+        """The purge will come to all rows under this number, of a stream or of idempotence records."""
+        return number in self.notes.streams
+
+    def is_dead_stream(self, stream_no: int) -> bool:
+        """The purge will come to its rows."""
+        return stream_no in self.notes.streams or any(
+            self.get("names", fmt.name_key(home, stream_no)) is not None for home in self.notes.keyspaces
+        )
+
+
+def integers(values: Any) -> list[int]:
+    """`values`, which are counters and numbers.  ValueError if they are anything else."""
+    if not all(type(value) is int and value >= 0 for value in values):
+        raise ValueError(f"not all numbers: {values}")
+    return list(values)
+
+
+def show(raw: bytes) -> str:
+    """Bytes for people: text where it is text."""
+    text = repr(raw[:_SHOWN_BYTES])[1:]
+    return f"{text} and {len(raw) - _SHOWN_BYTES} bytes more" if len(raw) > _SHOWN_BYTES else text
+
+
+def show_id(entry_id: StreamID) -> str:
+    return id_text(entry_id).decode()

@@ -1,0 +1,65 @@
+"""What is left to do when LMDB has committed a checkpoint: the disk has to have it, and the log that it covers.
+
+A disk takes its time, a few milliseconds or tens of them, and clients need not wait for it: `run` may be called in a
+thread while the next ticks change log and tables.  What came of it is told to both by `settle`, between ticks.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import lmdb
+
+if TYPE_CHECKING:
+    from riverbed.store.log.append_log import Log
+    from riverbed.store.options import Clock
+    from riverbed.store.tables.environment import Tables
+
+
+class Durability:
+    """That of one checkpoint.  `place` is where in the log it stands."""
+
+    def __init__(self, log: Log, tables: Tables, clock: Clock) -> None:
+        self.place = log.end
+        self.seconds = 0.0  # how long it all took
+        self.log_s: float | None = None  # how long the log took, None when it was durable before
+        self._log = log
+        self._tables = tables
+        self._clock = clock
+        self._begun = clock.monotonic()
+        self._unsynced = log.unsynced
+        self._once = threading.Lock()
+        self.is_over = False  # nobody waits for the disk any more
+        self._log_error: OSError | None = None
+        self._tables_error: lmdb.Error | None = None
+
+    def run(self) -> None:
+        """Have the disk catch up.  Who comes second waits for the first; errors are for `settle` to raise."""
+        with self._once:
+            if not self.is_over:
+                self._sync()
+                self.is_over = True
+
+    def _sync(self) -> None:
+        begun = self._clock.monotonic()
+        try:
+            if self._unsynced is not None:
+                self._log.sync_bytes(self._unsynced)
+                self.log_s = self._clock.monotonic() - begun
+        except OSError as error:
+            self._log_error = error
+            self._tables.distrust(f"the log could not be made durable: {error}")
+            return
+        try:
+            self._tables.sync()
+        except lmdb.Error as error:
+            self._tables_error = error
+        self.seconds = self._clock.monotonic() - self._begun
+
+    def settle(self) -> None:
+        """Tell the log how far it is durable.  Raises LogWriteError, which breaks the log, or lmdb.Error."""
+        if self._unsynced is not None:
+            self._log.was_synced(self._unsynced, self._log_error)
+        if self._tables_error is not None:
+            raise self._tables_error

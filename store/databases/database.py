@@ -1,0 +1,244 @@
+"""The sixteen databases: which key is which stream, and the mutators that move whole streams about.
+
+A stream is rows under a number, not under its key, so RENAME, DEL, MOVE, FLUSHDB and SWAPDB touch one row or none:
+DEL forgets the number and leaves its rows to the purge, FLUSHDB gives the database a new *keyspace number* and
+forgets the old one, SWAPDB exchanges two of them.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from riverbed.store.format import rows as fmt
+from riverbed.store.groups.groups import groups_of
+from riverbed.store.model import Change
+from riverbed.store.streams.idempotence import Idempotence
+from riverbed.store.streams.stream import Stream
+
+if TYPE_CHECKING:
+    from riverbed.store.databases.transaction import WriteTxn
+
+DATABASE_COUNT: Final = 16
+
+
+class Database:
+    """One of the databases SELECT chooses from.  The object stays; SWAPDB and FLUSHDB change what is behind it."""
+
+    def __init__(self, txn: WriteTxn, number: int, keyspace_no: int) -> None:
+        self.txn = txn
+        self.number = number
+        self.keyspace_no = keyspace_no
+        self.size = 0  # keys
+        self.expiring = 0  # keys with a deadline
+        self.cached: dict[bytes, Stream] = {}
+        # Keys that somebody waits for or watches, and how many do; the server keeps it.
+        self.interest: dict[bytes, int] = {}
+
+    # -- questions -----------------------------------------------------------------------------------------------------
+
+    def stream(self, key: bytes, now_ms: int) -> Stream | None:
+        """The stream at `key`, or None.  A key whose deadline has passed is deleted on the way, and that is logged."""
+        stream = self.cached.get(key)
+        if stream is None:
+            row = self.txn.lmdb.get(fmt.key_key(self.keyspace_no, key), db=self.txn.handles["keys"])
+            if row is None:
+                return None
+            stream = self.cached[key] = Stream.decode(self.txn, self, key, row)
+        if stream.expire_ms and stream.expire_ms <= now_ms and not self.txn.keep_expired:
+            if not self.txn.follows:
+                self.expire(stream)
+            return None
+        return stream
+
+    def scan(self, cursor: int, count: int, now_ms: int) -> tuple[int, list[bytes]]:
+        """At most `count` keys after `cursor`; -> (next cursor, keys).  0 begins, and 0 says that it is complete.
+
+        The cursor is the number of the last stream seen.  A key that is there from beginning to end, as the same
+        stream, is reported exactly once, whatever else comes and goes.  One that RENAME overwrites in the meantime
+        takes the other stream's place in the order, and may be missed.
+        """
+        keys: list[bytes] = []
+        names = self.txn.cursor("names")
+        seen = 0
+        if not names.set_range(fmt.name_key(self.keyspace_no, min(cursor + 1, (1 << 64) - 1))):
+            return 0, keys
+        rows = list(islice(names.iternext(), count + 1))
+        for packed, key in rows[:count]:
+            keyspace_no, stream_no = fmt.decode_name_key(packed)
+            if keyspace_no != self.keyspace_no:
+                return 0, keys
+            seen = stream_no
+            if self.stream(key, now_ms) is not None:
+                keys.append(key)
+        complete = len(rows) <= count or fmt.decode_name_key(rows[count][0])[0] != self.keyspace_no
+        return (0 if complete else seen), keys
+
+    def keys(self, now_ms: int) -> Iterator[bytes]:
+        """Every key that has not expired, in the order of their creation."""
+        cursor = 0
+        while True:
+            cursor, keys = self.scan(cursor, 512, now_ms)
+            yield from keys
+            if not cursor:
+                return
+
+    def random_key(self, now_ms: int) -> bytes | None:
+        """A key chosen by chance, None when there is none.
+
+        A random stream number between the first and the last is looked up; gaps make the key after a gap likelier.
+        """
+        for _ in range(100):
+            names = self.txn.cursor("names")
+            if not self.size or not names.set_range(fmt.name_key(self.keyspace_no, 0)):
+                return None
+            low = fmt.decode_name_key(names.key())[1]
+            if not (names.set_range(fmt.name_key(self.keyspace_no + 1, 0)) and names.prev()):
+                names.last()
+            high = fmt.decode_name_key(names.key())[1]
+            names.set_range(fmt.name_key(self.keyspace_no, low + secrets.randbelow(high - low + 1)))
+            key = names.value()
+            if self.stream(key, now_ms) is not None:
+                return key
+        return None
+
+    # -- mutators ------------------------------------------------------------------------------------------------------
+
+    def create(self, key: bytes) -> Stream:
+        """A new, empty stream at `key`, which must be free.
+
+        Logs nothing: the mutator that follows (an append, a group, an XSETID) does.  Its row reaches LMDB at the next
+        checkpoint like that of any changed stream.
+        """
+        txn = self.txn
+        stream = Stream(txn, self, key, txn.next_stream_no)
+        txn.next_stream_no += 1
+        self._link(stream)
+        return stream
+
+    def delete(self, stream: Stream) -> None:
+        """Logs DEL.  The stream's rows are left to the purge, however many they are."""
+        self._remove(stream)
+        self.txn.log_command(self.number, [b"DEL", stream.key])
+
+    def expire(self, stream: Stream) -> None:
+        """The deadline has passed: as `delete`, and counted."""
+        self.txn.expired_keys += 1
+        self.delete(stream)
+
+    def rename(self, stream: Stream, new_key: bytes) -> None:
+        """Give `stream` the key `new_key`; what was there is deleted.  Logs RENAME."""
+        old_key = stream.key
+        if new_key != old_key:
+            target = self.stream(new_key, 0)
+            if target is not None:
+                self._remove(target, notify=False)
+            self._unlink(stream)
+            stream.renamed(self, new_key)
+            self._link(stream)
+            self.txn.notify_interest(Change.REMOVED, self, old_key)
+            self.txn.notify_interest(Change.CREATED, self, new_key)
+        self.txn.log_command(self.number, [b"RENAME", old_key, new_key])
+
+    def move(self, stream: Stream, target: Database) -> None:
+        """Move `stream` to the database `target`, where its key must be free.  Logs MOVE."""
+        self._unlink(stream)
+        stream.renamed(target, stream.key)
+        target._link(stream)
+        self.txn.log_command(self.number, [b"MOVE", stream.key, b"%d" % target.number])
+        self.txn.notify_interest(Change.REMOVED, self, stream.key)
+        self.txn.notify_interest(Change.CREATED, target, stream.key)
+
+    def copy(self, stream: Stream, target: Database, new_key: bytes) -> Stream:
+        """Copy `stream` to `new_key` of `target`, groups and deadline included; what was there is deleted.
+
+        Takes time in proportion to the stream.  Logs COPY key new_key DB n REPLACE.
+        """
+        replaced = target.stream(new_key, 0)
+        if replaced is not None:
+            target._remove(replaced, notify=False)
+        txn = self.txn
+        copy = Stream.decode(txn, target, new_key, stream.encode())
+        copy.stream_no = txn.next_stream_no
+        copy.prefix = fmt.stream_prefix(copy.stream_no)
+        txn.next_stream_no += 1
+        target._link(copy)
+        txn.copy_rows(stream, copy)
+        Idempotence(stream).copy_to(copy)
+        if stream.group_count:
+            groups_of(stream).copy_to(copy)
+        words = [b"COPY", stream.key, new_key, b"DB", b"%d" % target.number, b"REPLACE"]
+        txn.log_command(self.number, words)
+        txn.notify_interest(Change.CREATED, target, new_key)
+        return copy
+
+    def set_expiry(self, stream: Stream, deadline_ms: int | None) -> None:
+        """Set or clear the deadline.  Logs PEXPIREAT or PERSIST."""
+        self._unlink_deadline(stream)
+        stream.expire_ms = deadline_ms or 0
+        self._link_deadline(stream)
+        stream.touch()
+        if deadline_ms is None:
+            self.txn.log_command(self.number, [b"PERSIST", stream.key])
+        else:
+            self.txn.log_command(self.number, [b"PEXPIREAT", stream.key, b"%d" % deadline_ms])
+        self.txn.notify_interest(Change.MODIFIED, self, stream.key)
+
+    def flush(self) -> int:
+        """Forget every key; -> how many there were.  Logs FLUSHDB."""
+        size = self.size
+        txn = self.txn
+        gone = [key for key in self.interest if self.stream(key, 0) is not None]
+        txn.write_back()  # the purge finds groups and idempotence records by the rows of their streams
+        self.cached.clear()
+        if size:
+            txn.trash.add_keyspace(self.keyspace_no)
+            self.keyspace_no = txn.next_keyspace_no
+            txn.next_keyspace_no += 1
+        self.size = self.expiring = 0
+        txn.log_command(self.number, [b"FLUSHDB"])
+        for key in gone:
+            txn.notify(Change.REMOVED, self, key)
+        return size
+
+    # -- how they do it ------------------------------------------------------------------------------------------------
+
+    def _link(self, stream: Stream) -> None:
+        """Enter `stream` under its key and number."""
+        txn = self.txn
+        txn.cursor("names").put(fmt.name_key(self.keyspace_no, stream.stream_no), stream.key)
+        self.cached[stream.key] = stream
+        self.size += 1
+        self._link_deadline(stream)
+        stream.touch()
+
+    def _unlink(self, stream: Stream) -> None:
+        txn = self.txn
+        txn.lmdb.delete(fmt.key_key(self.keyspace_no, stream.key), db=txn.handles["keys"])
+        txn.lmdb.delete(fmt.name_key(self.keyspace_no, stream.stream_no), db=txn.handles["names"])
+        self._unlink_deadline(stream)
+        self.cached.pop(stream.key, None)
+        self.size -= 1
+
+    def _link_deadline(self, stream: Stream) -> None:
+        if stream.expire_ms:
+            row = fmt.encode_keyspace_no(self.keyspace_no)
+            self.txn.cursor("expiry").put(fmt.expiry_key(stream.expire_ms, stream.stream_no), row)
+            self.expiring += 1
+
+    def _unlink_deadline(self, stream: Stream) -> None:
+        if stream.expire_ms:
+            key = fmt.expiry_key(stream.expire_ms, stream.stream_no)
+            self.txn.lmdb.delete(key, db=self.txn.handles["expiry"])
+            self.expiring -= 1
+
+    def _remove(self, stream: Stream, *, notify: bool = True) -> None:
+        self._unlink(stream)
+        self.txn.forget(stream)
+        self.txn.trash.add_stream(stream.stream_no)
+        if stream.idempotence is not None and stream.idempotence.records_no:
+            self.txn.trash.add_stream(stream.idempotence.records_no)
+        if notify:
+            self.txn.notify_interest(Change.REMOVED, self, stream.key)

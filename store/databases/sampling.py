@@ -1,0 +1,299 @@
+"""Figures for those who watch a running store: of its tables, and of its largest streams and their groups.
+
+Streams and groups are as the last checkpoint left them, read beside the transaction that requests share, so looking
+changes nothing and caches nothing.  And it is bounded, however many streams there are: a look goes on where the one
+before has ended,
+
+    look 1   [ 5000 rows ]                           the best so far
+    look 2                [ 5000 rows ]              the best so far
+    look 3                             [ 1200 rows ] the best of all; the next look begins again
+
+and reads the chosen ones anew.  Which are best: those with consumer groups, then the longest; of their groups those
+with the most pending.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Iterable, Iterator
+from heapq import heappush, heapreplace, nlargest
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from riverbed.store.format import rows as fmt
+from riverbed.store.groups.lag import lag
+from riverbed.store.ids import ID_BYTES, unpack_id
+from riverbed.store.streams.stream import estimated_bytes
+from riverbed.store.tables.reader import TableReader
+
+if TYPE_CHECKING:
+    from riverbed.store.databases.transaction import WriteTxn
+
+# Rows that one look takes to find the best streams, and the best groups of those.
+STREAM_ROWS_A_LOOK: Final = 5000
+GROUP_ROWS_A_LOOK: Final = 5000
+GROUP_ROWS_A_STREAM: Final = 1000
+# Rows between two pauses: below a millisecond.
+_SLICE_ROWS: Final = 100
+_SLICE_DETAILS: Final = 8
+# Runs of deleted consumers that are stepped over to find the oldest that somebody has.
+_MOST_DEAD: Final = 64
+
+
+class StreamFigures(NamedTuple):
+    """One stream.  `byte_count` is what its entries take, about."""
+
+    db: int
+    key: bytes
+    stream_no: int
+    length: int
+    entries_added: int
+    byte_count: int
+    group_count: int
+
+
+class GroupFigures(NamedTuple):
+    """One consumer group.
+
+    `lag` is None when it cannot be told, `oldest_ms`, when the entry that is idle longest was delivered, when nothing
+    is pending that somebody owns.
+    """
+
+    stream: StreamFigures
+    group_no: int
+    name: bytes
+    consumers: int
+    pending: int
+    lag: int | None
+    oldest_ms: int | None
+
+
+class Survey:
+    """The streams and groups worth showing: at most so many of each."""
+
+    def __init__(self, txn: WriteTxn, most_streams: int, most_groups: int) -> None:
+        self._txn = txn
+        self._most_streams = most_streams
+        self._most_groups = most_groups
+        self.streams: list[StreamFigures] = []
+        self.groups: list[GroupFigures] = []
+        self.looked_ms = 0
+        self.groups_omitted = 0  # of the streams that are shown
+        self._place = b""  # the key of the row that the walk has come to
+        # The best of the present walk: rank, number, packed key; the best comes last.
+        self._best: list[tuple[tuple[bool, int], int, bytes]] = []
+        self._chosen: list[bytes] = []
+
+    @property
+    def streams_omitted(self) -> int:
+        return max(sum(db.size for db in self._txn.databases) - len(self.streams), 0)
+
+    def look(self, now_ms: int) -> Iterator[None]:
+        """Look again, in pieces of less than a millisecond; between two of them anything may happen to the store."""
+        self.looked_ms = now_ms
+        is_complete = yield from self._walk()
+        found = [packed for _, _, packed in self._best]
+        streams = yield from self._read(dict.fromkeys(found if is_complete else [*self._chosen, *found]))
+        if is_complete:
+            self._best = []
+        groups = yield from self._groups_of(streams)
+        self._chosen = list(streams)
+        self.streams, self.groups = list(streams.values()), groups
+        self.groups_omitted = max(sum(stream.group_count for stream in self.streams) - len(groups), 0)
+
+    @contextlib.contextmanager
+    def _reader(self) -> Iterator[TableReader]:
+        tables = self._txn.tables  # others by the next slice, after a full sync
+        with tables.env.begin() as txn:
+            yield TableReader(tables, txn)
+
+    # -- streams -------------------------------------------------------------------------------------------------------
+
+    def _walk(self) -> Generator[None, None, bool]:
+        """Go on through the streams, keeping the best; -> whether that was the last of them."""
+        if not self._most_streams:
+            return True
+        for _ in range(STREAM_ROWS_A_LOOK // _SLICE_ROWS):
+            with self._reader() as reader:
+                cursor = reader.cursor("keys")
+                found = cursor.set_range(self._place + b"\0") if self._place else cursor.first()
+                rows = list(islice(cursor.iternext(), _SLICE_ROWS)) if found else []
+            homes = {db.keyspace_no for db in self._txn.databases}
+            for packed, row in rows:
+                if fmt.decode_key_key(packed)[0] in homes:  # else it is of a flushed database
+                    self._offer(packed, fmt.decode_stream(row))
+            if len(rows) < _SLICE_ROWS:
+                self._place = b""
+                return True
+            self._place = rows[-1][0]
+            yield
+        return False
+
+    def _offer(self, packed: bytes, row: fmt.StreamRow) -> None:
+        item = (_rank(row.group_count, row.length), row.stream_no, packed)
+        if len(self._best) < self._most_streams:
+            heappush(self._best, item)
+        elif item > self._best[0]:
+            heapreplace(self._best, item)
+
+    def _read(self, candidates: Iterable[bytes]) -> Generator[None, None, dict[bytes, StreamFigures]]:
+        """The best of the candidates that are still there, by packed key, the best first."""
+        streams: dict[bytes, StreamFigures] = {}
+        for number, packed in enumerate(candidates):
+            if number % _SLICE_DETAILS == 0:
+                yield
+            with self._reader() as reader:
+                stream = self._stream(reader, packed)
+            if stream is not None:
+                streams[packed] = stream
+
+        def rank(packed: bytes) -> tuple[bool, int]:
+            return _rank(streams[packed].group_count, streams[packed].length)
+
+        return {packed: streams[packed] for packed in nlargest(self._most_streams, streams, key=rank)}
+
+    def _stream(self, reader: TableReader, packed: bytes) -> StreamFigures | None:
+        encoded = reader.get("keys", packed)
+        keyspace_no, key = fmt.decode_key_key(packed)
+        number = next((db.number for db in self._txn.databases if db.keyspace_no == keyspace_no), None)
+        if encoded is None or number is None:
+            return None
+        row = fmt.decode_stream(encoded)
+        prefix = fmt.stream_prefix(row.stream_no)
+        byte_count = estimated_bytes(reader.cursor("nodes"), prefix, row.length, row.node_count, row.tail_bytes)
+        return StreamFigures(
+            number,
+            row.long_key or key or b"",
+            row.stream_no,
+            row.length,
+            row.entries_added,
+            byte_count,
+            row.group_count,
+        )
+
+    # -- groups --------------------------------------------------------------------------------------------------------
+
+    def _groups_of(self, streams: dict[bytes, StreamFigures]) -> Generator[None, None, list[GroupFigures]]:
+        """The best groups of these streams, the best first."""
+        groups: list[GroupFigures] = []
+        left = GROUP_ROWS_A_LOOK
+        for packed, stream in streams.items():
+            if stream.group_count and left > 0 and self._most_groups:
+                found = yield from self._groups(packed, stream, min(left, GROUP_ROWS_A_STREAM))
+                left -= len(found)
+                groups = nlargest(self._most_groups, [*groups, *found], key=_group_rank)
+        for at in range(0, len(groups), _SLICE_DETAILS):
+            yield
+            with self._reader() as reader:
+                few = groups[at : at + _SLICE_DETAILS]
+                groups[at : at + _SLICE_DETAILS] = [each._replace(oldest_ms=_oldest_ms(reader, each)) for each in few]
+        return groups
+
+    def _groups(self, packed: bytes, stream: StreamFigures, most: int) -> Generator[None, None, list[GroupFigures]]:
+        """The first groups of a stream."""
+        groups: list[GroupFigures] = []
+        group_no = 0
+        while len(groups) < most:
+            yield
+            with self._reader() as reader:
+                encoded = reader.get("keys", packed)
+                if encoded is None:
+                    break
+                # as old as the rows of the groups: an older one would make a lag that there never was
+                row = fmt.decode_stream(encoded)
+                if row.stream_no != stream.stream_no:
+                    break
+                rows = list(islice(_group_rows(reader, row.stream_no, group_no), min(_SLICE_ROWS, most - len(groups))))
+            for group_no, (name, packed_id, entries_read, pending, _, consumers, *_) in rows:
+                behind = lag(row, unpack_id(packed_id), entries_read)
+                groups.append(GroupFigures(stream, group_no, name, consumers, pending, behind, None))
+            if len(rows) < _SLICE_ROWS:
+                break
+            group_no += 1
+        return groups
+
+
+def _rank(group_count: int, length: int) -> tuple[bool, int]:
+    return group_count > 0, length
+
+
+def _group_rank(group: GroupFigures) -> tuple[int, int]:
+    return group.pending, group.lag or 0
+
+
+def _group_rows(reader: TableReader, stream_no: int, first_no: int) -> Iterator[tuple[int, list[Any]]]:
+    """(number, row) of the groups of a stream from `first_no` on; consumers stand behind their group."""
+    cursor = reader.cursor("groups")
+    prefix = fmt.stream_prefix(stream_no)
+    found = cursor.set_range(fmt.group_key(stream_no, first_no))
+    while found and cursor.key().startswith(prefix):
+        key, row = cursor.item()
+        group_no = fmt.decode_group_no(key)
+        if len(key) == fmt.GROUP_KEY_BYTES:  # else the group is gone, and its consumers wait for the purge
+            yield group_no, fmt.unpack_row(row)
+        found = cursor.set_range(fmt.group_key(stream_no, group_no + 1))
+
+
+def _oldest_ms(reader: TableReader, group: GroupFigures) -> int | None:
+    """When the entry was delivered that is idle longest; None when nobody has any, or too many dead lie before it."""
+    if not group.pending:
+        return None
+    prefix = fmt.group_prefix(group.group_no)
+    cursor = reader.cursor("pel_by_time")
+    if not cursor.set_range(fmt.moment_prefix(group.group_no, 1)):  # what nobody owns stands before
+        return None
+    for key in islice(cursor.iternext(values=False), _MOST_DEAD):
+        if not key.startswith(prefix):
+            return None
+        run = reader.get("pel", prefix + key[-ID_BYTES:])
+        if run is not None:
+            owner, delivery_time_ms, _ = fmt.decode_run_head(run)
+            consumer = fmt.consumer_key(group.stream.stream_no, group.group_no, owner)
+            if reader.get("groups", consumer) is not None:
+                return int(delivery_time_ms)
+    return None
+
+
+# -- space -------------------------------------------------------------------------------------------------------------
+
+
+class Space(NamedTuple):
+    """What LMDB takes, in bytes of its file.
+
+    `used_bytes` of it are pages with rows; most of the others are free, to be used before the file grows beyond
+    `file_bytes`, and never beyond `map_bytes`.  `oldest_reader` is how many transactions ago the oldest reader there is
+    has begun: pages freed since are not used again before it ends.  `tables` has rows and bytes of each.
+    """
+
+    map_bytes: int
+    file_bytes: int
+    used_bytes: int
+    readers: int
+    oldest_reader: int
+    tables: dict[str, tuple[int, int]]
+
+    @property
+    def free_bytes(self) -> int:
+        return max(self.file_bytes - self.used_bytes, 0)
+
+
+def space(txn: WriteTxn) -> Space:
+    """What the tables take now.  Reads by the transaction that is open anyway: readers may have taken every slot."""
+    tables = txn.tables
+    began = [reader.transaction_no for reader in tables.readers()]
+    info = tables.env.info()
+    reader = TableReader(tables, txn.lmdb)
+    sizes = {}
+    for name in tables.handles:
+        stat = reader.stat(name)
+        pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+        sizes[name] = stat["entries"], stat["psize"] * pages
+    page_bytes = stat["psize"]
+    return Space(
+        info["map_size"],
+        (info["last_pgno"] + 1) * page_bytes,
+        sum(size for _, size in sizes.values()),
+        len(began),
+        max(info["last_txnid"] - min(began, default=info["last_txnid"]), 0),
+        sizes,
+    )

@@ -1,0 +1,161 @@
+"""The few file operations the store needs, as an interface, and the operating system behind it.
+
+Everything that must survive a crash goes through `Files`, so that tests can stand in a file system which fills up,
+writes half, fails to sync or forgets what was not synced.  This module knows no format and takes no decision: errors
+are `OSError`, as the system raised them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+from pathlib import Path
+from typing import Protocol
+
+from riverbed.store.disk.real_files import open_file
+
+
+class Files(Protocol):
+    """What the log and the manifest do to files.  Every method raises OSError and retries nothing.
+
+    Descriptors are plain numbers: one tick of the server is one `write` and one `sync`, and an object around the
+    descriptor would cost a Python call on each.
+    """
+
+    def open_append(self, path: Path, /) -> int:
+        """Open for appending; the file must exist."""
+
+    def create(self, path: Path, /) -> int:
+        """Open for appending an empty file: made when missing, emptied when not."""
+
+    def open_read(self, path: Path, /) -> int: ...
+
+    def open_update(self, path: Path, /) -> int:
+        """Open for `write_at`; the file must exist."""
+
+    def close(self, fd: int, /) -> None: ...
+
+    def write(self, fd: int, data: bytes | memoryview, /) -> int:
+        """Write at the end; returns how many bytes went, which may be fewer than given."""
+
+    def write_at(self, fd: int, data: bytes | memoryview, position: int, /) -> int:
+        """Write over what is at `position`; returns how many bytes went.  `fd` is of `open_update`."""
+
+    def read_at(self, fd: int, size: int, position: int, /) -> bytes:
+        """At most `size` bytes from `position`; fewer only where the file ends."""
+
+    def sync(self, fd: int, /) -> None:
+        """Make contents and length durable."""
+
+    def truncate(self, fd: int, size: int, /) -> None: ...
+
+    def size(self, fd: int, /) -> int: ...
+
+    def exists(self, path: Path, /) -> bool: ...
+
+    def names(self, directory: Path, /) -> list[str]:
+        """The names in `directory`, in no order."""
+
+    def make_directory(self, path: Path, /) -> None:
+        """Make `path` and what is missing above it; nothing happens when it exists."""
+
+    def remove_directory(self, path: Path, /) -> None:
+        """Remove an empty directory."""
+
+    def rename(self, source: Path, target: Path, /) -> None:
+        """Move `source` to `target`, replacing it in one step."""
+
+    def unlink(self, path: Path, /) -> None: ...
+
+    def sync_directory(self, path: Path, /) -> None:
+        """Make the names made, moved and removed in `path` durable."""
+
+    def free_bytes(self, path: Path, /) -> int:
+        """What an unprivileged process may still write on the file system of `path`."""
+
+    def total_bytes(self, path: Path, /) -> int:
+        """The size of the file system of `path`."""
+
+
+def _sync(fd: int, /) -> None:
+    # On macOS fsync() stops at the drive's own cache; F_FULLFSYNC is what survives a power cut.
+    if sys.platform == "darwin":
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+    else:
+        os.fdatasync(fd)
+
+
+def _read_at(fd: int, size: int, position: int, /) -> bytes:
+    data = os.pread(fd, size, position)
+    if not data or len(data) == size:
+        return data
+    # A signal or the 2 GiB limit of one call may shorten a read in the middle of a file.
+    parts = [data]
+    got = len(data)
+    while got < size and (data := os.pread(fd, size - got, position + got)):
+        parts.append(data)
+        got += len(data)
+    return b"".join(parts)
+
+
+class OsFiles:
+    """`Files` on the operating system.  `write` is `os.write` itself: no Python frame on the hot path.
+
+    Only files are opened, no links, pipes or devices: for those UnsafeFileError is raised, an OSError.
+    """
+
+    write = staticmethod(os.write)
+    write_at = staticmethod(os.pwrite)
+    close = staticmethod(os.close)
+    truncate = staticmethod(os.ftruncate)
+    sync = staticmethod(_sync)
+    read_at = staticmethod(_read_at)
+
+    def open_append(self, path: Path, /) -> int:
+        return open_file(path, os.O_WRONLY | os.O_APPEND)
+
+    def create(self, path: Path, /) -> int:
+        return open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC)
+
+    def open_read(self, path: Path, /) -> int:
+        return open_file(path, os.O_RDONLY)
+
+    def open_update(self, path: Path, /) -> int:
+        return open_file(path, os.O_WRONLY)
+
+    def size(self, fd: int, /) -> int:
+        return os.fstat(fd).st_size
+
+    def exists(self, path: Path, /) -> bool:
+        return os.path.lexists(path)
+
+    def names(self, directory: Path, /) -> list[str]:
+        return os.listdir(directory)
+
+    def make_directory(self, path: Path, /) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def remove_directory(self, path: Path, /) -> None:
+        os.rmdir(path)
+
+    def rename(self, source: Path, target: Path, /) -> None:
+        os.replace(source, target)
+
+    def unlink(self, path: Path, /) -> None:
+        os.unlink(path)
+
+    def sync_directory(self, path: Path, /) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def free_bytes(self, path: Path, /) -> int:
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize
+
+    def total_bytes(self, path: Path, /) -> int:
+        status = os.statvfs(path)
+        return status.f_blocks * status.f_frsize

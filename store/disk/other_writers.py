@@ -1,0 +1,90 @@
+"""Which other process has a file open for writing.
+
+The lock on a data directory keeps two of our servers apart; a Redis knows nothing of it.  On Linux the kernel refuses a
+read lease on a file that any process has open for writing.  Only then are the descriptors of all processes looked
+through for a name.  On other systems no process is found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from riverbed.store.disk.real_files import open_file
+
+_PROC: Final = Path("/proc")
+# A process that was killed closes its files one after the other, the lock on the directory before the log.
+_PATIENCE_S: Final = 1.0
+_WAIT_S: Final = 0.01
+_MOST_DESCRIPTORS: Final = 200_000
+
+
+def writer_of(path: Path) -> str | None:
+    """The process that has the file open for writing, for people: `redis-server (pid 17)`.
+
+    None when there is none, or when the system does not tell.
+    """
+    deadline = time.monotonic() + _PATIENCE_S
+    while _is_being_written(path):
+        if time.monotonic() > deadline:
+            return next(_writers(path), "another process")
+        time.sleep(_WAIT_S)
+    return None
+
+
+def _is_being_written(path: Path) -> bool:
+    lease, of_signal = getattr(fcntl, "F_SETLEASE", None), getattr(fcntl, "F_SETSIG", None)
+    if lease is None or of_signal is None:
+        return False
+    try:
+        fd = open_file(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        # a process that opens the file meanwhile waits until the lease is given back; the signal for that does nothing
+        fcntl.fcntl(fd, of_signal, signal.SIGURG)
+        fcntl.fcntl(fd, lease, fcntl.F_RDLCK)
+        fcntl.fcntl(fd, lease, fcntl.F_UNLCK)
+    except OSError as error:  # also where the file system has no leases, or the file is another user's
+        return error.errno == errno.EAGAIN
+    finally:
+        os.close(fd)
+    return False
+
+
+def _writers(path: Path) -> Iterator[str]:
+    """The processes that have it open for writing, as far as we may look."""
+    wanted = path.stat()
+    looked = 0
+    for process in _PROC.iterdir():
+        if not process.name.isdigit() or int(process.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            for fd in os.listdir(process / "fd"):
+                looked += 1
+                if looked > _MOST_DESCRIPTORS:
+                    return
+                with contextlib.suppress(OSError):
+                    found = (process / "fd" / fd).stat()
+                    if (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino) and _writes(process, fd):
+                        yield f"{_name(process)} (pid {process.name})"
+                        break
+
+
+def _writes(process: Path, fd: str) -> bool:
+    for line in (process / "fdinfo" / fd).read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == "flags":
+            return int(value, 8) & os.O_ACCMODE != os.O_RDONLY
+    return False
+
+
+def _name(process: Path) -> str:
+    return (process / "comm").read_text(errors="replace").strip()

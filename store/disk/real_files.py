@@ -1,0 +1,95 @@
+"""Files and directories that are what they seem: nothing in a data directory is a link, a pipe or a device.
+
+A data directory may come from a stranger, in an archive or on a disk.  A symbolic link in it would have us write to, or
+delete, what is elsewhere, and a pipe would have us wait for ever.  So the two directories that are opened for writing,
+`state/` and that of the log, are looked through before anything in them is opened, and what is opened later is opened
+in a way that follows no link.  The data directory itself may be named by a link, and a disk may be mounted anywhere.
+
+Hard links are not looked for: whoever makes one may write the file anyway, and they are how the log of a Redis is
+backed up.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+from riverbed.store.errors import UnsafeFileError
+
+_KINDS: Final = {
+    stat.S_IFLNK: "a symbolic link, which is never followed here; a directory may be a mount point instead",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFREG: "a file",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def require_plain(directory: Path) -> None:
+    """Raise UnsafeFileError unless `directory`, and all below it, are files and directories, or it is not there."""
+    if not _is_there(directory, stat.S_IFDIR):
+        return
+    for parent, directories, files in os.walk(directory):
+        for name in (*directories, *files):
+            path = Path(parent, name)
+            kind = stat.S_IFMT(path.lstat().st_mode)
+            if kind not in (stat.S_IFDIR, stat.S_IFREG):
+                raise _unsafe(path, kind)
+
+
+def require_directory(path: Path) -> None:
+    """Raise UnsafeFileError when something else than a directory is at `path`."""
+    _is_there(path, stat.S_IFDIR)
+
+
+def require_file(path: Path, *, may_be_link: bool = False) -> None:
+    """Raise UnsafeFileError when something else than a file is at `path`, or behind the link there."""
+    _is_there(path, stat.S_IFREG, follow=may_be_link)
+
+
+def open_file(path: Path, flags: int, mode: int = 0o644) -> int:
+    """`os.open` for a file: follows no link, does not wait for the other end of a pipe, and is not inherited.
+
+    Raises UnsafeFileError for anything but a file, OSError.
+    """
+    try:
+        fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.EMLINK):
+            require_file(path)
+        raise
+    kind = stat.S_IFMT(os.fstat(fd).st_mode)
+    if kind != stat.S_IFREG:
+        os.close(fd)
+        raise _unsafe(path, kind)
+    return fd
+
+
+def read_file(path: Path, most_bytes: int, *, may_be_link: bool = False) -> bytes:
+    """The first `most_bytes` of a file.  Raises UnsafeFileError for anything but a file, OSError."""
+    if may_be_link:
+        require_file(path, may_be_link=True)
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    else:
+        fd = open_file(path, os.O_RDONLY)
+    with open(fd, "rb") as file:
+        return file.read(most_bytes)
+
+
+def _is_there(path: Path, wanted: int, *, follow: bool = False) -> bool:
+    try:
+        kind = stat.S_IFMT((path.stat() if follow else path.lstat()).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    if kind != wanted:
+        raise _unsafe(path, kind)
+    return True
+
+
+def _unsafe(path: Path, kind: int) -> UnsafeFileError:
+    return UnsafeFileError(f"{path} is {_KINDS.get(kind, 'no file')}")

@@ -1,0 +1,42 @@
+"""Table `meta`: the names of its rows, which every checkpoint writes and which say what the rest of the store is.
+
+What is in them FORMAT.md tells; `tables.py` writes the version, `writetxn.py` the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from riverbed.store.format import rows as fmt
+from riverbed.store.replication_id import Lineage
+
+META_VERSION: Final = b"format_version"
+META_COUNTERS: Final = b"counters"
+META_DATABASES: Final = b"databases"
+META_POSITION: Final = b"position"
+META_SYNCED: Final = b"synced"
+META_REPLICATION: Final = b"replication"
+META_STORE: Final = b"store"
+META_NUMBERING: Final = b"numbering"
+
+# The database of a position where no SELECT stands before it in its log file.
+NO_DATABASE: Final = -1
+
+
+def lineage_rows(lineage: Lineage | None) -> Iterator[tuple[bytes, bytes]]:
+    """The rows that say whose offsets the position is on."""
+    if lineage is None:
+        return
+    yield META_REPLICATION, fmt.pack_row([lineage.replication_id, lineage.previous_id, lineage.branch_offset])
+    if lineage.store_id:
+        yield META_STORE, fmt.pack_row(lineage.store_id)
+
+
+def decode_lineage(get: Callable[[bytes], bytes | None]) -> Lineage | None:
+    """What those rows say, which `get` looks up by name; None without any.  Raises one of DECODE_ERRORS."""
+    line, store = get(META_REPLICATION), get(META_STORE)
+    if line is None:
+        return None
+    replication_id, previous_id, branch_offset = fmt.unpack_row(line)
+    return Lineage(replication_id, previous_id, branch_offset, "" if store is None else fmt.unpack_row(store))

@@ -1,0 +1,322 @@
+"""Who belongs to a consumer group, and how far it has come: the rows of a group and of its consumers.
+
+A group and its consumers are read when first needed, cached with their stream, and written back with it at the next
+checkpoint; hold none across ticks.  Counters live in these rows, so that no question counts pending entries.
+
+Mutators change rows and log canonical commands, as everywhere.  A read through a group is logged as what it did:
+XCLAIM of what was delivered, XGROUP SETID for the position.  Its TIME is also when the consumer was seen and active;
+where that is not so (a read without a result, XCLAIM IDLE ...) an XSEEN line, hidden from Redis, says it.  `note` and
+`note_position` log what no other line implied, so every handler calls them last.
+
+Lag and entries_read follow the rules of Redis 8.  What is pending is `group.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, Self
+
+from riverbed.store.format import rows as fmt
+from riverbed.store.groups.lag import estimate_read, is_tombstone_ahead, lag
+from riverbed.store.groups.pending import Pel
+from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, unpack_id
+from riverbed.store.model import NO_POLICY, DeliveryPolicy
+
+if TYPE_CHECKING:
+    from riverbed.store.model import Row
+    from riverbed.store.streams.stream import Stream
+
+NEVER: Final = -1
+UNKNOWN: Final = -1  # how the log spells an entries_read that is not known
+# Pending entries of a consumer that DELCONSUMER deletes on the spot; more are left to the purge.
+_INLINE_DELETES: Final = 256
+
+_POSITION: Final = b"*7\r\n%b$%d\r\n%b\r\n$11\r\nENTRIESREAD\r\n$%d\r\n%b\r\n"
+
+
+class Consumer:
+    """A member of a group.  `active_ms` is NEVER until it has been given an entry."""
+
+    __slots__ = (
+        "active_ms",
+        "claim_head",
+        "consumer_no",
+        "is_logged",
+        "logged_times",
+        "name",
+        "pel_count",
+        "seen_ms",
+    )
+
+    def __init__(self, consumer_no: int, name: bytes, seen_ms: int, active_ms: int, pel_count: int) -> None:
+        self.consumer_no = consumer_no
+        self.name = name
+        self.seen_ms = seen_ms
+        self.active_ms = active_ms
+        self.pel_count = pel_count
+        # what a reader of the log knows
+        self.is_logged = True
+        self.logged_times = (seen_ms, active_ms)
+        self.claim_head: tuple[bytes, bytes] | None = None  # (key, how its XCLAIMs begin)
+
+
+class Members:
+    """A group without what it has pending."""
+
+    def __init__(self, stream: Stream, group_no: int, name: bytes, last_id: StreamID, entries_read: int | None) -> None:
+        self.stream = stream
+        self.group_no = group_no
+        self.name = name
+        self.last_id = last_id
+        self.entries_read = entries_read
+        self.pel_count = 0
+        self.released_count = 0  # those of them that nobody owns
+        self.consumer_count = 0
+        self.policy = NO_POLICY
+        self.look_ms = 0  # under which the group stands in `consumer_ttls`, if its policy has one
+        self.is_dirty = True
+        self._next_consumer_no = 1
+        self._next_release_no = 1
+        self._consumers: dict[bytes, Consumer] | None = None
+        self._by_no: dict[int, Consumer] = {}
+        self._dirty_consumers: set[Consumer] = set()
+        self._logged_position: tuple[StreamID, int | None] = (last_id, entries_read)
+        self._position_head: tuple[bytes, bytes] | None = None  # (key, how XGROUP SETID begins)
+        self.pel = Pel(stream.txn, group_no, self._is_alive)
+
+    # -- rows of groups and consumers ----------------------------------------------------------------------------------
+
+    def encode(self) -> bytes:
+        return fmt.pack_row(
+            [
+                self.name,
+                fmt.pack_ids(self.last_id),
+                self.entries_read,
+                self.pel_count,
+                self.released_count,
+                self.consumer_count,
+                self._next_consumer_no,
+                self._next_release_no,
+                None if self.policy is NO_POLICY else [*self.policy, self.look_ms],
+            ]
+        )
+
+    @classmethod
+    def decode(cls, stream: Stream, group_no: int, row: bytes) -> Self:
+        name, last_id, entries_read, *counts, policy = fmt.unpack_row(row)
+        group = cls(stream, group_no, name, unpack_id(last_id), entries_read)
+        group.pel_count, group.released_count, group.consumer_count = counts[:3]
+        group._next_consumer_no, group._next_release_no = counts[3:]
+        if policy is not None:
+            *values, group.look_ms = policy
+            group.policy = DeliveryPolicy(*values)
+        group.is_dirty = False
+        return group
+
+    def write_back(self) -> None:
+        """Put the rows of what has changed into their table."""
+        txn = self.stream.txn
+        groups = txn.handles["groups"]
+        if self.is_dirty:
+            txn.lmdb.put(fmt.group_key(self.stream.stream_no, self.group_no), self.encode(), db=groups)
+            self.is_dirty = False
+        for consumer in self._dirty_consumers:
+            key = fmt.consumer_key(self.stream.stream_no, self.group_no, consumer.consumer_no)
+            row = fmt.pack_row([consumer.name, consumer.seen_ms, consumer.active_ms, consumer.pel_count])
+            txn.lmdb.put(key, row, db=groups)
+        self._dirty_consumers.clear()
+
+    def _load_consumers(self) -> dict[bytes, Consumer]:
+        self._consumers = {}
+        cursor = self.stream.txn.cursor("groups")
+        prefix = fmt.group_key(self.stream.stream_no, self.group_no)
+        if self.consumer_count and cursor.set_range(prefix):
+            for key, row in cursor.iternext():
+                if not key.startswith(prefix):
+                    break
+                if len(key) > fmt.GROUP_KEY_BYTES:
+                    consumer = Consumer(fmt.decode_consumer_no(key), *fmt.unpack_row(row))
+                    self._consumers[consumer.name] = self._by_no[consumer.consumer_no] = consumer
+        return self._consumers
+
+    def _is_alive(self, consumer_no: int) -> bool:
+        if self._consumers is None:
+            self._load_consumers()
+        return consumer_no in self._by_no
+
+    def _touch(self, consumer: Consumer | None = None) -> None:
+        self.is_dirty = True
+        if consumer is not None:
+            self._dirty_consumers.add(consumer)
+        self.stream.touch()
+
+    # -- questions -----------------------------------------------------------------------------------------------------
+
+    @property
+    def consumers(self) -> dict[bytes, Consumer]:
+        """By name, in no order."""
+        return self._load_consumers() if self._consumers is None else self._consumers
+
+    def sorted_consumers(self) -> list[Consumer]:
+        """In byte order of their names."""
+        return [consumer for _, consumer in sorted(self.consumers.items())]
+
+    def _owner_nos(self) -> Iterator[int]:
+        return (consumer.consumer_no for consumer in self.consumers.values() if consumer.pel_count)
+
+    # -- entries_read and lag ------------------------------------------------------------------------------------------
+
+    def lag(self) -> int | None:
+        """How many entries are still to be delivered, None when that cannot be told."""
+        return lag(self.stream, self.last_id, self.entries_read)
+
+    def _advance(self, rows: list[Row]) -> None:
+        """The entries in `rows`, which follow the group's position, are given out."""
+        stream = self.stream
+        last_id = unpack_id(rows[-1][0][8:])
+        left = len(rows)
+        while self.entries_read is None or is_tombstone_ahead(stream, self.last_id) or self.last_id < stream.first_id:
+            self.last_id = unpack_id(rows[-left][0][8:])
+            self.entries_read = estimate_read(stream, self.last_id)
+            left -= 1
+            if not left:
+                return
+        # from here on nothing can get in the way of counting
+        self.entries_read += left
+        self.last_id = last_id
+
+    # -- mutators: consumers -------------------------------------------------------------------------------------------
+
+    def meet(self, name: bytes, now_ms: int) -> Consumer:
+        """The consumer `name`, made if there is none, seen now.  What it then does is logged; `note` must follow."""
+        consumer = self.consumers.get(name)
+        if consumer is None:
+            consumer = Consumer(self._next_consumer_no, name, now_ms, NEVER, 0)
+            consumer.is_logged = False
+            consumer.logged_times = (NEVER, NEVER)
+            self._next_consumer_no += 1
+            self.consumer_count += 1
+            self.consumers[name] = self._by_no[consumer.consumer_no] = consumer
+            self._touch(consumer)
+        elif consumer.seen_ms != now_ms:
+            consumer.seen_ms = now_ms
+            self._touch(consumer)
+        return consumer
+
+    def note(self, consumer: Consumer) -> None:
+        """Log of the consumer what no line so far has implied: XGROUP CREATECONSUMER, and XSEEN, hidden from Redis."""
+        if not consumer.is_logged:
+            consumer.is_logged = True
+            self._log([b"XGROUP", b"CREATECONSUMER", self.stream.key, self.name, consumer.name])
+        times = (consumer.seen_ms, consumer.active_ms)
+        if times != consumer.logged_times:
+            consumer.logged_times = times
+            words = [b"XSEEN", self.stream.key, self.name, consumer.name, b"%d" % times[0], b"%d" % times[1]]
+            self.stream.txn.log_extension(self.stream.db.number, words)
+
+    def set_times(self, consumer: Consumer, seen_ms: int, active_ms: int) -> None:
+        """What an XSEEN line says.  Logs it again: an import executes such lines too, and its log must have them."""
+        consumer.seen_ms, consumer.active_ms = seen_ms, active_ms
+        self._touch(consumer)
+        self.note(consumer)
+
+    def create_consumer(self, name: bytes, now_ms: int) -> Consumer:
+        """A new consumer; there is none of that name.  Logs XGROUP CREATECONSUMER."""
+        consumer = self.meet(name, now_ms)
+        self.note(consumer)
+        return consumer
+
+    def delete_consumer(self, consumer: Consumer) -> int:
+        """Forget a consumer and what it has pending; -> how much that was.  Logs XGROUP DELCONSUMER.
+
+        A long list is only made unreachable and left to the purge.
+        """
+        txn = self.stream.txn
+        count = consumer.pel_count
+        if count <= _INLINE_DELETES:
+            owned = list(self.pel.owned(consumer.consumer_no, MIN_ID, MAX_ID))
+            self.pel.remove([packed for run in owned for packed in run.ids()])
+        else:
+            txn.trash.add_consumer(self.group_no, consumer.consumer_no)
+        key = fmt.consumer_key(self.stream.stream_no, self.group_no, consumer.consumer_no)
+        txn.lmdb.delete(key, db=txn.handles["groups"])
+        del self.consumers[consumer.name]
+        del self._by_no[consumer.consumer_no]
+        self.pel.forget_recent()
+        self._dirty_consumers.discard(consumer)
+        self.consumer_count -= 1
+        self.pel_count -= count
+        self._touch()
+        self._log([b"XGROUP", b"DELCONSUMER", self.stream.key, self.name, consumer.name])
+        return count
+
+    # -- mutators: policy ----------------------------------------------------------------------------------------------
+
+    def set_policy(self, policy: DeliveryPolicy) -> None:
+        """Replace the delivery policy; `NO_POLICY` ends it.  Logs XGROUP POLICY, hidden from Redis."""
+        self.unlist()
+        self.policy = NO_POLICY if policy == NO_POLICY else policy
+        self.enlist(0)
+        self.stream.txn.log_extension(self.stream.db.number, policy_words(self.stream.key, self.name, policy))
+
+    def enlist(self, look_ms: int) -> None:
+        """Have the sweep look at the consumers at `look_ms`, at once for 0, if the policy says how long they live."""
+        self.look_ms = look_ms
+        if self.policy.consumer_ttl_ms:
+            key = fmt.look_key(look_ms, self.stream.stream_no, self.group_no)
+            self.stream.txn.cursor("consumer_ttls").put(key, self.name)
+        self._touch()
+
+    def unlist(self) -> None:
+        """The sweep need not look at the consumers any more, or not when it was to."""
+        if self.policy.consumer_ttl_ms:
+            txn = self.stream.txn
+            key = fmt.look_key(self.look_ms, self.stream.stream_no, self.group_no)
+            txn.lmdb.delete(key, db=txn.handles["consumer_ttls"])
+
+    # -- mutators: position --------------------------------------------------------------------------------------------
+
+    def set_position(self, last_id: StreamID, entries_read: int | None) -> None:
+        """Put the group somewhere else.  Logs XGROUP SETID."""
+        self.last_id = last_id
+        self.entries_read = entries_read
+        self._touch()
+        self._log_position()
+
+    def raise_position(self, last_id: StreamID) -> None:
+        """XCLAIM LASTID: never back.  `note_position` must follow."""
+        if last_id > self.last_id:
+            self.last_id = last_id
+            self._touch()
+
+    def note_position(self) -> None:
+        """Log the position unless what was logged already tells it."""
+        if (self.last_id, self.entries_read) != self._logged_position:
+            self._log_position()
+
+    def _log_position(self) -> None:
+        self._logged_position = (self.last_id, self.entries_read)
+        key = self.stream.key
+        if self._position_head is None or self._position_head[0] != key:
+            self._position_head = (key, fmt.encode_words([b"XGROUP", b"SETID", key, self.name]))
+        last_id = id_text(self.last_id)
+        read = b"%d" % (UNKNOWN if self.entries_read is None else self.entries_read)
+        self._log_wire(_POSITION % (self._position_head[1], len(last_id), last_id, len(read), read))
+
+    def _log_wire(self, wire: bytes) -> None:
+        """As `_log`, of a command that is encoded already: the usual ones are worth a template, 2 us against 5."""
+        txn, db = self.stream.txn, self.stream.db
+        if txn.log_db != db.number:
+            txn.log_select(db.number)
+        txn.log.append(wire)
+
+    def _log(self, words: list[bytes]) -> None:
+        self.stream.txn.log_command(self.stream.db.number, words)
+
+
+def policy_words(key: bytes, name: bytes, policy: DeliveryPolicy) -> list[bytes]:
+    """The command that gives the group `name` of the stream `key` its policy, whatever it had before."""
+    words = [b"XGROUP", b"POLICY", key, name, b"MAXDELIVERIES", b"%d" % policy.max_deliveries]
+    if policy.dead_letter is not None:
+        words += [b"DEADLETTER", policy.dead_letter]
+    return [*words, b"CONSUMERTTL", b"%d" % policy.consumer_ttl_ms]

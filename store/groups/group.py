@@ -1,0 +1,413 @@
+"""What a consumer group has pending: who was given which entry, when, how often, and how another takes it over.
+
+    stream ── groups_of(stream) ── Group "workers"                     last_delivered_id, entries_read
+                                     ├── Consumer "Alice"              seen, active, pel_count
+                                     ├── Consumer "Bob"
+                                     └── Pel                           the rows; see pel.py
+
+The group's own row, its consumers and its position are `members.py`'s.  Source: the public pages of the group commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from riverbed.store.format import rows as fmt
+from riverbed.store.groups.consumers import Consumer, Members
+from riverbed.store.groups.pending import NOBODY, Delivery, Pel, PelRow, Run
+from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, pack_id, unpack_id
+from riverbed.store.model import Change
+
+if TYPE_CHECKING:
+    from riverbed.store.model import Row
+    from riverbed.store.streams.stream import Stream
+    from riverbed.store.tables.view import View
+
+MAX_COUNT: Final = (1 << 63) - 1
+# Entries that one CLAIM looks at; where most of a long list is of deleted entries the next one goes on from there.
+_MOST_EXAMINED: Final = 10_000
+# Entries that are moved to the dead-letter stream in one go, give or take a run: 11 us each.
+MOST_WORN_OUT: Final = 500
+MOST_WORN_OUT_BYTES: Final = 1 << 20
+# What a dead letter has behind its own fields.  Clients read these names: never rename.
+ORIGIN_FIELDS: Final = (
+    b"riverbed-origin-key",
+    b"riverbed-origin-id",
+    b"riverbed-group",
+    b"riverbed-consumer",  # the last one; empty after XNACK
+    b"riverbed-deliveries",
+)
+
+_CLAIM_END: Final = (
+    b"$4\r\nTIME\r\n$%d\r\n%b\r\n$10\r\nRETRYCOUNT\r\n%b$5\r\nFORCE\r\n$6\r\nJUSTID\r\n$6\r\nLASTID\r\n$%d\r\n%b\r\n"
+)
+
+
+class PendingEntry(NamedTuple):
+    """An entry that was delivered and not acknowledged.  `owner` is None, and the time 0, after XNACK."""
+
+    entry_id: StreamID
+    owner: Consumer | None
+    delivery_time_ms: int
+    delivery_count: int
+
+
+class PendingRun(NamedTuple):
+    """Neighbours among the pending entries of which all but the ID is the same; `packed_ids` is ascending."""
+
+    packed_ids: list[bytes]
+    owner: Consumer | None
+    delivery_time_ms: int
+    delivery_count: int
+
+
+# A pending entry and its row in the stream.
+Found = tuple[PendingEntry, bytes]
+
+
+class Group(Members):
+    """A consumer group of a stream."""
+
+    def __init__(self, stream: Stream, group_no: int, name: bytes, last_id: StreamID, entries_read: int | None) -> None:
+        super().__init__(stream, group_no, name, last_id, entries_read)
+        self._pel_end: StreamID | None = None  # nothing is pending above, as far as is known
+        self._claim_place = b""  # where the last CLAIM gave up, empty for the beginning
+        self._ack_head: tuple[bytes, bytes] | None = None  # (key, how XACK begins)
+
+    # -- questions -----------------------------------------------------------------------------------------------------
+
+    def find(self, entry_id: StreamID) -> PendingEntry | None:
+        row = self.pel.get(entry_id)
+        return None if row is None else self._entry_of(row)
+
+    def find_many(self, packed_ids: list[bytes]) -> dict[bytes, PendingEntry]:
+        """Those of the ascending `packed_ids` that are pending, by packed ID."""
+        if not self.pel_count:
+            return {}
+        found = {}
+        for run, held in self.pel.holding(packed_ids):
+            for packed in held:
+                row = PelRow(unpack_id(packed), run.consumer_no, run.time_ms, run.delivery_count)
+                found[packed] = self._entry_of(row)
+        return found
+
+    def _entry_of(self, row: PelRow) -> PendingEntry:
+        if row.consumer_no == NOBODY:
+            return PendingEntry(row.entry_id, None, 0, row.delivery_count)
+        return PendingEntry(row.entry_id, self._by_no[row.consumer_no], row.time_ms, row.delivery_count)
+
+    def pending(self, start: StreamID = MIN_ID, end: StreamID = MAX_ID) -> Iterator[PendingEntry]:
+        """What is pending with start <= id <= end, in ID order.  It may be changed while this is under way."""
+        for run in self.pending_runs(start, end):
+            for packed in run.packed_ids:
+                yield PendingEntry(unpack_id(packed), run.owner, run.delivery_time_ms, run.delivery_count)
+
+    def pending_of(self, consumer: Consumer) -> Iterator[PendingEntry]:
+        """As `pending`, all of one consumer."""
+        for run in self.pending_runs(consumer=consumer):
+            for packed in run.packed_ids:
+                yield PendingEntry(unpack_id(packed), consumer, run.delivery_time_ms, run.delivery_count)
+
+    def pending_runs(
+        self, start: StreamID = MIN_ID, end: StreamID = MAX_ID, consumer: Consumer | None = None
+    ) -> Iterator[PendingRun]:
+        """As `pending`, of one consumer if given, by the dozen."""
+        if consumer is not None:
+            if consumer.pel_count:
+                yield from map(self._run_of, self.pel.owned(consumer.consumer_no, start, end))
+        elif self.pel_count:
+            yield from map(self._run_of, self.pel.runs(start, end, self._owner_nos()))
+
+    def idle_runs(self, until_ms: int, most: int) -> list[PendingRun] | None:
+        """What was delivered by `until_ms`, and what nobody owns, in no order; None when it takes long to say."""
+        if not self.pel_count:
+            return []
+        found = self.pel.oldest(until_ms, most)
+        return None if found is None else list(map(self._run_of, found))
+
+    def frozen(self, view: View) -> Callable[[Consumer | None], Iterator[PendingRun]]:
+        """A `pending_runs` that tells for ever what `view`, just made, shows: of one consumer, or of all for None."""
+        by_no = dict(self._by_no)
+        owner_nos = list(self._owner_nos())
+        pel = Pel(view, self.group_no, by_no.__contains__)
+
+        def pending_runs(consumer: Consumer | None) -> Iterator[PendingRun]:
+            if consumer is None:
+                runs = pel.runs(MIN_ID, MAX_ID, owner_nos)
+            else:
+                runs = pel.owned(consumer.consumer_no, MIN_ID, MAX_ID)
+            for run in runs:
+                owner = by_no.get(run.consumer_no)
+                yield PendingRun(run.ids(), owner, 0 if owner is None else run.time_ms, run.delivery_count)
+
+        return pending_runs
+
+    def _run_of(self, run: Run) -> PendingRun:
+        if run.consumer_no == NOBODY:
+            return PendingRun(run.ids(), None, 0, run.delivery_count)
+        return PendingRun(run.ids(), self._by_no[run.consumer_no], run.time_ms, run.delivery_count)
+
+    def edges(self) -> tuple[StreamID, StreamID] | None:
+        """The lowest and the highest pending ID; None when nothing is pending."""
+        if not self.pel_count:
+            return None
+        first = next(self.pending()).entry_id
+        last = self.pel.last_id(self._owner_nos())
+        assert last is not None, "a count of pending entries without one"
+        return first, last
+
+    def overdue(
+        self,
+        min_idle_ms: int,
+        now_ms: int,
+        most: int | None,
+        worn_out: list[Found] | None = None,
+        most_bytes: int | None = None,
+    ) -> list[Found] | None:
+        """What CLAIM may take: released entries, then those idle for `min_idle_ms`, longest first; with their fields.
+
+        None when those are more than `most_bytes`; with 0 they come without fields.
+
+        Entries that are gone from the stream are stepped over.  Idle time is unsigned, so a delivery in the future,
+        after the clock was set back, is overdue too.  With a list `worn_out`, what the policy lets nobody have again
+        is put there instead, up to MOST_WORN_OUT of them, and MOST_WORN_OUT_BYTES.
+        """
+        if not self.pel_count:
+            return []
+        found: list[Found] = []
+        examined = size = worn_bytes = 0
+        for place, run in self.pel.by_time(self._claim_place):
+            if run.consumer_no != NOBODY and 0 <= now_ms - run.time_ms < min_idle_ms:
+                break
+            into = found
+            if worn_out is not None and min(run.delivery_count + 1, MAX_COUNT) > self.policy.max_deliveries:
+                if len(worn_out) >= MOST_WORN_OUT or worn_bytes >= MOST_WORN_OUT_BYTES:
+                    break
+                into = worn_out
+            for row in run.rows():
+                if len(found) == most:
+                    self._claim_place = b""
+                    return found
+                if most_bytes == 0 and into is found:
+                    entry_row = b"" if self.stream.has(row.entry_id) else None
+                else:
+                    entry_row = self.stream.entry(row.entry_id)
+                if entry_row is None:
+                    continue
+                if into is found:
+                    size += len(entry_row)
+                    if most_bytes is not None and size > most_bytes:
+                        return None
+                elif worn_bytes < MOST_WORN_OUT_BYTES:
+                    worn_bytes += len(entry_row)
+                else:
+                    continue
+                into.append((self._entry_of(row), entry_row))
+            examined += len(run)
+            if examined >= _MOST_EXAMINED and not found:
+                self._claim_place = place
+                return found
+        self._claim_place = b""
+        return found
+
+    def oldest_delivery_ms(self) -> int | None:
+        """When the entry that CLAIM would take first was delivered; None when there is none."""
+        oldest = self.overdue(0, MAX_COUNT, 1, most_bytes=0)
+        return oldest[0][0].delivery_time_ms if oldest else None
+
+    # -- mutators: pending entries -------------------------------------------------------------------------------------
+
+    def deliver(self, consumer: Consumer, rows: list[Row], now_ms: int, *, to_pel: bool) -> None:
+        """Give the entries in `rows`, which follow the group's position, to a consumer.
+
+        Logs one XCLAIM for them if they become pending, and the new position.
+        """
+        before = self.last_id
+        self._advance(rows)
+        self._touch(consumer)
+        if to_pel:
+            packed_ids = [key[8:] for key, _ in rows]
+            is_past_all = self._pel_end is not None and before >= self._pel_end
+            if self.pel_count and not is_past_all and self.pel.holds_any_from(StreamID(before + 1)):
+                # the position was set back: some may be pending already, and begin anew
+                self._assign(dict.fromkeys(packed_ids, (now_ms, 1)), consumer)
+            else:
+                self.pel.add_new(packed_ids, consumer.consumer_no, now_ms)
+                self.pel_count += len(rows)
+                consumer.pel_count += len(rows)
+                self._pel_end = self.last_id
+            consumer.active_ms = now_ms
+            bulks = fmt.id_bulks(rows)
+            self.stream.txn.handed_out.note(packed_ids, bulks)
+            self._log_claims(consumer, {1: (len(rows), bulks)}, now_ms)
+        self.note_position()
+
+    def claim(self, consumer: Consumer, counts: dict[bytes, int], time_ms: int, now_ms: int) -> None:
+        """Make `consumer` the owner of entries, by packed ID, delivered at `time_ms` for the so-manieth time.
+
+        Logs one XCLAIM for each count there is.
+        """
+        if counts:
+            self._assign({packed: (time_ms, count) for packed, count in counts.items()}, consumer)
+            consumer.active_ms = now_ms
+            self._touch(consumer)
+            self._log_claims(consumer, _by_count(counts), time_ms)
+
+    def load_claim(self, name: bytes, packed_ids: list[bytes], time_ms: int, count: int) -> None:
+        """What an XCLAIM in a log says: `claim` of ascending IDs for the consumer `name`, which logs nothing."""
+        consumer = self.meet(name, time_ms)
+        is_past_all = self._pel_end is not None and packed_ids[0] > pack_id(self._pel_end)
+        if is_past_all or not self.pel_count or not self.pel.holds_any_from(unpack_id(packed_ids[0])):
+            self.pel.add_new(packed_ids, consumer.consumer_no, time_ms, count)
+            self.pel_count += len(packed_ids)
+            consumer.pel_count += len(packed_ids)
+            self._pel_end = unpack_id(packed_ids[-1])
+        else:
+            self._assign(dict.fromkeys(packed_ids, (time_ms, count)), consumer)
+        consumer.active_ms = time_ms
+        self._touch(consumer)
+        self._logged_position = (self.last_id, self.entries_read)
+        consumer.is_logged = True
+        consumer.logged_times = (time_ms, time_ms)
+
+    def take_over(self, consumer: Consumer, entries: list[PendingEntry], now_ms: int) -> None:
+        """`claim` of what `overdue` found: each counts once more."""
+        self.claim(consumer, _once_more(entries), now_ms, now_ms)
+
+    def redeliver(self, consumer: Consumer, entries: list[PendingEntry], now_ms: int) -> None:
+        """A consumer reads again what it has: each counts once more, but this makes nobody active.  Logs XCLAIM."""
+        counts = _once_more(entries)
+        if counts:
+            self._assign({packed: (now_ms, count) for packed, count in counts.items()}, consumer)
+            self._touch(consumer)
+            self._log_claims(consumer, _by_count(counts), now_ms)
+
+    def ack(self, packed_ids: list[bytes], texts: list[bytes] | None = None, bulks: bytes | None = None) -> int:
+        """Take entries off the list; -> how many were on it.  Logs XACK of those.
+
+        `texts` are the IDs as the client spelt them, if it did, and `bulks` the same as RESP, if that is known.
+        """
+        if not self.pel_count:
+            return 0
+        removed, by_owner = self.pel.remove(packed_ids)
+        if not removed:
+            return 0
+        for consumer_no, count in by_owner.items():
+            if consumer_no == NOBODY:
+                self.released_count -= count
+            else:
+                self._move_count(self._by_no[consumer_no], -count)
+        self.pel_count -= len(removed)
+        self._touch()
+        if len(removed) < len(packed_ids):
+            texts = bulks = None
+        if bulks is None:
+            bulks = fmt.encode_words(texts) if texts else _bulks(removed)
+        key = self.stream.key
+        if self._ack_head is None or self._ack_head[0] != key:
+            self._ack_head = (key, fmt.encode_words([b"XACK", key, self.name]))
+        self._log_wire(b"*%d\r\n%b%b" % (3 + len(removed), self._ack_head[1], bulks))
+        return len(removed)
+
+    def move_out(self, worn_out: list[Found], target: Stream, first_id: StreamID) -> None:
+        """Move pending entries to the dead-letter stream `target`, whose last ID is below `first_id`.
+
+        They get IDs in a row from there on, and behind their own fields those that say where they come from; the group
+        is done with them.  Logs XADD for each, and one XACK.
+        """
+        if not worn_out:
+            return
+        for number, (entry, row) in enumerate(worn_out, first_id):
+            values = (
+                self.stream.key,
+                id_text(entry.entry_id),
+                self.name,
+                b"" if entry.owner is None else entry.owner.name,
+                b"%d" % entry.delivery_count,
+            )
+            origin = [word for pair in zip(ORIGIN_FIELDS, values, strict=True) for word in pair]
+            target.append_entry(StreamID(number), fmt.decode_entry(row)[1] + origin)
+        self.ack([pack_id(entry.entry_id) for entry, _ in worn_out])
+
+    def release(self, counts: list[tuple[StreamID, int]]) -> None:
+        """Take entries, in this order, from their owners and give them to nobody; each with its count.
+
+        Logs XNACK, hidden from Redis 7, one for each run of equal counts.
+        """
+        if not counts:
+            return
+        first_no = self._next_release_no
+        self._next_release_no += len(counts)
+        # of one that is given back twice the last release counts
+        self._assign({pack_id(entry_id): (no, count) for no, (entry_id, count) in enumerate(counts, first_no)}, None)
+        self._touch()
+        txn = self.stream.txn
+        for count, entry_ids in _runs(counts):
+            ids = [id_text(entry_id) for entry_id in entry_ids]
+            words = [b"XNACK", self.stream.key, self.name, b"FAIL", b"IDS", b"%d" % len(ids), *ids]
+            txn.log_extension(self.stream.db.number, [*words, b"RETRYCOUNT", b"%d" % count, b"FORCE"])
+        txn.notify_interest(Change.RELEASED, self.stream.db, self.stream.key)
+
+    def _assign(self, wanted: dict[bytes, Delivery], owner: Consumer | None) -> None:
+        """Make `owner` the owner of entries, by packed ID, whoever had them before, if anybody."""
+        self._pel_end = None
+        former = self.pel.assign(wanted, NOBODY if owner is None else owner.consumer_no)
+        total = 0
+        for consumer_no, count in former.items():
+            total += count
+            if consumer_no is None:
+                self.pel_count += count
+            elif consumer_no == NOBODY:
+                self.released_count -= count
+            else:
+                self._move_count(self._by_no[consumer_no], -count)
+        if owner is None:
+            self.released_count += total
+        else:
+            self._move_count(owner, total)
+
+    def _move_count(self, consumer: Consumer, difference: int) -> None:
+        consumer.pel_count += difference
+        self._dirty_consumers.add(consumer)
+
+    def _log_claims(self, consumer: Consumer, by_count: dict[int, tuple[int, bytes]], time_ms: int) -> None:
+        """One XCLAIM for each delivery count, of (so many, bulk strings) IDs; Redis writes one for each entry."""
+        key = self.stream.key
+        if consumer.claim_head is None or consumer.claim_head[0] != key:
+            consumer.claim_head = (key, fmt.encode_words([b"XCLAIM", key, self.name, consumer.name, b"0"]))
+        head = consumer.claim_head[1]
+        time_text, last_id = b"%d" % time_ms, id_text(self.last_id)
+        for count, (size, bulks) in by_count.items():
+            how = _CLAIM_END % (len(time_text), time_text, fmt.bulk(b"%d" % count), len(last_id), last_id)
+            self._log_wire(b"*%d\r\n%b%b%b" % (13 + size, head, bulks, how))
+        self._logged_position = (max(self.last_id, self._logged_position[0]), self._logged_position[1])
+        consumer.is_logged = True
+        consumer.logged_times = (time_ms, time_ms)
+
+
+def _once_more(entries: list[PendingEntry]) -> dict[bytes, int]:
+    """The delivery counts of entries that are delivered again, by packed ID."""
+    return {pack_id(entry.entry_id): min(entry.delivery_count + 1, MAX_COUNT) for entry in entries}
+
+
+def _by_count(counts: dict[bytes, int]) -> dict[int, tuple[int, bytes]]:
+    """How many of the IDs have each count, and which."""
+    packed_ids: dict[int, list[bytes]] = {}
+    for packed, count in counts.items():
+        packed_ids.setdefault(count, []).append(packed)
+    return {count: (len(those), _bulks(those)) for count, those in packed_ids.items()}
+
+
+def _bulks(packed_ids: list[bytes]) -> bytes:
+    return b"".join([fmt.id_bulk(unpack_id(packed)) for packed in packed_ids])
+
+
+def _runs(counts: list[tuple[StreamID, int]]) -> Iterator[tuple[int, list[StreamID]]]:
+    """(count, IDs) of the neighbours with equal counts."""
+    run: list[StreamID] = []
+    for index, (entry_id, count) in enumerate(counts):
+        run.append(entry_id)
+        if index + 1 == len(counts) or counts[index + 1][1] != count:
+            yield count, run
+            run = []

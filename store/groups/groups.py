@@ -1,0 +1,132 @@
+"""The consumer groups of one stream: finding, making, copying and destroying them.
+
+A group's members and position are `members.py`'s, what it has pending is `group.py`'s.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from riverbed.store.format import rows as fmt
+from riverbed.store.groups.consumers import UNKNOWN, Consumer
+from riverbed.store.groups.group import Group
+from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id
+from riverbed.store.model import Change
+from riverbed.store.streams.stream import Stream
+
+
+class Groups:
+    """All groups of one stream."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.acked_trim_start = MIN_ID  # where the next approximate ACKED trim begins; see reference_trim.py
+        self._by_name: dict[bytes, Group] = {}
+        if stream.group_count:
+            self._load()
+
+    def _load(self) -> None:
+        cursor = self.stream.txn.cursor("groups")
+        prefix = fmt.stream_prefix(self.stream.stream_no)
+        found = cursor.set_range(prefix)
+        while found and cursor.key().startswith(prefix):
+            key, row = cursor.item()
+            group_no = fmt.decode_group_no(key)
+            if len(key) == fmt.GROUP_KEY_BYTES:
+                group = Group.decode(self.stream, group_no, row)
+                self._by_name[group.name] = group
+            # consumers stand below their group; those of a destroyed one are there until the purge
+            found = cursor.set_range(fmt.group_key(self.stream.stream_no, group_no + 1))
+
+    def get(self, name: bytes) -> Group | None:
+        return self._by_name.get(name)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __iter__(self) -> Iterator[Group]:
+        """In byte order of their names."""
+        return iter([self._by_name[name] for name in sorted(self._by_name)])
+
+    def referenced(self, packed_ids: list[bytes]) -> set[bytes]:
+        """Those of the ascending `packed_ids` that some group has not come to yet, or has pending."""
+        referenced: set[bytes] = set()
+        for group in self._by_name.values():
+            referenced.update(packed_ids[bisect_right(packed_ids, pack_id(group.last_id)) :])
+            referenced.update(group.find_many(packed_ids))
+        return referenced
+
+    def write_back(self) -> None:
+        for group in self._by_name.values():
+            group.write_back()
+
+    # -- mutators ------------------------------------------------------------------------------------------------------
+
+    def create(self, name: bytes, last_id: StreamID, entries_read: int | None, *, is_first: bool) -> Group:
+        """A new group; the name is free.  Logs XGROUP CREATE, with MKSTREAM when the stream is new (`is_first`)."""
+        stream = self.stream
+        txn = stream.txn
+        group = Group(stream, txn.next_group_no, name, last_id, entries_read)
+        txn.next_group_no += 1
+        self._by_name[name] = group
+        stream.group_count += 1
+        stream.touch()
+        read = UNKNOWN if entries_read is None else entries_read
+        words = [b"XGROUP", b"CREATE", stream.key, name, id_text(last_id), b"ENTRIESREAD", b"%d" % read]
+        if is_first:
+            words.append(b"MKSTREAM")
+        txn.log_command(stream.db.number, words)
+        if is_first:
+            txn.notify_interest(Change.CREATED, stream.db, stream.key)
+        return group
+
+    def destroy(self, group: Group) -> None:
+        """Forget a group; its rows are left to the purge.  Logs XGROUP DESTROY."""
+        stream = self.stream
+        txn = stream.txn
+        txn.lmdb.delete(fmt.group_key(stream.stream_no, group.group_no), db=txn.handles["groups"])
+        txn.trash.add_group(group.group_no, stream.stream_no)
+        group.unlist()
+        del self._by_name[group.name]
+        stream.group_count -= 1
+        stream.touch()
+        txn.log_command(stream.db.number, [b"XGROUP", b"DESTROY", stream.key, group.name])
+        txn.notify_interest(Change.GROUP_REMOVED, stream.db, stream.key)
+
+    def forget(self, packed_ids: list[bytes]) -> None:
+        """Take entries off every group's list (DELREF).  Logs XACK for each group that had any."""
+        for group in self:
+            if group.pel_count:
+                group.ack(packed_ids)
+
+    def copy_to(self, copy: Stream) -> None:
+        """Give `copy`, a new stream, the same groups: consumers, times and pending entries included.  Logs nothing."""
+        txn = self.stream.txn
+        self.write_back()
+        groups = Groups(copy)
+        groups._by_name.clear()
+        for group in self:
+            new = Group.decode(copy, txn.next_group_no, group.encode())
+            new._consumers = {}
+            txn.next_group_no += 1
+            groups._by_name[new.name] = new
+            for consumer in group.consumers.values():
+                twin = Consumer(
+                    consumer.consumer_no, consumer.name, consumer.seen_ms, consumer.active_ms, consumer.pel_count
+                )
+                new._consumers[twin.name] = new._by_no[twin.consumer_no] = twin
+                new._dirty_consumers.add(twin)
+            new.pel.copy_from(group.pel)
+            new.enlist(0)
+        copy.group_cache = groups
+        copy.touch()
+
+
+def groups_of(stream: Stream) -> Groups:
+    """The groups of a stream, read at the first question."""
+    groups = stream.group_cache
+    if groups is None:
+        groups = stream.group_cache = Groups(stream)
+    assert isinstance(groups, Groups)
+    return groups

@@ -1,0 +1,450 @@
+"""The pending entries list of one group, kept as runs.
+
+A **run** is a row for up to a hundred neighbouring entries of one owner with the same delivery time and count: what one
+XREADGROUP has delivered.  Three tables hold it:
+
+    pel               group_no, last id                -> consumer_no, delivery_time_ms, delivery_count, id id id ...
+    pel_by_consumer   group_no, consumer_no, last id   -> nothing
+    pel_by_time       group_no, time + 1, last id      -> nothing         the longest idle first
+                      group_no, 0, release_no          -> last id         what nobody owns, in order of release
+
+    3-0 4-0 5-0 6-0 7-0 8-0 9-0      delivered to Alice, three at a time
+    [---------] [---------] [-]      three runs, under 5-0, 8-0 and 9-0
+    [-] |B| [-] [---------] [-]      Bob claims 4-0: its run is cut in three
+
+Runs do not overlap, so the run that could hold an ID is the first one whose last ID is not below it.  A run is what
+makes a hundred deliveries, and their acknowledgement, cost three rows each; with a row for each entry they took 460 us
+together, now 250.  Entries that are acknowledged one by one rewrite their run, 2 us instead of 1.
+
+A run alone says who owns it: DELCONSUMER of a consumer with a million pending entries only forgets the consumer's
+number, so a run under a number that no consumer has is dead, is skipped by every reader, and waits for the purge
+(`trash.py`).  Nothing of all this is mirrored in memory.
+
+Entries of one millisecond stand in ID order among the idle; Redis has them in the order of delivery until it restarts.
+
+Knows rows and numbers.  Names, counters and the log are `group.py`'s.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from riverbed.store.format import rows as fmt
+from riverbed.store.ids import ID_BYTES, StreamID, pack_id, unpack_id
+
+if TYPE_CHECKING:
+    from riverbed.store.databases.transaction import WriteTxn
+    from riverbed.store.tables.view import View
+
+NOBODY: Final = 0
+# Two runs of this length fit a page of LMDB; a longer row would get pages of its own.
+MOST_IN_RUN: Final = 100
+# Runs read in one go.
+_CHUNK: Final = 16
+# After so many dead runs in a row the next living one is looked up in the consumers' own lists.
+_MOST_DEAD: Final = 64
+# Up to so many IDs are looked for in a run one by one.
+_FEW: Final = 8
+_HEAD: Final = fmt.RUN_HEAD_BYTES
+
+
+# When, and for the how-manieth time; without an owner the number of the release, and the count.
+Delivery = tuple[int, int]
+
+
+class PelRow(NamedTuple):
+    """One pending entry.  Without an owner `time_ms` is the number of its release."""
+
+    entry_id: StreamID
+    consumer_no: int
+    time_ms: int
+    delivery_count: int
+
+
+class Run:
+    """One row of `pel`.  `packed` are its IDs, ascending, 16 bytes each."""
+
+    __slots__ = ("consumer_no", "delivery_count", "packed", "time_ms")
+
+    def __init__(self, consumer_no: int, time_ms: int, delivery_count: int, packed: bytes) -> None:
+        self.consumer_no = consumer_no
+        self.time_ms = time_ms
+        self.delivery_count = delivery_count
+        self.packed = packed
+
+    @classmethod
+    def decode(cls, row: bytes) -> Run:
+        consumer_no, time_ms, delivery_count = fmt.decode_run_head(row)
+        return cls(consumer_no, time_ms, delivery_count, row[_HEAD:])
+
+    def __len__(self) -> int:
+        return len(self.packed) // ID_BYTES
+
+    @property
+    def last(self) -> bytes:
+        return self.packed[-ID_BYTES:]
+
+    def ids(self) -> list[bytes]:
+        packed = self.packed
+        return [packed[at : at + ID_BYTES] for at in range(0, len(packed), ID_BYTES)]
+
+    def rows(self) -> Iterator[PelRow]:
+        for packed in self.ids():
+            yield PelRow(unpack_id(packed), self.consumer_no, self.time_ms, self.delivery_count)
+
+    def within(self, first: bytes, last: bytes) -> Run | None:
+        """The part of the run with first <= id <= last, None when there is none."""
+        if self.packed[:ID_BYTES] >= first and self.last <= last:
+            return self
+        packed = b"".join([packed for packed in self.ids() if first <= packed <= last])
+        return Run(self.consumer_no, self.time_ms, self.delivery_count, packed) if packed else None
+
+    def held(self, order: list[bytes]) -> list[bytes]:
+        """Those of the ascending `order` that are here."""
+        if len(order) < _FEW:
+            return [packed for packed in order if self.find(packed) >= 0]
+        if b"".join(order) == self.packed:
+            return order
+        here = set(self.ids())
+        return [packed for packed in order if packed in here]
+
+    def find(self, packed_id: bytes) -> int:
+        """Where in `packed` an ID stands, -1 when it does not."""
+        at = self.packed.find(packed_id)
+        while at % ID_BYTES and at > 0:  # the end of one ID and the beginning of the next
+            at = self.packed.find(packed_id, at + 1)
+        return at
+
+
+class Pel:
+    """The runs of group `group_no`.  `is_alive` tells whether a consumer has the number.
+
+    Over a view it answers questions only.
+    """
+
+    def __init__(self, txn: WriteTxn | View, group_no: int, is_alive: Callable[[int], bool]) -> None:
+        self._txn = txn
+        self._group_no = group_no
+        self._prefix = fmt.group_prefix(group_no)
+        self._is_alive = is_alive
+        self._recent: Run | None = None  # the living run that `get` found last, as long as nothing has changed
+
+    def _lives(self, consumer_no: int) -> bool:
+        return consumer_no == NOBODY or self._is_alive(consumer_no)
+
+    # -- questions -----------------------------------------------------------------------------------------------------
+
+    def _run_for(self, packed_id: bytes) -> Run | None:
+        """The only run that may hold an ID: the first one that does not end before it."""
+        cursor = self._txn.cursor("pel")
+        if cursor.set_range(self._prefix + packed_id):
+            key, row = cursor.item()
+            if key.startswith(self._prefix):
+                return Run.decode(row)
+        return None
+
+    def get(self, entry_id: StreamID) -> PelRow | None:
+        """One pending entry, unless it is dead."""
+        packed = pack_id(entry_id)
+        run = self._recent
+        if run is None or not run.packed[:ID_BYTES] <= packed <= run.last:
+            run = self._run_for(packed)
+            if run is None or not self._lives(run.consumer_no):
+                return None
+            self._recent = run
+        if run.find(packed) < 0:
+            return None
+        return PelRow(entry_id, run.consumer_no, run.time_ms, run.delivery_count)
+
+    def forget_recent(self) -> None:
+        """A consumer is no more, and its runs are dead."""
+        self._recent = None
+
+    def holding(self, order: list[bytes]) -> Iterator[tuple[Run, list[bytes]]]:
+        """(living run, those of the IDs `order` that it holds, ascending) for ascending IDs, each given once.
+
+        One look-up a run and not one an ID.  The run that was yielded last may be changed, and nothing else.
+        """
+        at, total = 0, len(order)
+        while at < total:
+            run = self._run_for(order[at])
+            if run is None:
+                return
+            first = run.packed[:ID_BYTES]
+            if order[at] < first:
+                at = bisect_left(order, first, at)
+            end = bisect_right(order, run.last, at)
+            asked = order[at:end]
+            at = end
+            if asked and self._lives(run.consumer_no):
+                held = run.held(asked)
+                if held:
+                    yield run, held
+
+    def holds_any_from(self, start: StreamID) -> bool:
+        """Whether there is anything, dead or alive, with id >= start."""
+        return self._run_for(pack_id(start)) is not None
+
+    def runs(self, start: StreamID, end: StreamID, owners: Iterable[int]) -> Iterator[Run]:
+        """What is pending with start <= id <= end, in ID order, by runs cut to that range.  It may change under way.
+
+        `owners` are the numbers of the consumers that have any, needed when there are many dead runs to jump over.
+        """
+        cursor = self._txn.cursor("pel")
+        first, last = pack_id(start), pack_id(end)
+        low = self._prefix + first
+        dead = 0
+        size = 2  # most questions are for a few entries
+        while cursor.set_range(low):
+            # the cursor is anybody's while a consumer of this generator has its turn
+            chunk = list(islice(cursor.iternext(), size))
+            for key, row in chunk:
+                if not key.startswith(self._prefix) or row[_HEAD : _HEAD + ID_BYTES] > last:
+                    return
+                run = Run.decode(row)
+                if self._lives(run.consumer_no):
+                    dead = 0
+                    cut = run.within(first, last)
+                    if cut is not None:
+                        yield cut
+                else:
+                    dead += 1
+            if len(chunk) < size:
+                return
+            size = _CHUNK
+            low = chunk[-1][0] + b"\0"
+            if dead > _MOST_DEAD:
+                living = self._next_living(low[len(self._prefix) : -1], owners)
+                if living is None:
+                    return
+                low, dead = self._prefix + living, 0
+
+    def _next_living(self, after: bytes, owners: Iterable[int]) -> bytes | None:
+        """The last ID of the first run behind the one that ends with `after` that somebody alive, or nobody, owns."""
+        cursor = self._txn.cursor("pel_by_consumer")
+        ends = []
+        for consumer_no in (NOBODY, *owners):
+            prefix = fmt.owner_prefix(self._group_no, consumer_no)
+            if cursor.set_range(prefix + after + b"\0") and cursor.key().startswith(prefix):
+                ends.append(cursor.key()[len(prefix) :])
+        return min(ends, default=None)
+
+    def last_id(self, owners: Iterable[int]) -> StreamID | None:
+        """The highest pending ID."""
+        cursor = self._txn.cursor("pel")
+        found = cursor.prev() if cursor.set_range(fmt.group_prefix(self._group_no + 1)) else cursor.last()
+        for _ in range(_MOST_DEAD):
+            if not found or not cursor.key().startswith(self._prefix):
+                return None
+            if self._lives(fmt.decode_run_head(cursor.value())[0]):
+                return unpack_id(cursor.key()[len(self._prefix) :])
+            found = cursor.prev()
+        lists = self._txn.cursor("pel_by_consumer")
+        ends = []
+        for consumer_no in (NOBODY, *owners):
+            prefix = fmt.owner_prefix(self._group_no, consumer_no)
+            past = fmt.owner_prefix(self._group_no, consumer_no + 1)
+            found = lists.prev() if lists.set_range(past) else lists.last()
+            if found and lists.key().startswith(prefix):
+                ends.append(unpack_id(lists.key()[len(prefix) :]))
+        return max(ends, default=None)
+
+    def owned(self, consumer_no: int, start: StreamID, end: StreamID) -> Iterator[Run]:
+        """As `runs`, of one living consumer."""
+        prefix = fmt.owner_prefix(self._group_no, consumer_no)
+        first, last = pack_id(start), pack_id(end)
+        low = prefix + first
+        cursor = self._txn.cursor("pel_by_consumer")
+        size = 2
+        while cursor.set_range(low):
+            chunk = list(islice(cursor.iternext(values=False), size))
+            for key in chunk:
+                if not key.startswith(prefix):
+                    return
+                run = self._run_for(key[len(prefix) :])
+                assert run is not None, "a consumer's list holds what the group's does not"
+                if run.packed[:ID_BYTES] > last:
+                    return
+                cut = run.within(first, last)
+                if cut is not None:
+                    yield cut
+            if len(chunk) < size:
+                return
+            size = _CHUNK
+            low = chunk[-1] + b"\0"
+
+    def oldest(self, until_ms: int, most: int) -> list[Run] | None:
+        """The runs nobody owns and those delivered by `until_ms`; None when there are `most` to be looked at."""
+        found: list[Run] = []
+        for looked_at, (_, run) in enumerate(self._places(b"")):
+            if looked_at == most:
+                return None
+            if run is not None:
+                if run.time_ms > until_ms and run.consumer_no != NOBODY:
+                    break
+                found.append(run)
+        return found
+
+    def by_time(self, after: bytes) -> Iterator[tuple[bytes, Run]]:
+        """(place, run) of released entries in order of release, then of owned ones, longest idle first.
+
+        `after` is a place to continue behind, empty for the beginning.
+        """
+        for place, run in self._places(after):
+            if run is not None:
+                yield place, run
+
+    def _places(self, after: bytes) -> Iterator[tuple[bytes, Run | None]]:
+        """As `by_time`, None for the dead."""
+        cursor = self._txn.cursor("pel_by_time")
+        low = after + b"\0" if after else self._prefix
+        while cursor.set_range(low):
+            chunk = list(islice(cursor.iternext(), _CHUNK))
+            for key, value in chunk:
+                if not key.startswith(self._prefix):
+                    return
+                run = self._run_for(value or key[-ID_BYTES:])
+                yield key, run if run is not None and self._lives(run.consumer_no) else None
+            if len(chunk) < _CHUNK:
+                return
+            low = chunk[-1][0] + b"\0"
+
+    # -- changes -------------------------------------------------------------------------------------------------------
+
+    def add_new(self, packed_ids: list[bytes], consumer_no: int, time_ms: int, delivery_count: int = 1) -> None:
+        """Entries with ascending IDs above everything there is."""
+        for at in range(0, len(packed_ids), MOST_IN_RUN):
+            self._put(Run(consumer_no, time_ms, delivery_count, b"".join(packed_ids[at : at + MOST_IN_RUN])))
+
+    def remove(self, packed_ids: list[bytes]) -> tuple[list[bytes], dict[int, int]]:
+        """Take entries off; -> the IDs of those that were there and alive, and how many each owner had of them."""
+        removed: list[bytes] = []
+        by_owner: dict[int, int] = {}
+        at, total = 0, len(packed_ids)
+        while at < total:
+            # what is acknowledged together was mostly delivered together
+            run = self._run_for(packed_ids[at])
+            if run is None or not self._lives(run.consumer_no):
+                break
+            size = len(run)
+            if size > total - at or b"".join(packed_ids[at : at + size]) != run.packed:
+                break
+            removed += packed_ids[at : at + size]
+            at += size
+            self._delete(run)
+            by_owner[run.consumer_no] = by_owner.get(run.consumer_no, 0) + size
+        if at < total:
+            for run, held in self.holding(sorted(set(packed_ids[at:]))):
+                removed += held
+                by_owner[run.consumer_no] = by_owner.get(run.consumer_no, 0) + len(held)
+                self._take_out(run, held)
+        return removed, by_owner
+
+    def _take_out(self, run: Run, held: list[bytes]) -> None:
+        """Take these IDs, ascending, out of their run."""
+        old, last = run.packed, run.last
+        if len(held) == len(run):
+            self._delete(run)
+            return
+        if len(held) == 1:
+            place = run.find(held[0])
+            run.packed = old[:place] + old[place + ID_BYTES :]
+        else:
+            gone = set(held)
+            run.packed = b"".join([packed for packed in run.ids() if packed not in gone])
+        if run.last == last:
+            self._recent = None
+            self._txn.cursor("pel").put(self._prefix + last, self._encode(run))
+        else:
+            self._delete(Run(run.consumer_no, run.time_ms, run.delivery_count, last))
+            self._put(run)
+
+    def assign(self, wanted: Mapping[bytes, Delivery], consumer_no: int) -> dict[int | None, int]:
+        """Give entries to one owner, each with its time and count, by packed ID; -> how many each former owner had,
+        None for what was not pending.
+
+        A run of which only a part is meant is cut.
+        """
+        order = sorted(wanted)
+        former: dict[int | None, int] = {}
+        at = 0
+        while at < len(order):
+            run = self._run_for(order[at])
+            begin = at
+            if run is not None and run.packed[:ID_BYTES] <= order[at]:
+                at = bisect_right(order, run.last, at)
+                self._delete(run)
+                asked, old_ids = order[begin:at], run.ids()
+                owner_no = run.consumer_no if self._lives(run.consumer_no) else None
+                had = len(asked) if asked == old_ids else len(wanted.keys() & old_ids)
+                if had:
+                    former[owner_no] = former.get(owner_no, 0) + had
+                if len(asked) > had:
+                    former[None] = former.get(None, 0) + len(asked) - had
+                ids = old_ids if had == len(asked) else sorted({*old_ids, *asked})
+                self._put_pieces(ids, wanted, consumer_no, run)
+            else:
+                at = len(order) if run is None else bisect_left(order, run.packed[:ID_BYTES], at)
+                former[None] = former.get(None, 0) + at - begin
+                self._put_pieces(order[begin:at], wanted, consumer_no, None)
+        return former
+
+    def _put_pieces(
+        self, ids: list[bytes], wanted: Mapping[bytes, Delivery], consumer_no: int, old: Run | None
+    ) -> None:
+        """Store `ids` as runs: those in `wanted` of the new owner, the others as they were in `old`."""
+        deliveries = [wanted.get(packed) for packed in ids]
+        begin = 0
+        while begin < len(ids):
+            delivery = deliveries[begin]
+            end = begin + 1
+            most = min(len(ids), begin + MOST_IN_RUN)
+            while end < most and deliveries[end] == delivery:
+                end += 1
+            packed = b"".join(ids[begin:end])
+            if delivery is not None:
+                self._put(Run(consumer_no, *delivery, packed))
+            else:
+                assert old is not None, "an ID that is neither new nor old"
+                self._put(Run(old.consumer_no, old.time_ms, old.delivery_count, packed))
+            begin = end
+
+    def copy_from(self, other: Pel) -> None:
+        """Take over the living runs of another group; there are none here yet, and consumers have the same numbers."""
+        for _, run in other.by_time(b""):
+            self._put(run)
+
+    # -- rows ----------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _encode(run: Run) -> bytes:
+        return fmt.encode_run(run.consumer_no, run.time_ms, run.delivery_count, run.packed)
+
+    def _put(self, run: Run) -> None:
+        self._recent = None
+        cursor, last = self._txn.cursor, run.last
+        cursor("pel").put(self._prefix + last, self._encode(run))
+        cursor("pel_by_consumer").put(fmt.owner_prefix(self._group_no, run.consumer_no) + last, b"")
+        cursor("pel_by_time").put(place_of(self._group_no, run), last if run.consumer_no == NOBODY else b"")
+
+    def _delete(self, run: Run) -> None:
+        self._recent = None
+        cursor, last = self._txn.cursor, run.last
+        for table, key in (
+            ("pel", self._prefix + last),
+            ("pel_by_consumer", fmt.owner_prefix(self._group_no, run.consumer_no) + last),
+            ("pel_by_time", place_of(self._group_no, run)),
+        ):
+            # 0.36 us; a delete without a cursor takes 0.5
+            if cursor(table).set_key(key):
+                cursor(table).delete()
+
+
+def place_of(group_no: int, run: Run) -> bytes:
+    """The key of a run's place in the order by time."""
+    if run.consumer_no == NOBODY:
+        return fmt.moment_prefix(group_no, 0) + run.time_ms.to_bytes(ID_BYTES, "big")
+    return fmt.moment_prefix(group_no, run.time_ms + 1) + run.last

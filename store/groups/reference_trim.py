@@ -1,0 +1,165 @@
+"""Trims that heed consumer groups: DELREF takes the removed entries off every pending list, ACKED spares what any
+group still needs.
+
+An ACKED trim leaves holes, which no stock command says without touching `max_deleted_id`.  It is logged as XDEL of
+what went, and an XMAXDELETED line, hidden from Redis, that sets `max_deleted_id` right again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from riverbed.store.groups.groups import groups_of
+from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, unpack_id
+from riverbed.store.model import Change, References, Strategy, Trim
+from riverbed.store.streams import trimming
+from riverbed.store.streams.stream import Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from riverbed.store.groups.groups import Groups
+
+# Entries that one approximate trim looks at; where most of a long stream is still needed the next one goes on there.
+_MOST_EXAMINED: Final = 10_000
+# Entries that a slice looks at, or takes from the front: a few milliseconds' work.
+_SLICE: Final = 500
+
+
+class ReferenceTrim:
+    """A trim by DELREF or ACKED of a stream that has groups, a slice at a time.  Keeps nothing of the stream."""
+
+    def __init__(self, trim: Trim) -> None:
+        self.removed = 0
+        self._trim = trim
+        self._start: StreamID | None = None  # where ACKED goes on
+        self._examined = 0
+
+    def step(self, stream: Stream) -> bool:
+        """Take what a slice finds; -> whether that was all.  A mutator: logs what it did."""
+        before = self.removed
+        is_last = self._take_front(stream) if self._trim.references is References.DELREF else self._take_acked(stream)
+        if self.removed > before:
+            stream.txn.notify_interest(Change.MODIFIED, stream.db, stream.key)
+        return is_last
+
+    def _take_front(self, stream: Stream) -> bool:
+        trim = self._trim
+        if trim.limit:
+            if self.removed >= trim.limit:
+                return True
+            trim = replace(trim, limit=trim.limit - self.removed)
+        part = _front(stream, trim)
+        removed = 0 if part is None else _trim_and_forget(stream, part)
+        is_last = not removed
+        if is_last:  # no more than a slice, or its first node is more than one
+            removed = _trim_and_forget(stream, trim)
+        self.removed += removed
+        return is_last
+
+    def _take_acked(self, stream: Stream) -> bool:
+        groups = groups_of(stream)
+        trim = self._trim
+        by_length = trim.strategy is Strategy.MAXLEN
+        if self._start is None:
+            self._start = groups.acked_trim_start if trim.approximate else MIN_ID
+        groups.acked_trim_start = MIN_ID
+        slowest = min((group.last_id for group in groups), default=MIN_ID)
+        taken: list[StreamID] = []
+        examined = 0
+        is_last = True
+        length = stream.length
+        for first_id, last_id, live in _nodes(stream, self._start):
+            if (by_length and length <= trim.threshold) or first_id > slowest:
+                break
+            if trim.limit and self.removed + len(taken) + live > trim.limit:
+                break
+            if trim.approximate and self._examined >= _MOST_EXAMINED:
+                groups.acked_trim_start = first_id
+                break
+            if examined >= _SLICE:
+                self._start = first_id
+                is_last = False
+                break
+            whole = length - live >= trim.threshold if by_length else last_id < trim.threshold
+            if trim.approximate and not whole:
+                break
+            most = length - trim.threshold if by_length else live
+            gone = _unneeded(stream, groups, first_id, min(last_id, slowest), most, trim)
+            taken += gone
+            length -= len(gone)
+            examined += live
+            self._examined += live
+            if not whole:
+                break
+        if taken:
+            _drop(stream, taken)
+        self.removed += len(taken)
+        return is_last
+
+
+def trim_with_references(stream: Stream, trim: Trim) -> int:
+    """All of a `ReferenceTrim`; -> how many entries went."""
+    work = ReferenceTrim(trim)
+    while not work.step(stream):
+        pass
+    return work.removed
+
+
+def _front(stream: Stream, trim: Trim) -> Trim | None:
+    """A trim of no more than a slice of what `trim` takes, None when it takes no more than that."""
+    if stream.length <= _SLICE:
+        return None
+    if trim.limit:
+        return replace(trim, limit=_SLICE) if trim.limit > _SLICE else None
+    if trim.strategy is Strategy.MAXLEN:
+        threshold = stream.length - _SLICE
+        return replace(trim, threshold=threshold) if threshold > trim.threshold else None
+    threshold = unpack_id(stream.keys(stream.first_id, MAX_ID, _SLICE + 1)[-1][8:])
+    return replace(trim, threshold=threshold) if threshold < trim.threshold else None
+
+
+def _trim_and_forget(stream: Stream, trim: Trim) -> int:
+    """The front of the stream goes, and with it all that is pending there, tombstones too."""
+    old_first_id = stream.first_id
+    trimmed = trimming.trim_front(stream, trim)
+    if trimmed.removed:
+        last_id = StreamID(stream.first_id - 1) if stream.length else stream.last_id
+        for group in groups_of(stream):
+            group.ack([packed for run in group.pending_runs(old_first_id, last_id) for packed in run.packed_ids])
+    if any(trimmed):
+        stream.txn.log_command(stream.db.number, [b"XTRIM", stream.key, *trimming.exact_words(stream, trim, trimmed)])
+    return trimmed.removed
+
+
+def _drop(stream: Stream, entry_ids: list[StreamID]) -> None:
+    """Delete entries as a trim does, not as XDEL does, which is how a stock reader is told."""
+    max_deleted_id = stream.max_deleted_id
+    stream.drop_entries(entry_ids)
+    txn = stream.txn
+    txn.log_command(stream.db.number, [b"XDEL", stream.key, *map(id_text, entry_ids)])
+    txn.log_extension(stream.db.number, [b"XMAXDELETED", stream.key, id_text(max_deleted_id)])
+
+
+def _nodes(stream: Stream, start: StreamID) -> Iterator[tuple[StreamID, StreamID, int]]:
+    """(first ID, last ID, live entries) of the nodes that begin at `start` or later."""
+    for first_id, live, _, _, last_id in stream.closed_nodes(start):
+        yield first_id, last_id, live
+    if stream.tail_total:
+        yield stream.tail_first_id, stream.tail_last_id, stream.tail_total - stream.tail_dead
+
+
+def _unneeded(
+    stream: Stream, groups: Groups, first_id: StreamID, end: StreamID, most: int, trim: Trim
+) -> list[StreamID]:
+    """The first `most` entries of a node, up to `end`, below the threshold that no group has pending."""
+    if trim.strategy is Strategy.MINID:
+        end = min(end, StreamID(trim.threshold - 1))
+    if end < first_id:
+        return []
+    pending: set[bytes] = set()
+    for group in groups:
+        for run in group.pending_runs(first_id, end):
+            pending.update(run.packed_ids)
+    return [unpack_id(key[8:]) for key in stream.keys(first_id, end) if key[8:] not in pending][:most]

@@ -1,0 +1,66 @@
+"""Commands put together into pieces that a file or a socket is given whole.
+
+A piece ends between two commands and after about a megabyte, so that whoever writes a state of any size holds no more
+of it than that.  Commands that Redis 7 does not know stand in comment lines, and are left out on request.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from riverbed.store.format import rows as fmt
+from riverbed.store.format.log_lines import encode_extension
+
+PIECE_BYTES: Final = 1 << 20
+
+
+class Piece(NamedTuple):
+    """Whole commands.  `command_bytes` is the length without comment lines, `entries` how many XADD there are."""
+
+    data: bytes
+    command_bytes: int
+    entries: int
+
+
+class Composer:
+    """What was composed since the last `take`."""
+
+    def __init__(self, *, extensions: bool) -> None:
+        self._extensions = extensions
+        self._parts: list[bytes] = []
+        self._comment_bytes = 0
+        self._entries = 0
+        self.size = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.size >= PIECE_BYTES
+
+    def take(self) -> Piece:
+        """Everything so far; the next piece begins."""
+        data = b"".join(self._parts)
+        piece = Piece(data, len(data) - self._comment_bytes, self._entries)
+        self._parts.clear()
+        self.size = self._comment_bytes = self._entries = 0
+        return piece
+
+    def command(self, *words: bytes) -> None:
+        self.wire(fmt.encode_command(list(words)))
+
+    def wire(self, command: bytes) -> None:
+        """A command that is encoded already."""
+        self._parts.append(command)
+        self.size += len(command)
+
+    def adds(self, commands: list[bytes], size: int) -> None:
+        """XADDs that are encoded already, `size` bytes together."""
+        self._parts += commands
+        self.size += size
+        self._entries += len(commands)
+
+    def extension(self, *words: bytes) -> None:
+        """A command that Redis 7 does not know."""
+        if self._extensions:
+            lines = encode_extension(list(words))
+            self.wire(lines)
+            self._comment_bytes += len(lines)

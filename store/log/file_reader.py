@@ -1,0 +1,431 @@
+"""Reading one file of the log: its batches in order, up to where they stop being sound.
+
+A file of ours is read twice as it were: a fast path finds each annotation by its text and lets C code parse what stands
+before it, and whatever is not simple goes to an exact path which trusts framing alone.  A client may store anything,
+also text that looks like an annotation; the fast path only ever accepts what the exact one would.
+
+What an unsound end means depends on the other files and on what a checkpoint covers; `logreader.py` judges that.  Here
+damage is an error only where this file alone proves it.
+
+Measured with XADDs of seven words, 118 bytes: 2.2 M commands a second in batches of 200, 1.0 M in batches of five,
+0.5 M in pairs, 0.3 M one to a batch; 0.2 M where framing is parsed exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import hiredis
+from crc32c import crc32c
+
+from riverbed.store.disk.files import Files
+from riverbed.store.errors import CorruptionError
+from riverbed.store.format import log_lines as logformat
+from riverbed.store.format.log_lines import Annotation, CommandCollector, FrameError, ShortFrame
+from riverbed.store.log.manifest import FileType, LogFile
+
+CHUNK_BYTES: Final = 1 << 20
+FEED_BYTES: Final = 1 << 15
+LONG_BATCH_BYTES: Final = 32 * CHUNK_BYTES
+# A log without annotations says nothing of batches: as many commands as this make one.
+PLAIN_BATCH_COMMANDS: Final = 256
+
+
+class LogPosition(NamedTuple):
+    """A place between two batches.  Later places compare greater.
+
+    `file_seq` is the incr file's number, or minus the number of the base while in the base; `position` counts the
+    file's bytes, `offset` the bytes of plain commands since the log began (what replicas count).
+    """
+
+    file_seq: int
+    position: int
+    offset: int
+
+
+class Batch(NamedTuple):
+    """What one group commit wrote: `commands` in order, from byte `start` of `file` up to `end`.
+
+    `time_ms` is the moment of the commit, None in a file that is not ours: nothing vouches for its commands then, and
+    Redis ignores the errors of those that do not fit.  `noted_ms` is when they were written, to the second, if that
+    Redis noted it.
+    """
+
+    commands: list[list[bytes]]
+    end: LogPosition
+    time_ms: int | None
+    file: str
+    start: int
+    noted_ms: int | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file, the annotation included."""
+        return self.end.position - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """One file to be read, up to `size` bytes, which may be fewer than it holds by now."""
+
+    path: Path
+    file: LogFile
+    size: int
+    is_last: bool
+
+    @property
+    def number(self) -> int:
+        return -self.file.seq if self.file.type is FileType.BASE else self.file.seq
+
+    def error(self, position: int | None, offset: int, reason: str) -> CorruptionError:
+        return CorruptionError(str(self.path), position, f"{reason} (replication offset {offset})")
+
+
+class PartReader:
+    """The batches of one file.  `place` is the end of the last one; `unsound` why the file does not end there."""
+
+    def __init__(self, files: Files, fd: int, part: LogPart, plain_batch_commands: int = PLAIN_BATCH_COMMANDS) -> None:
+        self._plain_batch_commands = plain_batch_commands
+        self.place = LogPosition(part.number, 0, 0)
+        self.unsound: str | None = None
+        self._part = part
+        self._size = part.size
+        self._files = files
+        self._fd = fd
+        self._name = str(part.path)
+        self._number = part.number
+        # Commands of the base are state, not history: the offset stands still there.
+        self._counts = part.file.type is not FileType.BASE
+        # The stretch of the file in memory that frames are parsed from.
+        self._window = b""
+        self._window_start = 0
+
+    def begin(self, place: LogPosition) -> None:
+        """Set out from `place`: in this file, or the end of the file before it."""
+        part, file = self._part, self._part.file
+        if place.file_seq == self._number:
+            self._check_boundary(place)
+            self.place = place
+            return
+        if file.is_checksummed and file.start_offset not in (None, place.offset):
+            raise part.error(
+                0, place.offset, f"begins at replication offset {file.start_offset}, the file before ends elsewhere"
+            )
+        self.place = LogPosition(self._number, 0, place.offset)
+
+    def _check_boundary(self, place: LogPosition) -> None:
+        """A position comes from elsewhere, LMDB or a replica: take it only where the log says the same."""
+        part, position = self._part, place.position
+        if position > self._size:
+            raise part.error(self._size, place.offset, f"ends before byte {position}, where reading is to begin")
+        if not part.file.is_checksummed or position == 0:
+            return
+        before_start = max(0, position - logformat.MAX_ANNOTATION_BYTES)
+        before = self._read(before_start, position - before_start)
+        line_start = before.rfind(logformat.ANNOTATION_START)
+        annotation = logformat.parse_annotation(before, line_start) if line_start >= 0 else None
+        if annotation is None or not before.endswith(annotation.tail) or annotation.offset != place.offset:
+            raise part.error(position, place.offset, "no batch ends where reading is to begin")
+
+    def batches(self) -> Iterator[Batch]:
+        return self._checksummed() if self._part.file.is_checksummed else self._plain()
+
+    # -- files of ours -------------------------------------------------------------------------------------------------
+
+    def _checksummed(self) -> Iterator[Batch]:
+        """Batches of a file in which annotations cover every command.
+
+        The loop body is the fast path: a batch in memory without another `#` at the start of a line, which the C
+        parser takes whole.  Whatever looks otherwise goes to `_exact_batch`, which trusts framing alone.
+        """
+        number, name, counts, size = self._number, self._name, self._counts, self._size
+        match_annotation, crc, finished = logformat.match_annotation, crc32c, False
+        parser = hiredis.Reader()
+        _, start, offset = self.place
+        wanted = CHUNK_BYTES
+        while start < size:
+            data = self._read(start, min(wanted, size - start))
+            view = memoryview(data)
+            wanted = CHUNK_BYTES
+            is_suspect = logformat.announces_too_much(data)
+            at = 0
+            while at < len(data):
+                mark = data.find(b"\n#", at) + 1
+                match = match_annotation(data, mark) if mark else None
+                if match is not None:
+                    checksum, tail, covered, after_text, time = match.groups()
+                    after = int(after_text)
+                    if (
+                        int(covered) == mark - at
+                        and crc(tail, crc(view[at:mark])) == int(checksum, 16)
+                        and after == (offset + mark - at if counts else offset)
+                        and not (is_suspect and logformat.announces_too_much(data[at:mark]))
+                    ):
+                        try:
+                            if mark - at <= FEED_BYTES:
+                                parser.feed(data, at, mark - at)
+                                commands = list(iter(parser.gets, finished))
+                            else:
+                                commands = _parse_long(parser, view[at:mark])
+                            is_whole = not parser.has_data()
+                        except hiredis.ProtocolError:
+                            is_whole = False
+                        if is_whole:
+                            begin = start + at
+                            at = match.end()
+                            offset = after
+                            self.place = place = LogPosition(number, start + at, offset)
+                            yield Batch(commands, place, int(time), name, begin)
+                            continue
+                        parser = hiredis.Reader()
+                if not mark and start + len(data) < size:
+                    # The chunk ends before the batch does.
+                    if at:
+                        break
+                    wanted = self._reach(start, len(data))
+                    if wanted > len(data):
+                        break
+                self._window, self._window_start = data, start
+                batch = self._exact_batch(start + at, offset)
+                if batch is None:
+                    return
+                self._window = b""
+                self.place = batch.end
+                offset = batch.end.offset
+                yield batch
+                at = batch.end.position - start
+            start += at
+
+    def _reach(self, start: int, searched: int) -> int:
+        """How many bytes from `start` on a long batch and its annotation take, 0 when it is not a simple one.
+
+        Beyond `LONG_BATCH_BYTES` a batch is not worth holding in memory twice, once here and once in the C parser.
+        """
+        for at in range(start + searched - 1, min(start + LONG_BATCH_BYTES, self._size), CHUNK_BYTES):
+            data = self._read(at, min(CHUNK_BYTES + logformat.MAX_ANNOTATION_BYTES, self._size - at))
+            mark = data.find(b"\n#", 0, CHUNK_BYTES + 1) + 1
+            if mark:
+                annotation = logformat.parse_annotation(data, mark)
+                if annotation is None or annotation.covered != at + mark - start:
+                    return 0
+                return annotation.covered + logformat.MAX_ANNOTATION_BYTES
+        return 0
+
+    def _exact_batch(self, start: int, offset: int) -> Batch | None:
+        """The batch at `start`, frame by frame.  None when it is not sound and no sound one follows (see `unsound`)."""
+        try:
+            commands, command_bytes, annotation, end = self._parse_batch(start)
+        except ShortFrame:
+            # So far the framing is faultless: a batch cut short, or one length in it grew.
+            self._give_up(start, offset, "the file ends before an annotation closes the batch", min_advance=1)
+            return None
+        except FrameError as error:
+            self._give_up(start, offset, str(error), min_advance=0)
+            return None
+        after = offset + command_bytes if self._counts else offset
+        if start == 0 and annotation.offset == offset and is_preface(commands):
+            after = offset
+        if annotation.offset != after:
+            raise self._part.error(
+                start,
+                offset,
+                f"sound batch, but its annotation says replication offset {annotation.offset}, not {after}",
+            )
+        return Batch(commands, LogPosition(self._number, end, after), annotation.time_ms, self._name, start)
+
+    def _parse_batch(self, start: int) -> tuple[list[list[bytes]], int, Annotation, int]:
+        """-> commands, bytes of the plain ones, annotation and end of the batch at `start`.  Raises FrameError."""
+        found = CommandCollector()
+        command_bytes = 0
+        at = start
+        while True:
+            words, end = self._frame(at)
+            if words is not None:
+                found.take_command(words)
+                command_bytes += end - at
+            else:
+                line = self._line(at, end)
+                if line.startswith(logformat.ANNOTATION_START):
+                    break
+                found.take_comment(line)
+            at = end
+        found.finish()
+        return found.commands, command_bytes, self._verified(line, start, at), end
+
+    def _verified(self, line: bytes, start: int | None, end: int) -> Annotation:
+        """The annotation `line` at `end`; `start` is where the one before it ended, None when that is not known."""
+        annotation = logformat.parse_annotation(line)
+        if annotation is None:
+            raise FrameError("malformed annotation line")
+        begin = end - annotation.covered
+        if begin == end or begin < 0 or start not in (None, begin):
+            raise FrameError(f"annotation covers {annotation.covered} bytes, not those since the last one")
+        if not logformat.is_sound(annotation, self._sum(begin, end)):
+            raise FrameError("checksum does not match")
+        return annotation
+
+    def _give_up(self, start: int, offset: int, reason: str, min_advance: int) -> None:
+        later = self._find_later_batch(start, offset, min_advance if self._counts else 0)
+        if later is not None:
+            raise self._part.error(
+                start, offset, f"damaged batch: {reason}; the batch from byte {later} on is sound again"
+            )
+        self.unsound = reason
+
+    def _find_later_batch(self, start: int, offset: int, min_advance: int) -> int | None:
+        """Where the first sound batch beyond the damage at `start` begins.
+
+        Annotations are found by their text here, as framing is what is broken.  Old log contents that a client stored
+        as a value are told from the log itself by their offsets, which lie before `offset`; `min_advance` is 1 when
+        even a batch that moves the offset by nothing must lie beyond.  A forgery that gets the offset right stops the
+        start instead of being cut off, which is the safe side.
+        """
+        at = start
+        while True:
+            data = self._read(at, min(CHUNK_BYTES, self._size - at))
+            mark = 0
+            while (mark := data.find(b"\n" + logformat.ANNOTATION_START, mark) + 1) > 0:
+                annotation = logformat.parse_annotation(data, mark)
+                if annotation is None:
+                    continue
+                begin = at + mark - annotation.covered
+                if begin <= start or annotation.offset < offset + min_advance:
+                    continue
+                if self._is_batch_after(offset, begin, annotation):
+                    return begin
+            # The next chunk begins a little earlier, for a line that the end of this one cut.
+            if at + len(data) == self._size:
+                return None
+            at += len(data) - logformat.MAX_ANNOTATION_BYTES - 1
+
+    def _is_batch_after(self, offset: int, begin: int, annotation: Annotation) -> bool:
+        """Whether a sound batch that ends in `annotation` stands at `begin`, and begins at `offset` or later."""
+        # Cheaper than the frames, and wrong for nearly every look-alike.
+        if not logformat.is_sound(annotation, self._sum(begin, begin + annotation.covered)):
+            return False
+        try:
+            _, command_bytes, found, _ = self._parse_batch(begin)
+        except FrameError:
+            return False
+        return found == annotation and (not self._counts or annotation.offset - command_bytes >= offset)
+
+    # -- files without checksums ---------------------------------------------------------------------------------------
+
+    def _plain(self) -> Iterator[Batch]:
+        """Batches of a file that a Redis wrote, or appended to: every frame is parsed exactly.
+
+        A batch never ends inside of MULTI, as positions between batches must be places to begin at.  Annotations that
+        are there (a Redis took over a file of ours and dropped our marks from the manifest) are held to.
+        """
+        number, size = self._number, self._size
+        _, start, offset = self.place
+        found = CommandCollector()
+        at = start
+        uncovered = None if start else 0
+        is_open = False
+        # A batch holds what was written in one second, as far as that is noted; a transaction is never parted.
+        noted_ms = next_noted_ms = None
+        # Up to where the file would be kept if it ended now, and with how many of the commands found.
+        safe, safe_count = self.place, 0
+        try:
+            while at < size:
+                words, end = self._frame(at)
+                if words is not None:
+                    found.take_command(words)
+                    name = words[0].upper()
+                    is_open = name == b"MULTI" or (is_open and name != b"EXEC")
+                    if self._counts:
+                        offset += end - at
+                else:
+                    line = self._line(at, end)
+                    if line.startswith(logformat.ANNOTATION_START):
+                        found.finish()
+                        annotation = self._verified(line, uncovered, at)
+                        uncovered, offset = end, annotation.offset
+                    else:
+                        found.take_comment(line)
+                        if line.startswith(logformat.TIMESTAMP_START):
+                            next_noted_ms = logformat.parse_timestamp(line)
+                at = end
+                if is_open or not found.is_settled:
+                    continue
+                safe, safe_count = LogPosition(number, at, offset), len(found.commands)
+                if safe_count >= self._plain_batch_commands or (safe_count and next_noted_ms != noted_ms):
+                    self.place = safe
+                    yield Batch(found.commands, safe, None, self._name, start, noted_ms)
+                    found, safe_count, start = CommandCollector(), 0, at
+                noted_ms = next_noted_ms
+            found.finish()
+            if is_open:
+                self.unsound = "the file ends inside of MULTI"
+            else:
+                safe, safe_count = LogPosition(number, at, offset), len(found.commands)
+        except ShortFrame as error:
+            self.unsound = str(error)
+        except FrameError as error:
+            raise self._part.error(at, offset, str(error)) from error
+        self.place = safe
+        if safe_count:
+            yield Batch(found.commands[:safe_count], safe, None, self._name, start, noted_ms)
+
+    # -- bytes of the file ---------------------------------------------------------------------------------------------
+
+    def _read(self, position: int, size: int) -> bytes:
+        data = self._files.read_at(self._fd, size, position)
+        if len(data) != size:
+            raise self._part.error(position + len(data), self.place.offset, "the file became shorter while it was read")
+        return data
+
+    def _frame(self, at: int) -> tuple[list[bytes] | None, int]:
+        """The frame at byte `at` and where it ends; more of the file is brought to memory as the frame needs it."""
+        if at < self._window_start:
+            self._window, self._window_start = b"", at
+        while True:
+            try:
+                words, end = logformat.parse_frame(self._window, at - self._window_start)
+            except ShortFrame as short:
+                needed = self._window_start + short.needed
+                if needed > self._size:
+                    raise
+                # A damaged length may point gigabytes ahead: look at its far end before bringing all of that here.
+                if short.line_end is not None and self._read(needed - 2, 2) != b"\r\n":
+                    raise FrameError("a bulk string is not closed by a line end where its length says") from short
+                grown = 2 * len(self._window) if at == self._window_start else CHUNK_BYTES
+                self._window = self._read(at, min(max(CHUNK_BYTES, needed - at, grown), self._size - at))
+                self._window_start = at
+            else:
+                return words, self._window_start + end
+
+    def _line(self, start: int, end: int) -> bytes:
+        return self._window[start - self._window_start : end - self._window_start]
+
+    def _sum(self, start: int, end: int) -> int:
+        """CRC-32C of a stretch of the file."""
+        window_end = self._window_start + len(self._window)
+        if self._window_start <= start and end <= window_end:
+            return crc32c(memoryview(self._window)[start - self._window_start : end - self._window_start])
+        total = 0
+        for at in range(start, end, CHUNK_BYTES):
+            total = crc32c(self._read(at, min(CHUNK_BYTES, end - at)), total)
+        return total
+
+
+def is_preface(commands: list[list[bytes]]) -> bool:
+    """Whether a file's first batch only repeats which database is selected, and so may leave the offset alone."""
+    return len(commands) == 1 and commands[0][0].upper() == b"SELECT"
+
+
+def _parse_long(parser: hiredis.Reader, covered: memoryview) -> list[list[bytes]]:
+    """The commands of a long batch.
+
+    Fed in pieces: hiredis moves all that is left in its buffer after every kilobyte, so that 2.4 MB at once take 50 ms
+    instead of 9.
+    """
+    commands: list[list[bytes]] = []
+    for at in range(0, len(covered), FEED_BYTES):
+        parser.feed(bytes(covered[at : at + FEED_BYTES]))
+        commands += iter(parser.gets, False)
+    return commands

@@ -1,0 +1,362 @@
+"""Which files make up the log: the manifest of Redis 7's multi-part append-only file.
+
+    #RB:replid 8b1a...40 digits 0000...40 digits -1
+    #RB:store 8b1a...40 digits
+    file appendonly.aof.2.base.aof seq 2 type b size 81234 checksum crc32c
+    file appendonly.aof.5.incr.aof seq 5 type i startoffset 900100 size 4001822 checksum crc32c
+    file appendonly.aof.6.incr.aof seq 6 type i startoffset 4818544 checksum crc32c
+    #CK:crc32c=1b2c3d4e
+
+One base at most, then what happened since, oldest first; the last one is appended to.  Redis ignores keys it does not
+know and lines that start with `#`, and forgets both when it writes the file anew, so everything of ours is optional:
+`checksum` marks a file whose every command is covered by annotation lines, `size` is the final length of a file that
+is closed, `commandbytes` how many bytes of a base are commands, the `#RB:` lines say whose offsets these are (see
+`lineage.py`), and the last line guards the lines above it.  Where anything of ours stands, that line must follow: a
+manifest that was cut between two lines would otherwise be a shorter log.
+
+This module reads and replaces the one file.  It opens none of the files it lists.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import os
+import re
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from crc32c import crc32c
+
+from riverbed.store.disk.files import Files
+from riverbed.store.errors import CorruptionError
+from riverbed.store.replication_id import Lineage
+
+MAX_LINE: Final = 1024
+MAX_MANIFEST_BYTES: Final = 64 * 1024 * 1024
+CHECKSUM_NAME: Final = "crc32c"
+_GUARD = re.compile(rb"#CK:crc32c=([0-9a-f]{8})\n")
+_NUMBER = re.compile(r"\d{1,19}", re.ASCII)
+_LINEAGE_START: Final = b"#RB:replid "
+_LINEAGE = re.compile(rb"#RB:replid ([0-9a-f]{40}) ([0-9a-f]{40}) (-1|\d{1,19})\n")
+_STORE_START: Final = b"#RB:store "
+_STORE = re.compile(rb"#RB:store ([0-9a-f]{40})\n")
+_PLAIN_NAME = re.compile(rb"[!#-&(-\[\]-~]+")
+_ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "a": "\a"}
+_ESCAPED: Final = {ord(text): f"\\{letter}" for letter, text in _ESCAPES.items()} | {34: '\\"', 92: "\\\\"}
+
+
+class FileType(Enum):
+    """Written to disk as these letters."""
+
+    BASE = "b"
+    HISTORY = "h"  # replaced by a rewrite, to be deleted; never loaded
+    INCR = "i"
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """One line of the manifest.  `name` stands for the bytes the file system knows, as `os.fsdecode` gives them."""
+
+    name: str
+    seq: int
+    type: FileType
+    start_offset: int | None = None
+    size: int | None = None
+    is_checksummed: bool = False
+    command_bytes: int | None = None
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether its line says what only we write; a Redis that writes the manifest anew leaves that out."""
+        return self.is_checksummed or self.size is not None or self.command_bytes is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    base: LogFile | None = None
+    history: tuple[LogFile, ...] = ()
+    incrs: tuple[LogFile, ...] = ()
+    lineage: Lineage | None = None
+
+    @property
+    def files(self) -> tuple[LogFile, ...]:
+        """What is loaded, in the order of loading."""
+        return self.incrs if self.base is None else (self.base, *self.incrs)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it has any of our marks, which a Redis leaves out when it writes a manifest."""
+        listed = (*self.files, *self.history)
+        return self.lineage is not None or any(file.is_ours for file in listed)
+
+    def next_base(self, filename: str, size: int, command_bytes: int) -> LogFile:
+        """A base of ours to come after the present one, under a name that no file of the log has."""
+        seq = 1 + (self.base.seq if self.base is not None else 0)
+        names = {file.name for file in (*self.files, *self.history)}
+        while (name := f"{filename}.{seq}.base.aof") in names:
+            seq += 1
+        return LogFile(name, seq, FileType.BASE, size=size, is_checksummed=True, command_bytes=command_bytes)
+
+    def begun_with(self, base: LogFile, from_seq: int) -> Manifest:
+        """The log that begins with `base`, which incr `from_seq` goes on from; everything before becomes history."""
+        behind = [file for file in self.files if file.type is FileType.BASE or file.seq < from_seq]
+        incrs = tuple(file for file in self.incrs if file.seq >= from_seq)
+        assert incrs and incrs[0].seq == from_seq, "a base must lead to a file of the log"
+        history = (*self.history, *(dataclasses.replace(file, type=FileType.HISTORY) for file in behind))
+        return dataclasses.replace(self, base=base, history=history, incrs=incrs)
+
+
+# -- text --------------------------------------------------------------------------------------------------------------
+
+
+def serialize(manifest: Manifest) -> bytes:
+    files = [] if manifest.base is None else [manifest.base]
+    lines = b"" if manifest.lineage is None else _lineage_line(manifest.lineage)
+    lines += b"".join(_line(file) for file in (*files, *manifest.history, *manifest.incrs))
+    return lines + _guard(lines)
+
+
+def _lineage_line(lineage: Lineage) -> bytes:
+    words = f"{lineage.replication_id} {lineage.previous_id} {lineage.branch_offset}"
+    line = b"%b%b\n" % (_LINEAGE_START, words.encode())
+    return line + b"%b%b\n" % (_STORE_START, lineage.store_id.encode()) if lineage.store_id else line
+
+
+def _guard(lines: bytes) -> bytes:
+    return b"#CK:crc32c=%08x\n" % crc32c(lines)
+
+
+def _line(file: LogFile) -> bytes:
+    words = ["file", quote(file.name), "seq", str(file.seq), "type", file.type.value]
+    if file.start_offset is not None:
+        words += ["startoffset", str(file.start_offset)]
+    if file.size is not None:
+        words += ["size", str(file.size)]
+    if file.is_checksummed:
+        words += ["checksum", CHECKSUM_NAME]
+    if file.command_bytes is not None:
+        words += ["commandbytes", str(file.command_bytes)]
+    return os.fsencode(" ".join(words)) + b"\n"
+
+
+def quote(name: str) -> str:
+    """`name` as one word: itself, or in double quotes when a blank, a quote or an unprintable byte is in it."""
+    raw = os.fsencode(name)
+    if _PLAIN_NAME.fullmatch(raw):
+        return name
+    inner = "".join(_ESCAPED.get(byte) or (chr(byte) if 32 <= byte < 127 else f"\\x{byte:02x}") for byte in raw)
+    return f'"{inner}"'
+
+
+def split_words(line: str) -> list[str]:
+    """The words of a line in Redis's quoting.  Raises ValueError when a quote is left open or runs into text."""
+    words: list[str] = []
+    at = 0
+    while True:
+        while at < len(line) and line[at] in " \t\r\n\v\f\0":
+            at += 1
+        if at == len(line):
+            return words
+        word: list[str] = []
+        while at < len(line) and line[at] not in " \t\r\n\0":
+            quoting = line[at]
+            if quoting in "\"'":
+                at = _quoted(line, at + 1, quoting, word)
+                if at < len(line) and not line[at].isspace():
+                    raise ValueError("text follows a closing quote")
+                break
+            word.append(quoting)
+            at += 1
+        words.append("".join(word))
+
+
+def _quoted(line: str, at: int, quoting: str, word: list[str]) -> int:
+    raw = bytearray()
+    while at < len(line) and line[at] != quoting:
+        if line[at] == "\\" and at + 1 < len(line) and (quoting == '"' or line[at + 1] == "'"):
+            code = line[at + 2 : at + 4]
+            if line[at + 1] == "x" and re.fullmatch("[0-9a-fA-F]{2}", code):
+                raw.append(int(code, 16))
+                at += 4
+                continue
+            raw += os.fsencode(_ESCAPES.get(line[at + 1], line[at + 1]) if quoting == '"' else "'")
+            at += 2
+            continue
+        raw += os.fsencode(line[at])
+        at += 1
+    if at == len(line):
+        raise ValueError("a quote is left open")
+    word.append(os.fsdecode(bytes(raw)))
+    return at + 1
+
+
+def parse(data: bytes, file: str) -> Manifest:
+    """The manifest in `data`; `file` names it in errors.  Raises CorruptionError."""
+    if not data:
+        raise CorruptionError(file, 0, "the manifest is empty")
+    base: LogFile | None = None
+    history: list[LogFile] = []
+    incrs: list[LogFile] = []
+    lineage: Lineage | None = None
+    at = 0
+    is_ours = is_guarded = False
+    names = set()
+    for line in io.BytesIO(data):
+        is_guarded = False
+        try:
+            if len(line) > MAX_LINE:
+                raise ValueError(f"line of more than {MAX_LINE} bytes")
+            if not line.endswith(b"\n"):
+                raise ValueError("the last line has no end")
+            if line.startswith(_LINEAGE_START):
+                lineage = _parse_lineage(line)
+            elif line.startswith(_STORE_START):
+                lineage = _with_store(lineage, line)
+            elif line.startswith(b"#"):
+                guard = _GUARD.fullmatch(line)
+                if guard and int(guard[1], 16) != crc32c(data[:at]):
+                    raise ValueError("the lines above do not have the checksum that this line promises")
+                is_guarded = guard is not None
+            else:
+                entry = _parse_line(line)
+                is_ours = is_ours or entry.is_ours
+                if entry.name in names:  # a file of the log would be deleted as one of its history
+                    raise ValueError(f"{entry.name!r} is listed twice")
+                if entry.name == Path(file).name:
+                    raise ValueError("the manifest lists itself")
+                names.add(entry.name)
+                if entry.type is FileType.BASE:
+                    if base is not None:
+                        raise ValueError("second base file")
+                    base = entry
+                elif entry.type is FileType.HISTORY:
+                    history.append(entry)
+                else:
+                    if incrs and entry.seq <= incrs[-1].seq:
+                        raise ValueError("sequence numbers of incr files do not increase")
+                    incrs.append(entry)
+        except ValueError as error:
+            raise CorruptionError(file, at, str(error)) from error
+        at += len(line)
+    if (is_ours or lineage is not None) and not is_guarded:
+        raise CorruptionError(file, at, "the line with the checksum of all others is not at the end: lines are missing")
+    if base is None and not history and not incrs:
+        raise CorruptionError(file, at, "no file is listed")
+    return Manifest(base, tuple(history), tuple(incrs), lineage)
+
+
+def _parse_lineage(line: bytes) -> Lineage:
+    found = _LINEAGE.fullmatch(line)
+    if found is None:
+        raise ValueError("malformed line about the replication id")
+    return Lineage(found[1].decode(), found[2].decode(), int(found[3]))
+
+
+def _with_store(lineage: Lineage | None, line: bytes) -> Lineage:
+    found = _STORE.fullmatch(line)
+    if found is None or lineage is None:
+        raise ValueError("malformed line about the store's id, or one that follows no replication id")
+    return dataclasses.replace(lineage, store_id=found[1].decode())
+
+
+def _parse_line(line: bytes) -> LogFile:
+    words = split_words(os.fsdecode(line))
+    if len(words) < 6 or len(words) % 2:
+        raise ValueError("expected pairs of a key and a value, file, seq and type among them")
+    pairs: dict[str, str] = {}
+    for key, value in zip(words[::2], words[1::2], strict=True):
+        if key.lower() in pairs:
+            raise ValueError(f"{key} is given twice")
+        pairs[key.lower()] = value
+    missing = [key for key in ("file", "seq", "type") if not pairs.get(key)]
+    if missing:
+        raise ValueError(f"no {missing[0]} given")
+    name = pairs["file"]
+    if "/" in name or "\\" in name or "\0" in name or name in (".", ".."):
+        raise ValueError(f"{name!r} is not a bare file name")
+    seq = _number(pairs, "seq")
+    if not seq:
+        raise ValueError("seq is 0")
+    try:
+        file_type = FileType(pairs["type"])
+    except ValueError as error:
+        raise ValueError(f"unknown file type {pairs['type']!r}") from error
+    checksum = pairs.get("checksum")
+    if checksum not in (None, CHECKSUM_NAME):
+        raise ValueError(f"unknown checksum {checksum!r}")
+    return LogFile(
+        name,
+        seq,
+        file_type,
+        _number(pairs, "startoffset"),
+        _number(pairs, "size"),
+        is_checksummed=checksum is not None,
+        command_bytes=_number(pairs, "commandbytes"),
+    )
+
+
+def _number(pairs: dict[str, str], key: str) -> int | None:
+    text = pairs.get(key)
+    if text is None:
+        return None
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(f"{key} is not a number: {text!r}")
+    return int(text)
+
+
+# -- the file ----------------------------------------------------------------------------------------------------------
+
+
+def load(path: Path, files: Files) -> Manifest | None:
+    """The manifest at `path`, or None when there is no such file.  Raises CorruptionError."""
+    if not files.exists(path):
+        return None
+    fd = files.open_read(path)
+    try:
+        size = files.size(fd)
+        if size > MAX_MANIFEST_BYTES:
+            raise CorruptionError(str(path), None, f"{size} bytes are too many for a manifest")
+        return parse(files.read_at(fd, size, 0), str(path))
+    finally:
+        files.close(fd)
+
+
+def replace(path: Path, manifest: Manifest, files: Files) -> None:
+    """Put `manifest` in the place of whatever is at `path`, in one step that survives a crash.
+
+    Raises OSError before the step with the old file untouched, or `ReplacedError` when it was taken and could not be
+    made durable: then nobody knows which of the two a crash would leave.
+    """
+    temporary = path.with_name(f"temp-{path.name}")
+    try:
+        _write(temporary, manifest, files)
+        # Also makes the names of new files that `manifest` lists durable before it mentions them.
+        files.sync_directory(path.parent)
+        files.rename(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):  # the error that counts is the first one
+            files.unlink(temporary)
+        raise
+    try:
+        files.sync_directory(path.parent)
+    except OSError as error:
+        raise ReplacedError(error.errno, f"the manifest was replaced but not synced: {error}") from error
+
+
+def _write(path: Path, manifest: Manifest, files: Files) -> None:
+    fd = files.create(path)
+    try:
+        data = memoryview(serialize(manifest))
+        while data:
+            data = data[files.write(fd, data) :]
+        files.sync(fd)
+    finally:
+        files.close(fd)
+
+
+class ReplacedError(OSError):
+    """The new manifest is in place, but a crash may bring the old one back."""

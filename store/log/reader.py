@@ -1,0 +1,160 @@
+"""Reading the log back: batches in order, and what to do when bytes are not what was written.
+
+Every doubt is decided here, once, for the server's start, for replicas and for the offline tools:
+
+  * Annotations are believed when the checksum fits AND the bytes before parse into whole commands.  A client may store
+    anything, also text that looks like an annotation: framing decides, the text never does.
+  * The last file may end in the middle of a batch, as a crash leaves it.  What follows the last sound batch is then a
+    `TornTail`, reported and never executed.
+  * A batch that is not sound while a sound one follows it anywhere, an unsound batch in any file but the last, a listed
+    file that is missing or of another length than the manifest says: `CorruptionError`.  Going on would lose what was
+    acknowledged.
+  * Below a position that the caller knows to be durable (a checkpoint covers it) nothing is ever taken for torn.
+  * Files without our checksums (a Redis wrote them) are parsed exactly; only the last may end early, and is then cut
+    back to its last complete command, or to before an unfinished MULTI.
+
+Nothing is written here and memory stays bounded by the longest batch: files are read in chunks, and a length found in
+a file is compared with what the file holds before anything is set aside for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from riverbed.store.disk.files import Files
+from riverbed.store.errors import CorruptionError
+from riverbed.store.log.empty_rdb import MAGIC, MOST_EMPTY_BYTES, is_empty_rdb
+from riverbed.store.log.file_reader import PLAIN_BATCH_COMMANDS, Batch, LogPart, LogPosition, PartReader
+from riverbed.store.log.manifest import FileType, Manifest
+
+__all__ = ["Batch", "LogPart", "LogPosition", "LogReader", "TornTail", "list_parts"]
+
+
+@dataclass(frozen=True, slots=True)
+class TornTail:
+    """What a crash left behind the last sound batch: `byte_count` bytes from `position` of `file` on.
+
+    `offset` is the replication offset up to which the log is whole.
+    """
+
+    file: str
+    position: int
+    byte_count: int
+    offset: int
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.file}: {self.byte_count} bytes from byte {self.position} on are not a whole batch ({self.reason}); "
+            f"the log is whole up to replication offset {self.offset}"
+        )
+
+
+def list_parts(directory: Path, manifest: Manifest, files: Files) -> list[LogPart]:
+    """The files of `manifest` in order, with their present sizes; that of an RDB file without keys is 0.
+
+    Raises CorruptionError when one is missing, shorter or longer than the manifest says, or not text.
+    """
+    parts = []
+    for file in manifest.files:
+        path = directory / file.name
+        if not files.exists(path):
+            raise CorruptionError(str(path), None, "the manifest lists this file, and it is missing")
+        fd = files.open_read(path)
+        try:
+            size = files.size(fd)
+            if files.read_at(fd, len(MAGIC), 0) == MAGIC:
+                is_small_base = file.type is FileType.BASE and size <= MOST_EMPTY_BYTES
+                if not (is_small_base and is_empty_rdb(files.read_at(fd, size, 0))):
+                    raise _unreadable_rdb(path)
+                size = 0  # nothing to be executed
+        finally:
+            files.close(fd)
+        if file.size is not None and size != file.size:
+            raise CorruptionError(str(path), min(size, file.size), f"{size} bytes long, closed with {file.size} bytes")
+        parts.append(LogPart(path, file, size, is_last=file is manifest.files[-1]))
+    return parts
+
+
+def _unreadable_rdb(path: Path) -> CorruptionError:
+    return CorruptionError(
+        str(path),
+        0,
+        "this is an RDB file, which cannot be read here: run `CONFIG SET aof-use-rdb-preamble no` and "
+        "`BGREWRITEAOF` on the source, then copy again; or copy from the running source with `riverbed import`",
+    )
+
+
+class LogReader:
+    """One pass over `parts`.  When `batches` is exhausted, `end` and `torn_tail` say how the log ends."""
+
+    def __init__(
+        self,
+        parts: list[LogPart],
+        files: Files,
+        *,
+        load_truncated: bool = True,
+        plain_batch_commands: int = PLAIN_BATCH_COMMANDS,
+    ) -> None:
+        """`plain_batch_commands` make a batch where no annotation says what is one."""
+        self.end: LogPosition | None = None
+        self.torn_tail: TornTail | None = None
+        self._parts = parts
+        self._files = files
+        self._load_truncated = load_truncated
+        self._plain_batch_commands = plain_batch_commands
+
+    def batches(self, start: LogPosition | None, durable: LogPosition | None) -> Iterator[Batch]:
+        """Yield every batch from `start` (None: the beginning) on.
+
+        A tail that begins before `durable` is not torn but corrupt.  Raises CorruptionError; OSError passes through.
+        """
+        parts = self._parts
+        if start is not None:
+            parts = [part for part in parts if part.number >= start.file_seq]
+            if not parts or parts[0].number != start.file_seq:
+                raise CorruptionError(
+                    str(self._parts[0].path.parent) if self._parts else "",
+                    None,
+                    f"no file of the log has number {start.file_seq}, where reading is to begin",
+                )
+        if not parts:
+            return
+        place = start or LogPosition(parts[0].number, 0, self._first_offset())
+        for part in parts:
+            fd = self._files.open_read(part.path)
+            try:
+                reader = PartReader(self._files, fd, part, self._plain_batch_commands)
+                reader.begin(place)
+                yield from reader.batches()
+                place = reader.place
+                if reader.unsound is not None:
+                    self._judge_tail(part, place, reader.unsound, durable)
+            finally:
+                self._files.close(fd)
+        self.end = place
+        if durable is not None and place < durable:
+            raise parts[-1].error(
+                place.position,
+                place.offset,
+                f"the log ends before what a checkpoint covers: file {durable.file_seq}, byte {durable.position}, "
+                f"replication offset {durable.offset}",
+            )
+
+    def _first_offset(self) -> int:
+        """The offset at which the log begins: that of the first incr, also for the base before it."""
+        incrs = [part.file for part in self._parts if part.file.type is FileType.INCR]
+        return (incrs[0].start_offset or 0) if incrs and incrs[0].is_checksummed else 0
+
+    def _judge_tail(self, part: LogPart, place: LogPosition, reason: str, durable: LogPosition | None) -> None:
+        if not part.is_last:
+            raise part.error(place.position, place.offset, f"{reason}, and more files follow")
+        if not self._load_truncated:
+            raise part.error(place.position, place.offset, f"{reason}, and aof-load-truncated is no")
+        if durable is not None and place < durable:
+            raise part.error(
+                place.position, place.offset, f"{reason}, below byte {durable.position} which a checkpoint covers"
+            )
+        self.torn_tail = TornTail(str(part.path), place.position, part.size - place.position, place.offset, reason)

@@ -1,0 +1,61 @@
+"""What a start finds in the log, and the disk may not have: it is written again before it is executed.
+
+A process that was killed leaves pages for the system to write, and one that saw a sync fail leaves worse: the kernel
+may have given those pages up and call them clean, so that they are read like any others, the next sync succeeds, and a
+power cut takes them.  A checkpoint of what was read there would be ahead of the log for good.  Written again, in their
+place and with the bytes they have, they are dirty like any new ones.
+
+Known to be durable is what a checkpoint says (`synced` of the tables' meta rows), and every file that the manifest
+lists with its length, as that was synced before it was listed.  Everything else is written again; that is the last
+file, or the end of it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Final
+
+from riverbed.store.disk.files import Files
+from riverbed.store.log.reader import LogPart, LogPosition
+
+_CHUNK_BYTES: Final = 1 << 20
+# Behind any place in a log.
+EVERYTHING: Final = LogPosition(sys.maxsize, 0, 0)
+
+
+def make_durable(parts: Iterable[LogPart], known: LogPosition | None, files: Files) -> None:
+    """Have the disk hold `parts`, of which it holds what lies before `known`.  Raises OSError."""
+    for part in parts:
+        if known is not None and part.number < known.file_seq:
+            continue
+        start = 0
+        if part.file.size is not None:
+            start = part.size
+        elif known is not None and part.number == known.file_seq:
+            start = min(known.position, part.size)
+        _make_durable(part, start, files)
+
+
+def _make_durable(part: LogPart, start: int, files: Files) -> None:
+    target = files.open_update(part.path)
+    try:
+        source = files.open_read(part.path)
+        try:
+            _write_again(source, target, start, part.size, files)
+        finally:
+            files.close(source)
+        files.sync(target)
+    finally:
+        files.close(target)
+
+
+def _write_again(source: int, target: int, start: int, end: int, files: Files) -> None:
+    while start < end:
+        data = memoryview(files.read_at(source, min(_CHUNK_BYTES, end - start), start))
+        if not data:
+            return  # shorter than it was: for the reader to judge
+        while data:
+            written = files.write_at(target, data, start)
+            start += written
+            data = data[written:]

@@ -1,0 +1,230 @@
+"""The log as it comes over a link: bytes in any pieces, whole and verified batches out.
+
+What a primary sends a replica are the batches of its log as they stand there, annotations and all, so that the replica
+notices a flipped bit and appends the very same bytes.  `logfile.py` reads the same from a file; here there is no end to
+look at, a piece may end anywhere, and nothing that arrives is believed: not a length, not an offset, not a frame.
+
+A batch that is simple and arrived whole is found by the text of its annotation and parsed by C code; any other is
+parsed frame by frame as it grows, so that what is no log is refused at its first wrong byte and not kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import hiredis
+from crc32c import crc32c
+
+from riverbed.store.format import log_lines as logformat
+from riverbed.store.format.log_lines import CommandCollector, FrameError, ShortFrame
+from riverbed.store.log.file_reader import is_preface
+
+# A batch that has not ended by then is parsed frame by frame.
+_SIMPLE_BYTES: Final = 64 << 10
+_ALL: Final = -1
+# What is looked at of a frame at first; nearly all are shorter.
+_WINDOW_BYTES: Final = 4 << 10
+
+
+class StreamedBatch(NamedTuple):
+    """One batch: its `data`, the first `covered` bytes of which stand before the annotation, and what it says.
+
+    `command_bytes` of the covered bytes are plain commands, the rest comment lines; `offset` is the one after it.
+    """
+
+    data: bytes
+    covered: int
+    command_bytes: int
+    commands: Sequence[list[bytes]]
+    offset: int
+
+    def command_data(self) -> bytes:
+        """The plain commands alone, what a foreign replica is sent."""
+        return plain_commands(self.data, self.covered, self.command_bytes)
+
+
+class _Command:
+    """A command of which words are `missing`, from `at` on."""
+
+    __slots__ = ("at", "missing", "words")
+
+    def __init__(self, count: int, at: int) -> None:
+        self.missing = count
+        self.at = at
+        self.words: list[bytes] = []
+
+
+def plain_commands(data: bytes, covered: int, command_bytes: int) -> bytes:
+    """The first `covered` bytes of the sound batch `data` without comment lines."""
+    if covered == command_bytes:
+        return data[:covered]
+    parts = []
+    at = 0
+    while at < covered:
+        words, end = logformat.parse_frame(data, at)
+        if words is not None:
+            parts.append(data[at:end])
+        at = end
+    return b"".join(parts)
+
+
+class LogStream:
+    """Takes bytes, gives batches.  `offset` is the one after the last batch given.
+
+    With `from_file` the first batch may be the preface of the file it was read from, which leaves the offset alone.
+    """
+
+    def __init__(self, offset: int, most_bytes: int, *, from_file: bool = False) -> None:
+        """No batch may be longer than `most_bytes`."""
+        self.offset = offset
+        self._most_bytes = most_bytes
+        self._may_be_preface = from_file
+        self._buffer = bytearray()
+        self.is_unfinished = False  # the last `next` has stopped in the middle of what there is
+        self._wanted = 1  # so many bytes must wait before trying again makes sense
+        # The frame by frame reader's state: where it has come to in the batch, -1 while not at work, and what it found.
+        self._frame_at = -1
+        self._plain_bytes = 0
+        self._found = CommandCollector()
+        self._command: _Command | None = None  # not whole yet
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of batches not given yet."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> None:
+        self._buffer += data
+
+    def next(self, most_frames: int = _ALL) -> StreamedBatch | None:
+        """The next whole batch, None when more bytes are needed.
+
+        It is None as well when `most_frames` were parsed of a batch that has more: `is_unfinished` then, and the next
+        call goes on.  Raises FrameError when what arrived is not a sound batch that continues the one before; there is
+        no going on then.
+        """
+        self.is_unfinished = False
+        if len(self._buffer) < self._wanted:
+            return None
+        batch = None
+        if self._frame_at < 0:
+            mark = self._buffer.find(b"\n#", 0, _SIMPLE_BYTES) + 1
+            if not mark and len(self._buffer) < _SIMPLE_BYTES and self._buffer[0] in b"*#":
+                return None
+            batch = self._simple_batch(mark)
+        if batch is None:
+            batch = self._framed_batch(most_frames)
+        if batch is not None:
+            del self._buffer[: len(batch.data)]
+            self._wanted = 1
+            self._frame_at = -1
+            self._may_be_preface = False
+            self.offset = batch.offset
+        return batch
+
+    def _simple_batch(self, mark: int) -> StreamedBatch | None:
+        """The next batch if it needs no second look; `mark` is where the first comment line in it begins."""
+        end = self._buffer.find(b"\n", mark) + 1
+        if not mark or not end:
+            return None
+        data = bytes(self._buffer[:end])
+        annotation = logformat.parse_annotation(data, mark)
+        if annotation is None or annotation.covered != mark or annotation.offset != self.offset + mark:
+            return None
+        covered = data[:mark]
+        if not logformat.is_sound(annotation, crc32c(covered)) or logformat.announces_too_much(covered):
+            return None
+        parser = hiredis.Reader()
+        parser.feed(covered)
+        try:
+            commands = list(iter(parser.gets, False))
+        except hiredis.ProtocolError:
+            return None
+        if parser.has_data() or not _are_commands(commands):
+            return None
+        return StreamedBatch(data, mark, mark, commands, annotation.offset)
+
+    def _framed_batch(self, most: int) -> StreamedBatch | None:
+        """The next batch, parsed frame by frame as far as it is there; what has been parsed is not parsed again."""
+        if self._frame_at < 0:
+            self._frame_at, self._plain_bytes, self._found, self._command = 0, 0, CommandCollector(), None
+        window = _WINDOW_BYTES
+        while True:
+            if not most:
+                self.is_unfinished = True
+                return None
+            start = self._frame_at if self._command is None else self._command.at
+            data = bytes(memoryview(self._buffer)[start : start + window])
+            try:
+                end = start + self._parse_on(data, start)
+            except ShortFrame as short:
+                if start + len(data) == len(self._buffer):
+                    self._need(start + short.needed)
+                    return None
+                window = max(2 * window, short.needed)
+                continue
+            self._need(end)
+            if self._command is not None:
+                self._found.take_command(self._command.words)
+                self._command = None
+                self._plain_bytes += end - self._frame_at
+            elif data.startswith(logformat.ANNOTATION_START):
+                return self._closed(start, end)
+            else:
+                self._found.take_comment(data[: end - start])
+            self._frame_at = end
+            window = _WINDOW_BYTES
+            most -= 1
+
+    def _parse_on(self, data: bytes, start: int) -> int:
+        """Where the frame ends in `data`, which begins at `start`, in it or where the words go on that are missing.
+
+        Raises ShortFrame when it does not end there, and FrameError.
+        """
+        command = self._command
+        position = 0
+        if command is None:
+            if data.startswith(b"#"):
+                return logformat.parse_frame(data, 0)[1]
+            count, position = logformat.parse_head(data, 0)
+            command = self._command = _Command(count, start + position)
+        had = len(command.words)
+        try:
+            return logformat.parse_words(data, position, command.missing, command.words)
+        except ShortFrame as short:
+            command.at = start + short.resume_at
+            raise
+        finally:
+            command.missing -= len(command.words) - had
+
+    def _need(self, size: int) -> None:
+        """The batch takes at least `size` bytes.  Raises FrameError when those are too many."""
+        if size > self._most_bytes:
+            raise FrameError(f"a batch of more than {self._most_bytes} bytes")
+        self._wanted = size
+
+    def _closed(self, mark: int, end: int) -> StreamedBatch:
+        """The batch that the annotation at `mark` closes.  Raises FrameError when it does not fit."""
+        self._found.finish()
+        data = bytes(memoryview(self._buffer)[:end])
+        annotation = logformat.parse_annotation(data, mark)
+        if annotation is None:
+            raise FrameError("malformed annotation line")
+        if annotation.covered != mark or not mark:
+            raise FrameError(f"annotation covers {annotation.covered} bytes, not the {mark} since the last one")
+        if not logformat.is_sound(annotation, crc32c(memoryview(data)[:mark])):
+            raise FrameError("checksum does not match")
+        after = self.offset + self._plain_bytes
+        if self._may_be_preface and annotation.offset == self.offset and is_preface(self._found.commands):
+            after = self.offset
+        if annotation.offset != after:
+            raise FrameError(f"the annotation says replication offset {annotation.offset}, not {after}")
+        return StreamedBatch(data, mark, self._plain_bytes, self._found.commands, after)
+
+
+def _are_commands(commands: list[object]) -> bool:
+    """Whether C code found arrays of words; it takes any RESP."""
+    return all(
+        isinstance(words, list) and words and all(isinstance(word, bytes) for word in words) for words in commands
+    )

@@ -1,0 +1,311 @@
+"""Reading the log on while it grows: what replicas are sent, from any place, in slices.
+
+    verbatim     the files' bytes as they are, but for prefaces: for replicas that keep the same log
+    commands     what a foreign replica understands: comment lines, extensions and annotations are left out
+
+The bytes come from the files and not from memory, so a replica may be as far behind as the log reaches, and a slow one
+costs nothing.  A place between two batches is a `LogPosition`; `LogSearch` finds the one that a replication offset
+names.  Nothing here knows of links, or waits: whoever reads comes again when there is more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+from riverbed.store.disk.files import Files
+from riverbed.store.errors import CorruptionError
+from riverbed.store.format.log_lines import ANNOTATION_START
+from riverbed.store.log.append_log import Log
+from riverbed.store.log.file_reader import Batch, LogPart, LogPosition, PartReader, is_preface
+from riverbed.store.log.manifest import FileType, LogFile, Manifest
+from riverbed.store.log.stream_reader import plain_commands
+
+# A search need not begin at the head of a file: some places are remembered.
+_ANCHOR_BYTES: Final = 1 << 20
+_MOST_ANCHORS: Final = 4096
+
+
+def number_of(file: LogFile) -> int:
+    """The file's number in positions."""
+    return -file.seq if file.type is FileType.BASE else file.seq
+
+
+def start_of(manifest: Manifest) -> LogPosition:
+    """The very beginning of a log that has any file."""
+    incrs = manifest.incrs
+    offset = (incrs[0].start_offset or 0) if incrs else 0
+    return LogPosition(number_of(manifest.files[0]), 0, offset)
+
+
+def first_preface(log: Log, files: Files) -> bytes:
+    """The SELECT that the first incr begins with, for who is sent the commands; nothing when it has no preface."""
+    first = log.manifest.incrs[0]
+    feed = LogFeed(log, files, LogPosition(first.seq, 0, first.start_offset or 0), verbatim=False, preface_of=first.seq)
+    try:
+        return feed.preface()
+    finally:
+        feed.close()
+
+
+class LogFeed:
+    """Reads from `place` on.  `preface_of` is the file whose preface belongs to what is read: the first of a full sync.
+
+    Close it after use: it keeps files open.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        files: Files,
+        place: LogPosition,
+        *,
+        verbatim: bool,
+        skip: int = 0,
+        preface_of: int = 0,
+        only_file: bool = False,
+    ) -> None:
+        """`skip` bytes of the first commands are left out, for a replica that has them.
+
+        With `only_file` the end is that of the file that `place` is in.
+        """
+        self.place = place
+        self._log = log
+        self._files = files
+        self._open_files = log.open_files
+        self._verbatim = verbatim
+        self._skip = skip
+        self._preface_of = preface_of
+        self._only_file = only_file
+        self._fd = -1
+        self._file: LogFile | None = None
+        self._held: dict[int, tuple[LogFile, int]] = {}
+        self._batches: Iterator[Batch] | None = None
+        self._reader: PartReader | None = None
+        log.feeds.add(self)
+
+    def read(self, most: int) -> bytes:
+        """About `most` bytes of what comes next, none at the end.  Raises CorruptionError, OSError."""
+        read = self._read_bytes if self._verbatim else self._read_commands
+        while True:
+            limit = self._limit()
+            data = read(most, limit)
+            if data:
+                return data
+            if self.place.position < limit:
+                continue  # passed over what is not for replicas
+            if not self._next_file():
+                return b""
+
+    def preface(self) -> bytes:
+        """The command in the preface of the file whose beginning the feed stands at; nothing when there is none."""
+        limit = self._limit()
+        size = self._preface_end(limit) if limit else 0
+        data = self._files.read_at(self._fd, size, 0)
+        return data[: data.rfind(b"\n" + ANNOTATION_START) + 1]
+
+    def jump(self, place: LogPosition) -> None:
+        """Go on at `place`, a later one: what lies between was sent otherwise."""
+        if place.file_seq != self.place.file_seq:
+            self._close_file()
+        self._batches = None
+        self.place = place
+
+    def hold(self) -> None:
+        """Take hold of the files still to be read: they are about to go."""
+        for file in self._log.manifest.files:
+            number = number_of(file)
+            is_ahead = number >= self.place.file_seq if number < 0 or self.place.file_seq > 0 else True
+            if is_ahead and number not in self._held and not (number == self.place.file_seq and self._fd >= 0):
+                self._held[number] = file, self._open_files.open(self._log.directory / file.name)
+
+    def close(self) -> None:
+        self._log.feeds.discard(self)
+        self._close_file()
+        for _, fd in self._held.values():
+            self._open_files.close(fd)
+        self._held.clear()
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def _limit(self) -> int:
+        """Up to where the present file may be read; it is open then."""
+        number = self.place.file_seq
+        if self._fd < 0:
+            self._file, self._fd = self._open(number)
+        end = self._log.end
+        return end.position if number == end.file_seq else self._files.size(self._fd)
+
+    def _open(self, number: int) -> tuple[LogFile, int]:
+        held = self._held.pop(number, None)
+        if held is not None:
+            return held
+        for file in self._log.manifest.files:
+            if number_of(file) == number:
+                return file, self._open_files.open(self._log.directory / file.name)
+        raise CorruptionError(str(self._log.directory), None, f"file {number} of the log is not there any more")
+
+    def _next_file(self) -> bool:
+        """Go on to the file after the present one, which was read to its end; False when it is the last."""
+        present = self.place.file_seq
+        if self._only_file:
+            return False
+        incrs = {file.seq for file in self._log.manifest.incrs} | {number for number in self._held if number > 0}
+        later = [number for number in incrs if number > present] if present > 0 else list(incrs)
+        if not later:
+            return False
+        self._close_file()
+        self.place = LogPosition(min(later), 0, self.place.offset)
+        return True
+
+    def _close_file(self) -> None:
+        if self._fd >= 0:
+            self._open_files.close(self._fd)
+            self._fd = -1
+        self._batches = None
+
+    # -- verbatim ------------------------------------------------------------------------------------------------------
+
+    def _read_bytes(self, most: int, limit: int) -> bytes:
+        number, position, offset = self.place
+        if position == 0 and limit and number > 0 and number != self._preface_of:
+            position = self._preface_end(limit)
+        size = min(most, limit - position)
+        data = self._files.read_at(self._fd, size, position) if size > 0 else b""
+        if len(data) < size:
+            raise CorruptionError(str(self._log.directory), position, f"file {number} became shorter than it was")
+        self.place = LogPosition(number, position + len(data), offset)
+        return data
+
+    def _preface_end(self, limit: int) -> int:
+        """Where the preface of the present file ends, 0 when it has none."""
+        first = next(self._part_reader(limit).batches(), None)
+        assert self._file is not None
+        if first is not None and first.end.offset == self._file.start_offset and is_preface(first.commands):
+            return first.end.position
+        return 0
+
+    # -- commands ------------------------------------------------------------------------------------------------------
+
+    def _part_reader(self, limit: int) -> PartReader:
+        number, position, offset = self.place
+        file = self._file
+        assert file is not None
+        if self._verbatim and position == 0:
+            offset = file.start_offset or 0  # reading bytes does not keep count
+        reader = PartReader(self._files, self._fd, LogPart(self._log.directory / file.name, file, limit, is_last=False))
+        reader.begin(LogPosition(number, position, offset))
+        return reader
+
+    def _read_commands(self, most: int, limit: int) -> bytes:
+        parts = []
+        size = 0
+        if self._batches is None:
+            self._reader = self._part_reader(limit)
+            self._batches = self._reader.batches()
+        while size < most:
+            batch = next(self._batches, None)
+            if batch is None:
+                self._batches = None  # the file may have grown by the next time
+                assert self._reader is not None
+                if self._reader.unsound is not None:
+                    raise CorruptionError(str(self._log.directory), self.place.position, self._reader.unsound)
+                break
+            is_first = batch.start == 0 and batch.end.offset == self.place.offset
+            self.place = batch.end
+            if is_first and self._preface_of != batch.end.file_seq > 0 and is_preface(batch.commands):
+                continue
+            data = self._files.read_at(self._fd, batch.size, batch.start)
+            covered = data.rfind(b"\n" + ANNOTATION_START) + 1 if batch.time_ms is not None else len(data)
+            has_comments = data.startswith(b"#") or data.find(b"\n#", 0, covered - 1) >= 0
+            commands = plain_commands(data, covered, -1 if has_comments else covered)
+            if self._skip:
+                self._skip, commands = max(self._skip - len(commands), 0), commands[self._skip :]
+            parts.append(commands)
+            size += len(commands)
+        return b"".join(parts)
+
+
+class Anchors:
+    """Places between batches that are known, for searches to begin at."""
+
+    def __init__(self) -> None:
+        self.places: list[LogPosition] = []
+
+    def add(self, place: LogPosition) -> None:
+        places = self.places
+        if places and 0 <= place.offset - places[-1].offset < _ANCHOR_BYTES:
+            return
+        if len(places) >= _MOST_ANCHORS:
+            del places[1::2]
+        places.append(place)
+
+
+class LogSearch:
+    """Looks for the place of `offset` in the log, some batches at a time, as a long file takes seconds.
+
+    When `step` has answered True, `place` is the end of the batch before it, or None when the log does not reach there,
+    or no batch ends there and it must (`any_byte` is False); `skip` says how many bytes of commands lie between.
+    """
+
+    def __init__(self, log: Log, files: Files, offset: int, anchors: Anchors, *, any_byte: bool) -> None:
+        self.place: LogPosition | None = None
+        self.skip = 0
+        self._log = log
+        self._files = files
+        self._offset = offset
+        self._any_byte = any_byte
+        self._steps = self._search(self._start(anchors))
+
+    def step(self, batch_count: int) -> bool:
+        """Look at about `batch_count` batches more; -> whether the search is over.  Raises CorruptionError, OSError."""
+        return sum(1 for _ in islice(self._steps, batch_count)) < batch_count
+
+    def _start(self, anchors: Anchors) -> LogPosition | None:
+        """The last known place that does not lie behind the offset."""
+        log, offset = self._log, self._offset
+        starts = [
+            LogPosition(file.seq, 0, file.start_offset)
+            for file in log.manifest.incrs
+            if file.is_checksummed and file.start_offset is not None
+        ]
+        numbers = {place.file_seq for place in starts}
+        starts += [place for place in anchors.places if place.file_seq in numbers]
+        return max((place for place in starts if place.offset <= offset), default=None)
+
+    def _search(self, start: LogPosition | None) -> Iterator[None]:
+        log, offset = self._log, self._offset
+        end = log.end
+        if start is None or offset > end.offset:
+            return
+        if offset == end.offset:
+            self.place = end
+            return
+        while True:
+            for place, batch in self._batches(start, end):
+                if batch.end.offset > offset:
+                    if self._any_byte or place.offset == offset:
+                        self.place, self.skip = place, offset - place.offset
+                    return
+                yield
+                start = batch.end
+            later = [file.seq for file in log.manifest.incrs if file.seq > start.file_seq]
+            if not later:
+                return
+            start = LogPosition(min(later), 0, start.offset)
+
+    def _batches(self, start: LogPosition, end: LogPosition) -> Iterator[tuple[LogPosition, Batch]]:
+        """The batches of one file from `start` on, each with the place where it begins."""
+        file = next(file for file in self._log.manifest.incrs if file.seq == start.file_seq)
+        path = self._log.directory / file.name
+        fd = self._files.open_read(path)
+        try:
+            size = end.position if file.seq == end.file_seq else self._files.size(fd)
+            reader = PartReader(self._files, fd, LogPart(path, file, size, is_last=False))
+            reader.begin(start)
+            for batch in reader.batches():
+                yield start, batch
+                start = batch.end
+        finally:
+            self._files.close(fd)

@@ -1,0 +1,136 @@
+"""Whose log a directory holds, before anything in it is opened or made: Riverbed's, a Redis's, or a part of one.
+
+A manifest of ours has marks that a Redis leaves out when it writes the manifest: the line of offsets, the checksums.  A
+log without them is a Redis's, be it that it was ours before.  Its strings and hashes would be gone with the first
+rewrite of ours, and our entries with its next, so it is copied and never gone on with.  The same is true of a directory
+that has no store of ours and in which a Redis keeps its data in another form or under other names.
+
+Log files that no manifest lists stop the start: a log begun beside them would be one without its past.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from riverbed.store.disk.files import Files
+from riverbed.store.disk.other_writers import writer_of
+from riverbed.store.disk.real_files import read_file
+from riverbed.store.errors import CorruptionError, ForeignLogError, LockedError, UnsafeFileError
+from riverbed.store.log import manifest as manifests
+from riverbed.store.log.empty_rdb import MAGIC, MOST_EMPTY_BYTES, is_empty_rdb
+from riverbed.store.log.manifest import Manifest
+from riverbed.store.tables.environment import DATA_NAME, STATE_DIRECTORY
+
+_COPYING: Final = (
+    "`riverbed import redis://HOST:PORT NEW` copies all streams of a running Redis into a new data directory"
+)
+_MANIFEST: Final = ".manifest"
+_RDB: Final = ".rdb"
+_AOF: Final = ".aof"
+
+
+def refuse_orphans(home: Path, filename: str, files: Files) -> None:
+    """A log without its manifest must not be taken for no log, and written over."""
+    if not files.exists(home):
+        return
+    ours = re.compile(re.escape(filename) + r"\.\d+\.(base|incr)\.(aof|rdb)")
+    for name in sorted(files.names(home)):
+        if ours.fullmatch(name):
+            fd = files.open_read(home / name)
+            try:
+                if files.size(fd):
+                    raise CorruptionError(str(home / name), None, "a log file is here, but no manifest lists it")
+            finally:
+                files.close(fd)
+
+
+def require_ours(directory: Path, dirname: str, filename: str, files: Files) -> None:
+    """To be called before writing: `directory` is a store of ours, and no other process writes its log, or it is empty.
+
+    Raises ForeignLogError, LockedError, CorruptionError.
+    """
+    manifest = refuse_redis(directory, dirname, filename, files)
+    if manifest is not None and manifest.files:
+        writer = writer_of(directory / dirname / manifest.files[-1].name)
+        if writer is not None:
+            raise LockedError(f"{directory / dirname} is in use: {writer} writes the log in it")
+
+
+def refuse_redis(directory: Path, dirname: str, filename: str, files: Files) -> Manifest | None:
+    """-> the manifest of our log in `directory`, if there is one.
+
+    Raises ForeignLogError when a Redis keeps its data there, CorruptionError.
+    """
+    home = directory / dirname
+    manifest = manifests.load(home / f"{filename}{_MANIFEST}", files)
+    if manifest is not None:
+        if not manifest.is_ours:
+            raise _log_of_redis(directory, home, manifest)
+        return manifest
+    if os.path.lexists(directory / STATE_DIRECTORY / DATA_NAME):
+        return None  # a store of ours that has lost its log
+    for path, found in _data_of_redis(directory):
+        if found is None:
+            raise ForeignLogError(
+                f"{path} is the data of a Redis, and {directory} holds no store of Riverbed: give Riverbed a directory "
+                f"of its own; {_other_ways(directory, path)}"
+            )
+        raise _log_of_redis(directory, path.parent, found)
+    return None
+
+
+def _log_of_redis(directory: Path, home: Path, manifest: Manifest) -> ForeignLogError:
+    last = manifest.files[-1].name if manifest.files else ""
+    user = writer_of(home / last) if last else None
+    in_use = "" if user is None else f", and {user} has it open"
+    if _begins_with_rdb(home, manifest):
+        advice = f"{_COPYING}; this log begins with an RDB file, which `riverbed replay` cannot read"
+    else:
+        advice = f"{_COPYING}, `riverbed replay {directory} NEW` those of this log"
+    return ForeignLogError(f"the log in {home} was written by a Redis{in_use}: {advice}")
+
+
+def _begins_with_rdb(home: Path, manifest: Manifest) -> bool:
+    """Whether the first file is an RDB file that has keys."""
+    if not manifest.files:
+        return False
+    try:
+        data = read_file(home / manifest.files[0].name, MOST_EMPTY_BYTES + 1)
+    except (UnsafeFileError, OSError):
+        return False
+    return data.startswith(MAGIC) and not (len(data) <= MOST_EMPTY_BYTES and is_empty_rdb(data))
+
+
+def _other_ways(directory: Path, path: Path) -> str:
+    return _COPYING if path.suffix == _RDB else f"{_COPYING}, `riverbed replay {directory} NEW` those of this log"
+
+
+def _data_of_redis(directory: Path) -> Iterator[tuple[Path, Manifest | None]]:
+    """What a Redis has left in a directory that holds no store of ours: snapshots, logs, and logs in other folders."""
+    with contextlib.suppress(FileNotFoundError):
+        for name in sorted(os.listdir(directory)):
+            path = directory / name
+            with contextlib.suppress(UnsafeFileError, CorruptionError, OSError):
+                mode = path.lstat().st_mode
+                if stat.S_ISREG(mode) and (
+                    (name.endswith(_RDB) and read_file(path, len(MAGIC)) == MAGIC)
+                    or (name.endswith(_AOF) and path.stat().st_size)
+                ):
+                    yield path, None
+                elif stat.S_ISDIR(mode):
+                    yield from _foreign_manifests(path)
+
+
+def _foreign_manifests(folder: Path) -> Iterator[tuple[Path, Manifest]]:
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(_MANIFEST):
+            path = folder / name
+            manifest = manifests.parse(read_file(path, manifests.MAX_MANIFEST_BYTES), str(path))
+            if not manifest.is_ours:
+                yield path, manifest

@@ -1,0 +1,6 @@
+"""What the tools do to a store that no server has open: compaction, retention, repair.
+
+Read `compaction` first.
+"""
+
+from __future__ import annotations

@@ -1,0 +1,281 @@
+"""What can be mended without losing anything that is still there; everything that is replaced is kept.
+
+    found                                   done                                   kept in DIR/replaced/
+    a torn tail of the log                  cut off, as the next start would       FILE.from-BYTE
+    tables that are broken, a sound log     made anew from all of the log          state
+    no log at all, and sound tables         a new log of what the tables hold      nothing was there
+
+Anything else is refused, with what a person may do: where the log is damaged in its middle, or ends before what the
+tables cover, one of the two halves has to be given up, and that is not for a program to choose.
+
+    DIR/repair/state   1  made, synced, and checked like any others     a kill here leaves a directory to delete
+    DIR/state          2  moved to DIR/replaced/                        a kill here: a start makes tables anew
+    DIR/state          3  moved in
+
+A tail is copied and synced before it is cut.  So a kill at any moment leaves a store that is no worse, and another run
+ends the work.  The directory is held meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from riverbed.store.check import Check, Violation
+from riverbed.store.check.deep import EXECUTING, FoldPlan, SpaceError
+from riverbed.store.check.findings import Contents, Steps, unwatched
+from riverbed.store.check.state import check_state
+from riverbed.store.disk.copying import copy_stretch
+from riverbed.store.disk.files import Files, OsFiles
+from riverbed.store.disk.lock import lock_directory
+from riverbed.store.disk.ownership import give
+from riverbed.store.disk.real_files import require_directory
+from riverbed.store.errors import CorruptionError, StoreError
+from riverbed.store.log import manifest as manifests
+from riverbed.store.log.append_log import DIRECTORY_NAME, FILE_NAME
+from riverbed.store.log.reader import LogPosition, LogReader, TornTail, list_parts
+from riverbed.store.log.takeover import require_ours
+from riverbed.store.recovery.replay import Execute
+from riverbed.store.recovery.tables_from_log import Refold, room_for_fold
+from riverbed.store.rewrite.log_from_tables import rebuild_log
+from riverbed.store.swap import Places, settle
+from riverbed.store.tables.environment import STATE_DIRECTORY
+
+REPLACED_DIRECTORY: Final = "replaced"
+WORK_DIRECTORY: Final = "repair"
+
+_ELSEWHERE: Final = "restore a snapshot, or copy a replica"
+
+
+class RepairError(StoreError):
+    """This cannot be mended without giving something up.  Nothing was changed; the text says what a person may do."""
+
+
+class Action(NamedTuple):
+    """Something that was done, in the words of the report, and where what it replaced is now."""
+
+    done: str
+    kept: Path | None
+
+
+def _unannounced(plan: FoldPlan) -> None:
+    """Nobody wants to know."""
+
+
+class Repair:
+    """One store that is mended.  A context manager: it holds the directory.  Raises LockedError, OSError."""
+
+    def __init__(
+        self,
+        directory: Path,
+        execute: Execute,
+        *,
+        now_ms: int,
+        log_directory: str = DIRECTORY_NAME,
+        log_filename: str = FILE_NAME,
+        files: Files | None = None,
+        steps: Steps = unwatched,
+        announce: Callable[[FoldPlan], None] = _unannounced,
+    ) -> None:
+        """`execute` runs one command of the log; `announce` is told of the space before it is taken."""
+        self._directory = directory
+        self._execute = execute
+        self._now_ms = now_ms
+        self._places = Places(directory, log_directory, log_filename)
+        self._files = files or OsFiles()
+        self._steps = steps
+        self._announce = announce
+        self._held = contextlib.ExitStack()
+
+    def __enter__(self) -> Repair:
+        with contextlib.ExitStack() as held:
+            held.enter_context(lock_directory(self._directory))
+            self._require_ours()
+            self._clear()
+            self._held = held.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._held.close()
+
+    def _require_ours(self) -> None:
+        places = self._places
+        places.require_plain()
+        for name in (WORK_DIRECTORY, REPLACED_DIRECTORY):
+            require_directory(self._directory / name)
+        with contextlib.suppress(CorruptionError):  # the check finds it as well
+            require_ours(self._directory, places.log_directory, places.log_filename, self._files)
+
+    @property
+    def _work(self) -> Path:
+        return self._directory / WORK_DIRECTORY
+
+    def mend(self, check: Check, found: list[Violation]) -> list[Action]:
+        """Do what can be done about `found`, all that `check` has found just now; -> what was done, in order.
+
+        Raises RepairError, SpaceError with nothing changed; CorruptionError, lmdb.Error, OSError.
+        """
+        broken_log = [violation for violation in found if violation.table == "log"]
+        broken_tables = [violation for violation in found if violation.table != "log"]
+        if check.log.is_missing and check.meta is not None and not broken_tables:
+            return [self._make_log()]
+        if broken_log:
+            raise RepairError(self._advice(check, broken_log, broken_tables))
+        if broken_tables:
+            self._refuse_older_log(check, broken_tables)
+            self._require_space(check)
+        actions = []
+        if check.torn_tail is not None:
+            actions.append(self._cut(check.torn_tail))
+        if broken_tables:
+            actions.append(self._make_tables())
+        return actions
+
+    def _clear(self) -> None:
+        """Away with what a killed repair, or a killed compaction, has left: every start does the latter."""
+        if self._files.exists(self._work):
+            shutil.rmtree(self._work)
+            self._files.sync_directory(self._directory)
+        with contextlib.suppress(StoreError):  # a manifest that cannot be read; found by the check as well
+            settle(self._places, self._files)
+
+    # -- what is refused -----------------------------------------------------------------------------------------------
+
+    def _advice(self, check: Check, broken_log: list[Violation], broken_tables: list[Violation]) -> str:
+        first = broken_log[0]
+        if check.log.is_short and len(broken_log) == 1:
+            return self._disagreement(check, broken_tables)
+        if broken_tables:
+            return f"both halves are broken, the log ({first}) and the tables ({broken_tables[0]}): {_ELSEWHERE}"
+        if check.meta is None:
+            return f"the log is broken ({first}), and there are no tables: {_ELSEWHERE}"
+        return (
+            f"the log is broken ({first}), and the tables are whole, up to replication offset "
+            f"{check.meta.position.offset}: to go on from there, without what came later, move "
+            f"{self._places.home} away and repair again; or {_ELSEWHERE}"
+        )
+
+    def _disagreement(self, check: Check, broken_tables: list[Violation]) -> str:
+        """The log is whole, and the tables say that there was more."""
+        assert check.meta is not None and check.log.end is not None
+        told = (
+            f"the tables cover replication offset {check.meta.position.offset}, and the log ends at "
+            f"{check.log.end.offset}: to go on with what the log holds, move {self._places.state} away"
+        )
+        if broken_tables:
+            return told  # they are broken besides
+        return f"{told}; with what the tables hold, move {self._places.home} away and repair again"
+
+    def _refuse_older_log(self, check: Check, broken_tables: list[Violation]) -> None:
+        """Tables that are ahead of the log have what the log lacks, broken or not."""
+        end = check.log.end
+        if end is None:
+            raise RepairError(f"the tables in {self._places.state} are broken, and there is no log to make them from")
+        if check.meta is not None and check.meta.position.offset > end.offset:
+            raise RepairError(self._disagreement(check, broken_tables))
+
+    def _require_space(self, check: Check) -> None:
+        needed = room_for_fold(check.log.size_bytes)
+        free = self._files.free_bytes(self._directory)
+        self._announce(FoldPlan(self._work, check.log.size_bytes, needed, free))
+        if free < needed:
+            raise SpaceError(f"{self._directory} has {free:,} bytes free, and executing the log may take {needed:,}")
+
+    # -- the tail ------------------------------------------------------------------------------------------------------
+
+    def _cut(self, torn: TornTail) -> Action:
+        path = Path(torn.file)
+        kept = self._keep_tail(path, torn)
+        fd = self._files.open_append(path)
+        try:
+            self._files.truncate(fd, torn.position)
+            self._files.sync(fd)
+        finally:
+            self._files.close(fd)
+        return Action(f"cut {torn.byte_count:,} bytes off {path}, from byte {torn.position} on", kept)
+
+    def _keep_tail(self, path: Path, torn: TornTail) -> Path:
+        files = self._files
+        kept = self._free_name(f"{path.name}.from-{torn.position}")
+        partial = kept.with_name(f"{kept.name}.partial")
+        copy_stretch(path, partial, torn.position, None, files)
+        files.rename(partial, kept)
+        files.sync_directory(kept.parent)
+        return kept
+
+    def _free_name(self, name: str) -> Path:
+        """A name in the directory of what was replaced that nothing has yet."""
+        home = self._directory / REPLACED_DIRECTORY
+        if not self._files.exists(home):
+            self._files.make_directory(home)
+            give(home, self._directory.stat())
+            self._files.sync_directory(self._directory)
+        path, number = home / name, 1
+        while self._files.exists(path):
+            number += 1
+            path = home / f"{name}-{number}"
+        return path
+
+    # -- the tables ----------------------------------------------------------------------------------------------------
+
+    def _make_tables(self) -> Action:
+        files, places = self._files, self._places
+        try:
+            commands, end = self._fold()
+            for violation in check_state(self._work, lambda: True, Contents(), self._steps):
+                if isinstance(violation, Violation):
+                    raise RepairError(f"the tables that the log makes are broken as well ({violation})")
+            give(self._work / STATE_DIRECTORY, self._directory.stat())
+            kept = self._free_name(STATE_DIRECTORY)
+            files.rename(places.state, kept)
+            files.sync_directory(kept.parent)
+            files.sync_directory(self._directory)
+            files.rename(self._work / STATE_DIRECTORY, places.state)
+            files.sync_directory(self._directory)
+        finally:
+            shutil.rmtree(self._work, ignore_errors=True)
+        return Action(f"made the tables anew: {commands:,} commands, up to replication offset {end.offset}", kept)
+
+    def _fold(self) -> tuple[int, LogPosition]:
+        """Execute all of the log, into tables that are durable then."""
+        files, places = self._files, self._places
+        manifest = manifests.load(places.manifest, files)
+        assert manifest is not None, "the check has read it"
+        parts = list_parts(places.home, manifest, files)
+        total, done = sum(part.size for part in parts), 0
+
+        def watch(size: int) -> None:
+            nonlocal done
+            done += size
+            self._steps(EXECUTING, min(done, total), total)
+
+        reader = LogReader(parts, files)
+        files.make_directory(self._work)
+        with Refold(self._work, self._execute, files) as refold:
+            refold.txn.lineage = manifest.lineage
+            refold.run(reader.batches(None, None), watch)
+            end = reader.end
+            assert end is not None, "the log was read to its end"
+            refold.commit(end)
+            refold.tables.env.sync(True)
+            return refold.commands, end
+
+    # -- the log -------------------------------------------------------------------------------------------------------
+
+    def _make_log(self) -> Action:
+        self._held.close()  # it holds the directory itself
+        made = rebuild_log(
+            self._directory,
+            now_ms=self._now_ms,
+            log_directory=self._places.log_directory,
+            log_filename=self._places.log_filename,
+            files=self._files,
+        )
+        give(self._places.home, self._directory.stat())
+        told = (
+            f"made a new log of what the tables hold: {made.base.entries:,} entries, replication offset {made.offset}"
+        )
+        return Action(told, None)

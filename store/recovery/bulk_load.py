@@ -1,0 +1,225 @@
+"""The two commands that most of a log consists of, entered by the dozen: what executing them one by one comes to.
+
+    XADD key id field value ...                                     a run of them, also of several keys
+    XCLAIM key group consumer 0 id id ... TIME t RETRYCOUNT n JUSTID FORCE         as a rewrite writes it
+    XCLAIM key group consumer 0 id id ... TIME t RETRYCOUNT n FORCE JUSTID LASTID id      as a read is logged
+
+Only these forms, to the letter, and only where they do what they mostly do: IDs that ascend, entries that are there.
+Anything else is left to the command's handler, which decides and refuses.  Nothing is logged, for it stands in a log.
+
+Measured with entries of four fields and 66 bytes: 1.3 us an XADD against 4.0, 0.5 us a claimed ID against 3.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from riverbed.store.format import rows as fmt
+from riverbed.store.groups.groups import groups_of
+from riverbed.store.ids import ID_BYTES, SEQ_BITS, StreamID, pack_id, parse_id, unpack_id
+
+if TYPE_CHECKING:
+    from riverbed.store.databases.database import Database
+    from riverbed.store.databases.transaction import WriteTxn
+    from riverbed.store.streams.stream import Stream
+
+# Rows that are held before they are given to LMDB.
+_MOST_ROWS: Final = 1024
+_HALF_BYTES: Final = SEQ_BITS // 8
+# The sequence numbers that nearly all entries have.
+_SEQS: Final = {b"%d" % seq: seq.to_bytes(_HALF_BYTES, "big") for seq in range(1000)}
+_HEADS: Final = fmt.BULK_HEADS
+# Twenty digits may be more than 64 bits hold.
+_MOST_DIGITS: Final = 19
+_FIRST_ID: Final = 5
+_REWRITTEN: Final = 6  # words behind the IDs of an XCLAIM
+_LOGGED: Final = 8
+
+
+def load_run(txn: WriteTxn, commands: Sequence[list[bytes]], at: int) -> int:
+    """Enter what stands in `commands` from `at` on as far as it is simple; -> the index of what is not.
+
+    For a transaction that executes a log: keys do not expire, nobody listens, and what is logged is thrown away.
+    """
+    if txn.log_db < 0:
+        return at
+    name = commands[at][0]
+    if name == b"XADD":
+        return _append_run(txn.databases[txn.log_db], commands, at)
+    if name == b"XCLAIM" and _claim(txn.databases[txn.log_db], commands[at]):
+        return at + 1
+    return at
+
+
+# -- XADD --------------------------------------------------------------------------------------------------------------
+
+
+def _append_run(db: Database, commands: Sequence[list[bytes]], at: int) -> int:
+    txn = db.txn
+    put = txn.appender.putmulti
+    node_max_entries, node_max_bytes = txn.node_max_entries, txn.node_max_bytes
+    heads, seqs, join = _HEADS, _SEQS, b"\r\n".join
+    rows: list[tuple[bytes, bytes]] = []
+    stream: Stream | None = None
+    key = prefix = ms_text = ms_packed = last = b""
+    total = tail_bytes = count = text_size = word_count = overhead = 0
+    for words in islice(commands, at, None):
+        size = len(words)
+        if words[0] != b"XADD" or not size & 1 or size < 5:
+            break
+        text = words[2]
+        ms_part, _, seq_text = text.partition(b"-")
+        if ms_part != ms_text:
+            packed = _packed_half(ms_part)
+            if packed is None:
+                break
+            ms_text, ms_packed = ms_part, packed
+        seq_packed = seqs.get(seq_text) or _packed_half(seq_text)
+        if seq_packed is None:
+            break
+        packed = ms_packed + seq_packed
+        if words[1] != key or stream is None:
+            found = db.stream(words[1], 0)
+            if packed <= (bytes(ID_BYTES) if found is None else pack_id(found.last_id)):
+                break
+            if stream is not None:
+                _appended(stream, count, last, total, tail_bytes)
+            key = words[1]
+            stream = found or db.create(key)
+            prefix, total, tail_bytes, count = stream.prefix, stream.tail_total, stream.tail_bytes, 0
+        elif packed <= last:
+            break
+        try:
+            if size == 7:
+                _, _, _, a, b, c, d = words
+                row = join(
+                    (
+                        *(heads[len(text)], text, b"*4"),
+                        *(heads[len(a)], a, heads[len(b)], b, heads[len(c)], c, heads[len(d)], d, b""),
+                    )
+                )
+            elif size == 5:
+                _, _, _, a, b = words
+                row = join((heads[len(text)], text, b"*2", heads[len(a)], a, heads[len(b)], b, b""))
+            else:
+                row = b"%b\r\n%b\r\n*%d\r\n%b" % (heads[len(text)], text, size - 3, fmt.encode_words(words[3:]))
+        except IndexError:  # a word of 1 KB or more
+            row = b"%b\r\n%b\r\n*%d\r\n%b" % (heads[len(text)], text, size - 3, fmt.encode_words(words[3:]))
+        if len(text) != text_size or size != word_count:
+            text_size, word_count = len(text), size
+            overhead = len(heads[text_size]) + text_size + 4 + len(fmt.array_head(size - 3))
+        body_size = len(row) - overhead
+        if total == 0 or total >= node_max_entries or tail_bytes + body_size >= node_max_bytes:
+            if count:
+                stream.tail_last_id = unpack_id(last)
+            stream.tail_total, stream.tail_bytes = total, tail_bytes
+            stream.open_node(unpack_id(packed))
+            total = tail_bytes = 0
+        if not count and not stream.length:
+            stream.first_id = unpack_id(packed)
+        total += 1
+        tail_bytes += body_size
+        count += 1
+        last = packed
+        rows.append((prefix + packed, row))
+        if len(rows) == _MOST_ROWS:
+            put(rows)
+            rows.clear()
+        at += 1
+    if stream is not None:
+        _appended(stream, count, last, total, tail_bytes)
+        put(rows)
+    return at
+
+
+def _packed_half(text: bytes) -> bytes | None:
+    """A half of an ID as it is stored, None when it is not spelled as we spell it."""
+    if not text.isdigit() or len(text) > _MOST_DIGITS or (text[0] == 48 and text != b"0"):
+        return None
+    return int(text).to_bytes(_HALF_BYTES, "big")
+
+
+def _appended(stream: Stream, count: int, last: bytes, total: int, tail_bytes: int) -> None:
+    """`count` entries were appended to the stream, `last` is the last."""
+    stream.length += count
+    stream.entries_added += count
+    stream.last_id = stream.last_live_id = stream.tail_last_id = unpack_id(last)
+    stream.tail_total, stream.tail_bytes = total, tail_bytes
+    stream.touch()
+
+
+# -- XCLAIM ------------------------------------------------------------------------------------------------------------
+
+
+def _claim(db: Database, words: list[bytes]) -> bool:
+    """Enter one XCLAIM; False when it is not simple, and nothing was done."""
+    if words[-2:] == [b"JUSTID", b"FORCE"]:
+        how, end = words[-_REWRITTEN:], len(words) - _REWRITTEN
+        last_id: StreamID | None = None
+    elif words[-4:-1] == [b"FORCE", b"JUSTID", b"LASTID"]:
+        how, end = words[-_LOGGED:], len(words) - _LOGGED
+        last_id = parse_id(words[-1])
+        if last_id is None:
+            return False
+    else:
+        return False
+    if end <= _FIRST_ID or words[4] != b"0" or how[0] != b"TIME" or how[2] != b"RETRYCOUNT":
+        return False
+    time_ms, count = _number(how[1]), _number(how[3])
+    stream = db.stream(words[1], 0)
+    if time_ms is None or count is None or stream is None or not stream.group_count:
+        return False
+    group = groups_of(stream).get(words[2])
+    packed_ids = _packed_ids(words[_FIRST_ID:end])
+    if group is None or packed_ids is None or not _has_all(stream, packed_ids):
+        return False
+    if last_id is not None:
+        group.raise_position(last_id)
+    group.load_claim(words[3], packed_ids, time_ms, count)
+    return True
+
+
+def _number(text: bytes) -> int | None:
+    return int(text) if text.isdigit() and len(text) < _MOST_DIGITS else None
+
+
+def _packed_ids(texts: list[bytes]) -> list[bytes] | None:
+    """IDs as they are stored; None unless they ascend, and are spelled as we spell them."""
+    seqs = _SEQS
+    packed_ids: list[bytes] = []
+    ms_text = ms_packed = last = b""
+    for text in texts:
+        ms_part, _, seq_text = text.partition(b"-")
+        if ms_part != ms_text:
+            half = _packed_half(ms_part)
+            if half is None:
+                return None
+            ms_text, ms_packed = ms_part, half
+        seq_packed = seqs.get(seq_text) or _packed_half(seq_text)
+        if seq_packed is None:
+            return None
+        packed = ms_packed + seq_packed
+        if packed <= last:
+            return None
+        packed_ids.append(packed)
+        last = packed
+    return packed_ids
+
+
+def _has_all(stream: Stream, packed_ids: list[bytes]) -> bool:
+    """Whether there is an entry for each of these IDs, which ascend.
+
+    They are neighbours mostly, and a step is a fifth of a look-up.
+    """
+    first = packed_ids[0]
+    if not stream.length or unpack_id(first) < stream.floor_id or unpack_id(packed_ids[-1]) > stream.last_live_id:
+        return False
+    cursor, prefix = stream.txn.reader, stream.prefix
+    if not cursor.set_key(prefix + first):
+        return False
+    keys = list(islice(cursor.iternext(values=False), len(packed_ids)))
+    if [key[8:] for key in keys] == packed_ids:
+        return True
+    return all(cursor.set_key(prefix + packed) for packed in packed_ids)

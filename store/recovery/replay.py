@@ -1,0 +1,119 @@
+"""From a checkpoint to the running state: execute the log's tail.
+
+State is the fold of the log, so recovery is the fold continued where the last checkpoint stopped; from nothing it is
+the whole fold.  The function that executes a command is handed in: it is the server's, and the store knows no server.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from riverbed.store.databases.database import Database
+from riverbed.store.databases.transaction import WriteTxn
+from riverbed.store.errors import ReplayError
+from riverbed.store.log.append_log import Log
+from riverbed.store.log.reader import Batch, LogPosition, TornTail
+from riverbed.store.recovery.bulk_load import load_run
+
+# A rebuild from nothing commits this often, so that dirty pages do not pile up in memory.
+_BYTES_A_CHECKPOINT: Final = 16 << 20
+
+# What stands in a log for replicas alone, and which commands a batch keeps together anyway.
+_WITHOUT_EFFECT: Final = frozenset((b"MULTI", b"EXEC", b"PING", b"REPLCONF"))
+
+Execute = Callable[[Database, list[bytes]], None]
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What recovery did, for the server's log."""
+
+    commands: int = 0
+    refused: int = 0  # commands of a log made by another server that do not fit: Redis ignores them as well
+    seconds: float = 0.0
+    uncommitted_bytes: int = 0  # of the log that was executed, but is not in LMDB yet
+    torn_tail: TornTail | None = None
+
+
+def recover(
+    log: Log, txn: WriteTxn, execute: Execute, *, commits: bool = True, durable: LogPosition | None = None
+) -> RecoveryReport:
+    """Execute what `log` holds beyond `txn.position`; `commits` says whether `txn` may commit on the way.
+
+    The log is known to be durable up to `durable`, by default what the tables say; the first pass makes it so up to its
+    end.  A torn tail is cut from the file.  Raises CorruptionError, ReplayError.
+    """
+    begun = time.monotonic()
+    report = RecoveryReport()
+    start = None if txn.position is None else LogPosition(*txn.position)
+    if commits and not txn.tables.is_new and log.bytes_from(start) >= _BYTES_A_CHECKPOINT:
+        log.verify(start)  # damage must be found before the first of several commits; it takes a quarter of the time
+    batches = log.read(start, durable=durable or txn.synced)
+    fold(batches, txn, execute, report, commits=commits, is_durable=True)
+    report.torn_tail = log.cut_tail()
+    report.seconds = time.monotonic() - begun
+    return report
+
+
+def fold(
+    batches: Iterable[Batch],
+    txn: WriteTxn,
+    execute: Execute,
+    report: RecoveryReport,
+    *,
+    commits: bool = True,
+    is_durable: bool = False,
+) -> None:
+    """Execute `batches` on `txn`, which `commits` now and then, and count in `report`.
+
+    `is_durable` says that the disk has the batches, and is noted in the commits.  Raises ReplayError.
+    """
+    keep_expired, txn.keep_expired = txn.keep_expired, True  # the log says itself when a key expired
+    notify, txn.notify = txn.notify, lambda change, db, key: None
+    uncommitted = 0
+    try:
+        for batch in batches:
+            commands = batch.commands
+            count, at = len(commands), 0
+            while at < count:
+                begun, at = at, load_run(txn, commands, at)
+                if at > begun:
+                    continue
+                try:
+                    execute_logged(txn, execute, commands[at])
+                except ReplayError as error:
+                    # Redis ignores what does not fit in its own logs, but there are only so many databases
+                    if batch.time_ms is not None or commands[at][0].upper() == b"SELECT":
+                        raise ReplayError(f"{batch.file} at byte {batch.start}: {error}") from error
+                    report.refused += 1
+                at += 1
+            report.commands += count
+            txn.log.clear()
+            txn.extension_bytes = 0
+            uncommitted += batch.end.position - batch.start
+            if commits and uncommitted >= _BYTES_A_CHECKPOINT:
+                txn.commit(list(batch.end), synced=batch.end if is_durable else None)
+                uncommitted = 0
+    finally:
+        txn.keep_expired = keep_expired
+        txn.notify = notify
+    report.uncommitted_bytes = uncommitted
+
+
+def execute_logged(txn: WriteTxn, execute: Execute, words: list[bytes]) -> None:
+    """Execute one command of a log.  Raises ReplayError, which says nothing of the place."""
+    name = words[0].upper()
+    if name == b"SELECT":
+        number = int(words[1]) if len(words) == 2 and words[1].isdigit() and len(words[1]) < 10 else -1
+        if not 0 <= number < len(txn.databases):
+            raise ReplayError(f"{b' '.join(words)[:64]!r}: there are {len(txn.databases)} databases")
+        txn.log_db = number
+    elif name not in _WITHOUT_EFFECT:
+        selected = txn.log_db
+        try:
+            execute(txn.databases[max(selected, 0)], words)
+        finally:
+            txn.log_db = max(selected, 0)  # a FLUSHALL of Redis has effects in every database, and selects none

@@ -1,0 +1,115 @@
+"""A log made from the tables, for a directory that has lost its log or cannot read it.
+
+The tables are the fold of the log, so the state that the last checkpoint covers is all there; what came after it was
+in the log alone, and is gone with it.
+
+    1  base and incr are written, and not listed yet    a crash here leaves files that the next try writes over
+    2  the tables are told that they end where the incr begins
+    3  the manifest lists both                           from here on the directory is whole
+
+Between 2 and 3 there is no manifest, which a server refuses, and another try begins at 1.  Damaged files are not looked
+at here: whoever calls moves them out of the way first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from riverbed.store.disk.files import Files, OsFiles
+from riverbed.store.disk.lock import lock_directory
+from riverbed.store.disk.real_files import require_plain
+from riverbed.store.errors import StoreError
+from riverbed.store.format import rows as fmt
+from riverbed.store.format.meta import META_POSITION
+from riverbed.store.log import manifest as manifests
+from riverbed.store.log.append_log import DIRECTORY_NAME, FILE_NAME
+from riverbed.store.log.base_file import BaseSize, write_base
+from riverbed.store.log.commands import Piece
+from riverbed.store.log.manifest import FileType, LogFile, Manifest
+from riverbed.store.log.reader import LogPosition
+from riverbed.store.options import DEFAULT_MAP_BYTES
+from riverbed.store.rewrite.state import pieces
+from riverbed.store.tables.environment import STATE_DIRECTORY, Tables
+
+_BASE_SEQ: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """What a new log holds: `base`, and nothing after `offset`."""
+
+    base: BaseSize
+    offset: int
+
+
+def rebuild_log(
+    directory: Path,
+    *,
+    now_ms: int,
+    map_bytes: int = DEFAULT_MAP_BYTES,
+    log_directory: str = DIRECTORY_NAME,
+    log_filename: str = FILE_NAME,
+    files: Files | None = None,
+) -> Rebuilt:
+    """Make a log for `directory` from its tables alone.
+
+    Nobody may be using it; there must be tables, and no manifest of a log.  Raises StoreError with nothing changed,
+    LockedError, VersionError, lmdb.Error, OSError.
+    """
+    files = files or OsFiles()
+    home = directory / log_directory
+    manifest_path = home / f"{log_filename}.manifest"
+    if files.exists(manifest_path):
+        raise StoreError(f"{manifest_path} is there: a log that exists is not rebuilt")
+    if not files.exists(directory / STATE_DIRECTORY / "data.mdb"):
+        raise StoreError(f"{directory} has no tables to make a log from")
+    with lock_directory(directory):
+        require_plain(home)
+        tables = Tables(directory, map_bytes)
+        try:
+            with tables.env.begin() as txn:
+                row = txn.get(META_POSITION, db=tables.handles["meta"])
+                if row is None:
+                    raise StoreError(f"{tables.path} was never checkpointed: there is no state to make a log from")
+                *place, selected = fmt.unpack_row(row)
+                before = LogPosition(*place)
+                # a number that the tables' position never had
+                seq = max(before.file_seq, 0) + 1
+                files.make_directory(home)
+                files.sync_directory(directory)
+                manifest, base = write_log(
+                    home, log_filename, pieces(tables, txn), files, offset=before.offset, seq=seq, now_ms=now_ms
+                )
+            with tables.env.begin(write=True) as txn:
+                row = fmt.pack_row([seq, 0, before.offset, selected])
+                txn.put(META_POSITION, row, db=tables.handles["meta"])
+            tables.env.sync(True)
+        finally:
+            tables.close()
+        manifests.replace(manifest_path, manifest, files)
+    return Rebuilt(base, before.offset)
+
+
+def write_log(
+    home: Path, filename: str, state: Iterable[Piece], files: Files, *, offset: int, seq: int, now_ms: int
+) -> tuple[Manifest, BaseSize]:
+    """Write a base that holds `state`, and incr `seq`, empty, which begins at `offset`; -> a manifest of the two.
+
+    The manifest is not in place yet.  Raises OSError.
+    """
+    base_name, incr_name = f"{filename}.{_BASE_SEQ}.base.aof", f"{filename}.{seq}.incr.aof"
+    size = write_base(home / base_name, state, files, offset=offset, now_ms=now_ms)
+    base = LogFile(
+        base_name,
+        _BASE_SEQ,
+        FileType.BASE,
+        size=size.size,
+        is_checksummed=True,
+        command_bytes=size.command_bytes,
+    )
+    files.close(files.create(home / incr_name))
+    incr = LogFile(incr_name, seq, FileType.INCR, start_offset=offset, is_checksummed=True)
+    return Manifest(base=base, incrs=(incr,)), size

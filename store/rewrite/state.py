@@ -1,0 +1,183 @@
+"""The state as the shortest list of canonical commands that makes it: what the base of the log holds.
+
+Each stream, in the order of creation, in this order:
+
+    XADD ...                    every entry
+    XSETID                      the counters
+    XGROUP CREATE ...           every group, its consumers and what they have pending; see `rewrite_groups.py`
+    XCFGSET, XIDMPRECORD ...    idempotence, hidden from Redis 7
+    PEXPIREAT                   the deadline
+
+XCLAIM makes nothing pending that has no entry, and a pending record outlives its entry.  A stream that has such records
+begins with placeholders, entries under the IDs that are gone: they are added, claimed and trimmed away, which leaves no
+trace in the counters, and XSETID takes the last ID back for the entries to come.
+
+What is written depends on the state alone, not on the history that led to it: the order is that of creation among keys
+and that of names within a stream, and runs are cut by their contents.  Loading it and writing it again gives the same
+bytes.
+
+Reads one LMDB transaction and holds one piece in memory.  Writes no file; `basefile.py` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+import lmdb
+
+from riverbed.store.errors import CorruptionError
+from riverbed.store.format import rows as fmt
+from riverbed.store.format.meta import META_DATABASES
+from riverbed.store.ids import id_text, unpack_id
+from riverbed.store.log.commands import PIECE_BYTES, Composer, Piece
+from riverbed.store.model import IdempotenceSettings
+from riverbed.store.rewrite.groups import GroupsRewrite
+from riverbed.store.tables.environment import Tables
+from riverbed.store.tables.reader import TableReader
+
+__all__ = ["Piece", "pieces"]
+
+
+def pieces(
+    tables: Tables, txn: lmdb.Transaction[bytes], *, extensions: bool = True, entries: bool = True
+) -> Iterator[Piece]:
+    """Yield the commands that make the state which `txn` sees; without `extensions` only what Redis 7 knows.
+
+    Without `entries` the XADDs of entries are left out, which is of use to who wants to know the size of the rest.
+
+    Keys whose deadline has passed are there too: whoever goes on from here is told of their end.
+
+    Raises CorruptionError when the tables contradict themselves.
+
+    Measured with entries of four fields and 66 bytes: 1.1 M a second, checksums and writing included 0.9 M.
+    """
+    reader = TableReader(tables, txn)
+    out = Composer(extensions=extensions)
+    row = reader.get("meta", META_DATABASES)
+    for number, (keyspace_no, size, _) in enumerate([] if row is None else fmt.unpack_row(row)):
+        if not size:
+            continue
+        out.command(b"SELECT", b"%d" % number)
+        for packed, key in reader.rows("names", fmt.encode_keyspace_no(keyspace_no)):
+            row = reader.get("keys", fmt.key_key(keyspace_no, key))
+            if row is None:
+                raise _contradiction(tables, f"stream {fmt.decode_name_key(packed)[1]} has a name and no row")
+            yield from _StreamRewrite(tables, reader, out, key, fmt.decode_stream(row)).pieces(entries)
+    if out.size:
+        yield out.take()
+
+
+def entry_count(tables: Tables, txn: lmdb.Transaction[bytes]) -> int:
+    """About how many entries there are: those that wait for the purge are counted too."""
+    return TableReader(tables, txn).count("entries")
+
+
+class _StreamRewrite:
+    """One stream."""
+
+    def __init__(self, tables: Tables, reader: TableReader, out: Composer, key: bytes, row: fmt.StreamRow) -> None:
+        self._tables = tables
+        self._reader = reader
+        self._out = out
+        self._key = key
+        self._row = row
+
+    def pieces(self, entries: bool) -> Iterator[Piece]:
+        out, key, row = self._out, self._key, self._row
+        groups = GroupsRewrite(self._reader, out, key, row) if row.group_count else None
+        created = False
+        if groups is not None and groups.any_missing():
+            yield from groups.placeholders()
+            yield from groups.claim_placeholders()
+            out.command(b"XTRIM", key, b"MAXLEN", b"=", b"0")
+            out.command(b"XSETID", key, b"0-0")
+            created = True
+        if row.length:
+            if entries:
+                yield from self._entries()
+        elif not created:
+            # as Redis does it: the only way to a stream without entries and groups
+            out.command(b"XADD", key, b"MAXLEN", b"0", b"0-1", b"x", b"y")
+        self._counters()
+        if groups is not None:
+            yield from groups.pieces()
+        if row.idempotence is not None:
+            yield from self._idempotence(IdempotenceSettings(*row.idempotence))
+        if row.expire_ms:
+            out.command(b"PEXPIREAT", key, b"%d" % row.expire_ms)
+        if out.is_full:
+            yield out.take()
+
+    def _entries(self) -> Iterator[Piece]:
+        """XADD of every entry: its row, but for the place of the ID, is the end of the command already."""
+        out, row = self._out, self._row
+        cursor = self._reader.cursor("entries")
+        first = fmt.entry_key(row.stream_no, row.first_id)
+        if not cursor.set_range(first) or cursor.key() != first:
+            raise self._wrong("its first entry is not there")
+        begin = b"$4\r\nXADD\r\n" + fmt.bulk(self._key)
+        count = head = b""
+        commands: list[bytes] = []
+        size = 0
+        for entry in islice(cursor.iternext(keys=False), row.length):
+            star = entry.find(b"*")  # no ID has one
+            if not entry.startswith(count, star) or not count:
+                end = entry.index(b"\r\n", star) + 2
+                count = entry[star:end]
+                head = fmt.array_head(int(count[1:]) + 3) + begin
+            command = head + entry[:star] + entry[star + len(count) :]
+            commands.append(command)
+            size += len(command)
+            if size >= PIECE_BYTES:
+                out.adds(commands, size)
+                yield out.take()
+                commands.clear()
+                size = 0
+        if cursor.key() != fmt.entry_key(row.stream_no, row.last_live_id):
+            raise self._wrong(f"it has not {row.length} entries up to {id_text(row.last_live_id).decode()}")
+        out.adds(commands, size)
+
+    def _counters(self) -> None:
+        row = self._row
+        last_id, max_deleted_id = id_text(row.last_id), id_text(row.max_deleted_id)
+        top = max(row.last_id, row.max_deleted_id)
+        added = b"%d" % row.entries_added
+        words = (b"ENTRIESADDED", added, b"MAXDELETEDID", max_deleted_id)
+        self._out.command(b"XSETID", self._key, id_text(top), *words)
+        if top != row.last_id:
+            # Redis before 8 lets XSETID go below what was deleted, but not in one step
+            self._out.command(b"XSETID", self._key, last_id)
+
+    # -- idempotence ---------------------------------------------------------------------------------------------------
+
+    def _idempotence(self, settings: IdempotenceSettings) -> Iterator[Piece]:
+        """The settings first: a change of them forgets the records."""
+        out, key = self._out, self._key
+        words = []
+        if settings.duration_s is not None:
+            words += [b"IDMP-DURATION", b"%d" % settings.duration_s]
+        if settings.max_records is not None:
+            words += [b"IDMP-MAXSIZE", b"%d" % settings.max_records]
+        if words:
+            out.extension(b"XCFGSET", key, *words)
+        if settings.records_no:
+            pid = b""
+            for packed, row in self._reader.rows("idmp", fmt.stream_prefix(settings.records_no)):
+                if len(packed) == fmt.PRODUCER_KEY_BYTES:
+                    pid = fmt.unpack_row(row)[0]
+                elif len(packed) == fmt.RECORD_KEY_BYTES:
+                    iid, packed_id = fmt.unpack_row(row)
+                    out.extension(b"XIDMPRECORD", key, pid, iid, id_text(unpack_id(packed_id)))
+                    if out.is_full:
+                        yield out.take()
+        if settings.records_added or settings.duplicates:
+            added, duplicates = b"%d" % settings.records_added, b"%d" % settings.duplicates
+            out.extension(b"XIDMPCOUNTS", key, added, duplicates)
+
+    def _wrong(self, reason: str) -> CorruptionError:
+        return _contradiction(self._tables, f"stream {self._row.stream_no}: {reason}")
+
+
+def _contradiction(tables: Tables, reason: str) -> CorruptionError:
+    return CorruptionError(str(tables.path), None, f"{reason}; `riverbed check` tells more")

@@ -1,0 +1,130 @@
+"""From a snapshot to a data directory that a server starts on.
+
+    SNAPSHOT/data.mdb   -- copied, verified -->   DIR/state/data.mdb        its position: the beginning of incr 1
+                        -- rewritten ------->     DIR/appendonlydir/        base 1: the same state, as commands
+                                                                            incr 1: empty, at the snapshot's offset
+
+Either half alone recovers everything, as in any data directory.  The replication offset goes on where the snapshot was
+taken, on the same line, so that a replica can be started from a backup and be sent only what has happened since; a
+server that starts on it as a primary begins a line of its own, as every primary does.
+
+DIR is worth nothing until this is done: who calls this gives it its name then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from crc32c import crc32c
+
+from riverbed.store.disk.files import Files, OsFiles
+from riverbed.store.errors import CorruptionError
+from riverbed.store.format import rows as fmt
+from riverbed.store.format.meta import META_POSITION, NO_DATABASE, decode_lineage
+from riverbed.store.log import manifest as manifests
+from riverbed.store.log.append_log import DIRECTORY_NAME, FILE_NAME
+from riverbed.store.log.commands import Piece
+from riverbed.store.log.file_reader import LogPosition
+from riverbed.store.rewrite.log_from_tables import write_log
+from riverbed.store.rewrite.state import pieces
+from riverbed.store.snapshot.reader import Snapshot
+from riverbed.store.snapshot.writer import COPYING, Steps
+from riverbed.store.tables.environment import DATA_NAME, STATE_DIRECTORY, Tables
+
+WRITING_LOG: Final = "writing the log"
+
+_MAP_BYTES: Final = 1 << 40
+_COPY_BYTES: Final = 4 << 20
+_UNSYNCED_BYTES: Final = 64 << 20
+_FIRST_INCR: Final = 1
+
+
+def restore_snapshot(snapshot: Snapshot, directory: Path, *, steps: Steps, files: Files | None = None) -> None:
+    """Fill the empty `directory`.  `steps` is told how far it has come: bytes, then entries.
+
+    Raises CorruptionError when the snapshot does not have the checksum its manifest promises, OSError, lmdb.Error.
+    """
+    files = files or OsFiles()
+    position = LogPosition(_FIRST_INCR, 0, snapshot.manifest.offset)
+    home = directory / DIRECTORY_NAME
+    _copy_tables(snapshot, directory / STATE_DIRECTORY, steps, files)
+    tables = Tables(directory, _MAP_BYTES)
+    try:
+        with tables.env.begin(write=True, db=tables.handles["meta"]) as txn:
+            was_at = txn.get(META_POSITION)
+            # what a primary sends next goes to the database that was selected there
+            selected = NO_DATABASE if was_at is None else fmt.unpack_row(was_at)[-1]
+            txn.put(META_POSITION, fmt.pack_row([*position, selected]))
+            lineage = decode_lineage(txn.get)
+        tables.env.sync(True)
+        with tables.env.begin() as txn:
+            state = _watched(pieces(tables, txn), snapshot, steps)
+            files.make_directory(home)
+            manifest, _ = write_log(
+                home,
+                FILE_NAME,
+                state,
+                files,
+                offset=position.offset,
+                seq=position.file_seq,
+                now_ms=snapshot.manifest.time_ms,
+            )
+        manifests.replace(home / f"{FILE_NAME}.manifest", replace(manifest, lineage=lineage), files)
+    except fmt.DECODE_ERRORS as error:
+        raise CorruptionError(str(snapshot.path / DATA_NAME), None, f"a row does not decode: {error!r}") from error
+    finally:
+        tables.close()
+    files.sync_directory(directory / STATE_DIRECTORY)
+    files.sync_directory(directory)
+
+
+def _copy_tables(snapshot: Snapshot, state: Path, steps: Steps, files: Files) -> None:
+    """Copy data.mdb, and refuse it when it is not what the manifest says: the copy is what will be served."""
+    expected = snapshot.manifest.data_file
+    files.make_directory(state)
+    checksum = size = unsynced = 0
+    fd = files.create(state / DATA_NAME)
+    try:
+        for data in _contents(snapshot.path / DATA_NAME, files):
+            checksum = crc32c(data, checksum)
+            size += len(data)
+            unsynced += len(data)
+            rest = memoryview(data)
+            while rest:
+                rest = rest[files.write(fd, rest) :]
+            if unsynced >= _UNSYNCED_BYTES:
+                files.sync(fd)
+                unsynced = 0
+            steps(COPYING, size, max(size, expected.size))
+        files.sync(fd)
+    finally:
+        files.close(fd)
+    if (size, checksum) != (expected.size, expected.checksum):
+        raise CorruptionError(
+            str(snapshot.path / DATA_NAME),
+            None,
+            f"{size} bytes with the CRC-32C {checksum:08x}; "
+            f"it must be {expected.size} bytes with {expected.checksum:08x}",
+        )
+
+
+def _contents(path: Path, files: Files) -> Iterator[bytes]:
+    fd = files.open_read(path)
+    try:
+        at = 0
+        while data := files.read_at(fd, _COPY_BYTES, at):
+            at += len(data)
+            yield data
+    finally:
+        files.close(fd)
+
+
+def _watched(found: Iterator[Piece], snapshot: Snapshot, steps: Steps) -> Iterator[Piece]:
+    entries = 0
+    for piece in found:
+        yield piece
+        entries += piece.entries
+        steps(WRITING_LOG, entries, max(entries, snapshot.manifest.entries))

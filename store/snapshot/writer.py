@@ -1,0 +1,373 @@
+"""Making a snapshot, beside a running server or of a stopped store, and deleting those that are too many.
+
+    .temp-snapshot-XXXXXXXX/     LMDB's compact copy, from one read transaction    ->  data.mdb
+                                 one walk over the copy                            ->  streams.jsonl
+                                 all of it synced, then                            ->  manifest.json, synced
+    NAME/                        one rename
+
+The copy is the snapshot: everything the manifest says is read from it and not from the live tables, so nothing that
+is written meanwhile can make the two differ.  A kill leaves a directory with a temporary name, which the next
+snapshot in the same place clears away; a lock on it tells whether somebody still works there.
+
+LMDB cannot use pages again that are freed while it is copied: state/data.mdb may grow meanwhile.
+
+What the files look like, and how they are read, `snapshot.py` knows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import lmdb
+from crc32c import crc32c
+
+from riverbed.store.disk.files import Files, OsFiles
+from riverbed.store.disk.ownership import give
+from riverbed.store.disk.real_files import require_directory
+from riverbed.store.disk.working_directory import name_for, working_directory
+from riverbed.store.errors import CorruptionError, SnapshotError
+from riverbed.store.format import rows as fmt
+from riverbed.store.log.file_reader import LogPosition
+from riverbed.store.replication_id import Lineage
+from riverbed.store.snapshot.reader import (
+    MANIFEST_NAME,
+    SNAPSHOTS_DIRECTORY,
+    STREAMS_NAME,
+    TEMPORARY_PREFIX,
+    FileDigest,
+    Snapshot,
+    SnapshotManifest,
+    encode_manifest,
+    encode_stream_line,
+    list_snapshots,
+    open_snapshot,
+)
+from riverbed.store.snapshot.stream_walk import StreamWalk
+from riverbed.store.tables.environment import DATA_NAME, STATE_DIRECTORY, TABLES, Tables
+
+DEFAULT_SPLIT_EVERY: Final = 65_536
+
+_MAP_BYTES: Final = 1 << 40
+WORKING_PREFIX: Final = f"{TEMPORARY_PREFIX}snapshot-"
+# What LMDB hands over at a time, and how much of it may wait to reach the disk: the syncs of a server beside it wait as
+# long.  On a busy disk where nine of ten syncs of 160 KB take up to 12 ms, they take up to 25 ms beside 8 MB at a time,
+# 17 beside 2 MB and 16 beside 1 MB, which is written no slower.
+_PIPE_BYTES: Final = 1 << 20
+_UNSYNCED_BYTES: Final = 1 << 20
+# A stream's line is about this long; for the question whether there is space.
+_LINE_BYTES: Final = 400
+_SPARE_BYTES: Final = 1 << 20
+
+# Called with what is being done, how much of it is done, and of how much: bytes, then streams.
+Steps = Callable[[str, int, int], None]
+
+COPYING: Final = "copying"
+LISTING: Final = "listing streams"
+
+
+def _unwatched(step: str, done: int, total: int) -> None:
+    """Nobody wants to know how far it has come."""
+
+
+def take_snapshot(
+    directory: Path,
+    out: Path | None = None,
+    *,
+    program: str,
+    split_every: int = DEFAULT_SPLIT_EVERY,
+    leave_bytes: int = 0,
+    steps: Steps = _unwatched,
+    files: Files | None = None,
+) -> Snapshot:
+    """Freeze what the last checkpoint of the store in `directory` holds.
+
+    It goes to `out`, which must not exist; into `out` under a name of time and offset, when that is a folder; into
+    `directory`/snapshots without `out`.  `program` is written down as its maker, `steps` is told how far it has come.
+
+    What `steps` raises stops it between two steps.  Signals must raise nothing by themselves: the process would wait
+    for ever for LMDB's copy, which waits for its reader.
+
+    Raises SnapshotError, with nothing left behind, when the store holds nothing yet, when `out` exists, or when there
+    is no space for it beyond `leave_bytes`; VersionError, CorruptionError, OSError.
+    """
+    files = files or OsFiles()
+    folder, name = _place(directory, out)
+    with _open_state(directory) as tables:
+        _require_space(tables, folder, leave_bytes, files)
+        if out is None and not files.exists(folder):
+            files.make_directory(folder)
+            give(folder, directory.stat())  # or the server could put none of its own there
+        files.make_directory(folder)
+        with working_directory(folder, WORKING_PREFIX) as working:
+            maker = _Maker(working, files, steps, split_every)
+            time_ms = time.time_ns() // 1_000_000
+            data_file = maker.copy(tables)
+            maker.list_streams(data_file)
+            manifest = SnapshotManifest(
+                program=program,
+                source=_source(directory),
+                is_automatic=name is None,
+                time_ms=time_ms,
+                position=maker.position,
+                replication_id=None if maker.lineage is None else maker.lineage.replication_id,
+                store_id=None if maker.lineage is None else maker.lineage.store_id or None,
+                numbering=maker.numbering,
+                split_every=split_every,
+                streams=maker.streams,
+                entries=maker.entries,
+                rows=maker.rows,
+                data_file=data_file,
+                streams_file=maker.streams_file,
+            )
+            maker.write(MANIFEST_NAME, [encode_manifest(manifest, _time_text(time_ms))])
+            files.sync_directory(working)
+            if out is None:
+                give(working, directory.stat())
+            path = _publish(working, folder, name or _automatic_name(manifest), manifest, files)
+    return open_snapshot(path)
+
+
+def own_folder(directory: Path) -> Path:
+    """Where a data directory keeps its own snapshots.  Raises UnsafeFileError when something else is there."""
+    folder = directory / SNAPSHOTS_DIRECTORY
+    require_directory(folder)
+    return folder
+
+
+def _place(directory: Path, out: Path | None) -> tuple[Path, str | None]:
+    """-> (the folder it goes to, its name there or None)"""
+    if out is None:
+        return own_folder(directory), None
+    if not os.path.lexists(out):
+        return out.parent, out.name
+    if not out.is_dir() or any((out / name).exists() for name in (MANIFEST_NAME, DATA_NAME)):
+        raise SnapshotError(f"{out} exists already")
+    return out, None
+
+
+@contextlib.contextmanager
+def _open_state(directory: Path) -> Iterator[Tables]:
+    if not (directory / STATE_DIRECTORY / DATA_NAME).exists():
+        what = "holds no tables yet" if directory.is_dir() else "is not a directory"
+        raise SnapshotError(f"{directory} {what}: there is no {directory / STATE_DIRECTORY / DATA_NAME}")
+    try:
+        tables = Tables(directory, _MAP_BYTES, readonly=True)
+    except lmdb.NotFoundError:
+        raise SnapshotError(f"the store in {directory} was never checkpointed") from None
+    except lmdb.Error as error:
+        raise SnapshotError(f"{directory / STATE_DIRECTORY} cannot be opened: {error}") from error
+    try:
+        yield tables
+    finally:
+        tables.close()
+
+
+def _require_space(tables: Tables, folder: Path, leave_bytes: int, files: Files) -> None:
+    with tables.env.begin() as txn:
+        if txn.get(b"position", db=tables.handles["meta"]) is None:
+            raise SnapshotError(f"the store in {tables.path.parent} was never checkpointed")
+        needed = tables.used_bytes(txn) + txn.stat(tables.handles["names"])["entries"] * _LINE_BYTES + _SPARE_BYTES
+    standing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    free = files.free_bytes(standing)
+    if free < needed + leave_bytes:
+        left = f", and {leave_bytes:,} must be left" if leave_bytes else ""
+        raise SnapshotError(f"not enough space in {folder}: {needed:,} bytes are needed, {free:,} are free{left}")
+
+
+def _source(directory: Path) -> str:
+    return f"{os.uname().nodename}:{directory.resolve()}"
+
+
+def _time_text(time_ms: int) -> str:
+    moment = datetime.fromtimestamp(time_ms // 1000, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03d}Z"
+
+
+def _automatic_name(manifest: SnapshotManifest) -> str:
+    return f"{datetime.fromtimestamp(manifest.time_ms // 1000, UTC):%Y%m%dT%H%M%SZ}-{manifest.offset}"
+
+
+# -- the directory -----------------------------------------------------------------------------------------------------
+
+
+def _publish(working: Path, folder: Path, name: str, manifest: SnapshotManifest, files: Files) -> Path:
+    """Give the finished directory its name."""
+    path = folder / name
+    number = 1
+    while True:
+        try:
+            files.rename(working, path)
+            break
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+            if not manifest.is_automatic:
+                raise SnapshotError(f"{path} exists already") from error
+            number += 1  # a second one within a second, of the same offset
+            path = folder / f"{name}-{number}"
+    files.sync_directory(folder)
+    return path
+
+
+# -- the files ---------------------------------------------------------------------------------------------------------
+
+
+class _Maker:
+    """The files of one snapshot, and what the manifest will say of them."""
+
+    def __init__(self, working: Path, files: Files, steps: Steps, split_every: int) -> None:
+        self.working = working
+        self.files = files
+        self.steps = steps
+        self.split_every = split_every
+        self.streams = self.entries = 0
+        self.position: LogPosition  # these once `list_streams` is done
+        self.lineage: Lineage | None
+        self.numbering: str | None
+        self.rows: dict[str, int]
+        self.streams_file: FileDigest
+
+    def copy(self, tables: Tables) -> FileDigest:
+        """LMDB's compact copy of `tables`.
+
+        It comes through a pipe: so its checksum is of what LMDB meant to write, an interrupt does not have to wait for
+        its end, and it reaches the disk in pieces.
+        """
+        with tables.env.begin() as txn:
+            total = tables.used_bytes(txn)
+        read_fd, write_fd = os.pipe()
+        failures: list[lmdb.Error] = []
+
+        def copy() -> None:
+            # another thread's business: one that came here would end LMDB's write with an error
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            try:
+                tables.env.copyfd(write_fd, compact=True)
+            except lmdb.Error as error:
+                failures.append(error)
+            finally:
+                os.close(write_fd)
+
+        thread = threading.Thread(target=copy, name="lmdb copy", daemon=True)
+        with contextlib.suppress(OSError, AttributeError):  # where a pipe's size can be set; faster by a third
+            fcntl.fcntl(write_fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        try:
+            thread.start()
+            digest = self.write(DATA_NAME, _pieces(read_fd), lambda size: self.steps(COPYING, size, max(size, total)))
+        finally:
+            os.close(read_fd)  # what LMDB has not written yet meets EPIPE; the tables cannot be closed before
+            thread.join()
+        if failures:
+            raise SnapshotError(f"the tables cannot be copied: {failures[0]}") from failures[0]
+        return digest
+
+    def write(
+        self, name: str, pieces: Iterator[bytes] | list[bytes], wrote: Callable[[int], None] | None = None
+    ) -> FileDigest:
+        """Write and sync a file; `wrote` is told its length so far."""
+        files = self.files
+        checksum = size = unsynced = 0
+        fd = files.create(self.working / name)
+        try:
+            for data in pieces:
+                checksum = crc32c(data, checksum)
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[files.write(fd, rest) :]
+                size += len(data)
+                unsynced += len(data)
+                if unsynced >= _UNSYNCED_BYTES:
+                    files.sync(fd)
+                    unsynced = 0
+                if wrote is not None:
+                    wrote(size)
+            files.sync(fd)
+        finally:
+            files.close(fd)
+        return FileDigest(size, checksum)
+
+    def list_streams(self, data_file: FileDigest) -> None:
+        """Walk the copy: its position in the log, its rows, and a line for each stream."""
+        path = self.working / DATA_NAME
+        try:
+            tables = Tables(self.working, data_file.size, frozen=True)
+        except lmdb.Error as error:
+            raise SnapshotError(f"the copy cannot be read: {error}") from error
+        try:
+            with tables.env.begin() as txn:
+                self.rows = {table: int(txn.stat(tables.handles[table])["entries"]) for table in TABLES}
+                walk = StreamWalk(tables, txn, self.split_every)
+                self.position, self.lineage, self.numbering = walk.position(), walk.lineage(), walk.numbering()
+                self.streams_file = self.write(STREAMS_NAME, self._lines(walk))
+        except fmt.DECODE_ERRORS as error:
+            raise CorruptionError(str(path), None, f"a row does not decode: {error!r}") from error
+        except lmdb.Error as error:
+            raise CorruptionError(str(path), None, str(error)) from error
+        finally:
+            tables.close()
+
+    def _lines(self, walk: StreamWalk) -> Iterator[bytes]:
+        lines: list[bytes] = []
+        for stream in walk.streams():
+            self.streams += 1
+            self.entries += stream.length
+            lines.append(encode_stream_line(stream))
+            if len(lines) == 1000:
+                yield b"".join(lines)
+                lines.clear()
+                self.steps(LISTING, self.streams, walk.stream_count)
+        yield b"".join(lines)
+        self.steps(LISTING, self.streams, self.streams)
+
+
+def _pieces(fd: int) -> Iterator[bytes]:
+    while data := os.read(fd, _PIPE_BYTES):
+        yield data
+
+
+# -- retention ---------------------------------------------------------------------------------------------------------
+
+
+def delete_old(made: Snapshot, keep: int, directory: Path, files: Files | None = None) -> list[str]:
+    """Delete all but `made`, which was just taken, and the newest `keep` - 1 others of the store in `directory`.
+
+    -> their names, the oldest first.  Only whole ones beside `made` whose names were given by `take_snapshot` count and
+    go: neither what people have named nor what another store has left in the same folder.  `made` stays even where a
+    clock that was set back makes it look old.
+    """
+    assert keep > 0
+    files = files or OsFiles()
+    folder = made.path.parent
+    is_own = folder.resolve() == (directory / SNAPSHOTS_DIRECTORY).resolve()
+    source = _source(directory)
+    found = [
+        snapshot
+        for snapshot in list_snapshots(folder)
+        if snapshot.manifest.is_automatic and (is_own or snapshot.manifest.source == source)
+        if snapshot.name != made.name
+    ]
+    going = found[: max(len(found) + 1 - keep, 0)]
+    for snapshot in going:
+        delete_snapshot(snapshot, files)
+    return [snapshot.name for snapshot in going]
+
+
+def delete_snapshot(snapshot: Snapshot, files: Files | None = None) -> None:
+    """Make it none in one step, then free its space.  Who has it open reads on."""
+    files = files or OsFiles()
+    folder = snapshot.path.parent
+    going = name_for(folder, WORKING_PREFIX)
+    files.rename(snapshot.path, going)
+    files.sync_directory(folder)
+    shutil.rmtree(going, ignore_errors=True)

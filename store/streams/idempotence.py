@@ -1,0 +1,274 @@
+"""Idempotent production: which entry a producer's idempotent id (iid) has become.
+
+A stream's records stand under a number of their own, `records_no`, so that dropping all of them (XCFGSET) is one note
+to the purge.  Below it:
+
+    idmp        records_no                            -> [duration_s, producers, records]
+    idmp        records_no pid-digest                 -> [pid, records, next record_no]
+    idmp        records_no pid-digest record_no       -> [iid, id], a queue, oldest first
+    idmp_ids    records_no pid-digest iid-digest      -> record_no, id
+    idmp_times  records_no id pid-digest record_no    -> nothing; oldest first, for the sweep
+
+Records expire only by the sweep, as in Redis: a look-up between the deadline and the sweep still hits.
+
+Source: the XADD, XCFGSET and XIDMPRECORD command pages.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import xxhash
+
+from riverbed.store.format import rows as fmt
+from riverbed.store.ids import MAX_HALF, StreamID, id_ms, id_text, pack_id, unpack_id
+from riverbed.store.model import IdempotenceSettings
+from riverbed.store.streams.stream import Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from riverbed.store.databases.transaction import WriteTxn
+
+
+class Idempotence:
+    """The records of one stream."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._txn = stream.txn
+        settings = stream.idempotence
+        self._settings = IdempotenceSettings() if settings is None else settings
+
+    # -- questions -----------------------------------------------------------------------------------------------------
+
+    @property
+    def duration_s(self) -> int:
+        duration = self._settings.duration_s
+        return self._txn.idmp_duration_s if duration is None else duration
+
+    @property
+    def max_records(self) -> int:
+        """How many records are kept for one producer."""
+        most = self._settings.max_records
+        return self._txn.idmp_max_records if most is None else most
+
+    @property
+    def records_added(self) -> int:
+        return self._settings.records_added
+
+    @property
+    def duplicates(self) -> int:
+        return self._settings.duplicates
+
+    def tracked(self) -> tuple[int, int]:
+        """-> (producers, records) held now."""
+        _, producers, records = self._header()
+        return producers, records
+
+    def find(self, pid: bytes, iid: bytes) -> StreamID | None:
+        """The entry that `iid` of producer `pid` has become, as far as is remembered."""
+        records_no = self._settings.records_no
+        if not records_no:
+            return None
+        key = fmt.iid_key(fmt.producer_key(records_no, pid), iid)
+        row = self._txn.lmdb.get(key, db=self._txn.handles["idmp_ids"])
+        return None if row is None else fmt.decode_record_id(row)[1]
+
+    # -- mutators ------------------------------------------------------------------------------------------------------
+
+    def record(self, pid: bytes, iid: bytes, entry_id: StreamID) -> None:
+        """Remember that `iid` of `pid` is `entry_id`; the producer's oldest record goes when there are too many.
+
+        The caller has made sure that `iid` is not known.  Logs XIDMPRECORD, hidden from Redis 7; before the first one
+        XCFGSET of what the server's settings were, for they decide which records make room later.
+        """
+        txn, settings = self._txn, self._settings
+        if settings.duration_s is None or settings.max_records is None:
+            self._keep_settings()
+        self._stream.idempotence = settings
+        if not settings.records_no:
+            settings.records_no = txn.next_stream_no
+            txn.next_stream_no += 1
+        duration_s, producers, records = self._header()
+        producer_key = fmt.producer_key(settings.records_no, pid)
+        row = txn.lmdb.get(producer_key, db=txn.handles["idmp"])
+        if row is None:
+            held, record_no = 0, 1
+            producers += 1
+        else:
+            _, held, record_no = fmt.unpack_row(row)
+        record_key = fmt.record_key(producer_key, record_no)
+        put = txn.lmdb.put
+        put(record_key, fmt.pack_row([iid, pack_id(entry_id)]), db=txn.handles["idmp"])
+        ids_row = fmt.encode_record_id(record_no, entry_id)
+        put(fmt.iid_key(producer_key, iid), ids_row, db=txn.handles["idmp_ids"])
+        put(fmt.record_time_key(record_key, entry_id), b"", db=txn.handles["idmp_times"])
+        put(producer_key, fmt.pack_row([pid, held + 1, record_no + 1]), db=txn.handles["idmp"])
+        _store_header(txn, settings.records_no, duration_s, producers, records + 1)
+        settings.records_added += 1
+        if held + 1 > self.max_records:
+            cursor = txn.cursor("idmp")
+            cursor.set_range(fmt.record_key(producer_key, 1))
+            _drop_record(txn, cursor.key())
+        self._stream.touch()
+        words = [b"XIDMPRECORD", self._stream.key, pid, iid, id_text(entry_id)]
+        txn.log_extension(self._stream.db.number, words)
+
+    def replace(self, pid: bytes, iid: bytes, entry_id: StreamID) -> None:
+        """As `record`, of an iid that is another entry's so far.
+
+        So it is in a log when the record had expired before: what the sweep does is not logged.
+        """
+        producer_key = fmt.producer_key(self._settings.records_no, pid)
+        row = self._txn.lmdb.get(fmt.iid_key(producer_key, iid), db=self._txn.handles["idmp_ids"])
+        assert row is not None, "the caller has found it"
+        _drop_record(self._txn, fmt.record_key(producer_key, fmt.decode_record_id(row)[0]))
+        self.record(pid, iid, entry_id)
+
+    def _keep_settings(self) -> None:
+        """From now on the stream's settings are its own, whatever becomes of the server's."""
+        settings = self._settings
+        settings.duration_s, settings.max_records = self.duration_s, self.max_records
+        words = [b"XCFGSET", self._stream.key, b"IDMP-DURATION", b"%d" % settings.duration_s]
+        words += [b"IDMP-MAXSIZE", b"%d" % settings.max_records]
+        self._txn.log_extension(self._stream.db.number, words)
+
+    def count_duplicate(self) -> None:
+        """A producer sent what it had sent before.  Logs XIDMPHIT, hidden from Redis."""
+        self._settings.duplicates += 1
+        self._stream.idempotence = self._settings
+        self._stream.touch()
+        self._txn.log_extension(self._stream.db.number, [b"XIDMPHIT", self._stream.key])
+
+    def configure(self, duration_s: int | None, max_records: int | None) -> None:
+        """Change the settings that are not None; any change forgets all records.  Logs XCFGSET, hidden from Redis 7."""
+        words = [b"XCFGSET", self._stream.key]
+        settings = self._settings
+        # one that is the server's so far becomes the stream's own by being named, and is nothing that records rest on
+        if duration_s is not None and duration_s != settings.duration_s:
+            settings.duration_s = duration_s
+            words += [b"IDMP-DURATION", b"%d" % duration_s]
+        if max_records is not None and max_records != settings.max_records:
+            settings.max_records = max_records
+            words += [b"IDMP-MAXSIZE", b"%d" % max_records]
+        if len(words) == 2:
+            return
+        if settings.records_no:
+            self._txn.trash.add_stream(settings.records_no)
+            settings.records_no = 0
+        self._stream.idempotence = settings
+        self._stream.touch()
+        self._txn.log_extension(self._stream.db.number, words)
+
+    def set_counts(self, records_added: int, duplicates: int) -> None:
+        """What a rewritten log says of the records that are no more.  Logs XIDMPCOUNTS, hidden from Redis."""
+        self._settings.records_added, self._settings.duplicates = records_added, duplicates
+        self._stream.idempotence = self._settings
+        self._stream.touch()
+        words = [b"XIDMPCOUNTS", self._stream.key, b"%d" % records_added, b"%d" % duplicates]
+        self._txn.log_extension(self._stream.db.number, words)
+
+    def copy_to(self, copy: Stream) -> None:
+        """Give `copy`, whose row is a copy of this stream's, records of its own."""
+        records_no = self._settings.records_no
+        if not records_no or copy.idempotence is None:
+            return
+        txn = self._txn
+        copy.idempotence.records_no = txn.next_stream_no
+        txn.next_stream_no += 1
+        old, new = fmt.stream_prefix(records_no), fmt.stream_prefix(copy.idempotence.records_no)
+        for table in ("idmp", "idmp_ids", "idmp_times"):
+            source, target = txn.lmdb.cursor(txn.handles[table]), txn.cursor(table)
+            found = source.set_range(old)
+            while found and source.key().startswith(old):
+                target.put(new + source.key()[8:], source.value())
+                found = source.next()
+
+    def _header(self) -> tuple[int, int, int]:
+        """-> (duration_s, producers, records)"""
+        row = None
+        if self._settings.records_no:
+            row = self._txn.lmdb.get(fmt.stream_prefix(self._settings.records_no), db=self._txn.handles["idmp"])
+        if row is None:
+            return self.duration_s, 0, 0
+        duration_s, producers, records = fmt.unpack_row(row)
+        return duration_s, producers, records
+
+
+def content_iid(words: list[bytes]) -> bytes:
+    """The iid of IDMPAUTO: 16 bytes that depend on the fields and values, not on their order.
+
+    The sum and the exclusive or of one XXH3-128 per pair, so that equal fields in another order are the same entry.
+    """
+    sum_low = sum_high = xor_low = xor_high = 0
+    for field, value in zip(words[::2], words[1::2], strict=True):
+        digest = xxhash.xxh3_128_intdigest(field + len(field).to_bytes(8, "little") + value)
+        low, high = digest & MAX_HALF, digest >> 64
+        sum_low += low
+        sum_high += high
+        xor_low ^= low
+        xor_high ^= high
+    low = (sum_low & MAX_HALF) ^ _rotate_left(xor_high)
+    high = (sum_high & MAX_HALF) ^ _rotate_left(xor_low)
+    return low.to_bytes(8, "little") + high.to_bytes(8, "little")
+
+
+def _rotate_left(half: int) -> int:
+    return (half << 1 | half >> 63) & MAX_HALF
+
+
+def sweep(txn: WriteTxn, now_ms: int, expired: Callable[[], bool]) -> bool:
+    """Forget records older than their stream's duration until `expired()`; -> whether the table was finished.
+
+    Not logged: every server does it by its own clock, and a record that is due may be used until it is gone.
+    """
+    times = txn.cursor("idmp_times")
+    start = b""
+    while times.set_range(start):
+        records_no = fmt.decode_stream_prefix(times.key())
+        prefix = fmt.stream_prefix(records_no)
+        header = txn.lmdb.get(prefix, db=txn.handles["idmp"])
+        duration_s = 0 if header is None else fmt.unpack_row(header)[0]
+        while times.key()[:8] == prefix:
+            key = times.key()
+            record_key, entry_id = fmt.decode_record_time_key(key)
+            if id_ms(entry_id) > now_ms - duration_s * 1000:
+                break
+            _drop_record(txn, record_key)
+            txn.swept = True
+            if expired():
+                return False
+            if not times.set_range(key):
+                break
+        start = fmt.stream_prefix(records_no + 1)
+    return True
+
+
+def _drop_record(txn: WriteTxn, record_key: bytes) -> None:
+    """Delete one record from all three tables, and its producer with the last one."""
+    assert len(record_key) == fmt.RECORD_KEY_BYTES
+    idmp = txn.handles["idmp"]
+    row = txn.lmdb.get(record_key, db=idmp)
+    assert row is not None, "an idempotence record without its row"
+    iid, packed_id = fmt.unpack_row(row)
+    producer_key = record_key[: fmt.PRODUCER_KEY_BYTES]
+    txn.lmdb.delete(record_key, db=idmp)
+    txn.lmdb.delete(fmt.iid_key(producer_key, iid), db=txn.handles["idmp_ids"])
+    txn.lmdb.delete(fmt.record_time_key(record_key, unpack_id(packed_id)), db=txn.handles["idmp_times"])
+    records_no = fmt.decode_stream_prefix(record_key)
+    header, producer = txn.lmdb.get(fmt.stream_prefix(records_no), db=idmp), txn.lmdb.get(producer_key, db=idmp)
+    assert header is not None and producer is not None, "an idempotence record without a producer"
+    duration_s, producers, records = fmt.unpack_row(header)
+    pid, held, next_no = fmt.unpack_row(producer)
+    if held == 1:
+        txn.lmdb.delete(producer_key, db=idmp)
+        producers -= 1
+    else:
+        txn.lmdb.put(producer_key, fmt.pack_row([pid, held - 1, next_no]), db=idmp)
+    _store_header(txn, records_no, duration_s, producers, records - 1)
+
+
+def _store_header(txn: WriteTxn, records_no: int, duration_s: int, producers: int, records: int) -> None:
+    row = fmt.pack_row([duration_s, producers, records])
+    txn.lmdb.put(fmt.stream_prefix(records_no), row, db=txn.handles["idmp"])

@@ -1,0 +1,194 @@
+"""Trims: what goes from a stream's front, whole nodes at a time, and the words that do the same again.
+
+The rule is Redis's own, so that approximate trims leave what Redis would leave.  References of consumer groups are
+heeded one layer up, in `reference_trim.py`; nothing here logs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from riverbed.store.format import rows as fmt
+from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, pack_id, unpack_id
+from riverbed.store.model import NOT_TRIMMED, Strategy, Trim, Trimmed
+
+if TYPE_CHECKING:
+    from riverbed.store.streams.stream import Stream
+
+# Trims that remove at most this many rows delete them on the spot; larger ones leave them to the purge.
+INLINE_DELETES: Final = 256
+
+
+def trim_front(stream: Stream, trim: Trim) -> Trimmed:
+    """Whole nodes from the front while they may go, then, if exact, the front of the next one.
+
+    Redis's own rule, so that approximate trims leave what Redis would leave.  Heeds no references, logs nothing.
+    """
+    by_length = trim.strategy is Strategy.MAXLEN
+    threshold, limit = trim.threshold, trim.limit
+    if by_length and stream.length <= threshold:
+        return NOT_TRIMMED
+    if not limit and _everything_goes(stream, trim):
+        return _drop_everything(stream)
+    removed, dropped_nodes, dead_nodes, boundary = _pass_over(stream, trim)
+    partial: tuple[StreamID, int, int, int, StreamID] | None = None
+    for node in stream.closed_nodes(StreamID(boundary + 1)):
+        _, live, _, _, last_id = node
+        if by_length and stream.length - removed <= threshold:
+            break
+        if limit and removed + live > limit:
+            break
+        if (stream.length - removed - live >= threshold) if by_length else (last_id < threshold):
+            removed += live
+            dropped_nodes += 1
+            dead_nodes += not live
+            boundary = last_id
+            continue
+        if not trim.approximate:
+            partial = node
+        break
+    else:
+        return _trim_tail(stream, trim, removed, dropped_nodes, dead_nodes)
+    if dropped_nodes:
+        _drop_below(stream, StreamID(boundary + 1), removed, dropped_nodes)
+    if partial is not None:
+        removed += _trim_node(stream, trim, partial)
+    return _after_trim(stream, removed, dead_nodes)
+
+
+def _everything_goes(stream: Stream, trim: Trim) -> bool:
+    """Known without a look at the nodes; False may still mean that it does."""
+    if trim.strategy is Strategy.MAXLEN:
+        return trim.threshold <= 0 and stream.tail_total > stream.tail_dead
+    return stream.tail_total > 0 and stream.tail_last_id < trim.threshold
+
+
+def _drop_everything(stream: Stream) -> Trimmed:
+    removed, nodes = stream.length, stream.node_total
+    _drop_below(stream, StreamID(stream.tail_last_id + 1), removed, stream.node_count)
+    stream.drop_tail()
+    return _after_trim(stream, removed, 0 if removed else nodes)
+
+
+def _pass_over(stream: Stream, trim: Trim) -> tuple[int, int, int, StreamID]:
+    """Count the nodes at the front, a thousand at a time, as long as all thousand surely go.
+
+    -> (their entries, how many they are, how many of them hold none, the last ID of the last of them).  0.17 us a node
+    where a look at each takes 1.8: half of 5 million entries goes in 11 ms instead of 125.
+    """
+    removed = count = dead = 0
+    boundary = StreamID(stream.floor_id - 1)
+    for rows in stream.node_chunks() if not trim.limit else ():
+        lives = fmt.decode_live_counts(rows)
+        live = sum(lives)
+        last_id = fmt.decode_node(rows[-1])[3]
+        if trim.strategy is Strategy.MAXLEN:
+            if stream.length - removed - live <= trim.threshold:
+                break
+        elif last_id >= trim.threshold:
+            break
+        removed += live
+        count += len(rows)
+        dead += lives.count(0)
+        boundary = last_id
+    return removed, count, dead, boundary
+
+
+def _trim_tail(stream: Stream, trim: Trim, removed: int, dropped_nodes: int, dead_nodes: int) -> Trimmed:
+    """The closed nodes all go; what of the tail?"""
+    by_length = trim.strategy is Strategy.MAXLEN
+    tail_live = stream.tail_total - stream.tail_dead
+    within_limit = not trim.limit or removed + tail_live <= trim.limit
+    wanted = not by_length or stream.length - removed > trim.threshold
+    if stream.tail_total and within_limit and wanted:
+        whole = trim.threshold <= 0 if by_length else stream.tail_last_id < trim.threshold
+        if whole:
+            removed = stream.length
+            _drop_below(stream, StreamID(stream.tail_last_id + 1), removed, stream.node_count)
+            stream.drop_tail()
+            return _after_trim(stream, removed, dead_nodes + (not tail_live))
+    if dropped_nodes:
+        floor_id = stream.tail_first_id if stream.tail_total else StreamID(stream.last_id + 1)
+        _drop_below(stream, floor_id, removed, dropped_nodes)
+    if tail_live and within_limit and wanted and not trim.approximate:
+        gone = _trim_rows(stream, trim, stream.tail_first_id, stream.tail_last_id)
+        stream.tail_dead += gone
+        removed += gone
+    return _after_trim(stream, removed, dead_nodes)
+
+
+def _trim_node(stream: Stream, trim: Trim, node: tuple[StreamID, int, int, int, StreamID]) -> int:
+    """Delete the front of one closed node.  Its row stays under the ID it began with, as its tombstones would."""
+    first_id, live, total, size, last_id = node
+    gone = _trim_rows(stream, trim, first_id, last_id)
+    if gone:
+        nodes = stream.txn.nodes
+        nodes.set_key(stream.prefix + pack_id(first_id))
+        nodes.put(nodes.key(), fmt.encode_node(live - gone, total, size, last_id))
+    return gone
+
+
+def _trim_rows(stream: Stream, trim: Trim, first_id: StreamID, last_id: StreamID) -> int:
+    """Delete entries of one node from its start as far as the threshold goes; -> how many."""
+    if trim.strategy is Strategy.MAXLEN:
+        keys = stream.keys(first_id, last_id, stream.length - trim.threshold)
+    else:
+        keys = stream.keys(first_id, min(last_id, StreamID(trim.threshold - 1)))
+    for key in keys:
+        stream.txn.reader.set_key(key)
+        stream.txn.reader.delete()
+    stream.length -= len(keys)
+    return len(keys)
+
+
+def _drop_below(stream: Stream, floor_id: StreamID, removed: int, dropped_nodes: int) -> None:
+    """Everything below `floor_id` is dead: delete it now if it is little, else leave it to the purge."""
+    old_floor = stream.floor_id
+    if floor_id > MAX_ID:
+        # nothing is above the largest ID, so it cannot be below a floor: it goes by itself
+        floor_id = MAX_ID
+        if stream.txn.reader.set_key(stream.prefix + pack_id(MAX_ID)):
+            stream.txn.reader.delete()
+    stream.length -= removed
+    stream.node_count -= dropped_nodes
+    stream.floor_id = floor_id
+    if removed <= INLINE_DELETES:
+        stream.txn.delete_range(stream.prefix + pack_id(old_floor), stream.prefix + pack_id(floor_id))
+    else:
+        stream.txn.discard_below(stream.stream_no, floor_id)
+
+
+def _after_trim(stream: Stream, removed: int, dead_nodes: int) -> Trimmed:
+    """Edges after entries went from the front: only the first one moves, unless nothing is left."""
+    if removed:
+        if not stream.length:
+            stream.first_id = stream.last_live_id = MIN_ID
+        else:
+            reader = stream.txn.reader
+            found = reader.set_range(stream.prefix + pack_id(max(stream.first_id, stream.floor_id)))
+            assert found and reader.key().startswith(stream.prefix), "a length without an entry"
+            stream.first_id = unpack_id(reader.key()[8:])
+    if removed or dead_nodes:
+        stream.touch()
+    return Trimmed(removed, dead_nodes)
+
+
+def exact_words(stream: Stream, trim: Trim, trimmed: Trimmed) -> list[bytes]:
+    """The words of a trim that does again what `trim` has done."""
+    if not trim.approximate:
+        is_by_length = trim.strategy is Strategy.MAXLEN
+        threshold = b"%d" % trim.threshold if is_by_length else id_text(StreamID(trim.threshold))
+        return [trim.strategy.value, b"=", threshold]
+    if trimmed.dead_nodes:
+        # a length does not say that nodes without entries went as well
+        return [b"MINID", b"=", id_text(_front_id(stream))]
+    if trim.strategy is Strategy.MAXLEN:
+        return [b"MAXLEN", b"=", b"%d" % stream.length]
+    return [b"MINID", b"=", id_text(stream.first_id if stream.length else MAX_ID)]
+
+
+def _front_id(stream: Stream) -> StreamID:
+    """The ID that the first node began with, deleted or not; the largest ID when there is no node."""
+    for first_id, *_ in stream.closed_nodes():
+        return first_id
+    return stream.tail_first_id if stream.tail_total else MAX_ID

@@ -1,0 +1,218 @@
+"""The entries of one stream as a view shows them: counted, and as pieces of RESP of bounded size.
+
+A view has the same rows as the write transaction at the moment it was made, so what the `Stream` knows then is true of
+it for ever.  An entry that is larger than a piece comes in several, and is never in memory as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from riverbed.store.errors import CorruptionError
+from riverbed.store.format import rows as fmt
+from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, pack_id, unpack_id
+
+if TYPE_CHECKING:
+    import lmdb
+
+    from riverbed.store.streams.stream import Stream
+    from riverbed.store.tables.view import View
+
+    MappedCursor: TypeAlias = lmdb.Cursor[bytes] | lmdb.Cursor[memoryview]
+
+# A piece, give or take an entry's head: what a client that does not read costs in memory.
+PIECE_BYTES: Final = 128 << 10
+# Entries that are added to a piece at a time where all are small.
+_FEW_ENTRIES: Final = 64
+# Nodes, or keys, that are looked at in a slice of counting: half a millisecond.
+_SLICE_ROWS: Final = 1000
+
+
+class StreamView:
+    """What `stream` is when `view` has just been made."""
+
+    def __init__(self, view: View, stream: Stream) -> None:
+        self._view = view
+        self._prefix = stream.prefix
+        self._floor_id = stream.floor_id
+        self._first_id = stream.first_id
+        self.length = stream.length
+        self.last_live_id = stream.last_live_id if stream.length else MIN_ID
+        self._tail_first_id = stream.tail_first_id
+        self._tail_live = stream.tail_total - stream.tail_dead
+
+    # -- counting ------------------------------------------------------------------------------------------------------
+
+    def count(self, start: StreamID, end: StreamID, most: int | None = None) -> Generator[None, None, int]:
+        """How many entries have start <= id <= end, `most` for more; in slices.
+
+        Counts whole nodes, so that only the entries of the first and the last one are looked at.
+        """
+        start, end = max(start, self._floor_id, self._first_id), min(end, self.last_live_id)
+        if not self.length or start > end:
+            return 0
+        if start == self._first_id and end == self.last_live_id:
+            return self.length if most is None else min(self.length, most)
+        total = 0
+        begin, live = start, None  # of the node that is not counted yet, if it is one as a whole
+        for number, (first_id, node_live) in enumerate(self._nodes(start, end), 1):
+            if live is not None:
+                total += live
+            elif first_id > begin:
+                total += yield from self._count_keys(begin, StreamID(first_id - 1))
+            begin, live = first_id, node_live
+            if most is not None and total >= most:
+                return most
+            if number % _SLICE_ROWS == 0:
+                yield
+        if live is not None and end == self.last_live_id:
+            total += live
+        else:
+            total += yield from self._count_keys(begin, end)
+        return total if most is None else min(total, most)
+
+    def _nodes(self, start: StreamID, end: StreamID) -> Iterator[tuple[StreamID, int]]:
+        """(first ID, live entries) of the nodes that begin there, the tail among them."""
+        cursor = self._view.new_cursor("nodes")
+        if cursor.set_range(self._prefix + pack_id(start)):
+            high = self._prefix + pack_id(end)
+            for key, row in cursor.iternext():
+                if key > high:
+                    break
+                yield unpack_id(key[8:]), fmt.decode_node(row)[0]
+        if self._tail_live and start <= self._tail_first_id <= end:
+            yield self._tail_first_id, self._tail_live
+
+    def _count_keys(self, start: StreamID, end: StreamID) -> Generator[None, None, int]:
+        cursor = self._view.new_cursor("entries")
+        total = 0
+        if cursor.set_range(self._prefix + pack_id(start)):
+            high = self._prefix + pack_id(end)
+            keys = cursor.iternext(values=False)
+            while chunk := list(islice(keys, _SLICE_ROWS)):
+                if chunk[-1] > high:
+                    return total + sum(map(high.__ge__, chunk))
+                total += len(chunk)
+                yield
+        return total
+
+    def sizes(self, start: StreamID, count: int) -> tuple[list[int], StreamID]:
+        """-> (the sizes of the rows of the first `count` entries from `start` on, the ID behind the last of them)."""
+        cursor = self._view.new_mapped_cursor("entries")
+        if not cursor.set_range(self._prefix + pack_id(max(start, self._floor_id))):
+            return [], start
+        found = [(bytes(key), len(row)) for key, row in islice(cursor.iternext(), count)]
+        own = [(key, size) for key, size in found if key.startswith(self._prefix)]
+        return [size for _, size in own], StreamID(unpack_id(own[-1][0][8:]) + 1) if own else start
+
+    def last_packed(self) -> bytes:
+        """The ID of the last entry that the view has of the stream, empty if it has none."""
+        cursor = self._view.new_cursor("entries")
+        if _seek(cursor, self._prefix, self._prefix + pack_id(MAX_ID), reverse=True):
+            key = cursor.key()
+            return key[8:] if key.startswith(self._prefix) else b""
+        return b""
+
+    def sizes_of(self, packed_ids: list[bytes]) -> list[int]:
+        """The sizes of the rows of these entries."""
+        cursor = self._view.new_mapped_cursor("entries")
+        sizes = []
+        for packed in packed_ids:
+            if not cursor.set_key(self._prefix + packed):
+                raise self._lacks_entries()
+            sizes.append(len(cursor.value()))
+        return sizes
+
+    # -- pieces --------------------------------------------------------------------------------------------------------
+
+    def pieces(
+        self, start: StreamID, end: StreamID, count: int, head: bytes, *, reverse: bool = False
+    ) -> Generator[bytes, None, None]:
+        """`count` entries, each with `head` before it, oldest first; newest first from `end` on when `reverse`."""
+        low = self._prefix + pack_id(max(start, self._floor_id))
+        high = self._prefix + pack_id(end)
+        if self._view.has_large_entries:
+            cursor = self._view.new_mapped_cursor("entries")
+            yield from self._measured(cursor, self._walk(cursor, low, high, count, head, reverse=reverse))
+            return
+        small = self._view.new_cursor("entries")
+        if count and not _seek(small, low, high, reverse=reverse):
+            raise self._lacks_entries()
+        rows = small.iterprev(keys=False) if reverse else small.iternext(keys=False)
+        while count > 0:
+            piece: list[bytes] = []
+            size = 0
+            while count > 0 and size < PIECE_BYTES:
+                few = list(islice(rows, min(count, _FEW_ENTRIES)))
+                if not few or not low <= small.key() <= high:
+                    raise self._lacks_entries()
+                count -= len(few)
+                size += sum(map(len, few))
+                piece += few
+            yield head + head.join(piece)
+
+    def pieces_of(
+        self, packed_ids: bytes, head: bytes, tails: Iterable[bytes] | None = None
+    ) -> Generator[bytes, None, None]:
+        """The entries with these IDs, 16 bytes each, between `head` and the next of `tails`, if there are any."""
+        cursor = self._view.new_mapped_cursor("entries")
+        yield from self._measured(cursor, self._look_up(cursor, packed_ids, head, tails))
+
+    def _walk(
+        self, cursor: MappedCursor, low: bytes, high: bytes, count: int, head: bytes, *, reverse: bool
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Put the cursor on one entry after the other; -> (head, tail)."""
+        found = bool(count) and _seek(cursor, low, high, reverse=reverse)
+        move = cursor.prev if reverse else cursor.next
+        for _ in range(count):
+            if not found or not low <= bytes(cursor.key()) <= high:
+                raise self._lacks_entries()
+            yield head, b""
+            found = move()
+
+    def _look_up(
+        self, cursor: MappedCursor, packed_ids: bytes, head: bytes, tails: Iterable[bytes] | None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        following = None if tails is None else iter(tails)
+        for at in range(0, len(packed_ids), 16):
+            if not cursor.set_key(self._prefix + packed_ids[at : at + 16]):
+                raise self._lacks_entries()
+            yield head, b"" if following is None else next(following)
+
+    def _measured(self, cursor: MappedCursor, places: Iterator[tuple[bytes, bytes]]) -> Generator[bytes, None, None]:
+        """What the cursor stands on, place after place, in pieces; no value of it outlives a yield, unless a copy."""
+        parts: list[bytes | memoryview] = []
+        size = 0
+        for head, tail in places:
+            value = cursor.value()
+            copy = value if isinstance(value, bytes) else None
+            length = len(value)
+            del value
+            if parts and size + length > PIECE_BYTES:
+                piece = b"".join(parts)
+                parts.clear()
+                size = 0
+                yield piece
+            if length > PIECE_BYTES:
+                yield head
+                for at in range(0, length, PIECE_BYTES):
+                    yield bytes((cursor.value() if copy is None else copy)[at : at + PIECE_BYTES])
+                yield tail
+            else:
+                parts += (head, cursor.value() if copy is None else copy, tail)
+                size += len(head) + length + len(tail)
+        yield b"".join(parts)
+
+    def _lacks_entries(self) -> CorruptionError:
+        return CorruptionError(str(self._view.tables.path), None, "a stream has fewer entries than it counts")
+
+
+def _seek(cursor: MappedCursor, low: bytes, high: bytes, *, reverse: bool) -> bool:
+    """Stand on the first row between the keys, the last one when `reverse`; -> whether there is one, or a later one."""
+    if not reverse:
+        return bool(cursor.set_range(low))
+    if cursor.set_range(high):
+        return bytes(cursor.key()) == high or bool(cursor.prev())
+    return bool(cursor.last())

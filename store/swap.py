@@ -1,0 +1,245 @@
+"""What a compaction has made takes the place of what was there, and a kill in between is ended.
+
+    state/data.mdb, lock.mdb         1  put aside                     state/compact/old.mdb, old-lock.mdb
+    appendonlydir/manifest           2  replaced, in one step         lists the new base and incr
+    state/compact/data.mdb           3  moved in                      state/data.mdb
+
+The log decides: before 2 it is the old store, from 2 on it is the new one.  state/compact/plan.json, durable before 1,
+says which files were about to become the log, so that `settle` can tell the two apart.  Whoever opens a store calls it
+first: tables that belong to the log are moved to their place, the rest is deleted, and nothing is read to do so.
+
+The lock file goes with its tables.  It says which of LMDB's two meta pages counts, and a reader that has the old tables
+open keeps it alive: a server that opened the new ones with it would begin with the wrong page.
+
+Knows nothing of rows and commands.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import stat
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from riverbed.store.disk.files import Files
+from riverbed.store.disk.real_files import read_file, require_plain
+from riverbed.store.disk.serving import LOCK_NAME
+from riverbed.store.errors import CorruptionError
+from riverbed.store.log import manifest as manifests
+from riverbed.store.log.append_log import TEMPORARY_PREFIX
+from riverbed.store.log.manifest import FileType, LogFile, Manifest
+from riverbed.store.replication_id import Lineage
+from riverbed.store.tables import power_loss as powercut
+from riverbed.store.tables.environment import DATA_NAME, STATE_DIRECTORY
+
+WORK_DIRECTORY: Final = "compact"
+_OLD: Final = "old.mdb"
+_OLD_LOCK: Final = "old-lock.mdb"
+_PLAN: Final = "plan.json"
+_BASE: Final = f"{TEMPORARY_PREFIX}compact"
+_MOST_PLAN_BYTES: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where things are while the store in `directory` is compacted."""
+
+    directory: Path
+    log_directory: str
+    log_filename: str
+
+    @property
+    def state(self) -> Path:
+        return self.directory / STATE_DIRECTORY
+
+    @property
+    def data(self) -> Path:
+        """The tables that are served."""
+        return self.state / DATA_NAME
+
+    @property
+    def work(self) -> Path:
+        """What is being made."""
+        return self.state / WORK_DIRECTORY
+
+    @property
+    def home(self) -> Path:
+        """The files of the log."""
+        return self.directory / self.log_directory
+
+    @property
+    def manifest(self) -> Path:
+        return self.home / f"{self.log_filename}.manifest"
+
+    def require_plain(self) -> None:
+        """Raise UnsafeFileError when anything in the tables' or the log's directory is a link, a pipe or a device."""
+        require_plain(self.state)
+        require_plain(self.home)
+
+    @property
+    def base(self) -> Path:
+        """The base while it is written, beside those that count, as it may not be renamed to another disk."""
+        return self.home / _BASE
+
+
+def put_in_place(
+    places: Places, old: Manifest, base: LogFile, incr: LogFile, lineage: Lineage | None, files: Files
+) -> None:
+    """Make the store that of `places.work`/data.mdb and `places.base`, which are durable, and nobody has open.
+
+    `old` is the manifest of now; `base` and `incr` are listed in the next one.  Raises OSError; `settle` is to be
+    called then, and after success as well.
+    """
+    work = places.work
+    plan = json.dumps({"base": base.name, "incr": incr.name}).encode()
+    fd = files.create(work / _PLAN)
+    try:
+        files.write(fd, plan)
+        files.sync(fd)
+    finally:
+        files.close(fd)
+    files.sync_directory(work)
+    files.rename(places.base, places.home / base.name)
+    files.close(files.create(places.home / incr.name))
+    owner = places.data.stat()
+    for path in (work / DATA_NAME, places.home / base.name, places.home / incr.name):
+        _give(path, owner)
+    files.sync_directory(places.home)
+    files.rename(places.data, work / _OLD)
+    _move(places.state / LOCK_NAME, work / _OLD_LOCK, files)
+    files.sync_directory(places.state)
+    gone = tuple(replace(file, type=FileType.HISTORY) for file in (*old.files, *old.history))
+    manifest = Manifest(base, gone, (incr,), lineage)
+    manifests.replace(places.manifest, manifest, files)
+    _give(places.manifest, owner)
+    KilledCompaction(places, files, manifest, (base.name, incr.name), is_new=True).move_in()
+
+
+def settle(places: Places, files: Files) -> bool:
+    """End what a power cut may have left undecided in the tables, and a compaction; -> whether there was one of those.
+
+    To be called by who holds the directory, before anything of it is opened.  Raises UnsafeFileError with nothing
+    changed, CorruptionError, OSError.
+    """
+    places.require_plain()
+    powercut.settle_doubt(places.state)
+    return end_compaction(places, files)
+
+
+def end_compaction(places: Places, files: Files) -> bool:
+    """End a compaction that was killed, as what the log says, in directories that are plain; -> whether there was one.
+
+    Raises CorruptionError, OSError.
+    """
+    killed = KilledCompaction.find(places, files)
+    if killed is None:
+        return False
+    killed.move_in()
+    killed.clear_away()
+    manifest = killed.manifest
+    if killed.is_new and manifest.history:
+        manifests.replace(places.manifest, replace(manifest, history=()), files)
+        if places.data.exists():
+            _give(places.manifest, places.data.stat())
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class KilledCompaction:
+    """What a compaction that was killed has left.  It is ended in two steps; only the second one deletes anything.
+
+    `is_new` says that the log is the new one already; `names` are the planned base and incr, if there is a plan.
+    """
+
+    places: Places
+    files: Files
+    manifest: Manifest
+    names: tuple[str, ...]
+    is_new: bool
+
+    @classmethod
+    def find(cls, places: Places, files: Files) -> KilledCompaction | None:
+        """-> what there is, None when there is nothing.  Raises CorruptionError, OSError; changes nothing."""
+        if not files.exists(places.work):
+            return None
+        manifest = manifests.load(places.manifest, files) or Manifest()
+        names = _planned(places, files) or ()
+        return cls(places, files, manifest, names, any(file.name in names[:1] for file in manifest.files))
+
+    def move_in(self) -> list[tuple[Path, Path]]:
+        """Give the store its tables, unless it has some, be it that a server has made them from the log meanwhile.
+
+        -> the renames, each with source and target.  Raises OSError.
+        """
+        places, files = self.places, self.files
+        tables = places.work / (DATA_NAME if self.is_new else _OLD)
+        if not self.names or files.exists(places.data) or not files.exists(tables):
+            return []
+        moves = [(tables, places.data)]
+        if not self.is_new:
+            moves.insert(0, (places.work / _OLD_LOCK, places.state / LOCK_NAME))
+        elif files.exists(places.state / LOCK_NAME):
+            files.unlink(places.state / LOCK_NAME)
+        done = [(source, target) for source, target in moves if _move(source, target, files)]
+        files.sync_directory(places.state)
+        return done
+
+    def clear_away(self) -> None:
+        """Delete what is left, the log's history with it when the log is the new one.  Raises OSError."""
+        places, files, home = self.places, self.files, self.places.home
+        # or a power cut might bring back a manifest whose files are deleted below
+        files.sync_directory(home)
+        listed = {file.name for file in self.manifest.files}
+        gone = [home / name for name in self.names if name not in listed]
+        if self.is_new:
+            gone += [home / file.name for file in self.manifest.history]
+        for path in (places.base, *gone):
+            if files.exists(path):
+                files.unlink(path)
+        shutil.rmtree(places.work)
+        files.sync_directory(places.state)
+
+
+def _move(source: Path, target: Path, files: Files) -> bool:
+    """-> whether it was there."""
+    if not files.exists(source):
+        return False
+    files.rename(source, target)
+    return True
+
+
+def _give(path: Path, owner: os.stat_result) -> None:
+    """To the server's user, when somebody else compacts, who must be root then; with the mode of its files."""
+    with contextlib.suppress(PermissionError):
+        os.chown(path, owner.st_uid, owner.st_gid)
+        path.chmod(stat.S_IMODE(owner.st_mode))
+
+
+def _planned(places: Places, files: Files) -> tuple[str, str] | None:
+    """The names of the new base and incr; None while nothing was to be put in place.
+
+    Files of these names may be deleted, so they are such as a compaction gives.  Raises CorruptionError.
+    """
+    path = places.work / _PLAN
+    if not files.exists(path):
+        return None
+    try:
+        plan = json.loads(read_file(path, _MOST_PLAN_BYTES))
+    except (ValueError, RecursionError):
+        return None  # torn: it is synced before anything is moved
+    if not isinstance(plan, dict):
+        raise CorruptionError(str(path), None, "is no plan of a compaction")
+    return _name(plan, "base", places), _name(plan, "incr", places)
+
+
+def _name(plan: dict[str, Any], kind: str, places: Places) -> str:
+    name = plan.get(kind)
+    bare = rf"{re.escape(places.log_filename)}\.[0-9]{{1,19}}\.{kind}\.aof"
+    if not isinstance(name, str) or not re.fullmatch(bare, name):
+        raise CorruptionError(str(places.work / _PLAN), None, f"{name!r} is not the name of a {kind} file of the log")
+    return name

@@ -1,0 +1,207 @@
+"""Tables that were being changed when the power went, and what of them can be trusted.
+
+The server commits LMDB without waiting for the disk, and has the disk catch up in a thread; one commit at a time is
+ahead of it.  LMDB keeps two meta pages, which its commits write in turn:
+
+    commit 41 -> page 1, durable        commit 42 -> page 0, on its way        commit 43 waits until 42 is durable
+
+A kill takes nothing away, for the system still has what was written.  A power cut may leave commit 42's meta page on
+the disk and not the pages that it points to.  Commit 41 is whole then, because LMDB reuses none of its pages before 42
+is the older one of the two.  So a file beside the tables names the boot of the machine that they were opened in, and
+if that is not the present one, the older meta page counts; the log has the rest.
+
+Source: the layout of a meta page is that of LMDB 0.9 on a machine with 64 bits, see `tools/spark/reading/pages.py`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from struct import Struct
+from typing import Final, NamedTuple
+
+from riverbed.store.disk.real_files import read_file
+from riverbed.store.errors import StoreError
+
+MARK_NAME: Final = "in-use"
+NEW_MARK_NAME: Final = f"{MARK_NAME}.new"
+_DATA: Final = "data.mdb"
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+# Instead of the boot, when the disk has failed: whatever happens next, the newer page is not to be trusted.
+_FAILED: Final = "failed"
+_UNKNOWN: Final = "unknown"
+_MOST_MARK_BYTES: Final = 256
+
+# page header, then magic, version, ..., the page size as the first word of the first root, ..., the commit's number
+_MAGIC_AT: Final = 16
+_PAGE_SIZE_AT: Final = 40
+_COMMIT_AT: Final = 144
+_META_END: Final = 152
+_MAGIC: Final = Struct("<II").pack(0xBEEFC0DE, 1)
+_SIZES: Final = frozenset(1 << bits for bits in range(9, 17))
+
+
+class DoubtError(StoreError):
+    """The machine stopped while the tables were in use, and who only reads cannot say what of them is whole."""
+
+
+def prepare_use(state: Path) -> bool:
+    """Write what `begin_use` makes the mark; -> False when the disk has no room for it.  Raises any other OSError."""
+    (state / NEW_MARK_NAME).unlink(missing_ok=True)
+    if is_marked(state) and not is_in_doubt(state):
+        return True  # after a kill
+    try:
+        _write_new_mark(state, _boot_id())
+    except OSError as error:
+        (state / NEW_MARK_NAME).unlink(missing_ok=True)
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        return False
+    return True
+
+
+def begin_use(state: Path) -> None:
+    """From now on the newer meta page may be ahead of the disk.  `prepare_use` comes before.  Raises OSError."""
+    if (state / NEW_MARK_NAME).exists():
+        _put_mark_in_place(state)
+
+
+def distrust(state: Path) -> None:
+    """The newer meta page could not be made durable.  Raises OSError."""
+    _write_new_mark(state, _FAILED)
+    _put_mark_in_place(state)
+
+
+def end_use(state: Path) -> None:
+    """Everything is durable.  Raises OSError."""
+    (state / NEW_MARK_NAME).unlink(missing_ok=True)
+    (state / MARK_NAME).unlink(missing_ok=True)
+    _sync(state)
+
+
+def is_marked(state: Path) -> bool:
+    """Whether the tables were in use, and did not come to a clean end."""
+    return (state / MARK_NAME).exists()
+
+
+def is_in_doubt(state: Path) -> bool:
+    """Whether the newer meta page may be one that a power cut has left without its pages.  Raises OSError."""
+    try:
+        boot = read_file(state / MARK_NAME, _MOST_MARK_BYTES).decode(errors="replace")
+    except FileNotFoundError:
+        return False
+    return boot != _boot_id()
+
+
+def refuse_doubt(state: Path) -> None:
+    """For who only reads.  Raises DoubtError, OSError."""
+    if is_in_doubt(state):
+        raise DoubtError(
+            f"the machine stopped while the tables in {state} were in use; start riverbed-server on them once, which "
+            "goes back to what is whole and takes the rest from the log"
+        )
+
+
+def settle_doubt(state: Path) -> bool:
+    """Before anything is opened, by who holds the directory: -> whether the tables went back to the commit before.
+
+    Raises OSError.
+    """
+    if not is_marked(state):
+        return False
+    went_back = resolve_doubt(state)
+    end_use(state)
+    return went_back is not None
+
+
+def resolve_doubt(state: Path) -> WentBack | None:
+    """As `settle_doubt`, but the mark stays: a start that fails before `begin_use` may `undo` it.
+
+    Raises OSError.
+    """
+    data = state / _DATA
+    if not is_marked(state) or not data.exists():
+        return None
+    # where boots cannot be told apart, it may have been another
+    may_be_cut = is_in_doubt(state) or _boot_id() == _UNKNOWN
+    with data.open("r+b") as file:
+        fd = file.fileno()
+        went_back = _go_back(data, fd) if may_be_cut else None
+        try:
+            # after a kill: the newer commit becomes durable before the next one overwrites the older
+            os.fsync(fd)
+        except OSError:
+            if may_be_cut:
+                raise
+            # the next sync would succeed, and the pages of the newer commit are lost all the same
+            went_back = _go_back(data, fd)
+            os.fsync(fd)
+    return went_back
+
+
+class WentBack(NamedTuple):
+    """`found` was in the newer meta page of `data`, and `written` is there now."""
+
+    data: Path
+    at: int
+    found: bytes
+    written: bytes
+
+    def undo(self) -> None:
+        """Back, unless LMDB has written the page since.  Raises OSError."""
+        with self.data.open("r+b") as file:
+            if os.pread(file.fileno(), len(self.written), self.at) == self.written:
+                os.pwrite(file.fileno(), self.found, self.at)
+                os.fsync(file.fileno())
+
+
+def _go_back(data: Path, fd: int) -> WentBack | None:
+    """Put the older meta page in the place of the newer one; None when there is only one, or none.
+
+    As the page of the commit before it, for LMDB wants even numbers in one place and odd ones in the other.
+    """
+    first = os.pread(fd, _META_END, 0)
+    size = int.from_bytes(first[_PAGE_SIZE_AT : _PAGE_SIZE_AT + 4], "little")
+    if size not in _SIZES:
+        return None
+    pages = [first, os.pread(fd, _META_END, size)]
+    if any(len(page) < _META_END or page[_MAGIC_AT : _MAGIC_AT + 8] != _MAGIC for page in pages):
+        return None
+    commits = [int.from_bytes(page[_COMMIT_AT:], "little") for page in pages]
+    if commits[0] == commits[1]:
+        return None
+    newer = commits.index(max(commits))
+    before = max(min(commits) - 1, 0).to_bytes(8, "little")
+    at, written = newer * size + _MAGIC_AT, pages[1 - newer][_MAGIC_AT:_COMMIT_AT] + before
+    os.pwrite(fd, written, at)
+    return WentBack(data, at, pages[newer][_MAGIC_AT:], written)
+
+
+def _boot_id() -> str:
+    """Something that another boot of the machine has not; `unknown` where the system does not tell."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return _UNKNOWN
+
+
+def _put_mark_in_place(state: Path) -> None:
+    """In one step: a mark that is torn would say nothing."""
+    (state / NEW_MARK_NAME).rename(state / MARK_NAME)
+    _sync(state)
+
+
+def _write_new_mark(state: Path, text: str) -> None:
+    with (state / NEW_MARK_NAME).open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,48 @@
+"""One read transaction over the tables: rows by table, key and prefix.  Knows no more of them than their names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import lmdb
+
+from riverbed.store.tables.environment import Tables
+
+
+class TableReader:
+    """The tables as one checkpoint left them, for as long as the transaction lives."""
+
+    def __init__(self, tables: Tables, txn: lmdb.Transaction[bytes]) -> None:
+        self.path = tables.path
+        self._handles = tables.handles
+        self._txn = txn
+
+    def cursor(self, table: str) -> lmdb.Cursor[bytes]:
+        """A new cursor that stands nowhere."""
+        return self._txn.cursor(self._handles[table])
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        return self._txn.get(key, db=self._handles[table])
+
+    def count(self, table: str) -> int:
+        return self._txn.stat(self._handles[table])["entries"]
+
+    def stat(self, table: str) -> Mapping[str, int]:
+        """`psize`, `entries`, and how many `branch_pages`, `leaf_pages` and `overflow_pages` there are."""
+        found = self._txn.stat(self._handles[table])
+        return {
+            "psize": found["psize"],
+            "entries": found["entries"],
+            "branch_pages": found["branch_pages"],
+            "leaf_pages": found["leaf_pages"],
+            "overflow_pages": found["overflow_pages"],
+        }
+
+    def rows(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """The rows whose keys begin with `prefix`, in the order of their keys."""
+        cursor = self.cursor(table)
+        if cursor.set_range(prefix) if prefix else cursor.first():
+            for key, row in cursor.iternext():
+                if not key.startswith(prefix):
+                    return
+                yield key, row

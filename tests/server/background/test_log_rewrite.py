@@ -1,0 +1,347 @@
+"""BGREWRITEAOF, the growth rule, and what becomes of a rewrite that is disturbed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from riverbed.server.background.log_rewrite import RewriteError, Rewriting
+from riverbed.store.log.append_log import TEMPORARY_PREFIX, Base
+from tests.conftest import StartRiverbed
+from tests.support.faults.gate import Gate, child_of
+from tests.support.raw import RawClient
+from tests.support.servers import RiverbedServer
+from tests.support.ticks import Ticks, in_loop
+from tests.support.waiting import persistence, process_ended, rewrite_ended, rewritten, until
+
+LOG = "appendonlydir"
+STARTED = b"+Background append only file rewriting started\r\n"
+SCHEDULED = b"+Background append only file rewriting scheduled\r\n"
+IN_PROGRESS = b"-ERR Background append only file rewriting already in progress\r\n"
+
+
+def names(server: RiverbedServer) -> list[str]:
+    """The files of the log."""
+    return sorted(path.name for path in (server.directory / LOG).iterdir())
+
+
+@pytest.fixture
+def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gate:
+    """Where rewrites wait.  To be asked for before the server is."""
+    place = tmp_path / "gate"
+    place.mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(place))
+    return Gate(place, "riverbed.server.background.rewrite_worker")
+
+
+def fill(client: RawClient, count: int = 2_000) -> None:
+    """Many entries, of which few are left: a rewrite is worth it."""
+    client.pipeline([("XADD", "s", "MAXLEN", "=", 10, f"{number}-1", "f", "v" * 50) for number in range(1, count + 1)])
+
+
+# -- what it does ------------------------------------------------------------------------------------------------------
+
+
+def test_a_rewrite_makes_the_log_short_and_leaves_the_state_alone(riverbed: RiverbedServer) -> None:
+    with riverbed.client() as client:
+        fill(client)
+        before = client.ask("XINFO", "STREAM", "s", "FULL")
+        size = int(persistence(client)["aof_current_size"])
+        rewritten(riverbed)
+        # the old file goes, and then the manifest is written once more
+        files = ["appendonly.aof.1.base.aof", "appendonly.aof.2.incr.aof", "appendonly.aof.manifest"]
+        until(lambda: names(riverbed) == files, "the end of the old file")
+        assert int(persistence(client)["aof_current_size"]) < size // 10
+        assert client.ask("XINFO", "STREAM", "s", "FULL") == before
+        client.ask("XADD", "s", "MAXLEN", "=", 10, "9999-1", "f", "v")
+        after = client.ask("XINFO", "STREAM", "s", "FULL")
+    riverbed.kill()
+    riverbed.start()
+    with riverbed.client() as client:
+        assert client.ask("XINFO", "STREAM", "s", "FULL") == after
+
+
+def test_another_rewrite_replaces_the_base(riverbed: RiverbedServer) -> None:
+    with riverbed.client() as client:
+        fill(client)
+        rewritten(riverbed)
+        client.ask("XADD", "t", "1-1", "f", "v")
+        rewritten(riverbed)
+        until(lambda: len(names(riverbed)) == 3, "the end of the old files")
+        assert names(riverbed)[:2] == ["appendonly.aof.2.base.aof", "appendonly.aof.3.incr.aof"]
+        assert client.ask("XLEN", "t") == b":1\r\n"
+
+
+def test_an_empty_store_is_rewritten(riverbed: RiverbedServer) -> None:
+    rewritten(riverbed)
+    rewritten(riverbed)
+    assert riverbed.restart()
+    with riverbed.client() as client:
+        assert client.ask("DBSIZE") == b":0\r\n"
+        assert client.ask("XADD", "s", "1-1", "f", "v") == b"$3\r\n1-1\r\n"
+
+
+def test_every_database_and_what_is_written_meanwhile_survive(gate: Gate, riverbed: RiverbedServer) -> None:
+    with riverbed.client() as client:
+        for database in (0, 3, 15):
+            client.pipeline([("SELECT", database), ("XADD", "s", "1-1", "f", database)])
+        assert client.ask("BGREWRITEAOF") == STARTED
+        assert client.ask("XADD", "s", "2-1", "f", "v").startswith(b"$")
+        gate.open()
+        number = 2
+        while persistence(client)["aof_rewrite_in_progress"] == "1":
+            number += 1
+            assert client.ask("XADD", "s", f"{number}-1", "f", "v").startswith(b"$")
+    riverbed.kill()
+    riverbed.start()
+    with riverbed.client() as client:
+        for database, length in ((0, 1), (3, 1), (15, number)):
+            client.ask("SELECT", database)
+            assert client.ask("XLEN", "s") == b":%d\r\n" % length
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_one_is_refused_while_the_first_runs(gate: Gate, riverbed: RiverbedServer) -> None:
+    with riverbed.client() as client:
+        assert client.pipeline([("BGREWRITEAOF",), ("BGREWRITEAOF",)]) == [STARTED, IN_PROGRESS]
+        assert client.pipeline([("MULTI",), ("BGREWRITEAOF",), ("EXEC",)])[-1] == b"*1\r\n" + IN_PROGRESS
+        gate.open()
+        assert rewrite_ended(client)["aof_rewrites"] == "1"
+
+
+def test_in_a_transaction_it_is_scheduled(riverbed: RiverbedServer) -> None:
+    with riverbed.client() as client:
+        replies = client.pipeline([("MULTI",), ("XADD", "s", "1-1", "f", "v"), ("BGREWRITEAOF",), ("EXEC",)])
+        assert replies[-1] == b"*2\r\n$3\r\n1-1\r\n" + SCHEDULED
+        until(lambda: persistence(client)["aof_rewrites"] == "1", "the beginning of the rewrite")
+        found = rewrite_ended(client)
+        assert (found["aof_last_bgrewrite_status"], found["aof_rewrite_scheduled"]) == ("ok", "0")
+
+
+def test_it_takes_no_arguments(riverbed: RiverbedServer) -> None:
+    with riverbed.client() as client:
+        assert client.ask("BGREWRITEAOF", "now") == b"-ERR wrong number of arguments for 'bgrewriteaof' command\r\n"
+
+
+def test_info_tells_before_while_and_after(gate: Gate, riverbed: RiverbedServer) -> None:
+    with riverbed.client() as client:
+        fill(client)
+        found = persistence(client)
+        assert (found["aof_last_rewrite_time_sec"], found["aof_current_rewrite_time_sec"]) == ("-1", "-1")
+        assert (found["aof_base_size"], found["aof_rewrites"]) == ("0", "0")
+        assert client.ask("BGREWRITEAOF") == STARTED
+        found = persistence(client)
+        assert found["aof_rewrite_in_progress"] == "1"
+        assert int(found["aof_current_rewrite_time_sec"]) >= 0
+        gate.open()
+        found = rewrite_ended(client)
+        base = riverbed.directory / LOG / "appendonly.aof.1.base.aof"
+        assert int(found["aof_base_size"]) == base.stat().st_size == int(found["riverbed_rewrite_bytes"])
+        assert int(found["riverbed_rewrite_entries"]) == 10
+        assert int(found["aof_last_rewrite_time_sec"]) >= 0
+        assert (found["aof_rewrites"], found["aof_rewrites_consecutive_failures"]) == ("1", "0")
+
+
+def test_there_is_no_store_without_a_log(riverbed: RiverbedServer) -> None:
+    with riverbed.client() as client:
+        assert client.ask("CONFIG", "SET", "appendonly", "yes").startswith((b"+OK", b"-ERR"))
+        assert client.ask("CONFIG", "SET", "appendonly", "no").startswith(b"-ERR")
+        assert client.ask("CONFIG", "GET", "appendonly") == b"*2\r\n$10\r\nappendonly\r\n$3\r\nyes\r\n"
+    rewritten(riverbed)
+
+
+# -- disturbed ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_process_costs_nothing_but_the_time(gate: Gate, riverbed: RiverbedServer) -> None:
+    with riverbed.client() as client:
+        fill(client)
+        assert client.ask("BGREWRITEAOF") == STARTED
+        os.kill(child_of(riverbed), signal.SIGKILL)
+        found = rewrite_ended(client)
+        assert (found["aof_last_bgrewrite_status"], found["aof_rewrites_consecutive_failures"]) == ("err", "1")
+        assert client.ask("XADD", "s", "5000-1", "f", "v").startswith(b"$")
+        assert not any(name.startswith("temp-") for name in names(riverbed))
+        assert client.ask("BGREWRITEAOF") == STARTED
+        gate.open()
+        found = rewrite_ended(client)
+        assert (found["aof_last_bgrewrite_status"], found["aof_rewrites_consecutive_failures"]) == ("ok", "0")
+
+
+@pytest.mark.usefixtures("gate")  # which stays shut: the rewrite never ends
+@pytest.mark.parametrize("how", ["SHUTDOWN", "SHUTDOWN NOSAVE", "SIGTERM"])
+def test_a_server_that_stops_waits_for_no_rewrite(riverbed: RiverbedServer, how: str) -> None:
+    with riverbed.client() as client:
+        fill(client)
+        before = client.ask("XINFO", "STREAM", "s", "FULL")
+        assert client.ask("BGREWRITEAOF") == STARTED
+        if how == "SIGTERM":
+            os.kill(riverbed.pid, signal.SIGTERM)
+        else:
+            client.send(*how.split())
+        assert riverbed.wait_ended() == 0
+    assert names(riverbed)[0].startswith("appendonly.aof.1.incr"), "the rewrite was not what was interrupted"
+    assert not any(name.startswith("temp-") for name in names(riverbed))
+    riverbed.start()
+    with riverbed.client() as client:
+        assert client.ask("XINFO", "STREAM", "s", "FULL") == before
+
+
+def test_a_stop_is_what_the_log_names_as_the_end_of_a_rewrite(gate: Gate, riverbed: RiverbedServer) -> None:
+    with riverbed.client() as client:
+        assert client.ask("BGREWRITEAOF") == STARTED
+        child_of(riverbed)
+    riverbed.stop()
+    assert "the log was not rewritten: the server is stopping" in riverbed.log_tail()
+
+
+def test_the_process_ends_with_a_server_that_is_killed(gate: Gate, riverbed: RiverbedServer) -> None:
+    with riverbed.client() as client:
+        fill(client)
+        assert client.ask("BGREWRITEAOF") == STARTED
+        child = child_of(riverbed)
+    riverbed.kill()
+    gate.open()
+    process_ended(child)
+    riverbed.start()
+    until(lambda: not any(name.startswith("temp-") for name in names(riverbed)), "the end of what it left")
+
+
+def test_what_a_killed_server_left_is_deleted_by_the_next(riverbed: RiverbedServer) -> None:
+    assert riverbed.stop() == 0
+    left = riverbed.directory / LOG / "temp-rewrite-1-1.aof"
+    left.write_bytes(b"x" * 1000)
+    riverbed.start()
+    until(lambda: not left.exists(), "the end of what was left behind")
+
+
+# -- when it grows -----------------------------------------------------------------------------------------------------
+
+
+def test_a_log_that_has_grown_is_rewritten_by_itself(start_riverbed: StartRiverbed) -> None:
+    server = start_riverbed(options={"auto-aof-rewrite-min-size": "64kb", "auto-aof-rewrite-percentage": 100})
+    with server.client() as client:
+        for number in range(1, 4):
+            fill(client, 1_000 * number)
+            client.ask("DEL", "s")
+            until(lambda number=number: int(persistence(client)["aof_rewrites"]) >= number, "a rewrite")
+            assert rewrite_ended(client)["aof_last_bgrewrite_status"] == "ok"
+        # one that began while the stream was filled has left the rest to the next
+        until(lambda: int(persistence(client)["aof_current_size"]) < 64 << 10, "a short log")
+
+
+class Started(Rewriting):
+    """Only notes that it would have begun."""
+
+    count = 0
+
+    def start(self) -> asyncio.Future[Base]:
+        self.count += 1
+        self.status.scheduled = False
+        return asyncio.get_running_loop().create_future()
+
+
+def test_the_rule_looks_at_size_and_growth_and_does_not_loop(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, auto_aof_rewrite_min_size=1_000, auto_aof_rewrite_percentage=50)
+        client = ticks.connect()
+        rewriting = Started(ticks.executor)
+        log = ticks.engine.log
+
+        async def grow_to(size: int) -> None:
+            while log.size_bytes <= size:
+                await ticks.ask(client, "XADD s * f v")
+
+        async def begins() -> bool:
+            before = rewriting.count
+            rewriting.begin_if_due()
+            return rewriting.count > before
+
+        assert not await begins()
+        await grow_to(1_000)
+        assert await begins()
+        # as large after the rewrite as before it: nothing to be gained by another
+        rewriting.status.grown_from = log.size_bytes
+        assert not await begins()
+        await grow_to(1_400)
+        assert not await begins()
+        await grow_to(1_600)
+        assert await begins()
+        ticks.config.set([("auto-aof-rewrite-percentage", "0")])
+        assert not await begins()
+        rewriting.schedule()
+        assert await begins()
+        assert not await begins()
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_after_a_failure_the_rule_waits_longer_and_longer(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, auto_aof_rewrite_min_size=0, auto_aof_rewrite_percentage=1)
+        client = ticks.connect()
+        await ticks.ask(client, "XADD s * f v")
+        rewriting = ticks.executor.rewriting
+        waits = []
+        for _ in range(12):
+            # the log is in memory here, where the process cannot write
+            with pytest.raises(RewriteError):
+                await rewriting.start()
+            failed_ms = ticks.clock.now_ms
+            while not rewriting._has_grown():
+                ticks.clock.now_ms += 1_000
+            waits.append((ticks.clock.now_ms - failed_ms) // 1000)
+        assert waits[:4] == [10, 20, 40, 80]
+        assert waits[-1] == 3600
+        assert ticks.executor.context.rewrite.failures == 12
+        await rewriting.stop()
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_who_asks_while_one_runs_gets_its_base(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        first = ticks.executor.rewriting.start()
+        assert ticks.executor.rewriting.start() is first
+        with pytest.raises(RewriteError):
+            await first
+        assert ticks.executor.rewriting.start() is not first
+        await ticks.executor.rewriting.stop()
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_the_file_of_a_rewrite_under_way_is_no_leftover(tmp_path: Path) -> None:
+    async def end_of_removals() -> None:
+        for task in [task for task in asyncio.all_tasks() if task.get_name().startswith("removing")]:
+            await task
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        rewriting = ticks.executor.rewriting
+        rewrite = rewriting.start()
+        path = ticks.engine.log.directory / f"{TEMPORARY_PREFIX}1-1.aof"
+        ticks.files.put(path, b"half")  # as the log sees it
+        path.parent.mkdir()
+        path.write_bytes(b"half")
+        rewriting.remove_leftovers()  # as at the end of a full sync
+        await end_of_removals()
+        assert path.exists()
+        with pytest.raises(RewriteError):
+            await rewrite
+        await ticks.settle()
+        await end_of_removals()
+        assert not path.exists(), "the rewrite has ended, and this file was not its own"
+        ticks.close()
+
+    in_loop(body())

@@ -1,0 +1,459 @@
+"""What the server does by itself: expiry, purges, checkpoints, idle clients, and looking at the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from riverbed.server.background import maintenance as upkeep
+from riverbed.store.checkpoint import Durability
+from riverbed.store.refusal import Refusal
+from tests.conftest import StartRiverbed
+from tests.support.read_log import LogTail
+from tests.support.servers import RiverbedServer
+from tests.support.ticks import Ticks, in_loop
+
+OK = b"+OK\r\n"
+NEARLY_FULL = (
+    b"-MISCONF The disk, or the room of lmdb-map-size, is nearly full. Commands that need space are refused until "
+    b"there is some again; reading, deleting and trimming go on.\r\n"
+)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until something is so, for a minute at most."""
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline, "it never came to be"
+        await asyncio.sleep(0.002)
+
+
+# -- expiry ------------------------------------------------------------------------------------------------------------
+
+
+def test_keys_nobody_asks_for_expire_and_are_logged_as_deleted(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        await ticks.ask(client, *(f"XADD k{number} 1-1 f v" for number in range(200)))
+        await ticks.ask(client, *(f"PEXPIRE k{number} {100 if number % 2 else 200}" for number in range(200)))
+        ticks.executor.upkeep.start()
+        await asyncio.sleep(3 * upkeep.CYCLE_S)
+        # no clock moved, so nothing is due
+        assert await ticks.ask(client, "DBSIZE") == [b":200\r\n"]
+        before = len(ticks.batches())
+        ticks.clock.now_ms += 150
+        await until(lambda: ticks.engine.txn.databases[0].size == 100)
+        ticks.clock.now_ms += 100
+        await until(lambda: ticks.engine.txn.databases[0].size == 0)
+        await ticks.settle()
+        lines = [line for batch in ticks.batches()[before:] for line in batch if line not in (b"MULTI", b"EXEC")]
+        assert sorted(lines[:100]) == sorted(b"DEL k%d" % number for number in range(1, 200, 2))
+        assert sorted(lines[100:]) == sorted(b"DEL k%d" % number for number in range(0, 200, 2))
+        ticks.executor.control.checkpoint()
+        assert ticks.executor.stats.expired_keys == 200
+        ticks.close()
+        again = Ticks(tmp_path, files=ticks.files)
+        assert await again.ask(again.connect(), "DBSIZE") == [b":0\r\n"]
+        again.close()
+
+    in_loop(body())
+
+
+def test_a_deadline_that_was_moved_or_taken_away_is_not_the_old_one(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        for line in (
+            *("XADD a 1-1 f v", "PEXPIRE a 100", "PERSIST a", "XADD b 1-1 f v", "PEXPIRE b 100", "PEXPIRE b 100000"),
+            *("XADD c 1-1 f v", "PEXPIRE c 100", "RENAME c d", "XADD e 1-1 f v", "PEXPIRE e 100", "DEL e"),
+            *("XADD e 1-1 f v", "XADD f 1-1 f v", "PEXPIRE f 100", "MOVE f 3", "COPY d g"),
+        ):
+            await ticks.ask(client, line)
+        ticks.executor.upkeep.start()
+        ticks.clock.now_ms += 101
+        await until(lambda: ticks.engine.txn.databases[0].size == 3 and not ticks.engine.txn.databases[3].size)
+        assert await ticks.ask(client, "EXISTS a b e", "EXISTS d g c") == [b":3\r\n", b":0\r\n"]
+        ticks.close()
+
+    in_loop(body())
+
+
+# -- purges ------------------------------------------------------------------------------------------------------------
+
+
+def rows(ticks: Ticks) -> int:
+    txn = ticks.engine.txn
+    return int(txn.lmdb.stat(txn.handles["entries"])["entries"])
+
+
+@pytest.mark.parametrize(
+    "line", ["DEL s", "XTRIM s MAXLEN 10", "FLUSHALL", "RENAME other s", "XADD s MAXLEN ~ 1 9999999-0 f v"]
+)
+def test_what_was_dropped_is_purged_in_the_background(tmp_path: Path, line: str) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        await ticks.ask(client, "XADD other 1-1 f v", *(f"XADD s {number}-0 f v" for number in range(1, 3001)))
+        assert rows(ticks) == 3001
+        loaded = len(ticks.batches())
+        await ticks.ask(client, line)
+        (digest,) = await ticks.ask(client, "DEBUG DIGEST")
+        await until(lambda: rows(ticks) <= 100 and not ticks.engine.txn.trash.notes)
+        assert await ticks.ask(client, "DEBUG DIGEST") == [digest]
+        # and nothing of it is in the log twice
+        assert len(ticks.batches()) == loaded + 1
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_purge_goes_on_after_a_start(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        await ticks.ask(client, *(f"XADD s {number}-0 f v" for number in range(1, 3001)))
+        client.send("DEL s")
+        ticks.executor._tick()
+        ticks.close()
+        again = Ticks(tmp_path, files=ticks.files)
+        again.executor.upkeep.start()
+        await until(lambda: rows(again) == 0)
+        again.close()
+
+    in_loop(body())
+
+
+# -- checkpoints -------------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_follows_every_write_soon_and_nothing_else_does(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=5)
+        client = ticks.connect()
+        engine = ticks.engine
+        before = engine.checkpoints
+        await ticks.ask(client, "PING", "XLEN s")
+        await asyncio.sleep(0.05)
+        assert engine.checkpoints == before
+        await ticks.ask(client, "XADD s 1-1 f v")
+        await until(lambda: engine.checkpoints == before + 1)
+        assert not engine.needs_checkpoint
+        await asyncio.sleep(0.05)
+        assert engine.checkpoints == before + 1
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_much_that_was_written_is_a_checkpoint_at_once(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000, checkpoint_dirty_bytes=100_000)
+        client = ticks.connect()
+        before = ticks.engine.checkpoints
+        client.send_words("XADD", "s", "1-1", "f", b"x" * 90_000)
+        await ticks.settle()
+        assert ticks.engine.checkpoints == before
+        client.send_words("XADD", "s", "1-2", "f", b"x" * 90_000)
+        await until(lambda: ticks.engine.checkpoints == before + 1)
+        ticks.close()
+
+    in_loop(body())
+
+
+@pytest.mark.parametrize(("policy", "syncs"), [("everysec", True), ("no", False)])
+def test_everysec_syncs_once_a_second_however_seldom_checkpoints_are(tmp_path: Path, policy: str, syncs: bool) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000, appendfsync=policy)
+        client = ticks.connect()
+        await ticks.ask(client, "XADD s 1-1 f v")
+        assert ticks.engine.log.unsynced_bytes > 0
+        if syncs:
+            await until(lambda: ticks.engine.log.unsynced_bytes == 0)
+        else:
+            await asyncio.sleep(1.3)
+            assert ticks.engine.log.unsynced_bytes > 0
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_shorter_interval_holds_for_the_checkpoint_that_is_due(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000)
+        client = ticks.connect()
+        before = ticks.engine.checkpoints
+        await ticks.ask(client, "XADD s 1-1 f v", "CONFIG SET checkpoint-interval-ms 5")
+        await until(lambda: ticks.engine.checkpoints == before + 1)
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_checkpoint_that_cannot_sync_the_log_refuses_writes(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000, appendfsync="no")
+        client = ticks.connect()
+        await ticks.ask(client, "XADD s 1-1 f v")
+        ticks.files.fail("sync", errno.EIO)
+        (reply,) = await ticks.ask(client, "SAVE")
+        assert reply.startswith(b"-")
+        assert ticks.engine.refusal is Refusal.LOG_FAILED
+        (info,) = await ticks.ask(client, "INFO persistence")
+        assert b"rdb_last_bgsave_status:err\r\n" in info
+        assert (await ticks.ask(client, "XLEN s", "XADD s 1-2 f v"))[1].startswith(b"-MISCONF ")
+        ticks.close(save=False)
+
+    in_loop(body())
+
+
+# -- a slow disk -------------------------------------------------------------------------------------------------------
+
+
+class SlowDisk:
+    """Makes checkpoints durable when it is told to, and at once for who waits in the loop's own thread."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.released = threading.Semaphore(0)
+        self.begun = 0
+        self.waited = 0
+        loop = threading.current_thread()
+        run = Durability.run
+
+        def slowly(durability: Durability) -> None:
+            if threading.current_thread() is loop:
+                self.waited += not durability.is_over
+            else:
+                self.begun += 1
+                self.released.acquire()
+            run(durability)
+
+        patch.setattr(Durability, "run", slowly)
+
+
+@pytest.fixture
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDisk]:
+    disk = SlowDisk(monkeypatch)
+    yield disk
+    disk.released.release(100)
+
+
+def test_clients_are_served_while_the_disk_takes_its_time_and_hear_from_waitaof_when_it_has(
+    tmp_path: Path, slow_disk: SlowDisk
+) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=5, appendfsync="everysec")
+        client, waiting = ticks.connect(), ticks.connect()
+        engine = ticks.engine
+        assert await ticks.ask(waiting, "XADD s 1-1 f v", "WAITAOF 1 0 0") == [b"$3\r\n1-1\r\n"]
+        await until(lambda: slow_disk.begun == 1)
+        for number in range(2, 20):
+            await ticks.ask(client, f"XADD s {number}-1 f v", "PING")
+            await asyncio.sleep(0.002)
+        assert (engine.checkpoints, slow_disk.begun, slow_disk.waited) == (0, 1, 0)
+        assert waiting.replies() == []
+        assert engine.log.unsynced_bytes > 0
+
+        slow_disk.released.release()
+        await until(lambda: engine.checkpoints == 1)
+        await until(lambda: waiting.replies() == [b"*2\r\n:1\r\n:0\r\n"])
+        # the others are in the next one, which was waiting for the disk
+        await until(lambda: slow_disk.begun == 2)
+        slow_disk.released.release()
+        await until(lambda: engine.checkpoints == 2)
+        assert (engine.log.unsynced_bytes, engine.needs_checkpoint, slow_disk.waited) == (0, False, 0)
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_what_waits_for_the_disk_is_bounded(
+    tmp_path: Path, slow_disk: SlowDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "MOST_DIRTY", 4)
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000, checkpoint_dirty_bytes=65536, appendfsync="no")
+        client = ticks.connect()
+
+        async def write(times: int) -> None:
+            for _ in range(times):
+                client.send_words("XADD", "s", "*", "f", b"x" * 60_000)
+                await ticks.settle()
+
+        await write(2)
+        await until(lambda: slow_disk.begun == 1)
+        await write(3)
+        assert (slow_disk.waited, ticks.engine.is_syncing) == (0, True)
+        await write(3)
+        assert slow_disk.waited == 1
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_who_needs_a_checkpoint_to_be_durable_waits_for_the_disk(tmp_path: Path, slow_disk: SlowDisk) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=5, appendfsync="everysec")
+        client = ticks.connect()
+        await ticks.ask(client, "XADD s 1-1 f v")
+        await until(lambda: slow_disk.begun == 1)
+        assert await ticks.ask(client, "XADD s 2-1 f v", "SAVE") == [b"$3\r\n2-1\r\n", OK]
+        assert (ticks.engine.checkpoints, ticks.engine.log.unsynced_bytes) == (2, 0)
+        slow_disk.released.release()
+        await ticks.ask(client, "XADD s 3-1 f v")
+        slow_disk.released.release()
+        await until(lambda: ticks.engine.checkpoints == 3)
+        ticks.close()
+
+    in_loop(body())
+
+
+# -- the disk ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_transaction_of_which_a_part_is_refused_does_nothing(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        await ticks.ask(client, "XADD s 1-0 f v", "MULTI", "DEL s", "XADD s 2-0 f v")
+        ticks.engine.refusal = Refusal.DISK_NEARLY_FULL
+        because = b"-EXECABORT Transaction discarded because of: " + NEARLY_FULL[1:]
+        assert await ticks.ask(client, "EXEC", "XLEN s", "EXEC") == [because, b":1\r\n", b"-ERR EXEC without MULTI\r\n"]
+        ticks.engine.refusal = None
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_disk_that_gets_full_refuses_what_needs_space_and_frees_itself(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        await ticks.ask(client, *(f"XADD s {number}-0 f v" for number in range(1, 11)))
+        ticks.executor.upkeep.start()
+        ticks.files.free = 100_000  # the reserve of these tests is 1 MB
+        await until(lambda: ticks.engine.refusal is Refusal.DISK_NEARLY_FULL)
+        assert await ticks.ask(client, "XADD s * f v", "xadd s * f v", "XGROUP CREATE s g 0") == [NEARLY_FULL] * 3
+        # reading, deleting and trimming go on
+        assert await ticks.ask(client, "XLEN s", "XDEL s 1-0", "XTRIM s MAXLEN 5", "PEXPIRE s 100000") == [
+            *(b":10\r\n", b":1\r\n", b":4\r\n", b":1\r\n")
+        ]
+        assert (await ticks.ask(client, "MULTI", "XADD s * f v", "XDEL s 9-0", "EXEC"))[1] == NEARLY_FULL
+        late = ticks.connect()
+        assert await ticks.ask(late, "XADD s * f v", "XLEN s") == [NEARLY_FULL, b":5\r\n"]
+        ticks.files.free = None
+        await until(lambda: ticks.engine.refusal is None)
+        assert await ticks.ask(client, "XADD s 50-0 f v", "XLEN s") == [b"$4\r\n50-0\r\n", b":6\r\n"]
+        assert client.session.plain
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_log_that_cannot_begin_its_next_file_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(upkeep, "CYCLE_S", 0.001)
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        looks: list[str | None] = []
+        monkeypatch.setattr(ticks.engine, "check_space", lambda: looks.append(ticks.engine.log.rotate_error))
+        ticks.executor.upkeep.start()
+        for error in ("no space left", "too many files"):
+            ticks.engine.log.rotate_error = error
+            await until(lambda error=error: looks.count(error) >= 3)
+        ticks.close()
+
+    in_loop(body())
+    assert [record.getMessage() for record in caplog.records] == [
+        "no space left; it goes on in the present one",
+        "too many files; it goes on in the present one",
+    ]
+
+
+# -- idle clients ------------------------------------------------------------------------------------------------------
+
+
+def test_clients_idle_for_too_long_are_cut_off_unless_they_wait(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, timeout=10)
+        idle, busy, blocked, monitor, subscriber = (ticks.connect() for _ in range(5))
+        await ticks.ask(blocked, "XREAD BLOCK 0 STREAMS s $")
+        await ticks.ask(monitor, "MONITOR")
+        await ticks.ask(subscriber, "PSUBSCRIBE *")
+        ticks.executor.upkeep.start()
+        ticks.clock.now_ms += 9_000
+        await ticks.ask(busy, "PING")
+        ticks.clock.now_ms += 2_000
+        await until(lambda: idle.is_closed)
+        assert [client.is_closed for client in (busy, blocked, monitor, subscriber)] == [False] * 4
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_no_timeout_cuts_off_nobody(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        idle = ticks.connect()
+        ticks.executor.upkeep.start()
+        ticks.clock.now_ms += 10**9
+        await asyncio.sleep(upkeep.CYCLE_S * (upkeep.CYCLES_A_SPACE_CHECK + 2))
+        assert not idle.is_closed
+        ticks.close()
+
+    in_loop(body())
+
+
+# -- in a server -------------------------------------------------------------------------------------------------------
+
+
+def test_a_server_expires_purges_and_checkpoints_by_itself(riverbed: RiverbedServer) -> None:
+    with riverbed.client() as client:
+        client.pipeline([("XADD", "s", f"{number}-0", "f", "v") for number in range(1, 2001)])
+        tail = LogTail(riverbed.directory)
+        client.ask("PEXPIRE", "s", 20)
+        while client.ask("DBSIZE") != b":0\r\n":
+            time.sleep(0.01)
+        while b"rdb_changes_since_last_save:0\r\n" not in client.ask("INFO", "persistence"):
+            time.sleep(0.01)
+        assert tail.lines()[-1] == b"DEL s"
+        assert b"expired_keys:1\r\n" in client.ask("INFO", "stats")
+
+
+def test_timeout_is_a_setting_of_the_running_server(start_riverbed: StartRiverbed) -> None:
+    server = start_riverbed()
+    with server.client() as client, server.client() as idle:
+        idle.ask("PING")
+        assert client.ask("CONFIG", "SET", "timeout", 1) == OK
+        assert idle.rest_until_closed() == b""
+
+
+def test_a_reader_that_was_killed_is_forgotten(riverbed: RiverbedServer) -> None:
+    program = (
+        "import sys; from pathlib import Path; from riverbed.store.tables.environment import Tables; "
+        "tables = Tables(Path(sys.argv[1]), 1 << 30, readonly=True); "
+        "txn = tables.env.begin(); print('reading', flush=True); sys.stdin.read()"
+    )
+    with riverbed.client() as client:
+        client.ask("XADD", "s", "1-1", "f", "v")
+        assert client.ask("SAVE") == OK
+        words = [sys.executable, "-c", program, str(riverbed.directory)]
+        reader = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == b"reading\n"
+        assert b"riverbed_lmdb_readers:1\r\n" in client.ask("INFO", "persistence")
+        reader.kill()
+        reader.communicate()
+        while b"riverbed_lmdb_readers:0\r\n" not in client.ask("INFO", "persistence"):
+            time.sleep(0.01)

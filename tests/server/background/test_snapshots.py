@@ -1,0 +1,331 @@
+"""RIVERBED SNAPSHOT on a real server, under load, and when things go wrong."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from riverbed.store.databases.transaction import WriteTxn
+from riverbed.store.log.append_log import DIRECTORY_NAME, FILE_NAME
+from riverbed.store.snapshot.reader import Snapshot, list_snapshots, open_snapshot
+from riverbed.store.tables.environment import DATA_NAME, Tables
+from tests.conftest import broken_invariants
+from tests.support.faults.disks import small_tmpfs
+from tests.support.faults.gate import Gate, child_of
+from tests.support.raw import Node, RawClient, parse
+from tests.support.servers import RiverbedServer
+from tests.support.store.stores import Store, dump_database
+from tests.support.waiting import persistence, process_ended, until
+
+StartRiverbed = Callable[..., RiverbedServer]
+READ = ("XREADGROUP", "GROUP", "g")
+
+
+def fill(server: RiverbedServer, count: int = 2000) -> None:
+    with server.client() as client:
+        for start in range(1, count + 1, 1000):
+            client.pipeline([("XADD", "s", f"{start + number}-0", "field", "v" * 50) for number in range(1000)])
+
+
+def as_dict(reply: Node) -> dict[str, str]:
+    assert reply.kind == "*", reply
+    return {name.text.decode(): value.text.decode() for name, value in reply.pairs()}
+
+
+def take(client: RawClient, *words: str) -> dict[str, str]:
+    return as_dict(client.tree("RIVERBED", "SNAPSHOT", *words))
+
+
+def folder(server: RiverbedServer) -> Path:
+    return server.directory / "snapshots"
+
+
+# -- what is answered --------------------------------------------------------------------------------------------------
+
+
+def test_the_client_is_told_where_it_is_and_of_what_offset(riverbed: RiverbedServer) -> None:
+    fill(riverbed)
+    with riverbed.client() as client:
+        told = take(client)
+        offset = persistence(client)["riverbed_log_offset"]
+    snapshot = open_snapshot(Path(told["path"]), verify=True)
+    assert snapshot.path == folder(riverbed) / told["name"]
+    assert (told["offset"], told["entries"], told["streams"]) == (offset, "2000", "1")
+    assert snapshot.manifest.offset == int(offset)
+
+
+def test_what_ran_before_is_in_it(riverbed: RiverbedServer) -> None:
+    with riverbed.client() as client:
+        client.send_bytes(b"XADD a 1-1 f v\r\nXADD b 1-1 f v\r\nRIVERBED SNAPSHOT both\r\nXADD c 1-1 f v\r\n")
+        for _ in range(2):
+            client.reply()
+        assert b"both" in client.reply()
+        client.reply()
+    keys = [stream.key for stream in open_snapshot(folder(riverbed) / "both").streams()]
+    assert keys[:2] == [b"a", b"b"]
+
+
+def test_a_server_that_never_wrote_has_an_empty_one(riverbed: RiverbedServer) -> None:
+    with riverbed.client() as client:
+        assert take(client)["streams"] == "0"
+
+
+def test_a_given_name_is_taken_and_not_twice(riverbed: RiverbedServer) -> None:
+    with riverbed.client() as client:
+        assert take(client, "monday")["path"] == str(folder(riverbed) / "monday")
+        assert client.ask("RIVERBED", "SNAPSHOT", "monday").startswith(b"-ERR no snapshot: ")
+        assert take(client, "tuesday")["name"] == "tuesday"
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", ".hidden", "", "a b", "\xff", "..", "/etc/x", "x" * 300])
+def test_a_name_that_is_a_path_is_refused(riverbed: RiverbedServer, name: str) -> None:
+    with riverbed.client() as client:
+        assert client.ask("RIVERBED", "SNAPSHOT", name).startswith(b"-ERR a snapshot's name has letters")
+    assert not folder(riverbed).exists()
+
+
+def test_the_list_has_them_in_order(riverbed: RiverbedServer) -> None:
+    with riverbed.client() as client:
+        assert client.ask("RIVERBED", "SNAPSHOTS") == b"*0\r\n"
+        for name in ("b", "a"):
+            take(client, name)
+        found = [as_dict(child) for child in client.tree("RIVERBED", "SNAPSHOTS").children or ()]
+    assert [told["name"] for told in found] == ["b", "a"]
+
+
+def test_keep_deletes_the_oldest_without_a_given_name(riverbed: RiverbedServer) -> None:
+    with riverbed.client() as client:
+        take(client, "named")
+        names = []
+        for _ in range(4):
+            client.ask("XADD", "s", "*", "f", "v")
+            names.append(take(client, "KEEP", "2")["name"])
+    assert [snapshot.name for snapshot in list_snapshots(folder(riverbed))] == ["named", *names[2:]]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("KEEP", "0"), b"-ERR KEEP takes"),
+        (("KEEP", "-1"), b"-ERR KEEP takes"),
+        (("KEEP", "x"), b"-ERR value is not an integer"),
+        (("a", "b"), b"-ERR unknown subcommand or wrong number"),
+        (("KEEP", "1", "x"), b"-ERR unknown subcommand or wrong number"),
+    ],
+)
+def test_other_words_are_refused(riverbed: RiverbedServer, words: tuple[str, ...], told: bytes) -> None:
+    with riverbed.client() as client:
+        assert client.ask("RIVERBED", "SNAPSHOT", *words).startswith(told)
+        assert client.ask("RIVERBED", "NONE").startswith(b"-ERR unknown subcommand 'NONE'. Try RIVERBED HELP.")
+        assert b"SNAPSHOT [<name> | KEEP <count>]" in client.ask("RIVERBED", "HELP")
+
+
+def test_a_transaction_takes_none(riverbed: RiverbedServer) -> None:
+    with riverbed.client() as client:
+        client.ask("MULTI")
+        assert client.ask("RIVERBED", "SNAPSHOT").startswith(b"-ERR Command not allowed inside a transaction")
+        assert client.ask("EXEC").startswith(b"-EXECABORT")
+
+
+# -- while it is made --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gate:
+    """To be asked for before the server is."""
+    place = tmp_path / "gate"
+    place.mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(place))
+    return Gate(place, "riverbed.server.background.snapshot_worker")
+
+
+def wait_for_end(client: RawClient) -> None:
+    until(lambda: persistence(client)["riverbed_snapshot_in_progress"] == "0", "the end of the snapshot")
+
+
+def test_the_server_serves_meanwhile_and_refuses_a_second_one(gate: Gate, riverbed: RiverbedServer) -> None:
+    fill(riverbed)
+    with riverbed.client() as first, riverbed.client() as other:
+        first.send("RIVERBED", "SNAPSHOT")
+        until(lambda: persistence(other)["riverbed_snapshot_in_progress"] == "1", "the beginning of the snapshot")
+        assert other.ask("XADD", "t", "1-1", "f", "v") == b"$3\r\n1-1\r\n"
+        assert other.ask("RIVERBED", "SNAPSHOT") == b"-ERR a snapshot is under way already\r\n"
+        told = persistence(other)
+        assert (told["riverbed_snapshot_in_progress"], told["riverbed_snapshot_step"]) == ("1", "starting")
+        assert int(told["riverbed_snapshot_current_time_sec"]) >= 0
+        gate.open()
+        made = as_dict(parse(first.reply()))
+        told = persistence(other)
+    assert (told["riverbed_snapshot_in_progress"], told["riverbed_snapshot_last_status"]) == ("0", "ok")
+    assert (told["riverbed_snapshot_last_name"], told["riverbed_snapshot_last_offset"]) == (
+        made["name"],
+        made["offset"],
+    )
+
+
+def test_a_client_that_leaves_does_not_end_it(gate: Gate, riverbed: RiverbedServer) -> None:
+    fill(riverbed)
+    with riverbed.client() as first:
+        first.send("RIVERBED", "SNAPSHOT", "left")
+        child_of(riverbed)
+    gate.open()
+    with riverbed.client() as other:
+        wait_for_end(other)
+    assert open_snapshot(folder(riverbed) / "left", verify=True).manifest.entries == 2000
+
+
+def test_a_client_that_is_unblocked_does_not_end_it_either(gate: Gate, riverbed: RiverbedServer) -> None:
+    fill(riverbed)
+    with riverbed.client() as first, riverbed.client() as other:
+        number = first.tree("CLIENT", "ID").text
+        first.send("RIVERBED", "SNAPSHOT", "left")
+        child_of(riverbed)
+        assert other.ask("CLIENT", "UNBLOCK", number, "ERROR") == b":1\r\n"
+        assert first.reply().startswith(b"-UNBLOCKED")
+        gate.open()
+        wait_for_end(first)
+        assert first.ask("PING") == b"+PONG\r\n"
+    assert (folder(riverbed) / "left").exists()
+
+
+def test_a_process_that_is_killed_is_told_and_leaves_nothing(gate: Gate, riverbed: RiverbedServer) -> None:
+    fill(riverbed)
+    with riverbed.client() as client:
+        client.send("RIVERBED", "SNAPSHOT")
+        os.kill(child_of(riverbed), signal.SIGKILL)
+        assert client.reply() == b"-ERR no snapshot: its process was killed by signal 9\r\n"
+        assert persistence(client)["riverbed_snapshot_last_status"] == "err"
+        assert not folder(riverbed).exists()
+        client.send("RIVERBED", "SNAPSHOT")
+        gate.open()
+        assert as_dict(parse(client.reply()))["entries"] == "2000"
+
+
+def test_what_a_killed_one_left_is_cleared_away(riverbed: RiverbedServer) -> None:
+    left = folder(riverbed) / ".temp-snapshot-1"
+    left.mkdir(parents=True)
+    (left / "data.mdb").write_bytes(b"x")
+    with riverbed.client() as client:
+        made = take(client)
+    assert [path.name for path in folder(riverbed).iterdir()] == [made["name"]]
+
+
+def test_a_server_that_stops_ends_its_snapshot(gate: Gate, riverbed: RiverbedServer) -> None:
+    fill(riverbed)
+    with riverbed.client() as client:
+        client.send("RIVERBED", "SNAPSHOT")
+        pid = child_of(riverbed)
+        riverbed.stop()
+    assert not Path(f"/proc/{pid}").exists()
+    assert not folder(riverbed).exists()
+
+
+def test_a_server_that_is_killed_leaves_nothing_half_made(gate: Gate, riverbed: RiverbedServer) -> None:
+    fill(riverbed)
+    with riverbed.client() as client:
+        client.send("RIVERBED", "SNAPSHOT")
+        pid = child_of(riverbed)
+        riverbed.kill()
+    gate.open()
+    process_ended(pid)
+    assert all(open_snapshot(path, verify=True) for path in folder(riverbed).glob("*"))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """An empty tmpfs of 24 MB."""
+    with small_tmpfs(tmp_path / "disk", 24 << 20) as disk:
+        yield disk
+
+
+@pytest.mark.needs_root
+def test_a_disk_too_small_for_it_is_said_and_the_server_goes_on(small_disk: Path, tmp_path: Path) -> None:
+    with RiverbedServer(small_disk, tmp_path / "logs", {"disk-reserve-bytes": 1 << 20}) as server:
+        fill(server, 80_000)
+        with server.client() as client:
+            assert client.ask("RIVERBED", "SNAPSHOT").startswith(b"-ERR no snapshot: not enough space in ")
+            assert client.ask("XADD", "s", "*", "f", "v").startswith(b"$")
+        assert not folder(server).exists()
+        server.stop()
+    assert broken_invariants(small_disk) == []
+
+
+# -- under load --------------------------------------------------------------------------------------------------------
+
+
+def write_without_end(server: RiverbedServer, stop: threading.Event, number: int) -> None:
+    """Entries, deliveries, acknowledgements, deletions and trims, pipelined."""
+    with server.client() as client:
+        key = f"s{number}"
+        client.ask("XGROUP", "CREATE", key, "g", "0", "MKSTREAM")
+        turn = 0
+        while not stop.is_set():
+            turn += 1
+            client.pipeline([("XADD", key, "*", "turn", str(turn), "pad", "x" * 40) for _ in range(50)])
+            ids = [
+                entry.children[0].text
+                for stream in client.tree(*READ, f"c{turn % 3}", "COUNT", "30", "STREAMS", key, ">").children or ()
+                for entry in (stream.children or ())[1].children or ()
+                if entry.children
+            ]
+            if ids:
+                client.pipeline([("XACK", key, "g", *ids[::3]), ("XDEL", key, *ids[1::5])])
+            if turn % 20 == 0:
+                client.ask("XTRIM", key, "MAXLEN", "~", "2000")
+
+
+def test_a_snapshot_under_load_is_the_log_up_to_its_offset(start_riverbed: StartRiverbed, tmp_path: Path) -> None:
+    server = start_riverbed()
+    fill(server, 20_000)
+    stop = threading.Event()
+    writers = [threading.Thread(target=write_without_end, args=(server, stop, number)) for number in range(3)]
+    for writer in writers:
+        writer.start()
+    try:
+        with server.client(timeout_s=120) as client:
+            taken = [take(client) for _ in range(4)]
+    finally:
+        stop.set()
+        for writer in writers:
+            writer.join()
+    server.stop()
+    offsets = [int(told["offset"]) for told in taken]
+    assert offsets == sorted(set(offsets))
+    for number, told in enumerate(taken):
+        snapshot = open_snapshot(Path(told["path"]), verify=True)
+        assert snapshot.manifest.offset == int(told["offset"])
+        frozen = contents_of_tables(snapshot, tmp_path / f"thawed-{number}")
+        assert frozen == contents_of_log(server.directory, snapshot, tmp_path / f"replayed-{number}")
+        assert sum(stream["length"] for stream in frozen[0].values()) == int(told["entries"])
+
+
+def contents_of_tables(snapshot: Snapshot, place: Path) -> dict[int, dict[bytes, Any]]:
+    """What clients would see in a snapshot."""
+    (place / "state").mkdir(parents=True)
+    shutil.copy(snapshot.path / DATA_NAME, place / "state")
+    tables = Tables(place, 1 << 30)
+    txn = WriteTxn(tables)
+    found = {db.number: dump_database(db) for db in txn.databases if db.size}
+    txn.abort()
+    tables.close()
+    return found
+
+
+def contents_of_log(directory: Path, snapshot: Snapshot, place: Path) -> dict[int, dict[bytes, Any]]:
+    """What a replay of the log makes, cut where the snapshot says it ends."""
+    shutil.copytree(directory / DIRECTORY_NAME, place / DIRECTORY_NAME)
+    position = snapshot.manifest.position
+    log = place / DIRECTORY_NAME / f"{FILE_NAME}.{position.file_seq}.incr.aof"
+    os.truncate(log, position.position)
+    store = Store(place, map_bytes=1 << 30)
+    assert store.engine.log.end.offset == snapshot.manifest.offset
+    found = store.dump()
+    store.engine.close()
+    return found

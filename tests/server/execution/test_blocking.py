@@ -1,0 +1,248 @@
+"""Who is tried when a key changes: those who may get something, in order of arrival, and one more of each line."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.support.ticks import Client, Ticks, in_loop
+
+CROWD = 200
+NOGROUP = b"-NOGROUP No such key 's' or consumer group 'g' in XREADGROUP with GROUP option\r\n"
+
+
+def tries(ticks: Ticks) -> int:
+    """How often a command that may wait has been run."""
+    stats = ticks.executor.stats
+    return stats.counters(b"xreadgroup").calls + stats.counters(b"xread").calls
+
+
+async def crowd(ticks: Ticks, count: int, command: str) -> list[Client]:
+    """Clients that wait, each with `command`, where # stands for its number."""
+    clients = [ticks.connect() for _ in range(count)]
+    for number, client in enumerate(clients):
+        client.send(command.replace("#", str(number)))
+        await asyncio.sleep(0)
+    await ticks.settle()
+    return clients
+
+
+def served(clients: list[Client]) -> list[int]:
+    """The numbers of those who have a reply by now."""
+    return [number for number, client in enumerate(clients) if client.replies()]
+
+
+def test_one_entry_for_a_crowd_in_one_group_runs_two_commands(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        admin = ticks.connect()
+        await ticks.ask(admin, "XGROUP CREATE s g $ MKSTREAM")
+        clients = await crowd(ticks, CROWD, "XREADGROUP GROUP g c# COUNT 1 BLOCK 0 STREAMS s >")
+        before = tries(ticks)
+        await ticks.ask(admin, "XADD s * f v")
+        assert served(clients) == [0]
+        assert tries(ticks) - before == 2
+        await ticks.ask(admin, "MULTI", "XADD s * f v", "XADD s * f v", "XADD s * f v", "EXEC")
+        assert served(clients) == [1, 2, 3]
+        assert tries(ticks) - before == 6
+        ticks.close()
+
+    in_loop(body())
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["XGROUP DESTROY s other", "XGROUP CREATE s new $", "XNACK s other FAIL IDS 1 1-1 FORCE", "XADD t * f v"],
+)
+def test_what_is_not_for_a_crowd_runs_one_command_at_most(tmp_path: Path, change: str) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        admin = ticks.connect()
+        await ticks.ask(admin, "XADD s 1-1 f v", "XGROUP CREATE s g $", "XGROUP CREATE s other 0")
+        clients = await crowd(ticks, CROWD, "XREADGROUP GROUP g c# COUNT 1 BLOCK 0 STREAMS s >")
+        before = tries(ticks)
+        await ticks.ask(admin, change)
+        assert served(clients) == []
+        assert tries(ticks) - before <= 1
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_readers_beyond_the_last_entry_are_not_tried_one_by_one(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        admin = ticks.connect()
+        patient = await crowd(ticks, CROWD, "XREAD BLOCK 0 STREAMS s 100-0")
+        eager = await crowd(ticks, 5, "XREAD BLOCK 0 STREAMS s $")
+        before = tries(ticks)
+        await ticks.ask(admin, "XADD s 1-0 f v")
+        assert (served(patient), served(eager)) == ([], [0, 1, 2, 3, 4])
+        assert tries(ticks) - before == 6
+        await ticks.ask(admin, "XADD s 101-0 f v")
+        assert served(patient) == list(range(CROWD))
+        ticks.close()
+
+    in_loop(body())
+
+
+@pytest.mark.parametrize("end", ["XGROUP DESTROY s g", "DEL s", "RENAME s other", "FLUSHALL", "XTRIM"])
+def test_all_of_a_crowd_are_told_when_their_group_goes(tmp_path: Path, end: str) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        admin = ticks.connect()
+        await ticks.ask(admin, "XADD s 1-1 f v", "XGROUP CREATE s g $")
+        clients = await crowd(ticks, CROWD, "XREADGROUP GROUP g c# COUNT 1 BLOCK 0 STREAMS s >")
+        if end == "XTRIM":
+            # nobody is woken by that, nor by a deletion
+            await ticks.ask(admin, "XTRIM s MAXLEN 0", "XDEL s 1-1")
+            assert served(clients) == []
+            await ticks.ask(admin, "DEL s")
+        else:
+            await ticks.ask(admin, end)
+        assert [client.replies() for client in clients] == [[NOGROUP]] * CROWD
+        assert len(ticks.executor.waiters) == 0
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_entries_go_by_arrival_whatever_else_those_in_line_ask_for(tmp_path: Path) -> None:
+    """COUNT, NOACK, CLAIM with different times and a second key all want the same entries."""
+    kinds = [
+        "XREADGROUP GROUP g c# COUNT 1 BLOCK 0 STREAMS s >",
+        "XREADGROUP GROUP g c# COUNT 1 BLOCK 0 CLAIM 1000 STREAMS s >",
+        "XREADGROUP GROUP g c# COUNT 1 BLOCK 0 NOACK STREAMS s >",
+        "XREADGROUP GROUP g c# COUNT 1 BLOCK 0 CLAIM 2000 STREAMS s >",
+        "XREADGROUP GROUP g c# COUNT 1 BLOCK 0 STREAMS t s > >",
+    ]
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        admin = ticks.connect()
+        await ticks.ask(admin, "XGROUP CREATE s g $ MKSTREAM", "XGROUP CREATE t g $ MKSTREAM")
+        clients: list[Client] = []
+        for number in (4, 1, 3, 0, 2, 2, 0, 3, 1, 4):
+            clients += await crowd(ticks, 1, kinds[number].replace("#", str(len(clients))))
+        for number in range(10):
+            await ticks.ask(admin, "XADD s * f v")
+            assert served(clients) == [number]
+        assert len(ticks.executor.waiters) == 0
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_those_who_wait_for_two_streams_are_tried_for_each(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        admin = ticks.connect()
+        await ticks.ask(admin, "XGROUP CREATE s g $ MKSTREAM", "XGROUP CREATE t g $ MKSTREAM")
+        both = await crowd(ticks, 3, "XREADGROUP GROUP g c# COUNT 1 BLOCK 0 STREAMS s t > >")
+        one = await crowd(ticks, 3, "XREADGROUP GROUP g d# COUNT 1 BLOCK 0 STREAMS t >")
+        await ticks.ask(admin, "MULTI", "XADD t * f v", "XADD s * f v", "XADD t * f v", "XADD t * f v", "EXEC")
+        # the first takes one of each stream, the others what is left of the second
+        assert (served(both), served(one)) == ([0, 1, 2], [])
+        await ticks.ask(admin, "XADD t * f v")
+        assert served(one) == [0]
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_one_that_is_refused_does_not_stop_the_line(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        admin = ticks.connect()
+        await ticks.ask(admin, "XGROUP CREATE s g $ MKSTREAM", "XGROUP CREATE t g $ MKSTREAM")
+        refused = await crowd(ticks, 3, "XREADGROUP GROUP g c# COUNT 1 BLOCK 0 STREAMS s t > >")
+        plain = await crowd(ticks, 3, "XREADGROUP GROUP g d# COUNT 1 BLOCK 0 STREAMS s >")
+        await ticks.ask(admin, "MULTI", "XGROUP DESTROY t g", "XADD s * f v", "EXEC")
+        assert [client.replies()[0][:8] for client in refused] == [b"-NOGROUP"] * 3
+        assert served(plain) == [0]
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_positions_that_are_looked_up_again_are_all_tried(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        admin = ticks.connect()
+        readers = await crowd(ticks, 3, "XREAD BLOCK 0 STREAMS s +")
+        twice = await crowd(ticks, 3, "XREAD BLOCK 0 STREAMS s s 5-0 $")
+        await ticks.ask(admin, "XADD s 1-0 f v")
+        assert (served(readers), served(twice)) == ([0, 1, 2], [0, 1, 2])
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_what_becomes_overdue_is_tried_for_once(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        admin = ticks.connect()
+        await ticks.ask(admin, "XADD s 1-1 f v", "XGROUP CREATE s g 0", "XREADGROUP GROUP g gone STREAMS s >")
+        clients = await crowd(ticks, CROWD, "XREADGROUP GROUP g c# COUNT 1 BLOCK 0 CLAIM 1000 STREAMS s >")
+        before = tries(ticks)
+        ticks.clock.now_ms += 1002
+        ticks.executor.wakeups.deadline_passed()
+        await ticks.settle()
+        assert served(clients) == [0]
+        assert tries(ticks) - before == 2
+        # and they are tried again when that one has been idle for as long
+        ticks.clock.now_ms += 1002
+        ticks.executor.wakeups.deadline_passed()
+        await ticks.settle()
+        assert served(clients) == [1]
+        assert len(ticks.executor.waiters) == CROWD - 2
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_who_leaves_under_way_stops_nobody(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        admin = ticks.connect()
+        await ticks.ask(admin, "XGROUP CREATE s g $ MKSTREAM")
+        clients = await crowd(ticks, 6, "XREADGROUP GROUP g c# COUNT 1 BLOCK 0 STREAMS s >")
+        clients[0].leave()
+        await ticks.ask(admin, f"CLIENT KILL ID {clients[2].session.id}", "XADD s * f v", "XADD s * f v")
+        assert served(clients) == [1, 3]
+        # killed in the tick that wakes it: what it was given stays pending
+        await ticks.ask(admin, "XADD s * f v", f"CLIENT KILL ID {clients[4].session.id}", "XADD s * f v")
+        (pending,) = await ticks.ask(admin, "XPENDING s g - + 10")
+        assert [pending.count(b"$2\r\nc%d\r\n" % number) for number in range(6)] == [0, 1, 0, 1, 1, 1]
+        assert clients[4].is_closed
+        assert served(clients) == [4, 5]
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_group_that_goes_is_found_gone_once_and_all_who_wait_for_it_alone_are_told(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        admin = ticks.connect()
+        for key in ("s", "t"):
+            await ticks.ask(admin, f"XGROUP CREATE {key} g $ MKSTREAM", f"XGROUP CREATE {key} h $")
+        alone = await crowd(ticks, CROWD, "XREADGROUP GROUP g c# BLOCK 0 STREAMS s >")
+        (both,) = await crowd(ticks, 1, "XREADGROUP GROUP g b BLOCK 0 STREAMS t s > >")
+        (other,) = await crowd(ticks, 1, "XREADGROUP GROUP h o BLOCK 0 STREAMS s >")
+        late = await crowd(ticks, 3, "XREADGROUP GROUP g l# BLOCK 0 STREAMS s >")
+        before, errors = tries(ticks), ticks.executor.stats.error_replies
+        await ticks.ask(admin, "XGROUP DESTROY s g")
+        for client in (*alone, both, *late):
+            assert client.replies() == [NOGROUP]
+        assert ticks.executor.stats.error_replies - errors == CROWD + 4
+        assert tries(ticks) - before <= 4
+        assert other.replies() == []
+        assert len(ticks.executor.waiters) == 1
+        await ticks.ask(admin, "XADD s * f v")
+        assert len(other.replies()) == 1
+        ticks.close()
+
+    in_loop(body())

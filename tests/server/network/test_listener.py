@@ -1,0 +1,217 @@
+"""Connections that come and go: whatever a client does while it is accepted, nothing of it stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from riverbed.server.network.connection import Connection
+from riverbed.server.network.listener import TOO_MANY_CLIENTS
+from tests.conftest import StartRiverbed
+from tests.support.faults.silence import UnixClient
+from tests.support.raw import RawClient
+from tests.support.servers import RiverbedServer, free_port
+from tests.support.waiting import rewritten, until
+
+
+def reset(port: int) -> None:
+    """Connect, and be gone at once, with RST."""
+    with socket.socket() as peer:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.connect(("127.0.0.1", port))
+
+
+def descriptors(server: RiverbedServer) -> int:
+    return len(list(Path(f"/proc/{server.pid}/fd").iterdir()))
+
+
+def connected_clients(client: RawClient | UnixClient) -> int:
+    return len(client.tree("CLIENT", "LIST").text.splitlines())
+
+
+def descriptors_beside(client: RawClient | UnixClient, server: RiverbedServer) -> int:
+    """How many the server has when `client` is the only one: the connection that waited for the start has gone."""
+    until(lambda: connected_clients(client) == 1, "a server with one client")
+    return descriptors(server)
+
+
+def test_three_thousand_resets_leave_nothing_behind(riverbed: RiverbedServer) -> None:
+    with riverbed.client() as client:
+        before = descriptors_beside(client, riverbed)
+        for _ in range(3000):
+            reset(riverbed.port)
+        until(lambda: connected_clients(client) == 1, "that no client but this one is left")
+        until(lambda: descriptors(riverbed) == before, "that no descriptor is left")
+    assert "Traceback" not in riverbed.log_tail(1 << 20)
+    assert riverbed.log_path.stat().st_size < 10_000
+
+
+def test_resets_use_up_no_place_of_maxclients(start_riverbed: StartRiverbed) -> None:
+    server = start_riverbed(options={"maxclients": 200})
+    for _ in range(300):
+        reset(server.port)
+
+    def is_served() -> bool:
+        with server.client() as client, contextlib.suppress(ConnectionError):
+            return client.ask("PING") == b"+PONG\r\n"
+        return False
+
+    until(is_served, "a client that is let in")
+
+
+def test_resets_before_a_client_without_keepalive_or_protection_leave_nothing_behind(
+    start_riverbed: StartRiverbed,
+) -> None:
+    server = start_riverbed(options={"tcp-keepalive": 0, "protected-mode": "no"})
+    with server.client() as client:
+        for _ in range(300):
+            reset(server.port)
+        until(lambda: connected_clients(client) == 1, "that no client but this one is left")
+
+
+def test_more_clients_than_allowed_are_refused_even_when_they_come_at_once(start_riverbed: StartRiverbed) -> None:
+    server = start_riverbed(options={"maxclients": 20})
+    with server.client() as first, contextlib.ExitStack() as stack:
+        first.send("DEBUG", "SLEEP", 1)  # until then all of these wait to be accepted
+        others = [stack.enter_context(server.client()) for _ in range(60)]
+        for other in others:
+            other.send("PING")
+        first.reply()
+        answers = [one_line(other) for other in others]
+        assert answers.count(b"+PONG\r\n") == 19
+        assert answers.count(TOO_MANY_CLIENTS) == 41
+        assert b"rejected_connections:41\r\n" in first.ask("INFO", "stats")
+
+
+def one_line(client: RawClient) -> bytes:
+    """The first reply; nothing when the server has cut the connection instead."""
+    with contextlib.suppress(ConnectionError):
+        return client.reply()
+    return b""
+
+
+def test_resets_on_the_port_of_metrics_leave_nothing_behind(start_riverbed: StartRiverbed) -> None:
+    port = free_port()
+    server = start_riverbed(options={"metrics-port": port})
+    with server.client() as watcher:
+        before = descriptors_beside(watcher, server)
+        for _ in range(300):
+            reset(port)
+        until(lambda: descriptors(server) == before, "that no descriptor is left")
+    assert "Traceback" not in server.log_tail(1 << 20)
+
+
+def test_clients_of_a_unix_socket_come_and_go(start_riverbed: StartRiverbed, tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    server = start_riverbed(options={"unixsocket": path})
+    with UnixClient(path, 60) as client:
+        before = descriptors_beside(client, server)
+        for _ in range(100):
+            with socket.socket(socket.AF_UNIX) as peer:
+                peer.connect(str(path))
+        until(lambda: descriptors(server) == before, "that no descriptor is left")
+        assert b" addr=%b:0 " % str(path).encode() in client.tree("CLIENT", "LIST").text
+
+
+# -- descriptors are scarce ----------------------------------------------------------------------------------------
+
+
+class ScarceServer(RiverbedServer):
+    """A server that may open 64 files."""
+
+    def program(self) -> list[str]:
+        return ["sh", "-c", 'ulimit -n 64 && exec "$@"', "sh", *super().program()]
+
+
+@pytest.fixture
+def scarce(tmp_path: Path) -> Iterator[RiverbedServer]:
+    with ScarceServer(tmp_path / "data", tmp_path / "logs") as server:
+        yield server
+
+
+def test_a_server_of_64_descriptors_keeps_what_it_needs_itself(scarce: RiverbedServer) -> None:
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(scarce.client()) for _ in range(100)]
+        for client in clients:
+            with contextlib.suppress(OSError):
+                client.send("PING")
+        answers = [one_line(client) for client in clients]
+        assert answers.count(b"+PONG\r\n") == 32
+        assert clients[0].ask("XADD", "s", "*", "f", "v").startswith(b"$")
+        assert b"specified number of clients, try with 32" in clients[0].ask("CONFIG", "SET", "maxclients", 100)
+    until(lambda: descriptors(scarce) < 30, "that the clients are gone")
+    rewritten(scarce)
+
+
+def test_clients_without_a_descriptor_are_cut_off_and_others_served(riverbed: RiverbedServer) -> None:
+    with riverbed.client() as client:
+        taken = descriptors_beside(client, riverbed)
+        before = resource.prlimit(riverbed.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(riverbed.pid, resource.RLIMIT_NOFILE, (taken + 5, before[1]))
+        with contextlib.ExitStack() as stack:
+            others = [stack.enter_context(riverbed.client()) for _ in range(100)]
+            for other in others:
+                with contextlib.suppress(OSError):
+                    other.send("PING")
+            answers = [one_line(other) for other in others]
+            assert answers.count(b"+PONG\r\n") == 5
+            assert answers.count(b"") == 95
+            assert client.ask("PING") == b"+PONG\r\n"
+        until(lambda: descriptors(riverbed) == taken, "that the others are gone")
+        with riverbed.client() as later:
+            assert later.ask("PING") == b"+PONG\r\n"
+        resource.prlimit(riverbed.pid, resource.RLIMIT_NOFILE, before)
+    assert riverbed.log_path.stat().st_size < 10_000
+
+
+# -- what goes wrong while a connection begins -----------------------------------------------------------------------
+
+
+class Transport(asyncio.Transport):
+    """A connection whose socket fails in the way `ask` does."""
+
+    def __init__(self, ask: Callable[[str], Any]) -> None:
+        super().__init__()
+        self.get_extra_info = lambda name, default=None: ask(name)
+        self.is_aborted = False
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+class Socket:
+    family = socket.AF_INET
+
+    def fileno(self) -> int:
+        return 7
+
+
+def no_such_peer(name: str) -> Any:
+    return {"socket": Socket(), "peername": None}[name]
+
+
+def no_socket(name: str) -> Any:
+    raise OSError(107, "Transport endpoint is not connected")
+
+
+def no_sense(name: str) -> Any:
+    raise ValueError(name)
+
+
+@pytest.mark.parametrize("ask", [no_such_peer, no_socket, no_sense, lambda name: None])
+def test_a_connection_that_cannot_begin_is_aborted_and_has_no_session(ask: Callable[[str], Any]) -> None:
+    executor = SimpleNamespace(stats=SimpleNamespace())
+    connection = Connection(cast("Any", executor))
+    transport = Transport(ask)
+    connection.connection_made(transport)
+    assert transport.is_aborted
+    connection.connection_lost(None)  # asks nothing of the executor

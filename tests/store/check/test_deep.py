@@ -1,0 +1,249 @@
+"""The log, executed anew, beside the tables: what is consistent in itself and is not what was logged."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+from riverbed.server.commands.replay import Replayer
+from riverbed.store.check import Refolding, check
+from riverbed.store.check.deep import FoldPlan, SpaceError
+from riverbed.store.disk.lock import lock_directory
+from riverbed.store.format import rows as fmt
+from riverbed.store.format.log_lines import encode_annotation, encode_command
+from riverbed.store.log.append_log import DIRECTORY_NAME
+from riverbed.store.log.manifest import FileType, LogFile, Manifest, serialize
+from riverbed.store.model import Strategy, Trim
+from riverbed.store.replication_id import Lineage
+from riverbed.store.streams.idempotence import sweep
+from tests.support.scripts.random_commands import run_at_random
+from tests.support.store.busy import busy
+from tests.support.store.planting import damage, make_sound, violations
+from tests.support.store.stores import Store, sid
+
+
+@pytest.fixture
+def sound(tmp_path: Path) -> Path:
+    directory = tmp_path / "store"
+    make_sound(directory)
+    return directory
+
+
+def refolding(directory: Path) -> Refolding:
+    return Refolding(Replayer().execute, directory.parent)
+
+
+def differences(directory: Path) -> list[str]:
+    return [str(violation) for violation in check(directory, refolding=refolding(directory))]
+
+
+def test_a_sound_store_is_what_its_log_makes(sound: Path) -> None:
+    assert differences(sound) == []
+
+
+def test_the_batches_behind_the_tables_are_executed_too(sound: Path) -> None:
+    store = Store(sound)
+    store.add(b"u", "1-0")
+    store.commit()
+    store.kill()
+    assert differences(sound) == []
+
+
+def test_a_store_of_which_most_is_dead_is_what_its_log_makes(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    busy(store)
+    store.checkpoint()
+    store.engine.close()
+    assert differences(tmp_path / "store") == []
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_states_are_what_their_logs_make(tmp_path: Path, seed: int) -> None:
+    store = Store(tmp_path / "store", node_max_entries=4, segment_bytes=4000)
+    for commands in run_at_random(store, seed, [20] * 12):
+        if commands.chance(0.3):
+            store.checkpoint()
+        if commands.chance(0.3):
+            store.purge()
+    store.kill()
+    assert differences(tmp_path / "store") == []
+
+
+def test_a_log_without_tables_is_executed(sound: Path) -> None:
+    for path in (sound / "state").iterdir():
+        path.unlink()
+    assert differences(sound) == []
+
+
+# commands that are executed without being logged, and what of the tables is another thing then
+UNLOGGED = {
+    "XADD s 99999999999999-0 f v": "keys: 's': length is 11, the log makes it 10",
+    "XDEL s 5-0": "entries: stream 1 ('s'), 5-0: the log makes it, and it is not in the tables",
+    "XTRIM s MAXLEN 9": "entries: stream 1 ('s'), 1-0: the log makes it",
+    "XSETID s 99999999999999-0": "last_id is 99999999999999-0",
+    "XSETID s 99999999999999-0 ENTRIESADDED 77 MAXDELETEDID 10-0": "entries_added is 77",
+    "DEL s": "keys: 's': the log makes it, and it is not in the tables",
+    "RENAME s r": "keys: 'r': is in the tables, and the log does not make it",
+    "MOVE s 7": "keys: 's': the log makes it, and it is not in the tables",
+    "COPY s c": "keys: 'c': is in the tables, and the log does not make it",
+    "SWAPDB 0 9": "the log makes it, and it is not in the tables",
+    "FLUSHDB": "the log makes it, and it is not in the tables",
+    "PEXPIREAT s 1800000000000": "expire_ms is 1800000000000",
+    "PERSIST s": "expire_ms is 0",
+    "XGROUP CREATE s h 0": "groups: group 'h' of 's': is in the tables, and the log does not make it",
+    "XGROUP DESTROY s g": "groups: group 'g' of 's': the log makes it, and it is not in the tables",
+    "XGROUP SETID s g 9-0": "the last delivered ID is 9-0",
+    "XGROUP SETID s g 7-0 ENTRIESREAD 1": "entries_read is 1",
+    "XGROUP CREATECONSUMER s g Dave": "consumer 'Dave' of group 'g' of 's': is in the tables",
+    "XGROUP DELCONSUMER s g Bob": "consumer 'Bob' of group 'g' of 's': the log makes it",
+    "XGROUP POLICY s g MAXDELIVERIES 8 DEADLETTER dead CONSUMERTTL 1000": "the policy is [8, b'dead', 1000]",
+    "XACK s g 1-0": "pel: group 'g' of 's', 1-0: the log makes it, and it is not in the tables",
+    "XCLAIM s g Bob 0 1-0 JUSTID": "1-0: is owned by 'Bob' since",
+    "XCLAIM s g Alice 0 1-0 TIME 5 JUSTID": "1-0: is owned by 'Alice' since 5 ms",
+    "XCLAIM s g Alice 0 1-0 RETRYCOUNT 7 JUSTID": "delivered 7 times; the log makes it",
+    "XNACK s g SILENT IDS 1 1-0": "pel: group 'g' of 's', 1-0: is owned by nobody",
+    "XREADGROUP GROUP g Alice STREAMS s >": "is in the tables, and the log does not make it",
+    "XADD s IDMP producer three * f v": "is in the tables, and the log does not make it",
+    "XADD s IDMP producer one * f v": "idempotence is [100, 100, 2, 1], the log makes it [100, 100, 2, 0]",
+    "XCFGSET s IDMP-DURATION 77": "idempotence is [77, 100, 2, 0]",
+}
+
+
+@pytest.mark.parametrize("command", UNLOGGED)
+def test_what_was_never_logged_is_found_and_nothing_else_could_tell(sound: Path, command: str) -> None:
+    store = Store(sound, node_max_entries=4)
+    store.run(*command.split())
+    store.txn.log.clear()
+    store.txn.extension_bytes = 0
+    store.engine.checkpoint()
+    store.engine.close()
+    assert violations(sound) == []
+    found = differences(sound)
+    assert any(UNLOGGED[command] in difference for difference in found), found
+
+
+def test_the_order_of_release_is_compared(sound: Path) -> None:
+    store = Store(sound)
+    store.run("XNACK", "s", "g", "FAIL", "IDS", 2, "1-0", "5-0")
+    store.checkpoint()
+    store.run("XCLAIM", "s", "g", "Bob", 0, "1-0")
+    store.run("XNACK", "s", "g", "FAIL", "IDS", 1, "1-0")
+    store.txn.log.clear()
+    store.engine.checkpoint()
+    store.engine.close()
+    assert any("in the order of release" in difference for difference in differences(sound))
+
+
+def test_fields_of_the_same_length_are_compared(sound: Path) -> None:
+    key = fmt.entry_key(1, sid("6-0"))
+    damage(sound, lambda rows: rows.put("entries", key, fmt.encode_entry(sid("6-0"), [b"f", b"w"])))
+    assert violations(sound) == []
+    assert differences(sound) == ["entries: stream 1 ('s'), 6-0: has other fields than the log gives it"]
+
+
+def test_an_expired_record_that_was_forgotten_is_no_difference(sound: Path) -> None:
+    store = Store(sound)
+    store.clock.now_ms += 10**9
+    assert sweep(store.txn, store.clock.now_ms, lambda: False)
+    store.engine.checkpoint()
+    assert store.count("idmp_ids") == 0
+    store.engine.close()
+    assert differences(sound) == []
+
+
+def test_other_numbers_and_nodes_are_no_difference(tmp_path: Path) -> None:
+    """Trims, deletions and groups that came and went leave other numbers than a log that was rewritten."""
+    store = Store(tmp_path / "store", node_max_entries=3)
+    store.fill(b"gone", 5)
+    store.fill(b"t", 40).trim(Trim(Strategy.MAXLEN, 7))
+    store.db.delete(store.stream(b"gone"))
+    store.run("XGROUP", "CREATE", "t", "old", "0")
+    store.run("XGROUP", "DESTROY", "t", "old")
+    store.deliver(b"t", 3)
+    store.run("XADD", "t", "IDMP", "p", "i", "*", "f", "v")
+    store.checkpoint()
+    store.engine.close()
+    again = Store(tmp_path / "store", node_max_entries=100)
+    again.deliver(b"t", 2, consumer="Bob")
+    again.checkpoint()
+    again.engine.close()
+    assert differences(tmp_path / "store") == []
+
+
+def test_a_log_that_was_taken_over_from_a_redis_is_executed_too(tmp_path: Path) -> None:
+    commands = (
+        b"SELECT 0",
+        b"XADD s 1-0 f v",
+        b"XADD s 2-0 f v",
+        b"XGROUP CREATE s g 0",
+        b"XGROUP CREATECONSUMER s g Alice",
+        b"XCLAIM s g Alice 0 1-0 TIME 5 RETRYCOUNT 1 FORCE JUSTID LASTID 1-0",
+    )
+    home = tmp_path / "store" / DIRECTORY_NAME
+    home.mkdir(parents=True)
+    base = LogFile("appendonly.aof", 1, FileType.BASE)
+    (home / base.name).write_bytes(b"".join(encode_command(command.split()) for command in commands))
+    (home / "appendonly.aof.manifest").write_bytes(serialize(Manifest(base, lineage=Lineage.new())))
+    store = Store(tmp_path / "store")
+    store.add(b"s", "3-0")
+    store.checkpoint()
+    store.engine.close()
+    assert differences(tmp_path / "store") == []
+
+
+def test_what_does_not_fit_the_state_is_found(sound: Path) -> None:
+    (log,) = (sound / DIRECTORY_NAME).glob("*.incr.aof")
+    data = log.read_bytes()
+    offset = int(data[data.rindex(b";off=") + 5 :].split(b";")[0])
+    commands = encode_command([b"SELECT", b"0"]) + encode_command([b"XGROUP", b"SETID", b"nokey", b"g", b"1-0"])
+    log.write_bytes(data + commands + encode_annotation(commands, offset + len(commands), 1))
+    assert violations(sound) == []
+    (found,) = check(sound, refolding=refolding(sound))
+    assert (found.table, found.file, found.offset) == ("log", str(log), len(data))
+    assert "does not fit what came before" in found.reason
+
+
+# -- space -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_space_is_announced_and_given_back(sound: Path) -> None:
+    plans: list[FoldPlan] = []
+    deep = Refolding(Replayer().execute, sound.parent, announce=plans.append)
+    assert list(check(sound, refolding=deep)) == []
+    (plan,) = plans
+    assert plan.work.parent == sound.parent
+    assert 0 < plan.log_bytes < plan.needed_bytes < plan.free_bytes
+    assert os.listdir(sound.parent) == ["store"]
+
+
+def test_nothing_is_begun_without_space(sound: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("riverbed.store.disk.files.OsFiles.free_bytes", lambda self, path: 1000)
+    with pytest.raises(SpaceError, match="1,000 bytes free"):
+        differences(sound)
+    assert os.listdir(sound.parent) == ["store"]
+
+
+def test_what_a_killed_check_left_goes_and_what_another_one_uses_stays(sound: Path) -> None:
+    dead, living = sound.parent / ".riverbed-check-dead", sound.parent / ".riverbed-check-living"
+    dead.mkdir()
+    living.mkdir()
+    fd = os.open(living, os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    try:
+        assert differences(sound) == []
+    finally:
+        os.close(fd)
+    assert (dead.exists(), living.exists()) == (False, True)
+
+
+def test_a_deep_check_can_end_early(sound: Path) -> None:
+    damage(sound, lambda rows: rows.stream(entries_added=99))
+    found = check(sound, refolding=refolding(sound))
+    assert "entries_added is 99" in str(next(found))
+    found.close()
+    assert os.listdir(sound.parent) == ["store"]
+    with lock_directory(sound):
+        assert len(differences(sound)) == 1

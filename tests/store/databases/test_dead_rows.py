@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import pytest
+
+from riverbed.store.databases import dead_rows as trash
+from riverbed.store.groups.groups import groups_of
+from riverbed.store.model import Strategy, Trim
+from riverbed.store.streams.idempotence import Idempotence
+from tests.support.store.stores import Store, sid
+
+ROWS = ("entries", "nodes", "idmp", "idmp_ids", "idmp_times", "groups", "pel", "pel_by_consumer", "pel_by_time")
+
+
+def fill_everything(store: Store, key: bytes, count: int, db: int = 0) -> None:
+    """A stream with rows in every table."""
+    stream = store.fill(key, count, db)
+    for number in range(5):
+        Idempotence(stream).record(b"producer", b"%d" % number, sid("1-0"))
+    store.deliver(key, count, db=db)
+    store.run("XGROUP", "CREATECONSUMER", key, "g", "Bob", db=db)
+    # CLAIM asks for the order by time
+    store.run("XREADGROUP", "GROUP", "g", "Bob", "COUNT", 1, "CLAIM", 100_000, "STREAMS", key, ">", db=db)
+
+
+def rows_left(store: Store) -> dict[str, int]:
+    return {table: store.count(table) for table in ROWS if store.count(table)}
+
+
+@pytest.mark.parametrize("end", ["delete", "flush"])
+def test_every_row_of_a_dead_stream_is_purged_and_none_of_another(store: Store, end: str) -> None:
+    fill_everything(store, b"stays", 50, db=1)
+    store.checkpoint()
+    before, kept = store.dump(), rows_left(store)
+    assert set(kept) == set(ROWS)
+    fill_everything(store, b"goes", 1500)
+    fill_everything(store, b"g" * 600, 10)
+    store.checkpoint()
+    if end == "delete":
+        for key in (b"goes", b"g" * 600):
+            store.db.delete(store.stream(key))
+    else:
+        store.db.flush()
+    assert store.violations() == []
+    store.purge()
+    assert rows_left(store) == kept
+    assert store.dump() == before
+
+
+def test_the_purge_can_stop_anywhere_and_the_check_still_finds_everything_accounted_for(store: Store) -> None:
+    fill_everything(store, b"a", 700)
+    fill_everything(store, b"b", 700, db=1)
+    store.checkpoint()
+    store.db.delete(store.stream(b"a"))
+    store.txn.databases[1].flush()
+    slices = 0
+    with patch.object(trash, "_ROWS_A_LOOK", 64):
+        while store.txn.trash.purge(lambda: True):
+            slices += 1
+            store.txn.swept = True
+            assert store.violations() == []
+    assert slices > 20
+    assert rows_left(store) == {}
+
+
+def test_notes_are_worked_off_in_the_order_of_their_arrival(store: Store) -> None:
+    for key in (b"a", b"b", b"c"):
+        store.fill(key, 3)
+        store.db.delete(store.stream(key))
+    assert store.txn.trash.notes == 3
+    assert store.txn.trash.purge(lambda: True)
+    store.restart()
+    assert store.txn.trash.notes in (1, 2)
+    store.fill(b"d", 3)
+    store.db.delete(store.stream(b"d"))
+    store.purge()
+    assert (store.txn.trash.notes, rows_left(store)) == (0, {})
+
+
+def test_nothing_waits_where_nothing_died(store: Store) -> None:
+    store.fill(b"s", 10)
+    assert store.engine.purge(1.0) is False
+    assert store.txn.trash.rows_purged == 0
+
+
+def test_a_second_trim_while_the_first_is_not_purged_yet(store: Store) -> None:
+    stream = store.fill(b"s", 2000)
+    for length in (1500, 900, 5):
+        stream.trim(Trim(Strategy.MAXLEN, length))
+    assert store.txn.trash.notes == 3
+    assert store.violations() == []
+    store.purge()
+    assert store.count("entries") == 5
+
+
+def test_a_stream_that_dies_while_its_trim_is_not_purged_yet(store: Store) -> None:
+    store.fill(b"s", 2000).trim(Trim(Strategy.MAXLEN, 5))
+    store.db.delete(store.stream())
+    assert store.violations() == []
+    store.purge()
+    assert rows_left(store) == {}
+
+
+def test_a_destroyed_group_and_a_deleted_consumer_leave_nothing(store: Store) -> None:
+    fill_everything(store, b"s", 600)
+    assert store.run("XGROUP", "DELCONSUMER", "s", "g", "Alice") == 600
+    (group,) = groups_of(store.stream())
+    assert (group.pel_count, list(group.pending())) == (0, [])
+    assert store.txn.trash.notes == 1
+    assert store.violations() == []
+    store.purge()
+    assert [store.count(table) for table in ("pel", "pel_by_consumer", "pel_by_time")] == [0, 0, 0]
+    store.run("XGROUP", "DESTROY", "s", "g")
+    store.purge()
+    assert store.count("groups") == 0
+
+
+def test_a_purge_is_not_logged(store: Store) -> None:
+    fill_everything(store, b"s", 600)
+    store.db.delete(store.stream())
+    store.commit()
+    end = store.engine.log.end
+    store.purge()
+    assert (store.txn.log, store.engine.log.end) == ([], end)
+    assert store.engine.needs_checkpoint

@@ -1,0 +1,41 @@
+"""Copying a stretch of a file: what was asked for, or an error that names the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from riverbed.store.disk.copying import copy_stretch
+from riverbed.store.disk.files import OsFiles
+from riverbed.store.errors import StoreError
+
+
+class Sparing(OsFiles):
+    """Reads and writes less than it is asked to, as a system may."""
+
+    @staticmethod
+    def read_at(fd: int, size: int, position: int, /) -> bytes:
+        return OsFiles.read_at(fd, min(size, 3), position)
+
+    @staticmethod
+    def write(fd: int, data: bytes | memoryview, /) -> int:
+        return OsFiles.write(fd, data[:2])
+
+
+@pytest.mark.parametrize(("begin", "end", "copied"), [(0, 10, b"0123456789"), (4, None, b"456789"), (3, 3, b"")])
+def test_a_stretch_is_copied_in_whatever_pieces(tmp_path: Path, begin: int, end: int | None, copied: bytes) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(b"0123456789")
+
+    copy_stretch(source, tmp_path / "target", begin, end, Sparing())
+
+    assert (tmp_path / "target").read_bytes() == copied
+
+
+def test_a_source_that_ends_too_early_is_named(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(b"0123456789")
+
+    with pytest.raises(StoreError, match="source became shorter"):
+        copy_stretch(source, tmp_path / "target", 0, 11, OsFiles())

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import random
+import sys
+from types import FrameType
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from riverbed.store.format.log_lines import FrameError, encode_annotation, encode_command, encode_extension
+from riverbed.store.log.stream_reader import LogStream, StreamedBatch
+
+Words = list[bytes]
+
+START = 1000
+TRICKY = [b"v", b"#CK:", b"\n#CK:crc32c=00000000;len=1;off=2;t=3\r\n", b"x" * 5000, b"y" * 70_000, b""]
+
+
+def written(batches: list[tuple[list[Words], list[Words]]], offset: int = START) -> bytes:
+    """The bytes of batches, each of plain commands and of commands in extension lines."""
+    data = b""
+    for plain, hidden in batches:
+        commands = b"".join(map(encode_command, plain))
+        offset += len(commands)
+        covered = commands + b"".join(map(encode_extension, hidden))
+        data += covered + encode_annotation(covered, offset, 1_700_000_000_000)
+    return data
+
+
+def some_batches(seed: int, count: int = 6) -> list[tuple[list[Words], list[Words]]]:
+    chance = random.Random(seed)
+    return [
+        (
+            [[b"XADD", b"s", b"1-1", b"f", chance.choice(TRICKY)] for _ in range(chance.randint(1, 4))],
+            [[b"XSEEN", b"g" * 2000]] * chance.randint(0, 1),
+        )
+        for _ in range(count)
+    ]
+
+
+def received(stream: LogStream, data: bytes, size: int) -> list[StreamedBatch]:
+    found: list[StreamedBatch] = []
+    for at in range(0, len(data), size):
+        stream.feed(data[at : at + size])
+        found += iter(stream.next, None)
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 50, 1000, 65_536, 1 << 20])
+def test_batches_come_out_whole_however_they_arrive(size: int) -> None:
+    batches = some_batches(size, 3 if size < 50 else 12)
+    if size < 50:
+        batches = [([[*words[:4], words[4][:100]] for words in plain], hidden) for plain, hidden in batches]
+    data = written(batches)
+    stream = LogStream(START, 1 << 20)
+    found = received(stream, data, size)
+    assert [list(batch.commands) for batch in found] == [plain + hidden for plain, hidden in batches]
+    assert b"".join(batch.data for batch in found) == data
+    assert [batch.command_data() for batch in found] == [b"".join(map(encode_command, plain)) for plain, _ in batches]
+    assert stream.pending_bytes == 0
+    assert stream.offset == START + sum(len(batch.command_data()) for batch in found)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_a_changed_byte_is_refused_or_waits_for_more(data: st.DataObject) -> None:
+    sound = written([([[b"XADD", b"s", b"1-1", b"f", b"value"]], [[b"XSEEN", b"x"]])] * 2)
+    at = data.draw(st.integers(0, len(sound) - 1))
+    flipped = sound[at] ^ 1 << data.draw(st.integers(0, 7))
+    damaged = sound[:at] + bytes([flipped]) + sound[at + 1 :]
+    stream = LogStream(START, 1 << 20)
+    first_ends = len(sound) // 2
+    try:
+        found = received(stream, damaged, 64)
+    except FrameError:
+        return
+    assert len(found) < 2
+    assert len(found) == (at >= first_ends)
+
+
+@pytest.mark.parametrize("garbage", [b"\0" * 100, b"GET / HTTP/1.1\r\n", b"+OK\r\n" * 20, b"*x\r\n", b"*1\r\n:5\r\n"])
+def test_garbage_is_refused_at_once(garbage: bytes) -> None:
+    stream = LogStream(0, 1 << 30)
+    with pytest.raises(FrameError):
+        received(stream, garbage * 20_000, 1000)
+    assert stream.pending_bytes < 200_000
+
+
+def test_commands_that_no_annotation_ever_closes_are_refused_at_the_limit() -> None:
+    stream = LogStream(0, 1 << 20)
+    endless = encode_command([b"XADD", b"s", b"1-1", b"f", b"v" * 5000]) * 1000
+    with pytest.raises(FrameError, match="more than 1048576 bytes"):
+        received(stream, endless, 1 << 16)
+
+
+def test_a_huge_length_is_refused_before_anything_is_kept_for_it() -> None:
+    stream = LogStream(0, 1 << 20)
+    stream.feed(b"*2\r\n$3\r\nDEL\r\n$99999999999\r\n" + b"x" * (64 << 10))
+    with pytest.raises(FrameError, match="more than"):
+        stream.next()
+
+
+@pytest.mark.parametrize("offset", [START - 1, START + 1, 0])
+def test_a_batch_that_does_not_continue_the_one_before_is_refused(offset: int) -> None:
+    stream = LogStream(offset, 1 << 20)
+    stream.feed(written([([[b"PING"]], [])]))
+    with pytest.raises(FrameError, match="offset"):
+        stream.next()
+
+
+def test_a_batch_that_comes_twice_is_refused() -> None:
+    data = written([([[b"PING"]], [])])
+    stream = LogStream(START, 1 << 20)
+    stream.feed(data + data)
+    assert stream.next() is not None
+    with pytest.raises(FrameError, match="offset"):
+        stream.next()
+
+
+def test_a_preface_is_taken_where_a_file_begins_and_nowhere_else() -> None:
+    select = encode_command([b"SELECT", b"3"])
+    preface = select + encode_annotation(select, START, 1_700_000_000_000)
+    stream = LogStream(START, 1 << 20, from_file=True)
+    stream.feed(preface + written([([[b"PING"]], [])]))
+    first = stream.next()
+    assert first is not None and first.offset == START
+    assert stream.next() is not None
+    for later in (LogStream(START, 1 << 20), stream):
+        later.feed(preface)
+        with pytest.raises(FrameError):
+            later.next()
+
+
+def test_words_that_look_like_long_lists_are_words() -> None:
+    words = [[b"XADD", b"s", b"1-1", b"f", word] for word in (b"*9999999\r\n", b">12345", b"a|2024", b"*" + b"9" * 100)]
+    data = written([([command], []) for command in words])
+    for size in (1, 100, 1 << 20):
+        found = received(LogStream(START, 1 << 20), data, size)
+        assert [command for batch in found for command in batch.commands] == words
+
+
+@pytest.mark.parametrize("size", [100, 1400])
+def test_each_word_of_a_long_command_is_parsed_once_however_it_arrives(size: int) -> None:
+    words = [b"XACK", b"s", b"g", *(b"%d-1" % number for number in range(20_000))]
+    data = written([([words], [])])
+    calls = 0
+
+    def count(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal calls
+        calls += event == "c_call"
+
+    stream = LogStream(START, 1 << 20)
+    sys.setprofile(count)
+    try:
+        found = received(stream, data, size)
+    finally:
+        sys.setprofile(None)
+    assert [batch.commands for batch in found] == [[words]]
+    assert calls < 20 * (len(words) + len(data) // size)
+
+
+@pytest.mark.parametrize("size", [700, 1 << 20])
+@pytest.mark.parametrize("most", [1, 7, 100])
+def test_a_long_batch_is_parsed_so_many_frames_at_a_time(size: int, most: int) -> None:
+    long = [[b"XADD", b"s", b"%d-1" % number, b"f", b"x" * 60] for number in range(1, 1500)]
+    data = written([([[b"PING"]], []), (long, [[b"XSEEN", b"s", b"g", b"c", b"1", b"2"]]), ([[b"PING"]], [])])
+    stream, bounded = LogStream(START, 1 << 20), LogStream(START, 1 << 20)
+    stream.feed(data)
+    whole = [stream.next() for _ in range(3)]
+    found: list[StreamedBatch] = []
+    for at in range(0, len(data), size):
+        bounded.feed(data[at : at + size])
+        while True:
+            before = len(bounded._found.commands)
+            batch = bounded.next(most)
+            if batch is not None:
+                found.append(batch)
+            elif bounded.is_unfinished:
+                assert len(bounded._found.commands) <= before + most
+            else:
+                break
+    assert found == whole
+    assert not bounded.is_unfinished

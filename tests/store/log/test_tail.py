@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from riverbed.store.errors import CorruptionError
+from riverbed.store.format.log_lines import encode_annotation, encode_command
+from riverbed.store.log.append_log import Log, LogPosition
+from riverbed.store.log.manifest import FileType, LogFile
+from riverbed.store.log.stream_reader import LogStream
+from riverbed.store.log.tail import Anchors, LogFeed, LogSearch, start_of
+from tests.support.store.faulty_files import FaultyFiles
+from tests.support.store.logs import HOME, ROOT, SELECT, SETTINGS, append, open_log, xadd
+
+PREFACE = encode_command(SELECT)
+
+
+def grown(log: Log, numbers: range) -> list[LogPosition]:
+    """Append batches of one to three commands, some hidden; begin a new file now and then; -> their ends."""
+    chance = random.Random(numbers.start)
+    ends = []
+    for number in numbers:
+        if log.rotate_if_needed() and log.end.offset:
+            log.write_preface(PREFACE, 1_700_000_000_000)
+        commands = [xadd(number, chance.randbytes(chance.randint(0, 300))) for _ in range(chance.randint(1, 3))]
+        append(log, [*([SELECT] if not log.end.offset else []), *commands, *([SETTINGS] * chance.randint(0, 1))])
+        ends.append(log.end)
+    return ends
+
+
+def all_of(feed: LogFeed, most: int) -> bytes:
+    parts = []
+    while data := feed.read(most):
+        parts.append(data)
+    assert feed.read(most) == b"", "the end stays the end"
+    return b"".join(parts)
+
+
+@pytest.fixture
+def log() -> Log:
+    return open_log(ROOT, FaultyFiles(), segment_bytes=1500)
+
+
+def read(log: Log, place: LogPosition, most: int, *, verbatim: bool, skip: int = 0) -> bytes:
+    feed = LogFeed(log, log._files, place, verbatim=verbatim, skip=skip)
+    try:
+        return all_of(feed, most)
+    finally:
+        feed.close()
+
+
+@pytest.mark.parametrize("most", [1, 37, 1000, 1 << 20])
+def test_a_feed_reads_every_file_from_any_batch_on_and_leaves_prefaces_out(log: Log, most: int) -> None:
+    ends = [LogPosition(1, 0, 0), *grown(log, range(40))]
+    assert log.incr_count > 5
+    whole = read(log, ends[0], most, verbatim=True)
+    commands = read(log, ends[0], most, verbatim=False)
+    assert len(commands) == log.end.offset
+    assert b"#CK" not in commands and b"#RB" not in commands
+    stream = LogStream(0, 1 << 20)
+    stream.feed(whole)
+    found = list(iter(stream.next, None))
+    assert [batch.offset for batch in found] == [end.offset for end in ends[1:]]
+    for number in range(0, 41, 7):
+        assert read(log, ends[number], most, verbatim=True) == b"".join(batch.data for batch in found[number:])
+        assert read(log, ends[number], most, verbatim=False) == commands[ends[number].offset :]
+
+
+@pytest.mark.parametrize("verbatim", [True, False])
+def test_a_feed_goes_on_as_the_log_grows(log: Log, verbatim: bool) -> None:
+    feed = LogFeed(log, log._files, LogPosition(1, 0, 0), verbatim=verbatim)
+    got = all_of(feed, 100)
+    for number in range(30):
+        grown(log, range(number, number + 1 + number % 3))
+        got += all_of(feed, 100 + number)
+    feed.close()
+    assert got == read(log, LogPosition(1, 0, 0), 1 << 20, verbatim=verbatim)
+    assert not log.feeds
+
+
+@pytest.mark.parametrize("verbatim", [True, False])
+def test_a_feed_that_holds_its_files_outlives_them(log: Log, verbatim: bool) -> None:
+    ends = grown(log, range(30))
+    expected = read(log, ends[3], 1 << 20, verbatim=verbatim)
+    feed = LogFeed(log, log._files, ends[3], verbatim=verbatim)
+    got = feed.read(100)
+    log.hold_feeds()
+    kept = log.manifest.incrs[-1:]
+    for file in log.manifest.incrs[:-1]:
+        log._files.unlink(HOME / file.name)
+    log.manifest = type(log.manifest)(incrs=kept, lineage=log.manifest.lineage)
+    got += all_of(feed, 100)
+    feed.close()
+    assert got == expected
+
+
+def test_files_are_open_once_for_all_who_read_them(log: Log) -> None:
+    files = log._files
+    assert isinstance(files, FaultyFiles)
+    ends = grown(log, range(30))
+    before = files.open_count
+    feeds = [LogFeed(log, files, ends[0], verbatim=number % 2 == 0) for number in range(60)]
+    for feed in feeds:
+        feed.read(100)
+    log.hold_feeds()
+    assert files.open_count - before <= log.incr_count
+    expected = [all_of(feed, 1000) for feed in feeds[:2]]
+    assert files.open_count - before <= log.incr_count
+    for feed in feeds[:-2]:
+        feed.close()
+    assert [all_of(feed, 1000) for feed in feeds[-2:]] == expected
+    for feed in feeds[-2:]:
+        feed.close()
+    assert files.open_count == before
+
+
+def test_a_feed_whose_file_is_gone_says_so(log: Log) -> None:
+    ends = grown(log, range(30))
+    log.manifest = type(log.manifest)(incrs=log.manifest.incrs[-1:])
+    feed = LogFeed(log, log._files, ends[0], verbatim=True)
+    with pytest.raises(CorruptionError, match="not there any more"):
+        feed.read(100)
+    feed.close()
+
+
+def test_a_feed_may_jump_over_what_was_sent_otherwise(log: Log) -> None:
+    ends = grown(log, range(30))
+    for verbatim in (True, False):
+        feed = LogFeed(log, log._files, ends[2], verbatim=verbatim)
+        feed.read(1)
+        feed.jump(ends[20])
+        assert all_of(feed, 1000) == read(log, ends[20], 1000, verbatim=verbatim)
+        feed.close()
+
+
+def test_a_full_sync_reads_the_base_and_the_first_preface_too() -> None:
+    files = FaultyFiles()
+    log = open_log(ROOT, files)
+    append(log, [SELECT, xadd(1)])
+    log.rotate()
+    log.write_preface(PREFACE, 1_700_000_000_000)
+    append(log, [xadd(2)])
+    covered = encode_command([b"SELECT", b"5"]) + encode_command(xadd(1, b"\n#value"))
+    text = covered + encode_annotation(covered, log.manifest.incrs[1].start_offset or 0, 1)
+    files.put(HOME / "base", text)
+    base = LogFile("base", 1, FileType.BASE, is_checksummed=True)
+    log.manifest = type(log.manifest)(base=base, incrs=log.manifest.incrs[1:])
+    start = start_of(log.manifest)
+    feed = LogFeed(log, files, start, verbatim=True, preface_of=2)
+    got = all_of(feed, 50)
+    assert got == text + bytes(files.data(HOME / "appendonly.aof.2.incr.aof"))
+    feed = LogFeed(log, files, start, verbatim=False, preface_of=2)
+    assert all_of(feed, 50) == covered + PREFACE + encode_command(xadd(2))
+
+
+# -- offsets -----------------------------------------------------------------------------------------------------------
+
+
+def search(log: Log, offset: int, *, any_byte: bool, anchors: Anchors | None = None) -> tuple[LogPosition | None, int]:
+    found = LogSearch(log, log._files, offset, anchors or Anchors(), any_byte=any_byte)
+    while not found.step(3):
+        pass
+    return found.place, found.skip
+
+
+@pytest.mark.parametrize("with_anchors", [True, False])
+def test_any_offset_is_found_by_those_who_count_bytes_and_batches_by_the_others(log: Log, with_anchors: bool) -> None:
+    ends = grown(log, range(40))
+    commands = read(log, LogPosition(1, 0, 0), 1 << 20, verbatim=False)
+    anchors = Anchors()
+    if with_anchors:
+        anchors.places += ends[::7]
+    boundaries = {0, *(end.offset for end in ends)}
+    for offset in [*range(0, log.end.offset, 41), *boundaries]:
+        place, skip = search(log, offset, any_byte=True, anchors=anchors)
+        assert place is not None and place.offset + skip == offset
+        assert read(log, place, 5000, verbatim=False, skip=skip) == commands[offset:]
+        place, skip = search(log, offset, any_byte=False, anchors=anchors)
+        assert (place is not None) is (offset in boundaries)
+        assert place is None or (place.offset, skip) == (offset, 0)
+
+
+def test_an_offset_that_the_log_does_not_reach_is_not_found(log: Log) -> None:
+    grown(log, range(40))
+    log.manifest = type(log.manifest)(incrs=log.manifest.incrs[3:])
+    first = log.manifest.incrs[0].start_offset or 0
+    assert search(log, first - 1, any_byte=True) == (None, 0)
+    assert search(log, log.end.offset + 1, any_byte=True) == (None, 0)
+    assert search(log, first, any_byte=False)[0] is not None
+
+
+def test_anchors_are_few_however_long_the_log() -> None:
+    anchors = Anchors()
+    for number in range(100_000):
+        anchors.add(LogPosition(1, number << 17, number << 17))
+    assert len(anchors.places) < 5000
+    assert anchors.places == sorted(anchors.places)

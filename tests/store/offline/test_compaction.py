@@ -1,0 +1,321 @@
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from riverbed.server.commands.replay import Replayer
+from riverbed.store.check import check
+from riverbed.store.disk.files import OsFiles
+from riverbed.store.errors import LockedError, StoreError
+from riverbed.store.log import manifest as manifests
+from riverbed.store.log.append_log import DIRECTORY_NAME, FILE_NAME
+from riverbed.store.offline.compaction import Compaction, Report
+from riverbed.store.offline.retention import NO_RETENTION, Retention
+from tests.support.faults.disks import fill_up, small_tmpfs
+from tests.support.scripts.random_commands import run_at_random
+from tests.support.store.busy import busy
+from tests.support.store.stores import Store, sid
+
+
+def compacted(store: Store, **options: Any) -> Report:
+    """Close, compact, open again."""
+    store.commit()
+    store.engine.close()
+    try:
+        with Compaction(store.directory, Replayer().execute, now_ms=store.clock.now_ms, **options) as compaction:
+            plan = compaction.plan()
+            report = compaction.run(plan)
+        assert report.work_bytes <= plan.needed_bytes
+        assert [str(violation) for violation in check(store.directory)] == []
+        assert os.listdir(store.directory / "state") == ["data.mdb"]  # the check has made no lock file
+        assert len(os.listdir(store.directory / DIRECTORY_NAME)) == 3
+    finally:
+        store.open()
+    return report
+
+
+def assert_the_log_says_the_same(store: Store) -> None:
+    held = store.dump()
+    store.rebuild()
+    assert store.dump() == held
+
+
+def lineage(store: Store) -> Any:
+    manifest = manifests.load(store.directory / DIRECTORY_NAME / f"{FILE_NAME}.manifest", OsFiles())
+    assert manifest is not None
+    return manifest.lineage
+
+
+def test_a_replica_that_was_compacted_still_knows_the_database_its_primary_has_selected(store: Store) -> None:
+    store.fill(b"s", 3)
+    store.fill(b"t", 3, db=5)
+    store.checkpoint()
+    compacted(store)
+    assert store.txn.log_db == 5
+
+
+def test_what_nobody_can_reach_goes_and_the_rest_stays(store: Store) -> None:
+    busy(store)
+    store.checkpoint()
+    before = store.dump()
+    line, offset = lineage(store), store.engine.log.end.offset
+    report = compacted(store)
+    assert store.dump() == before
+    assert store.count("trash") == 0
+    assert not report.has_new_line
+    assert report.state_bytes < report.plan.state_bytes
+    assert report.log.bytes < report.plan.log.bytes
+    assert {table: size.rows for table, size in report.after.items()} == {
+        table: size.rows for table, size in report.plan.after.items()
+    }
+    assert all(size.bytes <= report.plan.after[table].bytes for table, size in report.after.items())
+    assert store.engine.log.end.offset == offset
+    assert line is not None and lineage(store).previous_id == line.replication_id
+    assert_the_log_says_the_same(store)
+    store.fill(b"after", 3)
+    assert store.violations() == []
+
+
+@given(st.integers(0, 2**32), st.booleans(), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_random_states_stay_what_they_are(seed: int, killed: bool, purged: bool) -> None:
+    with tempfile.TemporaryDirectory(prefix="riverbed-compact-") as home:
+        store = Store(Path(home), node_max_entries=4)
+        for commands in run_at_random(store, seed, [25] * 6):
+            if commands.chance(0.5):
+                store.checkpoint()
+        if purged:
+            store.purge()
+        store.checkpoint()
+        store.fill(b"tail", 5, db=2)
+        store.commit()
+        before = store.dump()
+        if killed:
+            store.kill()
+            store.open()
+            store.kill()
+            store.open()
+        compacted(store, keep_expired=True)
+        assert store.dump() == before
+        assert_the_log_says_the_same(store)
+        assert store.violations() == []
+        store.engine.close()
+
+
+def test_what_the_last_checkpoint_lacks_is_executed(store: Store) -> None:
+    store.fill(b"s", 10)
+    store.checkpoint()
+    store.add(b"s", "11-0")
+    store.run("XDEL", "s", "1-0")
+    store.commit()
+    before = store.dump()
+    store.kill()
+    try:
+        with Compaction(store.directory, Replayer().execute, now_ms=1) as compaction:
+            plan = compaction.plan()
+            assert plan.tail_bytes > 0
+            compaction.run(plan)
+    finally:
+        store.open()
+    assert store.dump() == before
+    assert_the_log_says_the_same(store)
+
+
+def test_expired_keys_go_and_begin_a_new_line(store: Store) -> None:
+    store.fill(b"s", 10)
+    store.fill(b"kept", 10)
+    store.db.set_expiry(store.stream(), store.clock.now_ms + 5)
+    store.checkpoint()
+    line = lineage(store)
+    store.clock.now_ms += 10
+    report = compacted(store)
+    assert (report.expired, report.plan.expired, report.has_new_line) == (1, 1, True)
+    assert list(store.dump()[0]) == [b"kept"]
+    assert line.replication_id not in (lineage(store).replication_id, lineage(store).previous_id)
+    assert lineage(store).store_id == line.store_id
+    assert_the_log_says_the_same(store)
+
+
+def test_expired_keys_can_be_left_to_the_server(store: Store) -> None:
+    store.fill(b"s", 10)
+    store.db.set_expiry(store.stream(), store.clock.now_ms + 5)
+    store.checkpoint()
+    store.clock.now_ms += 10
+    report = compacted(store, keep_expired=True)
+    assert (report.expired, report.has_new_line) == (0, False)
+    assert store.count("expiry") == 1
+
+
+RETENTIONS = [
+    Retention(max_length=17),
+    Retention(max_length=0),
+    Retention(min_id=sid("23-0")),
+    Retention(min_id=sid("1990-0")),
+    Retention(min_id=sid("99999-0")),
+    Retention(min_id=sid("700-0"), max_length=1500),
+    Retention(min_id=sid("700-0"), max_length=60),
+    Retention(acked=True),
+    Retention(acked=True, max_length=1900),
+    Retention(acked=True, min_id=sid("60-0")),
+    Retention(acked=True, min_id=sid("90-0"), max_length=1800),
+    Retention(max_length=5, databases=frozenset((4,))),
+    Retention(max_length=5, matches=lambda key: key == b"s"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(RETENTIONS)))
+@pytest.mark.parametrize("has_tail", [False, True])
+def test_a_retention_drops_what_it_said_and_the_log_tells_of_it(store: Store, number: int, has_tail: bool) -> None:
+    keep = RETENTIONS[number]
+    busy(store)
+    store.run("XDEL", "s", *(f"{at}-0" for at in (5, 6, 7, 8, 21, 22, 23, 24, 500, 698, 699, 1999)))
+    store.checkpoint()
+    copy = shutil.copytree(store.directory, store.directory.with_name("copy"))
+    report = compacted(store, keep=keep)
+    assert report.trimmed_entries == report.plan.trimmed_entries
+    assert report.trimmed_streams == report.plan.trimmed_streams
+    assert report.has_new_line == (report.trimmed_entries > 0)
+    assert_the_log_says_the_same(store)
+    if has_tail:
+        # the other way to the same end: nothing is left out of the copy
+        other = Store(copy, node_max_entries=4)
+        other.fill(b"x", 1, db=9)
+        other.commit()
+        other.kill()
+        other.open()
+        other.commit()
+        other.kill()
+        with Compaction(copy, Replayer().execute, now_ms=1, keep=keep) as compaction:
+            compaction.run(compaction.plan())
+        other.open()
+        del other.dump()[9]
+        mine, others = store.dump(), other.dump()
+        others.pop(9, None)
+        assert mine == others
+        other.engine.close()
+
+
+def test_a_running_store_is_refused(store: Store) -> None:
+    store.fill(b"s", 3)
+    store.checkpoint()
+    with pytest.raises(LockedError), Compaction(store.directory, Replayer().execute, now_ms=1):
+        pass
+
+
+def test_where_nothing_is_that_is_said(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="holds no store"), Compaction(tmp_path, Replayer().execute, now_ms=1):
+        pass
+    with pytest.raises(StoreError, match="not a directory"), Compaction(tmp_path / "no", Replayer().execute, now_ms=1):
+        pass
+
+
+class Poor(OsFiles):
+    """Less is free than is needed."""
+
+    def free_bytes(self, path: Path, /) -> int:
+        return 1000
+
+
+def test_without_the_space_nothing_is_begun(store: Store) -> None:
+    store.fill(b"s", 100)
+    store.checkpoint()
+    store.engine.close()
+    before = contents(store.directory)
+    with Compaction(store.directory, Replayer().execute, now_ms=1, files=Poor()) as compaction:
+        plan = compaction.plan()
+        with pytest.raises(StoreError, match="bytes are needed, 1,000 are free"):
+            compaction.run(plan)
+    assert contents(store.directory) == before
+    store.open()
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and path.name != "lock.mdb"
+    }
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """An empty tmpfs."""
+    with small_tmpfs(tmp_path / "disk", 48 << 20) as disk:
+        yield disk
+
+
+def large(disk: Path) -> Store:
+    """Two megabytes of entries, half of them deleted."""
+    store = Store(disk / "data", reserve_bytes=0)
+    for number in range(1, 1500):
+        store.add(b"s", f"{number}-0", words=(b"f", b"x" * 1000))
+    store.fill(b"t", 20_000)
+    store.deliver(b"t", 5000)
+    store.run("XDEL", "t", *(f"{number}-0" for number in range(1, 20_000, 2)))
+    store.checkpoint()
+    return store
+
+
+@pytest.mark.needs_root
+@pytest.mark.parametrize(
+    ("keep", "has_tail"), [(NO_RETENTION, False), (Retention(max_length=700), False), (NO_RETENTION, True)]
+)
+def test_no_more_space_is_taken_than_was_announced(disk: Path, keep: Retention, has_tail: bool) -> None:
+    store = large(disk)
+    if has_tail:
+        store.run("XCLAIM", "t", "g", "Bob", "0", *(f"{number}-0" for number in range(2, 4000, 6)))
+        store.fill(b"u", 3000)
+        store.commit()
+    store.engine.close(save=not has_tail)
+    with Compaction(store.directory, Replayer().execute, now_ms=1, keep=keep) as compaction:
+        needed = compaction.plan().needed_bytes
+        assert needed < 30_000_000
+        ballast = fill_up(disk, needed)
+        report = compaction.run(compaction.plan())
+    ballast.unlink()
+    assert (report.trimmed_entries > 0, report.plan.tail_bytes > 0) == (keep is not NO_RETENTION, has_tail)
+    assert [str(violation) for violation in check(store.directory)] == []
+
+
+@pytest.mark.needs_root
+@pytest.mark.parametrize("keep", [NO_RETENTION, Retention(max_length=700)])
+def test_a_full_disk_in_the_middle_leaves_the_old_store_untouched(disk: Path, keep: Retention) -> None:
+    store = large(disk)
+    held = store.dump()
+    store.engine.close()
+    before = contents(store.directory)
+    failed = 0
+    for free in range(100_000, 9_000_000, 400_000):
+        ballast = fill_up(disk, free)
+        with Compaction(store.directory, Replayer().execute, now_ms=1, keep=keep, files=Rich()) as compaction:
+            plan = compaction.plan()
+            try:
+                compaction.run(plan)
+            except (OSError, lmdb.Error):
+                failed += 1
+                ballast.unlink()
+                assert contents(store.directory) == before
+            else:
+                ballast.unlink()
+                break
+    assert failed >= 3
+    store.open()
+    assert (store.dump() == held) == (keep is NO_RETENTION)
+    assert store.violations() == []
+    store.engine.close()
+
+
+class Rich(OsFiles):
+    """Says that there is space, whether or not."""
+
+    def free_bytes(self, path: Path, /) -> int:
+        return 1 << 40

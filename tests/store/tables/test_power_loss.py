@@ -1,0 +1,335 @@
+"""The power goes at any moment of a checkpoint, and what the disk had of it is anything: nothing durable is lost."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from riverbed.server.commands.replay import Replayer
+from riverbed.store.check import check
+from riverbed.store.check.pages import check_pages
+from riverbed.store.databases.transaction import WriteTxn
+from riverbed.store.errors import LogWriteError
+from riverbed.store.offline.compaction import Compaction
+from riverbed.store.refusal import Refusal
+from riverbed.store.tables import power_loss as powercut
+from riverbed.store.tables.environment import STATE_DIRECTORY, Tables
+from riverbed.store.tables.power_loss import DoubtError, is_in_doubt, settle_doubt
+from tests.conftest import base_seed
+from tests.support.store.stores import Store
+
+_PAGE = 4096
+_MAP = 1 << 28
+_LOG = "appendonlydir"
+
+
+class Disk:
+    """What of a store would survive a power cut now, whatever else does."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.synced()
+
+    @property
+    def _data(self) -> Path:
+        return self._store.directory / STATE_DIRECTORY / "data.mdb"
+
+    def synced(self) -> None:
+        """A checkpoint was made durable."""
+        self._tables = self._data.read_bytes()
+        self._log = self._store.engine.log.size_bytes - self._store.engine.log.unsynced_bytes
+
+    def cut(self, target: Path, chance: random.Random, boot: str = "another boot") -> None:
+        """The store as the next boot finds it: of what was not durable some pages, and a part of the log."""
+        shutil.copytree(self._store.directory, target)
+        now = self._data.read_bytes()
+        share = chance.choice([0.0, 0.1, 0.5, 0.9, 1.0])
+        found = bytearray()
+        for at in range(0, len(now), _PAGE):
+            durable = self._tables[at : at + _PAGE].ljust(_PAGE, b"\0")
+            found += now[at : at + _PAGE] if chance.random() < share else durable
+        if chance.random() < 0.5:  # the page that points to all the others is one of two; it may well be among them
+            found[: 2 * _PAGE] = now[: 2 * _PAGE]
+        (target / STATE_DIRECTORY / "data.mdb").write_bytes(found)
+        (target / STATE_DIRECTORY / "lock.mdb").unlink()
+        mark = target / STATE_DIRECTORY / "in-use"
+        assert mark.exists()
+        mark.write_text(boot)
+        (incr,) = (target / _LOG).glob("*.incr.aof")
+        with incr.open("r+b") as file:
+            file.truncate(chance.randint(self._log, self._store.engine.log.size_bytes))
+
+
+def some_commands(store: Store, chance: random.Random) -> None:
+    for _ in range(chance.randint(1, 12)):
+        key = b"k%d" % chance.randrange(6)
+        size = chance.choice([1, 10, 400])
+        what = chance.randrange(6)
+        if what < 3:
+            last = store.stream(key).last_id
+            for number in range(chance.choice([1, 40])):
+                store.run("XADD", key, f"{(last >> 64) + 1 + number}-0", "f", b"v" * size)
+        elif what == 3:
+            store.run("XTRIM", key, "MAXLEN", chance.randrange(30))
+        elif what == 4 and store.stream(key).length:
+            store.deliver(key, chance.randrange(1, 9))
+        else:
+            store.run("DEL", key)
+        store.commit()
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_power_cut_at_any_moment_of_a_checkpoint_leaves_what_the_log_says(tmp_path: Path, number: int) -> None:
+    chance = random.Random(base_seed() + number)
+    store = Store(tmp_path / "d")
+    disk = Disk(store)
+    went_back = 0
+    for step in range(25):
+        some_commands(store, chance)
+        if chance.random() < 0.3:
+            store.engine.purge(0.0)
+        if chance.random() < 0.7:
+            store.engine.begin_checkpoint()
+            some_commands(store, chance)
+            place = tmp_path / f"cut-{step}"
+            disk.cut(place, chance)
+            went_back += settle_doubt(place / STATE_DIRECTORY)
+            assert list(check_pages(place / STATE_DIRECTORY / "data.mdb", lambda: True, lambda: None)) == []
+            found = Store(place)
+            state = found.dump()
+            found.rebuild()
+            assert found.dump() == state
+            found.engine.close()
+            assert [str(violation) for violation in check(place)] == []
+            shutil.rmtree(place)
+        store.engine.end_checkpoint()
+        if store.engine.log.unsynced_bytes:
+            store.engine.checkpoint()
+        disk.synced()
+    assert went_back
+    store.engine.close()
+
+
+def test_after_a_kill_the_newer_commit_counts_and_after_a_power_cut_the_one_before(tmp_path: Path) -> None:
+    store = Store(tmp_path / "d")
+    store.fill(b"s", 10)
+    store.checkpoint()
+    first = store.txn.position
+    store.add(b"s", "11-0")
+    store.checkpoint()
+    second = store.txn.position
+    places = {"killed": powercut._boot_id(), "cut": "another boot", "failed": "failed"}
+    for name, boot in places.items():
+        shutil.copytree(store.directory, tmp_path / name)
+        (tmp_path / name / STATE_DIRECTORY / "in-use").write_text(boot)
+        (tmp_path / name / STATE_DIRECTORY / "lock.mdb").unlink()
+    assert {name: settle_doubt(tmp_path / name / STATE_DIRECTORY) for name in places} == {
+        "killed": False,
+        "cut": True,
+        "failed": True,
+    }
+    for name, position in (("killed", second), ("cut", first), ("failed", first)):
+        found = Store(tmp_path / name)
+        assert found.dump() == store.dump()
+        assert found.engine.recovery.commands == (0 if position == second else 1)
+        found.engine.close()
+    store.engine.close()
+
+
+def test_who_only_reads_refuses_what_a_power_cut_has_left_and_a_start_settles_it(tmp_path: Path) -> None:
+    store = Store(tmp_path / "d")
+    store.fill(b"s", 10)
+    store.checkpoint()
+    expected = store.dump()
+    store.kill()
+    state = store.directory / STATE_DIRECTORY
+    assert not (state / "in-use").exists()
+
+    (state / "in-use").write_text("another boot")
+    assert is_in_doubt(state)
+    with pytest.raises(DoubtError, match="start riverbed-server on them once"):
+        Tables(store.directory, _MAP, readonly=True)
+    store.open()
+    assert store.dump() == expected
+    assert not is_in_doubt(state)
+    store.engine.close()
+    Tables(store.directory, _MAP, readonly=True).close()
+
+
+@pytest.mark.parametrize("size", [0, 16, 151, 4096, 4200])
+def test_tables_that_are_hardly_begun_are_left_for_lmdb_to_judge(tmp_path: Path, size: int) -> None:
+    store = Store(tmp_path / "d")
+    store.engine.close()
+    data = store.directory / STATE_DIRECTORY / "data.mdb"
+    data.write_bytes(data.read_bytes()[:size])
+    (data.parent / "in-use").write_text("another boot")
+    before = data.read_bytes()
+    assert not settle_doubt(data.parent)
+    assert data.read_bytes() == before
+    assert not (data.parent / "in-use").exists()
+
+
+def cut_while_idle(store: Store) -> None:
+    """Open a store, write nothing, and cut the power."""
+    store.open()
+    store.kill()
+    state = store.directory / STATE_DIRECTORY
+    (state / "in-use").write_text("another boot")
+    assert settle_doubt(state)
+    store.open()
+
+
+def test_a_store_that_nobody_wrote_to_since_its_start_is_whole_after_a_power_cut(tmp_path: Path) -> None:
+    store = Store(tmp_path / "d")
+    store.fill(b"s", 300)
+    store.deliver(b"s", 5)
+    store.commit()
+    expected = store.dump()
+    store.engine.close()
+    cut_while_idle(store)
+    assert store.dump() == expected
+    assert store.engine.recovery.commands == 0
+
+    store.engine.close()
+    with Compaction(store.directory, Replayer().execute, now_ms=store.clock.now_ms) as compaction:
+        compaction.run(compaction.plan())
+    cut_while_idle(store)
+    assert store.dump() == expected
+    store.engine.close()
+    assert [str(violation) for violation in check(store.directory)] == []
+
+
+def test_where_boots_cannot_be_told_apart_readers_read_and_a_start_goes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(powercut, "_BOOT_ID", tmp_path / "missing")
+    store = Store(tmp_path / "d")
+    store.fill(b"s", 10)
+    store.checkpoint()
+    expected = store.dump()
+    powercut.refuse_doubt(store.directory / STATE_DIRECTORY)  # as every process beside a server that runs
+    shutil.copytree(store.directory, tmp_path / "killed")
+    store.engine.close()
+    killed = tmp_path / "killed" / STATE_DIRECTORY
+    (killed / "lock.mdb").unlink()
+    assert settle_doubt(killed)
+    again = Store(tmp_path / "killed")
+    assert again.dump() == expected
+    again.engine.close()
+
+
+# -- a disk that fails -------------------------------------------------------------------------------------------------
+
+
+class BrokenEnvironment:
+    """An LMDB environment on a disk that does not take what it is given."""
+
+    def __init__(self, env: lmdb.Environment) -> None:
+        self._env = env
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._env, name)
+
+    def sync(self, force: bool = False) -> None:
+        raise lmdb.DiskError("Input/output error")
+
+
+def test_tables_that_could_not_be_synced_take_no_other_commit_and_the_next_start_goes_back(tmp_path: Path) -> None:
+    store = Store(tmp_path / "d")
+    store.fill(b"s", 3)
+    store.checkpoint()
+    store.add(b"s", "4-0")
+    store.commit()
+    tables = store.engine.tables
+    env = tables.env
+    tables.env = BrokenEnvironment(env)  # type: ignore[assignment]
+    store.engine.begin_checkpoint()
+    with pytest.raises(lmdb.DiskError):
+        store.engine.end_checkpoint()
+    assert (store.engine.refusal, store.engine.last_checkpoint_ok) == (Refusal.TABLES_FAILED, False)
+    tables.env = env
+    with pytest.raises(lmdb.Error, match="could not be made durable"):
+        store.engine.checkpoint()
+    store.engine.check_space()
+    assert store.engine.refusal is Refusal.TABLES_FAILED
+    expected = store.dump()
+    store.kill()
+    assert is_in_doubt(store.directory / STATE_DIRECTORY)
+
+    store.open()
+    assert store.engine.recovery.commands == 1
+    assert store.dump() == expected
+    assert store.engine.refusal is None
+    store.engine.close()
+
+
+def test_tables_are_not_believed_when_the_log_that_they_cover_could_not_be_synced(tmp_path: Path) -> None:
+    store = Store(tmp_path / "d")
+    store.fill(b"s", 3)
+    store.checkpoint()
+    store.add(b"s", "4-0")
+    store.commit()
+    durability = store.engine.begin_checkpoint()
+    with pytest.MonkeyPatch.context() as patch:
+
+        def fail(unsynced: object) -> None:
+            raise OSError(5, "Input/output error")
+
+        patch.setattr(store.engine.log, "sync_bytes", fail)
+        durability.run()
+    with pytest.raises(LogWriteError, match="Input/output error"):
+        store.engine.end_checkpoint()
+    assert store.engine.refusal is Refusal.LOG_FAILED
+    with pytest.raises(LogWriteError):
+        store.engine.checkpoint()
+    store.kill()
+    assert is_in_doubt(store.directory / STATE_DIRECTORY)
+    store.open()
+    assert store.engine.recovery.commands == 1
+    store.engine.close()
+
+
+def test_a_rewrite_may_delete_the_log_before_it_as_even_the_commit_before_does_not_need_it(tmp_path: Path) -> None:
+    store = Store(tmp_path / "d")
+    store.fill(b"s", 10)
+    store.checkpoint()
+    store.engine.divide_log()
+    store.add(b"s", "11-0")
+    store.commit()
+    store.engine.secure_checkpoint()
+    shutil.copytree(store.directory, tmp_path / "cut")
+    state = tmp_path / "cut" / STATE_DIRECTORY
+    (state / "in-use").write_text("another boot")
+    (state / "lock.mdb").unlink()
+    assert settle_doubt(state)
+    tables = Tables(tmp_path / "cut", _MAP)
+    txn = WriteTxn(tables)
+    assert txn.position is not None
+    assert txn.position[0] == store.engine.log.end.file_seq
+    txn.abort()
+    tables.close()
+    store.engine.close()
+
+
+def test_a_mark_that_the_failed_disk_did_not_take_is_left_when_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "d")
+    state = store.directory / STATE_DIRECTORY
+    tables = store.engine.tables
+
+    def refuse(state: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(powercut, "distrust", refuse)
+        tables.distrust("the tables could not be made durable")
+    assert not is_in_doubt(state)
+    with pytest.raises(lmdb.Error):
+        store.engine.checkpoint()  # tried again by the server while the disk fails
+    assert is_in_doubt(state)
+    store.kill()

@@ -1,0 +1,225 @@
+"""Real servers as test subjects: start one, wait until it answers, kill it, start it again on the same data.
+
+`RedisServer` is the oracle, redis-server with an append-only file; `RiverbedServer` is ours, as a process of its own.
+Both keep their log outside of the data directory, so that a full or lost disk does not take the explanation with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.support.raw import RawClient, parse
+
+ROOT = Path(__file__).resolve().parents[2]
+REDIS_MISSING = (
+    "redis-server is not installed and these tests compare with it; run: sudo apt-get install -y redis-server"
+)
+# For a start or a stop, on a machine that is busy with other things: what takes longer hangs.
+PATIENCE_S = 240.0
+
+
+# Below those that a kernel gives to whoever takes any, a proxy or the near end of a connection: between our look and
+# the server's own bind nobody comes by one of these.  Where to begin is chance, should tests run twice at a time.
+_PORTS = range(10_000, 32_000)
+_next_port = itertools.count(random.SystemRandom().randrange(len(_PORTS)))
+
+
+def free_port() -> int:
+    """A port nobody listened on a moment ago.  `Server.start` tries another one when somebody was quicker."""
+    for _ in _PORTS:
+        port = _PORTS[next(_next_port) % len(_PORTS)]
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("every port is taken")
+
+
+class StartError(AssertionError):
+    """A server did not come up.  Carries the end of its log."""
+
+
+class Server:
+    """One server process on one data directory; the port changes with each start."""
+
+    name = "server"
+
+    def __init__(self, directory: Path, log_directory: Path, options: Mapping[str, object] | None = None) -> None:
+        self.directory = directory
+        self.options = dict(options or {})
+        self.port = 0
+        self.process: subprocess.Popen[bytes] | None = None
+        log_directory.mkdir(parents=True, exist_ok=True)
+        self.log_path = log_directory / f"{self.name}-{id(self):x}.log"
+
+    # -- what the kinds of server differ in
+
+    def program(self) -> list[str]:
+        raise AssertionError("a kind of server says what is started")
+
+    def settings(self) -> dict[str, object]:
+        raise AssertionError("a kind of server says with which settings")
+
+    def command(self) -> list[str]:
+        flags = [word for name, value in self.settings().items() for word in (f"--{name}", str(value))]
+        return [*self.program(), *flags]
+
+    def choose_port(self) -> int:
+        return free_port()
+
+    # -- life
+
+    def spawn(self) -> None:
+        """Start the process and return at once: it may not listen yet."""
+        assert self.process is None, "already running"
+        self.port = self.choose_port()
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command(), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            )
+
+    def wait_ready(self, timeout_s: float = PATIENCE_S) -> None:
+        """Return when PING is answered; StartError when the process ends or says nothing for `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            assert self.process is not None
+            if self.process.poll() is not None:
+                status = self.process.returncode
+                self.process = None
+                raise StartError(f"{self.name} ended with status {status}\n{self.log_tail()}")
+            with contextlib.suppress(OSError), self.client(timeout_s=10) as client:
+                reply = client.ask("PING")
+                if not reply.startswith(b"-LOADING") and not self._is_another(client):
+                    return
+            time.sleep(0.01)
+        raise StartError(f"{self.name} did not answer in {timeout_s:.0f} s\n{self.log_tail()}")
+
+    def _is_another(self, client: RawClient) -> bool:
+        """Whether a server of somebody else took the port while ours was starting; ours is about to find it in use."""
+        reply = parse(client.ask("CONFIG", "GET", "dir"))
+        return reply.kind != "-" and Path(os.fsdecode(reply.pairs()[0][1].text)).resolve() != self.directory.resolve()
+
+    def start(self) -> Self:
+        for attempt in range(3):
+            self.spawn()
+            try:
+                self.wait_ready()
+            except StartError as error:
+                if attempt < 2 and "in use" in str(error).lower():
+                    continue
+                self.kill()
+                raise
+            return self
+        raise AssertionError("not reached")
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until the process is gone.  Nothing to do when it is not running."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def stop(self, timeout_s: float = PATIENCE_S) -> int:
+        """SIGTERM, wait, and return the exit status."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            status = self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"{self.name} did not stop on SIGTERM\n{self.log_tail()}") from None
+        self.process = None
+        return status
+
+    def restart(self) -> Self:
+        self.stop()
+        return self.start()
+
+    def wait_ended(self, timeout_s: float = PATIENCE_S) -> int:
+        """Wait for a server that ends by itself (SHUTDOWN); its exit status."""
+        assert self.process is not None
+        status = self.process.wait(timeout_s)
+        self.process = None
+        return status
+
+    def __enter__(self) -> Self:
+        return self.start() if self.process is None else self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    # -- looking at it
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def client(self, *, timeout_s: float = 60.0) -> RawClient:
+        return RawClient(self.port, timeout_s=timeout_s)
+
+    def log_tail(self, byte_count: int = 6000) -> str:
+        try:
+            data = self.log_path.read_bytes()
+        except FileNotFoundError:
+            return "(no log)"
+        return f"--- end of {self.log_path.name}:\n" + data[-byte_count:].decode(errors="replace")
+
+    def private_bytes(self) -> int:
+        """RssAnon: memory that is the process's own, without file pages such as LMDB's map.  Linux only."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1]) * 1024
+        raise AssertionError("no RssAnon in /proc/PID/status")
+
+
+class RedisServer(Server):
+    """The oracle: redis-server with appendonly yes and a log in command format."""
+
+    name = "redis-server"
+
+    def program(self) -> list[str]:
+        program = shutil.which("redis-server")
+        if program is None:
+            raise AssertionError(REDIS_MISSING)
+        return [program]
+
+    def settings(self) -> dict[str, object]:
+        return {
+            "port": self.port,
+            "bind": "127.0.0.1",
+            "dir": self.directory,
+            "appendonly": "yes",
+            "appendfsync": "no",
+            "aof-use-rdb-preamble": "no",
+            "save": '""',
+            "daemonize": "no",
+            "enable-debug-command": "yes",
+            **self.options,
+        }
+
+
+class RiverbedServer(Server):
+    """Ours: `python -m riverbed.server.main` with the interpreter that runs the tests."""
+
+    name = "riverbed-server"
+
+    def program(self) -> list[str]:
+        return [sys.executable, "-m", "riverbed.server.main"]
+
+    def settings(self) -> dict[str, object]:
+        return {"port": self.port, "bind": "127.0.0.1", "dir": self.directory, **self.options}

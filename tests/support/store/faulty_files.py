@@ -1,0 +1,264 @@
+"""A file system in memory that fails on request and forgets at a crash what nobody synced.
+
+    files = FaultyFiles()
+    files.free = 100                 # the hundred-and-first byte meets ENOSPC, after a short write
+    files.write_limit = 7            # no write takes more than seven bytes
+    files.fail("sync", errno.EIO)    # the next one; fail("rename", errno.EIO, after=2) is the third from now
+    after = files.crash()            # a new one, with what was durable
+
+What is durable: what a file's successful `sync`s found written since the one before, and its length; the names of a
+directory as of its last `sync_directory`.  A `sync` that fails writes nothing, and forgets what it had to write, as
+Linux does: the bytes are still read, the next `sync` succeeds, and a crash takes them unless they were written again.
+Names are a journal's affair: a failure is made up for by the next success.
+
+A crash may keep more than what is durable: `crash(kept=n)` keeps up to n bytes beyond, `crash(names=True)` the names of
+now.  All faults of the tests live here; the code under test has no hooks.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+TOTAL_BYTES = 1 << 40
+
+
+class Inode:
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.durable = b""
+        self._dirty: list[tuple[int, int]] = []  # from, to
+
+    def write(self, data: bytes | memoryview, at: int) -> None:
+        self.data[at : at + len(data)] = data
+        self._dirty.append((at, at + len(data)))
+
+    def sync(self) -> None:
+        size = len(self.data)
+        disk = bytearray(self.durable[:size].ljust(size, b"\0"))
+        for start, end in self._dirty:
+            disk[start:end] = self.data[start : min(end, size)].ljust(max(min(end, size) - start, 0), b"\0")
+        self.durable = bytes(disk)
+        self._dirty.clear()
+
+    def copy(self) -> Inode:
+        other = Inode()
+        other.data, other.durable, other._dirty = bytearray(self.data), self.durable, list(self._dirty)
+        return other
+
+    def forget(self) -> None:
+        """The disk did not take it, and nobody tries again."""
+        self._dirty.clear()
+
+
+class FaultyFiles:
+    """`store.disk.files.Files` in memory."""
+
+    def __init__(self) -> None:
+        self.free: int | None = None
+        self.write_limit: int | None = None
+        self.operations: list[str] = []
+        self._faults: dict[str, dict[int, int]] = {}
+        self._counts: dict[str, int] = {}
+        self._names: dict[Path, Inode] = {}
+        self._durable_names: dict[Path, Inode] = {}
+        self._directories: set[Path] = {Path("/")}
+        self._open: dict[int, tuple[Inode, bool]] = {}
+        self._next_fd = 1000
+
+    # -- what tests do -------------------------------------------------------------------------------------------------
+
+    def fail(self, operation: str, number: int, after: int = 0) -> None:
+        """Let `operation` fail with errno `number`, once, when `after` more of it have succeeded."""
+        self._faults.setdefault(operation, {})[self._counts.get(operation, 0) + after] = number
+
+    def crash(self, kept: int = 0, *, names: bool = False) -> FaultyFiles:
+        after = FaultyFiles()
+        after._directories = set(self._directories)
+        for path, inode in (self._names if names else self._durable_names).items():
+            copy = after._names[path] = after._durable_names[path] = Inode()
+            appended = bytes(inode.data[len(inode.durable) :]) if inode.data.startswith(inode.durable) else b""
+            copy.durable = inode.durable + appended[:kept]
+            copy.data = bytearray(copy.durable)
+        return after
+
+    def kill(self) -> FaultyFiles:
+        """A new one as the next process finds it: with the page cache as it is, and without the faults."""
+        after = FaultyFiles()
+        after._directories = set(self._directories)
+        copies: dict[Inode, Inode] = {}
+        for names, kept in ((self._names, after._names), (self._durable_names, after._durable_names)):
+            kept |= {path: copies.setdefault(inode, inode.copy()) for path, inode in names.items()}
+        return after
+
+    def forgive(self) -> None:
+        """No fault that was asked for and has not come yet will."""
+        self._faults.clear()
+
+    def paths(self) -> list[Path]:
+        """Of all files."""
+        return list(self._names)
+
+    def data(self, path: Path) -> bytearray:
+        """The contents of a file, to be looked at or damaged in place."""
+        return self._names[path].data
+
+    def put(self, path: Path, data: bytes) -> None:
+        """A file as if it had always been there."""
+        inode = self._names[path] = self._durable_names[path] = Inode()
+        inode.data, inode.durable = bytearray(data), bytes(data)
+        self._directories.update(path.parents)
+
+    def remove(self, path: Path) -> None:
+        del self._names[path]
+
+    def copy(self) -> FaultyFiles:
+        """Another one with the same contents, all of it durable."""
+        other = FaultyFiles()
+        for path, inode in self._names.items():
+            other.put(path, bytes(inode.data))
+        return other
+
+    @property
+    def open_count(self) -> int:
+        return len(self._open)
+
+    # -- Files ---------------------------------------------------------------------------------------------------------
+
+    def open_append(self, path: Path, /) -> int:
+        self._step("open")
+        return self._descriptor(self._inode(path), writes=True)
+
+    def create(self, path: Path, /) -> int:
+        self._step("create")
+        if path.parent not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", str(path))
+        inode = self._names.get(path)
+        if inode is None:
+            inode = self._names[path] = Inode()
+        inode.data = bytearray()
+        return self._descriptor(inode, writes=True)
+
+    def open_update(self, path: Path, /) -> int:
+        self._step("open")
+        return self._descriptor(self._inode(path), writes=True)
+
+    def open_read(self, path: Path, /) -> int:
+        self._step("open")
+        return self._descriptor(self._inode(path), writes=False)
+
+    def close(self, fd: int, /) -> None:
+        del self._open[fd]  # also when it fails
+        self._step("close")
+
+    def write(self, fd: int, data: bytes | memoryview, /) -> int:
+        self._step("write")
+        inode = self._written(fd)
+        size = len(data)
+        if self.write_limit is not None:
+            size = min(size, self.write_limit)
+        if self.free is not None:
+            if self.free == 0 and size:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            size = min(size, self.free)
+            self.free -= size
+        inode.write(data[:size], len(inode.data))
+        return size
+
+    def write_at(self, fd: int, data: bytes | memoryview, position: int, /) -> int:
+        self._step("write_at")
+        inode = self._written(fd)
+        size = len(data) if self.write_limit is None else min(len(data), self.write_limit)
+        assert position + size <= len(inode.data), "only what is there is written again"
+        inode.write(data[:size], position)
+        return size
+
+    def read_at(self, fd: int, size: int, position: int, /) -> bytes:
+        self._step("read_at")
+        return bytes(self._open[fd][0].data[position : position + size])
+
+    def sync(self, fd: int, /) -> None:
+        inode, _ = self._open[fd]
+        try:
+            self._step("sync")
+        except OSError:
+            inode.forget()
+            raise
+        inode.sync()
+
+    def truncate(self, fd: int, size: int, /) -> None:
+        self._step("truncate")
+        inode, _ = self._open[fd]
+        if self.free is not None:
+            self.free += len(inode.data) - size
+        del inode.data[size:]
+
+    def size(self, fd: int, /) -> int:
+        return len(self._open[fd][0].data)
+
+    def exists(self, path: Path, /) -> bool:
+        return path in self._names or path in self._directories
+
+    def names(self, directory: Path, /) -> list[str]:
+        return [path.name for path in self._names if path.parent == directory]
+
+    def make_directory(self, path: Path, /) -> None:
+        self._step("make_directory")
+        self._directories.update((path, *path.parents))
+
+    def remove_directory(self, path: Path, /) -> None:
+        self._step("remove_directory")
+        if self.names(path):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+        self._directories.remove(path)
+
+    def rename(self, source: Path, target: Path, /) -> None:
+        self._step("rename")
+        self._names[target] = self._inode(source)
+        del self._names[source]
+
+    def unlink(self, path: Path, /) -> None:
+        self._step("unlink")
+        self._inode(path)
+        del self._names[path]
+
+    def sync_directory(self, path: Path, /) -> None:
+        self._step("sync_directory")
+        for name in [name for name in self._durable_names if name.parent == path]:
+            del self._durable_names[name]
+        self._durable_names |= {name: inode for name, inode in self._names.items() if name.parent == path}
+
+    def free_bytes(self, path: Path, /) -> int:
+        self._step("free_bytes")
+        return TOTAL_BYTES if self.free is None else self.free
+
+    def total_bytes(self, path: Path, /) -> int:
+        return TOTAL_BYTES
+
+    # -- how it does that ----------------------------------------------------------------------------------------------
+
+    def _step(self, operation: str) -> None:
+        self.operations.append(operation)
+        count = self._counts.get(operation, 0)
+        self._counts[operation] = count + 1
+        number = self._faults.get(operation, {}).pop(count, None)
+        if number is not None:
+            raise OSError(number, os.strerror(number))
+
+    def _written(self, fd: int) -> Inode:
+        inode, writes = self._open[fd]
+        if not writes:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        return inode
+
+    def _inode(self, path: Path) -> Inode:
+        inode = self._names.get(path)
+        if inode is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        return inode
+
+    def _descriptor(self, inode: Inode, *, writes: bool) -> int:
+        self._next_fd += 1
+        self._open[self._next_fd] = (inode, writes)
+        return self._next_fd

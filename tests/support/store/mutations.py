@@ -1,0 +1,226 @@
+"""One case or more for each mutator: what it leaves in the tables and in the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from riverbed.store.databases.consumer_ttl import sweep
+from riverbed.store.groups.group import Found, Group
+from riverbed.store.groups.groups import groups_of
+from riverbed.store.ids import MIN_ID, pack_id
+from riverbed.store.model import References, Strategy, Trim
+from riverbed.store.streams.idempotence import Idempotence
+from tests.support.store.stores import Store, sid
+
+Case = Callable[[Store], object]
+
+NOW_MS = 1_700_000_000_000
+
+
+def append(store: Store) -> None:
+    store.add(b"s", "1-0", "1-1", words=(b"", b"", b"\r\n\0", b"x" * 2000))
+    store.add(b"k" * 500, "0-1", f"{2**64 - 1}-{2**64 - 1}", db=15)
+
+
+def append_with_trims(store: Store) -> None:
+    stream = store.stream()
+    trims = [
+        Trim(Strategy.MAXLEN, 6),
+        Trim(Strategy.MAXLEN, 5, approximate=True),
+        Trim(Strategy.MAXLEN, 3, approximate=True, limit=2),
+        Trim(Strategy.MINID, sid("20-0")),
+        Trim(Strategy.MINID, sid("45-0"), approximate=True),
+        Trim(Strategy.MAXLEN, 0),
+    ]
+    for number in range(60):
+        stream.append_entry(sid(f"{number + 1}-0"), [b"f", b"%d" % number], trims[number // 10])
+
+
+def delete_entries(store: Store) -> None:
+    stream = store.fill(b"s", 20)
+    stream.delete_entries([sid("3-0"), sid("1-0"), sid("20-0"), sid("3-0"), sid("99-0")])
+    stream.delete_entries([sid("99-0")])
+
+
+def trim(store: Store) -> None:
+    for key, how in (
+        (b"a", Trim(Strategy.MAXLEN, 7)),
+        (b"b", Trim(Strategy.MAXLEN, 7, approximate=True)),
+        (b"c", Trim(Strategy.MINID, sid("9-0"))),
+        (b"d", Trim(Strategy.MINID, sid("19-0"), approximate=True, limit=9)),
+        (b"e", Trim(Strategy.MAXLEN, 0)),
+        (b"f", Trim(Strategy.MINID, sid("99-0"), approximate=True)),
+    ):
+        stream = store.fill(key, 20)
+        stream.delete_entries([sid("4-0"), sid("12-0"), sid("20-0")])
+        stream.trim(how)
+
+
+def trim_by_reference(store: Store) -> None:
+    for key, how in (
+        (b"a", Trim(Strategy.MAXLEN, 7, references=References.DELREF)),
+        (b"b", Trim(Strategy.MAXLEN, 7, references=References.ACKED)),
+        (b"c", Trim(Strategy.MINID, sid("15-0"), approximate=True, references=References.ACKED)),
+        (b"d", Trim(Strategy.MAXLEN, 3, approximate=True, references=References.DELREF)),
+    ):
+        store.fill(key, 20)
+        store.deliver(key, 12)
+        store.deliver(key, 5, group="h")
+        store.run("XACK", key, "g", "2-0", "3-0", "5-0", "7-0")
+        store.run("XACK", key, "h", "2-0", "3-0", "4-0")
+        store.stream(key).trim(how)
+        store.stream(key).append_entry(sid("30-0"), [b"f", b"v"], how)
+
+
+def set_id(store: Store) -> None:
+    store.fill(b"a", 5).set_id(sid("9-9"))
+    store.fill(b"b", 5).set_id(sid("9-9"), 77, sid("8-8"))
+    store.fill(b"c", 600).trim(Trim(Strategy.MAXLEN, 0))
+    store.stream(b"c").set_id(sid("3-0"), 600, MIN_ID)
+    store.add(b"c", "4-0")
+
+
+def whole_streams(store: Store) -> None:
+    for key in (b"a", b"b", b"c", b"d", b"e"):
+        store.fill(key, 3)
+    store.deliver(b"a", 2)
+    store.db.rename(store.stream(b"a"), b"b")
+    store.db.move(store.stream(b"c"), store.txn.databases[3])
+    store.db.copy(store.stream(b"b"), store.txn.databases[3], b"d" * 500)
+    store.db.copy(store.stream(b"b"), store.db, b"e")
+    store.db.delete(store.stream(b"d"))
+    store.fill(b"x", 2, db=1)
+    store.fill(b"y", 2, db=2)
+    store.txn.databases[1].flush()
+    store.txn.swap(store.db, store.txn.databases[3])
+    store.add(b"e", "9-0")
+    store.add(b"e", "9-0", db=3)
+
+
+def deadlines(store: Store) -> None:
+    for key in (b"a", b"b", b"c", b"d"):
+        store.fill(key, 3)
+        store.db.set_expiry(store.stream(key), NOW_MS + 10)
+    store.db.set_expiry(store.stream(b"a"), None)
+    store.db.set_expiry(store.stream(b"b"), 1)
+    store.db.set_expiry(store.stream(b"c"), NOW_MS + 10**9)
+    assert store.db.stream(b"b", NOW_MS) is None
+    assert store.txn.expire_due(NOW_MS + 20, 10) == 1
+    assert sorted(store.db.keys(0)) == [b"a", b"c"]
+
+
+def records(store: Store) -> None:
+    store.txn.idmp_max_records = 3
+    store.run("XADD", "s", "IDMP", "p", "i", "*", "f", "v")
+    store.run("XADD", "s", "IDMP", "p", "i", "*", "f", "v")
+    store.run("XADD", "s", "IDMPAUTO", "q", "*", "f", "v")
+    idempotence = Idempotence(store.stream())
+    for number in range(5):
+        idempotence.record(b"\0\r\n", b"%d" % number, sid("1-0"))
+    idempotence.count_duplicate()
+    store.db.copy(store.stream(), store.db, b"t")
+    Idempotence(store.stream(b"t")).set_counts(70, 7)
+    Idempotence(store.stream(b"t")).configure(50, 2)
+    Idempotence(store.stream(b"t")).record(b"p", b"i", sid("2-0"))
+
+
+def groups(store: Store) -> None:
+    store.run("XGROUP", "CREATE", "new", "", "$", "MKSTREAM")
+    stream = store.fill(b"s", 8)
+    for name, last_id, read in ((b"g", "0-0", 0), (b"h", "3-0", None), (b"gone", "8-0", 8)):
+        groups_of(stream).create(name, sid(last_id), read, is_first=False)
+    group = group_of(store, b"g")
+    group.create_consumer(b"Alice", NOW_MS)
+    group.create_consumer(b"", NOW_MS + 1)
+    store.run("XSEEN", "s", "g", "", NOW_MS - 7, NOW_MS - 9)  # as an import does
+    store.run("XSEEN", "s", "g", "Dora", NOW_MS, -1)
+    group.set_position(sid("4-0"), None)
+    group_of(store, b"h").set_position(sid("5-0"), 5)
+    groups_of(store.stream()).destroy(group_of(store, b"gone"))
+
+
+def group_of(store: Store, name: bytes, key: bytes = b"s") -> Group:
+    group = groups_of(store.stream(key)).get(name)
+    assert group is not None
+    return group
+
+
+def deliveries(store: Store) -> None:
+    store.fill(b"s", 30)
+    store.deliver(b"s", 10)
+    store.clock.now_ms += 1000
+    store.deliver(b"s", 3, consumer="Bob")
+    store.run("XREADGROUP", "GROUP", "g", "Quiet", "NOACK", "COUNT", 2, "STREAMS", "s", ">")
+    store.run("XREADGROUP", "GROUP", "g", "Alice", "STREAMS", "s", "5")
+    store.run("XREADGROUP", "GROUP", "g", "Nothing", "STREAMS", "s", "0")
+    store.run("XACK", "s", "g", "2-0", "12-0", "99-0")
+    store.run("XDEL", "s", "3-0", "14-0")
+    store.run("XGROUP", "SETID", "s", "g", "1-0")
+    store.clock.now_ms += 1000
+    store.deliver(b"s", 4, consumer="Carol")
+    store.run("XREADGROUP", "GROUP", "g", "Dave", "COUNT", 9, "CLAIM", 500, "STREAMS", "s", ">")
+    store.run("XGROUP", "DELCONSUMER", "s", "g", "Bob")
+
+
+def claims(store: Store) -> None:
+    store.fill(b"s", 12)
+    store.deliver(b"s", 8)
+    store.run("XDEL", "s", "4-0")
+    store.run("XCLAIM", "s", "g", "Bob", 0, "1-0", "2-0", "4-0", "IDLE", 5000)
+    store.run("XCLAIM", "s", "g", "Bob", 0, "3-0", "11-0", "TIME", NOW_MS - 7, "RETRYCOUNT", 9, "FORCE", "JUSTID")
+    store.run("XCLAIM", "s", "g", "Eve", 0, "99-0", "LASTID", "10-0")
+    store.clock.now_ms += 10_000
+    store.run("XAUTOCLAIM", "s", "g", "Carol", 5_000, "0", "COUNT", 3)
+    store.run("XNACK", "s", "g", "FAIL", "IDS", 2, "5-0", "6-0")
+    store.run("XACK", "s", "g", "5-0")
+
+
+def removals_by_reference(store: Store) -> None:
+    store.fill(b"s", 12)
+    store.deliver(b"s", 8)
+    store.deliver(b"s", 4, group="h")
+    store.run("XACK", "s", "g", "1-0", "2-0")
+    store.run("XDELEX", "s", "DELREF", "IDS", 2, "3-0", "12-0")
+    store.run("XDELEX", "s", "ACKED", "IDS", 3, "1-0", "2-0", "11-0")
+    store.run("XACKDEL", "s", "g", "KEEPREF", "IDS", 1, "4-0")
+    store.run("XACKDEL", "s", "g", "ACKED", "IDS", 2, "5-0", "6-0")
+    groups_of(store.stream()).forget([pack_id(sid("7-0")), pack_id(sid("8-0"))])
+
+
+def policies(store: Store) -> None:
+    store.fill(b"s", 12)
+    store.deliver(b"s", 8)
+    store.deliver(b"s", 2, consumer="Bob")
+    store.run("XNACK", "s", "g", "FATAL", "IDS", 1, "3-0")
+    store.run("XGROUP", "POLICY", "s", "g", "MAXDELIVERIES", 2, "DEADLETTER", "dead", "CONSUMERTTL", 5_000)
+    store.run("XCLAIM", "s", "g", "Alice", 0, "9-0")
+    worn_out: list[Found] = []
+    group = group_of(store, b"g")
+    assert len(group.overdue(0, store.clock.now_ms, None, worn_out)) == 8
+    group.move_out(worn_out, store.stream(b"dead"), sid("5-5"))
+    store.run("XGROUP", "CREATE", "s", "h", "$")
+    store.run("XGROUP", "POLICY", "s", "h", "CONSUMERTTL", 1)
+    store.run("XGROUP", "POLICY", "s", "h", "CONSUMERTTL", "OFF")
+    store.run("XGROUP", "CREATECONSUMER", "s", "g", "Idle")
+    store.db.copy(store.stream(b"s"), store.txn.databases[3], b"copy")
+    store.clock.now_ms += 10_000
+    assert sweep(store.txn, store.clock.now_ms, lambda: False, lambda group: ())
+    assert sorted(group_of(store, b"g").consumers) == [b"Alice", b"Bob"]
+
+
+CASES: list[Case] = [
+    append,
+    append_with_trims,
+    delete_entries,
+    trim,
+    trim_by_reference,
+    set_id,
+    whole_streams,
+    deadlines,
+    records,
+    groups,
+    deliveries,
+    claims,
+    removals_by_reference,
+    policies,
+]

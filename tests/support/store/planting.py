@@ -1,0 +1,116 @@
+"""A store with rows in every table, and ways to break it that its code would never take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lmdb
+
+from riverbed.store.check import check
+from riverbed.store.format import rows as fmt
+from riverbed.store.model import Strategy, Trim
+from riverbed.store.tables.environment import Tables
+from tests.support.store.stores import Store, sid
+
+Damage = Callable[["Rows"], object]
+
+
+class Rows:
+    """The tables of a store, to be damaged."""
+
+    def __init__(self, txn: lmdb.Transaction, handles: dict[str, Any]) -> None:
+        self._txn = txn
+        self._handles = handles
+
+    def all(self, table: str) -> list[tuple[bytes, bytes]]:
+        with self._txn.cursor(self._handles[table]) as cursor:
+            return list(cursor.iternext())
+
+    def put(self, table: str, key: bytes, row: bytes) -> None:
+        self._txn.put(key, row, db=self._handles[table])
+
+    def delete(self, table: str, number: int = 0) -> None:
+        """Delete the row at index `number`."""
+        assert self._txn.delete(self.all(table)[number][0], db=self._handles[table])
+
+    def empty(self, table: str) -> None:
+        self._txn.drop(self._handles[table], delete=False)
+
+    def change(self, table: str, row: bytes, number: int = 0) -> None:
+        self.put(table, self.all(table)[number][0], row)
+
+    def repack(self, table: str, index: int, value: Any, number: int = 0) -> None:
+        """Change one element of a msgpack row."""
+        key, row = self.all(table)[number]
+        values = fmt.unpack_row(row)
+        values[index] = value
+        self.put(table, key, fmt.pack_row(values))
+
+    def stream(self, number: int = 0, **changes: Any) -> None:
+        """Change counters of a stream's row."""
+        key, row = self.all("keys")[number]
+        self.put("keys", key, fmt.encode_stream(fmt.decode_stream(row)._replace(**changes)))
+
+
+def make_sound(directory: Path) -> None:
+    """Fill `directory`, and close the store.  Its tables end where its log does."""
+    store = Store(directory, node_max_entries=4)
+    store.fill(b"s", 10)
+    store.commit()
+    store.stream().delete_entries([sid("2-0"), sid("10-0")])
+    store.deliver(b"s", 3)
+    store.deliver(b"s", 2, consumer="Bob")
+    store.commit()
+    store.run("XREADGROUP", "GROUP", "g", "Carol", "COUNT", 1, "CLAIM", 100_000, "STREAMS", "s", ">")
+    store.run("XNACK", "s", "g", "FAIL", "IDS", 1, "4-0")
+    store.run("XGROUP", "POLICY", "s", "g", "MAXDELIVERIES", 9, "DEADLETTER", "dead", "CONSUMERTTL", 1000)
+    store.run("XADD", "s", "IDMP", "producer", "one", "*", "f", "v")
+    store.run("XADD", "s", "IDMP", "producer", "two", "*", "f", "v")
+    store.db.set_expiry(store.stream(), store.clock.now_ms + 5)
+    store.fill(b"t" * 450, 3, db=4)
+    store.fill(b"trimmed", 600).trim(Trim(Strategy.MAXLEN, 50))
+    store.commit()
+    store.fill(b"gone", 20)
+    store.db.delete(store.stream(b"gone"))
+    store.checkpoint()
+    store.engine.close()
+
+
+def violations(directory: Path) -> list[str]:
+    return [str(violation) for violation in check(directory)]
+
+
+def damage(directory: Path, how: Damage) -> None:
+    tables = Tables(directory, 1 << 28)
+    with tables.env.begin(write=True) as txn:
+        how(Rows(txn, tables.handles))
+    tables.close()
+
+
+class Do:
+    """`do.put(...)` is the damage that calls `put(...)` of the rows."""
+
+    def __getattr__(self, name: str) -> Callable[..., Damage]:
+        return lambda *values, **changes: lambda rows: getattr(rows, name)(*values, **changes)
+
+
+do = Do()
+
+
+def node(live: int, total: int, size: int, last_id: str) -> bytes:
+    return fmt.encode_node(live, total, size, sid(last_id))
+
+
+def meta_rows(rows: Rows) -> dict[bytes, int]:
+    return {key: number for number, (key, _) in enumerate(rows.all("meta"))}
+
+
+def set_meta(name: bytes, index: int, value: Any) -> Damage:
+    return lambda rows: rows.repack("meta", index, value, meta_rows(rows)[name])
+
+
+def drop_database(rows: Rows) -> None:
+    number = meta_rows(rows)[b"databases"]
+    rows.change("meta", fmt.pack_row(fmt.unpack_row(rows.all("meta")[number][1])[1:]), number)

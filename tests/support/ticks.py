@@ -1,0 +1,196 @@
+"""The executor without sockets: clients that submit requests and keep what they are sent, on a log that can fail.
+
+Several clients' requests reach one tick here because a test says so, not because the kernel happened to deliver them
+together; and what was in the log when a reply went out can be looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from riverbed.server.commands.channels import CHANNEL_BYTES
+from riverbed.server.commands.replay import Replayer
+from riverbed.server.commands.session import Session
+from riverbed.server.config.config import Config
+from riverbed.server.execution.executor import Executor
+from riverbed.server.execution.waiters import WATCH_BYTES
+from riverbed.store.engine import Engine
+from riverbed.store.log import manifest
+from riverbed.store.log.reader import LogReader, list_parts
+from riverbed.store.options import Fsync, Options
+from tests.support.in_process import HandClock
+from tests.support.raw import Frames, Word, encode
+from tests.support.store.faulty_files import FaultyFiles
+
+HOME = "appendonlydir"
+NAME = "appendonly.aof"
+_TURNS = 50  # of the loop; more than any chain of ticks in these tests needs
+
+
+class Files(FaultyFiles):
+    """A file system in memory that tells when the log is made durable."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before_sync: Callable[[], None] = lambda: None
+
+    def sync(self, fd: int, /) -> None:
+        self.before_sync()
+        super().sync(fd)
+
+
+class Client:
+    """A peer that reads everything at once."""
+
+    address = local_address = "test"
+    fd = -1
+
+    def __init__(self, ticks: Ticks) -> None:
+        self._executor = ticks.executor
+        self._frames = Frames()
+        self.sent = 0  # bytes that have reached the client
+        self.is_closed = False
+        self.session = self._executor.connect(self)
+        self.session.send = self._receive
+
+    def _receive(self, data: bytes) -> None:
+        self.sent += len(data)
+        self._frames.feed(data)
+
+    def send(self, *commands: str) -> None:
+        """Have these commands arrive in one piece, each a line of words."""
+        self.send_bytes(b"".join(encode(line.split()) for line in commands))
+
+    def send_words(self, *words: Word) -> None:
+        self.send_bytes(encode(words))
+
+    def send_bytes(self, data: bytes) -> None:
+        if data:
+            self._executor.receive(self.session, data)
+
+    def end(self) -> None:
+        """Send nothing more."""
+        self._executor.receive_end(self.session)
+
+    def replies(self) -> list[bytes]:
+        """What came since the last look."""
+        replies = []
+        while (reply := self._frames.next()) is not None:
+            replies.append(reply)
+        return replies
+
+    def leave(self) -> None:
+        self._executor.disconnect(self.session)
+
+    # -- Peer
+
+    def close_soon(self) -> None:
+        if not self.session.out and not self._executor.releases.holds(self.session):
+            self.is_closed = True
+
+    def attend(self) -> None:
+        if self.session.closing:
+            self.close_soon()
+
+    def set_reading(self, on: bool) -> None: ...
+
+    def read_small_pieces(self, on: bool) -> None: ...
+
+    def abort(self) -> None:
+        self.is_closed = True
+
+    def output_bytes(self) -> int:
+        return 0
+
+
+class Ticks:
+    """An executor over a store in `directory` with its log in memory.  Make it inside of a running loop."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        files: Files | None = None,
+        clock: HandClock | None = None,
+        segment_bytes: int = 1 << 30,
+        **settings: object,
+    ) -> None:
+        self.directory = directory
+        self.files = files or Files()
+        self.clock = clock or HandClock()
+        self.config = Config()
+        self.config.set([(name.replace("_", "-"), str(value)) for name, value in settings.items()])
+        options = Options(
+            fsync=Fsync(self.config.appendfsync),
+            map_bytes=1 << 28,
+            reserve_bytes=1 << 20,
+            segment_bytes=segment_bytes,
+        )
+        self.engine = Engine.open(
+            directory, execute=Replayer().execute, clock=self.clock, files=self.files, options=options
+        )
+        self.executor = Executor(self.config, self.engine, self.clock)
+
+    def connect(self) -> Client:
+        return Client(self)
+
+    async def settle(self) -> None:
+        """Let everything run that is due."""
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+
+    async def ask(self, client: Client, *commands: str) -> list[bytes]:
+        """The replies to commands that arrive together, once nothing is left to do."""
+        client.send(*commands)
+        await self.settle()
+        return client.replies()
+
+    def batches(self) -> list[list[bytes]]:
+        """Every batch of the log as lines of words, SELECT left out."""
+        home = self.directory / HOME
+        found = manifest.load(home / f"{NAME}.manifest", self.files)
+        assert found is not None
+        reader = LogReader(list_parts(home, found, self.files), self.files)
+        batches = [[b" ".join(words) for words in batch.commands] for batch in reader.batches(None, None)]
+        return [[line for line in batch if not line.startswith(b"SELECT ")] for batch in batches]
+
+    def check_accounts(self) -> None:
+        """What is counted for each client is what the server keeps for it, and the total is their sum."""
+        sessions = list(self.executor.context.sessions.values())
+        book = self.executor.accounts
+        assert book.total + book.replicas_total == sum(session.account.bytes for session in sessions)
+        pools = (book.clients, book.strangers, book.replicas)
+        assert sum(pool.bytes for pool in pools) == sum(session.account.owed for session in sessions)
+        for session in sessions:
+            account = session.account
+            counted = account.owed
+            session.settle()
+            assert account.owed == counted, session.id
+            assert account.kept == self._bytes_of_names(session), session.id
+            assert account.bucket == (0 if session.no_evict else (account.bytes >> 10).bit_length())
+
+    def _bytes_of_names(self, session: Session) -> int:
+        """What a client has the server remember."""
+        pubsub = self.executor.context.pubsub
+        return (
+            len(session.name)
+            + len(session.library_name)
+            + len(session.library_version)
+            + sum(len(key) + WATCH_BYTES for keys in session.watched.values() for key in keys)
+            + sum(len(name) + CHANNEL_BYTES for name in (*session.channels, *session.shard_channels))
+            + sum(pubsub.patterns.bytes_of(name) for name in session.patterns)
+        )
+
+    def close(self, *, save: bool = True) -> None:
+        self.check_accounts()
+        self.executor.upkeep.stop()
+        self.executor.upkeep.close()
+        self.engine.close(save=save)
+
+
+def in_loop(test: Coroutine[Any, Any, None]) -> None:
+    """Run a test's body on a loop of its own."""
+    asyncio.run(test)

@@ -1,0 +1,378 @@
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+import redis
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from riverbed.store.snapshot.writer import take_snapshot
+from riverbed.tools.cli import main
+from riverbed.tools.console.console import Failure
+from riverbed.tools.spark.jobs.export.hadoop_files import HadoopFiles
+from riverbed.tools.spark.jobs.export.ledger import Ledger, Run
+from tests.support.in_process import HandClock, Product
+from tests.support.servers import RiverbedServer
+from tests.tools.spark.jobruns import freeze, report, run
+
+KEYS = [
+    b"orders",
+    b"a/b=c%20:*?\"<>|'{}[]^#\\",
+    b"\xff\xfe",
+    b"\\xff\\xfe",
+    b"",
+    b"x\x00y\n",
+    b"007",
+    b"..",
+    b"__HIVE_DEFAULT_PARTITION__",
+    b"k" * 400,
+    b"k" * 401,
+    "ключ:".encode() * 50,
+]
+DAY_MS = 86_400_000
+FIRST_MS = 1_763_683_200_000  # 2025-11-21, midnight
+
+Row = tuple[bytes, str, str, dict[str, bytes]]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RiverbedServer]:
+    with RiverbedServer(tmp_path / "data", tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: RiverbedServer) -> redis.Redis:
+    return redis.Redis(port=server.port)
+
+
+def exported(out: Path) -> list[Row]:
+    """What is in the files, as another program reads them; the directory of a day must be that of its entries."""
+    rows = []
+    for row in ds.dataset(out, partitioning="hive", exclude_invalid_files=False).to_table().to_pylist():
+        day = datetime.fromtimestamp(row["ms"] / 1000, UTC).date().isoformat()
+        assert str(row["date"]) == day
+        rows.append((row["key_binary"], row["id"], day, dict(row["fields"])))
+    return sorted(rows, key=str)
+
+
+def answered(client: redis.Redis) -> list[Row]:
+    """The same by XRANGE."""
+    rows = []
+    for key in client.scan_iter(count=1000):
+        for entry_id, fields in client.xrange(key):
+            ms = int(entry_id.split(b"-")[0])
+            day = datetime.fromtimestamp(ms / 1000, UTC).date().isoformat()
+            rows.append((key, entry_id.decode(), day, {name.decode(): value for name, value in fields.items()}))
+    return sorted(rows, key=str)
+
+
+def test_two_exports_have_every_entry_once(
+    spark: SparkSession, server: RiverbedServer, client: redis.Redis, tmp_path: Path
+) -> None:
+    for number in range(600):
+        ms = FIRST_MS + number * DAY_MS // 200
+        client.xadd("orders", {"n": number, "bytes": bytes([number % 256])}, id=f"{ms}-{number}")
+    for key in KEYS[1:]:
+        client.xadd(key, {"n": 1}, id=f"{FIRST_MS}-1")
+    out = tmp_path / "lake"
+
+    first = report("export", freeze(server, tmp_path / "s1"), out)
+    assert (first["rows"], exported(out)) == (600 + len(KEYS) - 1, answered(client))
+
+    client.xadd("orders", {"n": "later"}, id=f"{FIRST_MS + 3 * DAY_MS}-5")
+    client.xadd(b"\xff\xfe", {"n": "later"}, id=f"{FIRST_MS}-2")
+    client.xadd("new", {"n": "new"}, id="5-5")
+    client.xdel(b"..", f"{FIRST_MS}-1")  # was exported, and stays so
+    client.xtrim("orders", maxlen=100, approximate=False)
+    before = exported(out)
+    second = report("export", freeze(server, tmp_path / "s2"), out)
+    assert (second["rows"], second["runs"][0]["run"]) == (3, 2)
+    assert len(exported(out)) == len(before) + 3
+    assert set(map(str, exported(out))) == set(map(str, before)) | set(map(str, answered(client)))
+
+    # Again, and with an older snapshot: nothing is new.
+    for snapshot in ("s2", "s1"):
+        assert report("export", tmp_path / snapshot, out)["runs"] == []
+    assert [path.name for path in sorted(out.glob("_riverbed/[!.]*"))] == ["00000001.json", "00000002.json", "lock"]
+
+
+def test_fields_become_columns(
+    spark: SparkSession, server: RiverbedServer, client: redis.Redis, tmp_path: Path
+) -> None:
+    for amount in ("1.5", "2", "none"):
+        client.xadd("orders:1", {"user": "bob", "amount": amount})
+    client.xadd("other", {"user": "eve"})
+    snapshot = freeze(server, tmp_path / "s")
+    schema = "user string, amount double, _corrupt_record string"
+
+    found = report("export", snapshot, tmp_path / "out", "--match", "orders:*", "--schema", schema)
+
+    rows = ds.dataset(tmp_path / "out", partitioning="hive").to_table().to_pylist()
+    assert found["rows"] == 3
+    assert sorted((row["key"], row["user"], str(row["amount"])) for row in rows) == [
+        ("orders:1", "bob", "1.5"),
+        ("orders:1", "bob", "2.0"),
+        ("orders:1", "bob", "None"),
+    ]
+    assert [json.loads(row["_corrupt_record"])["amount"] for row in rows if row["_corrupt_record"]] == ["none"]
+    refused = run("export", snapshot, tmp_path / "out")
+    assert refused.exit_code == 2
+    assert "was exported with --schema 'user string" in refused.stderr
+
+
+def test_what_was_trimmed_before_it_was_exported_is_told(
+    spark: SparkSession, server: RiverbedServer, client: redis.Redis, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    for number in range(10):
+        client.xadd("s", {"n": number}, id=f"{1 + number}-0")
+    report("export", freeze(server, tmp_path / "a"), out)
+    for number in range(10, 20):
+        client.xadd("s", {"n": number}, id=f"{1 + number}-0")
+    client.xtrim("s", maxlen=5, approximate=False)
+    trimmed = freeze(server, tmp_path / "b")
+
+    result = run("export", trimmed, out)
+    assert result.exit_code == 2
+    assert "trimmed or deleted before it was exported: s; --allow-gaps" in result.stderr
+    assert len(exported(out)) == 10
+    found = report("export", trimmed, out, "--allow-gaps")
+    assert (found["rows"], found["gaps"], len(exported(out))) == (5, ["s"], 15)
+
+    client.delete("s")
+    client.xadd("s", {"n": 0}, id="1-0")
+    result = run("export", freeze(server, tmp_path / "c"), out)
+    assert result.exit_code == 2
+    assert "stream s was exported up to 20-0, and this one ends with 1-0" in result.stderr
+
+
+def test_a_stream_that_was_deleted_is_told_and_begins_anew_when_it_comes_back(
+    spark: SparkSession, server: RiverbedServer, client: redis.Redis, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    for key in ("s", "t"):
+        client.xadd(key, {"n": 0}, id="5-0")
+    report("export", freeze(server, tmp_path / "a"), out)
+    client.xadd("s", {"n": 1}, id="6-0")
+    client.delete("s")
+    without = freeze(server, tmp_path / "b")
+
+    result = run("export", without, out)
+    assert result.exit_code == 2
+    assert "trimmed or deleted before it was exported: s; --allow-gaps" in result.stderr
+    assert report("export", without, out, "--match", "t")["gaps"] == []
+    found = report("export", without, out, "--allow-gaps")
+    assert (found["rows"], found["gaps"], len(exported(out))) == (0, ["s"], 2)
+    assert report("export", without, out)["gaps"] == []
+
+    client.xadd("s", {"n": 2}, id="1-0")
+    assert report("export", freeze(server, tmp_path / "c"), out)["rows"] == 1
+    assert [row[1] for row in exported(out)] == ["1-0", "5-0", "5-0"]
+
+
+def test_a_new_stream_is_exported_without_the_others_again(spark: SparkSession, tmp_path: Path) -> None:
+    for key in ("s", "t"):
+        product = Product(tmp_path / "data", HandClock(time.time_ns() // 1_000_000))
+        product.run("XADD", key, "1-0", "n", 1)
+        product.close()
+        taken = take_snapshot(product.directory, tmp_path / key, program="test").path
+        assert report("export", taken, tmp_path / "out")["rows"] == 1
+    assert [row[0] for row in exported(tmp_path / "out")] == [b"s", b"t"]
+
+
+def test_a_snapshot_of_another_store_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    """As many entries as the other one had are trimmed, so that no stream tells."""
+    out = tmp_path / "out"
+    taken = []
+    for number in range(2):
+        product = Product(tmp_path / f"data{number}", HandClock(time.time_ns() // 1_000_000))
+        for entry in range(1, 11 + 10 * number):
+            product.run("XADD", "s", f"{entry}-0", "n", entry)
+        product.run("XTRIM", "s", "MAXLEN", 10)
+        product.close()
+        taken.append(take_snapshot(product.directory, tmp_path / f"s{number}", program="test").path)
+    assert report("export", taken[0], out)["rows"] == 10
+
+    result = run("export", taken[1], out)
+    assert result.exit_code == 2
+    assert "s1 is of another store (id " in result.stderr
+    assert report("export", taken[1], out, "--allow-gaps")["rows"] == 10
+    assert report("export", taken[1], out)["rows"] == 0
+
+
+def test_a_store_is_known_again_after_many_starts_and_when_its_streams_were_numbered_anew(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    product = Product(tmp_path / "data", HandClock(time.time_ns() // 1_000_000))
+    product.run("XADD", "gone", "1-0", "n", 0)
+    product.run("XADD", "gone", "MAXLEN", 0, "2-0", "n", 0)
+    for entry in range(1, 11):
+        product.run("XADD", "s", f"{entry}-0", "n", entry)
+    product.run("DEL", "gone")
+    product.close()
+    first = take_snapshot(product.directory, tmp_path / "s1", program="test").path
+    assert report("export", first, out)["rows"] == 10
+
+    for words in (["compact", product.directory, "--yes"], ["replay", product.directory, tmp_path / "replayed"]):
+        assert CliRunner().invoke(main, list(map(str, words)), catch_exceptions=False).exit_code == 0
+    again = Product(tmp_path / "replayed", product.clock)
+    for entry in range(11, 21):
+        again.run("XADD", "s", f"{entry}-0", "n", entry)
+        again.restart()
+    again.run("XTRIM", "s", "MAXLEN", 10)
+    again.close()
+    second = take_snapshot(again.directory, tmp_path / "s2", program="test").path
+    found = report("export", second, out)
+    assert (found["rows"], found["gaps"]) == (10, [])
+
+
+def test_a_list_of_the_first_version_is_read_on(spark: SparkSession, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    product = Product(tmp_path / "data", HandClock(time.time_ns() // 1_000_000))
+    product.run("XADD", "s", "1-0", "n", 1)
+    product.close()
+    report("export", take_snapshot(product.directory, tmp_path / "s1", program="test").path, out)
+    path = out / "_riverbed" / "00000001.json"
+    values = json.loads(path.read_bytes())
+    del values["store_id"], values["streams"]["0/s"]["numbering"]
+    path.write_text(json.dumps(values | {"version": 1}))
+    (path.parent / f".{path.name}.crc").unlink(missing_ok=True)
+    for entry in range(2, 5):
+        product = Product(tmp_path / "data", product.clock)
+        product.run("XADD", "s", f"{entry}-0", "n", entry)
+        product.close()
+
+    assert report("export", take_snapshot(product.directory, tmp_path / "s2", program="test").path, out)["rows"] == 3
+    assert run("export", tmp_path / "s2", out).exit_code == 0
+    path.with_name("00000003.json").write_text(json.dumps(values | {"version": 3}))
+    assert "has version 3" in run("export", tmp_path / "s2", out).stderr
+
+
+def test_a_stream_that_was_deleted_and_made_again_is_a_gap_and_a_deleted_entry_is_none(
+    spark: SparkSession, server: RiverbedServer, client: redis.Redis, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    for number in range(10):
+        client.xadd("s", {"n": number}, id=f"{1 + number}-0")
+    report("export", freeze(server, tmp_path / "a"), out)
+    for number in range(10, 20):
+        client.xadd("s", {"n": number}, id=f"{1 + number}-0")
+    client.xtrim("s", minid="11", approximate=False)
+    client.xdel("s", "15-0")
+    found = report("export", freeze(server, tmp_path / "b"), out)
+    assert (found["rows"], found["gaps"]) == (9, [])
+    client.xadd("s", {"n": 20}, id="21-0")
+    client.delete("s")
+    for number in range(30, 60):
+        client.xadd("s", {"n": number}, id=f"{1 + number}-0")
+    again = freeze(server, tmp_path / "c")
+
+    result = run("export", again, out)
+    assert result.exit_code == 2
+    assert "trimmed or deleted before it was exported: s; --allow-gaps" in result.stderr
+    found = report("export", again, out, "--allow-gaps")
+    assert (found["rows"], found["gaps"]) == (30, ["s"])
+
+
+def test_a_directory_that_is_not_an_export_is_refused(
+    spark: SparkSession, server: RiverbedServer, client: redis.Redis, tmp_path: Path
+) -> None:
+    client.xadd("s", {"n": 1})
+    snapshot = freeze(server, tmp_path / "s")
+    for name, text, reason in (
+        ("a/some file", "x", "exists and is not an export: it has some file"),
+        ("b/_riverbed/00000001.json", "{}", "is damaged"),
+        (
+            "c/_riverbed/00000001.json",
+            '{"format": "riverbed-export", "version": 2}',
+            "has version 2; this program knows 1",
+        ),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(text)
+        result = run("export", snapshot, tmp_path / name.split("/")[0])
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+        assert reason in result.stderr
+
+
+# -- kills -------------------------------------------------------------------------------------------------------------
+
+
+class KilledError(Exception):
+    """The program ends here."""
+
+
+class DyingFiles(HadoopFiles):
+    """Files of a program that is killed before its n-th change of a file."""
+
+    def __init__(self, spark: SparkSession, root: str, steps: int) -> None:
+        super().__init__(spark, root)
+        self._left = steps
+
+    def _step(self) -> None:
+        if not self._left:
+            raise KilledError
+        self._left -= 1
+
+    def move(self, source: str, target: str) -> None:
+        self._step()
+        super().move(source, target)
+
+    def delete(self, name: str) -> None:
+        self._step()
+        super().delete(name)
+
+
+def run_once(files: HadoopFiles, out: Path, written: int) -> Ledger:
+    """A run that has yet to write the entries behind `written`, 30 in three files; stands in for Spark."""
+    ledger = Ledger(files)
+    ledger.open()
+    done = ledger.last.rows if ledger.last else 0
+    for number in range(done, written, 10):
+        path = Path(ledger.staging.removeprefix("file:")) / f"key=a%3Ab/date={number}/part-{written}-{number}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(" ".join(map(str, range(number, number + 10))))
+    if done < written:
+        staged = [name for name, _ in ledger.staged()]
+        ledger.commit(Run(ledger.next_run, {}, "s", 0, 0, None, written, 0, staged, {}))
+    return ledger
+
+
+def test_a_run_that_is_killed_anywhere_neither_loses_nor_repeats(spark: SparkSession, tmp_path: Path) -> None:
+    kills = 0
+    for steps in range(100):
+        out = tmp_path / str(steps)
+        run_once(HadoopFiles(spark, str(out)), out, 30)
+        try:
+            run_once(DyingFiles(spark, str(out), steps), out, 60)
+        except KilledError:
+            kills += 1
+        whole = run_once(HadoopFiles(spark, str(out)), out, 60)
+
+        files = [path for path in out.rglob("part-*") if path.is_file()]
+        assert sorted(int(word) for path in files for word in path.read_text().split()) == list(range(60))
+        assert whole.last is not None
+        assert whole.last.run == 2
+        assert list(out.glob("_riverbed/staging-*")) == []
+        if kills <= steps:
+            break
+    # Before each of: the list, three files, the list's name, the end of the staging directory.
+    assert kills == 6
+
+
+def test_two_exports_to_one_place_do_not_run_at_the_same_time(spark: SparkSession, tmp_path: Path) -> None:
+    files = HadoopFiles(spark, str(tmp_path / "out"))
+    with (
+        files.locked(Ledger.lock),
+        pytest.raises(Failure, match=r"another export to .* is running"),
+        HadoopFiles(spark, str(tmp_path / "out")).locked(Ledger.lock),
+    ):
+        pass

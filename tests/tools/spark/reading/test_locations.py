@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import fs
+
+from riverbed.store.snapshot.writer import take_snapshot
+from riverbed.tools.spark.errors import DataLossError, SourceError
+from riverbed.tools.spark.reading import locations
+from riverbed.tools.spark.reading.options import Table, read_options
+from riverbed.tools.spark.reading.schemas import default_schema
+from riverbed.tools.spark.source import SnapshotReader
+from tests.support.in_process import HandClock, Product
+from tests.tools.spark.reading.test_cache import let_go
+from tests.tools.spark.stores import freeze, rows_read
+
+
+def snapshot_of(tmp_path: Path, name: str, first: int = 0) -> Path:
+    """A snapshot whose stream `s` has 50 entries from `first` on."""
+    product = Product(tmp_path / f"data of {name}", HandClock())
+    for number in range(first, first + 50):
+        product.run("XADD", "s", f"{1 + number}-0", "n", number)
+    return freeze(product, tmp_path / "snap shots" / name, 7)
+
+
+def numbers(rows: list[dict[str, Any]]) -> list[int]:
+    return [int(row["fields"]["n"]) for row in rows]
+
+
+def cached(directory: Path) -> list[str]:
+    return sorted(path.name for each in directory.glob("[!.]*") for path in each.iterdir())
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}", "file:{}"])
+def test_a_snapshot_is_fetched_when_asked_for_and_then_read_without_its_place(
+    tmp_path: Path, cache: Path, form: str
+) -> None:
+    path = snapshot_of(tmp_path, "one")
+    asked = {"path": form.format(str(path)), "fetch": "true", "cacheDirectory": str(cache)}
+    reader = SnapshotReader(read_options(asked), default_schema(Table.ENTRIES))
+    [partition] = reader.partitions()
+    assert cached(cache) == ["streams.jsonl"]
+    assert sum(batch.num_rows for batch in reader.read(partition)) == 50
+    assert cached(cache) == ["data.mdb", "manifest.json", "streams.jsonl", "streams.jsonl"]
+
+    shutil.rmtree(path)
+    assert sum(batch.num_rows for batch in reader.read(partition)) == 50
+
+
+def test_a_folder_of_snapshots_in_a_store_of_objects_is_read_whole(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        snapshot_of(tmp_path, f"s{number}", 50 * number)
+    # A bucket: its paths mean nothing to this machine.
+    bucket = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
+    monkeypatch.setattr(locations, "_filesystem", lambda uri: (bucket, "snap shots"))
+
+    rows = rows_read("s3://bucket/snap%20shots?region=eu", cacheDirectory=cache)  # type: ignore[arg-type]
+
+    assert numbers(rows) == list(range(150))
+    assert [row["snapshot"] for row in rows[::50]] == ["s0", "s1", "s2"]
+
+
+class Damaging(fs.FileSystemHandler):  # type: ignore[misc]
+    """A local file system whose files come as `damage` leaves them."""
+
+    def __init__(self, damage: Callable[[str, bytes], bytes]) -> None:
+        self.damage = damage
+        self.local = fs.LocalFileSystem()
+
+    def get_type_name(self) -> str:
+        return "damaging"
+
+    def get_file_info(self, paths: list[str]) -> Any:
+        return self.local.get_file_info(paths)
+
+    def get_file_info_selector(self, selector: Any) -> Any:
+        return self.local.get_file_info(selector)
+
+    def open_input_stream(self, path: str) -> Any:
+        import pyarrow as pa
+
+        return pa.PythonFile(pa.BufferReader(self.damage(path, Path(path).read_bytes())), mode="r")
+
+    open_input_file = open_input_stream
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise OSError("read only")
+
+    copy_file = create_dir = delete_dir = delete_dir_contents = delete_file = delete_root_dir_contents = _refuse
+    move = normalize_path = open_append_stream = open_output_stream = _refuse
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("data.mdb", lambda data: data[:-1]),
+        ("data.mdb", lambda data: data[:5000] + bytes([data[5000] ^ 1]) + data[5001:]),
+        ("streams.jsonl", lambda data: data.replace(b"s", b"t", 1)),
+        ("manifest.json", lambda data: data[:-1]),
+    ],
+)
+def test_what_is_damaged_on_its_way_is_told_and_not_kept(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, name: str, damage: Callable[[bytes], bytes]
+) -> None:
+    path = snapshot_of(tmp_path, "one")
+    monkeypatch.setattr(
+        locations,
+        "_filesystem",
+        lambda uri: (
+            fs.PyFileSystem(Damaging(lambda file, data: damage(data) if file.endswith(name) else data)),
+            str(path),
+        ),
+    )
+    with pytest.raises(SourceError, match=r"cannot (fetch|read) s3://"):
+        rows_read("s3://bucket/x", cacheDirectory=cache)  # type: ignore[arg-type]
+    assert "data.mdb" not in cached(cache)
+
+    monkeypatch.setattr(locations, "_filesystem", lambda uri: (fs.LocalFileSystem(), str(path)))
+    assert len(rows_read("s3://bucket/x", cacheDirectory=cache)) == 50  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fetch", ["true", "false"])
+def test_another_snapshot_under_the_name_of_one_that_was_planned_is_never_read(
+    tmp_path: Path, cache: Path, fetch: str
+) -> None:
+    path = snapshot_of(tmp_path, "one")
+    other = snapshot_of(tmp_path, "two", 1000)
+    asked = {"path": str(path), "fetch": fetch, "cacheDirectory": str(cache)}
+    reader = SnapshotReader(read_options(asked), default_schema(Table.ENTRIES))
+    lenient = SnapshotReader(read_options(asked | {"failOnDataLoss": "false"}), default_schema(Table.ENTRIES))
+    [partition] = reader.partitions()
+    shutil.rmtree(path)
+    os.rename(other, path)
+
+    with pytest.raises(DataLossError, match="another snapshot now"):
+        list(reader.read(partition))
+    assert list(lenient.read(partition)) == []
+    assert numbers(rows_read(path, fetch=fetch, cacheDirectory=cache)) == list(range(1000, 1050))
+
+
+def test_what_was_evicted_is_fetched_again(tmp_path: Path, cache: Path) -> None:
+    path = snapshot_of(tmp_path, "one")
+    for _ in range(2):
+        assert len(rows_read(path, fetch="true", cacheDirectory=cache, cacheBytes=0)) == 50
+        let_go()
+        for entry in cache.glob("[!.]*"):
+            os.utime(entry, (0, 0))
+        locations.Cache(str(cache), 0).evict()
+        assert cached(cache) == []
+
+
+def test_globs_lists_and_folders_name_the_same_snapshots(tmp_path: Path, cache: Path) -> None:
+    paths = [snapshot_of(tmp_path, f"s{number}", 50 * number) for number in range(2)]
+    (paths[0].parent / ".temp-half").mkdir()
+    (paths[0].parent / "being copied").mkdir()
+    (paths[0].parent / "being copied" / "data.mdb").touch()
+    expected = list(range(100))
+
+    assert numbers(rows_read(paths[0].parent, cacheDirectory=cache)) == expected
+    assert numbers(rows_read(paths[0].parent / "s?", cacheDirectory=cache)) == expected
+    assert numbers(rows_read(paths[0].parent / "s*", fetch="true", cacheDirectory=cache)) == expected
+    assert numbers(rows_read(paths[1], paths=f'["{paths[0]}", "{paths[1]}/"]', cacheDirectory=cache)) == expected
+
+
+def test_a_store_in_the_place_of_another_is_frozen_although_its_file_looks_the_same(
+    tmp_path: Path, cache: Path
+) -> None:
+    """The file system gives the new file the inode of the old one, and both were committed as often."""
+    inode: int | None = None
+    for number in range(2):
+        product = Product(tmp_path / "data", HandClock())
+        product.run("XADD", "s", "1-0", "n", number)
+        product.close()
+        data = tmp_path / "data" / "state" / "data.mdb"
+        if inode is None:
+            inode = data.stat().st_ino
+            kept = tmp_path / "kept.mdb"
+            os.link(data, kept)  # or another file might get it
+        else:
+            kept.write_bytes(data.read_bytes())
+            os.replace(kept, data)
+            assert data.stat().st_ino == inode
+        assert numbers(rows_read(tmp_path / "data", cacheDirectory=cache)) == [number]
+        shutil.rmtree(tmp_path / "data")
+
+
+def test_a_live_store_is_frozen_once_a_checkpoint(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen: list[Path] = []
+
+    def count(directory: Path, out: Path, *, program: str) -> object:
+        frozen.append(directory)
+        return take_snapshot(directory, out, program=program)
+
+    monkeypatch.setattr(locations, "take_snapshot", count)
+    product = Product(tmp_path / "data", HandClock())
+    for number in range(3):
+        product.run("XADD", "s", f"{1 + number}-0", "n", number)
+        product.close()
+        for _ in range(2):
+            assert numbers(rows_read(tmp_path / "data", cacheDirectory=cache)) == list(range(number + 1))
+        product = Product(tmp_path / "data", HandClock())
+    product.close()
+
+    assert len(frozen) == 3

@@ -1,0 +1,120 @@
+"""Names as bytes, and where each stream begins: what jobs ask of the data source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from riverbed.store.ids import make_id
+from riverbed.tools.spark.errors import OptionError
+from riverbed.tools.spark.reading.options import Range, names_text, offsets_text, read_options
+from riverbed.tools.spark.source import RiverbedSource
+from tests.support.servers import RiverbedServer
+
+STARTS = {(0, b"\xff/%"): make_id(5, 7), (3, b""): make_id(1, 0)}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RiverbedServer]:
+    with RiverbedServer(tmp_path / "data", tmp_path) as server:
+        yield server
+
+
+def test_each_stream_begins_where_starting_offsets_say(spark: SparkSession, server: RiverbedServer) -> None:
+    client = redis.Redis(port=server.port)
+    for number in range(1, 30):
+        for key in ("a", b"\xff/%", "c"):
+            client.xadd(key, {"n": number}, id=f"{number}-0")
+    client.save()
+    starts = offsets_text({(0, b"a"): make_id(28, 0), (0, b"\xff/%"): make_id(30, 0), (1, b"c"): make_id(30, 0)})
+
+    read = spark.read.format("riverbed").option("startingOffsets", starts).option("minPartitions", 3)
+    rows = read.option("endingOffsets", offsets_text({(0, b"c"): make_id(3, 0)})).load(str(server.directory)).collect()
+
+    assert sorted((row.key, row.ms) for row in rows) == [
+        *(("a", number) for number in (28, 29)),
+        *(("c", number) for number in (1, 2, 3)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"startingOffsets": "latest"}, "is for readStream"),
+        ({"startingId": "latest"}, "startingId must be an ID"),
+        ({"endingOffsets": "earliest"}, "endingId must be an ID"),
+        ({"endingId": "-"}, "endingId must be an ID"),
+    ],
+)
+def test_a_range_that_would_not_be_what_it_says_is_refused(options: dict[str, str], reason: str) -> None:
+    with pytest.raises(OptionError, match=reason):
+        RiverbedSource({"path": "data", **options}).reader(StructType().add("_ms", "long"))
+
+
+@pytest.mark.parametrize("table", ["entries", "groups"])
+def test_a_schema_that_no_batch_can_have_is_refused(table: str) -> None:
+    source = RiverbedSource({"path": "data", "table": table})
+    with pytest.raises(OptionError, match="has no columns"):
+        source.reader(StructType())
+    with pytest.raises(OptionError, match="column key is in the schema twice"):
+        source.reader(StructType().add("key", "string").add("key", "string"))
+
+
+def test_streams_are_picked_by_any_name(spark: SparkSession, server: RiverbedServer) -> None:
+    client = redis.Redis(port=server.port)
+    for key in ("a", "a,b", b"\xff", "\\xff"):
+        client.xadd(key, {"n": 1})
+    client.save()
+
+    read = spark.read.format("riverbed").option("streams", names_text([(0, b"a,b"), (0, b"\xff"), (1, b"a")]))
+    rows = read.schema("_key_binary binary").load(str(server.directory)).collect()
+
+    assert sorted(bytes(row._key_binary) for row in rows) == [b"a,b", b"\xff"]
+
+
+def test_names_and_policies_can_be_picked_as_they_are(spark: SparkSession, server: RiverbedServer) -> None:
+    client = redis.Redis(port=server.port)
+    for key in (b"\xff", "\\xff"):
+        client.xadd(key, {"n": 1})
+        client.xgroup_create(key, b"g\xff", id="0")
+        client.xreadgroup(b"g\xff", b"c\xff", {key: ">"})
+    client.execute_command("XGROUP", "POLICY", b"\xff", b"g\xff", "MAXDELIVERIES", 3, "DEADLETTER", "dead")
+    client.save()
+
+    def read(table: str, schema: str) -> list[tuple[object, ...]]:
+        rows = spark.read.format("riverbed").option("table", table).schema(schema).load(str(server.directory))
+        return sorted(tuple(bytes(v) if isinstance(v, bytearray) else v for v in row) for row in rows.collect())
+
+    names = "key_binary binary, group_binary binary, consumer_binary binary"
+    assert read("pending", names) == [(b"\\xff", b"g\xff", b"c\xff"), (b"\xff", b"g\xff", b"c\xff")]
+    assert read("consumers", names) == [(b"\\xff", b"g\xff", b"c\xff"), (b"\xff", b"g\xff", b"c\xff")]
+    assert read("streams", "key_binary binary") == [(b"\\xff",), (b"\xff",)]
+    assert read("groups", "key_binary binary, policy string") == [
+        (b"\\xff", None),
+        (b"\xff", "MAXDELIVERIES 3 DEADLETTER dead"),
+    ]
+
+
+def test_starting_offsets_keep_any_key_and_do_not_widen_the_range() -> None:
+    options = read_options({"path": "x", "startingOffsets": offsets_text(STARTS), "startingTimestamp": "6"})
+
+    assert dict(options.starts) == STARTS
+    assert options.range_of(0, b"\xff/%") == options.range_of(0, b"another") == options.range
+    assert read_options({"path": "x", "startingOffsets": offsets_text(STARTS)}).range_of(3, b"") == Range(make_id(1, 0))
+
+
+@pytest.mark.parametrize("text", ["[", "[5]", '["a"]'])
+def test_names_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(OptionError, match="streams must be names, or JSON such as"):
+        read_options({"path": "x", "streams": text})
+
+
+@pytest.mark.parametrize("text", ["{", '{"0/a": "x"}', '{"a": "1-0"}', '{"0/a": 5}'])
+def test_starting_offsets_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(OptionError, match="startingOffsets must be an ID, or JSON such as"):
+        read_options({"path": "x", "startingOffsets": text})

@@ -1,0 +1,421 @@
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from pyspark.sql.streaming.datasource import ReadMaxRows
+
+from riverbed.store.snapshot.restore import restore_snapshot
+from riverbed.store.snapshot.writer import take_snapshot
+from riverbed.tools.spark.errors import DataLossError
+from riverbed.tools.spark.reading.options import Table, read_options
+from riverbed.tools.spark.reading.schemas import default_schema
+from riverbed.tools.spark.streaming.streaming import EntryStreamReader
+from tests.support.in_process import HandClock, Product
+from tests.support.servers import RiverbedServer
+
+StartAnother = Callable[..., RiverbedServer]
+
+
+class Query:
+    """A streaming query without Spark: offsets go through JSON, as in its checkpoint."""
+
+    def __init__(self, path: Path, **options: object) -> None:
+        asked = {"path": str(path), "cacheDirectory": str(path.parent / "cache")}
+        asked |= {name: str(value) for name, value in options.items()}
+        self._asked = asked
+        self.reader = EntryStreamReader(read_options(asked), default_schema(Table.ENTRIES))
+        self.at: dict[str, Any] = self.reader.initialOffset()
+
+    def read_from(self, path: Path) -> None:
+        """Go on with what is at another place."""
+        self.reader = EntryStreamReader(read_options(self._asked | {"path": str(path)}), default_schema(Table.ENTRIES))
+
+    def batch(self, most: int | None = None) -> list[int]:
+        """What the next batch has, by field n; all that there is unless `most` is given."""
+        limit = self.reader.getDefaultReadLimit() if most is None else ReadMaxRows(most)
+        begin, self.at = self.at, self.reader.latestOffset(self.at, limit)
+        return [] if begin == self.at else self.rows(begin, self.at)
+
+    def rows(self, begin: dict[str, Any], end: dict[str, Any]) -> list[int]:
+        return [
+            int(fields["n"])
+            for batch in self.reader.partitions(begin, end)
+            for rows in self.reader.read(batch)
+            for fields in rows.column("fields").to_pylist(maps_as_pydicts="strict")
+        ]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RiverbedServer]:
+    with RiverbedServer(tmp_path / "data", tmp_path, {"appendfsync": "no"}) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: RiverbedServer) -> redis.Redis:
+    return redis.Redis(port=server.port)
+
+
+@pytest.fixture
+def start_another(tmp_path: Path) -> Iterator[StartAnother]:
+    """Start a server on `directory`, a new one by default."""
+    with contextlib.ExitStack() as servers:
+
+        def start(directory: Path | None = None) -> RiverbedServer:
+            place = directory or tmp_path / "another"
+            return servers.enter_context(RiverbedServer(place, tmp_path, {"appendfsync": "no"}))
+
+        yield start
+
+
+def add(client: redis.Redis, key: str, first: int, end: int) -> list[Any]:
+    with client.pipeline(transaction=False) as pipeline:
+        for number in range(first, end):
+            pipeline.xadd(key, {"n": number})
+        return pipeline.execute()
+
+
+# -- losses ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("added", [1, 5, 10, 15, 300])
+@pytest.mark.parametrize("kept", [None, 1])
+def test_a_stream_that_was_deleted_and_made_again_is_told(
+    server: RiverbedServer, client: redis.Redis, added: int, kept: int | None
+) -> None:
+    add(client, "s", 0, 10)
+    client.save()
+    query, lenient = Query(server.directory), Query(server.directory, failOnDataLoss=False)
+    assert query.batch() == lenient.batch() == list(range(10))
+    add(client, "s", 10, 20)
+    client.delete("s")
+    add(client, "s", 100, 100 + added)
+    if kept is not None:
+        client.xtrim("s", maxlen=kept, approximate=False)
+    client.save()
+
+    with pytest.raises(DataLossError, match=r"stream s was read up to .* and is another one now"):
+        query.batch()
+    assert lenient.batch() == list(range(100, 100 + added))[-(kept or added) :]
+    assert lenient.batch() == []
+    add(client, "s", 900, 901)
+    client.save()
+    assert lenient.batch() == [900]
+
+
+def test_a_stream_that_was_made_again_with_small_ids_is_read_from_its_beginning(
+    server: RiverbedServer, client: redis.Redis
+) -> None:
+    client.xadd("s", {"n": 1}, id="5-0")
+    client.xadd("s", {"n": 2}, id="9-0")
+    client.save()
+    query, lenient = Query(server.directory), Query(server.directory, failOnDataLoss=False)
+    assert query.batch() == lenient.batch() == [1, 2]
+    client.delete("s")
+    for number, entry_id in enumerate(("4-0", "5-0", "9-0")):
+        client.xadd("s", {"n": 10 + number}, id=entry_id)
+    client.save()
+
+    with pytest.raises(DataLossError, match="is another one now"):
+        query.batch()
+    assert lenient.batch(1) == [10]
+    assert lenient.batch() == [11, 12]
+
+
+def test_a_stream_that_was_deleted_is_told(server: RiverbedServer, client: redis.Redis) -> None:
+    add(client, "s", 0, 10)
+    add(client, "t", 50, 51)
+    client.save()
+    query, lenient = Query(server.directory), Query(server.directory, failOnDataLoss=False)
+    assert sorted(query.batch()) == sorted(lenient.batch()) == [*range(10), 50]
+    add(client, "s", 10, 20)
+    client.delete("s")
+    client.save()
+
+    with pytest.raises(DataLossError, match="deleted after it was read, with whatever it had beyond: s"):
+        query.batch()
+    assert lenient.batch() == []
+    add(client, "s", 100, 105)
+    client.save()
+    assert lenient.batch() == list(range(100, 105))
+
+
+def test_what_is_deleted_between_planning_and_reading_is_told(server: RiverbedServer, client: redis.Redis) -> None:
+    add(client, "s", 0, 10)
+    client.save()
+    query = Query(server.directory)
+    end = query.reader.latestOffset(query.at, query.reader.getDefaultReadLimit())
+    [batch] = query.reader.partitions(query.at, end)
+    client.delete("s")
+    client.save()
+
+    with pytest.raises(DataLossError, match="a stream was deleted while it was read"):
+        list(query.reader.read(batch))
+
+
+@pytest.mark.parametrize("is_trimmed", [False, True])
+def test_snapshots_of_two_stores_in_a_folder_are_told(tmp_path: Path, is_trimmed: bool) -> None:
+    folder = tmp_path / "snapshots"
+    folder.mkdir()
+    products = []
+    for number in range(2):
+        product = Product(tmp_path / f"data{number}", HandClock(time.time_ns() // 1_000_000 + 1000 * number))
+        for each in range(10 * (number + 1)):
+            product.run("XADD", "s", "*", "n", each)
+        if number and is_trimmed:  # so that as many are gone as were read of the other one
+            product.run("XTRIM", "s", "MAXLEN", 10)
+        product.close()
+        products.append(product)
+        take_snapshot(product.directory, folder / f"store-{number}", program="test")
+        time.sleep(0.002)
+    query = Query(folder)
+
+    assert query.batch() == list(range(10))
+    with pytest.raises(DataLossError, match="store-1 is of another store"):
+        query.batch()
+
+
+# -- what is none ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("deleted", [[0], [3], [9], [2, 9]])
+def test_entries_that_were_deleted_are_no_loss_when_all_that_was_read_is_trimmed(
+    server: RiverbedServer, client: redis.Redis, deleted: list[int]
+) -> None:
+    """Deleted one by one, that is: which of several are deleted and which trimmed, nothing tells in one node."""
+    client.config_set("stream-node-max-entries", 4)
+    add(client, "s", 0, 10)
+    client.save()
+    query = Query(server.directory)
+    assert query.batch() == list(range(10))
+    new = add(client, "s", 10, 20)
+    client.xtrim("s", maxlen=10, approximate=False)
+    client.xdel("s", *[new[at] for at in deleted])
+    client.save()
+
+    assert query.batch() == [number for number in range(10, 20) if number - 10 not in deleted]
+
+
+def test_a_trim_that_went_beyond_what_was_read_is_told_although_an_entry_was_deleted(
+    server: RiverbedServer, client: redis.Redis
+) -> None:
+    add(client, "s", 0, 10)
+    client.save()
+    query = Query(server.directory)
+    query.batch()
+    new = add(client, "s", 10, 20)
+    client.xtrim("s", maxlen=5, approximate=False)
+    client.xdel("s", new[7])
+    client.save()
+
+    with pytest.raises(DataLossError, match=r"stream s was trimmed up to .*: 6 entries are gone"):
+        query.batch()
+
+
+def test_a_store_that_is_started_often_is_the_same_store(server: RiverbedServer, client: redis.Redis) -> None:
+    query = Query(server.directory)
+    for number in range(4):
+        add(client, "s", 10 * number, 10 * number + 10)
+        client.save()
+        assert query.batch() == list(range(10 * number, 10 * number + 10))
+        for _ in range(3):
+            server.restart()
+            client = redis.Redis(port=server.port)
+
+
+def test_a_store_whose_tables_were_made_again_from_its_log_is_the_same_store(
+    server: RiverbedServer, client: redis.Redis
+) -> None:
+    add(client, "gone", 0, 1)
+    client.delete("gone")
+    for key in ("s", "t"):
+        add(client, key, 0, 10)
+    client.save()
+    query = Query(server.directory)
+    assert len(query.batch()) == 20
+    client.bgrewriteaof()
+    while client.info("persistence")["aof_rewrite_in_progress"]:
+        time.sleep(0.01)
+    server.stop()
+    for path in (server.directory / "state").iterdir():
+        path.unlink()
+    server.start()
+    client = redis.Redis(port=server.port)
+    add(client, "t", 10, 20)
+    client.save()
+
+    assert Query(server.directory).batch(1000) is not None
+    assert query.batch() == list(range(10, 20))
+
+
+def trim_what_was_read(query: Query, client: redis.Redis) -> None:
+    """Ten entries, read; then ten others, and only these are left."""
+    add(client, "s", 0, 10)
+    client.save()
+    assert query.batch() == list(range(10))
+    add(client, "s", 10, 20)
+    client.xtrim("s", maxlen=10, approximate=False)
+    client.save()
+
+
+def start_again(server: RiverbedServer, times: int) -> redis.Redis:
+    """Start the server so often, each time with a checkpoint of something."""
+    for _ in range(times):
+        server.restart()
+        client = redis.Redis(port=server.port)
+        client.xadd("other", {"n": 0})
+        client.save()
+    return client
+
+
+@pytest.mark.parametrize("is_of_old_version", [False, True])
+def test_a_store_whose_read_entries_are_all_trimmed_is_the_same_after_any_number_of_starts(
+    server: RiverbedServer, client: redis.Redis, is_of_old_version: bool
+) -> None:
+    query = Query(server.directory, streams='["0/s"]')
+    trim_what_was_read(query, client)
+    if is_of_old_version:
+        query.at = of_old_version(query.at)
+    start_again(server, 3)
+
+    assert query.batch() == list(range(10, 20))
+
+
+def of_old_version(at: dict[str, Any]) -> dict[str, Any]:
+    """The offset as it was written before stores had an id."""
+    streams = {
+        name: {key: value for key, value in values.items() if key != "numbering"}
+        for name, values in at["streams"].items()
+    }
+    return {key: value for key, value in at.items() if key != "store_id"} | {"streams": streams}
+
+
+@pytest.mark.parametrize("wants_base", [False, True])
+def test_a_replica_goes_on_with_the_store_of_its_primary(
+    server: RiverbedServer, client: redis.Redis, start_another: StartAnother, wants_base: bool
+) -> None:
+    """Its tables have other numbers for the streams, when some were deleted before it received a base."""
+    add(client, "gone", 0, 1)
+    client = start_again(server, 2)
+    query = Query(server.directory, streams='["0/s"]')
+    trim_what_was_read(query, client)
+    client.delete("gone")
+    if wants_base:
+        client.bgrewriteaof()
+        while client.info("persistence")["aof_rewrite_in_progress"]:
+            time.sleep(0.01)
+    replica = start_another()
+    follower = redis.Redis(port=replica.port)
+    follower.replicaof("127.0.0.1", server.port)
+    while follower.xlen("s") != 10:
+        time.sleep(0.01)
+    server.kill()
+    follower.replicaof("NO", "ONE")
+    start_again(replica, 3)
+    query.read_from(replica.directory)
+
+    assert query.batch() == list(range(10, 20))
+
+
+@pytest.mark.parametrize("kept", [1, 4])
+def test_a_stream_that_was_made_again_is_told_by_a_replica_too(
+    server: RiverbedServer, client: redis.Redis, start_another: StartAnother, kept: int
+) -> None:
+    add(client, "s", 0, 10)
+    client.save()
+    query = Query(server.directory)
+    assert query.batch() == list(range(10))
+    add(client, "s", 10, 20)
+    client.delete("s")
+    add(client, "s", 100, 108)
+    client.xtrim("s", maxlen=kept, approximate=False)
+    replica = start_another()
+    follower = redis.Redis(port=replica.port)
+    follower.replicaof("127.0.0.1", server.port)
+    while follower.xlen("s") != kept:
+        time.sleep(0.01)
+    follower.save()
+    query.read_from(replica.directory)
+
+    with pytest.raises(DataLossError, match=r"stream s was read up to .* and is another one now"):
+        query.batch()
+
+
+def test_what_is_restored_from_a_snapshot_is_the_same_store(
+    server: RiverbedServer, client: redis.Redis, start_another: StartAnother, tmp_path: Path
+) -> None:
+    folder, restored = tmp_path / "snapshots", tmp_path / "restored"
+    folder.mkdir()
+    restored.mkdir()
+    client = start_again(server, 1)
+    add(client, "s", 0, 10)
+    client.save()
+    take_snapshot(server.directory, folder / "1", program="test")
+    query = Query(folder, streams='["0/s"]')
+    assert query.batch() == list(range(10))
+    add(client, "s", 10, 20)
+    client.xtrim("s", maxlen=10, approximate=False)
+    client.save()
+    backup = take_snapshot(server.directory, tmp_path / "backup", program="test")
+    restore_snapshot(backup, restored, steps=lambda step, done, total: None)
+    start_again(start_another(restored), 3)
+    take_snapshot(restored, folder / "2", program="test")
+
+    assert query.batch() == list(range(10, 20))
+
+
+@pytest.mark.parametrize("is_started_again", [False, True])
+def test_a_store_in_the_place_of_another_is_told_although_all_that_was_read_is_trimmed(
+    server: RiverbedServer, client: redis.Redis, start_another: StartAnother, is_started_again: bool
+) -> None:
+    other = start_another()
+    query = Query(server.directory, streams='["0/s"]')
+    trim_what_was_read(query, client)
+    trim_what_was_read(Query(other.directory, streams='["0/s"]'), redis.Redis(port=other.port))
+    if is_started_again:
+        start_again(other, 3)
+    query.read_from(other.directory)
+
+    with pytest.raises(DataLossError, match=r"is of another store \(id [0-9a-f]{40}\) than the one that was read"):
+        query.batch()
+
+
+def test_a_checkpoint_of_the_first_version_is_read_on(server: RiverbedServer, client: redis.Redis) -> None:
+    entry_ids = add(client, "s", 0, 20)
+    client.save()
+    query = Query(server.directory)
+    query.at = {"snapshot": "", "taken_ms": 0, "streams": {"0/s": {"id": entry_ids[9].decode(), "seen": 10}}}
+
+    assert query.batch() == list(range(10, 20))
+    assert query.at["version"] == 2
+
+
+# -- bounds ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_cut_in_time_and_not_by_stream(tmp_path: Path) -> None:
+    product = Product(tmp_path / "data", HandClock())
+    for number in range(100):
+        for stream in range(10):
+            if number % (1 + stream) == 0:
+                product.run("XADD", f"s{stream}", f"{number + 1}-0", "n", number)
+    folder = tmp_path / "snapshots"
+    folder.mkdir()
+    product.close()
+    take_snapshot(product.directory, folder / "a", program="test")
+    query = Query(folder)
+    before = -1
+    total = 0
+    while rows := query.batch(40):
+        assert min(rows) > before
+        assert len(rows) <= 40
+        before = max(rows)
+        total += len(rows)
+
+    assert total == sum(-(-100 // (1 + stream)) for stream in range(10))

@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from riverbed.server.version import VERSION
+from riverbed.store.format import rows as fmt
+from riverbed.store.log.append_log import DIRECTORY_NAME
+from riverbed.store.snapshot.writer import take_snapshot
+from riverbed.store.tables.environment import Tables
+from riverbed.tools.cli import main
+from tests.support.servers import RiverbedServer
+from tests.support.store.stores import Store
+from tests.support.terminal import on_terminal
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A stopped store: two streams, one with a group."""
+    store = Store(tmp_path / "store")
+    store.fill(b"s", 300)
+    store.deliver(b"s", 100)
+    store.fill(b"t", 5, db=3)
+    store.checkpoint()
+    store.engine.close()
+    return store.directory
+
+
+def lose_rows(directory: Path, table: str, count: int = 1) -> None:
+    tables = Tables(directory, 1 << 28)
+    with tables.env.begin(write=True) as txn:
+        cursor = txn.cursor(tables.handles[table])
+        cursor.first()
+        for _ in range(count):
+            cursor.delete()
+    tables.close()
+
+
+def log_of(directory: Path) -> Path:
+    (log,) = (directory / DIRECTORY_NAME).glob("*.incr.aof")
+    return log
+
+
+# -- looking -----------------------------------------------------------------------------------------------------------
+
+
+def test_sound_directory_is_called_sound(directory: Path) -> None:
+    result = run("check", directory)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr.startswith("sound")
+    assert "2 streams, 305 entries" in result.stderr
+    assert "1 group, 100 pending" in result.stderr
+
+
+def test_violations_are_lines_and_status_1(directory: Path) -> None:
+    lose_rows(directory, "pel_by_time")
+    result = run("check", directory)
+    assert result.exit_code == 1
+    (line,) = result.stdout.splitlines()
+    assert line.startswith("pel_by_time: group 'g' of 's', the run up to 100-0: is missing at ")
+    assert result.stderr.startswith("1 violation (")
+    assert f"riverbed check --repair {directory}" in result.stderr
+
+
+def test_many_violations_are_cut_short(directory: Path) -> None:
+    lose_rows(directory, "nodes", 2)
+    result = run("check", directory)
+    assert (result.exit_code, len(result.stdout.splitlines())) == (1, 100)
+    assert result.stderr.startswith("100 violations, and perhaps more")
+    assert len(run("check", directory, "--limit", 0).stdout.splitlines()) > 200
+    assert len(run("check", directory, "--limit", 7).stdout.splitlines()) == 7
+
+
+def test_damage_names_file_and_byte(directory: Path) -> None:
+    log = log_of(directory)
+    data = bytearray(log.read_bytes())
+    data[1000] ^= 4
+    log.write_bytes(data)
+    result = run("check", directory, "--json")
+    (violation,) = json.loads(result.stdout)["violations"]
+    assert (violation["table"], violation["file"], result.exit_code) == ("log", str(log), 1)
+    assert violation["offset"] <= 1000
+    assert f"log: {log} at byte {violation['offset']}: " in run("check", directory).stdout
+
+
+def test_json_says_what_there_is(directory: Path) -> None:
+    result = run("check", directory, "--deep", "--json")
+    found = json.loads(result.stdout)
+    assert result.exit_code == 0
+    assert (found["kind"], found["sound"], found["violations"], found["in_use"]) == ("store", True, [], False)
+    assert (found["streams"], found["entries"], found["groups"], found["pending"]) == (2, 305, 1, 100)
+    assert found["commands"] > 305
+    assert found["path"] == str(directory)
+
+
+def test_deep_finds_what_only_the_log_can_tell(directory: Path) -> None:
+    tables = Tables(directory, 1 << 28)
+    with tables.env.begin(write=True) as txn:
+        key = fmt.entry_key(1, 7 << 64)
+        row = txn.get(key, db=tables.handles["entries"])
+        assert row is not None
+        txn.put(key, row.replace(b"\r\nv\r\n", b"\r\nw\r\n"), db=tables.handles["entries"])
+    tables.close()
+    assert run("check", directory).exit_code == 0
+    result = run("check", directory, "--deep")
+    assert result.exit_code == 1
+    assert result.stdout == "entries: stream 1 ('s'), 7-0: has other fields than the log gives it\n"
+    assert "takes at most" in result.stderr
+    assert list(directory.parent.glob(".riverbed-check-*")) == []
+
+
+def test_deep_works_where_it_is_told_to(directory: Path, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    result = run("check", directory, "--deep", "--work", work)
+    assert result.exit_code == 0
+    assert f" in {work}/.riverbed-check-" in result.stderr
+    assert list(work.iterdir()) == []
+
+
+def test_a_running_server_is_checked_as_well(start_riverbed: Callable[..., RiverbedServer]) -> None:
+    server = start_riverbed()
+    with server.client() as client:
+        client.pipeline([("XADD", "s", f"{number}-1", "field", "value") for number in range(1, 300)])
+        client.ask("SAVE")
+        for arguments in ((), ("--deep",)):
+            client.pipeline([("XADD", "s", "*", "field", "value")] * 50)
+            result = run("check", server.directory, *arguments)
+            assert (result.exit_code, result.stdout) == (0, ""), result.stderr
+            assert "running: of the tables this is its last checkpoint" in result.stderr
+        refused = run("check", server.directory, "--repair")
+    assert refused.exit_code == 2
+    assert "is in use by another process; stop its server first" in refused.stderr
+
+
+def test_a_log_under_other_names_is_found(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store", log_directory="elsewhere", log_filename="log")
+    store.fill(b"s", 3)
+    store.checkpoint()
+    store.engine.close()
+    names = ("--appenddirname", "elsewhere", "--appendfilename", "log")
+    assert run("check", store.directory, *names).exit_code == 0
+    assert run("check", store.directory, "--repair", *names).exit_code == 0
+    assert run("check", store.directory).exit_code == 1
+
+
+# -- what cannot be checked --------------------------------------------------------------------------------------------
+
+
+def test_a_directory_that_cannot_be_checked_is_status_2(directory: Path, tmp_path: Path) -> None:
+    tables = Tables(directory, 1 << 28)
+    with tables.env.begin(write=True) as txn:
+        txn.put(b"format_version", fmt.pack_row(0), db=tables.handles["meta"])
+    tables.close()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    for path, told in (
+        (tmp_path / "none", "there is no "),
+        (tmp_path / "empty", "holds no store: neither state/ nor appendonlydir/ is there"),
+        (tmp_path / "file", "is not a directory"),
+        (directory, f"has format version 0; this program reads {fmt.FORMAT_VERSION}"),
+    ):
+        for option in ("--deep", "--repair", "--json"):
+            result = run("check", path, option)
+            assert (result.exit_code, result.stdout) == (2, "")
+            assert told in result.stderr
+
+
+def test_too_little_space_for_the_fold_is_status_2(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("riverbed.store.disk.files.OsFiles.free_bytes", lambda self, path: 1000)
+    result = run("check", directory, "--deep")
+    assert result.exit_code == 2
+    assert "1,000 bytes free" in result.stderr
+    assert run("check", directory).exit_code == 0
+
+
+# -- snapshots ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_is_checked(directory: Path, tmp_path: Path) -> None:
+    snapshot = take_snapshot(directory, tmp_path / "snapshot", program="test").path
+    result = run("check", snapshot, "--json")
+    found = json.loads(result.stdout)
+    assert (result.exit_code, found["kind"], found["sound"], found["entries"]) == (0, "snapshot", True, 305)
+    data = bytearray((snapshot / "data.mdb").read_bytes())
+    data[-1] ^= 1
+    (snapshot / "data.mdb").write_bytes(data)
+    result = run("check", snapshot)
+    assert result.exit_code == 1
+    assert f"snapshot: {snapshot / 'data.mdb'}: CRC-32C is " in result.stdout
+    for option in ("--deep", "--repair"):
+        assert run("check", snapshot, option).exit_code == 2
+
+
+def test_a_snapshot_without_a_manifest_is_none(directory: Path, tmp_path: Path) -> None:
+    snapshot = take_snapshot(directory, tmp_path / "snapshot", program="test").path
+    (snapshot / "manifest.json").unlink()
+    result = run("check", snapshot)
+    assert result.exit_code == 2
+    assert "a snapshot that was never finished" in result.stderr
+
+
+# -- mending -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_torn_tail_is_found_and_cut_and_kept(directory: Path) -> None:
+    log = log_of(directory)
+    whole = log.read_bytes()
+    log.write_bytes(whole + b"*3\r\n$4\r\nXA")
+    result = run("check", directory)
+    assert result.exit_code == 1
+    assert result.stdout.startswith(f"log: {log} at byte {len(whole)}: torn tail of 10 bytes")
+    result = run("check", directory, "--repair", "--json")
+    report = json.loads(result.stdout)
+    assert (result.exit_code, report["sound"], len(report["repaired"]), len(report["mended"])) == (0, True, 1, 1)
+    assert Path(report["repaired"][0]["kept"]).read_bytes() == b"*3\r\n$4\r\nXA"
+    assert log.read_bytes() == whole
+
+
+def test_broken_tables_are_made_anew_and_the_old_ones_kept(directory: Path) -> None:
+    lose_rows(directory, "entries", 3)
+    result = run("check", directory, "--repair")
+    assert result.exit_code == 0
+    assert "repaired: made the tables anew" in result.stderr
+    assert (directory / "replaced" / "state" / "data.mdb").exists()
+    assert run("check", directory, "--deep").exit_code == 0
+    again = run("check", directory, "--repair")
+    assert (again.exit_code, again.stdout) == (0, "")
+    assert again.stderr.startswith("sound")
+
+
+def test_what_cannot_be_mended_says_what_a_person_can_do(directory: Path) -> None:
+    log = log_of(directory)
+    data = bytearray(log.read_bytes())
+    data[1000] ^= 4
+    log.write_bytes(data)
+    result = run("check", directory, "--repair")
+    assert result.exit_code == 1
+    assert "not repaired: the log is broken" in result.stderr
+    assert log.read_bytes() == data
+    shutil.move(directory / DIRECTORY_NAME, directory / "damaged-log")
+    result = run("check", directory, "--repair")
+    assert result.exit_code == 0
+    assert "made a new log of what the tables hold: 305 entries" in result.stderr
+    assert run("check", directory, "--deep").exit_code == 0
+
+
+def test_help_lists_the_subcommands_and_version_is_told() -> None:
+    assert "check" in run("--help").stdout
+    assert run("--version").stdout == f"riverbed, version {VERSION}\n"
+
+
+# -- at a terminal -----------------------------------------------------------------------------------------------------
+
+
+def test_at_a_terminal_long_findings_go_on_below(directory: Path) -> None:
+    lose_rows(directory, "pel_by_time")
+    status, screen = on_terminal("check", directory)
+    assert status == 1
+    lines = [line.rstrip() for line in screen.replace("\r", "\n").split("\n") if line.strip()]
+    place = "pel_by_time: group 'g' of 's', the run up to 100-0"
+    number = lines.index(place)
+    assert lines[number + 1].startswith("   is missing at ")
+    assert all(len(line) <= 80 for line in lines if str(directory) not in line)
+
+
+def test_at_a_terminal_a_sound_store_is_shown_in_a_few_aligned_lines(directory: Path) -> None:
+    status, screen = on_terminal("check", directory, "--deep")
+    assert status == 0
+    for line in (
+        "  tables    2 streams, 305 entries",
+        "  groups    1 group, 100 pending",
+        "  log       ",
+        "  deep      ",
+    ):
+        assert line in screen

@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+
+from riverbed.store.tables.environment import TABLES
+from riverbed.tools.cli import main
+from riverbed.tools.console.steps import StepMeter
+from riverbed.tools.text.dumplog import word_text
+from riverbed.tools.text.entryjson import decode_entry, encode_entry
+from tests.support.servers import RedisServer, RiverbedServer, Server
+
+StartRiverbed = Callable[..., RiverbedServer]
+StartRedis = Callable[..., RedisServer]
+
+
+def run(*arguments: object) -> Result:
+    words = [str(argument) for argument in arguments]
+    return CliRunner().invoke(main, ["dump", *words], catch_exceptions=False)
+
+
+def dumped(*arguments: object) -> list[dict[str, Any]]:
+    result = run(*arguments)
+    assert result.exit_code == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def ids(*arguments: object) -> list[str]:
+    return [entry["id"] for entry in dumped(*arguments)]
+
+
+def fill(server: Server) -> None:
+    with server.client() as client:
+        client.pipeline([("XADD", "s", f"{number}-0", "field", f"v{number}") for number in range(1, 2501)])
+        client.ask("XDEL", "s", "3-0")
+        client.ask("XADD", "odd", "1-1", "f", "ü", "g", "")
+        client.ask("XADD", "odd", "1-2", "f", "1", "f", "2")
+        client.ask("XADD", "odd", "1-3", b"\xff", b"\x00\x01")
+        client.ask("XGROUP", "CREATE", "odd", "g", "0")
+        client.ask("XREADGROUP", "GROUP", "g", "alice", "STREAMS", "odd", ">")
+
+
+@pytest.fixture
+def stopped(start_riverbed: StartRiverbed) -> Path:
+    server = start_riverbed()
+    fill(server)
+    with server.client() as client:
+        client.ask("RIVERBED", "SNAPSHOT", "monday")
+    server.stop()
+    return server.directory
+
+
+# -- streams -----------------------------------------------------------------------------------------------------------
+
+
+def test_entries_of_any_kind_are_lines_of_json(stopped: Path) -> None:
+    assert dumped(stopped, "odd") == [
+        {"id": "1-1", "fields": {"f": "ü", "g": ""}},
+        {"id": "1-2", "pairs": [["f", "1"], ["f", "2"]]},
+        {"id": "1-3", "pairs_base64": [["/w==", "AAE="]]},
+    ]
+
+
+def test_a_store_its_snapshot_and_its_server_tell_the_same(riverbed: RiverbedServer) -> None:
+    fill(riverbed)
+    with riverbed.client() as client:
+        client.ask("RIVERBED", "SNAPSHOT", "monday")
+    for key in ("s", "odd"):
+        expected = dumped(riverbed.directory, key)
+        assert dumped(riverbed.directory / "snapshots" / "monday", key) == expected
+        assert dumped(f"localhost:{riverbed.port}", key) == expected
+    assert ids(riverbed.directory, "s") == [f"{number}-0" for number in range(1, 2501) if number != 3]
+
+
+def test_a_real_redis_tells_the_same(start_redis: StartRedis, stopped: Path) -> None:
+    server = start_redis()
+    fill(server)
+    assert dumped(f"localhost:{server.port}", "odd") == dumped(stopped, "odd")
+
+
+@pytest.mark.parametrize("how", ["files", "server"])
+def test_ranges_and_limits_are_heeded(riverbed: RiverbedServer, how: str) -> None:
+    fill(riverbed)
+    with riverbed.client() as client:
+        client.ask("SAVE")
+    source = riverbed.directory if how == "files" else f"localhost:{riverbed.port}"
+    assert ids(source, "s", "--start", "2", "--end", "5") == ["2-0", "4-0", "5-0"]
+    assert ids(source, "s", "--start", "2499-0") == ["2499-0", "2500-0"]
+    assert ids(source, "s", "--limit", 2) == ["1-0", "2-0"]
+    assert ids(source, "s", "--start", "9000") == []
+    assert ids(source, "odd", "--end", "1-1") == ["1-1"]
+
+
+def test_a_limit_may_be_beyond_any_number_of_entries(stopped: Path) -> None:
+    assert ids(stopped, "odd", "--limit", 10**30) == ["1-1", "1-2", "1-3"]
+
+
+def test_other_databases_are_reached_by_number(riverbed: RiverbedServer) -> None:
+    with riverbed.client() as client:
+        client.ask("SELECT", 3)
+        client.ask("XADD", "s", "1-1", "f", "v")
+        client.ask("SAVE")
+    assert ids(riverbed.directory, "s", "--db", 3) == ids(f"localhost:{riverbed.port}", "s", "--db", 3) == ["1-1"]
+
+
+def test_trimmed_entries_that_wait_for_the_purge_are_not_told(riverbed: RiverbedServer) -> None:
+    fill(riverbed)
+    with riverbed.client() as client:
+        client.ask("XTRIM", "s", "MAXLEN", "2")
+        client.ask("SAVE")
+    assert ids(riverbed.directory, "s") == ["2499-0", "2500-0"]
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_log_is_told_as_commands_with_the_place_of_each_batch(stopped: Path) -> None:
+    for source in (stopped / "appendonlydir", stopped / "appendonlydir" / "appendonly.aof.1.incr.aof"):
+        lines = run(source).stdout.splitlines()
+        assert lines[0].startswith("# appendonly.aof.1.incr.aof, bytes 0 to ")
+        assert "XADD s 1-0 field v1" in lines
+        assert 'XADD odd 1-3 "\\xff" "\\x00\\x01"' in lines
+        assert any(line.startswith("XCLAIM odd g alice ") for line in lines)
+
+
+def test_a_later_file_of_the_log_is_told_alone(start_riverbed: StartRiverbed) -> None:
+    server = start_riverbed(options={"log-segment-bytes": "64kb"})
+    fill(server)
+    server.stop()
+    later = sorted((server.directory / "appendonlydir").glob("*.incr.aof"))[1]
+    lines = run(later).stdout.splitlines()
+    assert lines[0].startswith(f"# {later.name}, bytes 0 to ")
+    assert all(line.startswith(f"# {later.name}") for line in lines if line.startswith("#"))
+
+
+def test_the_log_of_a_redis_is_told(start_redis: StartRedis) -> None:
+    server = start_redis()
+    fill(server)
+    server.kill()
+    assert "XADD s 1-0 field v1" in run(server.directory / "appendonlydir").stdout.splitlines()
+
+
+@pytest.mark.parametrize("where", ["in the middle", "at the end"])
+def test_a_damaged_log_is_told_up_to_the_damage(stopped: Path, tmp_path: Path, where: str) -> None:
+    log = tmp_path / "appendonlydir"
+    shutil.copytree(stopped / "appendonlydir", log)
+    path = log / "appendonly.aof.1.incr.aof"
+    data = bytearray(path.read_bytes())
+    data[data.index(b"XDEL") if where == "in the middle" else -30] ^= 1
+    path.write_bytes(data)
+    result = run(log)
+    assert result.exit_code == 1
+    assert "XADD s 1-0 field v1" in result.stdout
+    assert "damaged: " in result.stderr
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["appendonlydir/appendonly.aof.manifest", "snapshots/monday/manifest.json", "snapshots/monday/streams.jsonl"],
+)
+def test_manifests_are_told_as_they_are_when_sound(stopped: Path, tmp_path: Path, name: str) -> None:
+    shutil.copytree(stopped, tmp_path / "copy")
+    path = tmp_path / "copy" / name
+    assert run(path).stdout == path.read_text()
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    result = run(path)
+    assert (result.exit_code, result.stdout) == (2, "")
+
+
+def test_every_row_of_every_table_is_told(stopped: Path) -> None:
+    for place in (stopped / "state", stopped / "state" / "data.mdb", stopped / "snapshots" / "monday"):
+        rows = dumped(place)
+        assert not [row for row in rows if "error" in row]
+        assert {row["table"] for row in rows} <= set(TABLES)
+        assert [row["key"] for row in rows if row["table"] == "keys"] == ["odd", "s"]
+        assert sum(row["table"] == "entries" for row in rows) == 2502
+        (pending,) = (row for row in rows if row["table"] == "pel")
+        assert (pending["ids"], pending["delivery_count"]) == (["1-1", "1-2", "1-3"], 1)
+
+
+def test_only_the_tables_and_rows_asked_for_are_told(stopped: Path) -> None:
+    rows = dumped(stopped / "state", "--table", "names", "--table", "groups", "--limit", 3)
+    assert [row["table"] for row in rows] == ["names", "names", "groups"]
+
+
+def test_what_cannot_be_dumped_is_said_with_status_2(stopped: Path, tmp_path: Path) -> None:
+    for arguments, words in (
+        ((stopped,), "name a key, or"),
+        ((stopped, "none"), "there is no stream none in database 0"),
+        ((stopped, "s", "--db", 77), "there is no database 77"),
+        ((stopped, "s", "--start", "x"), "x is not an ID"),
+        ((tmp_path / "none",), "no such file or directory"),
+        ((tmp_path / "none", "key"), "there is no"),
+        (("localhost:1", "key"), "cannot be reached"),
+        (("localhost:6379",), "is a server: name a key"),
+    ):
+        result = run(*arguments)
+        assert (result.exit_code, result.stdout) == (2, ""), arguments
+        assert words in " ".join(result.stderr.split()), arguments
+
+
+# -- the forms ---------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.binary(max_size=8), st.binary(max_size=8)), min_size=1, max_size=5))
+def test_any_entry_survives_the_way_to_json_and_back(pairs: list[tuple[bytes, bytes]]) -> None:
+    words = [word for pair in pairs for word in pair]
+    line = encode_entry(b"1-1", words)
+    assert "\n" not in line
+    assert decode_entry(line) == (b"1-1", words)
+
+
+@given(st.lists(st.tuples(st.text(max_size=8), st.text(max_size=8)), min_size=1, max_size=5))
+def test_any_text_survives_the_way_to_json_and_back(pairs: list[tuple[str, str]]) -> None:
+    words = [word.encode() for pair in pairs for word in pair]
+    assert decode_entry(encode_entry(b"1-1", words)) == (b"1-1", words)
+
+
+def test_who_writes_to_a_file_sees_how_far_it_has_come(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, tuple[int, int]] = {}
+    monkeypatch.setattr(StepMeter, "show", lambda self, step, done, total: seen.update({step: (done, total)}))
+    lines = len(ids(stopped, "s"))
+    dumped(stopped / "state")
+    run(stopped / "appendonlydir")
+    assert seen["reading entries"] == (2000, lines)
+    assert seen["reading tables"][0] % 1000 == 0
+    done, total = seen["reading the log"]
+    assert done == total == sum(path.stat().st_size for path in (stopped / "appendonlydir").glob("*.incr.aof"))
+
+
+def test_nothing_that_a_terminal_obeys_is_in_a_line() -> None:
+    words = ["\x1b[2J\x9b31m".encode(), "\u202e\U000e0001caf\u00e9".encode()]
+    line = encode_entry(b"1-1", words)
+    assert line == '{"id": "1-1", "fields": {"\\u001b[2J\\u009b31m": "\\u202e\\udb40\\udc01caf\u00e9"}}'
+    assert decode_entry(line)[1] == words
+
+
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
+        (b"plain", "plain"),
+        (b"a-b_c:1", "a-b_c:1"),
+        (b"", '""'),
+        (b"two words", '"two words"'),
+        (b'q"q', '"q\\"q"'),
+        (b"#x", '"#x"'),
+        (b"\xff\n", '"\\xff\\n"'),
+    ],
+)
+def test_words_stand_as_redis_cli_takes_them(word: bytes, text: str) -> None:
+    assert word_text(word) == text

@@ -1,0 +1,444 @@
+"""What is imported shows the same to every question, and what goes wrong is told in one line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from riverbed.store.ids import StreamID
+from riverbed.tools.cli import main
+from riverbed.tools.console.console import Failure
+from riverbed.tools.live import livestream
+from riverbed.tools.live.redisclient import Address, ReplyError, parse_url
+from riverbed.tools.live.target import server_address
+from tests.conftest import StartRedis, StartRiverbed, base_seed, broken_invariants
+from tests.support.impostor import impostor
+from tests.support.in_process import value_of
+from tests.support.raw import RawClient, parse
+from tests.support.scripts.generators import KEYSPACE, STREAMS, Generator
+from tests.support.scripts.group_commands import GROUP_FAMILY, NEWER_FAMILY, LastingCommands
+from tests.support.servers import Server
+
+
+class AnyGenerator(LastingCommands, Generator):
+    """Streams, groups and keys."""
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["import", *(str(argument) for argument in arguments)], catch_exceptions=False)
+
+
+def url(server: Server, database: str = "") -> str:
+    return f"redis://127.0.0.1:{server.port}{database}"
+
+
+def imported(source: str, target: object, *options: object, status: int = 0) -> dict[str, Any]:
+    result = run(source, target, "--json", *options)
+    assert result.exit_code == status, (result.stdout, result.stderr)
+    report: dict[str, Any] = json.loads(result.stdout)
+    return report
+
+
+def refused(*arguments: object) -> str:
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (2, ""), result.stdout
+    assert result.stderr.count("\n") == 1
+    return result.stderr
+
+
+# Told by one of the two servers only, or of how the data lies in memory; and the lag, which 8 derives otherwise than 7.
+_OWN = frozenset((b"lag", b"radix-tree-keys", b"radix-tree-nodes", b"idmp-duration", b"idmp-maxsize", b"pids-tracked",
+                  b"iids-tracked", b"iids-added", b"iids-duplicates", b"nacked-count", b"active-time"))  # fmt: skip
+
+
+def comparable(value: Any, own: frozenset[bytes] = _OWN) -> Any:
+    """A reply of XINFO with maps as maps, without `own`."""
+    if isinstance(value, list):
+        if value and value[0] in (b"length", b"name"):
+            pairs = zip(value[::2], value[1::2], strict=True)
+            return {name: comparable(content, own) for name, content in pairs if name not in own}
+        return [comparable(part, own) for part in value]
+    return value
+
+
+def shown_by(server: Server, own: frozenset[bytes] = _OWN, databases: int = 16) -> dict[tuple[int, bytes], Any]:
+    """XINFO STREAM FULL, XPENDING of every group and the deadline of every stream."""
+    state = {}
+    with server.client() as client:
+
+        def ask(*words: object) -> Any:
+            return value_of(parse(client.ask(*words)))
+
+        for database in range(databases):
+            ask("SELECT", database)
+            for key in ask("KEYS", "*"):
+                if ask("TYPE", key) == "stream":
+                    full = comparable(ask("XINFO", "STREAM", key, "FULL", "COUNT", 0), own)
+                    pending = [ask("XPENDING", key, group[b"name"]) for group in full[b"groups"]]
+                    state[database, key] = full, pending, ask("PEXPIRETIME", key)
+    return state
+
+
+def fill(server: Server, seed: int, *families: Any) -> None:
+    generator = AnyGenerator(random.Random(seed), (STREAMS, KEYSPACE, *families), wrong=0.02)
+    with server.client() as client:
+        for number in range(700):
+            client.ask(*generator.command())
+            if number % 50 == 0:
+                client.ask("SELECT", number // 50 % 3)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_redis_is_imported_field_by_field(
+    start_redis: StartRedis, start_riverbed: StartRiverbed, tmp_path: Path, number: int
+) -> None:
+    redis = start_redis()
+    fill(redis, base_seed() + number, GROUP_FAMILY)
+    expected = shown_by(redis)
+    with redis.client() as client:
+        client.ask("SELECT", 1)
+        client.pipeline([("SET", f"string:{n}", n) for n in range(7)])
+        client.ask("HSET", "hash", "f", "v")
+    report = imported(url(redis), tmp_path / "new", status=1)
+    assert report["left"] == {"string": 7, "hash": 1}
+    assert report["left_keys"]["hash"] == ["1:hash"]
+    assert (report["streams"], report["moved"]) == (len(expected), [])
+    ours = start_riverbed(tmp_path / "new")
+    assert shown_by(ours) == expected
+    ours.restart()
+    assert shown_by(ours) == expected
+
+
+def test_records_that_no_command_shows_are_missed_by_name(start_riverbed: StartRiverbed, tmp_path: Path) -> None:
+    source = start_riverbed()
+    with source.client() as client:
+        client.ask("XADD", "s", "IDMP", "pid", "iid", "*", "f", "v")
+        client.ask("XADD", "plain", "*", "f", "v")
+    result = run(url(source), tmp_path / "new")
+    assert result.exit_code == 1
+    assert "without its producers' idempotence records, which no command shows: s\n" in result.stdout
+    assert "plain" not in result.stdout
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_a_riverbed_is_imported_field_by_field(start_riverbed: StartRiverbed, tmp_path: Path, number: int) -> None:
+    source = start_riverbed()
+    fill(source, base_seed() + 10 + number, GROUP_FAMILY, NEWER_FAMILY)
+    own = frozenset(name for name in _OWN if name not in (b"nacked-count", b"active-time", b"lag"))
+    expected = shown_by(source, own)
+    result = run(url(source), tmp_path / "new", "--json")
+    report = json.loads(result.stdout)
+    assert report["left"] == {}
+    assert result.exit_code == bool(report["unmarked"])
+    target = start_riverbed(tmp_path / "new")
+    assert shown_by(target, own) == expected
+
+
+def test_running_servers_take_an_import(start_redis: StartRedis, start_riverbed: StartRiverbed) -> None:
+    redis, ours, other = start_redis(), start_riverbed(), start_redis()
+    fill(redis, base_seed() + 20, GROUP_FAMILY)
+    times = _OWN | {b"seen-time"}  # these cannot be told to a server
+    expected = shown_by(redis, times)
+    assert imported(url(redis), url(ours))["streams"] == len(expected)
+    assert shown_by(ours, times) == expected
+    report = imported(url(redis), url(ours), status=1)
+    assert (report["streams"], len(report["existing"])) == (0, len(expected))
+    assert shown_by(ours, times) == expected
+    imported(url(ours), url(other))
+    assert shown_by(other, times) == expected
+
+
+def test_policies_of_groups_come_along(start_riverbed: StartRiverbed, start_redis: StartRedis, tmp_path: Path) -> None:
+    source, running, redis = start_riverbed(), start_riverbed(), start_redis()
+    with source.client() as client:
+        client.ask("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
+        client.ask("XGROUP", "CREATE", "s", "plain", "0")
+        client.ask("XGROUP", "POLICY", "s", "g", "MAXDELIVERIES", 5, "DEADLETTER", "dead", "CONSUMERTTL", 3_600_000)
+        expected = [client.ask("XGROUP", "POLICY", "s", group) for group in ("g", "plain")]
+    imported(url(source), tmp_path / "new")
+    imported(url(source), url(running))
+    imported(url(source), url(redis))
+    for server in (start_riverbed(tmp_path / "new"), running):
+        with server.client() as client:
+            assert [client.ask("XGROUP", "POLICY", "s", group) for group in ("g", "plain")] == expected
+
+
+class OldRedis:
+    """Answers as Redis 5 does, which tells less."""
+
+    address = "old:6379"
+    is_riverbed = False
+
+    def call(self, *words: object) -> Any:
+        if "FULL" in words:
+            raise ReplyError("ERR Unknown XINFO subcommand or wrong number of arguments for 'STREAM'. Try XINFO HELP.")
+        if words[:2] == ("XINFO", "STREAM"):
+            return [b"length", 2, b"radix-tree-keys", 1, b"last-generated-id", b"5-0", b"groups", 1,
+                    b"first-entry", None, b"last-entry", None]  # fmt: skip
+        if words[:2] == ("XINFO", "GROUPS"):
+            return [[b"name", b"g", b"consumers", 1, b"pending", 1, b"last-delivered-id", b"4-0"]]
+        assert words[0] == "PEXPIRETIME"
+        raise ReplyError("ERR unknown command `PEXPIRETIME`, with args beginning with: `s`, ")
+
+    def call_all(self, commands: list[tuple[object, ...]]) -> list[Any]:
+        assert commands[0] == ("TIME",)
+        if commands[1][0] == "PTTL":
+            return [[b"1700000000", b"500000"], 1_000]
+        return [[b"1700000000", b"500000"], [[b"name", b"c", b"pending", 1, b"idle", 500]]]
+
+
+def test_what_old_servers_do_not_tell_is_taken_as_newer_ones_take_it() -> None:
+    old: Any = OldRedis()
+    consumer = livestream.LiveConsumer(b"c", 1_700_000_000_000, 1_700_000_000_000, 1)
+    group = livestream.LiveGroup(b"g", StreamID(4 << 64), None, 1, (consumer,))
+    found = livestream.describe(old, b"s")
+    assert found == livestream.LiveStream(2, StreamID(5 << 64), StreamID(0), 2, (group,), False)
+    assert found.groups[0].consumers[0].seen_ms == 1_700_000_000_000
+    assert livestream.deadline_ms(old, b"s") == 1_700_000_001_500
+
+
+def test_pages_and_what_was_deleted_while_pending(
+    start_redis: StartRedis, start_riverbed: StartRiverbed, tmp_path: Path
+) -> None:
+    redis = start_redis()
+    with redis.client() as client:
+        client.pipeline([("XADD", "s", f"{n}-1", "f", "v" * (n % 50)) for n in range(1, 12_001)])
+        client.ask("XADD", "large", "1-1", "f", "v" * 3_000_000)
+        client.ask("XADD", "large", "2-1", "f", "v" * 3_000_000)
+        for group, consumers in (("g", 3), ("h", 1)):
+            client.ask("XGROUP", "CREATE", "s", group, "0")
+            for turn in range(30):
+                client.ask("XREADGROUP", "GROUP", group, f"c{turn % consumers}", "COUNT", 100, "STREAMS", "s", ">")
+        client.ask("XDEL", "s", *(f"{n}-1" for n in range(1, 3_000, 3)))
+        client.ask("XACK", "s", "h", *(f"{n}-1" for n in range(1, 2_000)))
+        client.ask("XTRIM", "s", "MAXLEN", 11_000)
+        client.ask("XADD", "gone", "5-5", "f", "v")
+        client.ask("XGROUP", "CREATE", "gone", "g", "0")
+        client.ask("XREADGROUP", "GROUP", "g", "c", "STREAMS", "gone", ">")
+        client.ask("XDEL", "gone", "5-5")
+        client.ask("XGROUP", "CREATE", "never", "g", "$", "MKSTREAM")
+        client.ask("PEXPIREAT", "never", 4_102_444_800_123)
+    expected = shown_by(redis)
+    report = imported(url(redis), tmp_path / "new")
+    assert report["moved"] == []
+    assert shown_by(start_riverbed(tmp_path / "new")) == expected
+
+
+def test_one_database_of_several(start_redis: StartRedis, start_riverbed: StartRiverbed, tmp_path: Path) -> None:
+    redis = start_redis(options={"databases": 40})
+    with redis.client() as client:
+        for database in (0, 7, 30):
+            client.ask("SELECT", database)
+            client.ask("XADD", f"in{database}", "1-1", "f", "v")
+    assert "the source has streams in database 30; here are 16" in refused(url(redis), tmp_path / "new")
+    assert imported(url(redis, "/7"), tmp_path / "new")["streams"] == 1
+    assert list(shown_by(start_riverbed(tmp_path / "new"))) == [(7, b"in7")]
+    assert "DB index is out of range" in refused(url(redis, "/99"), tmp_path / "other")
+
+
+@contextlib.contextmanager
+def kept_busy(server: Server, *commands: tuple[object, ...]) -> Iterator[None]:
+    """Send `commands` in turn, again and again, and at any rate whenever the entries of a stream are to be read."""
+    read_entries = livestream.read_entries
+    stop = threading.Event()
+
+    def work() -> None:
+        with server.client() as client:
+            while not stop.is_set():
+                client.pipeline(commands)
+
+    def forestalled(*arguments: Any) -> Iterator[Any]:
+        with server.client() as client:
+            client.pipeline(commands)
+        return read_entries(*arguments)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("riverbed.tools.loading.copystream.read_entries", forestalled)
+            yield
+    finally:
+        stop.set()
+        worker.join()
+
+
+def test_a_growing_stream_is_copied_as_it_was(start_redis: StartRedis, tmp_path: Path) -> None:
+    redis = start_redis()
+    with redis.client() as client:
+        client.pipeline([("XADD", "s", "*", "f", n) for n in range(20_000)])
+    with kept_busy(redis, ("XADD", "s", "*", "f", "v")):
+        report = imported(url(redis), tmp_path / "new")
+    assert report["entries"] >= 20_000
+    assert broken_invariants(tmp_path / "new") == []
+
+
+def test_a_stream_that_keeps_changing_is_named(start_redis: StartRedis, tmp_path: Path) -> None:
+    redis = start_redis()
+    with redis.client() as client:
+        client.pipeline([("XADD", "s", "*", "f", n) for n in range(20_000)])
+        client.ask("XGROUP", "CREATE", "s", "g", "0")
+    work = [
+        ("XADD", "s", "MAXLEN", 20_000, "*", "f", "v"),
+        ("XREADGROUP", "GROUP", "g", "c", "COUNT", 5, "STREAMS", "s", ">"),
+        ("XTRIM", "s", "MAXLEN", 19_000),
+    ]
+    with kept_busy(redis, *work):
+        report = imported(url(redis), tmp_path / "new", status=1)
+    assert report["moved"] == ["s"]
+    assert broken_invariants(tmp_path / "new") == []
+
+
+# -- what goes wrong ---------------------------------------------------------------------------------------------------
+
+
+def test_passwords(start_redis: StartRedis, tmp_path: Path) -> None:
+    redis = start_redis(options={"requirepass": "p@ss word/1"})
+    with RawClient(redis.port) as client:
+        client.ask("AUTH", "p@ss word/1")
+        client.ask("ACL", "SETUSER", "reader", "on", ">secret", "~*", "+@all")
+        client.ask("ACL", "SETUSER", "blind", "on", ">secret", "~*", "-@all", "+ping")
+        client.ask("XADD", "s", "1-1", "f", "v")
+    port = redis.port
+    reason = refused(f"redis://127.0.0.1:{port}", tmp_path / "new")
+    assert "does not let us in: NOAUTH" in reason
+    reason = refused(f"redis://:wrong@127.0.0.1:{port}", tmp_path / "new")
+    assert "does not let us in: WRONGPASS" in reason
+    assert "wrong@" not in reason
+    assert "NOPERM" in refused(f"redis://blind:secret@127.0.0.1:{port}", tmp_path / "new")
+    assert imported(f"redis://:p%40ss%20word%2F1@127.0.0.1:{port}", tmp_path / "one")["streams"] == 1
+    report = imported(f"redis://reader:secret@127.0.0.1:{port}", tmp_path / "two")
+    assert (report["streams"], report["source"]) == (1, f"127.0.0.1:{port}")
+    assert not (tmp_path / "new").exists()
+
+
+STOPPED = "stopped answering: nothing within 1 s"
+
+
+def test_a_password_is_in_no_message(tmp_path: Path) -> None:
+    with impostor(b"-ERR unknown command 'AUTH', with args beginning with: 's3cret'\r\n") as port:
+        reason = refused(f"redis://:s3cret@127.0.0.1:{port}", tmp_path / "new")
+    assert "(redacted)" in reason
+    assert "s3cret" not in reason
+    for url in ("redis://:s3cret@h:x", "redis://:s3cret@h/x", "redis://:a/s3cret@h", "redis://u:1/s3cret@h"):
+        with pytest.raises(Failure) as refusal:
+            server_address(url)
+        assert "s3cret" not in str(refusal.value)
+    assert "s3cret" not in repr(parse_url("redis://:s3cret@h"))
+
+
+@pytest.mark.parametrize(
+    ("answers", "reason"),
+    [
+        ([b"HTTP/1.1 400 Bad Request\r\n\r\n"], "does not speak Redis's protocol"),
+        ([b"+PONG\r\n"], STOPPED),
+        ([b"+PONG\r\n", b"$99999999999\r\nxx"], STOPPED),
+        ([b"+PONG\r\n", b""], "closed the connection"),
+        ([b"-LOADING Redis is loading the dataset in memory\r\n"], "LOADING Redis is loading"),
+        (
+            [b"+PONG\r\n", b"$12\r\ndb0:keys=1\r\n\r\n", b"+OK\r\n", b"*2\r\n$1\r\n0\r\n*1\r\n$1\r\ns\r\n",
+             b"+stream\r\n", b"*2\r\n$6\r\nlength\r\n$1\r\nx\r\n"],
+            "XINFO of b's' tells nothing we know",
+        ),
+    ],
+)  # fmt: skip
+def test_servers_that_are_none(tmp_path: Path, answers: list[bytes], reason: str) -> None:
+    # short only for those who are to be given up
+    timeout_s = 1 if reason == STOPPED else 120
+    with impostor(*answers) as port:
+        assert reason in refused(f"redis://127.0.0.1:{port}", tmp_path / "new", "--timeout", timeout_s)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nobody_there(tmp_path: Path) -> None:
+    with socket.socket() as holder:  # of a port at which nobody can listen meanwhile
+        holder.bind(("127.0.0.1", 0))
+        port = holder.getsockname()[1]
+        assert f"127.0.0.1:{port} cannot be reached: Connection refused" in refused(
+            f"redis://127.0.0.1:{port}", tmp_path / "new"
+        )
+    assert "cannot be reached: " in refused("redis://no.such.host.invalid", tmp_path / "new")
+
+
+def test_a_server_that_dies_in_between_leaves_nothing_behind(
+    start_redis: StartRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redis = start_redis()
+    with redis.client() as client:
+        client.pipeline([("XADD", "s", "*", "f", n) for n in range(5_000)])
+    read_entries = livestream.read_entries
+
+    def dying(*arguments: Any) -> Iterator[Any]:
+        redis.kill()
+        return read_entries(*arguments)
+
+    monkeypatch.setattr("riverbed.tools.loading.copystream.read_entries", dying)
+    target = tmp_path / "place" / "new"
+    assert f"127.0.0.1:{redis.port} " in refused(url(redis), target)
+    assert list(target.parent.iterdir()) == []
+
+
+def test_nothing_is_written_over(redis_server: Server, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "is not empty" in refused(url(redis_server), tmp_path)
+    assert "expected redis://" in run("http://x", tmp_path / "new").stderr
+    assert "is not the number of a database" in refused(url(redis_server), "redis://x/y")
+    assert "is to take no database" in refused(url(redis_server), "redis://x/3")
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("redis://h", Address("h")),
+        ("redis://h:7/3", Address("h", 7, database=3)),
+        ("rediss://u:p%40@[::1]:7", Address("::1", 7, "u", "p@", tls=True)),
+        ("redis://:p@h/", Address("h", password="p")),
+    ],
+)
+def test_urls(text: str, address: Address) -> None:
+    assert parse_url(text) == address
+
+
+@pytest.mark.parametrize("text", ["", "h", "redis://", "redis://h:x", "redis://h:70000", "redis://h/-1", "unix:///x"])
+def test_urls_that_are_none(text: str) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        parse_url(text)
+
+
+def test_report_for_people(start_redis: StartRedis, tmp_path: Path) -> None:
+    redis = start_redis()
+    with redis.client() as client:
+        client.ask("XADD", "s", "1-1", "f", "v")
+        client.ask("SET", "[red]x", "v")
+    lines = run(url(redis), tmp_path / "new").stdout.splitlines()
+    assert lines[0] == f"copied 127.0.0.1:{redis.port} to {tmp_path / 'new'}"
+    assert "  streams   1" in lines
+    assert lines[-1] == "left: 1 key of type string  [red]x"
+
+
+def test_delivery_times_are_exact_while_the_clock_ticks(start_redis: StartRedis, tmp_path: Path) -> None:
+    redis = start_redis()
+    with redis.client() as client:
+        client.ask("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
+        for number in range(1, 200):
+            client.ask("XADD", "s", f"{number}-1", "f", "v")
+            client.ask("XREADGROUP", "GROUP", "g", "c", "STREAMS", "s", ">")
+        expected = comparable(value_of(parse(client.ask("XINFO", "STREAM", "s", "FULL", "COUNT", 0))))
+    told = [(row[0], row[2], row[3]) for row in expected[b"groups"][0][b"pending"]]
+    client_address = Address("127.0.0.1", redis.port)
+    with livestream.RedisClient(client_address, 10) as connection:
+        for _ in range(5):
+            found = livestream.read_pending(connection, b"s", b"g")
+            rows = [(livestream.id_text(row[0]), row[2], row[3]) for row in found.rows()]
+            assert rows == told
+            time.sleep(0.003)

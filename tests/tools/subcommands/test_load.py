@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from riverbed.tools.cli import main
+from riverbed.tools.console.console import Failure, Meter
+from riverbed.tools.loading.loadsinks import DirectoryLoad
+from riverbed.tools.text.entryjson import decode_entry, row_words
+from tests.conftest import broken_invariants
+from tests.support.raw import RawClient
+from tests.support.servers import RedisServer, RiverbedServer
+
+StartRiverbed = Callable[..., RiverbedServer]
+StartRedis = Callable[..., RedisServer]
+LINES = "".join(f'{{"id": "{number}-0", "fields": {{"n": "{number}"}}}}\n' for number in range(1, 1001))
+
+
+def run(*arguments: object, given: str | bytes | None = None) -> Result:
+    words = [str(argument) for argument in arguments]
+    return CliRunner().invoke(main, words, input=given, catch_exceptions=False)
+
+
+def load(*arguments: object, given: str | bytes | None = None) -> dict[str, Any]:
+    result = run("load", *arguments, "--json", given=given)
+    assert result.exit_code == 0, result.stderr
+    report: dict[str, Any] = json.loads(result.stdout)
+    return report
+
+
+def refused(*arguments: object, given: str | bytes | None = None) -> str:
+    result = run("load", *arguments, given=given)
+    assert (result.exit_code, result.stdout) == (2, "")
+    return " ".join(result.stderr.split())
+
+
+def dumped(target: object, key: str, *options: object) -> list[dict[str, Any]]:
+    result = run("dump", target, key, *options)
+    assert result.exit_code == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+@pytest.fixture(params=["directory", "riverbed", "redis"])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A directory, a server of ours, and a Redis: all of them empty."""
+    if request.param == "directory":
+        return str(tmp_path / "store")
+    start = request.getfixturevalue("start_redis" if request.param == "redis" else "start_riverbed")
+    return f"localhost:{start().port}"
+
+
+def test_entries_keep_their_ids(target: str) -> None:
+    report = load(target, "s", given=LINES)
+    assert (report["entries"], report["last_id"]) == (1000, "1000-0")
+    assert dumped(target, "s") == [json.loads(line) for line in LINES.splitlines()]
+
+
+def test_what_was_dumped_can_be_loaded_and_is_the_same(target: str) -> None:
+    odd = (
+        '{"id": "1-1", "fields": {"f": "ü", "g": ""}}\n'
+        '{"id": "1-2", "pairs": [["f", "1"], ["f", "2"]]}\n'
+        '{"id": "1-3", "pairs_base64": [["/w==", "AAE="]]}\n'
+    )
+    load(target, "odd", given=odd)
+    assert dumped(target, "odd") == [json.loads(line) for line in odd.splitlines()]
+
+
+def test_a_second_load_goes_on_behind_the_first(target: str) -> None:
+    lines = LINES.splitlines(keepends=True)
+    load(target, "s", given="".join(lines[:600]))
+    load(target, "s", given="".join(lines[600:]))
+    assert len(dumped(target, "s")) == 1000
+
+
+def test_new_ids_are_given_where_there_are_none_or_when_asked_for(target: str) -> None:
+    load(target, "s", given='{"a": 1}\n\n{"a": 2}\n')
+    load(target, "s", "--new-ids", given='{"id": "1-1", "fields": {"a": "3"}}\n')
+    found = dumped(target, "s")
+    assert [entry["fields"]["a"] for entry in found] == ["1", "2", "3"]
+    assert all(len(entry["id"].partition("-")[0]) == 13 for entry in found)
+
+
+def test_another_database_is_loaded_into(target: str) -> None:
+    load(target, "s", "--db", 3, given=LINES)
+    assert len(dumped(target, "s", "--db", 3)) == 1000
+
+
+def test_an_id_that_does_not_ascend_ends_the_load_and_it_can_go_on(target: str) -> None:
+    lines = LINES.splitlines(keepends=True)
+    wrong = [*lines[:700], '{"id": "5-0", "fields": {"n": "x"}}\n', *lines[700:]]
+    said = refused(target, "s", given="".join(wrong))
+    assert (
+        "line 701: the ID 5-0 is not above 700-0, the last one of the stream; 700 entries before that are loaded"
+        in said
+    )
+    assert len(dumped(target, "s")) == 700
+    assert load(target, "s", "--skip", 701, given="".join(wrong))["entries"] == 300
+    assert dumped(target, "s") == [json.loads(line) for line in lines]
+
+
+def test_a_line_that_is_no_entry_ends_the_load(target: str) -> None:
+    said = refused(target, "s", given='{"a": 1}\n[]\n{"a": 2}\n')
+    assert "line 2: not an object; 1 entry before that is loaded" in said
+    assert len(dumped(target, "s")) == 1
+
+
+def test_csv_becomes_fields(target: str, tmp_path: Path) -> None:
+    path = tmp_path / "trades.csv"
+    path.write_bytes('\ufefftime,symbol,note\n5,ACME,"two\nlines, and a comma"\n7,ÄÖ,\n'.encode())
+    load(target, "s", path, "--id-field", "time")
+    assert dumped(target, "s") == [
+        {"id": "5-0", "fields": {"symbol": "ACME", "note": "two\nlines, and a comma"}},
+        {"id": "7-0", "fields": {"symbol": "ÄÖ", "note": ""}},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (b"a,b\n1\n", "line 2: 1 values for 2 fields"),
+        (b"a,a\n1,2\n", "line 1: the names of the fields must differ"),
+        (b"a,\n1,2\n", "none be empty"),
+        (b"a,b\n\xff,2\n", "line 2: not UTF-8"),
+        (b'a,b\n"1,2\n', "unexpected end of data"),
+    ],
+)
+def test_csv_that_is_none_is_refused(tmp_path: Path, given: bytes, words: str) -> None:
+    assert words in refused(tmp_path / "store", "s", "--format", "csv", given=given)
+
+
+def test_csv_without_the_field_that_has_the_id_is_refused(tmp_path: Path) -> None:
+    said = refused(tmp_path / "store", "s", "--format", "csv", "--id-field", "when", given="a,b\n1,2\n")
+    assert "line 1: there is no field when" in said
+
+
+def test_nothing_is_no_entry_and_no_failure(target: str) -> None:
+    assert load(target, "s", given="")["entries"] == 0
+
+
+def test_a_loaded_directory_is_sound_and_a_server_starts_on_it(start_riverbed: StartRiverbed, tmp_path: Path) -> None:
+    load(tmp_path / "store", "s", given=LINES)
+    assert broken_invariants(tmp_path / "store") == []
+    server = start_riverbed(tmp_path / "store")
+    with server.client() as client:
+        assert client.ask("XLEN", "s") == b":1000\r\n"
+        assert client.ask("XADD", "s", "2000-0", "f", "v") == b"$6\r\n2000-0\r\n"
+
+
+def test_groups_of_the_stream_are_as_they_were(start_riverbed: StartRiverbed) -> None:
+    server = start_riverbed()
+    with server.client() as client:
+        client.ask("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
+    server.stop()
+    load(server.directory, "s", given=LINES)
+    server.start()
+    with server.client() as client:
+        reply = client.ask("XREADGROUP", "GROUP", "g", "alice", "COUNT", "1", "STREAMS", "s", ">")
+        assert b"1-0" in reply
+
+
+def test_a_directory_in_use_is_refused(riverbed: RiverbedServer) -> None:
+    assert "is in use by another process; stop its server first" in refused(riverbed.directory, "s", given=LINES)
+
+
+def test_a_key_of_another_type_is_refused(start_redis: StartRedis) -> None:
+    server = start_redis()
+    with RawClient(server.port) as client:
+        client.ask("SET", "s", "v")
+    assert "WRONGTYPE" in refused(f"localhost:{server.port}", "s", given=LINES)
+
+
+def test_what_cannot_be_loaded_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert "cannot be reached" in refused("localhost:1", "s", given=LINES)
+    assert "No such file" in refused(tmp_path / "store", "s", tmp_path / "none.jsonl")
+    assert "is not a directory" in refused(tmp_path / "file", "s", given=LINES)
+    assert "there is no database 16" in refused(tmp_path / "store", "s", "--db", 16, given=LINES)
+
+
+# -- rows of anything --------------------------------------------------------------------------------------------------
+
+
+def test_members_of_an_object_become_fields() -> None:
+    line = '{"text": "t", "number": 1.50, "big": 12345678901234567890, "yes": true, "none": null, "list": [1, "ä"]}'
+    words = ["text", "t", "number", "1.50", "big", "12345678901234567890", "yes", "true", "list", '[1, "ä"]']
+    assert decode_entry(line) == (None, [word.encode() for word in words])
+
+
+def test_a_member_may_be_the_id() -> None:
+    assert decode_entry('{"at": 17, "v": "x"}', "at") == (b"17", [b"v", b"x"])
+    assert row_words({"at": "5-1", "v": "x"}, "at") == (b"5-1", [b"v", b"x"])
+
+
+def test_an_object_with_an_id_of_its_own_meaning_is_a_row() -> None:
+    assert decode_entry('{"id": 7, "name": "x"}') == (None, [b"id", b"7", b"name", b"x"])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "x",
+        "1",
+        "null",
+        "{}",
+        '{"a": null}',
+        '{"fields": {}}',
+        '{"fields": 7}',
+        '{"pairs": [["a"]]}',
+        '{"pairs": [[1, 2]]}',
+        '{"pairs_base64": [["?", "AA=="]]}',
+        '{"id": 7, "fields": {"a": "b"}}',
+        '{"a": 1, "at": null}',
+        "[" * 100_000,
+        '{"a": 1, "a": 2}',
+        '{"a": {"b": 1, "b": 2}}',
+        '{"fields": {"a": "1", "a": "2"}}',
+        '{"fields": {"a": null}}',
+    ],
+)
+def test_lines_that_are_no_entries_are_told(line: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        decode_entry(line, "at")
+
+
+def test_numbers_stay_as_they_are_written() -> None:
+    line = '{"price": 1.10, "long": 0.1234567890123456789, "large": 1e400, "whole": 12345678901234567890}'
+    words = [
+        b"price",
+        b"1.10",
+        b"long",
+        b"0.1234567890123456789",
+        b"large",
+        b"1e400",
+        b"whole",
+        b"12345678901234567890",
+    ]
+    assert decode_entry(line) == (None, words)
+
+
+def test_a_value_of_csv_may_be_long(tmp_path: Path) -> None:
+    value = "x" * 200_000
+    assert load(tmp_path / "data", "s", "--format", "csv", given=f"a,b\n1,{value}\n")["entries"] == 1
+    assert dumped(tmp_path / "data", "s")[0]["fields"] == {"a": "1", "b": value}
+
+
+def test_a_snapshot_is_not_loaded_into(tmp_path: Path) -> None:
+    load(tmp_path / "data", "s", given=LINES)
+    assert run("snapshot", tmp_path / "data", tmp_path / "frozen").exit_code == 0
+    assert "is a snapshot, which never changes" in refused(tmp_path / "frozen", "s", given=LINES)
+    assert {path.name for path in (tmp_path / "frozen").iterdir()} == {"data.mdb", "manifest.json", "streams.jsonl"}
+
+
+def test_a_load_that_cannot_go_on_says_how_much_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: DirectoryLoad, line: int, entry_id: bytes | None, words: list[bytes]) -> None:
+        self.loaded = 300
+        raise Failure("the disk is nearly full")
+
+    monkeypatch.setattr(DirectoryLoad, "add", fail)
+    told = refused(tmp_path / "data", "s", given=LINES)
+    assert told == "riverbed: the disk is nearly full; at least 300 entries before that are loaded"
+
+
+def test_without_any_input_a_file_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(Failure, match="name a FILE"):
+        main.main(["load", str(tmp_path / "data"), "s"], standalone_mode=False)
+
+
+def test_an_interrupt_says_how_much_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text('{"fields": {"a": "b"}}\n' * 1000)
+
+    def interrupt(self: Meter, byte_count: int, items: int = 0) -> None:
+        self.done_items += items
+        if self.done_items == 700:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Meter, "advance", interrupt)
+    result = run("load", tmp_path / "data", "k", lines)
+    assert result.exit_code == 130
+    assert "interrupted: at least 512 entries of it are loaded" in " ".join(result.stderr.split())

@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from riverbed.tools.cli import main
+from riverbed.tools.console.console import age_text
+from riverbed.tools.console.keytext import key_text, key_values
+from tests.support.raw import RawClient
+from tests.support.servers import RedisServer, RiverbedServer, Server
+from tests.support.terminal import on_terminal
+
+StartRiverbed = Callable[..., RiverbedServer]
+StartRedis = Callable[..., RedisServer]
+
+
+def run(*arguments: object) -> Result:
+    words = [str(argument) for argument in arguments]
+    return CliRunner().invoke(main, ["stat", *words], catch_exceptions=False)
+
+
+def told(*arguments: object) -> list[dict[str, Any]]:
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def fill(server: Server) -> None:
+    with server.client() as client:
+        client.pipeline([("XADD", "long", f"{number}-0", "field", "value") for number in range(1, 301)])
+        client.pipeline([("XADD", "short", f"{number}-0", "field", "value") for number in range(1, 4)])
+        client.ask("XADD", b"\xff\x00", "1-1", "f", "v")
+        client.ask("XGROUP", "CREATE", "long", "readers", "0")
+        client.ask("XGROUP", "CREATE", "long", "idlers", "$")
+        client.ask("XREADGROUP", "GROUP", "readers", "alice", "COUNT", "50", "STREAMS", "long", ">")
+        client.ask("XREADGROUP", "GROUP", "readers", "bob", "COUNT", "50", "STREAMS", "long", ">")
+        client.ask("XACK", "long", "readers", "1-0", "2-0")
+
+
+def expected_groups(found: dict[str, Any]) -> list[tuple[object, ...]]:
+    return [
+        (group["name"], group["consumers"], group["pending"], group["lag"], group["last_delivered_id"])
+        for group in found["groups"]
+    ]
+
+
+EXPECTED = [("idlers", 0, 0, 0, "300-0"), ("readers", 2, 98, 200, "100-0")]
+
+
+def check_what_is_told(found: list[dict[str, Any]]) -> None:
+    assert [(each.get("key"), each["length"]) for each in found] == [("long", 300), ("short", 3), (None, 1)]
+    assert found[2]["key_base64"] == "/wA="
+    assert expected_groups(found[0]) == EXPECTED
+    assert (found[0]["pending"], found[0]["lag"]) == (98, 200)
+    assert 0 <= found[0]["oldest_pending_ms"] < 600_000
+    assert (found[1]["groups"], found[1]["lag"], found[1]["oldest_pending_ms"]) == ([], None, None)
+    assert all(each["bytes"] > 0 for each in found)
+
+
+def test_a_stopped_store_is_told(riverbed: RiverbedServer) -> None:
+    fill(riverbed)
+    riverbed.stop()
+    check_what_is_told(told(riverbed.directory))
+
+
+def test_a_running_store_is_told_from_its_files(riverbed: RiverbedServer) -> None:
+    fill(riverbed)
+    with riverbed.client() as client:
+        client.ask("SAVE")
+    check_what_is_told(told(riverbed.directory))
+
+
+def test_a_snapshot_is_told_as_of_its_moment(riverbed: RiverbedServer) -> None:
+    fill(riverbed)
+    with riverbed.client() as client:
+        client.ask("RIVERBED", "SNAPSHOT", "monday")
+        client.ask("DEL", "long")
+    found = told(riverbed.directory / "snapshots" / "monday")
+    check_what_is_told(found)
+    assert told(riverbed.directory / "snapshots" / "monday")[0]["oldest_pending_ms"] == found[0]["oldest_pending_ms"]
+
+
+def test_a_server_is_told_the_same_as_its_files(riverbed: RiverbedServer) -> None:
+    fill(riverbed)
+    check_what_is_told(told(f"localhost:{riverbed.port}"))
+    check_what_is_told(told(f"redis://127.0.0.1:{riverbed.port}"))
+
+
+def test_a_real_redis_is_told_alike(start_redis: StartRedis) -> None:
+    server = start_redis()
+    fill(server)
+    check_what_is_told(told(f"localhost:{server.port}"))
+
+
+@pytest.mark.parametrize("how", ["files", "server"])
+def test_an_entry_that_belongs_to_nobody_has_no_age(riverbed: RiverbedServer, how: str) -> None:
+    fill(riverbed)
+    with riverbed.client() as client:
+        client.ask("XNACK", "long", "readers", "SILENT", "IDS", "1", "3-0")
+        client.ask("SAVE")
+    target = riverbed.directory if how == "files" else f"localhost:{riverbed.port}"
+    assert told(target)[0]["oldest_pending_ms"] is None
+
+
+def test_all_databases_are_told_or_the_one_asked_for(riverbed: RiverbedServer) -> None:
+    with riverbed.client() as client:
+        for db in (0, 3):
+            client.ask("SELECT", db)
+            client.ask("XADD", f"in-{db}", "1-1", "f", "v")
+        client.ask("SAVE")
+    for target in (riverbed.directory, f"localhost:{riverbed.port}"):
+        assert [(each["db"], each["key"]) for each in told(target)] == [(0, "in-0"), (3, "in-3")]
+    assert [each["key"] for each in told(f"redis://localhost:{riverbed.port}/3")] == ["in-3"]
+    lines = run(riverbed.directory).stdout.splitlines()
+    assert [line.split()[:2] for line in lines] == [["db", "stream"], ["0", "in-0"], ["3", "in-3"]]
+
+
+def test_the_table_is_aligned_and_sorted_as_asked(riverbed: RiverbedServer) -> None:
+    fill(riverbed)
+    riverbed.stop()
+    lines = run(riverbed.directory).stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["stream", "long", "short", "\\xff\\x00"]
+    assert lines[1].split()[-1] == "200"
+    assert {line[: lines[0].index("length") + 6][-3:].strip() for line in lines[1:]} == {"300", "3", "1"}
+    assert [each.get("key") for each in told(riverbed.directory, "--sort", "key")] == ["long", "short", None]
+    assert [each.get("key") for each in told(riverbed.directory, "--sort", "pending", "--limit", 1)] == ["long"]
+
+
+def test_names_are_cut_on_a_terminal_and_numbers_never(riverbed: RiverbedServer) -> None:
+    fill(riverbed)
+    with riverbed.client() as client:
+        client.ask("XADD", "n" * 200, "1-1", "f", "v")
+        client.ask("XGROUP", "CREATE", "long", "g" * 100, "0")
+    riverbed.stop()
+    for options in ([], ["--groups"]):
+        status, screen = on_terminal("stat", riverbed.directory, *options)
+        lines = [line.rstrip() for line in screen.splitlines()]
+        table = lines[next(number for number, line in enumerate(lines) if "pending" in line) : -1]
+        assert status == 0
+        assert max(map(len, table)) <= 80
+        assert "\u2026" in screen
+        assert {len(line) for line in table} == {len(table[0])}, "numbers stand under each other, to the last"
+    assert "n" * 200 in run(riverbed.directory).stdout
+
+
+def test_groups_have_a_line_each(riverbed: RiverbedServer) -> None:
+    fill(riverbed)
+    riverbed.stop()
+    lines = [line.split() for line in run(riverbed.directory, "--groups").stdout.splitlines()]
+    assert [line[:4] for line in lines[1:]] == [["long", "idlers", "0", "0"], ["long", "readers", "2", "98"]]
+
+
+def test_only_keys_like_the_pattern_are_told(riverbed: RiverbedServer) -> None:
+    fill(riverbed)
+    riverbed.stop()
+    assert [each["key"] for each in told(riverbed.directory, "--match", "*o*t")] == ["short"]
+    result = run(riverbed.directory, "--match", "none*")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert f"no stream like none* in {riverbed.directory}" in " ".join(result.stderr.split())
+
+
+def test_a_pattern_may_be_any_bytes(riverbed: RiverbedServer) -> None:
+    with riverbed.client() as client:
+        client.ask("XADD", b"\xffs", "*", "f", "v")
+        client.ask("XADD", b"t", "*", "f", "v")
+    assert [each["key_base64"] for each in told(f"localhost:{riverbed.port}", "--match", "\udcff*")] == ["/3M="]
+
+
+def test_the_summary_counts_what_is_not_shown(riverbed: RiverbedServer) -> None:
+    fill(riverbed)
+    riverbed.stop()
+    result = run(riverbed.directory, "--limit", 1)
+    assert len(result.stdout.splitlines()) == 2
+    assert "3 streams, of which 1 are shown: 304 entries" in result.stderr
+
+
+def test_an_empty_store_has_no_stream(riverbed: RiverbedServer) -> None:
+    with riverbed.client() as client:
+        client.ask("SAVE")
+    for target in (riverbed.directory, f"localhost:{riverbed.port}"):
+        result = run(target)
+        assert (result.exit_code, result.stdout) == (0, "")
+        assert "no stream in" in result.stderr
+
+
+def test_what_cannot_be_looked_at_is_said_with_status_2(tmp_path: Path, start_riverbed: StartRiverbed) -> None:
+    server = start_riverbed(options={"requirepass": "secret"})
+    port = server.port
+    (tmp_path / "half" / "appendonlydir").mkdir(parents=True)
+    for target, words in (
+        (tmp_path / "none", "there is no"),
+        (tmp_path / "logs", "not a snapshot"),
+        (server.log_path, "is a file"),
+        (tmp_path / "half", "has a log and no tables"),
+        ("localhost:1", "localhost:1 cannot be reached"),
+        ("localhost:99999", "the port is not a number"),
+        ("redis://", "no host is named"),
+        (f"localhost:{port}", "does not let us in"),
+    ):
+        result = run(target)
+        assert (result.exit_code, result.stdout) == (2, ""), target
+        assert words in " ".join(result.stderr.split())
+    server.kill()
+
+
+def test_a_password_lets_us_in(start_riverbed: StartRiverbed) -> None:
+    server = start_riverbed(options={"requirepass": "secret"})
+    with RawClient(server.port) as client:
+        client.ask("AUTH", "secret")
+        client.ask("XADD", "s", "1-1", "f", "v")
+    assert [each["key"] for each in told(f"redis://:secret@localhost:{server.port}")] == ["s"]
+    server.kill()
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "0.0 s"),
+        (400, "0.4 s"),
+        (12_000, "12 s"),
+        (59_400, "59 s"),
+        (59_600, "1.0 min"),
+        (210_000, "3.5 min"),
+        (3_600_000, "1.0 h"),
+        (47 * 3_600_000, "47 h"),
+        (72 * 3_600_000, "3.0 d"),
+        (10**12, "11,574 d"),
+    ],
+)
+def test_ages_are_short(ms: int, text: str) -> None:
+    assert age_text(ms) == text
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"plain", "plain"),
+        ("schön".encode(), "schön"),
+        (b"a\nb", "a\\nb"),
+        (b"\xff", "\\xff"),
+        (b"a\\b", "a\\\\b"),
+        ("\u202e".encode(), "\\xe2\\x80\\xae"),
+        (b"", ""),
+    ],
+)
+def test_any_bytes_are_shown_on_one_line(data: bytes, text: str) -> None:
+    assert key_text(data) == text
+
+
+def test_bytes_that_are_no_text_are_base64_in_json() -> None:
+    assert key_values("key", b"\xff") == {"key_base64": "/w=="}
+    assert key_values("key", b"k") == {"key": "k"}

@@ -1,0 +1,198 @@
+"""What `riverbed check` tells: findings as they come, what was mended, and at the end what there is; or all as JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from riverbed.store.check import Check, Violation
+from riverbed.store.check.deep import FoldPlan
+from riverbed.store.offline.repair import Action
+from riverbed.tools.console.console import counted, notes, print_facts, results, seconds_text, size_text
+from riverbed.tools.console.keytext import shown
+from riverbed.tools.console.steps import StepMeter
+
+
+class CheckReport:
+    """What was found and done, told as it comes to people, or at the end as JSON."""
+
+    def __init__(self, path: Path, limit: int, as_json: bool) -> None:
+        self.kind = "store"
+        self.path = path
+        self.is_exhaustive = False  # go on beyond the limit, without telling more
+        self.contents: dict[str, int] = {}
+        self.offset: int | None = None
+        self.log_bytes: int | None = None
+        self.log_files = 0
+        self.is_in_use = False
+        self.commands: int | None = None
+        self._limit = limit
+        self._as_json = as_json
+        self._found: list[Violation] = []  # since the last repair
+        self._count = 0
+        self._is_cut_short = False
+        self._mended: list[dict[str, Any]] = []
+        self._actions: list[Action] = []
+        self._refusal: str | None = None
+        self._steps: StepMeter | None = None
+        self._begun = time.monotonic()
+
+    def begin(self, steps: StepMeter) -> None:
+        self._steps = steps
+
+    @property
+    def is_sound(self) -> bool:
+        return not self._count
+
+    def take(self, violations: Iterator[Violation]) -> None:
+        """Tell each violation; end early at the limit."""
+        for violation in violations:
+            self._add(violation)
+            if self._limit and self._count >= self._limit and not self.is_exhaustive:
+                self._is_cut_short = True
+                return
+
+    def _add(self, violation: Violation) -> None:
+        self._count += 1
+        if self._limit and self._count > self._limit:
+            self._is_cut_short = True
+            return
+        if self._as_json:
+            self._found.append(violation)
+        else:
+            with self._above_the_bar():
+                _print_violation(violation)
+
+    def note(self, check: Check) -> None:
+        """What else is known of a data directory."""
+        self.contents = asdict(check.contents)
+        self.is_in_use = check.was_in_use or check.is_in_use()
+        self.log_bytes, self.log_files = check.log.size_bytes, len(check.log.parts)
+        self.offset = None if check.log.end is None else check.log.end.offset
+        torn = check.torn_tail
+        if torn is not None:
+            reason = f"torn tail of {torn.byte_count:,} bytes, as a crash leaves it ({torn.reason})"
+            self._add(Violation("log", "", reason, torn.file, torn.position))
+
+    def announce(self, plan: FoldPlan) -> None:
+        told = (
+            f"executing {size_text(plan.log_bytes)} of log in {plan.work}: "
+            f"takes at most {size_text(plan.needed_bytes)}, {size_text(plan.free_bytes)} are free"
+        )
+        with self._above_the_bar():
+            _tell(told)
+
+    def acted(self, actions: list[Action]) -> None:
+        """What was found so far is mended; from now on what is still there counts."""
+        self._mended = [asdict(violation) for violation in self._found]
+        self._actions = actions
+        self._found, self._count, self._is_cut_short = [], 0, False
+        with self._above_the_bar():
+            for action in actions:
+                kept = "" if action.kept is None else f"; what was there is kept as {action.kept}"
+                _tell(f"{action.done}{kept}", "[green]repaired:[/] ")
+
+    def refused(self, reason: str) -> None:
+        self._refusal = reason
+        with self._above_the_bar():
+            _tell(reason, "[red]not repaired:[/] ")
+
+    @contextlib.contextmanager
+    def _above_the_bar(self) -> Iterator[None]:
+        """The bar must be gone while something is printed, or the two mix."""
+        if self._steps is not None:
+            self._steps.pause()
+        yield
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        seconds = time.monotonic() - self._begun
+        if self._as_json:
+            click.echo(json.dumps(self._values(seconds), indent=2))
+            return
+        console = notes()
+        took = f"({seconds_text(seconds)})"
+        if self._count:
+            more = ", and perhaps more" if self._is_cut_short and not self.is_exhaustive else ""
+            console.print(f"[red]{counted(self._count, 'violation')}[/]{more} {took}")
+        else:
+            console.print(f"[green]{'mended' if self._actions else 'sound'}[/] {took}")
+        print_facts(console, self._facts())
+
+    def _facts(self) -> dict[str, str]:
+        lines = {}
+        if any(self.contents.values()):
+            streams, groups = counted(self.contents["streams"], "stream"), counted(self.contents["groups"], "group")
+            lines["tables"] = f"{streams}, {counted(self.contents['entries'], 'entry')}"
+            lines["groups"] = f"{groups}, {self.contents['pending']:,} pending"
+        at = "" if self.offset is None else f"up to replication offset {self.offset}"
+        if self.log_bytes is not None:
+            lines["log"] = f"{size_text(self.log_bytes)} in {counted(self.log_files, 'file')}" + (
+                f", {at}" if at else ""
+            )
+        elif at:
+            lines["state"] = at
+        if self.commands:
+            lines["deep"] = f"{counted(self.commands, 'command')} executed and compared"
+        if self.is_in_use:
+            lines["server"] = "running: of the tables this is its last checkpoint"
+        if self._count and self.kind == "store" and not self.is_exhaustive:
+            lines["to mend"] = f"stop the server; riverbed check --repair {escape(str(self.path))}"
+        return lines
+
+    def _values(self, seconds: float) -> dict[str, Any]:
+        return {
+            "path": str(self.path.resolve()),
+            "kind": self.kind,
+            "sound": self.is_sound,
+            "violations": [asdict(violation) for violation in self._found],
+            "count": self._count,
+            "complete": not self._is_cut_short or self.is_exhaustive,
+            "in_use": self.is_in_use,
+            **self.contents,
+            "offset": self.offset,
+            "log_bytes": self.log_bytes,
+            "commands": self.commands,
+            "repaired": [
+                {"done": action.done, "kept": None if action.kept is None else str(action.kept)}
+                for action in self._actions
+            ],
+            "mended": self._mended,
+            "not_repaired": self._refusal,
+            "seconds": round(seconds, 3),
+        }
+
+
+def _tell(text: str, mark: str = "") -> None:
+    """A long line for people, broken between words where it is a terminal that they read."""
+    console = notes()
+    console.print(f"{mark}{escape(shown(text))}", soft_wrap=not console.is_terminal)
+
+
+def _print_violation(violation: Violation) -> None:
+    """One line for programs; at a terminal what does not fit goes on below, indented."""
+    console = results(soft_wrap=False)
+    if not console.is_terminal:
+        click.echo(shown(str(violation)))
+        return
+    table = Table.grid(padding=(0, 0, 0, 2))
+    place = shown(violation.place)
+    head = Text.assemble((violation.table, "bold red"), f": {place}" if place else "")
+    text = Text(shown(violation.reason))
+    if len(head) + len(text) + 2 <= console.width:
+        console.print(Text.assemble(head, ": ", text))
+        return
+    console.print(head, soft_wrap=True)
+    table.add_row("", text)
+    console.print(table)

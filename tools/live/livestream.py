@@ -1,0 +1,245 @@
+"""Streams of a live Redis, read through its commands: what XINFO, XPENDING and XRANGE tell, a page at a time.
+
+Works with 7 and later; what 5 and 6 do not tell is taken as a newer Redis takes it that loads their data.  Memory is
+bounded by a page, and by 40 bytes for each pending entry.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from riverbed.store.ids import MAX_ID, MIN_ID, SEQ_BITS, StreamID, id_ms, id_seq, id_text, make_id, parse_id
+from riverbed.tools.console.console import Failure
+from riverbed.tools.live.redisclient import RedisClient, ReplyError
+
+_PENDING_PAGE: Final = 500
+# A page is asked for again when the clock ticked meanwhile: idle times are told, and delivery times are wanted.
+_CLOCK_TRIES: Final = 50
+_ENTRY_PAGE_BYTES: Final = 1 << 20
+_MOST_ENTRIES_A_PAGE: Final = 5000
+# How XPENDING tells that an entry belongs to nobody (8.8).
+_RELEASED_IDLE: Final = -1
+NOBODY: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class LiveConsumer:
+    name: bytes
+    # Not compared: polling moves them, and nothing else.
+    seen_ms: int = field(compare=False)
+    active_ms: int = field(compare=False)
+    pending: int
+
+
+@dataclass(frozen=True, slots=True)
+class LiveGroup:
+    name: bytes
+    last_id: StreamID
+    entries_read: int | None
+    pending: int
+    consumers: tuple[LiveConsumer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveStream:
+    """What XINFO tells of a stream besides its entries."""
+
+    length: int
+    last_id: StreamID
+    max_deleted_id: StreamID
+    entries_added: int
+    groups: tuple[LiveGroup, ...]
+    has_idempotence: bool = field(compare=False)
+
+    @property
+    def pending(self) -> int:
+        return sum(group.pending for group in self.groups)
+
+    def grew_to(self, later: LiveStream) -> bool:
+        """Whether nothing but appends lies between this moment and `later`."""
+        appended = later.entries_added - self.entries_added
+        same = replace(later, length=self.length, last_id=self.last_id, entries_added=self.entries_added)
+        return later.length - self.length == appended and same == self
+
+
+def describe(client: RedisClient, key: bytes) -> LiveStream | None:
+    """What `key` is now; None when it is gone, or no stream any more."""
+    try:
+        try:
+            full = _fields(client.call("XINFO", "STREAM", key, "FULL", "COUNT", 1))
+            groups = tuple(_full_group(_fields(group)) for group in full[b"groups"])
+        except ReplyError as error:
+            if error.code != "ERR" or "no such key" in str(error):
+                raise
+            # before 6.0
+            full = _fields(client.call("XINFO", "STREAM", key))
+            groups = tuple(_old_groups(client, key))
+        length = full[b"length"]
+        return LiveStream(
+            length,
+            _id(full[b"last-generated-id"]),
+            _id(full.get(b"max-deleted-entry-id", b"0-0")),
+            full.get(b"entries-added", length),
+            groups,
+            bool(full.get(b"iids-tracked", 0)),
+        )
+    except ReplyError as error:
+        if error.code == "WRONGTYPE" or "no such key" in str(error):
+            return None
+        raise
+    except (KeyError, TypeError, ValueError) as error:
+        raise Failure(f"{client.address}: XINFO of {key!r} tells nothing we know: {error!r}") from error
+
+
+def _fields(reply: Any) -> dict[bytes, Any]:
+    return dict(zip(reply[::2], reply[1::2], strict=True))
+
+
+def _id(text: bytes) -> StreamID:
+    entry_id = parse_id(text)
+    if entry_id is None:
+        raise ValueError(f"{text!r} is not an ID")
+    return entry_id
+
+
+def _full_group(group: dict[bytes, Any]) -> LiveGroup:
+    consumers = []
+    for fields in map(_fields, group[b"consumers"]):
+        seen_ms = fields[b"seen-time"]
+        # 7.0 and before: what a later one makes of its data
+        active_ms = fields.get(b"active-time", seen_ms)
+        count = fields.get(b"pel-count", fields.get(b"pending", 0))
+        consumers.append(LiveConsumer(fields[b"name"], seen_ms, active_ms, count))
+    pending = group.get(b"pel-count", 0)
+    return LiveGroup(
+        group[b"name"], _id(group[b"last-delivered-id"]), group.get(b"entries-read"), pending, tuple(consumers)
+    )
+
+
+def _old_groups(client: RedisClient, key: bytes) -> Iterator[LiveGroup]:
+    for fields in map(_fields, client.call("XINFO", "GROUPS", key)):
+        now_ms, told = client.call_all([("TIME",), ("XINFO", "CONSUMERS", key, fields[b"name"])])
+        consumers = []
+        for consumer in map(_fields, told):
+            seen_ms = _milliseconds(now_ms) - consumer[b"idle"]
+            consumers.append(LiveConsumer(consumer[b"name"], seen_ms, seen_ms, consumer[b"pending"]))
+        yield LiveGroup(fields[b"name"], _id(fields[b"last-delivered-id"]), None, fields[b"pending"], tuple(consumers))
+
+
+def _milliseconds(time: Any) -> int:
+    seconds, microseconds = time
+    return int(seconds) * 1000 + int(microseconds) // 1000
+
+
+# -- pending entries ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class LivePending:
+    """What a group has pending, in the order of IDs: five numbers each, one of them a place in `consumers`."""
+
+    consumers: list[bytes] = field(default_factory=list)
+    _numbers: array[int] = field(default_factory=lambda: array("Q"))
+
+    def __len__(self) -> int:
+        return len(self._numbers) // 5
+
+    def add(self, entry_id: StreamID, consumer: int, time_ms: int, count: int) -> None:
+        """`consumer` is an index of `consumers`, or NOBODY."""
+        self._numbers.extend((id_ms(entry_id), id_seq(entry_id), consumer + 1, time_ms, count))
+
+    def ids(self) -> Iterator[StreamID]:
+        numbers = self._numbers
+        for at in range(0, len(numbers), 5):
+            yield make_id(numbers[at], numbers[at + 1])
+
+    def rows(self) -> Iterator[tuple[StreamID, int, int, int]]:
+        """ID, index of the consumer or NOBODY, delivery time in unix ms, delivery count."""
+        numbers = self._numbers
+        for at in range(0, len(numbers), 5):
+            ms, seq, consumer, time_ms, count = numbers[at : at + 5]
+            yield make_id(ms, seq), consumer - 1, time_ms, count
+
+
+def read_pending(client: RedisClient, key: bytes, group: bytes) -> LivePending:
+    """All that `group` has pending.  Delivery times are exact: each page was told within one millisecond."""
+    pending = LivePending()
+    places: dict[bytes, int] = {}
+    start = MIN_ID
+    while True:
+        now_ms, page = _pending_page(client, key, group, start)
+        for entry_id, consumer, idle_ms, count in page:
+            start = _id(entry_id)
+            if idle_ms == _RELEASED_IDLE:
+                pending.add(start, NOBODY, 0, count)
+                continue
+            place = places.get(consumer)
+            if place is None:
+                place = places[consumer] = len(pending.consumers)
+                pending.consumers.append(consumer)
+            pending.add(start, place, max(now_ms - idle_ms, 0), count)
+        if len(page) < _PENDING_PAGE or start == MAX_ID:
+            return pending
+        start = StreamID(start + 1)
+
+
+def _pending_page(client: RedisClient, key: bytes, group: bytes, start: StreamID) -> tuple[int, list[Any]]:
+    request = ("XPENDING", key, group, id_text(start), "+", _PENDING_PAGE)
+    for _ in range(_CLOCK_TRIES):
+        before, page, after = client.call_all([("TIME",), request, ("TIME",)])
+        if _milliseconds(before) == _milliseconds(after):
+            break
+    return _milliseconds(after), page
+
+
+# -- entries -----------------------------------------------------------------------------------------------------------
+
+
+def read_entries(client: RedisClient, key: bytes, end: StreamID) -> Iterator[tuple[StreamID, list[bytes]]]:
+    """The entries up to `end`: ID, and fields and values in turn.  The next page is under way while one is used."""
+    count = 100
+    last = id_text(end)
+    client.send([("XRANGE", key, "-", last, "COUNT", count)])
+    while True:
+        received = client.bytes_received
+        page = client.receive()
+        page_bytes = max(client.bytes_received - received, 1)
+        is_last = len(page) < count or _id(page[-1][0]) >= end
+        if not is_last:
+            count = min(max(len(page) * _ENTRY_PAGE_BYTES // page_bytes, 1), 4 * count, _MOST_ENTRIES_A_PAGE)
+            following = StreamID(_id(page[-1][0]) + 1)
+            client.send([("XRANGE", key, id_text(following), last, "COUNT", count)])
+        for entry_id, words in page:
+            if words is not None:
+                yield _id(entry_id), words
+        if is_last:
+            return
+
+
+def delivery_policy(client: RedisClient, key: bytes, group: bytes) -> list[bytes]:
+    """What follows `XGROUP POLICY key group` to set the group's policy; nothing when it has none."""
+    if not client.is_riverbed:
+        return []
+    told = _fields(client.call("XGROUP", "POLICY", key, group))
+    words: list[bytes] = []
+    if told[b"max-deliveries"]:
+        words += [b"MAXDELIVERIES", b"%d" % told[b"max-deliveries"], b"DEADLETTER", told[b"dead-letter"]]
+    if told[b"consumer-ttl"]:
+        words += [b"CONSUMERTTL", b"%d" % told[b"consumer-ttl"]]
+    return words
+
+
+def deadline_ms(client: RedisClient, key: bytes) -> int | None:
+    """When `key` expires, in unix milliseconds."""
+    try:
+        found = client.call("PEXPIRETIME", key)
+    except ReplyError:  # before 7.0
+        now, left = client.call_all([("TIME",), ("PTTL", key)])
+        found = _milliseconds(now) + left if left >= 0 else left
+    return found if found >= 0 else None
+
+
+assert SEQ_BITS == 64  # LivePending keeps the halves of an ID in 64 bits each

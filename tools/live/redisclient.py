@@ -1,0 +1,213 @@
+"""A blocking connection to a Redis or Riverbed, for tools: requests out, replies in, and clear words when it fails.
+
+Whoever is at the other end is not trusted: what does not parse ends the connection, and silence does after a while.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+import socket
+import ssl
+import urllib.parse
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Final, Self
+
+import hiredis
+
+from riverbed.store.format.log_lines import encode_command
+from riverbed.tools.console.console import Failure
+from riverbed.tools.live.announced import Announced, AnnouncementError
+
+SCHEMES: Final = ("redis://", "rediss://")
+DEFAULT_PORT: Final = 6379
+CONNECT_TIMEOUT_S: Final = 10.0
+_READ_BYTES: Final = 1 << 18
+_USER_PART = re.compile("//.*@", re.DOTALL)
+
+Word = bytes | str | int
+
+
+class ReplyError(Exception):
+    """The server answered with an error: `code` is its first word."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.code = text.partition(" ")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server is, and as whom to speak to it.  `database` None when the URL names none."""
+
+    host: str
+    port: int = DEFAULT_PORT
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    database: int | None = None
+    tls: bool = False
+
+    def __str__(self) -> str:
+        """Without the password."""
+        return f"{self.host}:{self.port}"
+
+
+def parse_url(text: str) -> Address:
+    """`redis://[user:password@]host[:port][/database]`, or `rediss://`.  Raises ValueError with what is wrong."""
+    parts = urllib.parse.urlsplit(text)
+    if f"{parts.scheme}://" not in SCHEMES:
+        raise ValueError("expected redis://[user:password@]host[:port][/database]")
+    try:
+        port = parts.port or DEFAULT_PORT
+    except ValueError as error:
+        raise ValueError("the port is not a number up to 65535") from error
+    if not parts.hostname:
+        raise ValueError("no host is named")
+    path = parts.path.strip("/")
+    if path and not (path.isascii() and path.isdigit() and len(path) < 10):
+        raise ValueError("what follows the host is not the number of a database")
+    return Address(
+        parts.hostname,
+        port,
+        urllib.parse.unquote(parts.username) if parts.username else None,
+        urllib.parse.unquote(parts.password) if parts.password else None,
+        int(path) if path else None,
+        parts.scheme == "rediss",
+    )
+
+
+def without_password(url: str) -> str:
+    """`url` as messages may show it."""
+    return _USER_PART.sub("//(redacted)@", url)
+
+
+class RedisClient:
+    """One connection.  Replies are RESP2: bytes, int, None, lists; errors inside of lists are values.
+
+    Every method raises Failure when the connection fails, ReplyError when the server refuses.
+    """
+
+    def __init__(self, address: Address, timeout_s: float, ca_file: str | None = None) -> None:
+        """Connect and authenticate; no answer for `timeout_s` is a failure from then on."""
+        self.address = address
+        self.bytes_received = 0
+        self._timeout_s = timeout_s
+        self._reader = hiredis.Reader()
+        self._announced = Announced()
+        self._owed = 0  # replies
+        try:
+            self._socket = socket.create_connection((address.host, address.port), CONNECT_TIMEOUT_S)
+        except OSError as error:
+            raise self._lost(error, "cannot be reached") from error
+        try:
+            if address.tls:
+                context = ssl.create_default_context(cafile=ca_file)
+                self._socket = context.wrap_socket(self._socket, server_hostname=address.host)
+            self._socket.settimeout(timeout_s)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._authenticate()
+        except OSError as error:
+            self._socket.close()
+            raise self._lost(error, "cannot be spoken to") from error
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def _authenticate(self) -> None:
+        address = self.address
+        try:
+            if address.password is not None:
+                self.call("AUTH", *([address.user] if address.user else []), address.password)
+            self.call("PING")
+        except ReplyError as error:
+            said = str(error)
+            if address.password:  # a server that is none may quote what it does not know
+                said = said.replace(address.password, "(redacted)")
+            if error.code in ("NOAUTH", "WRONGPASS", "ERR"):
+                advice = "; give the password as redis://:PASSWORD@HOST:PORT" if error.code == "NOAUTH" else ""
+                raise Failure(f"{address} does not let us in: {said}{advice}") from None
+            raise Failure(f"{address}: {said}") from None
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @functools.cached_property
+    def is_riverbed(self) -> bool:
+        """Whether this is one of ours, which has commands that no Redis has."""
+        try:
+            return b"\nriverbed_version:" in self.call("INFO", "server")
+        except ReplyError:  # not allowed to ask
+            return False
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def call(self, *words: Word) -> Any:
+        """One request and its reply."""
+        self.send([words])
+        return self.receive()
+
+    def call_all(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
+        """The replies of several requests sent at once.  The first error is raised when all have answered."""
+        self.send(commands)
+        replies = [self._next() for _ in commands]
+        for reply in replies:
+            _raise_error(reply)
+        return replies
+
+    def send(self, commands: Sequence[Sequence[Word]]) -> None:
+        """Send requests; each is owed a `receive`."""
+        data = b"".join(
+            encode_command([word if isinstance(word, bytes) else str(word).encode() for word in words])
+            for words in commands
+        )
+        self._owed += len(commands)
+        try:
+            self._socket.sendall(data)
+        except OSError as error:
+            raise self._lost(error, "takes no requests any more") from error
+
+    def receive(self) -> Any:
+        """The next reply."""
+        reply = self._next()
+        _raise_error(reply)
+        return reply
+
+    def _next(self) -> Any:
+        try:
+            while (reply := self._reader.gets()) is False:
+                data = self._socket.recv(_READ_BYTES)
+                if not data:
+                    raise Failure(f"{self.address} closed the connection")
+                self.bytes_received += len(data)
+                self._announced.take(data)
+                self._reader.feed(data)
+        except (hiredis.ProtocolError, AnnouncementError) as error:
+            raise Failure(f"{self.address} does not speak Redis's protocol: {error}") from error
+        except OSError as error:
+            raise self._lost(error, "stopped answering") from error
+        self._owed -= 1
+        if not self._owed and not self._reader.has_data():
+            self._announced.complete()
+        return reply
+
+    def _lost(self, error: OSError, what: str) -> Failure:
+        if isinstance(error, TimeoutError):
+            return Failure(f"{self.address} {what}: nothing within {self._timeout_s:.0f} s")
+        return Failure(f"{self.address} {what}: {error.strerror or error}")
+
+
+def _raise_error(reply: Any) -> None:
+    if isinstance(reply, hiredis.ReplyError):
+        raise ReplyError(str(reply))

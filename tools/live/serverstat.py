@@ -1,0 +1,101 @@
+"""The streams of a running server, asked for with commands that any Redis has since 7."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from riverbed.tools.live.redisclient import RedisClient, ReplyError, Word
+from riverbed.tools.stream_stat import GroupStat, StreamStat
+
+_PAGE: Final = 500
+_KEYS = re.compile(rb"^db(\d+):keys=(\d+)", re.MULTILINE)
+
+
+def server_stats(
+    client: RedisClient, is_wanted: Callable[[bytes], bool], progress: Callable[[int, int], None]
+) -> Iterator[StreamStat]:
+    """Every stream whose key is wanted, of the database that the address names or of all; keys may come and go.
+
+    A key that is seen twice by SCAN is told once.  Raises Failure when the connection fails, ReplyError.
+    """
+    databases = {int(db): int(keys) for db, keys in _KEYS.findall(client.call("INFO", "keyspace"))}
+    if client.address.database is not None:
+        databases = {client.address.database: databases.get(client.address.database, 0)}
+    total = sum(databases.values())
+    done = 0
+    for db in databases:
+        client.call("SELECT", db)
+        for keys in _pages(client):
+            yield from describe(client, db, [key for key in keys if is_wanted(key)])
+            done += len(keys)
+            progress(done, max(total, done))
+
+
+def _pages(client: RedisClient) -> Iterator[list[bytes]]:
+    seen: set[bytes] = set()
+    cursor = b"0"
+    while True:
+        cursor, keys = client.call("SCAN", cursor, "COUNT", _PAGE, "TYPE", "stream")
+        new = [key for key in dict.fromkeys(keys) if key not in seen]
+        seen.update(new)
+        yield new
+        if cursor == b"0":
+            return
+
+
+def describe(client: RedisClient, db: int, keys: Sequence[bytes]) -> Iterator[StreamStat]:
+    """Those of the keys that are there; database `db` is selected.  Raises Failure."""
+    streams = ask_all(client, [("XINFO", "STREAM", key) for key in keys])
+    sizes = ask_all(client, [("MEMORY", "USAGE", key) for key in keys])
+    with_groups = [key for key, stream in zip(keys, streams, strict=True) if stream and _fields(stream)[b"groups"]]
+    groups = dict(zip(with_groups, ask_all(client, [("XINFO", "GROUPS", key) for key in with_groups]), strict=True))
+    waiting = [
+        (key, group[b"name"])
+        for key, found in groups.items()
+        for group in map(_fields, found or [])
+        if group[b"pending"]
+    ]
+    first = dict(zip(waiting, ask_all(client, [("XPENDING", *place, "-", "+", 1) for place in waiting]), strict=True))
+    for key, stream, size in zip(keys, streams, sizes, strict=True):
+        if stream is not None:  # else it is gone by now
+            found = sorted(map(_fields, groups.get(key) or []), key=lambda group: bytes(group[b"name"]))
+            stats = tuple(_group(group, first.get((key, group[b"name"]))) for group in found)
+            facts = _fields(stream)
+            yield StreamStat(db, key, facts[b"length"], facts.get(b"entries-added"), size, stats)
+
+
+def _group(fields: dict[bytes, Any], first: Any) -> GroupStat:
+    idle_ms = first[0][2] if first else -1
+    return GroupStat(
+        name=fields[b"name"],
+        consumers=fields[b"consumers"],
+        pending=fields[b"pending"],
+        oldest_ms=idle_ms if idle_ms >= 0 else None,  # nobody's are told as -1
+        lag=fields.get(b"lag"),
+        last_id=fields[b"last-delivered-id"].decode(),
+        entries_read=fields.get(b"entries-read"),
+    )
+
+
+def ask_all(client: RedisClient, commands: Sequence[Sequence[Word]]) -> list[Any]:
+    """The reply to each, None for an error: the key, or its group, has gone meanwhile.  Raises Failure."""
+    replies: list[Any] = []
+    for batch in _batches(commands):
+        client.send(batch)
+        for _ in batch:
+            try:
+                replies.append(client.receive())
+            except ReplyError:
+                replies.append(None)
+    return replies
+
+
+def _batches(commands: Sequence[Sequence[Word]]) -> Iterator[Sequence[Sequence[Word]]]:
+    for at in range(0, len(commands), _PAGE):
+        yield commands[at : at + _PAGE]
+
+
+def _fields(reply: list[Any]) -> dict[bytes, Any]:
+    return dict(zip(reply[::2], reply[1::2], strict=True))

@@ -1,0 +1,3 @@
+"""Entries on their way into a store or a server."""
+
+from __future__ import annotations

@@ -1,0 +1,205 @@
+"""One stream of a live server as canonical commands: the shortest list that makes it anew elsewhere.
+
+    XADD ...          each entry, and a placeholder for each deleted one that is still pending, in order
+    XGROUP CREATE     each group, XCLAIM and XNACK for what it has pending, XSEEN for when its consumers were seen
+    XDEL              the placeholders
+    XSETID            the last ID and the counters, then each group's place, and its policy between Riverbeds
+    PEXPIREAT         the deadline
+
+The stream may change meanwhile.  What is only appended is left out: the copy is the stream as it was when copying it
+began.  After other changes it is copied again, a few times.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final
+
+from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text
+from riverbed.tools.console.console import Meter
+from riverbed.tools.live.livestream import (
+    NOBODY,
+    LiveGroup,
+    LivePending,
+    LiveStream,
+    deadline_ms,
+    delivery_policy,
+    describe,
+    read_entries,
+    read_pending,
+)
+from riverbed.tools.live.redisclient import RedisClient, ReplyError
+from riverbed.tools.loading.sinks import Sink
+
+_TRIES: Final = 3
+# A longer stream is not copied again.
+_LONG: Final = 200_000
+_IDS_A_COMMAND: Final = 100
+_PLACEHOLDER: Final = (b"deleted", b"")
+
+Words = list[bytes]
+
+
+@dataclass(slots=True)
+class Copied:
+    """What became of one stream.
+
+    `moved`: it kept changing, so that parts of the copy are of different moments.  `unmarked`: producers' idempotence
+    records were left behind, as no command tells them.
+    """
+
+    entries: int = 0
+    groups: int = 0
+    pending: int = 0
+    moved: bool = False
+    unmarked: bool = False
+
+
+def copy_stream(client: RedisClient, sink: Sink, key: bytes, meter: Meter) -> Copied | None:
+    """Copy `key`, which `sink` must not have -> what was copied, None when the key is gone.
+
+    Raises Failure, ReplyError.
+    """
+    for attempt in range(1, _TRIES + 1):
+        before = describe(client, key)
+        if before is None:
+            return None
+        is_last = attempt == _TRIES or before.length + before.pending > _LONG
+        try:
+            copied = _Copy(client, sink, key, before, meter).run()
+        except ReplyError as error:
+            # a group, or the whole stream, went away in between
+            if error.code not in ("NOGROUP", "WRONGTYPE") or is_last:
+                raise
+            sink.drop(key)
+            continue
+        after = describe(client, key)
+        copied.moved = after is None or not before.grew_to(after)
+        if not copied.moved or is_last:
+            return copied
+        sink.drop(key)
+    raise AssertionError("the last attempt returns")
+
+
+class _Copy:
+    """One attempt."""
+
+    def __init__(self, client: RedisClient, sink: Sink, key: bytes, live: LiveStream, meter: Meter) -> None:
+        self._client = client
+        self._sink = sink
+        self._key = key
+        self._live = live
+        self._meter = meter
+        self._placeholders: list[StreamID] = []
+        self._first_id: StreamID | None = None  # of the entries
+
+    def run(self) -> Copied:
+        key, live, sink = self._key, self._live, self._sink
+        # Pending entries come first: what is deleted after that is still pending in the copy, and gets a placeholder.
+        pending = [
+            read_pending(self._client, key, group.name) if group.pending else LivePending() for group in live.groups
+        ]
+        entries = self._add_entries(pending)
+        for group, its_pending in zip(live.groups, pending, strict=True):
+            sink.run([b"XGROUP", b"CREATE", key, group.name, id_text(group.last_id)])
+            self._add_members(group, its_pending)
+        self._remove_placeholders()
+        counters = [b"ENTRIESADDED", b"%d" % live.entries_added, b"MAXDELETEDID", id_text(live.max_deleted_id)]
+        top = max(live.last_id, live.max_deleted_id)
+        sink.run([b"XSETID", key, id_text(top), *counters])
+        if top != live.last_id:
+            # Redis before 8 lets XSETID go below what was deleted, but not in one step
+            sink.run([b"XSETID", key, id_text(live.last_id)])
+        for group in live.groups:
+            if group.entries_read is not None:
+                place = [id_text(group.last_id), b"ENTRIESREAD", b"%d" % group.entries_read]
+                sink.run([b"XGROUP", b"SETID", key, group.name, *place])
+            policy = delivery_policy(self._client, key, group.name) if sink.is_riverbed else []
+            if policy:
+                sink.run([b"XGROUP", b"POLICY", key, group.name, *policy])
+        deadline = deadline_ms(self._client, key)
+        if deadline is not None:
+            sink.run([b"PEXPIREAT", key, b"%d" % deadline])
+        return Copied(entries, len(live.groups), sum(map(len, pending)), unmarked=live.has_idempotence)
+
+    def _add_entries(self, pending: list[LivePending]) -> int:
+        """XADD of all entries, and of placeholders where a pending one is not among them -> how many entries."""
+        key, sink, meter = self._key, self._sink, self._meter
+        wanted = _distinct(heapq.merge(*(of_group.ids() for of_group in pending)))
+        next_wanted = next(wanted, None)
+        received = self._client.bytes_received
+        count = 0
+        for entry_id, words in chain(read_entries(self._client, key, self._live.last_id), [(None, _PLACEHOLDER)]):
+            limit = MAX_ID + 1 if entry_id is None else entry_id
+            while next_wanted is not None and next_wanted < limit:
+                sink.run([b"XADD", key, id_text(next_wanted), *_PLACEHOLDER])
+                self._placeholders.append(next_wanted)
+                next_wanted = next(wanted, None)
+            if entry_id is None:
+                break
+            if next_wanted == entry_id:
+                next_wanted = next(wanted, None)
+            sink.run([b"XADD", key, id_text(entry_id), *words])
+            count += 1
+            self._first_id = self._first_id or entry_id
+            meter.advance(self._client.bytes_received - received, 1)
+            received = self._client.bytes_received
+        if not count and not self._placeholders:
+            sink.run([b"XADD", key, b"MAXLEN", b"0", b"0-1", *_PLACEHOLDER])
+        return count
+
+    def _remove_placeholders(self) -> None:
+        key, sink, placeholders = self._key, self._sink, self._placeholders
+        if placeholders and self._live.max_deleted_id == MIN_ID:
+            # XDEL would leave a trace that XSETID cannot take away: 0-0 is no ID to it.  Without any XDEL in the
+            # source, it was trims that took what is missing, so a trim takes the placeholders and no more.
+            first = self._first_id
+            placeholders = [] if first is None else [entry_id for entry_id in placeholders if entry_id > first]
+            how = [b"MAXLEN", b"=", b"0"] if first is None else [b"MINID", b"=", id_text(first)]
+            sink.run([b"XTRIM", key, *how])
+        for at in range(0, len(placeholders), _IDS_A_COMMAND):
+            sink.run([b"XDEL", key, *map(id_text, placeholders[at : at + _IDS_A_COMMAND])])
+
+    def _add_members(self, group: LiveGroup, pending: LivePending) -> None:
+        """The group's consumers, and what it has pending."""
+        key, sink = self._key, self._sink
+        for consumer in group.consumers:
+            sink.run([b"XGROUP", b"CREATECONSUMER", key, group.name, consumer.name])
+        for consumer_no, time_ms, count, ids in _alike(pending):
+            if consumer_no == NOBODY:
+                how_many = [b"IDS", b"%d" % len(ids), *map(id_text, ids)]
+                sink.run([b"XNACK", key, group.name, b"FAIL", *how_many, b"RETRYCOUNT", b"%d" % count, b"FORCE"])
+                continue
+            how = [b"TIME", b"%d" % time_ms, b"RETRYCOUNT", b"%d" % count, b"JUSTID", b"FORCE"]
+            sink.run([b"XCLAIM", key, group.name, pending.consumers[consumer_no], b"0", *map(id_text, ids), *how])
+        if sink.knows_log_commands:
+            for consumer in group.consumers:
+                times = [b"%d" % consumer.seen_ms, b"%d" % consumer.active_ms]
+                sink.run([b"XSEEN", key, group.name, consumer.name, *times])
+
+
+def _distinct(ids: Iterator[StreamID]) -> Iterator[StreamID]:
+    """`ids`, which ascend, each once."""
+    last: StreamID | None = None
+    for entry_id in ids:
+        if entry_id != last:
+            last = entry_id
+            yield entry_id
+
+
+def _alike(pending: LivePending) -> Iterator[tuple[int, int, int, list[StreamID]]]:
+    """Neighbours with the same consumer, delivery time and count: -> these three, and the IDs."""
+    like: tuple[int, int, int] | None = None
+    ids: list[StreamID] = []
+    for entry_id, *rest in pending.rows():
+        its = (rest[0], rest[1], rest[2])
+        if its != like or len(ids) == _IDS_A_COMMAND:
+            if like is not None:
+                yield *like, ids
+            like, ids = its, []
+        ids.append(entry_id)
+    if like is not None:
+        yield *like, ids

@@ -1,0 +1,192 @@
+"""Logs that a Redis wrote, executed on our store: what is not about streams is left out, and counted.
+
+A Redis holds keys of other types as well, and its log speaks of them.  They are skipped, but not without effect: SET
+over a stream ends the stream, and so does RENAME of a string to its key.  What remains goes through the handlers that
+clients use, and the mutators log it anew, in our canonical form.
+
+Errors of commands are ignored, as a Redis that loads its log does; they are counted too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+from riverbed.server.commands.replay import Replayer
+from riverbed.store.databases.database import Database
+from riverbed.store.databases.transaction import WriteTxn
+from riverbed.store.errors import ReplayError
+from riverbed.store.format.log_lines import encode_command
+from riverbed.store.log.file_reader import Batch
+
+SHOWN_KEYS: Final = 5  # of each command
+_MOST_NAMES: Final = 200  # different commands and reasons that are told apart
+_OTHERS: Final = "others"
+_SHOWN_NAME_BYTES: Final = 40
+
+# In a log for other reasons than state: for replicas, or to keep a connection alive.
+_NOT_STATE: Final = frozenset((b"PING", b"REPLCONF", b"PUBLISH", b"SPUBLISH"))
+
+_MULTI: Final = encode_command([b"MULTI"])
+_EXEC: Final = encode_command([b"EXEC"])
+_SELECT: Final = b"*2\r\n$6\r\nSELECT\r\n"
+
+
+@dataclass(slots=True)
+class Skipped:
+    """What was not executed: how many commands of each name, and which keys they spoke of, the first few."""
+
+    commands: Counter[str] = field(default_factory=Counter)
+    keys: dict[str, list[bytes]] = field(default_factory=dict)
+    databases: Counter[int] = field(default_factory=Counter)  # commands for databases that there are not
+    refused: Counter[str] = field(default_factory=Counter)  # by the reason
+    places: dict[str, str] = field(default_factory=dict)  # where each reason was met first
+
+    @property
+    def total(self) -> int:
+        return self.commands.total() + self.databases.total() + self.refused.total()
+
+    def add_command(self, words: list[bytes]) -> None:
+        name = _name(words[0])
+        if name not in self.commands and len(self.commands) >= _MOST_NAMES:
+            name = _OTHERS
+        self.commands[name] += 1
+        keys = self.keys.setdefault(name, [])
+        if len(words) > 1 and len(keys) < SHOWN_KEYS and words[1] not in keys:
+            keys.append(words[1])
+
+    def add_refusal(self, reason: str, place: str) -> None:
+        if reason not in self.refused and len(self.refused) >= _MOST_NAMES:
+            reason = _OTHERS
+        self.refused[reason] += 1
+        self.places.setdefault(reason, place)
+
+
+def _name(word: bytes) -> str:
+    text = word[:_SHOWN_NAME_BYTES].decode("ascii", "backslashreplace")
+    return "".join(letter if letter.isprintable() else "?" for letter in text).upper()
+
+
+# -- what ends a stream though it is about something else --------------------------------------------------------------
+
+
+def _first(words: list[bytes]) -> list[bytes]:
+    return words[1:2]
+
+
+def _every_other(words: list[bytes]) -> list[bytes]:
+    return words[1::2]
+
+
+def _behind_store(words: list[bytes]) -> list[bytes]:
+    return [words[at + 1] for at, word in enumerate(words[:-1]) if at > 1 and word.upper() in (b"STORE", b"STOREDIST")]
+
+
+# Commands that put something at a key whatever was there, and which words name it.  Others fail on a stream's key, and
+# a failed command is not logged.
+_OVERWRITE: Final[dict[bytes, Callable[[list[bytes]], list[bytes]]]] = {
+    **dict.fromkeys(
+        (
+            b"SET",
+            b"SETEX",
+            b"PSETEX",
+            b"RESTORE",
+            b"SUNIONSTORE",
+            b"SINTERSTORE",
+            b"SDIFFSTORE",
+            b"ZUNIONSTORE",
+            b"ZINTERSTORE",
+            b"ZDIFFSTORE",
+            b"ZRANGESTORE",
+            b"GEOSEARCHSTORE",
+        ),
+        _first,
+    ),
+    b"MSET": _every_other,
+    b"BITOP": lambda words: words[2:3],
+    b"SORT": _behind_store,
+    b"GEORADIUS": _behind_store,
+    b"GEORADIUSBYMEMBER": _behind_store,
+}
+
+
+class ForeignLog:
+    """Executes batches of such a log on `txn`, which lists what our log shall hold of them."""
+
+    def __init__(self, txn: WriteTxn, replayer: Replayer) -> None:
+        self.skipped = Skipped()
+        self.commands = 0
+        self._txn = txn
+        self._replayer = replayer
+        self._db: Database | None = txn.databases[0]
+        self._no_such_db = 0
+        self._multi_mark: int | None = None
+
+    def run(self, batch: Batch) -> None:
+        """Execute all of `batch`.  Raises nothing that a command's words could cause."""
+        for words in batch.commands:
+            self.commands += 1
+            name = words[0].upper()
+            if name == b"SELECT":
+                self._select(words)
+            elif name == b"MULTI":
+                self._multi_mark = len(self._txn.log)
+            elif name == b"EXEC":
+                self._end_transaction()
+            elif name in _NOT_STATE:
+                pass
+            elif self._db is None:
+                self.skipped.databases[self._no_such_db] += 1
+            else:
+                self._run(self._db, name, words, batch)
+
+    def _select(self, words: list[bytes]) -> None:
+        databases = self._txn.databases
+        number = int(words[1]) if len(words) == 2 and words[1].isdigit() and len(words[1]) < 10 else -1
+        self._db = databases[number] if 0 <= number < len(databases) else None
+        self._no_such_db = number
+
+    def _end_transaction(self) -> None:
+        """What was one transaction is one again, for a Redis that reads our log; to us a batch is."""
+        logged, mark = self._txn.log, self._multi_mark
+        self._multi_mark = None
+        if mark is None:
+            return
+        if logged[mark : mark + 1] and logged[mark].startswith(_SELECT):
+            mark += 1  # a file of the log begins with SELECT, whatever comes then
+        if sum(not lines.startswith((b"#", _SELECT)) for lines in logged[mark:]) > 1:
+            logged.insert(mark, _MULTI)
+            logged.append(_EXEC)
+
+    def _run(self, db: Database, name: bytes, words: list[bytes], batch: Batch) -> None:
+        if not self._replayer.knows(words):
+            self.skipped.add_command(words)
+            overwritten = _OVERWRITE.get(name)
+            for key in overwritten(words) if overwritten is not None else ():
+                self._delete(db, key)
+            return
+        if name in (b"RENAME", b"RENAMENX", b"COPY") and len(words) > 2 and db.stream(words[1], 0) is None:
+            # Redis has logged it, so there was something of another type at the key
+            self.skipped.add_command(words)
+            self._delete(_target(db, words) if name == b"COPY" else db, words[2])
+            return
+        try:
+            self._replayer.execute(db, words)
+        except ReplayError as error:
+            self.skipped.add_refusal(str(error), f"{batch.file}, bytes {batch.start} to {batch.end.position}")
+
+    def _delete(self, db: Database, key: bytes) -> None:
+        stream = db.stream(key, 0)
+        if stream is not None:
+            db.delete(stream)
+
+
+def _target(db: Database, words: list[bytes]) -> Database:
+    """The database that COPY writes to."""
+    for option, value in pairwise(words[3:]):
+        if option.upper() == b"DB" and value.isdigit() and int(value) < len(db.txn.databases):
+            return db.txn.databases[int(value)]
+    return db

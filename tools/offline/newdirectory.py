@@ -1,0 +1,86 @@
+"""A data directory that is made whole or not at all.
+
+It is built beside the place where it shall stand, as `NAME.partial-XXXXXXXX`, and takes its name in one rename when
+everything in it is durable.  So a result cut short, by an error, a kill or a power cut, is never taken for a whole one,
+and nothing that stands there already is written over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from riverbed.store.disk.ownership import give
+from riverbed.tools.console.console import Failure
+
+_MARK: Final = ".partial-"
+
+
+@contextlib.contextmanager
+def new_directory(target: Path) -> Iterator[Path]:
+    """Yield an empty directory to build in; it becomes `target` when the block ends well, and is removed otherwise.
+
+    Whoever builds syncs the files.  Raises Failure when something is at `target` already, except an empty directory,
+    which is replaced and leaves its mode to the new one, and its owner to all that is in it; OSError.
+    """
+    target = target.resolve()
+    refuse_existing(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f"{target.name}{_MARK}{secrets.token_hex(4)}")
+    partial.mkdir()
+    try:
+        yield partial
+        _take_over_owner(target, partial)
+        _sync(partial)
+        os.rename(partial, target)  # refused by the system when `target` holds something by now
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    _sync(target.parent)
+
+
+def refuse_existing(target: Path) -> None:
+    """Raise Failure unless `target` may be made: nothing is there, or an empty directory."""
+    if os.path.ismount(target):
+        raise Failure(f"{target} is a mount point, which cannot be replaced in one step: name a directory in it")
+    if target.is_dir():
+        if any(target.iterdir()):
+            raise Failure(
+                f"{target} is not empty, and nothing is written over; name a new directory{_left_over(target)}"
+            )
+    elif os.path.lexists(target):
+        raise Failure(f"{target} exists, and nothing is written over; name a new directory{_left_over(target)}")
+
+
+def left_over(target: Path) -> list[Path]:
+    """What killed commands have left beside `target`: half-made results, which may be deleted when none runs."""
+    target = target.resolve()
+    if not target.parent.is_dir():
+        return []
+    return sorted(path for path in target.parent.iterdir() if path.name.startswith(f"{target.name}{_MARK}"))
+
+
+def _left_over(target: Path) -> str:
+    found = left_over(target)
+    return f" ({', '.join(str(path) for path in found)}: half made by a command that was killed)" if found else ""
+
+
+def _take_over_owner(target: Path, partial: Path) -> None:
+    if target.is_dir():
+        there = target.stat()
+        partial.chmod(stat.S_IMODE(there.st_mode))
+        give(partial, there)
+
+
+def _sync(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,294 @@
+"""A data directory from a log, without a server: the fold of all batches up to a moment.
+
+A log of ours is copied, byte for byte up to the stop, so that its checksums and replication offsets stay what they are;
+the tables are built beside it.  A log that a Redis had a hand in is executed, and logged anew as our server would.
+Neither keeps the source's replication id: from the stop on, the two may differ.  A copy keeps the id of the store, for
+its streams continue those of the source (see FORMAT.md).
+
+Memory is flat: LMDB commits every 16 MB of log.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from riverbed.server.commands.replay import Replayer
+from riverbed.store.databases.transaction import WriteTxn
+from riverbed.store.disk.copying import copy_stretch
+from riverbed.store.engine import Engine
+from riverbed.store.groups.groups import groups_of
+from riverbed.store.log import manifest
+from riverbed.store.log.append_log import DIRECTORY_NAME, FILE_NAME
+from riverbed.store.log.file_reader import PLAIN_BATCH_COMMANDS, Batch
+from riverbed.store.log.manifest import FileType, LogFile, Manifest
+from riverbed.store.log.reader import LogPosition, LogReader, TornTail
+from riverbed.store.options import DEFAULT_MAP_BYTES, Fsync, Options
+from riverbed.store.recovery import replay as recovery
+from riverbed.store.recovery.replay import RecoveryReport
+from riverbed.store.replication_id import Lineage
+from riverbed.store.tables.environment import Tables
+from riverbed.tools.console.console import Failure, Meter
+from riverbed.tools.offline.foreign import ForeignLog, Skipped
+from riverbed.tools.offline.moment import Moment, time_text
+from riverbed.tools.offline.source import Source
+
+CHECKPOINT_BYTES: Final = 16 << 20
+# Streams looked at before those in memory are let go.
+_STREAMS_A_LOOK: Final = 1024
+
+
+class SystemClock:
+    """What `store.engine` asks for the time."""
+
+    def time(self) -> float:
+        return time.time()
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+@dataclass(slots=True)
+class Contents:
+    """What a store holds."""
+
+    streams: int = 0
+    entries: int = 0
+    groups: int = 0
+    pending: int = 0
+
+
+@dataclass(slots=True)
+class Rebuilt:
+    """What was done.  `offset` and `time_ms` are of the last batch executed; times are None where none was noted."""
+
+    commands: int = 0
+    offset: int = 0  # in the source
+    new_offset: int = 0  # where the new log ends: the same in a copy
+    time_ms: int | None = None
+    next_offset: int | None = None  # of the batch that was the first one too many, None at the end of the log
+    next_time_ms: int | None = None
+    copied: bool = True  # the log, byte for byte; otherwise it was written anew
+    torn_tail: TornTail | None = None
+    contents: Contents = field(default_factory=Contents)
+    skipped: Skipped = field(default_factory=Skipped)
+
+
+class LogUntil:
+    """The batches of a log up to a moment, and what became known on the way."""
+
+    def __init__(self, source: Source, until: Moment | None, meter: Meter) -> None:
+        by_offset = until is not None and until.offset is not None
+        self._reader = LogReader(
+            source.parts, source.files, plain_batch_commands=1 if by_offset else PLAIN_BATCH_COMMANDS
+        )
+        self._start = source.start
+        self._until = until
+        self._meter = meter
+        self.end = source.start or LogPosition(source.parts[0].number, 0, 0)
+        self.time_ms: int | None = None
+        self.beyond: Batch | None = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Raises Failure when the moment lies where this log has no history, CorruptionError, OSError."""
+        until = self._until
+        for batch in self._reader.batches(self._start, None):
+            # What a Redis wrote in the same second has no time of its own, nor has what begins a file.
+            time_ms = batch.time_ms or batch.noted_ms or self.time_ms
+            if until is not None and _is_beyond(batch, time_ms, until):
+                if batch.end.file_seq < 0:
+                    raise Failure(
+                        f"{batch.file} holds the state at {_place(time_ms, batch.end.offset)}: "
+                        f"this log does not go back to {until}"
+                    )
+                self.beyond = batch
+                return
+            self.end, self.time_ms = batch.end, time_ms
+            yield batch
+            self._meter.advance(batch.size, len(batch.commands))
+        if until is not None and until.time_ms is not None and self.time_ms is None and self.end.position:
+            raise Failure(
+                f"{self._meter.done_items} commands and no time: `aof-timestamp-enabled` was off when this log was "
+                f"written; stop at a replication offset instead"
+            )
+
+    @property
+    def torn_tail(self) -> TornTail | None:
+        return self._reader.torn_tail
+
+
+def _is_beyond(batch: Batch, time_ms: int | None, until: Moment) -> bool:
+    if until.offset is not None:
+        return batch.end.offset > until.offset
+    return time_ms is not None and until.time_ms is not None and time_ms > until.time_ms
+
+
+def _place(time_ms: int | None, offset: int) -> str:
+    at = f"replication offset {offset}"
+    return at if time_ms is None else f"{time_text(time_ms)} ({at})"
+
+
+def rebuild(source: Source, directory: Path, until: Moment | None, meter: Meter) -> Rebuilt:
+    """Make `directory`, which must be empty, the state that `source` had at `until`, or has at its end.
+
+    Raises Failure, StoreError, lmdb.Error, OSError; then what is in `directory` is worth nothing.
+    """
+    batches = LogUntil(source, until, meter)
+    report = _copy(source, directory, batches) if source.is_ours else _log_anew(directory, batches)
+    report.offset, report.time_ms = batches.end.offset, batches.time_ms
+    report.torn_tail = batches.torn_tail
+    if batches.beyond is not None:
+        report.next_offset = batches.beyond.end.offset
+        report.next_time_ms = batches.beyond.time_ms or batches.beyond.noted_ms
+    return report
+
+
+# -- a log of ours -----------------------------------------------------------------------------------------------------
+
+
+def _copy(source: Source, directory: Path, batches: LogUntil) -> Rebuilt:
+    report, folded = Rebuilt(), RecoveryReport()
+    tables = Tables(directory, DEFAULT_MAP_BYTES)
+    try:
+        txn = WriteTxn(tables)
+        recovery.fold(_purged(batches, txn), txn, Replayer().execute, folded)
+        end = _copy_log(source, batches.end, directory)
+        txn.trash.purge(lambda: False)
+        txn.commit(list(end))
+        report.contents = count_contents(txn)
+        txn.abort()
+    finally:
+        tables.close()
+    # What a server would do first: it finds the end of the log where the tables say it is, or says what is wrong.
+    Engine.open(directory, execute=Replayer().execute, clock=SystemClock(), options=Options(fsync=Fsync.NO)).close()
+    report.commands, report.new_offset = folded.commands, end.offset
+    return report
+
+
+def _purged(batches: LogUntil, txn: WriteTxn) -> Iterator[Batch]:
+    """`batches`, with what they delete purged now and then, so that LMDB can use the pages again."""
+    unpurged = 0
+    for batch in batches:
+        yield batch
+        unpurged += batch.size
+        if unpurged >= CHECKPOINT_BYTES and txn.trash.notes:
+            txn.trash.purge(lambda: False)
+            unpurged = 0
+
+
+def _copy_log(source: Source, end: LogPosition, directory: Path) -> LogPosition:
+    """Copy the log up to `end` -> the same place in the copy."""
+    parts, files = source.parts, source.files
+    home = directory / DIRECTORY_NAME
+    files.make_directory(home)
+    base: LogFile | None = None
+    incrs: list[LogFile] = []
+    for part in parts:
+        if part.number > end.file_seq:
+            break
+        is_last = part.number == end.file_seq
+        kind = "base" if part.file.type is FileType.BASE else "incr"
+        file = replace(
+            part.file,
+            name=f"{FILE_NAME}.{part.file.seq}.{kind}.aof",
+            size=None if is_last and kind == "incr" else part.size,
+        )
+        copy_stretch(part.path, home / file.name, 0, end.position if is_last else part.size, files)
+        if kind == "base":
+            base = file
+        else:
+            incrs.append(file)
+    if not incrs:
+        # An incr says at which offset the log goes on after its base.
+        following = [part.file.seq for part in parts if part.file.type is FileType.INCR]
+        seq = following[0] if following else 1
+        name = f"{FILE_NAME}.{seq}.incr.aof"
+        incrs.append(LogFile(name, seq, FileType.INCR, start_offset=end.offset, is_checksummed=True))
+        files.close(files.create(home / name))
+        end = LogPosition(seq, 0, end.offset)
+    listed = Manifest(base, (), tuple(incrs), Lineage.new(source.store_id))
+    manifest.replace(home / f"{FILE_NAME}.manifest", listed, files)
+    files.sync_directory(home)
+    files.sync_directory(directory)
+    return end
+
+
+# -- a log that a Redis wrote ------------------------------------------------------------------------------------------
+
+
+def _log_anew(directory: Path, batches: LogUntil) -> Rebuilt:
+    clock = SystemClock()
+    replayer = Replayer(int(clock.time() * 1000))
+    builder = Builder(directory, clock)
+    try:
+        foreign = ForeignLog(builder.txn, replayer)
+        time_ms: int | None = None
+        for batch in batches:
+            # One batch of ours for what was written in one second, as long as it is not too much.
+            if batches.time_ms != time_ms or len(builder.txn.log) >= PLAIN_BATCH_COMMANDS:
+                builder.commit(time_ms)
+                time_ms = batches.time_ms
+            foreign.run(batch)
+        builder.commit(time_ms)
+        report = builder.finish()
+    finally:
+        builder.close()
+    report.commands, report.skipped = foreign.commands, foreign.skipped
+    return report
+
+
+class Builder:
+    """An engine on a new directory, for commands that are executed offline and logged as a server would."""
+
+    def __init__(self, directory: Path, clock: SystemClock) -> None:
+        self._clock = clock
+        self._engine = Engine.open(directory, execute=Replayer().execute, clock=clock, options=Options(fsync=Fsync.NO))
+        self.txn = self._engine.txn
+        self.txn.keep_expired = True  # deadlines are kept, passed ones too: a server will see to them
+
+    def commit(self, time_ms: int | None = None) -> None:
+        """Write what was logged as one batch of `time_ms`, by default now; checkpoint when it is time."""
+        engine = self._engine
+        engine.commit(int(self._clock.time() * 1000) if time_ms is None else time_ms)
+        if engine.dirty_bytes >= CHECKPOINT_BYTES:
+            engine.txn.trash.purge(lambda: False)
+            engine.checkpoint()
+            engine.check_space()
+            if engine.refusal is not None:
+                raise Failure(engine.refusal.value)
+
+    def checkpoint(self) -> None:
+        """Make all of it durable."""
+        self.commit()
+        self._engine.txn.trash.purge(lambda: False)
+        self._engine.checkpoint()
+
+    def finish(self) -> Rebuilt:
+        """Make all of it durable -> a report of what there is."""
+        self.checkpoint()
+        return Rebuilt(new_offset=self._engine.log.end.offset, copied=False, contents=count_contents(self.txn))
+
+    def close(self) -> None:
+        self._engine.abandon()
+
+
+def count_contents(txn: WriteTxn) -> Contents:
+    """Count what is there.  `txn` was just committed."""
+    contents = Contents()
+    for db in txn.databases:
+        for key in db.keys(0):
+            stream = db.stream(key, 0)
+            if stream is None:
+                continue
+            contents.streams += 1
+            contents.entries += stream.length
+            if stream.group_count:
+                for group in groups_of(stream):
+                    contents.groups += 1
+                    contents.pending += group.pel_count
+            if len(db.cached) >= _STREAMS_A_LOOK:
+                db.cached.clear()
+    return contents

@@ -1,0 +1,164 @@
+"""Where a log is: any path that people give, to the files of one log in order.
+
+    DIR/                        a data directory of ours or of Redis 7: the log is in a directory in it
+    DIR/appendonlydir/          that directory itself, or its manifest
+    DIR/                        of a Redis before 7, with one appendonly.aof
+    FILE                        one such file, or a base of ours; any file that no manifest needs to explain
+
+Reads manifests and first batches; changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from riverbed.store.errors import CorruptionError
+from riverbed.store.format import log_lines as logformat
+from riverbed.store.format.log_lines import FrameError, parse_frame
+from riverbed.store.log import manifest
+from riverbed.store.log.append_log import FILE_NAME
+from riverbed.store.log.file_reader import LogPart
+from riverbed.store.log.manifest import FileType, LogFile, Manifest
+from riverbed.store.log.reader import LogPosition, list_parts
+from riverbed.tools.console.console import Failure
+from riverbed.tools.offline.heldfiles import HeldFiles
+
+_SUFFIX: Final = ".manifest"
+_BASE_MARK: Final = ".base."
+# What is looked at of a file to learn whose it is: the first batch, if it is not a very long one.
+_HEAD_BYTES: Final = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A log to be read: its parts, the place where it begins (None: as the manifest says), and what reads them."""
+
+    name: str
+    parts: list[LogPart]
+    start: LogPosition | None
+    files: HeldFiles
+    store_id: str = ""  # where the log says it
+
+    @property
+    def is_ours(self) -> bool:
+        """Annotations cover every command of every file."""
+        return all(part.file.is_checksummed for part in self.parts)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(part.size for part in self.parts)
+
+
+def find_source(path: Path, files: HeldFiles) -> Source:
+    """The log at `path`, whose files are held by `files` from then on.
+
+    Raises Failure when there is none or more than one, CorruptionError, OSError.
+    """
+    path = path.resolve() if path.is_symlink() else path  # a person has named it
+    if path.name.endswith(_SUFFIX) and path.is_file():
+        return _listed(path, files)
+    if path.is_dir():
+        listed = _manifests(path)
+        if len(listed) > 1:
+            names = ", ".join(str(found) for found in listed)
+            raise Failure(f"{path} holds several logs: name one of {names}")
+        if listed:
+            return _listed(listed[0], files)
+        path = _single(path)
+    elif not path.exists():
+        raise Failure(f"{path}: no such file or directory")
+    elif not path.is_file():
+        raise Failure(f"{path} is neither a directory nor a file")
+    return _alone(path, files)
+
+
+def _manifests(directory: Path) -> list[Path]:
+    """Those in `directory`, else those one level below."""
+
+    def within(place: Path) -> Iterator[Path]:
+        for name in sorted(os.listdir(place)):
+            if name.endswith(_SUFFIX) and not name.startswith("temp-") and (place / name).is_file():
+                yield place / name
+
+    found = list(within(directory))
+    if not found:
+        below = sorted(path for path in directory.iterdir() if path.is_dir())
+        found = [manifest for place in below if os.access(place, os.R_OK | os.X_OK) for manifest in within(place)]
+    return found
+
+
+def _single(directory: Path) -> Path:
+    """The one file that a Redis before 7 has written."""
+    files = sorted(path for path in directory.glob("*.aof") if path.is_file())
+    if directory / FILE_NAME in files:
+        return directory / FILE_NAME
+    if len(files) == 1 and not files[0].name.endswith((".base.aof", ".incr.aof")):
+        return files[0]
+    if files:
+        names = ", ".join(path.name for path in files[:3])
+        raise Failure(f"{directory} holds {names}, but no manifest that says how they belong together")
+    rdb = sorted(directory.glob("*.rdb"))
+    if rdb:
+        raise Failure(
+            f"{directory} holds {rdb[0].name}, but no append-only file: start a redis-server on it and use "
+            f"`riverbed import`"
+        )
+    raise Failure(f"{directory} holds no log: neither a manifest nor an append-only file")
+
+
+def _listed(path: Path, files: HeldFiles) -> Source:
+    home, before = path.parent, None
+    while True:
+        found = manifest.load(path, files)
+        if found is None or not found.files:
+            raise CorruptionError(str(path), None, "the manifest lists no file")
+        # one that is missing may be gone because a server has rewritten the log just now, and lists others
+        if files.hold(home / file.name for file in found.files) or found == before:
+            store_id = "" if found.lineage is None else found.lineage.with_store().store_id
+            return Source(str(home), list_parts(home, found, files), None, files, store_id)
+        before = found
+
+
+def _alone(path: Path, files: HeldFiles) -> Source:
+    """One file without a manifest: its first lines tell whose it is."""
+    base = LogFile(path.name, 1, FileType.BASE)
+    (part,) = list_parts(path.parent, Manifest(base=base), files)
+    begins = _begins_at(path)
+    if begins is None:
+        # As an incr, so that its commands count: what stops at an offset finds it in any file.
+        plain = LogFile(path.name, 1, FileType.INCR)
+        return Source(str(path), [LogPart(path, plain, part.size, is_last=True)], None, files)
+    if _BASE_MARK in path.name:
+        ours = LogFile(path.name, 1, FileType.BASE, is_checksummed=True)
+        return Source(str(path), [LogPart(path, ours, part.size, is_last=True)], LogPosition(-1, 0, begins[1]), files)
+    if begins[0] != 0:
+        raise Failure(
+            f"{path} begins at replication offset {begins[0]}: what came before is in other files; "
+            f"name the directory with all of them"
+        )
+    ours = LogFile(path.name, 1, FileType.INCR, start_offset=0, is_checksummed=True)
+    return Source(str(path), [LogPart(path, ours, part.size, is_last=True)], None, files)
+
+
+def _begins_at(path: Path) -> tuple[int, int] | None:
+    """The replication offsets before and after the first batch of a file of ours; None for any other file."""
+    with path.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+    at = command_bytes = 0
+    try:
+        while True:
+            words, end = parse_frame(head, at)
+            if words is not None:
+                command_bytes += end - at
+            elif head.startswith(logformat.ANNOTATION_START, at):
+                annotation = logformat.parse_annotation(head, at)
+                if annotation is None or annotation.covered != at:
+                    return None
+                return max(annotation.offset - command_bytes, 0), annotation.offset
+            at = end
+    except FrameError:
+        return None

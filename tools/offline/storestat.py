@@ -1,0 +1,122 @@
+"""The streams of a store on disk: of a data directory as its last checkpoint left it, or of a snapshot."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import lmdb
+
+from riverbed.store.disk.files import OsFiles
+from riverbed.store.errors import CorruptionError
+from riverbed.store.format import rows as fmt
+from riverbed.store.groups.lag import lag
+from riverbed.store.ids import id_text, unpack_id
+from riverbed.store.log.append_log import DIRECTORY_NAME, FILE_NAME
+from riverbed.store.log.takeover import refuse_redis
+from riverbed.store.snapshot.reader import MANIFEST_NAME, StreamSummary, open_snapshot
+from riverbed.store.snapshot.stream_walk import StreamWalk
+from riverbed.store.tables.environment import DATA_NAME, STATE_DIRECTORY, Tables
+from riverbed.store.tables.reader import TableReader
+from riverbed.tools.console.console import Failure
+from riverbed.tools.stream_stat import GroupStat, StreamStat
+
+_MAP_BYTES: Final = 1 << 40
+_NOBODY: Final = 0
+
+
+@contextlib.contextmanager
+def frozen_tables(path: Path) -> Iterator[tuple[Tables, int]]:
+    """The tables of a data directory or a snapshot, and the moment they are of, in unix milliseconds.
+
+    Raises Failure when it is neither, or holds nothing yet; StoreError, OSError, lmdb.Error.
+    """
+    now_ms = time.time_ns() // 1_000_000
+    if (path / STATE_DIRECTORY / DATA_NAME).exists():
+        try:
+            tables = Tables(path, _MAP_BYTES, readonly=True)
+        except lmdb.NotFoundError:
+            raise Failure(f"the store in {path} was never checkpointed: there is nothing to see yet") from None
+    elif (path / DIRECTORY_NAME).is_dir():
+        refuse_redis(path, DIRECTORY_NAME, FILE_NAME, OsFiles())
+        raise Failure(f"{path} has a log and no tables: start riverbed-server on it once, which makes them")
+    elif path.is_dir() and any(path.iterdir()):
+        if not (path / MANIFEST_NAME).exists():
+            refuse_redis(path, DIRECTORY_NAME, FILE_NAME, OsFiles())
+        snapshot = open_snapshot(path)
+        tables, now_ms = snapshot.open_tables(), snapshot.manifest.time_ms
+    elif path.is_dir():
+        raise Failure(f"{path} is empty: neither a data directory nor a snapshot")
+    elif path.exists():
+        raise Failure(f"{path} is a file: neither a data directory nor a snapshot")
+    else:
+        raise Failure(f"there is no {path}")
+    try:
+        with tables.env.begin(db=tables.handles["meta"]) as txn:
+            if txn.get(b"databases") is None:
+                raise Failure(f"the store in {path} was never checkpointed: there is nothing to see yet")
+        yield tables, now_ms
+    finally:
+        tables.close()
+
+
+def store_stats(
+    path: Path, is_wanted: Callable[[bytes], bool], progress: Callable[[int, int], None]
+) -> Iterator[StreamStat]:
+    """Every stream whose key is wanted, in the order of creation; `progress` is told how many of how many are done.
+
+    Raises what `frozen_tables` does, and CorruptionError.
+    """
+    with frozen_tables(path) as (tables, now_ms), tables.env.begin() as txn:
+        reader = TableReader(tables, txn)
+        try:
+            walk = StreamWalk(tables, txn)
+            for number, stream in enumerate(walk.streams(), 1):
+                if is_wanted(stream.key):
+                    groups = tuple(_groups(reader, stream, now_ms)) if stream.groups else ()
+                    yield StreamStat(
+                        stream.db, stream.key, stream.length, stream.entries_added, stream.byte_count, groups
+                    )
+                progress(number, walk.stream_count)
+        except fmt.DECODE_ERRORS as error:
+            raise CorruptionError(str(tables.path / DATA_NAME), None, f"a row does not decode: {error!r}") from error
+
+
+def _groups(reader: TableReader, stream: StreamSummary, now_ms: int) -> Iterator[GroupStat]:
+    """By name.  A group's consumers stand behind it in the table; those that are left of a destroyed one are dead."""
+    rows: dict[int, list[Any]] = {}
+    consumers: dict[int, set[int]] = {}
+    for key, row in reader.rows("groups", fmt.stream_prefix(stream.stream_no)):
+        group_no = fmt.decode_group_no(key)
+        if len(key) == fmt.GROUP_KEY_BYTES:
+            rows[group_no], consumers[group_no] = fmt.unpack_row(row), set()
+        elif group_no in rows:
+            consumers[group_no].add(fmt.decode_consumer_no(key))
+    found = []
+    for group_no, (name, packed_id, entries_read, pending, *_) in rows.items():
+        last_id = unpack_id(packed_id)
+        found.append(
+            GroupStat(
+                name,
+                len(consumers[group_no]),
+                pending,
+                _oldest_ms(reader, group_no, consumers[group_no], now_ms) if pending else None,
+                lag(stream, last_id, entries_read),
+                id_text(last_id).decode(),
+                entries_read,
+            )
+        )
+    yield from sorted(found, key=lambda group: group.name)
+
+
+def _oldest_ms(reader: TableReader, group_no: int, consumers: set[int], now_ms: int) -> int | None:
+    for _, row in reader.rows("pel", fmt.group_prefix(group_no)):
+        owner, delivery_time_ms, _ = fmt.decode_run_head(row)
+        if owner == _NOBODY:
+            return None
+        if owner in consumers:  # else it was deleted, and these wait for the purge
+            return max(now_ms - int(delivery_time_ms), 0)
+    return None

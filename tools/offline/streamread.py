@@ -1,0 +1,87 @@
+"""The entries of one stream, of a store on disk or of a server, oldest first, a page in memory at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from riverbed.store.errors import CorruptionError
+from riverbed.store.format import rows as fmt
+from riverbed.store.format.meta import META_DATABASES
+from riverbed.store.ids import StreamID, id_text, parse_id
+from riverbed.store.tables.environment import DATA_NAME
+from riverbed.store.tables.reader import TableReader
+from riverbed.tools.console.console import Failure
+from riverbed.tools.console.keytext import name_text
+from riverbed.tools.live.redisclient import RedisClient, ReplyError
+from riverbed.tools.offline.storestat import frozen_tables
+
+Entry = tuple[bytes, list[bytes]]  # the ID as text; names and values in turn
+
+_PAGE: Final = 1000
+
+
+# Called with how many entries were told, and how many there are at most.
+Progress = Callable[[int, int], None]
+
+
+def store_entries(
+    path: Path, db: int, key: bytes, first: StreamID, last: StreamID, progress: Progress
+) -> Iterator[Entry]:
+    """Raises Failure when there is no such stream, what `frozen_tables` raises, CorruptionError."""
+    with frozen_tables(path) as (tables, _), tables.env.begin() as txn:
+        reader = TableReader(tables, txn)
+        try:
+            row = _stream_row(reader, db, key)
+            if row is None:
+                raise Failure(f"there is no stream {name_text(key)} in database {db} of {path}")
+            low = fmt.entry_key(row.stream_no, max(first, row.first_id))
+            high = fmt.entry_key(row.stream_no, min(last, row.last_live_id))
+            cursor = reader.cursor("entries")
+            if row.length and cursor.set_range(low):
+                for told, (packed, entry) in enumerate(cursor.iternext()):
+                    if packed > high:
+                        break
+                    if not told % _PAGE:
+                        progress(told, row.length)
+                    yield fmt.decode_entry(entry)
+        except fmt.DECODE_ERRORS as error:
+            raise CorruptionError(str(tables.path / DATA_NAME), None, f"a row does not decode: {error!r}") from error
+
+
+def _stream_row(reader: TableReader, db: int, key: bytes) -> fmt.StreamRow | None:
+    databases = reader.get("meta", META_DATABASES)
+    assert databases is not None, "looked at when the tables were opened"
+    rows = fmt.unpack_row(databases)
+    if db >= len(rows):
+        raise Failure(f"there is no database {db}; there are {len(rows)}")
+    row = reader.get("keys", fmt.key_key(rows[db][0], key))
+    return None if row is None else fmt.decode_stream(row)
+
+
+def server_entries(
+    client: RedisClient, db: int, key: bytes, first: StreamID, last: StreamID, progress: Progress
+) -> Iterator[Entry]:
+    """Raises Failure when there is no such stream, or the connection fails, ReplyError."""
+    client.call("SELECT", db)
+    try:
+        length = client.call("XLEN", key)
+        if not client.call("EXISTS", key):
+            raise Failure(f"there is no stream {name_text(key)} in database {db} of {client.address}")
+    except ReplyError as error:
+        if error.code == "WRONGTYPE":
+            raise Failure(f"{name_text(key)} in database {db} of {client.address} is not a stream") from error
+        raise
+    end = id_text(last)
+    told = 0
+    while True:
+        progress(told, max(told, length))
+        page: list[Entry] = client.call("XRANGE", key, id_text(first), end, "COUNT", _PAGE)
+        for entry in page:
+            yield entry[0], entry[1]
+        told += len(page)
+        newest = parse_id(page[-1][0]) if page else None
+        if newest is None or len(page) < _PAGE or newest >= last:
+            return
+        first = StreamID(newest + 1)

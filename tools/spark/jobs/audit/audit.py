@@ -1,0 +1,115 @@
+"""`riverbed spark audit SNAPSHOT`: name what is stuck, poisoned or orphaned, and what holds streams back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final
+
+import click
+from rich.markup import escape
+
+from riverbed.tools.console.console import FOUND, counted, results
+from riverbed.tools.spark.jobs.audit.findings import Findings, audit_snapshot
+from riverbed.tools.spark.jobs.audit.page import audit_json, audit_page
+from riverbed.tools.spark.jobs.audit.pending import Kind, Limits
+from riverbed.tools.spark.jobs.command import duration, find_snapshot, running_job, spark_options
+from riverbed.tools.spark.jobs.launch import Launch
+from riverbed.tools.spark.jobs.outdir import new_reports, write_reports
+from riverbed.tools.spark.jobs.page import html_page, markdown
+
+_NAMES: Final = ("audit.html", "audit.md", "audit.json")
+
+
+@click.command()
+@click.argument("source", metavar="SNAPSHOT")
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write audit.html, .md and .json there.")
+@click.option("--overwrite", is_flag=True, help="Replace reports that are there.")
+@click.option(
+    "--since", "earlier_source", metavar="EARLIER", help="An earlier snapshot: tells throughput between them."
+)
+@click.option(
+    "--stuck-after", default="1h", show_default=True, callback=duration, metavar="TIME", help="As 90s, 15m, 1h, 2d."
+)
+@click.option(
+    "--poison-from", type=click.IntRange(min=2), default=5, show_default=True, metavar="N", help="From N deliveries on."
+)
+@click.option("--idle-after", default="1d", show_default=True, callback=duration, metavar="TIME", help="Of consumers.")
+@click.option("--match", "pattern", metavar="PATTERN", help="Only keys like this, as in KEYS: orders:*")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=50, show_default=True, metavar="N", help="Longest list of anything."
+)
+@click.option("--json", "as_json", is_flag=True, help="Report as one JSON object.")
+@spark_options
+def audit(
+    source: str,
+    out: Path | None,
+    overwrite: bool,
+    earlier_source: str | None,
+    stuck_after: int,
+    poison_from: int,
+    idle_after: int,
+    pattern: str | None,
+    limit: int,
+    as_json: bool,
+    launch: Launch,
+) -> None:
+    """Report on the consumer groups of SNAPSHOT.
+
+    Names poison entries (delivered again and again), stuck ones (delivered long ago, never acknowledged), orphaned
+    ones (pending and deleted), idle consumers that hold entries, groups that nobody reads, and the group that keeps
+    each stream from being trimmed; then lag and pending entries by group and by consumer. With --since it tells how
+    much was delivered and settled in between.
+
+    SNAPSHOT is a snapshot or a data directory. Without --out the report is printed as Markdown.
+
+    \b
+    Examples
+      riverbed spark audit data/snapshots/20261121T120000Z-517 --out report
+      riverbed spark audit data --stuck-after 10m --json
+      spark-submit tools/spark/jobs/audit/audit.py data --since snapshot --out report
+
+    Exit status 0: nothing is wrong, 1: something is, 2: could not be told.
+    """
+    if out is not None:
+        new_reports(out, _NAMES, overwrite=overwrite)
+    frozen = find_snapshot(source)
+    earlier = None if earlier_source is None else find_snapshot(earlier_source)
+    limits = Limits(stuck_after, poison_from, idle_after, limit)
+    options = {} if pattern is None else {"streamPattern": pattern}
+    with running_job(launch, f"audit {source}") as job:
+        found = audit_snapshot(job, frozen, earlier, limits, options)
+        job.step("writing the report")
+        page = audit_page(frozen, earlier, found, limits)
+        report = json.dumps(audit_json(frozen, found, limits), indent=2)
+        if out is not None:
+            write_reports(out, dict(zip(_NAMES, (html_page(page), markdown(page), f"{report}\n"), strict=True)))
+    if as_json:
+        click.echo(report)
+    elif out is None:
+        click.echo(markdown(page))
+    else:
+        _print_summary(found, out)
+    if found.problems:
+        raise SystemExit(FOUND)
+
+
+def _print_summary(found: Findings, out: Path) -> None:
+    console = results()
+    lines = [
+        (found.totals[Kind.POISON], "poison entry"),
+        (found.totals[Kind.STUCK], "stuck entry"),
+        (found.totals[Kind.ORPHANED], "orphaned entry"),
+        (len(found.idle), "idle consumer"),
+        (len(found.unread), "unread group"),
+    ]
+    for count, noun in lines:
+        if count:
+            console.print(f"[bold red]{counted(count, noun)}[/]")
+    if not found.problems:
+        console.print("[green]nothing is stuck, poisoned or orphaned[/]")
+    console.print(f"report: [bold]{escape(str(out / _NAMES[0]))}[/]")
+
+
+if __name__ == "__main__":
+    audit()

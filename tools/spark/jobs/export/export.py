@@ -1,0 +1,372 @@
+"""`riverbed spark export SNAPSHOT OUT`: entries to Parquet, by key and date, what is new at each run.
+
+    OUT/key=orders%3A1/date=2026-11-21/part-00000-...parquet
+
+How far each stream has been written stands in the ledger (`ledger.py`).  A run reads what came after; where a stream
+has lost entries in between, is gone, or has become another one, it says so instead, and so it does of another store.
+The partition `key` is for people and for queries, so what cannot be the name of a directory is shortened there; a
+column of each file has the key as it is.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import click
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import functions as fn
+from pyspark.sql.types import StructType
+from rich.markup import escape
+
+from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text
+from riverbed.store.snapshot.reader import StreamSummary
+from riverbed.tools.console.console import Failure, counted, notes, results, size_text
+from riverbed.tools.console.keytext import key_text
+from riverbed.tools.spark.jobs.command import Frozen, Job, find_snapshots, running_job, spark_options
+from riverbed.tools.spark.jobs.export.hadoop_files import HadoopFiles
+from riverbed.tools.spark.jobs.export.ledger import Ledger, Run
+from riverbed.tools.spark.jobs.launch import Launch
+from riverbed.tools.spark.reading.options import (
+    Mode,
+    ReadOptions,
+    StreamName,
+    Table,
+    names_text,
+    offsets_text,
+    read_options,
+)
+from riverbed.tools.spark.streaming.offsets import Offset, Progress
+
+# Columns of the files beside the two that partition them, and what they are for the data source.
+_ENTRY: Final = {"_db": "int", "_id": "string", "_ms": "bigint", "_seq": "bigint", "_timestamp": "timestamp"}
+_FIELDS: Final = {False: "_fields map<string,binary>", True: "_fields_text map<string,string>"}
+_PARTITIONS: Final = ("key", "date")
+# Each open file of a task takes memory for its columns; beyond these a task sorts its rows first.
+_OPEN_FILES: Final = "8"
+_LAST_DAY_MS: Final = 253_402_300_800_000  # of the year 9999: most programs know no later ones
+
+# What Spark writes with a percent sign in the name of a directory: three bytes for one.
+_ESCAPED: Final = r"[^\x01-\x1f\"#%'*/:=?\\\x7f{\[\]^]"
+_LONGEST_NAME: Final = 200  # of 255, less `key=`
+_KEPT_LETTERS: Final = 40
+_NO_NAMES: Final = {"": "(empty)", "__HIVE_DEFAULT_PARTITION__": "(hive default partition)"}
+
+
+@dataclass
+class _News:
+    """What a snapshot has that was not exported yet."""
+
+    starts: dict[StreamName, StreamID] = field(default_factory=dict)  # of the streams that are to be read
+    progress: dict[StreamName, Progress] = field(default_factory=dict)  # how far they will have been written
+    gaps: list[StreamName] = field(default_factory=list)
+    has_others: bool = False  # there may be streams with nothing new
+    deleted: set[StreamName] = field(default_factory=set)  # of the gaps: those that are there no more
+    least_rows: int = 0  # in streams that are read for the first time, whose length is known
+
+
+@click.command()
+@click.argument("source", metavar="SNAPSHOT")
+@click.argument("out", metavar="OUT")
+@click.option("--match", "pattern", metavar="PATTERN", help="Only keys like this, as in KEYS: orders:*")
+@click.option("--db", type=click.IntRange(0, 15), metavar="N", help="Only this database.")
+@click.option("--schema", metavar="DDL", help='Fields as columns: "user string, amount double, ts timestamp"')
+@click.option(
+    "--mode",
+    type=click.Choice([mode.value for mode in Mode]),
+    default=Mode.PERMISSIVE.value,
+    show_default=True,
+    help="What becomes of values that do not fit --schema.",
+)
+@click.option("--text", is_flag=True, help="Values of fields as text; what is not UTF-8 is written as \\xff.")
+@click.option("--allow-gaps", is_flag=True, help="Go on where a stream was trimmed or deleted, or with another store.")
+@click.option("--json", "as_json", is_flag=True, help="Report as one JSON object.")
+@spark_options
+def export(
+    source: str,
+    out: str,
+    pattern: str | None,
+    db: int | None,
+    schema: str | None,
+    mode: str,
+    text: bool,
+    allow_gaps: bool,
+    as_json: bool,
+    launch: Launch,
+) -> None:
+    """Write the entries of SNAPSHOT to Parquet files in OUT, by key and date.
+
+    SNAPSHOT is a snapshot, a folder of those of one store, which are exported one after the other, or a data directory.
+    OUT is a directory or a URI that Spark can write to, new or that of an earlier export of the same store: then only
+    what is new is added. A run that was killed is finished or undone by the next one, so that no entry is lost or there
+    twice.
+
+    \b
+    OUT/key=KEY/date=YYYY-MM-DD/*.parquet   files of each stream and day (UTC)
+    OUT/_riverbed/*.json                    what each run has written, and whence
+
+    Without --schema the columns are db, id, ms, seq, timestamp, fields (a map) and key_binary. With it, they are those
+    fields, and _db, _id, _ms, _seq, _timestamp, _key_binary.
+
+    \b
+    Examples
+      riverbed spark export data/snapshots/20261121T120000Z-517 lake/events
+      riverbed spark export data lake --schema "user string, amount double"
+      spark-submit tools/spark/jobs/export/export.py s3://bucket/frozen s3a://bucket/lake
+
+    Exit status 0: exported, or nothing was new; 2: not exported.
+    """
+    if schema is not None and text:
+        raise click.UsageError("--text is for exports without --schema, which says itself what is text")
+    options = {"path": source}
+    if pattern is not None:
+        options["streamPattern"] = pattern
+    if db is not None:
+        options["db"] = str(db)
+    found = find_snapshots(source)
+    settings = {"schema": schema, "mode": mode if schema else None, "text": text}
+    with running_job(launch, f"export {source}") as job:
+        files = HadoopFiles(job.spark, out)
+        ledger = Ledger(files)
+        with files.locked(ledger.lock):
+            was_interrupted = ledger.open()
+            exporter = _Exporter(job, files, ledger, read_options(options), options, settings, allow_gaps)
+            for frozen in found:
+                exporter.add(frozen)
+    if was_interrupted:
+        notes().print(f"finished run {ledger.next_run - len(exporter.runs) - 1}, which was interrupted")
+    if as_json:
+        click.echo(json.dumps(exporter.as_json(out), indent=2))
+    else:
+        exporter.print_report(out)
+
+
+class _Exporter:
+    """Adds one snapshot after the other."""
+
+    def __init__(
+        self,
+        job: Job,
+        files: HadoopFiles,
+        ledger: Ledger,
+        wanted: ReadOptions,
+        options: dict[str, str],
+        settings: dict[str, Any],
+        allow_gaps: bool,
+    ) -> None:
+        self.runs: list[Run] = []
+        self.gaps: list[StreamName] = []
+        self._job = job
+        self._files = files
+        self._ledger = ledger
+        self._wanted = wanted
+        self._options = {name: value for name, value in options.items() if name != "path"}
+        self._settings = settings
+        self._allow_gaps = allow_gaps
+        if ledger.last is not None and ledger.last.settings != settings:
+            raise Failure(f"{files.root} was exported with {_said(ledger.last.settings)}, not {_said(settings)}")
+        job.spark.conf.set("spark.sql.maxConcurrentOutputFileWriters", _OPEN_FILES)
+
+    def add(self, frozen: Frozen) -> None:
+        """Export what is new in a snapshot, in a run of its own."""
+        manifest = frozen.snapshot.manifest
+        last = self._ledger.last
+        if last is not None:
+            is_same_log = manifest.replication_id == last.replication_id
+            if manifest.time_ms < last.time_ms or (is_same_log and manifest.offset < last.offset):
+                return  # a folder has those that were exported before as well
+            if not self._allow_gaps:
+                _require_same_store(frozen, last)
+        written = Offset() if last is None else Offset.from_json({"snapshot": last.snapshot, "streams": last.streams})
+        self._job.step(f"looking for what is new in {frozen.name}")
+        news = self._news(frozen, written)
+        if not news.starts and not news.deleted:
+            return
+        self._job.step(f"exporting {frozen.name}")
+        rows = self._write(frozen, news) if news.starts else 0
+        staged = self._ledger.staged() if news.starts else []
+        left = {name: at for name, at in written.streams.items() if name not in news.deleted}
+        run = Run(
+            run=self._ledger.next_run,
+            settings=self._settings,
+            snapshot=frozen.name,
+            offset=manifest.offset,
+            time_ms=manifest.time_ms,
+            replication_id=manifest.replication_id,
+            rows=rows,
+            byte_count=sum(size for _, size in staged),
+            files=[name for name, _ in staged],
+            streams=Offset(frozen.name, left | news.progress).to_json()["streams"],
+            store_id=manifest.store_id,
+        )
+        self._ledger.commit(run)
+        self.runs.append(run)
+        self.gaps += news.gaps
+
+    def _news(self, frozen: Frozen, written: Offset) -> _News:
+        news, numbering = _News(has_others=bool(written.streams)), frozen.snapshot.manifest.numbering or ""
+        news.deleted = {name for name in written.streams if self._wanted.wants(*name)}
+        for stream in frozen.snapshot.streams():
+            name = stream.db, stream.key
+            if not self._wanted.wants(*name):
+                continue
+            news.deleted.discard(name)
+            at = written.streams.get(name)
+            if at is not None:
+                _require_same(stream, at)
+                if _has_gap(stream, at, numbering):
+                    news.gaps.append(name)
+            if at is None or (at.last_id < stream.last_id and at.last_id < MAX_ID):
+                news.starts[name] = MIN_ID if at is None else StreamID(at.last_id + 1)
+                news.progress[name] = Progress(
+                    stream.last_id, stream.entries_added, stream.stream_no, numbering=numbering
+                )
+                news.least_rows += stream.length if at is None else 0
+        news.gaps += sorted(news.deleted)
+        if news.gaps and not self._allow_gaps:
+            names = ", ".join(key_text(key) for _, key in news.gaps[:5])
+            more = f" and {counted(len(news.gaps) - 5, 'more stream')}" if len(news.gaps) > 5 else ""
+            raise Failure(
+                f"trimmed or deleted before it was exported: {names}{more}; --allow-gaps exports what is left, or "
+                "export a folder with the snapshots that were taken in between"
+            )
+        return news
+
+    def _write(self, frozen: Frozen, news: _News) -> int:
+        options = self._options | {"mode": self._settings["mode"] or Mode.PERMISSIVE.value}
+        if news.has_others:
+            options = {"streams": names_text(news.starts), "startingOffsets": offsets_text(news.starts), **options}
+        entries = self._job.read(frozen, Table.ENTRIES, self._schema(), options)
+        counting = Observation()
+        frame = _laid_out(entries, is_plain=self._settings["schema"] is None)
+        frame = frame.observe(counting, fn.count(fn.lit(1)).alias("rows"))
+        frame.write.partitionBy(*_PARTITIONS).option("compression", "zstd").parquet(self._ledger.staging)
+        rows = int(counting.get["rows"])
+        if rows < news.least_rows and self._settings["mode"] != Mode.DROPMALFORMED.value:
+            raise Failure(f"read {rows} of at least {news.least_rows} entries; nothing of them was kept")
+        return rows
+
+    def _schema(self) -> str:
+        ours = [f"{name} {kind}" for name, kind in _ENTRY.items()]
+        if self._settings["schema"] is None:
+            return ", ".join(["_key string", *ours, _FIELDS[self._settings["text"]], "_key_binary binary"])
+        theirs = StructType.fromDDL(self._settings["schema"])
+        if not isinstance(theirs, StructType):
+            raise Failure(f'--schema must name fields and types, as in "user string", not {self._settings["schema"]!r}')
+        for name in theirs.names:
+            if name.lower() in _PARTITIONS:
+                raise Failure(f"a field cannot be called {name} here: that is what the files are partitioned by")
+        ours = [
+            column for column in ["_key string", *ours, "_key_binary binary"] if column.split()[0] not in theirs.names
+        ]
+        return ", ".join([self._settings["schema"], *ours])
+
+    # -- what was done
+
+    def as_json(self, out: str) -> dict[str, Any]:
+        return {
+            "out": out,
+            "rows": sum(run.rows for run in self.runs),
+            "bytes": sum(run.byte_count for run in self.runs),
+            "files": sum(len(run.files) for run in self.runs),
+            "gaps": [key_text(key) for _, key in self.gaps],
+            "runs": [
+                {
+                    "run": run.run,
+                    "snapshot": run.snapshot,
+                    "offset": run.offset,
+                    "rows": run.rows,
+                    "bytes": run.byte_count,
+                    "files": len(run.files),
+                }
+                for run in self.runs
+            ],
+        }
+
+    def print_report(self, out: str) -> None:
+        console = results()
+        last = self._ledger.last
+        if not self.runs:
+            until = f": it has all up to {last.snapshot}, offset {last.offset}" if last else ""
+            console.print(f"nothing new for [bold]{escape(out)}[/]{escape(until)}")
+        for run in self.runs:
+            console.print(
+                f"[green]exported[/] [bold]{escape(run.snapshot)}[/], up to replication offset {run.offset}: "
+                f"{counted(run.rows, 'entry')}, {size_text(run.byte_count)} in {counted(len(run.files), 'file')}"
+            )
+        for _, key in self.gaps:
+            notes().print(f"[yellow]gap:[/] {escape(key_text(key))} was trimmed or deleted before it was exported")
+
+
+def _said(settings: dict[str, Any]) -> str:
+    if settings["schema"] is not None:
+        return f"--schema {settings['schema']!r} --mode {settings['mode']}"
+    return "--text" if settings["text"] else "neither --schema nor --text"
+
+
+def _require_same_store(frozen: Frozen, last: Run) -> None:
+    """Raise Failure for the snapshot of a store that is not the one exported so far.  Older versions noted none."""
+    manifest = frozen.snapshot.manifest
+    now, was = {manifest.store_id, manifest.replication_id}, {last.store_id, last.replication_id}
+    if manifest.store_id and last.store_id and not (now & was) - {None}:
+        raise Failure(
+            f"{frozen.name} is of another store (id {manifest.store_id}) than the one that was exported so far "
+            f"({last.store_id}): export it to another directory; --allow-gaps goes on with it"
+        )
+
+
+def _require_same(stream: StreamSummary, at: Progress) -> None:
+    """Raise Failure for a stream that was deleted and came to be again, unless all of it is new."""
+    is_older = stream.last_id < at.last_id
+    is_another = stream.entries_added < at.seen and stream.length and stream.first_id <= at.last_id
+    if is_older or is_another:
+        was, now = id_text(at.last_id).decode(), id_text(stream.last_id).decode()
+        raise Failure(
+            f"stream {key_text(stream.key)} was exported up to {was}, and this one ends with {now} after "
+            f"{counted(stream.entries_added, 'entry')}: it is another stream; export it to another directory"
+        )
+
+
+def _has_gap(stream: StreamSummary, at: Progress, numbering: str) -> bool:
+    """Whether entries that were not exported are gone: trimmed, or of a stream that was deleted and made again.
+
+    One that was deleted by itself is no gap (`continuity.py` has the tables, and knows more of those).
+    """
+    if stream.length and stream.first_id <= at.last_id:
+        return False
+    if (stream.last_id, stream.entries_added) == (at.last_id, at.seen):
+        return False
+    is_one_deleted = stream.max_deleted_id > at.last_id
+    is_another = at.numbering in ("", numbering) and at.number not in (None, stream.stream_no)
+    return is_another or stream.entries_added - stream.length - at.seen > is_one_deleted
+
+
+# -- columns -----------------------------------------------------------------------------------------------------------
+
+
+def _laid_out(entries: DataFrame, *, is_plain: bool) -> DataFrame:
+    """The columns of the files, those that partition them last."""
+    columns = []
+    for name in entries.columns:
+        if name != "_key":
+            shown = "fields" if name == "_fields_text" else name.removeprefix("_")
+            columns.append(fn.col(name).alias(shown) if is_plain else fn.col(name))
+    is_dated = fn.col("_ms") < _LAST_DAY_MS
+    date = fn.when(is_dated, fn.to_date(fn.col("_timestamp")))
+    return entries.select(*columns, _directory_name().alias("key"), date.alias("date"))
+
+
+def _directory_name() -> Column:
+    """The key as text; if its directory's name would be too long, the beginning of it and a digest."""
+    text = fn.replace(fn.col("_key"), fn.lit("\0"), fn.lit("\\x00"))
+    for key, name in _NO_NAMES.items():
+        text = fn.when(text == key, fn.lit(name)).otherwise(text)
+    escaped = fn.length(fn.regexp_replace(text, _ESCAPED, ""))
+    digest = fn.substring(fn.sha2(fn.col("_key_binary"), 256), 1, 16)
+    short = fn.concat(fn.substring(text, 1, _KEPT_LETTERS), fn.lit("~"), digest)
+    return fn.when(fn.octet_length(text) + 2 * escaped > _LONGEST_NAME, short).otherwise(text)
+
+
+if __name__ == "__main__":
+    export()

@@ -1,0 +1,122 @@
+"""Files where Spark writes: a directory of this machine, HDFS, a store of objects; whatever Hadoop has a driver for.
+
+Spark writes there by way of Hadoop, so what is moved, read and deleted afterwards goes the same way: with the same
+credentials, and with the checksum files that Hadoop keeps beside local ones.  Names are relative to one directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from riverbed.tools.console.console import Failure
+from riverbed.tools.spark.jobs.launch import first_line
+
+_READ_BYTES: Final = 1 << 20
+
+
+class HadoopFiles:
+    """One directory, which need not exist yet.  Raises Failure for one that cannot be used."""
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        context: Any = spark.sparkContext
+        self.root = root
+        self._jvm = context._jvm
+        with self._explained():
+            path = self._jvm.org.apache.hadoop.fs.Path(root)
+            self._fs = path.getFileSystem(context._jsc.hadoopConfiguration())
+            # A path without a scheme is Hadoop's default, which need not be this machine.
+            self._root = self._fs.makeQualified(path)
+        self._is_local = self._root.toUri().getScheme() == "file"
+
+    def path(self, name: str) -> str:
+        """The URI of a file."""
+        return str(self._path(name).toString())
+
+    def exists(self, name: str = "") -> bool:
+        with self._explained():
+            return bool(self._fs.exists(self._path(name)))
+
+    def names(self, folder: str = "") -> list[str]:
+        """What is in a folder, by name; nothing when there is none."""
+        if not self.exists(folder):
+            return []
+        with self._explained():
+            return sorted(str(status.getPath().getName()) for status in self._fs.listStatus(self._path(folder)))
+
+    def files(self, folder: str) -> Iterator[tuple[str, int]]:
+        """(name, bytes) of all files in a folder and below it, names relative to the folder."""
+        with self._explained():
+            above = self._fs.makeQualified(self._path(folder)).toUri()
+            found = self._fs.listFiles(self._path(folder), True)
+            while found.hasNext():
+                status = found.next()
+                yield str(above.relativize(status.getPath().toUri()).getPath()), int(status.getLen())
+
+    def read(self, name: str) -> bytes:
+        with self._explained():
+            stream = self._fs.open(self._path(name))
+            try:
+                return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+            finally:
+                stream.close()
+
+    def write(self, name: str, data: bytes) -> None:
+        """A new file that is there with all of its bytes, or not at all."""
+        working = f"{name}.temp-{secrets.token_hex(4)}"
+        with self._explained():
+            stream = self._fs.create(self._path(working), False)
+            stream.write(data)
+            stream.close()
+        self.move(working, name)
+
+    def move(self, source: str, target: str) -> None:
+        """Raises Failure when there is a target already: Hadoop's drivers differ in what they would do."""
+        if self.exists(target):
+            raise Failure(f"{self.path(target)} exists already")
+        with self._explained():
+            self._fs.mkdirs(self._path(target).getParent())
+            if not self._fs.rename(self._path(source), self._path(target)):
+                raise Failure(f"cannot move {self.path(source)} to {self.path(target)}")
+
+    def delete(self, name: str) -> None:
+        """A file, or a folder with all that is in it; nothing when there is none."""
+        with self._explained():
+            self._fs.delete(self._path(name), True)
+
+    @contextlib.contextmanager
+    def locked(self, name: str) -> Iterator[None]:
+        """Nobody else may be in here at the same time: on this machine.  Stores of objects have no such thing."""
+        if not self._is_local:
+            yield
+            return
+        path = Path(str(self._path(name).toUri().getPath()))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise Failure(f"another export to {self.root} is running") from None
+            yield
+        finally:
+            os.close(fd)
+
+    def _path(self, name: str) -> Any:
+        # Not Path(String): that one takes `a:b` for a scheme, and escapes nothing.
+        return self._jvm.org.apache.hadoop.fs.Path(self._root, f"./{name}") if name else self._root
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except Py4JJavaError as error:
+            raise Failure(f"{self.root}: {first_line(error)}") from error

@@ -1,0 +1,137 @@
+"""What an export has written: a list of runs beside the files, so that each entry is written once.
+
+    OUT/key=orders/date=2026-11-21/part-...parquet
+    OUT/_riverbed/00000001.json           run 1 is whole: which snapshot, up to where in each stream, which files
+    OUT/_riverbed/00000002.begun.json     run 2: all files are written, and are being moved to their places
+    OUT/_riverbed/staging-xxxx/key=...    what is written and not decided yet
+    OUT/_riverbed/lock                    who holds it is at work, on this machine
+
+Spark writes into a directory that readers pass over, as they do with all that begins with an underscore; each time into
+another one, for what was killed here may live on elsewhere for a while.  Then the list of the run is written in one
+piece: from here on the run counts.  Its files are moved, and the list takes its final name.
+
+    killed before the list      what is staged is deleted by the next run, and nothing was there
+    killed after it             the next run first moves what is left of the files
+
+So a run that is repeated neither loses nor repeats an entry.  While files are moved, readers see a part of a run; one
+who must not takes the `files` of the whole runs.  Knows neither snapshots nor entries.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from riverbed.tools.console.console import Failure
+from riverbed.tools.spark.jobs.export.hadoop_files import HadoopFiles
+
+_FORMAT: Final = "riverbed-export"
+_VERSION: Final = 2  # version 1 had no store_id
+_FOLDER: Final = "_riverbed"
+_STAGING: Final = "staging-"
+_LOCK: Final = f"{_FOLDER}/lock"
+_WHOLE = re.compile(r"([0-9]{8})\.json")
+_BEGUN = re.compile(r"([0-9]{8})\.begun\.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of an export; `streams` says how far each stream has been written, by all runs up to here."""
+
+    run: int
+    settings: dict[str, Any]  # which every run must have alike
+    snapshot: str
+    offset: int
+    time_ms: int
+    replication_id: str | None
+    rows: int
+    byte_count: int
+    files: list[str]
+    streams: dict[str, Any]
+    staging: str = ""  # where its files were written
+    store_id: str | None = None
+
+
+class Ledger:
+    """The runs in one directory.  To be used by one program at a time, inside of `files.locked(ledger.lock)`."""
+
+    lock = _LOCK
+
+    def __init__(self, files: HadoopFiles) -> None:
+        self._files = files
+        self._staging = f"{_FOLDER}/{_STAGING}{secrets.token_hex(4)}"
+        self.last: Run | None = None
+
+    def open(self) -> bool:
+        """Read the last whole run; finish one that was interrupted.  -> Whether there was such a one.
+
+        Raises Failure for a directory that is not an export's, or that of a newer version.
+        """
+        names = self._files.names(_FOLDER)
+        whole = sorted(int(found[1]) for name in names if (found := _WHOLE.fullmatch(name)))
+        begun = sorted(int(found[1]) for name in names if (found := _BEGUN.fullmatch(name)))
+        if not whole and not begun:
+            others = [name for name in self._files.names() if name != _FOLDER]
+            if others:
+                raise Failure(f"{self._files.root} exists and is not an export: it has {others[0]}")
+        if whole:
+            self.last = self._read(f"{_FOLDER}/{whole[-1]:08}.json")
+        if begun:
+            self._finish(self._read(_begun(begun[-1])))
+        for name in names:
+            if name.startswith(_STAGING):
+                self._files.delete(f"{_FOLDER}/{name}")
+        return bool(begun)
+
+    @property
+    def next_run(self) -> int:
+        return self.last.run + 1 if self.last else 1
+
+    @property
+    def staging(self) -> str:
+        """Where Spark is to write; nothing is there yet."""
+        return self._files.path(self._staging)
+
+    def staged(self) -> list[tuple[str, int]]:
+        """(name, bytes) of the files that Spark has written there."""
+        return sorted(
+            (name, size)
+            for name, size in self._files.files(self._staging)
+            if not name.rpartition("/")[2].startswith("_")
+        )
+
+    def commit(self, run: Run) -> None:
+        """Have the staged files of `run` take their places."""
+        run = replace(run, staging=self._staging)
+        document = {"format": _FORMAT, "version": _VERSION, **asdict(run)}
+        self._files.write(_begun(run.run), json.dumps(document, indent=1).encode())
+        self._finish(run)
+        self._files.delete(self._staging)
+
+    def _finish(self, run: Run) -> None:
+        for name in run.files:
+            if self._files.exists(f"{run.staging}/{name}"):
+                self._files.move(f"{run.staging}/{name}", name)
+            elif not self._files.exists(name):
+                raise Failure(f"run {run.run} was interrupted, and {self._files.path(name)} is gone since")
+        self._files.move(_begun(run.run), f"{_FOLDER}/{run.run:08}.json")
+        self.last = run
+
+    def _read(self, name: str) -> Run:
+        path = self._files.path(name)
+        try:
+            values = json.loads(self._files.read(name))
+            if values.pop("format") != _FORMAT:
+                raise Failure(f"{path} is not the list of an export")
+            if not 1 <= (version := values.pop("version")) <= _VERSION:
+                raise Failure(f"{path} has version {version}; this program knows {_VERSION}")
+            return Run(**values)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise Failure(f"{path} is damaged: {error!r}") from error
+
+
+def _begun(run: int) -> str:
+    return f"{_FOLDER}/{run:08}.begun.json"

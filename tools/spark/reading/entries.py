@@ -1,0 +1,164 @@
+"""Table `entries` of a span as Arrow batches.
+
+`fetch.py` gets rows by thousands, and `decode.py` takes them apart; here they become the columns that were asked for,
+and what does not fit its column is dealt with as the mode says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from riverbed.store.format import rows as fmt
+from riverbed.store.tables.reader import TableReader
+from riverbed.tools.spark.errors import MalformedValueError
+from riverbed.tools.spark.reading.decode import EntryBatch
+from riverbed.tools.spark.reading.fetch import Fetched, fetch
+from riverbed.tools.spark.reading.options import Mode, ReadOptions
+from riverbed.tools.spark.reading.plan import Span
+from riverbed.tools.spark.reading.schemas import EntryColumn, EntryColumns
+from riverbed.tools.spark.reading.streamwalk import StreamHere
+
+_LAST_TIMESTAMP_MS: Final = ((1 << 63) - 1) // 1000
+_MOST_LONG: Final = (1 << 63) - 1
+
+
+def entry_batches(
+    reader: TableReader, span: Span, options: ReadOptions, columns: EntryColumns
+) -> Iterator[pa.RecordBatch]:
+    """The entries of a span, by stream and ID.  Raises MalformedValueError in mode FAILFAST, MalformedRowError."""
+    maker = _BatchMaker(span, options, columns)
+    for fetched in fetch(reader, span, options):
+        yield maker.batch(fetched)
+
+
+class _BatchMaker:
+    """Makes the columns of batches."""
+
+    def __init__(self, span: Span, options: ReadOptions, columns: EntryColumns) -> None:
+        self._span = span
+        self._mode = options.mode
+        self._columns = columns
+
+    def batch(self, fetched: Fetched) -> pa.RecordBatch:
+        batch = fetched.batch
+        malformed = np.zeros(batch.count, dtype=np.bool_)
+        arrays: list[pa.Array] = []
+        for column in self._columns.columns:
+            if column.metadata is not None:
+                arrays.append(self._metadata(column, fetched))
+            else:
+                arrays.append(self._field(column, fetched, malformed))
+        if malformed.any():
+            if self._mode is Mode.DROPMALFORMED:
+                kept = pa.array(~malformed)
+                arrays = [array.filter(kept) for array in arrays]
+            elif self._columns.corrupt is not None:
+                arrays[self._columns.corrupt] = _corrupt_texts(batch, malformed)
+        return pa.RecordBatch.from_arrays(arrays, schema=self._columns.schema)
+
+    def _field(self, column: EntryColumn, fetched: Fetched, malformed: Any) -> pa.Array:
+        assert column.field is not None and column.cast is not None
+        values = fetched.batch.column(column.field)
+        array = column.cast(values)
+        if array.null_count != values.null_count:
+            bad = pc.and_(pc.is_null(array), pc.is_valid(values)).to_numpy(zero_copy_only=False)
+            self._found_malformed(bad, fetched, column, malformed)
+        return array
+
+    def _found_malformed(self, bad: Any, fetched: Fetched, column: EntryColumn, malformed: Any) -> None:
+        if self._mode is Mode.FAILFAST:
+            number = int(np.flatnonzero(bad)[0])
+            entry_id, words = fmt.decode_entry(fetched.batch.row(number))
+            where = f"entry {entry_id.decode()} of stream {_whose(fetched, number).key_text}"
+            what = dict(zip(words[::2], words[1::2], strict=True)).get(column.field or b"", entry_id)
+            raise MalformedValueError(f"{where}: {column.name} is {what[:100]!r}, which is no {column.type}")
+        malformed |= bad
+
+    def _metadata(self, column: EntryColumn, fetched: Fetched) -> pa.Array:
+        batch, runs = fetched.batch, fetched.runs
+        count = batch.count
+        match column.metadata:
+            case "key":
+                return _repeat([(stream.key_text, rows) for stream, rows in runs], pa.string())
+            case "key_binary":
+                return _repeat([(stream.key, rows) for stream, rows in runs], pa.binary())
+            case "db":
+                return _repeat([(stream.db, rows) for stream, rows in runs], pa.int32())
+            case "snapshot":
+                return _repeat([(self._span.place.name, count)], pa.string())
+            case "id":
+                return batch.ids().cast(pa.string())
+            case "ms":
+                return longs(batch.ms())
+            case "seq":
+                return longs(batch.seq())
+            case "timestamp":
+                return timestamps(batch.ms())
+            case "corrupt":
+                return pa.nulls(count, type=pa.string())
+            case "fields" | "fields_text":
+                items = batch.items(unique=True)
+                names = readable(items.names)
+                values = items.values if column.metadata == "fields" else readable(items.values)
+                offsets = pa.array(items.offsets)
+                return pa.MapArray.from_arrays(offsets, names, values).cast(column.type)
+            case "items":
+                items = batch.items(unique=False)
+                structs = pa.StructArray.from_arrays([items.names, items.values], ["name", "value"])
+                return pa.ListArray.from_arrays(pa.array(items.offsets), structs).cast(column.type)
+        raise AssertionError(column.metadata)
+
+
+def _repeat(values: list[tuple[Any, int]], kind: pa.DataType) -> pa.Array:
+    """Each value as often as is said."""
+    if len(values) == 1:
+        return pa.repeat(pa.scalar(values[0][0], type=kind), values[0][1])
+    counts = [count for _, count in values]
+    return pa.array([value for value, _ in values], type=kind).take(pa.array(np.repeat(np.arange(len(counts)), counts)))
+
+
+def _whose(fetched: Fetched, number: int) -> StreamHere:
+    """The stream of a row."""
+    for stream, count in fetched.runs:
+        if number < count:
+            return stream
+        number -= count
+    raise AssertionError(number)
+
+
+def longs(numbers: Any) -> pa.Array:
+    """Unsigned numbers of 64 bits to Spark's signed ones: null for those that do not fit, never a negative one."""
+    return pa.array(numbers.astype(np.int64), mask=numbers > _MOST_LONG if (numbers > _MOST_LONG).any() else None)
+
+
+def timestamps(ms: Any) -> pa.Array:
+    """Unix milliseconds to timestamps of microseconds; null beyond the year 294247, where those end."""
+    beyond = ms > _LAST_TIMESTAMP_MS
+    micros = np.where(beyond, 0, ms).astype(np.int64) * 1000
+    return pa.array(micros, mask=beyond if beyond.any() else None).cast(pa.timestamp("us", tz="UTC"))
+
+
+def readable(values: pa.BinaryArray) -> pa.Array:
+    """Bytes to text; those that are not UTF-8 are written as \\xff."""
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        texts = [None if value is None else value.decode(errors="backslashreplace") for value in values.to_pylist()]
+        return pa.array(texts, type=pa.string())
+
+
+def _corrupt_texts(batch: EntryBatch, malformed: Any) -> pa.Array:
+    """The whole entry as JSON for rows in which something did not fit, null for the others."""
+    texts: list[str | None] = [None] * batch.count
+    for number in np.flatnonzero(malformed).tolist():
+        entry_id, words = fmt.decode_entry(batch.row(number))
+        texts_of = [word.decode(errors="backslashreplace") for word in words]
+        fields = dict(zip(texts_of[::2], texts_of[1::2], strict=True))
+        texts[number] = json.dumps({"_id": entry_id.decode(), **fields}, ensure_ascii=False)
+    return pa.array(texts, type=pa.string())

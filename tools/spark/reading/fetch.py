@@ -1,0 +1,274 @@
+"""Rows of table `entries` of a span, by the thousand, and whose they are.
+
+From a snapshot by whole leaf pages (`pages.py`); from a live store, which is being written, with a cursor.  That one
+returns values alone: keys would cost as much again, and the ID is in the row.  Streams are short or long: a batch takes
+in as many as it has room for.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from riverbed.store.errors import CorruptionError
+from riverbed.store.format import rows as fmt
+from riverbed.store.ids import SEQ_BITS, StreamID
+from riverbed.store.tables.environment import DATA_NAME
+from riverbed.store.tables.reader import TableReader
+from riverbed.tools.spark.reading.decode import EntryBatch
+from riverbed.tools.spark.reading.options import ReadOptions
+from riverbed.tools.spark.reading.pages import LeafRows, PageTable, UnknownFileError
+from riverbed.tools.spark.reading.plan import Span
+from riverbed.tools.spark.reading.streamwalk import StreamHere, streams_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Positions = NDArray[np.int64]
+
+# A batch ends sooner when its rows are long.
+_MOST_BATCH_BYTES: Final = 32 << 20
+_ROWS_A_LOOK: Final = 256
+# Streams whose pages are looked for in one go.
+_ROWS_A_GROUP: Final = 1 << 20
+_STREAMS_A_GROUP: Final = 4096
+_KEY_BYTES: Final = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Some rows, and how many of them are whose, in order."""
+
+    batch: EntryBatch
+    runs: list[tuple[StreamHere, int]]
+
+
+def fetch(reader: TableReader, span: Span, options: ReadOptions) -> Iterator[Fetched]:
+    """The entries of a span, by stream and ID.  Raises CorruptionError, MalformedRowError, OSError."""
+    streams = (stream for stream in streams_of(reader, span, options) if not stream.live_range.is_empty)
+    if not span.place.is_live:
+        try:
+            table = PageTable(reader.path / DATA_NAME, b"entries", _KEY_BYTES)
+        except UnknownFileError:
+            pass
+        else:
+            with table:
+                if table.row_count != reader.count("entries"):
+                    raise CorruptionError(str(reader.path / DATA_NAME), None, "is not the file that it was")
+                yield from _by_pages(table, streams, span, options.batch_rows)
+            return
+    yield from _by_cursor(reader, streams, span, options.batch_rows)
+
+
+# -- by pages ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Counter:
+    """What of a stream is this span's: all but `skip` rows, `left` of them or all that there are."""
+
+    skip: int
+    left: int | None
+
+    def cut(self, first: int, end: int) -> tuple[int, int]:
+        """Of some rows in a row those that count."""
+        passed = min(self.skip, end - first)
+        self.skip -= passed
+        first += passed
+        if self.left is not None:
+            end = min(end, first + self.left)
+            self.left -= end - first
+        return first, end
+
+
+def _by_pages(table: PageTable, streams: Iterator[StreamHere], span: Span, batch_rows: int) -> Iterator[Fetched]:
+    counter = _Counter(span.skip, span.take)
+    pages = batch_rows * table.leaf_count // max(table.row_count, 1)
+    pages = max(1, min(pages, _MOST_BATCH_BYTES // table.page_bytes))
+    while group := _group_of(streams):
+        numbers = [stream.row.stream_no for stream in group]
+        leaves = table.leaves([_keys_of(stream) for stream in group])
+        for at in range(0, len(leaves), pages):
+            if counter.left == 0:
+                return
+            yield from _rows_of(table, table.rows(leaves[at : at + pages]), group, numbers, counter)
+
+
+def _group_of(streams: Iterator[StreamHere]) -> list[StreamHere]:
+    group = []
+    rows = 0
+    for stream in streams:
+        group.append(stream)
+        rows += stream.row.length
+        if rows >= _ROWS_A_GROUP or len(group) >= _STREAMS_A_GROUP:
+            break
+    return group
+
+
+def _keys_of(stream: StreamHere) -> tuple[bytes, bytes]:
+    wanted = stream.live_range
+    return fmt.entry_key(stream.row.stream_no, wanted.first), fmt.entry_key(stream.row.stream_no, wanted.last)
+
+
+def _rows_of(
+    table: PageTable, rows: LeafRows, group: list[StreamHere], numbers: list[int], counter: _Counter
+) -> Iterator[Fetched]:
+    """Those of some leaves that are wanted."""
+    stream_nos = rows.keys[:, 0]
+    here = group[bisect_left(numbers, int(stream_nos[0])) : bisect_right(numbers, int(stream_nos[-1]))]
+    asked = np.array([stream.row.stream_no for stream in here], dtype=np.uint64)
+    firsts = np.searchsorted(stream_nos, asked, side="left").tolist()
+    ends = np.searchsorted(stream_nos, asked, side="right").tolist()
+    parts = []
+    for stream, first, end in zip(here, firsts, ends, strict=True):
+        first, end = counter.cut(*_cut_to(rows, stream, first, end))
+        if first < end:
+            parts.append(_Part(stream, first, end))
+    if not parts:
+        return
+    chosen = _chosen(parts)
+    starts, row_ends, keys = rows.starts[chosen], rows.ends[chosen], rows.keys[chosen]
+    if rows.pages is not None and rows.pages[chosen].any():
+        yield from _with_long_values(table, rows, parts)
+        return
+    batch = EntryBatch(rows.buffer, starts, row_ends, (keys[:, 1], keys[:, 2]))
+    yield Fetched(batch, [(part.stream, part.end - part.first) for part in parts])
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A stream's rows of some leaves: from `first` up to `end`."""
+
+    stream: StreamHere
+    first: int
+    end: int
+
+
+def _cut_to(rows: LeafRows, stream: StreamHere, first: int, end: int) -> tuple[int, int]:
+    """Of a stream's rows, `first` up to `end`, those in its live range."""
+    wanted = stream.live_range
+
+    def id_of(row: int) -> StreamID:
+        return StreamID(int(rows.keys[row, 1]) << SEQ_BITS | int(rows.keys[row, 2]))
+
+    if first < end and id_of(first) < wanted.first:
+        first = bisect_left(range(end), wanted.first, lo=first, key=id_of)
+    if first < end and id_of(end - 1) > wanted.last:
+        end = bisect_right(range(end), wanted.last, lo=first, key=id_of)
+    return first, end
+
+
+def _chosen(parts: list[_Part]) -> slice | Positions:
+    """An index of all rows of `parts`."""
+    if all(before.end == part.first for before, part in pairwise(parts)):
+        return slice(parts[0].first, parts[-1].end)
+    return np.concatenate([np.arange(part.first, part.end) for part in parts])
+
+
+def _with_long_values(table: PageTable, rows: LeafRows, parts: list[_Part]) -> Iterator[Fetched]:
+    """One by one, as each is some pages long or beside one that is."""
+    pending = _Pending()
+    for part in parts:
+        for row in range(part.first, part.end):
+            start, end = int(rows.starts[row]), int(rows.ends[row])
+            page = 0 if rows.pages is None else int(rows.pages[row])
+            value = table.long_value(page, end - start) if page else rows.buffer[start:end].tobytes()
+            if pending.rows and pending.size + len(value) > _MOST_BATCH_BYTES:
+                yield pending.take()
+            pending.add(part.stream, [value])
+    if pending.rows:
+        yield pending.take()
+
+
+# -- with a cursor -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Pending:
+    """Rows that wait until they are a batch."""
+
+    rows: list[bytes] = field(default_factory=list)
+    runs: list[tuple[StreamHere, int]] = field(default_factory=list)
+    size: int = 0
+
+    def add(self, stream: StreamHere, rows: list[bytes]) -> None:
+        self.rows += rows
+        self.size += sum(map(len, rows))
+        if self.runs and self.runs[-1][0] is stream:
+            self.runs[-1] = (stream, self.runs[-1][1] + len(rows))
+        else:
+            self.runs.append((stream, len(rows)))
+
+    def take(self) -> Fetched:
+        fetched = Fetched(EntryBatch.of_rows(self.rows), self.runs)
+        self.rows, self.runs, self.size = [], [], 0
+        return fetched
+
+
+def _by_cursor(reader: TableReader, streams: Iterator[StreamHere], span: Span, batch_rows: int) -> Iterator[Fetched]:
+    pending = _Pending()
+    for stream in streams:
+        for rows in _rows_by_cursor(reader, stream, span, batch_rows):
+            is_full = len(pending.rows) + len(rows) > batch_rows
+            if pending.rows and (is_full or pending.size + sum(map(len, rows)) > _MOST_BATCH_BYTES):
+                yield pending.take()
+            pending.add(stream, rows)
+    if pending.rows:
+        yield pending.take()
+
+
+def _rows_by_cursor(reader: TableReader, stream: StreamHere, span: Span, batch_rows: int) -> Iterator[list[bytes]]:
+    wanted = stream.live_range
+    cursor = reader.cursor("entries")
+    last_key = fmt.entry_key(stream.row.stream_no, wanted.last)
+    if not cursor.set_range(fmt.entry_key(stream.row.stream_no, wanted.first)):
+        return
+    left = span.take
+    if span.skip:
+        for _ in islice(cursor.iternext(keys=True, values=False), span.skip):
+            pass
+        if not cursor.next():
+            return
+    while left is None or left > 0:
+        first_key = cursor.key()
+        if first_key > last_key or not first_key:
+            return
+        most = batch_rows if left is None else min(batch_rows, left)
+        rows = _some(cursor, most)
+        ended_at = cursor.key()  # empty behind the last row of the table
+        if not ended_at or ended_at > last_key:
+            yield _up_to(cursor, first_key, last_key)[:most]
+            return
+        yield rows
+        if left is not None:
+            left -= len(rows)
+        if not cursor.next():
+            return
+
+
+def _some(cursor: Any, most: int) -> list[bytes]:
+    """Up to `most` rows from where the cursor stands, which is left on the last of them; fewer when they are long."""
+    rows = list(islice(cursor.iternext(keys=False, values=True), min(most, _ROWS_A_LOOK)))
+    size = sum(map(len, rows))
+    if size:
+        most = min(most, max(len(rows), len(rows) * _MOST_BATCH_BYTES // size))
+    if len(rows) < most and len(rows) == _ROWS_A_LOOK and cursor.next():
+        more = list(islice(cursor.iternext(keys=False, values=True), most - len(rows)))
+        rows += more
+    return rows
+
+
+def _up_to(cursor: Any, first_key: bytes, last_key: bytes) -> list[bytes]:
+    """The rows from `first_key` to `last_key`, by looking at each key: once a stream, for its last batch."""
+    rows: list[bytes] = []
+    cursor.set_key(first_key)
+    for key, row in cursor:
+        if key > last_key:
+            break
+        rows.append(row)
+    return rows

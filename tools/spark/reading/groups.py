@@ -1,0 +1,291 @@
+"""Tables `pending`, `groups`, `consumers` and `streams` of a span as Arrow batches.
+
+Pending entries are stored in runs, and a run is taken apart by numpy.  A group stands in the span in which its stream
+begins, a pending entry in the one that its ID is in: also when the entry itself is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from riverbed.store.format import rows as fmt
+from riverbed.store.groups.lag import lag
+from riverbed.store.groups.pending import NOBODY, Run
+from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id, unpack_id
+from riverbed.store.model import NO_POLICY, DeliveryPolicy
+from riverbed.store.tables.reader import TableReader
+from riverbed.tools.spark.reading.entries import longs, readable, timestamps
+from riverbed.tools.spark.reading.options import ReadOptions, Table, key_text
+from riverbed.tools.spark.reading.plan import Span
+from riverbed.tools.spark.reading.streamwalk import StreamHere, streams_of
+
+_MOST_ROWS: Final = 16384
+Row = dict[str, Any]
+
+
+class _Member(NamedTuple):
+    name: bytes
+    seen_ms: int
+    active_ms: int
+    pel_count: int
+
+
+class _Group(NamedTuple):
+    """A group's row, and its consumers by number."""
+
+    group_no: int
+    name: bytes
+    last_id: StreamID
+    entries_read: int | None
+    pel_count: int
+    released_count: int
+    policy: DeliveryPolicy
+    members: dict[int, _Member]
+
+
+def group_batches(reader: TableReader, span: Span, options: ReadOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of `options.table` that are in the span, by stream."""
+    if options.table is Table.PENDING:
+        yield from _pending(reader, span, options, schema)
+        return
+    rows_of = _ROWS[options.table]
+    rows: list[Row] = []
+    for stream in streams_of(reader, span, options):
+        if stream.row.stream_no == span.first_stream and span.first_id != MIN_ID:
+            continue  # its rows are in the span in which it begins
+        for row in rows_of(reader, stream, span):
+            rows.append(row)
+            if len(rows) == _MOST_ROWS:
+                yield pa.RecordBatch.from_pylist(rows, schema=schema)
+                rows.clear()
+    if rows:
+        yield pa.RecordBatch.from_pylist(rows, schema=schema)
+
+
+def _groups(reader: TableReader, stream_no: int) -> list[_Group]:
+    """By name; consumers that are left of a destroyed group are no one's."""
+    groups: dict[int, _Group] = {}
+    for packed, row in reader.rows("groups", fmt.stream_prefix(stream_no)):
+        group_no = fmt.decode_group_no(packed)
+        values = fmt.unpack_row(row)
+        if len(packed) == fmt.GROUP_KEY_BYTES:
+            name, last_id, entries_read, pel_count, released_count = values[:5]
+            policy = NO_POLICY if values[-1] is None else DeliveryPolicy(*values[-1][:-1])
+            groups[group_no] = _Group(
+                group_no, name, unpack_id(last_id), entries_read, pel_count, released_count, policy, {}
+            )
+        elif group_no in groups:
+            groups[group_no].members[fmt.decode_consumer_no(packed)] = _Member(*values[:4])
+    return sorted(groups.values(), key=lambda group: group.name)
+
+
+# -- small tables ------------------------------------------------------------------------------------------------------
+
+
+def _about_stream(stream: StreamHere, span: Span) -> Row:
+    return {"key": stream.key_text, "key_binary": stream.key, "db": stream.db, "snapshot": span.place.name}
+
+
+def _about_group(group: _Group) -> Row:
+    return {"group": key_text(group.name), "group_binary": group.name}
+
+
+def _policy_text(policy: DeliveryPolicy) -> str | None:
+    """As XGROUP POLICY takes it; None for a group without one."""
+    words = []
+    if policy.dead_letter is not None:
+        words.append(f"MAXDELIVERIES {policy.max_deliveries} DEADLETTER {key_text(policy.dead_letter)}")
+    if policy.consumer_ttl_ms:
+        words.append(f"CONSUMERTTL {policy.consumer_ttl_ms}")
+    return " ".join(words) or None
+
+
+def _text(packed: StreamID) -> str:
+    return id_text(packed).decode()
+
+
+def _moment(ms: int) -> int | None:
+    """Unix milliseconds to the microseconds of a timestamp; None for never."""
+    return ms * 1000 if 0 <= ms < 1 << 53 else None
+
+
+def _stream_rows(reader: TableReader, stream: StreamHere, span: Span) -> Iterator[Row]:
+    row = stream.row
+    nodes = sum(
+        size * live // max(total, 1)
+        for live, total, size, _ in (fmt.decode_node(node) for _, node in _live_nodes(reader, row))
+    )
+    tail = row.tail_bytes * (row.tail_total - row.tail_dead) // row.tail_total if row.tail_total else 0
+    yield {
+        **_about_stream(stream, span),
+        "length": row.length,
+        "first_id": _text(row.first_id) if row.length else None,
+        "last_entry_id": _text(row.last_live_id) if row.length else None,
+        "last_id": _text(row.last_id),
+        "max_deleted_id": _text(row.max_deleted_id),
+        "entries_added": row.entries_added,
+        "groups": row.group_count,
+        "bytes": nodes + tail,
+        "expires": _moment(row.expire_ms) if row.expire_ms else None,
+    }
+
+
+def _live_nodes(reader: TableReader, row: fmt.StreamRow) -> Iterator[tuple[bytes, bytes]]:
+    floor = fmt.entry_key(row.stream_no, row.floor_id)
+    return (each for each in reader.rows("nodes", fmt.stream_prefix(row.stream_no)) if each[0] >= floor)
+
+
+def _group_rows(reader: TableReader, stream: StreamHere, span: Span) -> Iterator[Row]:
+    for group in _groups(reader, stream.row.stream_no):
+        yield {
+            **_about_stream(stream, span),
+            **_about_group(group),
+            "policy": _policy_text(group.policy),
+            "last_delivered_id": _text(group.last_id),
+            "entries_read": group.entries_read,
+            "lag": lag(stream.row, group.last_id, group.entries_read),
+            "pending": group.pel_count,
+            "released": group.released_count,
+            "consumers": len(group.members),
+        }
+
+
+def _consumer_rows(reader: TableReader, stream: StreamHere, span: Span) -> Iterator[Row]:
+    now_ms = span.place.time_ms
+    for group in _groups(reader, stream.row.stream_no):
+        for member in sorted(group.members.values()):
+            was_active = member.active_ms >= 0
+            yield {
+                **_about_stream(stream, span),
+                **_about_group(group),
+                "consumer": key_text(member.name),
+                "consumer_binary": member.name,
+                "pending": member.pel_count,
+                "seen": _moment(member.seen_ms),
+                "active": _moment(member.active_ms) if was_active else None,
+                "idle_ms": max(now_ms - member.seen_ms, 0),
+                "inactive_ms": max(now_ms - member.active_ms, 0) if was_active else None,
+            }
+
+
+_ROWS: Final[dict[Table, Callable[[TableReader, StreamHere, Span], Iterator[Row]]]] = {
+    Table.STREAMS: _stream_rows,
+    Table.GROUPS: _group_rows,
+    Table.CONSUMERS: _consumer_rows,
+}
+
+
+# -- pending -----------------------------------------------------------------------------------------------------------
+
+
+def _pending(reader: TableReader, span: Span, options: ReadOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for stream in streams_of(reader, span, options):
+        if stream.range.is_empty:
+            continue
+        for group in _groups(reader, stream.row.stream_no):
+            pending = _Pending(stream, group, span, schema)
+            count = 0
+            runs: list[Run] = []
+            for run in _runs(reader, group, stream):
+                runs.append(run)
+                count += len(run)
+                if count >= _MOST_ROWS:
+                    yield pending.batch(reader, runs)
+                    runs, count = [], 0
+            if runs:
+                yield pending.batch(reader, runs)
+
+
+def _runs(reader: TableReader, group: _Group, stream: StreamHere) -> Iterator[Run]:
+    """The runs of a group in the range, cut to it; those of consumers who are gone are dead."""
+    first, last = pack_id(stream.range.first), pack_id(stream.range.last)
+    prefix = fmt.group_prefix(group.group_no)
+    cursor = reader.cursor("pel")
+    if not cursor.set_range(prefix + first):
+        return
+    for packed, row in cursor:
+        if not packed.startswith(prefix):
+            return
+        run = Run.decode(row)
+        if run.packed[: len(first)] > last:
+            return
+        if run.consumer_no != NOBODY and run.consumer_no not in group.members:
+            continue
+        within = run.within(first, last)
+        if within is not None:
+            yield within
+
+
+class _Pending:
+    """Makes the batches of one group."""
+
+    def __init__(self, stream: StreamHere, group: _Group, span: Span, schema: pa.Schema) -> None:
+        self._stream = stream
+        self._group = group
+        self._span = span
+        self._schema = schema
+
+    def batch(self, reader: TableReader, runs: list[Run]) -> pa.RecordBatch:
+        halves = np.frombuffer(b"".join(run.packed for run in runs), dtype=">u8").astype(np.uint64)
+        ms, seq = halves[0::2], halves[1::2]
+        count = len(ms)
+        lengths = [len(run) for run in runs]
+        owned = [run.consumer_no != NOBODY for run in runs]
+        # Entries without an owner have the number of their release where others have a time.
+        delivered = [run.time_ms if is_owned else -1 for run, is_owned in zip(runs, owned, strict=True)]
+        delivered_ms = np.repeat(np.array(delivered, dtype=np.int64), lengths)
+        nobody = delivered_ms < 0
+        missing = nobody if nobody.any() else None
+        columns: dict[str, Callable[[], pa.Array]] = {
+            "key": lambda: pa.repeat(pa.scalar(self._stream.key_text), count),
+            "db": lambda: pa.repeat(pa.scalar(self._stream.db, type=pa.int32()), count),
+            "key_binary": lambda: pa.repeat(pa.scalar(self._stream.key), count),
+            "group": lambda: pa.repeat(pa.scalar(key_text(self._group.name)), count),
+            "group_binary": lambda: pa.repeat(pa.scalar(self._group.name), count),
+            "consumer": lambda: readable(self._consumers(runs, lengths)),
+            "consumer_binary": lambda: self._consumers(runs, lengths),
+            "id": lambda: pa.array([f"{a}-{b}" for a, b in zip(ms.tolist(), seq.tolist(), strict=True)]),
+            "ms": lambda: longs(ms),
+            "seq": lambda: longs(seq),
+            "timestamp": lambda: timestamps(ms),
+            "delivered": lambda: _known(timestamps(np.maximum(delivered_ms, 0).astype(np.uint64)), nobody),
+            "idle_ms": lambda: pa.array(np.maximum(self._span.place.time_ms - delivered_ms, 0), mask=missing),
+            "deliveries": lambda: pa.array(np.repeat(np.array([run.delivery_count for run in runs]), lengths)),
+            "entry_exists": lambda: self._exist(reader, runs),
+            "snapshot": lambda: pa.repeat(pa.scalar(self._span.place.name), count),
+        }
+        arrays = [columns[field.name]().cast(field.type) for field in self._schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _consumers(self, runs: list[Run], lengths: list[int]) -> pa.Array:
+        numbers = sorted(self._group.members)
+        names = pa.array([self._group.members[number].name for number in numbers], type=pa.binary())
+        place = {number: at for at, number in enumerate(numbers)}
+        wanted = np.repeat(np.array([place.get(run.consumer_no, -1) for run in runs], dtype=np.int64), lengths)
+        nobody = wanted < 0
+        return names.take(pa.array(wanted, mask=nobody if nobody.any() else None))
+
+    def _exist(self, reader: TableReader, runs: list[Run]) -> pa.Array:
+        """Whether each entry is still in its stream."""
+        row = self._stream.row
+        prefix = fmt.stream_prefix(row.stream_no)
+        first, last = pack_id(row.first_id), pack_id(row.last_live_id)
+        cursor = reader.cursor("entries")
+        return pa.array(
+            [
+                bool(row.length) and first <= packed <= last and cursor.set_key(prefix + packed)
+                for run in runs
+                for packed in run.ids()
+            ],
+            type=pa.bool_(),
+        )
+
+
+def _known(array: pa.Array, unknown: Any) -> pa.Array:
+    if not unknown.any():
+        return array
+    return array.take(pa.array(np.arange(len(array)), mask=unknown))

@@ -1,0 +1,343 @@
+"""From what a user names to snapshots: paths, globs, folders of snapshots, URIs of a store of objects, live stores.
+
+    data/snapshots/20261121T120000Z-517     a snapshot               data/snapshots       all whole ones in a folder
+    s3://bucket/riverbed/2026-11-21         the same, fetched        data/snapshots/2026* a glob
+    data                                    a live store: its last checkpoint, frozen first
+
+With option fetch, what is on a disk that all machines share is fetched as well, as a mount may be slow.
+
+The driver resolves them once, so that every task of a query reads the same bytes: a `Place` says which, and the task
+that opens it compares.  What is fetched or frozen goes to the cache of the machine where it is read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from glob import glob, has_magic
+from pathlib import Path
+from typing import Any, Final
+
+import lmdb
+from pyarrow import fs
+
+from riverbed.server.version import VERSION
+from riverbed.store.errors import CorruptionError, NoSnapshotError, StoreError
+from riverbed.store.format.meta import META_NUMBERING, META_REPLICATION
+from riverbed.store.snapshot.reader import (
+    MANIFEST_NAME,
+    STREAMS_NAME,
+    TEMPORARY_PREFIX,
+    Snapshot,
+    decode_manifest,
+    list_snapshots,
+    open_snapshot,
+    verify_file,
+)
+from riverbed.store.snapshot.writer import take_snapshot
+from riverbed.store.tables.environment import DATA_NAME, STATE_DIRECTORY, Tables
+from riverbed.store.tables.reader import TableReader
+from riverbed.tools.spark.errors import DataLossError, SourceError
+from riverbed.tools.spark.reading.cache import Cache
+from riverbed.tools.spark.reading.options import ReadOptions, Verify
+
+_COPY_BYTES: Final = 1 << 20
+_LIVE_MAP_BYTES: Final = 1 << 40
+_FROZEN: Final = "frozen"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A snapshot that every task of a query must see alike.
+
+    `checksum` is the CRC-32C of its data.mdb.  `uri` None: `path` is on a disk that all tasks share; otherwise it names
+    the file system in which `path` is.
+    """
+
+    name: str
+    path: str
+    uri: str | None
+    checksum: int
+    time_ms: int
+    offset: int
+    is_live: bool = False  # a data directory, of which a stream reads the last checkpoint
+
+    @property
+    def where(self) -> str:
+        """For people, and to tell places apart."""
+        return self.path if self.uri is None else f"{self.uri.partition(':')[0]}://{self.path.lstrip('/')}"
+
+
+# -- on the driver -----------------------------------------------------------------------------------------------------
+
+
+def resolve(options: ReadOptions) -> list[tuple[Place, Snapshot]]:
+    """The snapshots that the paths name, by name.  Raises SourceError when a path names none."""
+    found: dict[str, tuple[Place, Snapshot]] = {}
+    for path in options.paths:
+        for place, snapshot in _resolve(path, options):
+            found[place.where] = (place, snapshot)
+    return sorted(found.values(), key=lambda each: (each[0].name, each[0].path))
+
+
+def _resolve(path: str, options: ReadOptions) -> Iterator[tuple[Place, Snapshot]]:
+    if path.startswith("file:"):
+        path = path.removeprefix("file://").removeprefix("file:")
+    if "://" in path:
+        yield from _resolve_remote(path, options)
+        return
+    matches = [path]
+    if has_magic(path) and not os.path.lexists(path):
+        matches = sorted(glob(path))
+        matches = [match for match in matches if os.path.isdir(match) and not os.path.basename(match).startswith(".")]
+        if not matches:
+            raise SourceError(f"nothing matches {path}")
+    for match in matches:
+        found = Path(match).absolute()
+        if options.fetch and not _is_live(found):
+            yield from _resolve_remote(found.as_uri(), options)
+        else:
+            yield from _resolve_local(found, options)
+
+
+def _resolve_local(path: Path, options: ReadOptions) -> Iterator[tuple[Place, Snapshot]]:
+    if _is_live(path):
+        yield _freeze(path, options)
+        return
+    names = sorted(os.listdir(path)) if path.is_dir() and not (path / MANIFEST_NAME).exists() else []
+    # What has no manifest yet is being made or copied; what has one must be sound.
+    inside = [
+        path / name
+        for name in names
+        if not name.startswith(TEMPORARY_PREFIX) and (path / name / MANIFEST_NAME).exists()
+    ]
+    for each in inside or [path]:
+        snapshot = _open(each)
+        yield _place(snapshot, str(each), None), snapshot
+
+
+def _is_live(path: Path) -> bool:
+    return (path / STATE_DIRECTORY / DATA_NAME).exists()
+
+
+def _open(path: Path) -> Snapshot:
+    try:
+        return open_snapshot(path)
+    except NoSnapshotError as error:
+        raise SourceError(str(error)) from error
+    except (StoreError, OSError) as error:
+        raise SourceError(f"cannot read {path}: {error}") from error
+
+
+def _place(snapshot: Snapshot, path: str, uri: str | None, name: str | None = None) -> Place:
+    manifest = snapshot.manifest
+    return Place(
+        name or snapshot.name, path, uri, manifest.data_file.checksum, manifest.time_ms, manifest.position.offset
+    )
+
+
+def _freeze(directory: Path, options: ReadOptions) -> tuple[Place, Snapshot]:
+    """A copy of a live store's last checkpoint: tasks are processes of their own, and it is gone in 200 ms."""
+    cache = Cache(options.cache_directory, options.cache_bytes)
+    try:
+        identity = f"frozen {directory} {_checkpoint(directory)}"
+
+        def freeze(working: Path) -> None:
+            take_snapshot(directory, working / _FROZEN, program=f"riverbed {VERSION}")
+
+        path = cache.get(identity, freeze) / _FROZEN
+    except (StoreError, OSError, lmdb.Error) as error:
+        raise SourceError(f"cannot read the store in {directory}: {error}") from error
+    snapshot = _open(path)
+    return _place(snapshot, str(path), None, directory.name), snapshot
+
+
+def _checkpoint(directory: Path) -> str:
+    """Which checkpoint of which tables a live store is at.
+
+    A file that is deleted may leave its inode to that of the next store here, which counts its transactions from one
+    again.  So it is told by the random ids in the tables: of those that were made, and of each start that wrote them.
+    """
+    tables = Tables(directory, _LIVE_MAP_BYTES, readonly=True)
+    try:
+        with tables.env.begin() as txn:
+            reader = TableReader(tables, txn)
+            ids = [reader.get("meta", name) or b"" for name in (META_NUMBERING, META_REPLICATION)]
+            transaction = txn.id()
+        status = (directory / STATE_DIRECTORY / DATA_NAME).stat()
+        return f"{status.st_dev} {status.st_ino} {b''.join(ids).hex()} {transaction}"
+    finally:
+        tables.close()
+
+
+# -- for streams -------------------------------------------------------------------------------------------------------
+
+
+def live_place(path: str) -> Place | None:
+    """The live store at `path`, None when it is something else."""
+    directory = _local(path)
+    if not _is_live(directory):
+        return None
+    return Place(directory.name, str(directory), None, 0, 0, 0, is_live=True)
+
+
+def series(path: str) -> list[Place]:
+    """The whole snapshots in a folder, the oldest first; there may be none yet.  Raises SourceError for no folder."""
+    folder = _local(path)
+    if (folder / MANIFEST_NAME).exists():
+        raise SourceError(f"{path} is one snapshot; a stream is read from the folder that they come into")
+    if not folder.is_dir():
+        raise SourceError(f"there is no folder {path}")
+    return [_place(snapshot, str(snapshot.path), None) for snapshot in list_snapshots(folder)]
+
+
+def _local(path: str) -> Path:
+    path = path.removeprefix("file://").removeprefix("file:")
+    if "://" in path:
+        raise SourceError(f"{path}: a stream is read from a directory of this machine")
+    return Path(path).absolute()
+
+
+# -- stores of objects -------------------------------------------------------------------------------------------------
+
+
+def _resolve_remote(uri: str, options: ReadOptions) -> Iterator[tuple[Place, Snapshot]]:
+    filesystem, root = _filesystem(uri)
+    try:
+        folders = [root] if _exists(filesystem, f"{root}/{MANIFEST_NAME}") else _folders(filesystem, root)
+        for folder in folders:
+            manifest = filesystem.open_input_file(f"{folder}/{MANIFEST_NAME}").read()
+            local = _fetch_head(filesystem, folder, uri, manifest, options)
+            snapshot = Snapshot(local, decode_manifest(manifest, f"{folder}/{MANIFEST_NAME}"))
+            yield _place(snapshot, folder, uri, folder.rsplit("/", 1)[-1]), snapshot
+    except (StoreError, OSError) as error:
+        raise SourceError(f"cannot read {uri}: {error}") from error
+
+
+def _filesystem(uri: str) -> tuple[Any, str]:
+    try:
+        filesystem, root = fs.FileSystem.from_uri(uri)
+    except (OSError, ValueError) as error:  # pyarrow's errors are both
+        raise SourceError(f"cannot read {uri}: {error}") from error
+    return filesystem, root.rstrip("/")
+
+
+def _exists(filesystem: Any, path: str) -> bool:
+    return bool(filesystem.get_file_info(path).type == fs.FileType.File)
+
+
+def _folders(filesystem: Any, root: str) -> list[str]:
+    found = filesystem.get_file_info(fs.FileSelector(root, recursive=False, allow_not_found=True))
+    folders = sorted(info.path for info in found if info.type == fs.FileType.Directory)
+    folders = [folder for folder in folders if _exists(filesystem, f"{folder}/{MANIFEST_NAME}")]
+    if not folders:
+        raise SourceError(f"{root} is not a snapshot, and there is none in it")
+    return folders
+
+
+def _fetch_head(filesystem: Any, folder: str, uri: str, manifest: bytes, options: ReadOptions) -> Path:
+    """Manifest and list of streams: all that the driver needs."""
+    digest = decode_manifest(manifest, f"{folder}/{MANIFEST_NAME}").streams_file
+
+    def fetch(working: Path) -> None:
+        _copy(filesystem, f"{folder}/{STREAMS_NAME}", working / STREAMS_NAME)
+        verify_file(working / STREAMS_NAME, digest)
+
+    identity = f"head {uri} {folder} {digest.size} {digest.checksum}"
+    return Cache(options.cache_directory, options.cache_bytes).get(identity, fetch)
+
+
+def _copy(filesystem: Any, source: str, target: Path) -> None:
+    with filesystem.open_input_stream(source) as reader, target.open("xb") as writer:
+        while data := reader.read(_COPY_BYTES):
+            writer.write(data)
+
+
+# -- in a task ---------------------------------------------------------------------------------------------------------
+
+# LMDB may be opened once a path and process: what stands there, and its tables.
+_open_tables: dict[Path, tuple[tuple[int, int], Tables]] = {}
+_MOST_OPEN: Final = 64
+
+
+def open_place(place: Place, options: ReadOptions) -> Tables:
+    """The tables of a place, for this process to keep.
+
+    Raises DataLossError when it is gone, or is another snapshot now; SourceError when it is damaged.
+    """
+    if place.is_live:
+        return _open_live(Path(place.path))
+    path = Path(place.path) if place.uri is None else _fetch(place, options)
+    try:
+        Cache(options.cache_directory, options.cache_bytes).hold(path)
+        snapshot = open_snapshot(path)
+        if snapshot.manifest.data_file.checksum != place.checksum:
+            raise DataLossError(f"{path} is another snapshot now than when the query was planned")
+        _verify(snapshot, options)
+        return _opened(path / DATA_NAME, snapshot.open_tables)
+    except NoSnapshotError as error:
+        raise DataLossError(f"the snapshot was deleted while it was read: {error}") from error
+    except CorruptionError as error:
+        raise SourceError(f"damaged snapshot: {error}") from error
+    except (StoreError, OSError, lmdb.Error) as error:
+        raise SourceError(f"cannot read {path}: {error}") from error
+
+
+def _opened(file: Path, open_tables: Callable[[], Tables]) -> Tables:
+    """The tables in `file`, opened unless they are.  A path may have been given to another file since."""
+    status = file.stat()
+    key = (status.st_dev, status.st_ino)
+    there = _open_tables.pop(file, None)
+    if there is not None and there[0] != key:
+        there[1].close()
+        there = None
+    while len(_open_tables) >= _MOST_OPEN:
+        _open_tables.pop(next(iter(_open_tables)))[1].close()
+    _open_tables[file] = there or (key, open_tables())
+    return _open_tables[file][1]
+
+
+def _verify(snapshot: Snapshot, options: ReadOptions) -> None:
+    """Compare the bytes with their checksums, when the options say so.  Raises CorruptionError, OSError."""
+    if options.verify is Verify.NEVER:
+        return
+    if options.verify is Verify.ALWAYS:
+        snapshot.verify()
+        return
+    status = (snapshot.path / DATA_NAME).stat()
+    # Whatever writes to a file changes one of these; what a disk does to it behind our back, nothing tells.
+    about = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    identity = f"verified {snapshot.path.resolve()} {about} {snapshot.manifest.data_file.checksum}"
+    Cache(options.cache_directory, options.cache_bytes).get(identity, lambda working: snapshot.verify())
+
+
+def _open_live(directory: Path) -> Tables:
+    """A store beside its server: read only, with LMDB's locks."""
+    try:
+        file = directory / STATE_DIRECTORY / DATA_NAME
+        return _opened(file, lambda: Tables(directory, _LIVE_MAP_BYTES, readonly=True))
+    except FileNotFoundError as error:
+        raise DataLossError(f"the store was deleted while it was read: {error}") from error
+    except (StoreError, OSError, lmdb.Error) as error:
+        raise SourceError(f"cannot read the store in {directory}: {error}") from error
+
+
+def _fetch(place: Place, options: ReadOptions) -> Path:
+    """A remote snapshot on this machine's disk, fetched once however many tasks read it."""
+    assert place.uri is not None
+    filesystem, _ = _filesystem(place.uri)
+
+    def fetch(working: Path) -> None:
+        for name in (STREAMS_NAME, DATA_NAME, MANIFEST_NAME):
+            _copy(filesystem, f"{place.path}/{name}", working / name)
+        if open_snapshot(working, verify=True).manifest.data_file.checksum != place.checksum:
+            raise DataLossError(f"{place.where} is another snapshot now than when the query was planned")
+
+    try:
+        cache = Cache(options.cache_directory, options.cache_bytes)
+        return cache.get(f"whole {place.uri} {place.path} {place.checksum} {place.offset}", fetch)
+    except FileNotFoundError as error:
+        raise DataLossError(f"the snapshot was deleted while it was read: {place.where}") from error
+    except (StoreError, OSError) as error:
+        raise SourceError(f"cannot fetch {place.where}: {error}") from error

@@ -1,0 +1,345 @@
+"""What a user may ask of the data source, read from Spark's options and checked.
+
+Names are those that readers of Kafka know, where there is one; case does not matter, as Spark has it.  Knows no files.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final, TypeVar
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+from riverbed.server.glob import Glob
+from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, make_id, parse_id
+from riverbed.tools.spark.errors import OptionError
+
+_MOST_MS: Final = (1 << 64) - 1
+# Of the keys in which writers note what they have written: no data, so they are read only when they are named.
+JOURNAL_PREFIX: Final = b"riverbed:spark:"
+_Choice = TypeVar("_Choice", bound=enum.Enum)
+StreamName = tuple[int, bytes]  # database and key
+_WHOLE = re.compile(r"[0-9]{1,18}", re.ASCII)
+
+
+class Table(enum.Enum):
+    """What a row is."""
+
+    ENTRIES = "entries"
+    PENDING = "pending"
+    GROUPS = "groups"
+    CONSUMERS = "consumers"
+    STREAMS = "streams"
+
+
+class Mode(enum.Enum):
+    """What becomes of a value that does not fit its column, in Spark's words."""
+
+    PERMISSIVE = "PERMISSIVE"
+    DROPMALFORMED = "DROPMALFORMED"
+    FAILFAST = "FAILFAST"
+
+
+class Verify(enum.Enum):
+    """When the bytes of a snapshot are compared with its checksums."""
+
+    ALWAYS = "always"  # by every task
+    ONCE = "once"  # a machine and file, as long as that is not touched
+    NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """IDs from `first` to `last`, both included."""
+
+    first: StreamID = MIN_ID
+    last: StreamID = MAX_ID
+
+    def cut(self, other: Range) -> Range:
+        return Range(max(self.first, other.first), min(self.last, other.last))
+
+    @property
+    def is_empty(self) -> bool:
+        return self.first > self.last
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """A checked set of options.  `streams` None: all of them."""
+
+    paths: tuple[str, ...]
+    table: Table = Table.ENTRIES
+    streams: tuple[bytes, ...] | None = None
+    pattern: bytes | None = None
+    keys: tuple[str, ...] | None = None  # by a filter, as column `key` shows them
+    db: int | None = None
+    with_journals: bool = False  # they are named
+    range: Range = field(default_factory=Range)
+    starts_at_end: bool = False  # a stream, with what comes from now on
+    starts_at_id: bool = False  # one that was named, so that it matters whether anything from there on is gone
+    names: frozenset[StreamName] | None = None
+    starts: Mapping[StreamName, StreamID] = field(default_factory=dict)  # by stream; the others begin with the range
+    ends: Mapping[StreamName, StreamID] = field(default_factory=dict)  # and end with it
+    min_partitions: int = 0
+    max_records: int = 0  # of a partition; 0: as many as there are
+    mode: Mode = Mode.PERMISSIVE
+    corrupt_column: str = "_corrupt_record"
+    fail_on_data_loss: bool = True
+    verify: Verify = Verify.ONCE
+    fetch: bool = False  # also what is on a disk that all machines share
+    batch_rows: int = 16384
+    cache_directory: str | None = None
+    cache_bytes: int = 20 << 30
+    max_rows_per_trigger: int = 0  # of a micro-batch; 0: all there are
+
+    def wants(self, db: int, key: bytes) -> bool:
+        """Whether a stream is asked for."""
+        if self.db is not None and db != self.db:
+            return False
+        if self.names is not None and (db, key) not in self.names:
+            return False
+        if self.streams is not None and key not in self.streams:
+            return False
+        if key.startswith(JOURNAL_PREFIX) and not self.with_journals:
+            return False
+        if self.keys is not None and key_text(key) not in self.keys:
+            return False
+        return self.pattern is None or Glob(self.pattern).matches(key)
+
+    def range_of(self, db: int, key: bytes) -> Range:
+        """What is asked for of one stream."""
+        if not self.starts and not self.ends:
+            return self.range
+        name = db, key
+        return self.range.cut(Range(self.starts.get(name, MIN_ID), self.ends.get(name, MAX_ID)))
+
+
+def key_text(key: bytes) -> str:
+    """A key for a column of texts: bytes that are not UTF-8 are written as \\xff."""
+    return key.decode(errors="backslashreplace")
+
+
+def read_options(options: Mapping[str, str]) -> ReadOptions:
+    """Check what the user gave.  Raises OptionError that names the option and what it may be."""
+    given = {name.lower(): value for name, value in options.items()}
+    paths = _paths(given)
+    names = _names(given)
+    streams, pattern = _streams(given)
+    starts, ends = _offsets(given, "startingOffsets"), _offsets(given, "endingOffsets")
+    starts_at_end = given.get("startingoffsets", "").strip().lower() == "latest"
+    if starts_at_end:
+        del given["startingoffsets"]
+    asked, starts_at_id = _range(given)
+    read = ReadOptions(
+        paths=paths,
+        table=_choice(given, "table", Table, Table.ENTRIES),
+        streams=streams,
+        pattern=pattern,
+        db=whole(given, "db", 0, 15) if "db" in given else None,
+        with_journals=bool(streams or names or (pattern or b"").startswith(JOURNAL_PREFIX)),
+        range=asked,
+        starts_at_end=starts_at_end,
+        starts_at_id=starts_at_id,
+        names=names,
+        starts=starts,
+        ends=ends,
+        min_partitions=whole(given, "minPartitions", 1, 1_000_000, 0),
+        max_records=whole(given, "maxRecordsPerPartition", 1, 1 << 62, 0),
+        mode=_choice(given, "mode", Mode, Mode.PERMISSIVE),
+        corrupt_column=given.pop("columnnameofcorruptrecord", "_corrupt_record"),
+        fail_on_data_loss=flag(given, "failOnDataLoss", True),
+        verify=_choice(given, "verify", Verify, Verify.ONCE),
+        fetch=flag(given, "fetch", False),
+        batch_rows=whole(given, "batchRows", 1, 1 << 20, 16384),
+        cache_directory=given.pop("cachedirectory", None),
+        cache_bytes=whole(given, "cacheBytes", 0, 1 << 62, 20 << 30),
+        max_rows_per_trigger=whole(given, "maxRowsPerTrigger", 1, 1 << 62, 0)
+        or whole(given, "maxOffsetsPerTrigger", 1, 1 << 62, 0),
+    )
+    none_left(given, _READ)
+    return read
+
+
+# In the words of the documentation, for messages.
+_READ: Final = (
+    "path, table, stream, streams, streamPattern, db, startingId, startingOffsets, endingId, endingOffsets, "
+    "startingTimestamp, endingTimestamp, minPartitions, maxRecordsPerPartition, mode, columnNameOfCorruptRecord, "
+    "failOnDataLoss, verify, fetch, batchRows, cacheDirectory, cacheBytes, maxRowsPerTrigger"
+)
+
+
+def none_left(given: dict[str, str], known: str) -> None:
+    if given:
+        name = min(given)
+        raise OptionError(f"there is no option {name!r}; there are {known}")
+
+
+def _paths(given: dict[str, str]) -> tuple[str, ...]:
+    """`load("a")` comes as `path`, `load(["a", "b"])` as `paths`, a JSON list."""
+    text = given.pop("paths", None)
+    path = given.pop("path", None)
+    paths: list[str] = []
+    if text is not None:
+        try:
+            found = json.loads(text)
+        except ValueError:
+            raise OptionError(f"paths must be a JSON list of texts, not {text!r}") from None
+        if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+            raise OptionError(f"paths must be a JSON list of texts, not {text!r}")
+        paths += found
+    if path is not None:
+        paths.append(path)
+    if not any(paths):
+        raise OptionError(
+            'no path: say which snapshot, as in spark.read.format("riverbed").load("data/snapshots/NAME")'
+        )
+    return tuple(each for each in paths if each)
+
+
+def _streams(given: dict[str, str]) -> tuple[tuple[bytes, ...] | None, bytes | None]:
+    one, many, pattern = (given.pop(name, None) for name in ("stream", "streams", "streampattern"))
+    if sum(value is not None for value in (one, many, pattern)) > 1:
+        raise OptionError("only one of stream, streams and streamPattern can be given")
+    if one is not None:
+        return (one.encode(),), None
+    if many is not None:
+        return tuple(name.strip().encode() for name in many.split(",")), None
+    return None, None if pattern is None else pattern.encode()
+
+
+def _names(given: dict[str, str]) -> frozenset[StreamName] | None:
+    """`streams` as a JSON list of databases and percent-encoded keys, for keys that have a comma or are not UTF-8."""
+    text = given.get("streams", "").strip()
+    if not text.startswith("["):
+        return None
+    del given["streams"]
+    try:
+        return frozenset(_stream_name(name) for name in json.loads(text))
+    except (ValueError, AttributeError) as error:
+        raise OptionError(f'streams must be names, or JSON such as ["0/orders%3A1"]: {error}') from None
+
+
+def _offsets(given: dict[str, str], option: str) -> dict[StreamName, StreamID]:
+    """An ID for some streams, from JSON; a single ID is left to `_bound`."""
+    text = given.get(option.lower(), "").strip()
+    if not text.startswith("{"):
+        return {}
+    del given[option.lower()]
+    found: dict[StreamName, StreamID] = {}
+    try:
+        for name, value in json.loads(text).items():
+            entry_id = parse_id(value.encode())
+            if entry_id is None:
+                raise ValueError(f"{value!r} is not an ID")
+            found[_stream_name(name)] = entry_id
+    except (ValueError, AttributeError) as error:
+        raise OptionError(
+            f'{option} must be an ID, or JSON such as {{"0/orders%3A1": "1700000000000-0"}}: {error}'
+        ) from None
+    return found
+
+
+def _stream_name(text: str) -> StreamName:
+    db, slash, key = text.partition("/")
+    if not slash:
+        raise ValueError(f"{text!r} does not begin with a database and a slash")
+    return int(db), unquote_to_bytes(key)
+
+
+def name_text(name: StreamName) -> str:
+    """A stream in JSON: `0/orders%3A1`."""
+    return f"{name[0]}/{quote_from_bytes(name[1])}"
+
+
+def names_text(names: Iterable[StreamName]) -> str:
+    """What `streams` must be for exactly these."""
+    return json.dumps([name_text(name) for name in names])
+
+
+def offsets_text(ids: Mapping[StreamName, StreamID]) -> str:
+    """What `startingOffsets` or `endingOffsets` must be for these IDs."""
+    return json.dumps({name_text(name): id_text(entry_id).decode() for name, entry_id in ids.items()})
+
+
+def _range(given: dict[str, str]) -> tuple[Range, bool]:
+    """IDs that bound what is read, both ends included; and whether the lower one is an ID that was given."""
+    first = _bound(given, "startingId", "startingoffsets", ("earliest", "-"), 0)
+    since = _moment(given, "startingTimestamp")
+    last = _bound(given, "endingId", "endingoffsets", ("latest", "+"), (1 << 64) - 1)
+    until = _moment(given, "endingTimestamp")
+    if first is not None and since is not None:
+        raise OptionError("only one of startingId and startingTimestamp can be given")
+    if last is not None and until is not None:
+        raise OptionError("only one of endingId and endingTimestamp can be given")
+    low = first if first is not None else make_id(since, 0) if since is not None else StreamID(0)
+    high = last if last is not None else make_id(until, (1 << 64) - 1) if until is not None else MAX_ID
+    if low > high:
+        raise OptionError("the range of IDs ends before it begins")
+    return Range(low, high), first is not None
+
+
+def _bound(
+    given: dict[str, str], name: str, alias: str, unbounded: tuple[str, ...], missing_seq: int
+) -> StreamID | None:
+    for each in (name.lower(), alias):
+        text = given.pop(each, None)
+        if text is None or text.strip().lower() in unbounded:
+            continue
+        found = parse_id(text.strip().encode(), missing_seq)
+        if found is None:
+            raise OptionError(f"{name} must be an ID such as 1700000000000-0, not {text!r}")
+        return found
+    return None
+
+
+def _moment(given: dict[str, str], name: str) -> int | None:
+    """Unix milliseconds of an option: such a number, or ISO 8601, in UTC unless it says otherwise."""
+    text = given.pop(name.lower(), None)
+    if text is None:
+        return None
+    text = text.strip()
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise OptionError(
+            f"{name} must be a time such as 2026-11-21T12:00:00Z or unix milliseconds, not {text!r}"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    milliseconds = int(moment.timestamp() * 1000)
+    if not 0 <= milliseconds <= _MOST_MS:
+        raise OptionError(f"{name} is before 1970: {text!r}")
+    return milliseconds
+
+
+def whole(given: dict[str, str], name: str, least: int, most: int, missing: int = 0) -> int:
+    text = given.pop(name.lower(), None)
+    if text is None:
+        return missing
+    if not _WHOLE.fullmatch(text.strip()) or not least <= int(text) <= most:
+        raise OptionError(f"{name} must be a number from {least} to {most}, not {text!r}")
+    return int(text)
+
+
+def flag(given: dict[str, str], name: str, missing: bool) -> bool:
+    text = given.pop(name.lower(), str(missing)).strip().lower()
+    if text not in ("true", "false"):
+        raise OptionError(f"{name} must be true or false, not {text!r}")
+    return text == "true"
+
+
+def _choice(given: dict[str, str], name: str, kind: type[_Choice], missing: _Choice) -> _Choice:
+    text = given.pop(name.lower(), None)
+    if text is None:
+        return missing
+    for each in kind:
+        if str(each.value).lower() == text.strip().lower():
+            return each
+    names = ", ".join(str(each.value) for each in kind)
+    raise OptionError(f"{name} must be one of {names}, not {text!r}")

@@ -1,0 +1,170 @@
+"""How many entries a stream has in a range of IDs, and where a batch of several streams ends.
+
+Nodes (`store/FORMAT.md`) say it by the hundred, and keys one by one at the ends:
+
+    stream a   |----97----|----100----|--40--|
+    stream b        |-----100------|----100----|-----12----|
+                                 ^ cut: the same ID for all
+
+IDs are times, so a cut at one ID is a cut in time: what comes with a later batch is younger than all of this one, and
+no watermark takes it for late.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, NamedTuple
+
+from riverbed.store.format import rows as fmt
+from riverbed.store.ids import MAX_ID, StreamID, id_ms, make_id, pack_id, unpack_id
+from riverbed.store.tables.reader import TableReader
+
+_NODES_A_LOOK: Final = 4096
+
+
+class Run(NamedTuple):
+    """Entries in a row: `live` of them, none below `first_id` or above `last_id`."""
+
+    first_id: StreamID
+    last_id: StreamID
+    live: int
+    dead: int  # that were among them and are deleted; 0 for a part of a node
+
+
+class EntryCounts:
+    """The entries of one stream in one transaction."""
+
+    def __init__(self, reader: TableReader, row: fmt.StreamRow) -> None:
+        self._reader = reader
+        self._row = row
+        self._prefix = fmt.stream_prefix(row.stream_no)
+
+    def ids(self, first: StreamID, last: StreamID = MAX_ID) -> Iterator[StreamID]:
+        """The entries from `first` to `last`."""
+        row = self._row
+        first, last = max(first, row.first_id), min(last, row.last_live_id)
+        if not row.length or first > last:
+            return
+        cursor = self._reader.cursor("entries")
+        if not cursor.set_range(fmt.entry_key(row.stream_no, first)):
+            return
+        last_key = fmt.entry_key(row.stream_no, last)
+        for key in cursor.iternext(keys=True, values=False):
+            if key > last_key:
+                return
+            yield unpack_id(key[8:])
+
+    def runs(self, first: StreamID) -> Iterator[Run]:
+        """The entries from `first` on."""
+        row = self._row
+        first = max(first, row.first_id)
+        if not row.length or first > row.last_live_id:
+            return
+        for run in self._nodes(first):
+            if run.first_id < first:
+                live = sum(1 for _ in self.ids(first, run.last_id))
+                yield Run(first, run.last_id, live, 0)
+            else:
+                yield run
+
+    def after(self, entry_id: StreamID) -> int:
+        """How many entries are younger."""
+        if entry_id >= self._row.last_live_id:
+            return 0
+        runs = self.runs(StreamID(entry_id + 1))
+        head = next(runs, None)
+        if head is None:
+            return 0
+        count = head.live
+        if self._row.node_count and head.first_id < self._row.tail_first_id:
+            cursor = self._reader.cursor("nodes")
+            found = cursor.set_range(self._prefix + pack_id(StreamID(head.last_id + 1)))
+            nodes = cursor.iternext() if found else iter(())
+            while rows := [row for key, row in islice(nodes, _NODES_A_LOOK) if key.startswith(self._prefix)]:
+                count += sum(fmt.decode_live_counts(rows))
+            count += self._row.tail_total - self._row.tail_dead
+        return count
+
+    def _nodes(self, first: StreamID) -> Iterator[Run]:
+        """From the one on in which `first` is or would be."""
+        row = self._row
+        if row.node_count:
+            cursor = self._reader.cursor("nodes")
+            key = self._prefix + pack_id(first)
+            is_beyond = cursor.set_range(key)
+            if not is_beyond or cursor.key() != key:
+                # The node before may reach to here.
+                is_before = cursor.prev() if is_beyond else cursor.last()
+                if not is_before or not cursor.key().startswith(self._prefix):
+                    cursor.set_range(key)
+            for node_key, node in cursor:
+                if not node_key.startswith(self._prefix):
+                    break
+                live, total, _, last_id = fmt.decode_node(node)
+                if last_id >= first:
+                    yield Run(unpack_id(node_key[8:]), last_id, live, total - live)
+        if row.tail_total and row.tail_last_id >= first:
+            live = row.tail_total - row.tail_dead
+            yield Run(row.tail_first_id, row.tail_last_id, live, row.tail_dead)
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """What of a stream may be in the next batch."""
+
+    counts: EntryCounts
+    first_id: StreamID
+    last_id: StreamID
+
+
+def common_cut(streams: Sequence[Unread], most: int) -> StreamID:
+    """Up to which ID all of them are read so that it is at most `most` entries, MAX_ID: to their ends.
+
+    A millisecond stays whole unless it has more than `most` entries by itself; then the cut is at one sequence number
+    for all, and the batch has more only where that very ID is in more streams.  It has one entry at least.
+    """
+    counted, resume, bound = _count_runs(streams, most)
+    if bound is None:
+        return MAX_ID
+    ids = heapq.merge(*(each.counts.ids(first, each.last_id) for each, first in zip(streams, resume, strict=True)))
+    beyond = next(islice(ids, most - counted, None), None)  # the first that is too many
+    if beyond is None:
+        return MAX_ID
+    first = min(next(each.counts.ids(each.first_id, each.last_id), MAX_ID) for each in streams)
+    before = StreamID(make_id(id_ms(beyond), 0) - 1)
+    if first <= before:
+        return before
+    return StreamID(beyond - 1) if first < beyond else beyond
+
+
+def _count_runs(streams: Sequence[Unread], most: int) -> tuple[int, list[StreamID], StreamID | None]:
+    """Pass over whole runs, as long as all of them are at most `most` entries.
+
+    -> (how many entries they have, the ID to go on from in each stream, the ID they are below; None: there are no more)
+    """
+    passed = []
+    count = 0
+    bound = None
+    for run, number in heapq.merge(*(_numbered(each, number) for number, each in enumerate(streams))):
+        count += run.live
+        if count > most:
+            bound = run.first_id
+            break
+        passed.append((run, number))
+    counted = 0
+    resume = [each.first_id for each in streams]
+    for run, number in passed:
+        if bound is not None and run.last_id < bound and run.last_id <= streams[number].last_id:
+            counted += run.live
+            resume[number] = StreamID(run.last_id + 1)
+    return counted, resume, bound
+
+
+def _numbered(stream: Unread, number: int) -> Iterator[tuple[Run, int]]:
+    for run in stream.counts.runs(stream.first_id):
+        if run.first_id > stream.last_id:
+            return
+        yield run, number

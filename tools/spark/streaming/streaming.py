@@ -1,0 +1,268 @@
+"""`spark.readStream.format("riverbed")`: what has been added since the last batch, of a live store or of snapshots.
+
+    a live store       each batch reads the store's last checkpoint, read only, beside its server
+    a folder           of snapshots of one store, as `riverbed snapshot` fills it: one after the other, so that what was
+                       trimmed between two of them is still read from the first
+
+A batch is everything between two offsets (`offsets.py`), an ID for each stream; with a bound on rows, the same ID for
+all that have more (`counting.py`).  Entries never change and IDs only grow, so a batch that is read again after a crash
+is the same: with a sink that takes a batch once, each entry arrives there once.  What was lost before it was read is a
+DataLossError (`continuity.py`), unless failOnDataLoss says otherwise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from riverbed.store.ids import MAX_ID, MIN_ID, StreamID
+from riverbed.store.tables.reader import TableReader
+from riverbed.tools.spark.errors import DataLossError, OptionError
+from riverbed.tools.spark.reading.entries import entry_batches
+from riverbed.tools.spark.reading.garbage import settle
+from riverbed.tools.spark.reading.locations import Place, live_place, open_place, series
+from riverbed.tools.spark.reading.options import ReadOptions, Table
+from riverbed.tools.spark.reading.plan import Span
+from riverbed.tools.spark.reading.schemas import entry_columns
+from riverbed.tools.spark.reading.streamwalk import StreamHere, streams_of
+from riverbed.tools.spark.streaming.continuity import (
+    deleted_loss,
+    is_another,
+    lineage_of,
+    loss,
+    other_store,
+    progress_at,
+)
+from riverbed.tools.spark.streaming.counting import EntryCounts, Unread, common_cut
+from riverbed.tools.spark.streaming.offsets import Offset, Progress, StreamName
+
+_ROWS_A_TASK: Final = 1_000_000
+_ALL_STREAMS: Final = (1 << 64) - 1
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Batch(InputPartition):
+    """What one task reads: ranges of IDs of some streams, and what was read of these before."""
+
+    spans: tuple[tuple[Span, Progress], ...]
+
+
+class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads entries as they come."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        if options.table is not Table.ENTRIES:
+            raise OptionError(f"only entries can be streamed; table {options.table.value} is read in batches")
+        if len(options.paths) != 1:
+            raise OptionError("a stream is read from one path: a live store, or a folder of its snapshots")
+        self._options = options
+        self._schema = schema
+        self._target: Offset | None = None
+        entry_columns(schema, options)
+
+    # -- offsets, on the driver ----------------------------------------------------------------------------------------
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        most = self._options.max_rows_per_trigger
+        return ReadMaxRows(most) if most else ReadAllAvailable()
+
+    def initialOffset(self) -> Json:
+        begin = self.reportLatestOffset() if self._options.starts_at_end else None
+        return Offset().to_json() if begin is None else begin
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        places = self._places()
+        self._target = self._end_of(places[-1]) if places else Offset()
+
+    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
+        begin = Offset.from_json(start)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        for place in self._places_from(begin):
+            end = self._advance(place, begin, most)
+            if end.streams != begin.streams:
+                return end.to_json()
+        return start
+
+    def reportLatestOffset(self) -> Json | None:
+        places = self._places()
+        return self._end_of(places[-1]).to_json() if places else None
+
+    def _places(self) -> list[Place]:
+        """The live store, or all snapshots, the oldest first."""
+        path = self._options.paths[0]
+        live = live_place(path)
+        return [live] if live is not None else series(path)
+
+    def _places_from(self, begin: Offset) -> list[Place]:
+        """From the snapshot on that the last batch was read from: it may have more than a batch may hold."""
+        places = self._places()
+        if not begin.snapshot:
+            return places
+        names = [place.name for place in places]
+        if begin.snapshot in names:
+            return places[names.index(begin.snapshot) :]
+        return [place for place in places if place.time_ms > begin.taken_ms] or places[-1:]
+
+    @contextlib.contextmanager
+    def _reading(self, place: Place) -> Iterator[TableReader]:
+        tables = open_place(place, self._options)
+        with tables.env.begin() as txn:
+            yield TableReader(tables, txn)
+
+    def _end_of(self, place: Place) -> Offset:
+        with self._reading(place) as reader:
+            streams = streams_of(reader, _everything(place), self._options)
+            ends = {(each.db, each.key): progress_at(reader, each, each.row.last_id) for each in streams}
+            return _offset(reader, place, ends)
+
+    def _advance(self, place: Place, begin: Offset, most: int | None) -> Offset:
+        """How far one place brings the query, by about `most` rows at most.  Raises DataLossError."""
+        with self._reading(place) as reader:
+            here = {(each.db, each.key): each for each in streams_of(reader, _everything(place), self._options)}
+            self._require_store(reader, place, begin, here)
+            ends = self._require_streams(begin, here)
+            waiting = []
+            for name, stream in here.items():
+                at, last = begin.of(name), self._last_of(stream)
+                self._require_unread(reader, stream, at)
+                is_new = not self._options.fail_on_data_loss and is_another(reader, stream, at)
+                first = StreamID(1) if is_new else StreamID(at.last_id + 1)
+                if last >= first:
+                    first = max(first, stream.range.first)
+                    until = min(last, stream.range.last)
+                    waiting.append((stream, last, is_new, Unread(EntryCounts(reader, stream.row), first, until)))
+            cut = MAX_ID if most is None else common_cut([unread for *_, unread in waiting], most)
+            for stream, last, is_new, unread in waiting:
+                if last <= cut or any(unread.counts.ids(unread.first_id, min(cut, unread.last_id))):
+                    ends[stream.db, stream.key] = progress_at(reader, stream, min(last, cut), is_new=is_new)
+            return _offset(reader, place, ends)
+
+    def _require_store(
+        self, reader: TableReader, place: Place, begin: Offset, here: Mapping[StreamName, StreamHere]
+    ) -> None:
+        if self._options.fail_on_data_loss and (why := other_store(reader, begin, here)) is not None:
+            raise DataLossError(f"{place.where} is of {why}; failOnDataLoss=false goes on with it")
+
+    def _require_streams(self, begin: Offset, here: Mapping[StreamName, StreamHere]) -> dict[StreamName, Progress]:
+        """How far the query has come with those that are there.  Raises DataLossError when one is not."""
+        gone = {name: at for name, at in begin.streams.items() if name not in here and self._options.wants(*name)}
+        if gone and self._options.fail_on_data_loss:
+            raise DataLossError(deleted_loss(gone))
+        return {name: at for name, at in begin.streams.items() if name not in gone}
+
+    def _require_unread(self, reader: TableReader, stream: StreamHere, at: Progress) -> None:
+        """Raise DataLossError when the stream has lost anything that was not read."""
+        if self._options.fail_on_data_loss and (why := loss(reader, stream, at)) is not None:
+            raise DataLossError(why)
+
+    def _last_of(self, stream: StreamHere) -> StreamID:
+        """Up to where a stream may be read: its end, or where it ended when Trigger.AvailableNow began."""
+        if self._target is None:
+            return stream.row.last_id
+        return min(stream.row.last_id, self._target.of((stream.db, stream.key)).last_id)
+
+    # -- a batch -------------------------------------------------------------------------------------------------------
+
+    def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
+        begin, until = Offset.from_json(start), Offset.from_json(end)
+        place = self._place_of(until)
+        batches: list[Batch] = []
+        spans: list[tuple[Span, Progress]] = []
+        rows = 0
+        with self._reading(place) as reader:
+            here = {(each.db, each.key): each for each in streams_of(reader, _everything(place), self._options)}
+            changed = {name: at for name, at in until.streams.items() if at != begin.of(name)}
+            self._require_streams(replace(until, streams=changed), here)
+            for name, stream in here.items():
+                at, last = begin.of(name), until.of(name).last_id
+                if name not in changed:
+                    continue
+                if until.of(name).is_new:
+                    at = Progress()
+                self._require_unread(reader, stream, at)
+                if not self._options.fail_on_data_loss and is_another(reader, stream, until.of(name)):
+                    continue  # deleted since: the next batch begins the new one
+                for span in _spans(reader, place, stream, at.last_id, last):
+                    spans.append((span, at))
+                    rows += span.rows
+                    if rows >= _ROWS_A_TASK:
+                        batches.append(Batch(tuple(spans)))
+                        spans, rows = [], 0
+        if spans:
+            batches.append(Batch(tuple(spans)))
+        return batches
+
+    def _place_of(self, end: Offset) -> Place:
+        places = self._places()
+        for place in places:
+            if _name(place) == end.snapshot:
+                return place
+        for place in places:
+            if end.snapshot and end.taken_ms and place.time_ms > end.taken_ms:
+                return place
+        raise DataLossError(f"snapshot {end.snapshot} is gone, and none came after it: {self._options.paths[0]}")
+
+    # -- in a task -----------------------------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        settle()
+        assert isinstance(partition, Batch)
+        options = self._any_key
+        columns = entry_columns(self._schema, self._options)
+        for span, at in partition.spans:
+            with self._reading(span.place) as reader:
+                if span.place.is_live and self._options.fail_on_data_loss:
+                    self._require_still_there(reader, span, at)
+                yield from entry_batches(reader, span, options, columns)
+
+    @property
+    def _any_key(self) -> ReadOptions:
+        """Spans name streams by number: what is renamed meanwhile is read all the same."""
+        return replace(self._options, streams=None, names=None, pattern=None, keys=None, db=None)
+
+    def _require_still_there(self, reader: TableReader, span: Span, at: Progress) -> None:
+        """Raise DataLossError when a live store has lost anything of a stream since the batch was planned."""
+        stream = next(streams_of(reader, span, self._any_key), None)
+        if stream is None:
+            raise DataLossError("a stream was deleted while it was read; failOnDataLoss=false goes on without")
+        self._require_unread(reader, stream, at)
+
+
+def _name(place: Place) -> str:
+    return "" if place.is_live else place.name
+
+
+def _everything(place: Place) -> Span:
+    return Span(place, 0, MIN_ID, _ALL_STREAMS, None, 0)
+
+
+def _offset(reader: TableReader, place: Place, streams: dict[StreamName, Progress]) -> Offset:
+    lineage = lineage_of(reader)
+    ids = ("", "") if lineage is None else (lineage.replication_id, lineage.store_id)
+    return Offset(_name(place), streams, place.time_ms, *ids)
+
+
+def _spans(reader: TableReader, place: Place, stream: StreamHere, after: StreamID, last: StreamID) -> Iterator[Span]:
+    """Ranges of up to about `_ROWS_A_TASK` entries."""
+    stream_no = stream.row.stream_no
+    first, rows = StreamID(after + 1), 0
+    for run in EntryCounts(reader, stream.row).runs(first):
+        if run.first_id > last:
+            break
+        rows += run.live
+        if rows >= _ROWS_A_TASK and run.last_id < last:
+            end = StreamID(run.last_id + 1)
+            yield Span(place, stream_no, first, stream_no, end, rows)
+            first, rows = end, 0
+    if rows:
+        end_id = None if last == MAX_ID else StreamID(last + 1)
+        yield Span(place, stream_no, first, stream_no, end_id, rows)

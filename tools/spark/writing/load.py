@@ -1,0 +1,156 @@
+"""A new data directory of the rows of a data frame, without a server.
+
+    DIR.loading-xxxxxxxx/part-3-17      what a task has written: entries as XADD commands, with a checksum
+    DIR.partial-xxxxxxxx/               the store, being made of them by the driver
+    DIR/                                in one rename, when all of it is there
+
+Parts are taken in the order of their partitions, and only those whose tasks Spark has accepted.  The place must be one
+that the driver and all executors share.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import hiredis
+import lmdb
+
+from riverbed.store.errors import StoreError
+from riverbed.store.format.log_lines import encode_command
+from riverbed.store.ids import StreamID, id_text
+from riverbed.tools.console.console import Failure
+from riverbed.tools.loading.loadsinks import explicit_id, next_id
+from riverbed.tools.offline.newdirectory import new_directory, refuse_existing
+from riverbed.tools.offline.rebuild import Builder, SystemClock
+from riverbed.tools.spark.errors import OptionError, SourceError
+from riverbed.tools.spark.writing.rows import Entry
+
+_ENTRIES_A_BATCH: Final = 256
+_BYTES_A_BATCH: Final = 1 << 20
+_READ_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A file with the entries of a partition, in their order."""
+
+    partition: int
+    name: str
+    size: int
+    checksum: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class BulkLoad:
+    """One load.  `token` keeps it apart from others of the same target."""
+
+    target: Path
+    db: int
+    token: str
+
+    @property
+    def staging(self) -> Path:
+        target = self.target.absolute()
+        return target.with_name(f"{target.name}.loading-{self.token}")
+
+    def begin(self) -> None:
+        """Raises OptionError when the target is there already."""
+        try:
+            refuse_existing(self.target)
+            self.staging.mkdir(parents=True)
+        except (Failure, OSError) as error:
+            raise OptionError(f"cannot make {self.target}: {error}") from error
+
+    def write_part(self, partition: int, attempt: int, entries: Iterable[Entry]) -> Part:
+        """In a task: put its entries where the driver finds them."""
+        path = self.staging / f"part-{partition}-{attempt}"
+        size = checksum = rows = 0
+        try:
+            with path.open("xb") as file:
+                for entry in entries:
+                    data = encode_command([b"XADD", entry.key, entry.entry_id or b"*", *entry.words])
+                    file.write(data)
+                    checksum = zlib.crc32(data, checksum)
+                    size += len(data)
+                    rows += 1
+        except FileNotFoundError as error:
+            raise SourceError(
+                f"there is no {self.staging} here: driver and executors must share the place of a new data directory"
+            ) from error
+        return Part(partition, path.name, size, checksum, rows)
+
+    def finish(self, parts: list[Part]) -> None:
+        """On the driver: make the store.  Raises SourceError; then there is no target."""
+        try:
+            with new_directory(self.target) as partial:
+                builder = Builder(partial, SystemClock())
+                try:
+                    _fill(builder, self.db, self._entries(parts))
+                    builder.checkpoint()
+                finally:
+                    builder.close()
+        except (Failure, StoreError, lmdb.Error, OSError) as error:
+            raise SourceError(f"cannot make {self.target}: {error}") from error
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Delete what tasks have written."""
+        shutil.rmtree(self.staging, ignore_errors=True)
+
+    def _entries(self, parts: list[Part]) -> Iterator[Entry]:
+        for part in sorted(parts, key=lambda part: part.partition):
+            path = self.staging / part.name
+            if os.stat(path).st_size != part.size:
+                raise SourceError(f"{path} is not as its task has left it")
+            for words in _commands(path, part.checksum):
+                yield Entry(words[1], None if words[2] == b"*" else words[2], words[3:])
+
+
+def _commands(path: Path, checksum: int) -> Iterator[list[bytes]]:
+    """The commands in a file.  Raises SourceError, behind the last one, when it is not as it was written."""
+    reader = hiredis.Reader()
+    found = 0
+    with path.open("rb") as file:
+        while data := file.read(_READ_BYTES):
+            found = zlib.crc32(data, found)
+            reader.feed(data)
+            try:
+                while (words := reader.gets()) is not False:
+                    yield words
+            except hiredis.ProtocolError as error:
+                raise SourceError(f"{path} is damaged: {error}") from error
+    if found != checksum:
+        raise SourceError(f"{path} is damaged: its checksum is another one")
+
+
+def _fill(builder: Builder, number: int, entries: Iterator[Entry]) -> None:
+    database = builder.txn.databases[number]
+    waiting = waiting_bytes = 0
+    for key, entry_id, words in entries:
+        stream = database.stream(key, 0)
+        last_id = StreamID(0) if stream is None else stream.last_id
+        try:
+            new_id = next_id(last_id) if entry_id is None else explicit_id(entry_id, last_id)
+        except ValueError as error:
+            where = f"stream {key.decode(errors='backslashreplace')} of the new store, which is at {_text(last_id)}"
+            raise SourceError(
+                f"{where}: {error}; rows are taken in order, so order them by key and both numbers of the ID"
+            ) from error
+        (stream or database.create(key)).append_entry(new_id, words)
+        waiting += 1
+        waiting_bytes += sum(map(len, words))
+        if waiting >= _ENTRIES_A_BATCH or waiting_bytes >= _BYTES_A_BATCH:
+            builder.commit()
+            waiting = waiting_bytes = 0
+
+
+def _text(last_id: StreamID) -> str:
+    return id_text(last_id).decode()

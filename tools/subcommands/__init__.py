@@ -1,0 +1,3 @@
+"""One file for each subcommand of `riverbed`: arguments and report, nothing else."""
+
+from __future__ import annotations

@@ -1,0 +1,212 @@
+"""`riverbed check PATH`: does the data keep every promise of the store, and can be mended what does not?
+
+What the promises are, `store.check` knows, and how they are mended, `store.offline.repair`; here both are told to
+people.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import click
+
+from riverbed.server.commands.replay import Replayer
+from riverbed.store.check import Check, Refolding, Violation
+from riverbed.store.check.comparison import COMPARING
+from riverbed.store.check.snapshots import COMPARING_STREAMS, SnapshotCheck
+from riverbed.store.check.state import CHECKING_ROWS
+from riverbed.store.disk.files import OsFiles
+from riverbed.store.errors import CorruptionError
+from riverbed.store.log.append_log import DIRECTORY_NAME, FILE_NAME
+from riverbed.store.log.takeover import refuse_redis
+from riverbed.store.offline.repair import Repair, RepairError
+from riverbed.store.snapshot.reader import MANIFEST_NAME
+from riverbed.store.tables.environment import DATA_NAME, STATE_DIRECTORY
+from riverbed.tools.console.check_report import CheckReport
+from riverbed.tools.console.console import FOUND, Failure, failures_explained
+from riverbed.tools.console.steps import StepMeter
+
+# A broken index breaks one promise for every entry; nobody reads a million lines of it.
+DEFAULT_LIMIT: Final = 100
+# Kept of each half to decide what can be mended.
+_KEPT: Final = 100
+_ITEMS: Final = {CHECKING_ROWS: "rows", COMPARING: "entries", COMPARING_STREAMS: "streams"}
+
+
+@click.command()
+@click.argument("path", type=click.Path(path_type=Path), metavar="PATH")
+@click.option("--deep", is_flag=True, help="Execute the log as well, and compare what it makes with the tables.")
+@click.option("--repair", is_flag=True, help="Mend what can be mended without losing anything; keep what is replaced.")
+@click.option(
+    "--work",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Where --deep puts its tables meanwhile; beside PATH without it.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=DEFAULT_LIMIT,
+    show_default=True,
+    metavar="N",
+    help="Stop after N violations; 0 for all.",
+)
+@click.option("--appenddirname", default=DIRECTORY_NAME, metavar="NAME", help="As the server's setting, if it has one.")
+@click.option("--appendfilename", default=FILE_NAME, metavar="NAME", help="The same.")
+@click.option("--json", "as_json", is_flag=True, help="Report as one JSON object.")
+@click.pass_context
+def check(
+    context: click.Context,
+    path: Path,
+    deep: bool,
+    repair: bool,
+    work: Path | None,
+    limit: int,
+    appenddirname: str,
+    appendfilename: str,
+    as_json: bool,
+) -> None:
+    """Go through the data in PATH and report what is wrong with it.
+
+    PATH is a data directory, with a server running on it or not, or a snapshot. Of a running server the last checkpoint
+    is checked, and the log as far as it is written. Without --repair nothing is changed.
+
+    Checksums and framing of the log, the pages of LMDB, every row of every table: what belongs together is there,
+    agrees, and is counted right. --deep executes the log up to where the tables are, which takes space, and compares
+    every entry, group and pending record.
+
+    --repair works on a stopped store. It cuts a torn tail off the log; makes broken tables anew from a sound log; and
+    makes a lost log from sound tables. What it replaces goes to PATH/replaced. Anything else it refuses, and says what
+    you can do.
+
+    \b
+    Examples
+      riverbed check /srv/riverbed
+      riverbed check /srv/riverbed --deep --work /mnt/scratch
+      riverbed check /srv/riverbed --repair
+      riverbed check /srv/riverbed/snapshots/before-upgrade --json
+
+    \b
+    Exit status  0  sound, or mended
+                 1  something is wrong: see the lines of the output
+                 2  PATH cannot be checked
+    """
+    report = CheckReport(path, limit, as_json)
+    with failures_explained(f"check {path}"), StepMeter(_ITEMS) as steps:
+        report.begin(steps)
+        if not os.path.lexists(path):
+            raise Failure(f"there is no {path}")
+        if (path / MANIFEST_NAME).exists() or (path / DATA_NAME).exists():
+            if deep or repair:
+                raise Failure(
+                    f"{path} is a snapshot: it has no log for --deep or --repair; `riverbed restore` makes one"
+                )
+            _check_snapshot(path, report, steps)
+        else:
+            _refuse_other(path, appenddirname, appendfilename)
+            refolding = _refolding(path, work, report) if deep else None
+            store = _Store(path, appenddirname, appendfilename, steps, refolding)
+            if repair:
+                _repair(store, report)
+            else:
+                _look(store.check(), report)
+            if refolding is not None:
+                report.commands = refolding.commands
+    report.end()
+    if not report.is_sound:
+        context.exit(FOUND)
+
+
+class _Store(NamedTuple):
+    """A data directory, and how it is to be looked at."""
+
+    path: Path
+    log_directory: str
+    log_filename: str
+    steps: StepMeter
+    refolding: Refolding | None
+
+    def check(self, *, is_held: bool = False) -> Check:
+        return Check(
+            self.path,
+            log_directory=self.log_directory,
+            log_filename=self.log_filename,
+            steps=self.steps.show,
+            refolding=self.refolding,
+            is_held=is_held,
+        )
+
+    def repair(self, report: CheckReport) -> Repair:
+        return Repair(
+            self.path,
+            Replayer().execute,
+            now_ms=time.time_ns() // 1_000_000,
+            log_directory=self.log_directory,
+            log_filename=self.log_filename,
+            steps=self.steps.show,
+            announce=report.announce,
+        )
+
+
+def _refuse_other(path: Path, log_directory: str, log_filename: str) -> None:
+    if not path.is_dir():
+        raise Failure(f"{path} is not a directory")
+    with contextlib.suppress(CorruptionError):  # which the check finds as well
+        refuse_redis(path, log_directory, log_filename, OsFiles())
+    if not (path / STATE_DIRECTORY).exists() and not (path / log_directory).exists():
+        raise Failure(f"{path} holds no store: neither {STATE_DIRECTORY}/ nor {log_directory}/ is there")
+
+
+def _refolding(path: Path, work: Path | None, report: CheckReport) -> Refolding:
+    parent = work or path.resolve().parent
+    if work is None and not os.access(parent, os.W_OK):
+        parent = Path(tempfile.gettempdir())
+    return Refolding(Replayer().execute, parent, announce=report.announce)
+
+
+def _check_snapshot(path: Path, report: CheckReport, steps: StepMeter) -> None:
+    check = SnapshotCheck(path, steps.show)
+    report.kind = "snapshot"
+    report.take(check.violations())
+    report.contents = asdict(check.contents)
+    report.offset = check.offset
+
+
+def _look(check: Check, report: CheckReport) -> list[Violation]:
+    """Check and report; -> the first violations of the log and of the rest, for who decides what can be mended."""
+    log: list[Violation] = []
+    others: list[Violation] = []
+
+    def kept() -> Iterator[Violation]:
+        for violation in check.violations():
+            known = log if violation.table == "log" else others
+            if len(known) < _KEPT:
+                known.append(violation)
+            yield violation
+
+    report.take(kept())
+    report.note(check)
+    return log + others
+
+
+def _repair(store: _Store, report: CheckReport) -> None:
+    report.is_exhaustive = True
+    with store.repair(report) as repair:
+        check = store.check(is_held=True)
+        found = _look(check, report)
+        if not found and check.torn_tail is None:
+            return
+        try:
+            report.acted(repair.mend(check, found))
+        except RepairError as error:
+            report.refused(str(error))
+            return
+        # what is there now
+        _look(store.check(is_held=True), report)

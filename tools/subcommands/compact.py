@@ -1,0 +1,238 @@
+"""`riverbed compact DIR`: make a stopped store as small as what it holds."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from riverbed.server.commands.replay import Replayer
+from riverbed.server.glob import Glob
+from riverbed.store.databases.database import DATABASE_COUNT
+from riverbed.store.ids import StreamID, make_id
+from riverbed.store.offline.compaction import (
+    COPYING,
+    COPYING_AGAIN,
+    MEASURING,
+    TRIMMING,
+    WRITING_LOG,
+    Compaction,
+    Plan,
+    Report,
+)
+from riverbed.store.offline.live_rows import TableSize
+from riverbed.store.offline.retention import Retention
+from riverbed.tools.console.console import (
+    Failure,
+    counted,
+    failures_explained,
+    notes,
+    print_facts,
+    results,
+    seconds_text,
+    size_text,
+)
+from riverbed.tools.console.keytext import key_bytes
+from riverbed.tools.console.steps import StepMeter
+
+_ITEMS: Final = {MEASURING: "rows", COPYING: "rows", COPYING_AGAIN: "rows", TRIMMING: "streams", WRITING_LOG: "entries"}
+_UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_AGE = re.compile(r"(\d{1,9})([smhdw])", re.ASCII)
+
+
+class Age(click.ParamType[int]):
+    """`90s`, `30m`, `12h`, `7d`, `2w` as milliseconds."""
+
+    name = "age"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        found = _AGE.fullmatch(str(value))
+        if found is None:
+            self.fail(f"{value} is not an age: a number and s, m, h, d or w, as in 7d", param, ctx)
+        return int(found[1]) * _UNITS_MS[found[2]]
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path), metavar="DIR")
+@click.option("--older-than", type=Age(), metavar="AGE", help="Drop entries older than 90s, 30m, 12h, 7d or 2w, by ID.")
+@click.option(
+    "--maxlen", type=click.IntRange(min=0), metavar="N", help="Drop all but the newest N entries of a stream."
+)
+@click.option("--acked", is_flag=True, help="Drop only what every group has acknowledged; streams without groups stay.")
+@click.option("--key", "pattern", metavar="GLOB", help="Drop entries of the streams with such keys alone.")
+@click.option(
+    "--db", type=click.IntRange(0, DATABASE_COUNT - 1), metavar="N", help="Drop entries of this database alone."
+)
+@click.option("--keep-expired", is_flag=True, help="Leave keys whose time is over to the server.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and the space it takes; change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask. Nobody is asked where there is no terminal, or with --json.")
+@click.option("--json", "as_json", is_flag=True, help="Report as one JSON object.")
+def compact(
+    directory: Path,
+    older_than: int | None,
+    maxlen: int | None,
+    acked: bool,
+    pattern: str | None,
+    db: int | None,
+    keep_expired: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Make the store in DIR as small as what it holds. No server may be using it.
+
+    Rows that wait to be purged, expired keys and free pages go; the log becomes one base of what is there. With
+    --older-than, --maxlen or --acked entries go as well, as XTRIM would have it: both limits count, pending records of
+    dropped entries stay, and --acked alone drops all that is acknowledged.
+
+    What it will come to, and the space it may take beside the old store, is reckoned and shown first, and on a terminal
+    you are asked. If that space is not free, nothing is begun. A kill or a full disk leaves the old store or the new
+    one; the next run, or the start of riverbed-server, clears up.
+
+    When keys expired or entries were dropped, replicas of this store begin with a full sync.
+
+    \b
+    Examples
+      riverbed compact /srv/riverbed --dry-run
+      riverbed compact /srv/riverbed
+      riverbed compact /srv/riverbed --older-than 30d --key 'log:*'
+      riverbed compact /srv/riverbed --maxlen 100000 --acked
+
+    Exit status 0: done, 2: not done, and the store is as it was, 130: interrupted, likewise.
+    """
+    if (pattern is not None or db is not None) and older_than is None and maxlen is None and not acked:
+        raise Failure("--key and --db say whose entries go: add --older-than, --maxlen or --acked")
+    now_ms = time.time_ns() // 1_000_000
+    min_id: StreamID | None = None if older_than is None else make_id(max(now_ms - older_than, 0), 0)
+    keep = Retention(
+        min_id,
+        maxlen,
+        acked,
+        None if pattern is None else Glob(key_bytes(pattern)).matches,
+        None if db is None else frozenset((db,)),
+    )
+    report: Report | None = None
+    with failures_explained(f"compact {directory}"), StepMeter(_ITEMS) as steps:
+        made = Compaction(
+            directory, Replayer().execute, now_ms=now_ms, keep=keep, keep_expired=keep_expired, steps=steps.show
+        )
+        with made as compaction:
+            if compaction.has_settled:
+                notes().print("cleared up after a compaction that was interrupted")
+            plan = compaction.plan()
+            if not dry_run:
+                if not (yes or as_json) and plan.is_feasible and sys.stdin is not None and sys.stdin.isatty():
+                    steps.pause()
+                    _ask(directory, plan)
+                report = compaction.run(plan)
+    if as_json:
+        click.echo(json.dumps(_as_json(directory, plan, report, steps.seconds), indent=2))
+    elif report is None:
+        console = results()
+        console.print(f"[bold]{escape(str(directory))}[/] would be compacted; nothing was changed")
+        _print_plan(console, plan)
+    else:
+        _print_report(directory, report, steps.seconds)
+
+
+def _ask(directory: Path, plan: Plan) -> None:
+    """Show what will come of it, and have it confirmed.  Raises Failure when it is not."""
+    console = notes()
+    console.print(f"[bold]{escape(str(directory))}[/] will be compacted")
+    _print_plan(console, plan)
+    try:
+        answer = console.input("Go on? \\[y/N] ")
+    except EOFError:  # Ctrl-D
+        answer = ""
+    if not answer.strip().lower().startswith("y"):
+        raise Failure("not compacted; nothing was changed")
+
+
+def _print_plan(console: Console, plan: Plan) -> None:
+    _print_tables(console, plan.before, plan.after, "at most")
+    lines = {
+        "tables": f"{size_text(plan.state_bytes)} now",
+        "log": f"{_log_text(plan)} now",
+        **_gone(plan),
+        "space": f"{size_text(plan.needed_bytes)} at most, {size_text(plan.free_bytes)} free"
+        + ("" if plan.is_feasible else ": [red]not enough[/]"),
+    }
+    print_facts(console, lines)
+    _tell_tail(plan, "not counted here")
+
+
+def _print_report(directory: Path, report: Report, seconds: float) -> None:
+    console = results()
+    plan = report.plan
+    console.print(f"[green]compacted[/] [bold]{escape(str(directory))}[/] in {seconds_text(seconds)}")
+    _print_tables(console, plan.before, report.after, "")
+    lines = {
+        "tables": f"{size_text(plan.state_bytes)}, now {size_text(report.state_bytes)}",
+        "log": f"{_log_text(plan)}, now {size_text(report.log.bytes)}",
+        **_gone(report),
+        "replicas": "begin with a full sync" if report.has_new_line else "go on where they are, if that is the end",
+    }
+    print_facts(console, lines)
+    _tell_tail(plan, "executed")
+
+
+def _log_text(plan: Plan) -> str:
+    return f"{size_text(plan.log.bytes)} in {counted(plan.log.files, 'file')}"
+
+
+def _gone(found: Plan | Report) -> dict[str, str]:
+    dropped = f"{counted(found.trimmed_entries, 'entry')} of {counted(found.trimmed_streams, 'stream')}"
+    return {"expired": counted(found.expired, "key"), "dropped": dropped}
+
+
+def _print_tables(console: Console, before: dict[str, TableSize], after: dict[str, TableSize], bound: str) -> None:
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+    for heading in ("  table", "rows", "after", "bytes", f"after {bound}".strip()):
+        table.add_column(heading, justify="left" if heading == "  table" else "right", no_wrap=True)
+    for name, old in before.items():
+        new = after.get(name, TableSize())
+        if old.rows or new.rows:
+            table.add_row(f"  {name}", f"{old.rows:,}", f"{new.rows:,}", size_text(old.bytes), size_text(new.bytes))
+    console.print(table)
+
+
+def _tell_tail(plan: Plan, what: str) -> None:
+    if plan.tail_bytes:
+        notes().print(f"the last {size_text(plan.tail_bytes)} of the log are not in the tables yet: {what}")
+    if plan.torn_tail is not None:
+        notes().print(f"[yellow]torn tail:[/] {escape(str(plan.torn_tail))}")
+
+
+def _as_json(directory: Path, plan: Plan, report: Report | None, seconds: float) -> dict[str, Any]:
+    after = plan.after if report is None else report.after
+    found: dict[str, Any] = {
+        "path": str(directory.resolve()),
+        "done": report is not None,
+        "tables": {
+            name: {"before": asdict(size), "after": asdict(after.get(name, TableSize()))}
+            for name, size in plan.before.items()
+        },
+        "state_bytes": {"before": plan.state_bytes, "after": None if report is None else report.state_bytes},
+        "log": {"before": asdict(plan.log), "after": None if report is None else asdict(report.log)},
+        "needed_bytes": plan.needed_bytes,
+        "free_bytes": plan.free_bytes,
+        "offset": plan.end.offset,
+        "expired": (report or plan).expired,
+        "trimmed_streams": (report or plan).trimmed_streams,
+        "trimmed_entries": (report or plan).trimmed_entries,
+        "tail_bytes": plan.tail_bytes,
+        "torn_tail": None if plan.torn_tail is None else str(plan.torn_tail),
+        "seconds": round(seconds, 3),
+    }
+    if report is not None:
+        found |= {"work_bytes": report.work_bytes, "full_sync": report.has_new_line}
+    return found

@@ -1,0 +1,188 @@
+"""`riverbed dump SOURCE [KEY]`: a stream as lines of JSON, or any file of ours as text."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import click
+from rich.markup import escape
+
+from riverbed.store.errors import CorruptionError
+from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, parse_id
+from riverbed.store.snapshot.reader import MANIFEST_NAME, STREAMS_NAME, open_snapshot
+from riverbed.store.tables.environment import DATA_NAME, STATE_DIRECTORY, TABLES
+from riverbed.tools.console.console import FOUND, Failure, failures_explained, notes
+from riverbed.tools.console.keytext import key_bytes, shown
+from riverbed.tools.console.steps import StepMeter
+from riverbed.tools.live.redisclient import RedisClient, ReplyError
+from riverbed.tools.live.target import server_address
+from riverbed.tools.offline.streamread import Entry, server_entries, store_entries
+from riverbed.tools.text.dumplog import log_lines, manifest_lines
+from riverbed.tools.text.dumptables import table_lines
+from riverbed.tools.text.entryjson import encode_entry
+
+_TIMEOUT_S: Final = 30.0
+_LINES_A_WRITE: Final = 500
+_READING: Final = "reading entries"
+_READING_TABLES: Final = "reading tables"
+_READING_LOG: Final = "reading the log"
+_ITEMS: Final = {_READING: "entries", _READING_TABLES: "rows"}
+
+Steps = Callable[[str, int, int], None]
+
+
+def _id(context: click.Context, option: click.Parameter, text: str | None) -> StreamID | None:
+    """An ID; as the end of a range, `5` is all of millisecond 5."""
+    if text is None:
+        return None
+    entry_id = parse_id(text.encode(), missing_seq=(1 << 64) - 1 if option.name == "end" else 0)
+    if entry_id is None:
+        raise click.BadParameter(f"{text} is not an ID", context, option)
+    return entry_id
+
+
+@click.command()
+@click.argument("source", metavar="SOURCE")
+@click.argument("key", required=False, metavar="[KEY]")
+@click.option("--db", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="The key's database.")
+@click.option("--start", callback=_id, metavar="ID", help="From this entry on.")
+@click.option("--end", callback=_id, metavar="ID", help="Up to this entry, included.")
+@click.option(
+    "--table",
+    "tables",
+    type=click.Choice(TABLES),
+    multiple=True,
+    metavar="NAME",
+    help="Only this table of LMDB; several times for more.",
+)
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N entries, rows or commands.")
+@click.pass_context
+def dump(
+    context: click.Context,
+    source: str,
+    key: str | None,
+    db: int,
+    start: StreamID | None,
+    end: StreamID | None,
+    tables: tuple[str, ...],
+    limit: int | None,
+) -> None:
+    """Print a stream, or what is in a file.
+
+    With KEY, SOURCE is a data directory (seen as its last checkpoint left it), a snapshot, or the HOST:PORT of a
+    server, Riverbed or Redis; each entry is a line of JSON, as `riverbed load` reads it.
+
+    \b
+    Without KEY, SOURCE is one of
+      a file of a log, or appendonlydir    commands, and where each batch ends
+      its manifest                         as it is, if it is sound
+      DIR/state, data.mdb, a snapshot      rows of tables, a line of JSON each
+      manifest.json, streams.jsonl         as they are, if they are sound
+
+    \b
+    Examples
+      riverbed dump /srv/riverbed orders > orders.jsonl
+      riverbed dump localhost:6379 orders --start 1795257000123 --limit 10
+      riverbed dump /srv/riverbed/appendonlydir
+      riverbed dump /srv/riverbed/state --table groups
+
+    Exit status 0: all of it, 1: something in it is damaged, 2: nothing can be read, 130: interrupted.
+    """
+    limit = None if limit is None else min(limit, sys.maxsize)  # what itertools counts to
+    with failures_explained(f"dump {source}"), StepMeter(_ITEMS) as steps:
+        show = _unwatched if sys.stdout is None or sys.stdout.isatty() else steps.show  # lines and a bar would mix
+        if key is None:
+            lines = _file_lines(Path(source), tables, limit, show)
+        else:
+            lines = _entry_lines(source, db, key_bytes(key), start or MIN_ID, end, limit, show)
+        damaged = _print(lines)
+    if damaged:
+        context.exit(FOUND)
+
+
+def _unwatched(step: str, done: int, total: int) -> None:
+    """Who sees the lines sees how far it has come."""
+
+
+def _entry_lines(
+    source: str, db: int, key: bytes, first: StreamID, last: StreamID | None, limit: int | None, show: Steps
+) -> Iterator[str]:
+    last = MAX_ID if last is None else last
+
+    def progress(told: int, total: int) -> None:
+        show(_READING, told, total if limit is None else min(total, limit))
+
+    address = server_address(source)
+    if address is None:
+        yield from _as_json(store_entries(Path(source), db, key, first, last, progress), limit)
+        return
+    with RedisClient(address, _TIMEOUT_S) as client:
+        try:
+            yield from _as_json(server_entries(client, db, key, first, last, progress), limit)
+        except ReplyError as error:
+            raise Failure(f"{source} refuses: {error}") from error
+
+
+def _as_json(entries: Iterator[Entry], limit: int | None) -> Iterator[str]:
+    for entry_id, words in itertools.islice(entries, limit):
+        yield encode_entry(entry_id, words)
+
+
+def _file_lines(path: Path, tables: tuple[str, ...], limit: int | None, show: Steps) -> Iterator[str]:
+    def rows(told: int, total: int) -> None:
+        show(_READING_TABLES, told, total if limit is None else min(total, limit))
+
+    if path.name in (MANIFEST_NAME, STREAMS_NAME) and path.is_file():
+        snapshot = open_snapshot(path.parent)
+        if path.name == STREAMS_NAME:
+            snapshot.check_streams()
+        return _text_lines(path)
+    if path.name.endswith(".manifest") and path.is_file():
+        return manifest_lines(path)
+    if path.name in (DATA_NAME, STATE_DIRECTORY) and path.exists():
+        home = path.parent if path.name == DATA_NAME else path
+        place = home if (home / MANIFEST_NAME).exists() else home.parent
+        return table_lines(place, tables or TABLES, limit, rows)
+    if (path / MANIFEST_NAME).exists():
+        return table_lines(path, tables or TABLES, limit, rows)
+    if (path / STATE_DIRECTORY).exists():
+        raise Failure(f"{path} is a data directory: name a key, or {path / STATE_DIRECTORY}, or its log")
+    if server_address(str(path)) is not None:
+        raise Failure(f"{path} is a server: name a key")
+    return log_lines(path, limit, lambda done, total: show(_READING_LOG, done, total))
+
+
+def _text_lines(path: Path) -> Iterator[str]:
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            yield line.removesuffix("\n")
+
+
+def _print(lines: Iterator[str]) -> bool:
+    """Print -> whether damage was met after the first line.  Raises CorruptionError when it was met before."""
+    chunk: list[str] = []
+    printed = False
+    try:
+        for line in lines:
+            chunk.append(line)
+            printed = True
+            if len(chunk) == _LINES_A_WRITE:
+                _write(chunk)
+        _write(chunk)
+    except CorruptionError as error:
+        if not printed:
+            raise
+        _write(chunk)
+        notes().print(f"[red]damaged:[/] {escape(shown(str(error)))}")
+        return True
+    return False
+
+
+def _write(chunk: list[str]) -> None:
+    if chunk:
+        click.echo("\n".join(chunk).encode(errors="backslashreplace"))  # JSON is UTF-8, whatever a terminal has
+        chunk.clear()

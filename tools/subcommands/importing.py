@@ -1,0 +1,253 @@
+"""`riverbed import URL DIR`: the streams of a live Redis, with groups and pending entries, in a new data directory."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.markup import escape
+
+from riverbed.tools.console.console import (
+    FOUND,
+    Failure,
+    Meter,
+    Seconds,
+    counted,
+    failures_explained,
+    print_facts,
+    results,
+    seconds_text,
+    size_text,
+)
+from riverbed.tools.live.redisclient import SCHEMES, Address, RedisClient, ReplyError, parse_url, without_password
+from riverbed.tools.loading.copystream import copy_stream
+from riverbed.tools.loading.sinks import DirectorySink, ServerSink, Sink
+from riverbed.tools.offline.newdirectory import new_directory, refuse_existing
+
+_SCAN_COUNT: Final = 1000
+_SHOWN_KEYS: Final = 5
+_SHOWN_KEY_BYTES: Final = 60
+
+
+@dataclass(slots=True)
+class Imported:
+    """What was copied, and what was not: keys of other types by type, and streams by key."""
+
+    streams: int = 0
+    entries: int = 0
+    groups: int = 0
+    pending: int = 0
+    left: Counter[str] = field(default_factory=Counter)
+    left_keys: dict[str, list[str]] = field(default_factory=dict)
+    moved: list[str] = field(default_factory=list)
+    existing: list[str] = field(default_factory=list)
+    unmarked: list[str] = field(default_factory=list)
+
+    @property
+    def is_whole(self) -> bool:
+        return not (self.left or self.moved or self.existing or self.unmarked)
+
+
+def _address(context: click.Context, argument: click.Parameter, text: str) -> Address:
+    try:
+        return parse_url(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), context, argument) from error
+
+
+@click.command("import")
+@click.argument("source", callback=_address, metavar="URL")
+@click.argument("target", metavar="DIR")
+@click.option(
+    "--timeout",
+    type=Seconds(),
+    default=60.0,
+    show_default=True,
+    metavar="S",
+    help="Give up on a server silent for S seconds.",
+)
+@click.option(
+    "--tls-ca", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="Trust these certificates."
+)
+@click.option("--json", "as_json", is_flag=True, help="Report as one JSON object.")
+@click.pass_context
+def import_(
+    context: click.Context, source: Address, target: str, timeout: float, tls_ca: str | None, as_json: bool
+) -> None:
+    """Copy all streams of a server into the new data directory DIR.
+
+    URL is redis://[user:password@]host[:port][/database], or rediss:// for TLS; without a database, all are copied.
+    Groups, consumers, pending entries (also of deleted entries), counters and deadlines come along. Keys of other
+    types are left, and counted. Which idempotent ids its producers have used is a thing that no command of a Redis
+    shows: streams with such records are copied without them, and named. DIR must not exist, or be empty; it appears
+    when it is complete. It may also be the URL of a running server: streams whose keys it has already are left alone
+    then.
+
+    The server may be in use meanwhile. Each stream is copied as it is when its turn comes; one that changes under the
+    copy, other than by appends, is copied up to three times (once if it is long), and named if it kept changing.
+
+    \b
+    Examples
+      riverbed import redis://redis1 /srv/riverbed
+      riverbed import rediss://:secret@redis1:6380/3 /srv/riverbed --tls-ca ca.pem
+      riverbed import redis://redis1 redis://localhost:6379
+
+    \b
+    Exit status    0  everything was copied
+                   1  it was, except for what the report names
+                   2  it was not
+                 130  it was interrupted
+    """
+    with failures_explained(f"import from {source}"), contextlib.ExitStack() as held:
+        is_server = target.startswith(SCHEMES)
+        if not is_server:
+            refuse_existing(Path(target))
+        client = held.enter_context(RedisClient(source, timeout, tls_ca))
+        if is_server:
+            other = held.enter_context(RedisClient(_parsed(target), timeout, tls_ca))
+        with Meter("importing") as meter:
+            if is_server:
+                imported = _import(client, ServerSink(other), source.database, meter)
+            else:
+                with new_directory(Path(target)) as partial, contextlib.closing(DirectorySink(partial)) as sink:
+                    imported = _import(client, sink, source.database, meter)
+            seconds = meter.seconds
+    shown = str(_parsed(target)) if is_server else target
+    if as_json:
+        click.echo(json.dumps(_as_json(source, shown, imported, client.bytes_received, seconds), indent=2))
+    else:
+        _print_report(source, shown, imported, client.bytes_received, seconds)
+    if not imported.is_whole:
+        context.exit(FOUND)
+
+
+def _parsed(target: str) -> Address:
+    try:
+        address = parse_url(target)
+    except ValueError as error:
+        raise Failure(f"{without_password(target)}: {error}") from None
+    if address.database is not None:
+        raise Failure(f"{address} is to take no database: each stream goes to that of the number it has now")
+    return address
+
+
+def _import(client: RedisClient, sink: Sink, only: int | None, meter: Meter) -> Imported:
+    imported = Imported()
+    try:
+        for database in [only] if only is not None else _databases(client):
+            client.call("SELECT", database)
+            selected = False
+            for key in _streams(client, database, imported):
+                if not selected:
+                    sink.select(database)
+                    selected = True
+                _import_stream(client, sink, _name(database, key), key, imported, meter)
+        sink.finish()
+    except ReplyError as error:
+        raise Failure(f"{client.address}: {error}") from error
+    return imported
+
+
+def _databases(client: RedisClient) -> list[int]:
+    """The numbers of those that hold anything."""
+    lines = client.call("INFO", "keyspace").decode(errors="replace").splitlines()
+    numbers = [line.partition(":")[0].removeprefix("db") for line in lines if line.startswith("db")]
+    return [int(number) for number in numbers if number.isdecimal()]
+
+
+def _streams(client: RedisClient, database: int, imported: Imported) -> Iterator[bytes]:
+    """The keys of streams, each once; keys of other types are counted on the way."""
+    seen: set[bytes] = set()  # SCAN may tell a key twice
+    cursor: bytes | int = 0
+    while True:
+        cursor, keys = client.call("SCAN", cursor, "COUNT", _SCAN_COUNT)
+        keys = [key for key in dict.fromkeys(keys) if key not in seen]
+        seen.update(keys)
+        kinds = [kind.decode(errors="replace") for kind in client.call_all([("TYPE", key) for key in keys])]
+        for key, kind in zip(keys, kinds, strict=True):
+            if kind == "stream":
+                yield key
+            elif kind != "none":
+                imported.left[kind] += 1
+                shown = imported.left_keys.setdefault(kind, [])
+                if len(shown) < _SHOWN_KEYS:
+                    shown.append(_name(database, key))
+        if int(cursor) == 0:
+            return
+
+
+def _import_stream(client: RedisClient, sink: Sink, name: str, key: bytes, imported: Imported, meter: Meter) -> None:
+    if sink.has(key):
+        imported.existing.append(name)
+        return
+    meter.describe(f"importing {name}"[:32])
+    try:
+        copied = copy_stream(client, sink, key, meter)
+    except BaseException:
+        sink.drop(key)
+        raise
+    if copied is None:
+        return
+    imported.streams += 1
+    imported.entries += copied.entries
+    imported.groups += copied.groups
+    imported.pending += copied.pending
+    if copied.moved:
+        imported.moved.append(name)
+    if copied.unmarked:
+        imported.unmarked.append(name)
+
+
+def _name(database: int, key: bytes) -> str:
+    text = repr(key[:_SHOWN_KEY_BYTES])[2:-1] + ("..." if len(key) > _SHOWN_KEY_BYTES else "")
+    return f"{database}:{text}" if database else text
+
+
+# -- the report --------------------------------------------------------------------------------------------------------
+
+
+def _print_report(source: Address, target: str, imported: Imported, byte_count: int, seconds: float) -> None:
+    console = results()
+    console.print(f"[green]copied[/] {escape(str(source))} [green]to[/] [bold]{escape(target)}[/]")
+    rate = imported.entries / max(seconds, 0.001)
+    lines = {
+        "streams": f"{imported.streams:,}",
+        "entries": f"{imported.entries:,} in {seconds_text(seconds)}, {rate:,.0f}/s, {size_text(byte_count)}",
+        "groups": f"{imported.groups:,}, {counted(imported.pending, 'entry')} pending",
+    }
+    print_facts(console, lines)
+    for kind, count in imported.left.most_common():
+        keys = imported.left_keys[kind]
+        more = ", ..." if count > len(keys) else ""
+        text = f"{counted(count, 'key')} of type {kind}"
+        console.print(f"[yellow]left:[/] {escape(text)}  [dim]{escape(', '.join(keys))}{more}[/]")
+    for name in imported.existing:
+        console.print(f"[yellow]left:[/] {escape(name)}, which {escape(target)} has already")
+    for name in imported.moved:
+        console.print(f"[yellow]changed while it was copied:[/] {escape(name)}")
+    for name in imported.unmarked:
+        console.print(f"[yellow]without its producers' idempotence records, which no command shows:[/] {escape(name)}")
+
+
+def _as_json(source: Address, target: str, imported: Imported, byte_count: int, seconds: float) -> dict[str, Any]:
+    return {
+        "source": str(source),
+        "target": target,
+        "seconds": round(seconds, 3),
+        "bytes": byte_count,
+        "streams": imported.streams,
+        "entries": imported.entries,
+        "groups": imported.groups,
+        "pending": imported.pending,
+        "left": dict(imported.left.most_common()),
+        "left_keys": imported.left_keys,
+        "existing": imported.existing,
+        "moved": imported.moved,
+        "unmarked": imported.unmarked,
+    }

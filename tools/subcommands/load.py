@@ -1,0 +1,209 @@
+"""`riverbed load TARGET KEY [FILE]`: lines of JSON, or CSV, as entries of a stream."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Final
+
+import click
+from rich.markup import escape
+
+from riverbed.store.ids import StreamID, id_text
+from riverbed.tools.console.console import (
+    Failure,
+    Interrupted,
+    Meter,
+    counted,
+    failures_explained,
+    results,
+    seconds_text,
+)
+from riverbed.tools.console.keytext import key_bytes, name_text
+from riverbed.tools.live.redisclient import RedisClient
+from riverbed.tools.live.target import server_address
+from riverbed.tools.loading.loadsinks import DirectoryLoad, LoadSink, Refused, ServerLoad
+from riverbed.tools.text.entryjson import decode_entry, row_words
+
+_TIMEOUT_S: Final = 60.0
+_MOST_LINE_BYTES: Final = 512 << 20
+
+# The number of the line in the file, the ID or None, names and values in turn.
+NumberedEntry = tuple[int, bytes | None, list[bytes]]
+
+
+@click.command()
+@click.argument("target", metavar="DIR|HOST:PORT")
+@click.argument("key", metavar="KEY")
+@click.argument("file", required=False, type=click.Path(path_type=Path, allow_dash=True), metavar="[FILE]")
+@click.option("--db", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="The key's database.")
+@click.option("--format", "form", type=click.Choice(["jsonl", "csv"]), help="Of FILE, when its name does not tell.")
+@click.option("--id-field", metavar="NAME", help="The column, or member of an object, that holds the ID.")
+@click.option("--new-ids", is_flag=True, help="Give new IDs also to entries that have one.")
+@click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Leave out the first N entries.")
+@click.option("--json", "as_json", is_flag=True, help="Report as one JSON object.")
+def load(
+    target: str,
+    key: str,
+    file: Path | None,
+    db: int,
+    form: str | None,
+    id_field: str | None,
+    new_ids: bool,
+    skip: int,
+    as_json: bool,
+) -> None:
+    """Append lines of JSON, or CSV, to the stream KEY.
+
+    They are in FILE, or come on standard input.
+
+    DIR is a data directory that no server uses; it is made when it is missing. HOST:PORT is a server, Riverbed or
+    Redis; with a password it is redis://[user]:password@host:port.
+
+    \b
+    A line of JSON is an entry as `riverbed dump` writes it:
+      {"id": "1-1", "fields": {"sensor": "7", "celsius": "21.5"}}
+
+    Any other object will do as well: its members become the fields. CSV has the names of the fields in its first line.
+
+    Entries without an ID get a new one. IDs must ascend, and be above what is in the stream. At the first line that
+    cannot be taken the load ends, and says how many entries are loaded: go on with --skip.
+
+    \b
+    Examples
+      riverbed load localhost:6379 orders orders.jsonl
+      riverbed dump /srv/old orders | riverbed load /srv/new orders
+      riverbed load /srv/riverbed trades trades.csv --id-field time
+
+    Exit status 0: all of it, 2: not, or only the beginning, 130: interrupted, likewise.
+    """
+    loaded = 0
+    with failures_explained(f"load {key} of {target}"), contextlib.ExitStack() as held:
+        size: int | None = None
+        if file is not None and str(file) != "-":
+            source: IO[bytes] = held.enter_context(file.open("rb"))
+            size = file.stat().st_size or None
+        elif sys.stdin is None:
+            raise Failure("there is no standard input: name a FILE")
+        else:
+            source = sys.stdin.buffer
+        if form is None:
+            form = "csv" if file is not None and file.suffix.lower() == ".csv" else "jsonl"
+        address = server_address(target)
+        sink: LoadSink
+        if address is None:
+            sink = held.enter_context(contextlib.closing(DirectoryLoad(Path(target), db, key_bytes(key))))
+        else:
+            client = held.enter_context(RedisClient(address, _TIMEOUT_S))
+            sink = ServerLoad(client, db, key_bytes(key))
+        with Meter(f"loading {name_text(key_bytes(key))}"[:32], size) as meter:
+            lines = _counted_lines(source, meter)
+            entries = _csv_entries(lines, id_field) if form == "csv" else _json_entries(lines, id_field)
+            last_id = _load(entries, sink, meter, new_ids=new_ids, skip=skip)
+            loaded, seconds = meter.done_items, meter.seconds
+    _report(target, key, loaded, last_id, seconds, as_json=as_json)
+
+
+def _load(
+    entries: Iterator[NumberedEntry], sink: LoadSink, meter: Meter, *, new_ids: bool, skip: int
+) -> StreamID | None:
+    """-> the last ID.  Raises Failure with the line at fault, and what is loaded."""
+    number = 0
+    try:
+        for number, entry_id, words in entries:
+            if skip:
+                skip -= 1
+                continue
+            sink.add(number, None if new_ids else entry_id, words)
+            meter.advance(0, 1)
+        return sink.finish()
+    except Refused as refused:
+        raise Failure(f"line {refused.line}: {refused}; {_so_far(sink)}") from refused
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted: at least {counted(sink.loaded, 'entry')} of it are loaded") from None
+    except _BadLine as bad:
+        sink.finish()
+        raise Failure(f"{bad}; {_so_far(sink)}") from bad
+    except Failure as failure:  # of the disk, or of the connection
+        raise Failure(f"{failure}; at least {_so_far(sink)}") from failure
+
+
+def _so_far(sink: LoadSink) -> str:
+    return f"{counted(sink.loaded, 'entry')} before that {'is' if sink.loaded == 1 else 'are'} loaded"
+
+
+# -- lines -------------------------------------------------------------------------------------------------------------
+
+
+class _BadLine(Exception):
+    """A line that is no entry."""
+
+
+def _counted_lines(source: IO[bytes], meter: Meter) -> Iterator[bytes]:
+    while line := source.readline(_MOST_LINE_BYTES):
+        yield line
+        meter.advance(len(line))
+
+
+def _json_entries(lines: Iterator[bytes], id_field: str | None) -> Iterator[NumberedEntry]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            entry_id, words = decode_entry(line, id_field)
+        except ValueError as error:
+            raise _BadLine(f"line {number}: {error}") from error
+        yield number, entry_id, words
+
+
+def _csv_entries(lines: Iterator[bytes], id_field: str | None) -> Iterator[NumberedEntry]:
+    csv.field_size_limit(_MOST_LINE_BYTES)
+    rows = csv.reader(_texts(lines), strict=True)
+    try:
+        names = next(rows, None)
+        if names is None:
+            return
+        if len(set(names)) != len(names) or "" in names:
+            raise _BadLine("line 1: the names of the fields must differ, and none be empty")
+        if id_field is not None and id_field not in names:
+            raise _BadLine(f"line 1: there is no field {id_field}")
+        for row in rows:
+            if not row:
+                continue
+            if len(row) != len(names):
+                raise _BadLine(f"line {rows.line_num}: {len(row)} values for {len(names)} fields")
+            try:
+                entry_id, words = row_words(dict(zip(names, row, strict=True)), id_field)
+            except ValueError as error:
+                raise _BadLine(f"line {rows.line_num}: {error}") from error
+            yield rows.line_num, entry_id, words
+    except csv.Error as error:
+        raise _BadLine(f"line {rows.line_num}: {error}") from error
+
+
+def _texts(lines: Iterator[bytes]) -> Iterator[str]:
+    for number, line in enumerate(lines, 1):
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise _BadLine(f"line {number}: not UTF-8: {error}") from error
+
+
+# -- the report --------------------------------------------------------------------------------------------------------
+
+
+def _report(target: str, key: str, loaded: int, last_id: StreamID | None, seconds: float, *, as_json: bool) -> None:
+    text = None if last_id is None else id_text(last_id).decode()
+    if as_json:
+        values = {"target": target, "key": key, "entries": loaded, "last_id": text, "seconds": round(seconds, 3)}
+        click.echo(json.dumps(values, indent=2))
+        return
+    rate = loaded / max(seconds, 0.001)
+    results().print(
+        f"[green]loaded[/] {counted(loaded, 'entry')} to [bold]{escape(name_text(key_bytes(key)))}[/] "
+        f"in {seconds_text(seconds)}, {rate:,.0f}/s{'' if text is None else f', up to {text}'}"
+    )

@@ -1,0 +1,70 @@
+"""`riverbed restore SNAPSHOT DIR`: a data directory from a snapshot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+from rich.markup import escape
+
+from riverbed.store.snapshot.reader import Snapshot, open_snapshot
+from riverbed.store.snapshot.restore import WRITING_LOG, restore_snapshot
+from riverbed.tools.console.console import failures_explained, print_facts, results, seconds_text, size_text
+from riverbed.tools.console.steps import StepMeter
+from riverbed.tools.offline.newdirectory import new_directory, refuse_existing
+
+
+@click.command()
+@click.argument("source", type=click.Path(path_type=Path), metavar="SNAPSHOT")
+@click.argument("directory", type=click.Path(path_type=Path), metavar="DIR")
+@click.option("--json", "as_json", is_flag=True, help="Report as one JSON object.")
+def restore(source: Path, directory: Path, as_json: bool) -> None:
+    """Make the data directory DIR of a snapshot.
+
+    Every byte of the tables in SNAPSHOT is compared with their checksum on the way. DIR must not exist, or be empty;
+    it appears when it is complete, with tables and log, and riverbed-server starts on it. Keys keep their deadlines:
+    those that have passed by now expire when it does.
+
+    \b
+    Examples
+      riverbed restore /srv/riverbed/snapshots/before-upgrade /srv/riverbed-old
+      riverbed restore /backup/20261121T120858Z-8192 /srv/replica
+      riverbed-server --dir /srv/replica --replicaof primary 6379
+
+    The second server of these is sent only what has happened since the snapshot, if the primary's log still has it.
+
+    Exit status 0: made, 2: not made, 130: interrupted; nothing is left of it then.
+    """
+    with failures_explained(f"restore {source}"):
+        refuse_existing(directory)
+        snapshot = open_snapshot(source)
+        with StepMeter({WRITING_LOG: "entries"}) as steps, new_directory(directory) as partial:
+            restore_snapshot(snapshot, partial, steps=steps.show)
+    if as_json:
+        manifest = snapshot.manifest
+        report = {
+            "path": str(directory.resolve()),
+            "offset": manifest.offset,
+            "time_ms": manifest.time_ms,
+            "streams": manifest.streams,
+            "entries": manifest.entries,
+            "seconds": round(steps.seconds, 3),
+        }
+        click.echo(json.dumps(report, indent=2))
+    else:
+        _print_report(snapshot, directory, steps.seconds)
+
+
+def _print_report(snapshot: Snapshot, directory: Path, seconds: float) -> None:
+    console = results()
+    manifest = snapshot.manifest
+    rate = manifest.entries / max(seconds, 0.001)
+    lines = {
+        "up to": f"replication offset {manifest.offset}",
+        "streams": f"{manifest.streams:,}",
+        "entries": f"{manifest.entries:,}, {rate:,.0f}/s",
+        "read": f"{size_text(snapshot.size_bytes)} in {seconds_text(seconds)}",
+    }
+    console.print(f"[green]made[/] [bold]{escape(str(directory))}[/]")
+    print_facts(console, lines)

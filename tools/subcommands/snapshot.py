@@ -1,0 +1,119 @@
+"""`riverbed snapshot DIR [OUT]`: freeze a store as files, for backups and for Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.markup import escape
+
+from riverbed.server.version import VERSION
+from riverbed.store.disk.files import OsFiles
+from riverbed.store.log.append_log import DIRECTORY_NAME, FILE_NAME
+from riverbed.store.log.takeover import refuse_redis
+from riverbed.store.snapshot.reader import Snapshot
+from riverbed.store.snapshot.writer import DEFAULT_SPLIT_EVERY, LISTING, delete_old, take_snapshot
+from riverbed.store.tables.environment import DATA_NAME, STATE_DIRECTORY
+from riverbed.tools.console.console import (
+    Failure,
+    counted,
+    failures_explained,
+    notes,
+    print_facts,
+    results,
+    seconds_text,
+    size_text,
+)
+from riverbed.tools.console.interrupts import interrupts_between_steps
+from riverbed.tools.console.steps import StepMeter
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path), metavar="DIR")
+@click.argument("out", type=click.Path(path_type=Path), metavar="[OUT]", required=False)
+@click.option("--keep", type=click.IntRange(min=1), metavar="N", help="Delete all but the newest N of OUT afterwards.")
+@click.option(
+    "--split-every",
+    type=click.IntRange(min=1),
+    default=DEFAULT_SPLIT_EVERY,
+    show_default=True,
+    metavar="N",
+    help="Note where to cut longer streams into parts of N entries.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Report as one JSON object.")
+def snapshot(directory: Path, out: Path | None, keep: int | None, split_every: int, as_json: bool) -> None:
+    """Freeze the store in DIR as a snapshot.
+
+    It holds what the last checkpoint holds: of a running server, which goes on meanwhile, all up to a fraction of a
+    second ago; of a stopped one, everything. (One that was killed has more in its log; its next start reads that.)
+
+    \b
+    OUT is   a new name      the snapshot gets it
+             a folder        the snapshot gets a name of time and offset in it
+             left out        the same, in DIR/snapshots
+
+    --keep counts and deletes only what has such a name, is whole, and is of the same store. With --keep, OUT is a
+    folder, which is made when it is missing.
+
+    \b
+    Examples
+      riverbed snapshot /srv/riverbed
+      riverbed snapshot /srv/riverbed /backup/riverbed --keep 7
+      riverbed snapshot /srv/riverbed /backup/before-upgrade
+
+    Exit status 0: made, 2: not made, 130: interrupted; nothing is left of it then.
+    """
+    with failures_explained(f"take a snapshot of {directory}"):
+        if not (directory / STATE_DIRECTORY / DATA_NAME).exists() and directory.is_dir():
+            refuse_redis(directory, DIRECTORY_NAME, FILE_NAME, OsFiles())
+        if keep is not None and out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+        with StepMeter({LISTING: "streams"}) as steps, interrupts_between_steps() as go_on:
+
+            def step(name: str, done: int, total: int) -> None:
+                go_on()
+                steps.show(name, done, total)
+
+            made = take_snapshot(directory, out, program=f"riverbed {VERSION}", split_every=split_every, steps=step)
+    deleted: list[str] = []
+    try:
+        if keep is not None:
+            deleted = delete_old(made, keep, directory)
+    except OSError as error:
+        raise Failure(f"{made.path} is made, but an old one could not be deleted: {error}") from error
+    if as_json:
+        click.echo(json.dumps(_as_json(made, steps.seconds, deleted), indent=2))
+    else:
+        _print_report(made, steps.seconds, deleted)
+
+
+def _print_report(made: Snapshot, seconds: float, deleted: list[str]) -> None:
+    console = results()
+    manifest = made.manifest
+    rate = manifest.entries / max(seconds, 0.001)
+    lines = {
+        "up to": f"replication offset {manifest.offset}",
+        "streams": f"{manifest.streams:,}",
+        "entries": f"{manifest.entries:,}, {rate:,.0f}/s",
+        "size": f"{size_text(made.size_bytes)} in {seconds_text(seconds)}",
+    }
+    console.print(f"[green]made[/] [bold]{escape(str(made.path))}[/]")
+    print_facts(console, lines)
+    if deleted:
+        notes().print(f"deleted {counted(len(deleted), 'older snapshot')}: {escape(', '.join(deleted))}")
+
+
+def _as_json(made: Snapshot, seconds: float, deleted: list[str]) -> dict[str, Any]:
+    manifest = made.manifest
+    return {
+        "path": str(made.path.resolve()),
+        "offset": manifest.offset,
+        "time_ms": manifest.time_ms,
+        "streams": manifest.streams,
+        "entries": manifest.entries,
+        "bytes": made.size_bytes,
+        "seconds": round(seconds, 3),
+        "deleted": deleted,
+    }

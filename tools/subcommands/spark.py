@@ -1,0 +1,54 @@
+"""`riverbed spark JOB`: the jobs in `tools/spark/jobs`, which are loaded when one is named.
+
+Spark and all that it needs is an extra that most installations of the server do not have, and takes a second to load.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final
+
+import click
+
+from riverbed.tools.console.console import Failure
+
+_EXTRA: Final = ("pyspark", "py4j", "pyarrow", "numpy", "matplotlib")
+# By name: the module, the function in it, and what `--help` says.
+_JOBS: Final = {
+    "audit": ("audit", "audit", "Name what is stuck, poisoned or orphaned, and what holds streams back."),
+    "export": ("export", "export", "Write entries to Parquet, by key and date, what is new at each run."),
+    "rates": ("rates", "rates", "Count entries and bytes by minute, and the time between entries."),
+    "replay-check": ("replay_check", "replay_check", "Compare two snapshots and name every difference."),
+}
+
+
+class _Jobs(click.Group):
+    """Subcommands that are imported when they are asked for."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(_JOBS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in _JOBS:
+            return None
+        module, function, _ = _JOBS[name]
+        try:
+            found: click.Command = getattr(importlib.import_module(f"riverbed.tools.spark.jobs.{module}"), function)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] not in _EXTRA:
+                raise
+            raise Failure(f"{error.name} is not installed, and this needs it: pip install 'riverbed[spark]'") from None
+        return found
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Jobs"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in _JOBS.items()])
+
+
+@click.group(cls=_Jobs)
+def spark() -> None:
+    """Run a job over snapshots with Spark.
+
+    Needs pip install 'riverbed[spark]' and Java 17 or newer. Each job is a file of tools/spark/jobs, which
+    spark-submit runs as well, on a cluster for instance.
+    """

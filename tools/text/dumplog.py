@@ -1,0 +1,111 @@
+"""A log as text: its commands, a line each, with a comment above each batch that says where it ends.
+
+    # appendonly.aof.1.incr.aof, bytes 0 to 111: offset 67, 2026-11-21T12:08:58.596Z
+    XADD s 1-1 f "two words"
+
+Words stand as redis-cli reads them.  What Redis does not know, and our log holds in comment lines, is a command here as
+any other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from riverbed.store.disk.files import OsFiles
+from riverbed.store.disk.real_files import read_file
+from riverbed.store.errors import CorruptionError
+from riverbed.store.log import manifest as manifests
+from riverbed.store.log.file_reader import Batch, LogPart
+from riverbed.store.log.manifest import FileType
+from riverbed.store.log.reader import LogPosition, LogReader, list_parts
+from riverbed.tools.console.console import Failure
+from riverbed.tools.console.keytext import shown
+from riverbed.tools.offline.heldfiles import HeldFiles
+from riverbed.tools.offline.source import find_source
+
+_PLAIN = re.compile(rb"[!$-&(-\[\]-~][!#-&(-\[\]-~]*")  # no blank, quote or backslash; no comment
+_ESCAPES: Final = {0x0A: "\\n", 0x0D: "\\r", 0x09: "\\t", 0x07: "\\a", 0x08: "\\b", 0x22: '\\"', 0x5C: "\\\\"}
+
+Progress = Callable[[int, int], None]
+
+
+def log_lines(path: Path, limit: int | None, progress: Progress) -> Iterator[str]:
+    """The lines of a log, or of one file of it.  Raises Failure when it is none, CorruptionError, OSError.
+
+    `progress` is told how many bytes were read, and how many there are.
+    """
+    with HeldFiles() as files:
+        yield from _lines(path, limit, progress, files)
+
+
+def _lines(path: Path, limit: int | None, progress: Progress, files: HeldFiles) -> Iterator[str]:
+    parts, start = _parts(path, files)
+    reader = LogReader(parts, files)
+    left = limit
+    done, total = 0, sum(part.size for part in parts)
+    for batch in reader.batches(start, None):
+        done += batch.size
+        progress(min(done, total), total)
+        yield _heading(batch)
+        for words in batch.commands:
+            if left is not None:
+                if not left:
+                    return
+                left -= 1
+            yield " ".join(map(word_text, words))
+    torn = reader.torn_tail
+    if torn is not None:
+        raise CorruptionError(torn.file, torn.position, f"torn tail of {torn.byte_count} bytes: {torn.reason}")
+
+
+def _parts(path: Path, files: HeldFiles) -> tuple[list[LogPart], LogPosition | None]:
+    """A file that a manifest beside it lists is read with what that says; anything else as `find_source` finds it."""
+    path = path.resolve() if path.is_symlink() else path  # a person has named it
+    if path.is_file() and not path.name.endswith(".manifest"):
+        for beside in sorted(path.parent.glob("*.manifest")):
+            listed = manifests.load(beside, files)
+            if listed is None:
+                continue
+            for part in list_parts(path.parent, listed, files):
+                if part.file.name == path.name:
+                    return [part], LogPosition(part.number, 0, _begins_at(part, listed))
+    source = find_source(path, files)
+    return source.parts, source.start
+
+
+def _begins_at(part: LogPart, listed: manifests.Manifest) -> int:
+    """The replication offset where a file begins; a base has that of the incr behind it."""
+    if part.file.type is FileType.BASE:
+        return (listed.incrs[0].start_offset or 0) if listed.incrs else 0
+    return part.file.start_offset or 0
+
+
+def _heading(batch: Batch) -> str:
+    time_ms = batch.time_ms or batch.noted_ms
+    when = ""
+    if time_ms is not None:
+        moment = datetime.fromtimestamp(time_ms // 1000, UTC)
+        when = f", {moment:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03d}Z"
+    name, end = shown(Path(batch.file).name), batch.end
+    return f"# {name}, bytes {batch.start} to {end.position}: offset {end.offset}{when}"
+
+
+def word_text(word: bytes) -> str:
+    """`word` as redis-cli would take it: as it is, or in double quotes with escapes."""
+    if _PLAIN.fullmatch(word):
+        return word.decode()
+    inner = "".join(_ESCAPES.get(byte) or (chr(byte) if 32 <= byte < 127 else f"\\x{byte:02x}") for byte in word)
+    return f'"{inner}"'
+
+
+def manifest_lines(path: Path) -> Iterator[str]:
+    """A manifest as it stands, when it is sound.  Raises CorruptionError, Failure, OSError."""
+    path = path.resolve() if path.is_symlink() else path  # a person has named it
+    if manifests.load(path, OsFiles()) is None:
+        raise Failure(f"there is no {path}")
+    text = read_file(path, manifests.MAX_MANIFEST_BYTES).decode(errors="backslashreplace")
+    yield from map(shown, text.splitlines())

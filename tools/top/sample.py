@@ -1,0 +1,128 @@
+"""What `riverbed top` asks a server for: INFO, and the longest of the streams it has come across.
+
+A sample costs the server the same however many streams there are: a thousand keys of SCAN, which goes on where the
+sample before has stopped, and the figures of at most so many streams.  Works with any Redis since 7, as far as that
+tells.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from heapq import nlargest
+from typing import Final
+
+from riverbed.tools.console.keytext import shown
+from riverbed.tools.live.redisclient import RedisClient
+from riverbed.tools.live.serverstat import ask_all, describe
+from riverbed.tools.stream_stat import StreamStat
+
+_PAGE: Final = 500
+_KEYS_A_SAMPLE: Final = 1000
+_LEAST_A_PAGE: Final = 50  # an empty page costs something too
+
+Place = tuple[int, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A server at one moment: the fields of INFO, and of `stream_total` streams those that were looked at."""
+
+    moment_s: float  # of a clock that only grows
+    unix_ms: int
+    info: Mapping[str, str] = field(repr=False)
+    streams: tuple[StreamStat, ...] = field(repr=False)
+    stream_total: int
+
+    def number(self, name: str) -> float | None:
+        """A field as a number; None when this server does not tell it."""
+        try:
+            return float(self.info[name])
+        except (KeyError, ValueError):
+            return None
+
+    def part(self, name: str, part: str) -> float | None:
+        """`part` of a field like `a=1,b=2`."""
+        for pair in self.info.get(name, "").split(","):
+            key, _, value = pair.partition("=")
+            if key == part:
+                try:
+                    return float(value)
+                except ValueError:
+                    return None
+        return None
+
+
+class Sampler:
+    """Takes samples.  Remembers which streams are the longest, across connections."""
+
+    def __init__(self, most_streams: int, is_wanted: Callable[[bytes], bool] = lambda key: True) -> None:
+        self._most = most_streams
+        self._is_wanted = is_wanted
+        self._chosen: dict[Place, int] = {}
+        self._found: dict[Place, int] = {}  # in the present walk
+        self._place: Place = (0, b"0")  # database and cursor that it has come to
+
+    def take(self, client: RedisClient) -> Sample:
+        """Raises Failure when the connection fails, ReplyError when the server refuses."""
+        info = parse_info(client.call("INFO", "all"))
+        databases = _databases(info)
+        if client.address.database is not None:
+            databases = {client.address.database: databases.get(client.address.database, 0)}
+        if self._most:
+            self._walk(client, databases)
+        streams = tuple(self._read(client))
+        self._chosen = {(stream.db, stream.key): stream.length for stream in streams}
+        return Sample(time.monotonic(), time.time_ns() // 1_000_000, info, streams, sum(databases.values()))
+
+    def _walk(self, client: RedisClient, databases: Mapping[int, int]) -> None:
+        """Look for longer streams for a while."""
+        left = _KEYS_A_SAMPLE
+        while True:
+            db, cursor = self._place
+            if db not in databases:
+                later = [other for other in databases if other > db]
+                if not later:
+                    # that was all of them
+                    self._chosen, self._found, self._place = self._found, {}, (0, b"0")
+                    return
+                db, cursor = min(later), b"0"
+            if left <= 0:
+                break
+            client.call("SELECT", db)
+            cursor, keys = client.call("SCAN", cursor, "COUNT", _PAGE, "TYPE", "stream")
+            new = [key for key in dict.fromkeys(keys) if self._is_wanted(key)]
+            lengths = ask_all(client, [("XLEN", key) for key in new])
+            self._found |= {(db, key): length for key, length in zip(new, lengths, strict=True) if length is not None}
+            self._found = _longest(self._found, self._most)
+            self._place = (db + 1, b"0") if cursor == b"0" else (db, cursor)
+            left -= max(len(keys), _LEAST_A_PAGE)
+        self._chosen = _longest(self._chosen | self._found, self._most)
+
+    def _read(self, client: RedisClient) -> Iterator[StreamStat]:
+        for db in sorted({db for db, _ in self._chosen}):
+            client.call("SELECT", db)
+            yield from describe(client, db, [key for number, key in self._chosen if number == db])
+
+
+def _longest(found: Mapping[Place, int], most: int) -> dict[Place, int]:
+    if len(found) <= most:
+        return dict(found)
+    return dict(nlargest(most, found.items(), key=lambda item: item[1]))
+
+
+def parse_info(text: bytes) -> dict[str, str]:
+    """The fields of INFO, as they may be shown: who says that it is a Redis may say anything."""
+    lines = (line for line in text.decode(errors="replace").splitlines() if not line.startswith("#"))
+    return {shown(name): shown(value) for name, colon, value in (line.partition(":") for line in lines) if colon}
+
+
+def _databases(info: Mapping[str, str]) -> dict[int, int]:
+    """How many keys each database has."""
+    found = {}
+    for name, value in info.items():
+        if name.startswith("db") and name[2:].isdigit() and value.startswith("keys="):
+            count = value[5:].partition(",")[0]
+            found[int(name[2:])] = int(count) if count.isdigit() else 0
+    return found
