@@ -15,7 +15,8 @@ from benchmarks.rewrite import Flood
 from benchmarks.rig import LOAD_TIMEOUT_S, Contender, Rig, samples_of
 from benchmarks.stalls import WRITES_A_SECOND
 from benchmarks.traffic import SteadyWriter, info
-from riverbed.store.snapshot.reader import SNAPSHOTS_DIRECTORY, list_snapshots
+from riverbed.store.layout import SNAPSHOTS_DIRECTORY
+from riverbed.store.snapshot.reader import list_snapshots
 from tests.support.servers import Server
 
 _IDLE = "idle"

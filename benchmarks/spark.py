@@ -22,7 +22,8 @@ import redis
 from benchmarks.report import Answer, Budget, Measurement, samples_text
 from benchmarks.rig import Contender, Rig
 from benchmarks.sparkload import A_MS, FIELDS, FIRST_MS, STREAM, load
-from riverbed.store.snapshot.reader import SNAPSHOTS_DIRECTORY, list_snapshots
+from riverbed.store.layout import SNAPSHOTS_DIRECTORY
+from riverbed.store.snapshot.reader import list_snapshots
 from tests.support.servers import ROOT
 
 if TYPE_CHECKING:

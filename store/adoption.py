@@ -17,9 +17,9 @@ from typing import Final
 
 from riverbed.store.disk.files import Files
 from riverbed.store.errors import CorruptionError
+from riverbed.store.layout import STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.manifest import FileType, LogFile
-from riverbed.store.tables.environment import STATE_DIRECTORY
 
 _REPLACED: Final = "replaced-state"
 

@@ -35,12 +35,12 @@ from riverbed.store.errors import (
 from riverbed.store.format.log_lines import encode_command
 from riverbed.store.format.meta import NO_DATABASE
 from riverbed.store.log.append_log import Log
-from riverbed.store.log.reader import LogPosition
 from riverbed.store.log.resync import EVERYTHING
 from riverbed.store.log.stream_reader import StreamedBatch
 from riverbed.store.log.tail import Anchors
 from riverbed.store.log.takeover import require_ours
 from riverbed.store.options import Clock, Fsync, Options
+from riverbed.store.position import LogPosition
 from riverbed.store.recovery import replay as recovery
 from riverbed.store.recovery.replay import Execute, RecoveryReport
 from riverbed.store.recovery.start_changes import StartChanges, made_directory

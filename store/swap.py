@@ -28,14 +28,13 @@ from typing import Any, Final
 
 from riverbed.store.disk.files import Files
 from riverbed.store.disk.real_files import read_file, require_plain
-from riverbed.store.disk.serving import LOCK_NAME
 from riverbed.store.errors import CorruptionError
+from riverbed.store.layout import DATA_NAME, LOCK_NAME, STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.append_log import TEMPORARY_PREFIX
 from riverbed.store.log.manifest import FileType, LogFile, Manifest
 from riverbed.store.replication_id import Lineage
 from riverbed.store.tables import power_loss as powercut
-from riverbed.store.tables.environment import DATA_NAME, STATE_DIRECTORY
 
 WORK_DIRECTORY: Final = "compact"
 _OLD: Final = "old.mdb"

@@ -19,7 +19,8 @@ from typing import Any, Final
 from riverbed.server.background.child import Server, work_for_server
 from riverbed.server.version import VERSION
 from riverbed.store.disk.priority import step_back
-from riverbed.store.snapshot.reader import SNAPSHOTS_DIRECTORY, Snapshot
+from riverbed.store.layout import SNAPSHOTS_DIRECTORY
+from riverbed.store.snapshot.reader import Snapshot
 from riverbed.store.snapshot.writer import delete_old, take_snapshot
 
 MODULE: Final = "riverbed.server.background.snapshot_worker"

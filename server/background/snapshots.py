@@ -24,7 +24,8 @@ from riverbed.server.protocol.replies import Park
 from riverbed.store.disk.real_files import require_directory
 from riverbed.store.disk.working_directory import clear_leftovers
 from riverbed.store.errors import UnsafeFileError
-from riverbed.store.snapshot.reader import SNAPSHOTS_DIRECTORY, is_snapshot_name, list_snapshots
+from riverbed.store.layout import SNAPSHOTS_DIRECTORY
+from riverbed.store.snapshot.reader import is_snapshot_name, list_snapshots
 from riverbed.store.snapshot.writer import WORKING_PREFIX
 
 if TYPE_CHECKING:

@@ -26,9 +26,9 @@ from riverbed.server.background.worker import Worker, WorkerError
 from riverbed.server.replication import worker as foldprocess
 from riverbed.store.errors import StoreError
 from riverbed.store.log.append_log import Log
-from riverbed.store.log.file_reader import LogPosition
 from riverbed.store.log.manifest import FileType, LogFile
 from riverbed.store.log.stream_reader import LogStream
+from riverbed.store.position import LogPosition
 from riverbed.store.replication_id import Lineage
 
 if TYPE_CHECKING:

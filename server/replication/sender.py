@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.store.errors import StoreError
 from riverbed.store.format.log_lines import encode_command
-from riverbed.store.log.file_reader import LogPosition
 from riverbed.store.log.tail import LogFeed, LogSearch, first_preface, start_of
+from riverbed.store.position import LogPosition
 
 if TYPE_CHECKING:
     from riverbed.server.commands.session import Session

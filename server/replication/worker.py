@@ -29,7 +29,8 @@ from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import StoreError
 from riverbed.store.log import manifest as manifests
-from riverbed.store.log.reader import LogPosition, LogReader, list_parts
+from riverbed.store.log.reader import LogReader, list_parts
+from riverbed.store.position import LogPosition
 from riverbed.store.recovery.replay import RecoveryReport, fold
 from riverbed.store.tables.environment import Tables
 

@@ -24,9 +24,8 @@ from riverbed.store.check.log import LogCheck
 from riverbed.store.check.state import check_state
 from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.serving import is_served
-from riverbed.store.log.append_log import DIRECTORY_NAME, FILE_NAME
+from riverbed.store.layout import DATA_NAME, DIRECTORY_NAME, FILE_NAME, STATE_DIRECTORY
 from riverbed.store.log.reader import TornTail
-from riverbed.store.tables.environment import DATA_NAME, STATE_DIRECTORY
 
 __all__ = ["Check", "Refolding", "Violation", "check"]
 

@@ -26,7 +26,8 @@ from riverbed.store.disk.working_directory import working_directory
 from riverbed.store.errors import CorruptionError, ReplayError, StoreError
 from riverbed.store.format import rows as fmt
 from riverbed.store.format.meta import META_POSITION
-from riverbed.store.log.reader import Batch, LogPart, LogPosition, LogReader
+from riverbed.store.log.reader import Batch, LogPart, LogReader
+from riverbed.store.position import LogPosition
 from riverbed.store.recovery.replay import Execute
 from riverbed.store.recovery.tables_from_log import Refold, room_for_fold
 from riverbed.store.tables.environment import Tables

@@ -16,8 +16,9 @@ from riverbed.store.databases.dead_rows import Kind
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format import rows as fmt
 from riverbed.store.ids import MIN_ID, StreamID, id_text, unpack_id
-from riverbed.store.log.reader import LogPosition
-from riverbed.store.tables.environment import DATA_NAME, Tables
+from riverbed.store.layout import DATA_NAME
+from riverbed.store.position import LogPosition
+from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.reader import TableReader
 
 Decoded = TypeVar("Decoded")

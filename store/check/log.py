@@ -20,8 +20,9 @@ from riverbed.store.disk.real_files import read_file, require_plain
 from riverbed.store.errors import CorruptionError
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.manifest import Manifest
-from riverbed.store.log.reader import Batch, LogPart, LogPosition, LogReader, TornTail, list_parts
+from riverbed.store.log.reader import Batch, LogPart, LogReader, TornTail, list_parts
 from riverbed.store.log.takeover import refuse_orphans
+from riverbed.store.position import LogPosition
 
 CHECKING_LOG: Final = "checking the log"
 

@@ -19,9 +19,10 @@ from riverbed.store.check.pages import check_pages
 from riverbed.store.check.state import CHECKING_PAGES, check_tables
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format import rows as fmt
-from riverbed.store.snapshot.reader import STREAMS_NAME, Snapshot, open_snapshot, verify_file
+from riverbed.store.layout import DATA_NAME, STREAMS_NAME
+from riverbed.store.snapshot.reader import Snapshot, open_snapshot, verify_file
 from riverbed.store.snapshot.stream_walk import StreamWalk
-from riverbed.store.tables.environment import DATA_NAME, TABLES, Tables
+from riverbed.store.tables.environment import TABLES, Tables
 from riverbed.store.tables.reader import TableReader
 
 READING: Final = "comparing checksums"

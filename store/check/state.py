@@ -30,7 +30,6 @@ from riverbed.store.check.pages import check_pages
 from riverbed.store.check.records import check_record_tables
 from riverbed.store.databases.dead_rows import Kind
 from riverbed.store.disk.real_files import require_plain
-from riverbed.store.disk.serving import LOCK_NAME
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format import rows as fmt
 from riverbed.store.format.meta import (
@@ -42,9 +41,10 @@ from riverbed.store.format.meta import (
     META_SYNCED,
     META_VERSION,
 )
-from riverbed.store.log.reader import LogPosition
+from riverbed.store.layout import DATA_NAME, LOCK_NAME, STATE_DIRECTORY
+from riverbed.store.position import LogPosition
 from riverbed.store.replication_id import Lineage
-from riverbed.store.tables.environment import DATA_NAME, MAX_READERS, STATE_DIRECTORY, TABLES, Tables
+from riverbed.store.tables.environment import MAX_READERS, TABLES, Tables
 
 MAP_BYTES: Final = 1 << 40
 CHECKING_PAGES: Final = "checking pages"

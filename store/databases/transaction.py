@@ -32,8 +32,8 @@ from riverbed.store.groups.groups import groups_of
 from riverbed.store.groups.recent_deliveries import HandedOut
 from riverbed.store.groups.reference_trim import trim_with_references
 from riverbed.store.ids import StreamID
-from riverbed.store.log.reader import LogPosition
 from riverbed.store.model import Change, Trim
+from riverbed.store.position import LogPosition
 from riverbed.store.replication_id import Lineage
 from riverbed.store.streams.stream import UNBOUNDED_ROW, Stream
 from riverbed.store.tables.environment import Tables

@@ -12,8 +12,7 @@ from typing import Final
 from riverbed.store.disk.flock import hold_directory
 from riverbed.store.disk.serving import is_served
 from riverbed.store.errors import LockedError, StoreError
-from riverbed.store.snapshot.reader import MANIFEST_NAME
-from riverbed.store.tables.environment import DATA_NAME
+from riverbed.store.layout import DATA_NAME, MANIFEST_NAME
 
 # A tool that asks whether a server runs holds the lock for a moment, and one that reads an archive for longer.
 _PATIENCE_S: Final = 2.0

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
 
 from riverbed.store.disk.flock import hold_directory
-
-LOCK_NAME: Final = "lock.mdb"
+from riverbed.store.layout import LOCK_NAME
 
 
 def is_served(directory: Path) -> bool:

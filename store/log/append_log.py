@@ -35,17 +35,17 @@ from riverbed.store.disk.files import Files
 from riverbed.store.disk.shared_files import SharedFiles
 from riverbed.store.errors import LogWriteError
 from riverbed.store.format.log_lines import encode_annotation
+from riverbed.store.layout import DIRECTORY_NAME, FILE_NAME
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.manifest import FileType, LogFile, Manifest, ReplacedError
-from riverbed.store.log.reader import Batch, LogPart, LogPosition, LogReader, TornTail, list_parts
+from riverbed.store.log.reader import Batch, LogPart, LogReader, TornTail, list_parts
 from riverbed.store.log.resync import make_durable
 from riverbed.store.log.takeover import refuse_orphans
+from riverbed.store.position import LogPosition
 from riverbed.store.replication_id import Lineage
 
-__all__ = ["DIRECTORY_NAME", "FILE_NAME", "Base", "Batch", "Log", "LogPosition", "TornTail", "Unsynced"]
+__all__ = ["Base", "Batch", "Log", "TornTail", "Unsynced"]
 
-DIRECTORY_NAME: Final = "appendonlydir"
-FILE_NAME: Final = "appendonly.aof"
 # Bases that are being written.
 TEMPORARY_PREFIX: Final = "temp-rewrite-"
 DEFAULT_SEGMENT_BYTES: Final = 256 * 1024 * 1024

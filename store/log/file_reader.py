@@ -26,24 +26,13 @@ from riverbed.store.errors import CorruptionError
 from riverbed.store.format import log_lines as logformat
 from riverbed.store.format.log_lines import Annotation, CommandCollector, FrameError, ShortFrame
 from riverbed.store.log.manifest import FileType, LogFile
+from riverbed.store.position import LogPosition
 
 CHUNK_BYTES: Final = 1 << 20
 FEED_BYTES: Final = 1 << 15
 LONG_BATCH_BYTES: Final = 32 * CHUNK_BYTES
 # A log without annotations says nothing of batches: as many commands as this make one.
 PLAIN_BATCH_COMMANDS: Final = 256
-
-
-class LogPosition(NamedTuple):
-    """A place between two batches.  Later places compare greater.
-
-    `file_seq` is the incr file's number, or minus the number of the base while in the base; `position` counts the
-    file's bytes, `offset` the bytes of plain commands since the log began (what replicas count).
-    """
-
-    file_seq: int
-    position: int
-    offset: int
 
 
 class Batch(NamedTuple):

@@ -26,10 +26,11 @@ from pathlib import Path
 from riverbed.store.disk.files import Files
 from riverbed.store.errors import CorruptionError
 from riverbed.store.log.empty_rdb import MAGIC, MOST_EMPTY_BYTES, is_empty_rdb
-from riverbed.store.log.file_reader import PLAIN_BATCH_COMMANDS, Batch, LogPart, LogPosition, PartReader
+from riverbed.store.log.file_reader import PLAIN_BATCH_COMMANDS, Batch, LogPart, PartReader
 from riverbed.store.log.manifest import FileType, Manifest
+from riverbed.store.position import LogPosition
 
-__all__ = ["Batch", "LogPart", "LogPosition", "LogReader", "TornTail", "list_parts"]
+__all__ = ["Batch", "LogPart", "LogReader", "TornTail", "list_parts"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from riverbed.store.disk.files import Files
-from riverbed.store.log.reader import LogPart, LogPosition
+from riverbed.store.log.reader import LogPart
+from riverbed.store.position import LogPosition
 
 _CHUNK_BYTES: Final = 1 << 20
 # Behind any place in a log.

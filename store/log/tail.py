@@ -18,9 +18,10 @@ from riverbed.store.disk.files import Files
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format.log_lines import ANNOTATION_START
 from riverbed.store.log.append_log import Log
-from riverbed.store.log.file_reader import Batch, LogPart, LogPosition, PartReader, is_preface
+from riverbed.store.log.file_reader import Batch, LogPart, PartReader, is_preface
 from riverbed.store.log.manifest import FileType, LogFile, Manifest
 from riverbed.store.log.stream_reader import plain_commands
+from riverbed.store.position import LogPosition
 
 # A search need not begin at the head of a file: some places are remembered.
 _ANCHOR_BYTES: Final = 1 << 20

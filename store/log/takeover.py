@@ -22,10 +22,10 @@ from riverbed.store.disk.files import Files
 from riverbed.store.disk.other_writers import writer_of
 from riverbed.store.disk.real_files import read_file
 from riverbed.store.errors import CorruptionError, ForeignLogError, LockedError, UnsafeFileError
+from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.empty_rdb import MAGIC, MOST_EMPTY_BYTES, is_empty_rdb
 from riverbed.store.log.manifest import Manifest
-from riverbed.store.tables.environment import DATA_NAME, STATE_DIRECTORY
 
 _COPYING: Final = (
     "`riverbed import redis://HOST:PORT NEW` copies all streams of a running Redis into a new data directory"

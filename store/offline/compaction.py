@@ -32,11 +32,11 @@ from riverbed.store.disk.lock import lock_directory
 from riverbed.store.errors import CorruptionError, StoreError
 from riverbed.store.format import rows as fmt
 from riverbed.store.format.meta import META_POSITION, NO_DATABASE, decode_lineage, lineage_rows
+from riverbed.store.layout import DATA_NAME, DIRECTORY_NAME, FILE_NAME, STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
-from riverbed.store.log.append_log import DIRECTORY_NAME, FILE_NAME
 from riverbed.store.log.base_file import BaseSize, write_base
 from riverbed.store.log.manifest import FileType, LogFile
-from riverbed.store.log.reader import Batch, LogPosition, LogReader, list_parts
+from riverbed.store.log.reader import Batch, LogReader, list_parts
 from riverbed.store.log.takeover import require_ours
 from riverbed.store.offline import retention
 from riverbed.store.offline.compaction_plan import (
@@ -52,12 +52,13 @@ from riverbed.store.offline.compaction_plan import (
 from riverbed.store.offline.live_rows import LiveRows, TableSize, sizes_of
 from riverbed.store.offline.retention import NO_RETENTION, Retention
 from riverbed.store.options import DEFAULT_MAP_BYTES
+from riverbed.store.position import LogPosition
 from riverbed.store.recovery import replay as recovery
 from riverbed.store.recovery.replay import Execute, RecoveryReport
 from riverbed.store.replication_id import Lineage
 from riverbed.store.rewrite.state import pieces
 from riverbed.store.swap import Places, put_in_place, settle
-from riverbed.store.tables.environment import DATA_NAME, STATE_DIRECTORY, Tables
+from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.reader import TableReader
 
 __all__ = [

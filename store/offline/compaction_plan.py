@@ -16,10 +16,11 @@ from riverbed.store.disk.files import Files
 from riverbed.store.errors import StoreError
 from riverbed.store.format import rows as fmt
 from riverbed.store.format.meta import META_POSITION
-from riverbed.store.log.reader import LogPart, LogPosition, LogReader, TornTail
+from riverbed.store.log.reader import LogPart, LogReader, TornTail
 from riverbed.store.offline import retention
 from riverbed.store.offline.live_rows import LiveRows, TableSize, room_for, sizes_of
 from riverbed.store.offline.retention import Retention
+from riverbed.store.position import LogPosition
 from riverbed.store.rewrite.state import pieces
 from riverbed.store.swap import Places
 from riverbed.store.tables.environment import Tables

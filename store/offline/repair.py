@@ -34,15 +34,15 @@ from riverbed.store.disk.lock import lock_directory
 from riverbed.store.disk.ownership import give
 from riverbed.store.disk.real_files import require_directory
 from riverbed.store.errors import CorruptionError, StoreError
+from riverbed.store.layout import DIRECTORY_NAME, FILE_NAME, STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
-from riverbed.store.log.append_log import DIRECTORY_NAME, FILE_NAME
-from riverbed.store.log.reader import LogPosition, LogReader, TornTail, list_parts
+from riverbed.store.log.reader import LogReader, TornTail, list_parts
 from riverbed.store.log.takeover import require_ours
+from riverbed.store.position import LogPosition
 from riverbed.store.recovery.replay import Execute
 from riverbed.store.recovery.tables_from_log import Refold, room_for_fold
 from riverbed.store.rewrite.log_from_tables import rebuild_log
 from riverbed.store.swap import Places, settle
-from riverbed.store.tables.environment import STATE_DIRECTORY
 
 REPLACED_DIRECTORY: Final = "replaced"
 WORK_DIRECTORY: Final = "repair"

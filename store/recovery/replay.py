@@ -15,7 +15,8 @@ from riverbed.store.databases.database import Database
 from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.errors import ReplayError
 from riverbed.store.log.append_log import Log
-from riverbed.store.log.reader import Batch, LogPosition, TornTail
+from riverbed.store.log.reader import Batch, TornTail
+from riverbed.store.position import LogPosition
 from riverbed.store.recovery.bulk_load import load_run
 
 # A rebuild from nothing commits this often, so that dirty pages do not pile up in memory.

@@ -26,10 +26,9 @@ from typing import Final, NamedTuple, Self
 
 from riverbed.store.disk.files import Files
 from riverbed.store.disk.real_files import open_file
-from riverbed.store.disk.serving import LOCK_NAME
+from riverbed.store.layout import DATA_NAME, LOCK_NAME
 from riverbed.store.swap import KilledCompaction
 from riverbed.store.tables import power_loss as powercut
-from riverbed.store.tables.environment import DATA_NAME
 from riverbed.store.tables.power_loss import WentBack
 
 # What is made in the folder of the tables by opening them.

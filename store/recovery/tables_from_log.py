@@ -16,7 +16,8 @@ import lmdb
 from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.disk.files import Files
 from riverbed.store.errors import ReplayError, StoreError
-from riverbed.store.log.reader import Batch, LogPosition
+from riverbed.store.log.reader import Batch
+from riverbed.store.position import LogPosition
 from riverbed.store.recovery import replay as recovery
 from riverbed.store.recovery.replay import Execute, RecoveryReport
 from riverbed.store.tables.environment import Tables

@@ -24,15 +24,15 @@ from riverbed.store.disk.real_files import require_plain
 from riverbed.store.errors import StoreError
 from riverbed.store.format import rows as fmt
 from riverbed.store.format.meta import META_POSITION
+from riverbed.store.layout import DIRECTORY_NAME, FILE_NAME, STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
-from riverbed.store.log.append_log import DIRECTORY_NAME, FILE_NAME
 from riverbed.store.log.base_file import BaseSize, write_base
 from riverbed.store.log.commands import Piece
 from riverbed.store.log.manifest import FileType, LogFile, Manifest
-from riverbed.store.log.reader import LogPosition
 from riverbed.store.options import DEFAULT_MAP_BYTES
+from riverbed.store.position import LogPosition
 from riverbed.store.rewrite.state import pieces
-from riverbed.store.tables.environment import STATE_DIRECTORY, Tables
+from riverbed.store.tables.environment import Tables
 
 _BASE_SEQ: Final = 1
 

@@ -31,15 +31,12 @@ from riverbed.store.disk.real_files import read_file, require_file
 from riverbed.store.errors import CorruptionError, NoSnapshotError, VersionError
 from riverbed.store.format import rows as fmt
 from riverbed.store.ids import StreamID, id_text, parse_id
-from riverbed.store.log.file_reader import LogPosition
-from riverbed.store.tables.environment import DATA_NAME, Tables
+from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, SNAPSHOTS_DIRECTORY, STREAMS_NAME
+from riverbed.store.position import LogPosition
+from riverbed.store.tables.environment import Tables
 
 SNAPSHOT_FORMAT: Final = "riverbed-snapshot"
 SNAPSHOT_VERSION: Final = 1
-STREAMS_NAME: Final = "streams.jsonl"
-MANIFEST_NAME: Final = "manifest.json"
-# Where a server keeps its own, in its data directory.
-SNAPSHOTS_DIRECTORY: Final = "snapshots"
 # Directories that begin like this are being made, or deleted, or were left behind by a kill.
 TEMPORARY_PREFIX: Final = ".temp-"
 

@@ -24,15 +24,15 @@ from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format import rows as fmt
 from riverbed.store.format.meta import META_POSITION, NO_DATABASE, decode_lineage
+from riverbed.store.layout import DATA_NAME, DIRECTORY_NAME, FILE_NAME, STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
-from riverbed.store.log.append_log import DIRECTORY_NAME, FILE_NAME
 from riverbed.store.log.commands import Piece
-from riverbed.store.log.file_reader import LogPosition
+from riverbed.store.position import LogPosition
 from riverbed.store.rewrite.log_from_tables import write_log
 from riverbed.store.rewrite.state import pieces
 from riverbed.store.snapshot.reader import Snapshot
 from riverbed.store.snapshot.writer import COPYING, Steps
-from riverbed.store.tables.environment import DATA_NAME, STATE_DIRECTORY, Tables
+from riverbed.store.tables.environment import Tables
 
 WRITING_LOG: Final = "writing the log"
 

@@ -14,7 +14,7 @@ import lmdb
 from riverbed.store.format import rows as fmt
 from riverbed.store.format.meta import META_NUMBERING, decode_lineage
 from riverbed.store.ids import StreamID, pack_id, unpack_id
-from riverbed.store.log.file_reader import LogPosition
+from riverbed.store.position import LogPosition
 from riverbed.store.replication_id import Lineage
 from riverbed.store.snapshot.reader import StreamPart, StreamSummary
 from riverbed.store.tables.environment import Tables

@@ -38,12 +38,10 @@ from riverbed.store.disk.real_files import require_directory
 from riverbed.store.disk.working_directory import name_for, working_directory
 from riverbed.store.errors import CorruptionError, SnapshotError
 from riverbed.store.format import rows as fmt
-from riverbed.store.log.file_reader import LogPosition
+from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, SNAPSHOTS_DIRECTORY, STATE_DIRECTORY, STREAMS_NAME
+from riverbed.store.position import LogPosition
 from riverbed.store.replication_id import Lineage
 from riverbed.store.snapshot.reader import (
-    MANIFEST_NAME,
-    SNAPSHOTS_DIRECTORY,
-    STREAMS_NAME,
     TEMPORARY_PREFIX,
     FileDigest,
     Snapshot,
@@ -54,7 +52,7 @@ from riverbed.store.snapshot.reader import (
     open_snapshot,
 )
 from riverbed.store.snapshot.stream_walk import StreamWalk
-from riverbed.store.tables.environment import DATA_NAME, STATE_DIRECTORY, TABLES, Tables
+from riverbed.store.tables.environment import TABLES, Tables
 
 DEFAULT_SPLIT_EVERY: Final = 65_536
 

@@ -28,10 +28,11 @@ import lmdb
 from lmdb import verify
 
 from riverbed.store.disk.real_files import open_file, require_file, require_plain
-from riverbed.store.disk.serving import LOCK_NAME, hold_instead_of_registering
+from riverbed.store.disk.serving import hold_instead_of_registering
 from riverbed.store.errors import CorruptionError, StoreError, VersionError
 from riverbed.store.format import rows as fmt
 from riverbed.store.format.meta import META_VERSION
+from riverbed.store.layout import DATA_NAME, LOCK_NAME, STATE_DIRECTORY
 from riverbed.store.tables import power_loss as powercut
 
 TABLES: Final = (
@@ -51,8 +52,6 @@ TABLES: Final = (
     "trash",
     "meta",
 )
-STATE_DIRECTORY: Final = "state"
-DATA_NAME: Final = "data.mdb"
 # Slots for read transactions, of all processes together: long replies, rewrites, snapshots, full syncs, tools.  The
 # first process to open a store sets the number, so every `lmdb.open` of a store names this one; a slot takes 64 bytes.
 MAX_READERS: Final = 1024

@@ -15,7 +15,8 @@ import pytest
 from riverbed.store.check import check
 from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.errors import StateLostError
-from riverbed.store.log.append_log import DIRECTORY_NAME, FILE_NAME, TEMPORARY_PREFIX, Log
+from riverbed.store.layout import DIRECTORY_NAME, FILE_NAME
+from riverbed.store.log.append_log import TEMPORARY_PREFIX, Log
 from riverbed.store.log.base_file import write_base
 from riverbed.store.log.manifest import FileType, LogFile
 from riverbed.store.replication_id import Lineage

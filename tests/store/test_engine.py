@@ -22,12 +22,13 @@ from riverbed.store.format import rows as fmt
 from riverbed.store.format.log_lines import encode_command
 from riverbed.store.format.meta import META_NUMBERING, META_STORE
 from riverbed.store.ids import MAX_ID, MIN_ID, id_ms
+from riverbed.store.layout import DIRECTORY_NAME
 from riverbed.store.log import manifest as manifests
-from riverbed.store.log.append_log import DIRECTORY_NAME, LogPosition
 from riverbed.store.log.stream_reader import LogStream, StreamedBatch
 from riverbed.store.log.tail import LogFeed
 from riverbed.store.model import Strategy, Trim
 from riverbed.store.options import Fsync, Options
+from riverbed.store.position import LogPosition
 from riverbed.store.recovery import replay as recovery
 from riverbed.store.refusal import Refusal
 from riverbed.store.streams.idempotence import Idempotence

@@ -15,7 +15,7 @@ from riverbed.server.commands.replay import Replayer
 from riverbed.store.check import check
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import CorruptionError
-from riverbed.store.log.append_log import DIRECTORY_NAME
+from riverbed.store.layout import DIRECTORY_NAME
 from riverbed.store.offline.compaction import Compaction
 from riverbed.store.offline.retention import NO_RETENTION, Retention
 from riverbed.store.swap import Places, settle

@@ -14,8 +14,8 @@ import pytest
 from riverbed.server.replication.sender import GETACK, PING
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.format.log_lines import encode_command
+from riverbed.store.layout import DIRECTORY_NAME, FILE_NAME
 from riverbed.store.log import manifest as manifests
-from riverbed.store.log.append_log import DIRECTORY_NAME, FILE_NAME
 from riverbed.store.log.manifest import LogFile
 from riverbed.store.replication_id import Lineage
 from tests.conftest import StartRedis, StartRiverbed

@@ -21,12 +21,13 @@ from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.disk.copying import copy_stretch
 from riverbed.store.engine import Engine
 from riverbed.store.groups.groups import groups_of
+from riverbed.store.layout import DIRECTORY_NAME, FILE_NAME
 from riverbed.store.log import manifest
-from riverbed.store.log.append_log import DIRECTORY_NAME, FILE_NAME
 from riverbed.store.log.file_reader import PLAIN_BATCH_COMMANDS, Batch
 from riverbed.store.log.manifest import FileType, LogFile, Manifest
-from riverbed.store.log.reader import LogPosition, LogReader, TornTail
+from riverbed.store.log.reader import LogReader, TornTail
 from riverbed.store.options import DEFAULT_MAP_BYTES, Fsync, Options
+from riverbed.store.position import LogPosition
 from riverbed.store.recovery import replay as recovery
 from riverbed.store.recovery.replay import RecoveryReport
 from riverbed.store.replication_id import Lineage

@@ -19,11 +19,12 @@ from typing import Final
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format import log_lines as logformat
 from riverbed.store.format.log_lines import FrameError, parse_frame
+from riverbed.store.layout import FILE_NAME
 from riverbed.store.log import manifest
-from riverbed.store.log.append_log import FILE_NAME
 from riverbed.store.log.file_reader import LogPart
 from riverbed.store.log.manifest import FileType, LogFile, Manifest
-from riverbed.store.log.reader import LogPosition, list_parts
+from riverbed.store.log.reader import list_parts
+from riverbed.store.position import LogPosition
 from riverbed.tools.console.console import Failure
 from riverbed.tools.offline.heldfiles import HeldFiles
 

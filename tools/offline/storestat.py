@@ -15,11 +15,11 @@ from riverbed.store.errors import CorruptionError
 from riverbed.store.format import rows as fmt
 from riverbed.store.groups.lag import lag
 from riverbed.store.ids import id_text, unpack_id
-from riverbed.store.log.append_log import DIRECTORY_NAME, FILE_NAME
+from riverbed.store.layout import DATA_NAME, DIRECTORY_NAME, FILE_NAME, MANIFEST_NAME, STATE_DIRECTORY
 from riverbed.store.log.takeover import refuse_redis
-from riverbed.store.snapshot.reader import MANIFEST_NAME, StreamSummary, open_snapshot
+from riverbed.store.snapshot.reader import StreamSummary, open_snapshot
 from riverbed.store.snapshot.stream_walk import StreamWalk
-from riverbed.store.tables.environment import DATA_NAME, STATE_DIRECTORY, Tables
+from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.reader import TableReader
 from riverbed.tools.console.console import Failure
 from riverbed.tools.stream_stat import GroupStat, StreamStat

@@ -10,7 +10,7 @@ from riverbed.store.errors import CorruptionError
 from riverbed.store.format import rows as fmt
 from riverbed.store.format.meta import META_DATABASES
 from riverbed.store.ids import StreamID, id_text, parse_id
-from riverbed.store.tables.environment import DATA_NAME
+from riverbed.store.layout import DATA_NAME
 from riverbed.store.tables.reader import TableReader
 from riverbed.tools.console.console import Failure
 from riverbed.tools.console.keytext import name_text

@@ -24,11 +24,9 @@ from riverbed.store.check.snapshots import COMPARING_STREAMS, SnapshotCheck
 from riverbed.store.check.state import CHECKING_ROWS
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import CorruptionError
-from riverbed.store.log.append_log import DIRECTORY_NAME, FILE_NAME
+from riverbed.store.layout import DATA_NAME, DIRECTORY_NAME, FILE_NAME, MANIFEST_NAME, STATE_DIRECTORY
 from riverbed.store.log.takeover import refuse_redis
 from riverbed.store.offline.repair import Repair, RepairError
-from riverbed.store.snapshot.reader import MANIFEST_NAME
-from riverbed.store.tables.environment import DATA_NAME, STATE_DIRECTORY
 from riverbed.tools.console.check_report import CheckReport
 from riverbed.tools.console.console import FOUND, Failure, failures_explained
 from riverbed.tools.console.steps import StepMeter

@@ -13,8 +13,9 @@ from rich.markup import escape
 
 from riverbed.store.errors import CorruptionError
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, parse_id
-from riverbed.store.snapshot.reader import MANIFEST_NAME, STREAMS_NAME, open_snapshot
-from riverbed.store.tables.environment import DATA_NAME, STATE_DIRECTORY, TABLES
+from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, STATE_DIRECTORY, STREAMS_NAME
+from riverbed.store.snapshot.reader import open_snapshot
+from riverbed.store.tables.environment import TABLES
 from riverbed.tools.console.console import FOUND, Failure, failures_explained, notes
 from riverbed.tools.console.keytext import key_bytes, shown
 from riverbed.tools.console.steps import StepMeter

@@ -11,11 +11,10 @@ from rich.markup import escape
 
 from riverbed.server.version import VERSION
 from riverbed.store.disk.files import OsFiles
-from riverbed.store.log.append_log import DIRECTORY_NAME, FILE_NAME
+from riverbed.store.layout import DATA_NAME, DIRECTORY_NAME, FILE_NAME, STATE_DIRECTORY
 from riverbed.store.log.takeover import refuse_redis
 from riverbed.store.snapshot.reader import Snapshot
 from riverbed.store.snapshot.writer import DEFAULT_SPLIT_EVERY, LISTING, delete_old, take_snapshot
-from riverbed.store.tables.environment import DATA_NAME, STATE_DIRECTORY
 from riverbed.tools.console.console import (
     Failure,
     counted,

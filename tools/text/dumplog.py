@@ -21,7 +21,8 @@ from riverbed.store.errors import CorruptionError
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.file_reader import Batch, LogPart
 from riverbed.store.log.manifest import FileType
-from riverbed.store.log.reader import LogPosition, LogReader, list_parts
+from riverbed.store.log.reader import LogReader, list_parts
+from riverbed.store.position import LogPosition
 from riverbed.tools.console.console import Failure
 from riverbed.tools.console.keytext import shown
 from riverbed.tools.offline.heldfiles import HeldFiles

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from riverbed.store.databases.transaction import WriteTxn
-from riverbed.store.log.append_log import DIRECTORY_NAME, FILE_NAME
+from riverbed.store.layout import DATA_NAME, DIRECTORY_NAME, FILE_NAME
 from riverbed.store.snapshot.reader import Snapshot, list_snapshots, open_snapshot
-from riverbed.store.tables.environment import DATA_NAME, Tables
+from riverbed.store.tables.environment import Tables
 from tests.conftest import broken_invariants
 from tests.support.faults.disks import small_tmpfs
 from tests.support.faults.gate import Gate, child_of

@@ -17,7 +17,7 @@ from riverbed.store.errors import VersionError
 from riverbed.store.format import rows as fmt
 from riverbed.store.format.meta import META_NUMBERING, META_SYNCED
 from riverbed.store.ids import MAX_ID, make_id, pack_id
-from riverbed.store.log.append_log import DIRECTORY_NAME
+from riverbed.store.layout import DIRECTORY_NAME
 from riverbed.store.tables.environment import TABLES, Tables
 from tests.support.servers import ROOT
 from tests.support.store.planting import (

@@ -14,7 +14,7 @@ from riverbed.store.check.deep import FoldPlan, SpaceError
 from riverbed.store.disk.lock import lock_directory
 from riverbed.store.format import rows as fmt
 from riverbed.store.format.log_lines import encode_annotation, encode_command
-from riverbed.store.log.append_log import DIRECTORY_NAME
+from riverbed.store.layout import DIRECTORY_NAME
 from riverbed.store.log.manifest import FileType, LogFile, Manifest, serialize
 from riverbed.store.model import Strategy, Trim
 from riverbed.store.replication_id import Lineage

@@ -13,7 +13,7 @@ from riverbed.store.check.findings import Meta, unwatched
 from riverbed.store.check.log import LogCheck
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.disk.lock import lock_directory
-from riverbed.store.log.append_log import DIRECTORY_NAME, FILE_NAME
+from riverbed.store.layout import DIRECTORY_NAME, FILE_NAME
 from riverbed.store.rewrite.log_from_tables import rebuild_log
 from tests.support.store.stores import Store
 

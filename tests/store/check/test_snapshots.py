@@ -11,9 +11,8 @@ from riverbed.store.check.snapshots import SnapshotCheck
 from riverbed.store.errors import NoSnapshotError, VersionError
 from riverbed.store.format import rows as fmt
 from riverbed.store.ids import MIN_ID
+from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, STREAMS_NAME
 from riverbed.store.snapshot.reader import (
-    MANIFEST_NAME,
-    STREAMS_NAME,
     FileDigest,
     decode_manifest,
     encode_manifest,
@@ -21,7 +20,7 @@ from riverbed.store.snapshot.reader import (
     open_snapshot,
 )
 from riverbed.store.snapshot.writer import take_snapshot
-from riverbed.store.tables.environment import DATA_NAME, Tables
+from riverbed.store.tables.environment import Tables
 from tests.support.store.planting import Damage, Rows, do, make_sound
 
 # One bit, the case of a letter, every bit.

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from riverbed.store.errors import CorruptionError, LogWriteError
 from riverbed.store.format.log_lines import encode_annotation, encode_command
-from riverbed.store.log.append_log import LogPosition
 from riverbed.store.log.file_reader import CHUNK_BYTES
+from riverbed.store.position import LogPosition
 from tests.support.store.faulty_files import FaultyFiles
 from tests.support.store.logs import (
     FIRST,

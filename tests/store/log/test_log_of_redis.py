@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import CorruptionError, LogWriteError
 from riverbed.store.format.log_lines import encode_command
-from riverbed.store.log.append_log import Batch, LogPosition, TornTail
+from riverbed.store.log.append_log import Batch, TornTail
 from riverbed.store.log.empty_rdb import is_empty_rdb
 from riverbed.store.log.file_reader import PLAIN_BATCH_COMMANDS
 from riverbed.store.log.manifest import FileType, LogFile, Manifest, load, serialize
 from riverbed.store.log.reader import LogReader, list_parts
+from riverbed.store.position import LogPosition
 from riverbed.store.replication_id import Lineage
 from tests.support.servers import RedisServer
 from tests.support.store.faulty_files import FaultyFiles

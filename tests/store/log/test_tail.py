@@ -6,10 +6,11 @@ import pytest
 
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format.log_lines import encode_annotation, encode_command
-from riverbed.store.log.append_log import Log, LogPosition
+from riverbed.store.log.append_log import Log
 from riverbed.store.log.manifest import FileType, LogFile
 from riverbed.store.log.stream_reader import LogStream
 from riverbed.store.log.tail import Anchors, LogFeed, LogSearch, start_of
+from riverbed.store.position import LogPosition
 from tests.support.store.faulty_files import FaultyFiles
 from tests.support.store.logs import HOME, ROOT, SELECT, SETTINGS, append, open_log, xadd
 

@@ -16,8 +16,8 @@ from riverbed.server.commands.replay import Replayer
 from riverbed.store.check import check
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import LockedError, StoreError
+from riverbed.store.layout import DIRECTORY_NAME, FILE_NAME
 from riverbed.store.log import manifest as manifests
-from riverbed.store.log.append_log import DIRECTORY_NAME, FILE_NAME
 from riverbed.store.offline.compaction import Compaction, Report
 from riverbed.store.offline.retention import NO_RETENTION, Retention
 from tests.support.faults.disks import fill_up, small_tmpfs

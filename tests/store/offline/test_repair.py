@@ -14,7 +14,7 @@ from riverbed.store.check import Check, Refolding, check
 from riverbed.store.check.deep import FoldPlan, SpaceError
 from riverbed.store.disk.lock import lock_directory
 from riverbed.store.errors import LockedError
-from riverbed.store.log.append_log import DIRECTORY_NAME
+from riverbed.store.layout import DIRECTORY_NAME
 from riverbed.store.offline.repair import Action, Repair, RepairError
 from tests.support.store.dying import Reaper
 from tests.support.store.planting import Damage, damage, do, make_sound, set_meta, violations

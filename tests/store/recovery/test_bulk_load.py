@@ -18,11 +18,12 @@ from riverbed.server.errors import CommandError
 from riverbed.store.databases.database import Database
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.engine import Engine
+from riverbed.store.layout import DIRECTORY_NAME, FILE_NAME
 from riverbed.store.log import manifest as manifests
-from riverbed.store.log.append_log import DIRECTORY_NAME, FILE_NAME
 from riverbed.store.log.commands import Piece
-from riverbed.store.log.file_reader import Batch, LogPosition
+from riverbed.store.log.file_reader import Batch
 from riverbed.store.options import Fsync, Options
+from riverbed.store.position import LogPosition
 from riverbed.store.recovery import replay as recovery
 from riverbed.store.recovery.bulk_load import load_run
 from riverbed.store.recovery.replay import RecoveryReport, fold

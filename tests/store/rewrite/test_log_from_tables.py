@@ -9,7 +9,7 @@ import pytest
 
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import LockedError, StoreError
-from riverbed.store.log.append_log import DIRECTORY_NAME, FILE_NAME
+from riverbed.store.layout import DIRECTORY_NAME, FILE_NAME
 from riverbed.store.rewrite.log_from_tables import rebuild_log
 from tests.support.store.mutations import CASES, Case
 from tests.support.store.stores import Store, sid

@@ -12,8 +12,8 @@ from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format import rows as fmt
 from riverbed.store.format.log_lines import CommandCollector, parse_frame
+from riverbed.store.layout import DIRECTORY_NAME, FILE_NAME
 from riverbed.store.log import manifest as manifests
-from riverbed.store.log.append_log import DIRECTORY_NAME, FILE_NAME
 from riverbed.store.log.commands import PIECE_BYTES, Piece
 from riverbed.store.model import Strategy, Trim
 from riverbed.store.rewrite.groups import MOST_CLAIMED

@@ -12,10 +12,9 @@ import pytest
 from riverbed.store.errors import CorruptionError, NoSnapshotError, VersionError
 from riverbed.store.format.rows import FORMAT_VERSION
 from riverbed.store.ids import MAX_ID, MIN_ID
+from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, STREAMS_NAME
 from riverbed.store.snapshot.reader import (
-    MANIFEST_NAME,
     SNAPSHOT_VERSION,
-    STREAMS_NAME,
     Snapshot,
     StreamPart,
     StreamSummary,
@@ -28,7 +27,6 @@ from riverbed.store.snapshot.reader import (
     open_snapshot,
 )
 from riverbed.store.snapshot.writer import take_snapshot
-from riverbed.store.tables.environment import DATA_NAME
 from tests.support.servers import ROOT
 from tests.support.store.stores import Store, sid
 

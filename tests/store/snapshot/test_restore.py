@@ -9,10 +9,10 @@ import pytest
 
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import CorruptionError
+from riverbed.store.layout import DATA_NAME
 from riverbed.store.snapshot.reader import Snapshot
 from riverbed.store.snapshot.restore import WRITING_LOG, restore_snapshot
 from riverbed.store.snapshot.writer import take_snapshot
-from riverbed.store.tables.environment import DATA_NAME
 from tests.support.store.stores import Store
 
 OpenStore = Callable[..., Store]

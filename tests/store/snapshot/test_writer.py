@@ -20,16 +20,10 @@ from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import NoSnapshotError, SnapshotError
 from riverbed.store.format import rows as fmt
 from riverbed.store.ids import StreamID
-from riverbed.store.snapshot.reader import (
-    MANIFEST_NAME,
-    STREAMS_NAME,
-    Snapshot,
-    encode_manifest,
-    list_snapshots,
-    open_snapshot,
-)
+from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, STREAMS_NAME
+from riverbed.store.snapshot.reader import Snapshot, encode_manifest, list_snapshots, open_snapshot
 from riverbed.store.snapshot.writer import delete_old, delete_snapshot, take_snapshot
-from riverbed.store.tables.environment import DATA_NAME, Tables
+from riverbed.store.tables.environment import Tables
 from tests.support.store.dying import Reaper
 from tests.support.store.stores import Store, dump_database, sid
 

@@ -7,7 +7,8 @@ import pytest
 from lmdb import verify
 
 from riverbed.store.errors import CorruptionError, StoreError
-from riverbed.store.tables.environment import DATA_NAME, STATE_DIRECTORY, Tables
+from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
+from riverbed.store.tables.environment import Tables
 
 
 @pytest.mark.parametrize("size", [5000, 8192, 12288, 40_000])

@@ -14,10 +14,11 @@ from riverbed.store.check import check
 from riverbed.store.check.pages import check_pages
 from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.errors import LogWriteError
+from riverbed.store.layout import STATE_DIRECTORY
 from riverbed.store.offline.compaction import Compaction
 from riverbed.store.refusal import Refusal
 from riverbed.store.tables import power_loss as powercut
-from riverbed.store.tables.environment import STATE_DIRECTORY, Tables
+from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.power_loss import DoubtError, is_in_doubt, settle_doubt
 from tests.conftest import base_seed
 from tests.support.store.stores import Store

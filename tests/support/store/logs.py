@@ -7,7 +7,8 @@ from typing import Any
 
 from riverbed.store.disk.files import Files
 from riverbed.store.format.log_lines import encode_annotation, encode_command, encode_extension
-from riverbed.store.log.append_log import Batch, Log, LogPosition
+from riverbed.store.log.append_log import Batch, Log
+from riverbed.store.position import LogPosition
 from tests.support.store.faulty_files import FaultyFiles
 
 ROOT = Path("/data")

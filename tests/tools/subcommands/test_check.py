@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from riverbed.server.version import VERSION
 from riverbed.store.format import rows as fmt
-from riverbed.store.log.append_log import DIRECTORY_NAME
+from riverbed.store.layout import DIRECTORY_NAME
 from riverbed.store.snapshot.writer import take_snapshot
 from riverbed.store.tables.environment import Tables
 from riverbed.tools.cli import main

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from riverbed.store.snapshot.reader import MANIFEST_NAME
-from riverbed.store.tables.environment import DATA_NAME
+from riverbed.store.layout import DATA_NAME, MANIFEST_NAME
 from riverbed.tools.cli import main
 from tests.support.raw import RawClient
 from tests.support.servers import RiverbedServer

@@ -18,7 +18,7 @@ import numpy as np
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format import rows as fmt
 from riverbed.store.ids import SEQ_BITS, StreamID
-from riverbed.store.tables.environment import DATA_NAME
+from riverbed.store.layout import DATA_NAME
 from riverbed.store.tables.reader import TableReader
 from riverbed.tools.spark.reading.decode import EntryBatch
 from riverbed.tools.spark.reading.options import ReadOptions

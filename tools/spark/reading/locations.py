@@ -25,9 +25,8 @@ from pyarrow import fs
 from riverbed.server.version import VERSION
 from riverbed.store.errors import CorruptionError, NoSnapshotError, StoreError
 from riverbed.store.format.meta import META_NUMBERING, META_REPLICATION
+from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, STATE_DIRECTORY, STREAMS_NAME
 from riverbed.store.snapshot.reader import (
-    MANIFEST_NAME,
-    STREAMS_NAME,
     TEMPORARY_PREFIX,
     Snapshot,
     decode_manifest,
@@ -36,7 +35,7 @@ from riverbed.store.snapshot.reader import (
     verify_file,
 )
 from riverbed.store.snapshot.writer import take_snapshot
-from riverbed.store.tables.environment import DATA_NAME, STATE_DIRECTORY, Tables
+from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.reader import TableReader
 from riverbed.tools.spark.errors import DataLossError, SourceError
 from riverbed.tools.spark.reading.cache import Cache

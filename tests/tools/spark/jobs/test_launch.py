@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from riverbed.server.version import VERSION
-from riverbed.store.snapshot.reader import MANIFEST_NAME
+from riverbed.store.layout import MANIFEST_NAME
 from riverbed.store.snapshot.writer import take_snapshot
 from riverbed.tools.cli import main
 from riverbed.tools.console.console import Failure

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from riverbed.store.ids import make_id
+from riverbed.store.layout import DATA_NAME
 from riverbed.store.snapshot.writer import take_snapshot
-from riverbed.store.tables.environment import DATA_NAME
 from riverbed.store.tables.reader import TableReader
 from riverbed.tools.spark.reading.fetch import fetch
 from riverbed.tools.spark.reading.locations import open_place, resolve

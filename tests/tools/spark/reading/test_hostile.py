@@ -17,8 +17,8 @@ import redis
 from crc32c import crc32c
 from pyspark.sql import SparkSession, functions
 
-from riverbed.store.snapshot.reader import MANIFEST_NAME, STREAMS_NAME, Snapshot
-from riverbed.store.tables.environment import DATA_NAME
+from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, STREAMS_NAME
+from riverbed.store.snapshot.reader import Snapshot
 from riverbed.tools.spark.errors import DataLossError, OptionError, SourceError
 from riverbed.tools.spark.reading.options import Table, read_options
 from riverbed.tools.spark.reading.schemas import default_schema
