@@ -37,7 +37,8 @@ def test_a_new_log_is_one_empty_file_that_begins_with_select() -> None:
     assert log.end == LogPosition(1, 0, 0)
     assert log.rotate_if_needed()
     assert files.data(FIRST) == b""
-    assert files.data(MANIFEST).splitlines(keepends=True)[1:2] == [
+    listed = files.data(MANIFEST).splitlines(keepends=True)
+    assert [line for line in listed if not line.startswith(b"#")] == [
         b"file appendonly.aof.1.incr.aof seq 1 type i startoffset 0 checksum crc32c\n"
     ]
     append(log, [SELECT])
