@@ -15,8 +15,8 @@ from riverbed.tools.console.console import Failure
 _EXTRA: Final = ("pyspark", "py4j", "pyarrow", "numpy", "matplotlib")
 # By name: the module, the function in it, and what `--help` says.
 _JOBS: Final = {
-    "audit": ("audit", "audit", "Name what is stuck, poisoned or orphaned, and what holds streams back."),
-    "export": ("export", "export", "Write entries to Parquet, by key and date, what is new at each run."),
+    "audit": ("audit.audit", "audit", "Name what is stuck, poisoned or orphaned, and what holds streams back."),
+    "export": ("export.export", "export", "Write entries to Parquet, by key and date, what is new at each run."),
     "rates": ("rates", "rates", "Count entries and bytes by minute, and the time between entries."),
     "replay-check": ("replay_check", "replay_check", "Compare two snapshots and name every difference."),
 }
