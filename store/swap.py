@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from riverbed.store.disk.durable_file import write_file
 from riverbed.store.disk.files import Files
 from riverbed.store.disk.real_files import read_file, require_plain
 from riverbed.store.errors import CorruptionError
@@ -96,12 +97,7 @@ def put_in_place(
     """
     work = places.work
     plan = json.dumps({"base": base.name, "incr": incr.name}).encode()
-    fd = files.create(work / _PLAN)
-    try:
-        files.write(fd, plan)
-        files.sync(fd)
-    finally:
-        files.close(fd)
+    write_file(work / _PLAN, [plan], files)
     files.sync_directory(work)
     files.rename(places.base, places.home / base.name)
     files.close(files.create(places.home / incr.name))

@@ -24,6 +24,7 @@ import lmdb
 
 from riverbed.server.background.worker import Worker, WorkerError
 from riverbed.server.replication import worker as foldprocess
+from riverbed.store.disk.durable_file import write_all
 from riverbed.store.errors import StoreError
 from riverbed.store.log.append_log import Log
 from riverbed.store.log.manifest import FileType, LogFile
@@ -128,7 +129,7 @@ class FullSync:
             piece = data[: self._base_left]
             data = data[len(piece) :]
             self._base_left -= len(piece)
-            self._write_base(piece)
+            write_all(self._engine.files, self._base_fd, piece)
         if data:
             self._stream.feed(data)
             batches = list(iter(self._stream.next, None))
@@ -136,12 +137,6 @@ class FullSync:
                 self._log.append_verbatim(b"".join([batch.data for batch in batches]), batches[-1].offset)
         if not self._base_left:
             self._news.set()
-
-    def _write_base(self, piece: bytes) -> None:
-        files = self._engine.files
-        rest = memoryview(piece)
-        while rest:
-            rest = rest[files.write(self._base_fd, rest) :]
 
     @property
     def is_behind(self) -> bool:

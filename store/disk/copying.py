@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from riverbed.store.disk.durable_file import write_file
 from riverbed.store.disk.files import Files
 from riverbed.store.errors import StoreError
 
 _PIECE_BYTES: Final = 4 << 20
+_UNSYNCED_BYTES: Final = 64 << 20
 
 
 def copy_stretch(source: Path, target: Path, begin: int, end: int | None, files: Files) -> None:
@@ -18,19 +21,16 @@ def copy_stretch(source: Path, target: Path, begin: int, end: int | None, files:
     """
     reading = files.open_read(source)
     try:
-        writing = files.create(target)
-        try:
-            at = begin
-            stop = files.size(reading) if end is None else end
-            while at < stop:
-                piece = memoryview(files.read_at(reading, min(_PIECE_BYTES, stop - at), at))
-                if not piece:
-                    raise StoreError(f"{source} became shorter while it was copied")
-                at += len(piece)
-                while piece:
-                    piece = piece[files.write(writing, piece) :]
-            files.sync(writing)
-        finally:
-            files.close(writing)
+        stop = files.size(reading) if end is None else end
+        write_file(target, _stretch(source, reading, begin, stop, files), files, _UNSYNCED_BYTES)
     finally:
         files.close(reading)
+
+
+def _stretch(source: Path, fd: int, at: int, stop: int, files: Files) -> Iterator[bytes]:
+    while at < stop:
+        piece = files.read_at(fd, min(_PIECE_BYTES, stop - at), at)
+        if not piece:
+            raise StoreError(f"{source} became shorter while it was copied")
+        at += len(piece)
+        yield piece

@@ -31,6 +31,7 @@ from typing import Final, NamedTuple, Protocol, Self
 
 from crc32c import crc32c
 
+from riverbed.store.disk.durable_file import write_all
 from riverbed.store.disk.files import Files
 from riverbed.store.disk.shared_files import SharedFiles
 from riverbed.store.errors import LogWriteError
@@ -355,7 +356,7 @@ class Log:
         try:
             written = self._write(self._fd, data)
             if written != len(data):
-                self._write_rest(data, written)
+                write_all(self._files, self._fd, memoryview(data)[written:])
         except OSError as error:
             raise self._cut_back(error) from error
         self._before_last = (self._position, self._offset)
@@ -371,7 +372,7 @@ class Log:
         if self.refusal is not None or self._fd < 0:
             raise LogWriteError(self.refusal or "the last file is not one to append to: rotate first")
         try:
-            self._write_rest(data, 0)
+            write_all(self._files, self._fd, data)
         except OSError as error:
             raise self._cut_back(error) from error
         self._before_last = (self._position, self._offset)
@@ -385,11 +386,6 @@ class Log:
         """
         assert self._position == 0, "a preface comes first"
         self.append_verbatim(select + encode_annotation(select, self._offset, now_ms), self._offset)
-
-    def _write_rest(self, data: bytes, written: int) -> None:
-        rest = memoryview(data)[written:]
-        while rest:
-            rest = rest[self._write(self._fd, rest) :]
 
     def _cut_back(self, error: OSError) -> LogWriteError:
         try:

@@ -31,6 +31,7 @@ from typing import Final
 
 from crc32c import crc32c
 
+from riverbed.store.disk.durable_file import write_file
 from riverbed.store.disk.files import Files
 from riverbed.store.errors import CorruptionError
 from riverbed.store.replication_id import Lineage
@@ -333,7 +334,7 @@ def replace(path: Path, manifest: Manifest, files: Files) -> None:
     """
     temporary = path.with_name(f"temp-{path.name}")
     try:
-        _write(temporary, manifest, files)
+        write_file(temporary, [serialize(manifest)], files)
         # Also makes the names of new files that `manifest` lists durable before it mentions them.
         files.sync_directory(path.parent)
         files.rename(temporary, path)
@@ -345,17 +346,6 @@ def replace(path: Path, manifest: Manifest, files: Files) -> None:
         files.sync_directory(path.parent)
     except OSError as error:
         raise ReplacedError(error.errno, f"the manifest was replaced but not synced: {error}") from error
-
-
-def _write(path: Path, manifest: Manifest, files: Files) -> None:
-    fd = files.create(path)
-    try:
-        data = memoryview(serialize(manifest))
-        while data:
-            data = data[files.write(fd, data) :]
-        files.sync(fd)
-    finally:
-        files.close(fd)
 
 
 class ReplacedError(OSError):

@@ -18,8 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from crc32c import crc32c
-
 from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format import rows as fmt
@@ -31,7 +29,7 @@ from riverbed.store.position import LogPosition
 from riverbed.store.rewrite.log_from_tables import write_log
 from riverbed.store.rewrite.state import pieces
 from riverbed.store.snapshot.reader import Snapshot
-from riverbed.store.snapshot.writer import COPYING, Steps
+from riverbed.store.snapshot.writer import COPYING, Steps, write_digested
 from riverbed.store.tables.environment import Tables
 
 WRITING_LOG: Final = "writing the log"
@@ -85,28 +83,18 @@ def _copy_tables(snapshot: Snapshot, state: Path, steps: Steps, files: Files) ->
     """Copy data.mdb, and refuse it when it is not what the manifest says: the copy is what will be served."""
     expected = snapshot.manifest.data_file
     files.make_directory(state)
-    checksum = size = unsynced = 0
-    fd = files.create(state / DATA_NAME)
-    try:
-        for data in _contents(snapshot.path / DATA_NAME, files):
-            checksum = crc32c(data, checksum)
-            size += len(data)
-            unsynced += len(data)
-            rest = memoryview(data)
-            while rest:
-                rest = rest[files.write(fd, rest) :]
-            if unsynced >= _UNSYNCED_BYTES:
-                files.sync(fd)
-                unsynced = 0
-            steps(COPYING, size, max(size, expected.size))
-        files.sync(fd)
-    finally:
-        files.close(fd)
-    if (size, checksum) != (expected.size, expected.checksum):
+    found = write_digested(
+        state / DATA_NAME,
+        _contents(snapshot.path / DATA_NAME, files),
+        files,
+        lambda size: steps(COPYING, size, max(size, expected.size)),
+        _UNSYNCED_BYTES,
+    )
+    if found != expected:
         raise CorruptionError(
             str(snapshot.path / DATA_NAME),
             None,
-            f"{size} bytes with the CRC-32C {checksum:08x}; "
+            f"{found.size} bytes with the CRC-32C {found.checksum:08x}; "
             f"it must be {expected.size} bytes with {expected.checksum:08x}",
         )
 

@@ -24,7 +24,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -32,6 +32,7 @@ from typing import Final
 import lmdb
 from crc32c import crc32c
 
+from riverbed.store.disk.durable_file import UNSYNCED_BYTES, write_file
 from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.ownership import give
 from riverbed.store.disk.real_files import require_directory
@@ -58,11 +59,7 @@ DEFAULT_SPLIT_EVERY: Final = 65_536
 
 _MAP_BYTES: Final = 1 << 40
 WORKING_PREFIX: Final = f"{TEMPORARY_PREFIX}snapshot-"
-# What LMDB hands over at a time, and how much of it may wait to reach the disk: the syncs of a server beside it wait as
-# long.  On a busy disk where nine of ten syncs of 160 KB take up to 12 ms, they take up to 25 ms beside 8 MB at a time,
-# 17 beside 2 MB and 16 beside 1 MB, which is written no slower.
-_PIPE_BYTES: Final = 1 << 20
-_UNSYNCED_BYTES: Final = 1 << 20
+_PIPE_BYTES: Final = 1 << 20  # what LMDB hands over at a time
 # A stream's line is about this long; for the question whether there is space.
 _LINE_BYTES: Final = 400
 _SPARE_BYTES: Final = 1 << 20
@@ -270,30 +267,8 @@ class _Maker:
             raise SnapshotError(f"the tables cannot be copied: {failures[0]}") from failures[0]
         return digest
 
-    def write(
-        self, name: str, pieces: Iterator[bytes] | list[bytes], wrote: Callable[[int], None] | None = None
-    ) -> FileDigest:
-        """Write and sync a file; `wrote` is told its length so far."""
-        files = self.files
-        checksum = size = unsynced = 0
-        fd = files.create(self.working / name)
-        try:
-            for data in pieces:
-                checksum = crc32c(data, checksum)
-                rest = memoryview(data)
-                while rest:
-                    rest = rest[files.write(fd, rest) :]
-                size += len(data)
-                unsynced += len(data)
-                if unsynced >= _UNSYNCED_BYTES:
-                    files.sync(fd)
-                    unsynced = 0
-                if wrote is not None:
-                    wrote(size)
-            files.sync(fd)
-        finally:
-            files.close(fd)
-        return FileDigest(size, checksum)
+    def write(self, name: str, pieces: Iterable[bytes], wrote: Callable[[int], None] | None = None) -> FileDigest:
+        return write_digested(self.working / name, pieces, self.files, wrote)
 
     def list_streams(self, data_file: FileDigest) -> None:
         """Walk the copy: its position in the log, its rows, and a line for each stream."""
@@ -327,6 +302,29 @@ class _Maker:
                 self.steps(LISTING, self.streams, walk.stream_count)
         yield b"".join(lines)
         self.steps(LISTING, self.streams, self.streams)
+
+
+def write_digested(
+    path: Path,
+    pieces: Iterable[bytes],
+    files: Files,
+    wrote: Callable[[int], None] | None = None,
+    unsynced_bytes: int = UNSYNCED_BYTES,
+) -> FileDigest:
+    """`write_file`; `wrote` is told the length so far."""
+    checksum = size = 0
+
+    def digested() -> Iterator[bytes]:
+        nonlocal checksum, size
+        for data in pieces:
+            checksum = crc32c(data, checksum)
+            size += len(data)
+            yield data
+            if wrote is not None:
+                wrote(size)
+
+    write_file(path, digested(), files, unsynced_bytes)
+    return FileDigest(size, checksum)
 
 
 def _pieces(fd: int) -> Iterator[bytes]:

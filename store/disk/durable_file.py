@@ -1,0 +1,40 @@
+"""Whole files, written piece by piece and synced on the way.  It knows neither what is in them nor why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from riverbed.store.disk.files import Files
+
+# A disk that is given much to write at once makes the server's own syncs wait for it, and the file is done no later.
+# On a busy disk where nine of ten syncs of 160 KB take up to 12 ms, they take up to 25 ms beside 8 MB at a time, 17
+# beside 2 MB and 16 beside 1 MB.
+UNSYNCED_BYTES: Final = 1 << 20
+
+
+def write_all(files: Files, fd: int, data: bytes | memoryview) -> None:
+    """Write all of `data` at the end, in as many writes as it takes.  Raises OSError."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[files.write(fd, rest) :]
+
+
+def write_file(path: Path, pieces: Iterable[bytes], files: Files, unsynced_bytes: int = UNSYNCED_BYTES) -> None:
+    """Make `path` of `pieces` and sync it, but not its name; no more than `unsynced_bytes` and a piece wait for a sync.
+
+    An exception, of `pieces` too, leaves what was written so far.  Raises OSError.
+    """
+    unsynced = 0
+    fd = files.create(path)
+    try:
+        for data in pieces:
+            write_all(files, fd, data)
+            unsynced += len(data)
+            if unsynced >= unsynced_bytes:
+                files.sync(fd)
+                unsynced = 0
+        files.sync(fd)
+    finally:
+        files.close(fd)
