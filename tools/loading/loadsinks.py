@@ -36,9 +36,10 @@ class LoadSink(Protocol):
 
 
 class DirectoryLoad:
-    """A stream in a directory that no server uses; close it in any case.  Raises LockedError when one does."""
+    """Streams in a directory that no server uses; close it in any case.  Raises LockedError when one does."""
 
-    def __init__(self, directory: Path, db: int, key: bytes) -> None:
+    def __init__(self, directory: Path, db: int, key: bytes = b"") -> None:
+        """`key` is the stream that `add` appends to."""
         if directory.is_file():
             raise Failure(f"{directory} is not a directory")
         self.loaded = 0
@@ -53,15 +54,21 @@ class DirectoryLoad:
         self._last: StreamID | None = None
 
     def add(self, line: int, entry_id: bytes | None, words: list[bytes]) -> None:
-        stream = self._db.stream(self._key, 0)
-        last_id = StreamID(0) if stream is None else stream.last_id
         try:
-            new_id = next_id(last_id) if entry_id is None else explicit_id(entry_id, last_id)
+            self.append(self._key, entry_id, words)
         except ValueError as error:
             self.finish()
             raise Refused(line, str(error)) from error
-        (stream or self._db.create(self._key)).append_entry(new_id, words)
-        self._last = new_id
+
+    def last_id(self, key: bytes) -> StreamID:
+        stream = self._db.stream(key, 0)
+        return StreamID(0) if stream is None else stream.last_id
+
+    def append(self, key: bytes, entry_id: bytes | None, words: list[bytes]) -> None:
+        """Raises ValueError when the stream cannot take that ID, Failure when the disk is nearly full."""
+        last_id = self.last_id(key)
+        self._last = next_id(last_id) if entry_id is None else explicit_id(entry_id, last_id)
+        (self._db.stream(key, 0) or self._db.create(key)).append_entry(self._last, words)
         self._waiting += 1
         self._waiting_bytes += sum(map(len, words))
         if self._waiting >= _ENTRIES_A_BATCH or self._waiting_bytes >= _BYTES_A_BATCH:

@@ -10,6 +10,7 @@ that the driver and all executors share.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import zlib
@@ -23,16 +24,13 @@ import lmdb
 
 from riverbed.store.errors import StoreError
 from riverbed.store.format.log_lines import encode_command
-from riverbed.store.ids import StreamID, id_text
+from riverbed.store.ids import id_text
 from riverbed.tools.console.console import Failure
-from riverbed.tools.loading.loadsinks import explicit_id, next_id
+from riverbed.tools.loading.loadsinks import DirectoryLoad
 from riverbed.tools.offline.newdirectory import new_directory, refuse_existing
-from riverbed.tools.offline.rebuild import Builder, SystemClock
 from riverbed.tools.spark.errors import OptionError, SourceError
 from riverbed.tools.spark.writing.rows import Entry
 
-_ENTRIES_A_BATCH: Final = 256
-_BYTES_A_BATCH: Final = 1 << 20
 _READ_BYTES: Final = 1 << 20
 
 
@@ -89,13 +87,9 @@ class BulkLoad:
     def finish(self, parts: list[Part]) -> None:
         """On the driver: make the store.  Raises SourceError; then there is no target."""
         try:
-            with new_directory(self.target) as partial:
-                builder = Builder(partial, SystemClock())
-                try:
-                    _fill(builder, self.db, self._entries(parts))
-                    builder.checkpoint()
-                finally:
-                    builder.close()
+            with new_directory(self.target) as partial, contextlib.closing(DirectoryLoad(partial, self.db)) as load:
+                _fill(load, self._entries(parts))
+                load.finish()
         except (Failure, StoreError, lmdb.Error, OSError) as error:
             raise SourceError(f"cannot make {self.target}: {error}") from error
         finally:
@@ -131,26 +125,13 @@ def _commands(path: Path, checksum: int) -> Iterator[list[bytes]]:
         raise SourceError(f"{path} is damaged: its checksum is another one")
 
 
-def _fill(builder: Builder, number: int, entries: Iterator[Entry]) -> None:
-    database = builder.txn.databases[number]
-    waiting = waiting_bytes = 0
+def _fill(load: DirectoryLoad, entries: Iterator[Entry]) -> None:
     for key, entry_id, words in entries:
-        stream = database.stream(key, 0)
-        last_id = StreamID(0) if stream is None else stream.last_id
         try:
-            new_id = next_id(last_id) if entry_id is None else explicit_id(entry_id, last_id)
+            load.append(key, entry_id, words)
         except ValueError as error:
-            where = f"stream {key.decode(errors='backslashreplace')} of the new store, which is at {_text(last_id)}"
+            last_id = id_text(load.last_id(key)).decode()
+            where = f"stream {key.decode(errors='backslashreplace')} of the new store, which is at {last_id}"
             raise SourceError(
                 f"{where}: {error}; rows are taken in order, so order them by key and both numbers of the ID"
             ) from error
-        (stream or database.create(key)).append_entry(new_id, words)
-        waiting += 1
-        waiting_bytes += sum(map(len, words))
-        if waiting >= _ENTRIES_A_BATCH or waiting_bytes >= _BYTES_A_BATCH:
-            builder.commit()
-            waiting = waiting_bytes = 0
-
-
-def _text(last_id: StreamID) -> str:
-    return id_text(last_id).decode()
