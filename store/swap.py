@@ -68,6 +68,11 @@ class Places:
         return self.state / WORK_DIRECTORY
 
     @property
+    def old_lock(self) -> Path:
+        """LMDB's lock file of the tables that were put aside."""
+        return self.work / _OLD_LOCK
+
+    @property
     def home(self) -> Path:
         """The files of the log."""
         return self.directory / self.log_directory
@@ -106,7 +111,7 @@ def put_in_place(
         _give(path, owner)
     files.sync_directory(places.home)
     files.rename(places.data, work / _OLD)
-    _move(places.state / LOCK_NAME, work / _OLD_LOCK, files)
+    _move(places.state / LOCK_NAME, places.old_lock, files)
     files.sync_directory(places.state)
     gone = tuple(replace(file, type=FileType.HISTORY) for file in (*old.files, *old.history))
     manifest = Manifest(base, gone, (incr,), lineage)
@@ -177,7 +182,7 @@ class KilledCompaction:
             return []
         moves = [(tables, places.data)]
         if not self.is_new:
-            moves.insert(0, (places.work / _OLD_LOCK, places.state / LOCK_NAME))
+            moves.insert(0, (places.old_lock, places.state / LOCK_NAME))
         elif files.exists(places.state / LOCK_NAME):
             files.unlink(places.state / LOCK_NAME)
         done = [(source, target) for source, target in moves if _move(source, target, files)]

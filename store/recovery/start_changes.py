@@ -49,7 +49,7 @@ class StartChanges:
         self._files = files
         self._had_state = state.exists()
         self._had = {name for name in _NAMES if (state / name).exists()}
-        self._lock = _LockFile.found(state / LOCK_NAME)
+        self._locks = list(_LockFile.found(state / LOCK_NAME))
         self._was_empty = DATA_NAME in self._had and not (state / DATA_NAME).stat().st_size
         self._went_back: WentBack | None = None
         self._moves: list[tuple[Path, Path]] = []
@@ -60,6 +60,7 @@ class StartChanges:
 
     def move_in(self, compaction: KilledCompaction) -> None:
         """Let the tables be those that belong to the log.  Raises OSError."""
+        self._locks += _LockFile.found(compaction.places.old_lock)  # LMDB writes it where it is moved to
         self._moves = compaction.move_in()
 
     def __enter__(self) -> Self:
@@ -83,8 +84,8 @@ class StartChanges:
                     (self._state / name).unlink(missing_ok=True)
             if self._was_empty:
                 os.truncate(self._state / DATA_NAME, 0)
-            if self._lock is not None:
-                self._lock.restore(self._state / LOCK_NAME)
+            for lock in self._locks:
+                lock.restore()
             if not self._had_state and self._state.exists():
                 self._state.rmdir()
 
@@ -92,26 +93,28 @@ class StartChanges:
 class _LockFile(NamedTuple):
     """LMDB's lock file as it was: its length, and what it began with."""
 
+    path: Path
     size: int
     head: bytes
 
     @classmethod
-    def found(cls, path: Path) -> _LockFile | None:
+    def found(cls, path: Path) -> Iterator[_LockFile]:
+        """-> the one at `path`, if it is there.  Raises OSError."""
         try:
             fd = open_file(path, os.O_RDONLY)
         except (FileNotFoundError, PermissionError):
-            return None
+            return
         try:
-            return cls(os.fstat(fd).st_size, os.pread(fd, _LOCK_BYTES, 0))
+            yield cls(path, os.fstat(fd).st_size, os.pread(fd, _LOCK_BYTES, 0))
         finally:
             os.close(fd)
 
-    def restore(self, path: Path) -> None:
+    def restore(self) -> None:
         """Write it again, unless a reader has registered in it meanwhile, for whom it is shared memory.
 
         LMDB itself begins the file again when the next process opens it alone.  Raises OSError.
         """
-        fd = open_file(path, os.O_RDWR | os.O_CREAT)
+        fd = open_file(self.path, os.O_RDWR | os.O_CREAT)
         try:
             try:
                 fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)  # LMDB's own lock, which every process holds

@@ -299,6 +299,18 @@ def test_a_start_that_fails_leaves_a_killed_compaction_as_it_was(
     assert_changes_nothing(directory, CorruptionError)
 
 
+@pytest.mark.parametrize("lock_file", [b"", b"LMDB's of another process" * 3000])
+@pytest.mark.parametrize("left", [leave_old_tables, leave_new_tables])
+def test_a_start_that_fails_leaves_the_lock_file_of_a_killed_compaction_as_it_was(
+    directory: Path, left: Callable[[Path], None], lock_file: bytes
+) -> None:
+    damage_last_file(directory)
+    left(directory)
+    (found,) = (directory / "state").rglob("*lock.mdb")
+    found.write_bytes(lock_file)
+    assert_changes_nothing(directory, CorruptionError)
+
+
 @pytest.mark.parametrize("left", [leave_folder, leave_work, leave_old_tables, leave_new_tables])
 def test_a_start_that_succeeds_ends_a_killed_compaction(directory: Path, left: Callable[[Path], None]) -> None:
     left(directory)
