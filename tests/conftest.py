@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.installation import Environment, build_wheel, copy_source, install
 from tests.support.servers import RedisServer, RiverbedServer
 
 NEEDS_ROOT = "tests that mount file systems (power loss, full disk) did not run: they need root"
@@ -119,3 +120,16 @@ def riverbed(start_riverbed: StartRiverbed) -> RiverbedServer:
 def redis_server(start_redis: StartRedis) -> RedisServer:
     """A running redis-server with an empty store."""
     return start_redis()
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Riverbed's wheel, built from a copy of the tree without any network."""
+    directory = tmp_path_factory.mktemp("wheel")
+    return build_wheel(copy_source(directory / "source"), directory)
+
+
+@pytest.fixture(scope="session")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """An environment with the wheel in it, and without the source tree."""
+    return install(wheel, tmp_path_factory.mktemp("installed") / "environment")

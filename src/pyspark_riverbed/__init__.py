@@ -1,7 +1,7 @@
 """How Spark finds the data source: it looks for top-level modules called pyspark_* with a DefaultSource.
 
-Installed at the top of site-packages (see pyproject.toml).  For a source tree, put the folder `tools/spark/lookup` on
-the path, or call `spark.dataSource.register(tools.spark.source.RiverbedSource)`.
+Installed at the top of site-packages (see pyproject.toml).  For a source tree that is not installed, put the folder
+`src` on the path, or call `spark.dataSource.register(riverbed.tools.spark.source.RiverbedSource)`.
 """
 
 from __future__ import annotations

@@ -55,6 +55,8 @@ class Server:
     """One server process on one data directory; the port changes with each start."""
 
     name = "server"
+    working_directory = ROOT
+    environment: Mapping[str, str] | None = None  # None: as of the tests
 
     def __init__(self, directory: Path, log_directory: Path, options: Mapping[str, object] | None = None) -> None:
         self.directory = directory
@@ -87,7 +89,12 @@ class Server:
         self.port = self.choose_port()
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                self.command(), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+                self.command(),
+                cwd=self.working_directory,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
             )
 
     def wait_ready(self, timeout_s: float = PATIENCE_S) -> None:

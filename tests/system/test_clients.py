@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.servers import REDIS_MISSING, ROOT, Server
 
-SESSION = ROOT / "tests" / "client_session.py"
+SESSION = ROOT / "tests" / "support" / "client_session.py"
 SECTIONS = 13
 
 

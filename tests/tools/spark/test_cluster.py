@@ -7,43 +7,18 @@ import sys
 import zipfile
 from pathlib import Path
 
-import pytest
 import redis
 
 from tests.support.in_process import HandClock, Product
-from tests.support.servers import ROOT, RiverbedServer
+from tests.support.installation import Environment
+from tests.support.servers import RiverbedServer
 from tests.tools.spark.cluster import Cluster
 from tests.tools.spark.stores import freeze
 
 PROGRAM = Path(__file__).with_name("cluster_program.py")
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package as it is installed elsewhere, built from a copy of the tree without any network."""
-    directory = tmp_path_factory.mktemp("wheel")
-    source = directory / "source"
-    for name in ("store", "server", "tools"):
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(ROOT / "src", source / "src", symlinks=True, ignore=shutil.ignore_patterns("*.egg-info"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    words = ["wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(directory), "."]
-    subprocess.run([sys.executable, "-m", "pip", *words], cwd=source, check=True)
-    [path] = directory.glob("*.whl")
-    return path
-
-
-@pytest.fixture(scope="module")
-def installed(wheel: Path) -> Path:
-    """A directory for a Python path with the package in it, and nothing else."""
-    site = wheel.parent / "site"
-    words = ["install", "--quiet", "--no-deps", "--no-index", "--target", str(site), str(wheel)]
-    subprocess.run([sys.executable, "-m", "pip", *words], check=True)
-    return site
-
-
-def test_an_installed_package_is_found_by_spark_without_an_import(installed: Path, tmp_path: Path) -> None:
+def test_an_installed_package_is_found_by_spark_without_an_import(installed: Environment, tmp_path: Path) -> None:
     # As Spark looks: top-level modules whose names begin like this, with a DefaultSource.
     program = """
 import importlib, pkgutil
@@ -53,15 +28,15 @@ sources = [importlib.import_module(name).DefaultSource for name in names]
 assert all(issubclass(source, DataSource) for source in sources)
 print([(source.name(), importlib.import_module(source.__module__).__file__) for source in sources])
 """
-    environment = {"PYTHONPATH": str(installed), "PATH": "/usr/bin:/bin"}
+    environment = {"PYTHONPATH": str(installed.site), "PATH": "/usr/bin:/bin"}
     words = [sys.executable, "-c", program]
     done = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == str([("riverbed", str(installed / "pyspark_riverbed" / "__init__.py"))])
+    assert done.stdout.strip() == str([("riverbed", str(installed.site / "pyspark_riverbed" / "__init__.py"))])
 
 
-def test_a_cluster_reads_and_writes_with_what_it_was_given(wheel: Path, installed: Path, tmp_path: Path) -> None:
+def test_a_cluster_reads_and_writes_with_what_it_was_given(wheel: Path, installed: Environment, tmp_path: Path) -> None:
     packages = tmp_path / "riverbed.zip"
     shutil.copy(wheel, packages)
     assert "pyspark_riverbed/__init__.py" in zipfile.ZipFile(packages).namelist()
@@ -83,7 +58,7 @@ def test_a_cluster_reads_and_writes_with_what_it_was_given(wheel: Path, installe
             f"127.0.0.1:{server.port}",
             *(work / "work" for work in cluster.work),
             packages=packages,
-            python_path=installed,
+            python_path=installed.site,
             seconds=300,
         )
         results = json.loads(printed.splitlines()[-1])

@@ -25,7 +25,7 @@ from riverbed.tools.spark.source import NAME
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 # Our own errors come back from Spark's Python processes at the end of a traceback.
-_OURS = re.compile(r"^tools\.spark\.errors\.\w+: (.+)$", re.MULTILINE)
+_OURS = re.compile(rf"^{re.escape(SourceError.__module__)}\.\w+: (.+)$", re.MULTILINE)
 _KEYWORD: Final = re.compile(r"^\[[A-Z0-9_.]+\] ")
 
 

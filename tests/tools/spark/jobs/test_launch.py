@@ -123,7 +123,7 @@ def test_an_interrupt_of_a_call_to_java_is_not_logged_as_well() -> None:
         return says_more_than_it_raises(logging.makeLogRecord({"pathname": path, "msg": "KeyboardInterrupt"}))
 
     assert not log("/lib/python3.11/site-packages/py4j/java_gateway.py")
-    assert log("/lib/python3.11/site-packages/tools/spark/jobs/launch.py")
+    assert log("/lib/python3.11/site-packages/riverbed/tools/spark/jobs/launch.py")
 
 
 def test_where_no_report_can_be_written_is_told_before_the_work(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_setting_has_a_name_and_a_value(value: str) -> None:
 def test_of_an_error_of_spark_the_line_that_matters_is_told() -> None:
     text = (
         "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
-        '  File "x", line 1\ntools.spark.errors.SourceError: damaged snapshot: data.mdb\n\n\tat org.apache.spark'
+        '  File "x"\nriverbed.tools.spark.errors.SourceError: damaged snapshot: data.mdb\n\n\tat org.apache.spark'
     )
     assert explain_spark(Exception(text)) == "damaged snapshot: data.mdb"
     assert explain_spark(Exception("\n[PATH_NOT_FOUND] no path\nmore")) == "no path"
@@ -174,8 +174,8 @@ def test_of_an_error_of_spark_the_line_that_matters_is_told() -> None:
 
 def test_spark_submit_runs_a_job_and_prints_nothing_else(spark: SparkSession, snapshot: Path, tmp_path: Path) -> None:
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
-    job = ROOT / "tools" / "spark" / "jobs" / "export.py"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYSPARK_PYTHON": sys.executable}
+    job = ROOT / "tools" / "spark" / "jobs" / "export" / "export.py"
     quick = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
     result = subprocess.run(

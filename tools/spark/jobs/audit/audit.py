@@ -67,7 +67,7 @@ def audit(
     Examples
       riverbed spark audit data/snapshots/20261121T120000Z-517 --out report
       riverbed spark audit data --stuck-after 10m --json
-      spark-submit tools/spark/jobs/audit/audit.py data --since snapshot --out report
+      spark-submit tools/spark/jobs/audit/audit.py data --since snapshot
 
     Exit status 0: nothing is wrong, 1: something is, 2: could not be told.
     """

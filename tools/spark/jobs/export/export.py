@@ -113,7 +113,7 @@ def export(
     Examples
       riverbed spark export data/snapshots/20261121T120000Z-517 lake/events
       riverbed spark export data lake --schema "user string, amount double"
-      spark-submit tools/spark/jobs/export/export.py s3://bucket/frozen s3a://bucket/lake
+      spark-submit tools/spark/jobs/export/export.py s3://b/frozen s3a://b/lake
 
     Exit status 0: exported, or nothing was new; 2: not exported.
     """

@@ -1,0 +1,78 @@
+"""Riverbed as it is installed elsewhere: built from a copy of the tree, put into an environment of its own, offline."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.servers import ROOT
+
+FOLDERS = ("server", "store", "tools")
+_FILES = ("LICENSE", "README.md", "pyproject.toml", "setup.py")
+_OFFLINE = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-index")
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """A virtual environment.  `site` has Riverbed alone; its dependencies are those of the tests' environment."""
+
+    directory: Path
+
+    @property
+    def python(self) -> Path:
+        return self.directory / "bin" / "python"
+
+    @property
+    def site(self) -> Path:
+        return Path(sysconfig.get_path("purelib", "venv", {"base": str(self.directory)}))
+
+    def program(self, name: str) -> Path:
+        """A program that the installation has put there."""
+        return self.directory / "bin" / name
+
+
+def copy_source(directory: Path) -> Path:
+    """The files that a build needs, as a clone has them."""
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, directory / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "src", directory / "src", symlinks=True, ignore=shutil.ignore_patterns("*.egg-info", "__pycache__")
+    )
+    for name in _FILES:
+        shutil.copy(ROOT / name, directory)
+    return directory
+
+
+def build_wheel(source: Path, out: Path) -> Path:
+    """Raises CalledProcessError, whose `stderr` has what pip says, when it cannot be built."""
+    words = ["wheel", *_OFFLINE, "--no-build-isolation", "--wheel-dir", str(out), str(source)]
+    _run([sys.executable, "-m", "pip", *words])
+    [path] = out.glob("*.whl")
+    return path
+
+
+def build_sdist(source: Path, out: Path) -> Path:
+    """The source distribution, made by the build backend as `python -m build` asks it."""
+    program = "import sys; from setuptools.build_meta import build_sdist; build_sdist(sys.argv[1])"
+    out.mkdir()
+    _run([sys.executable, "-c", program, str(out)], source)
+    [path] = out.glob("*.tar.gz")
+    return path
+
+
+def install(wheel: Path, directory: Path) -> Environment:
+    """A new environment with the wheel in it."""
+    environment = Environment(directory)
+    _run([sys.executable, "-m", "venv", "--without-pip", str(directory)])
+    _run([sys.executable, "-m", "pip", "--python", str(environment.python), "install", *_OFFLINE, str(wheel)])
+    # Where a path file leads no further path file is read: the tests' own, editable Riverbed is not found there.
+    (environment.site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return environment
+
+
+def _run(command: list[str], directory: Path | None = None) -> None:
+    subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=300, check=True)
