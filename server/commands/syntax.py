@@ -17,11 +17,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Final
 
 _TOKENS = re.compile(r"[\[\]<>|]|\.\.\.|[^\s\[\]<>|]+")
 _ELLIPSIS: Final = "..."
 _CLOSING: Final = {"[": "]", "<": ">"}
+
+_OPTIONAL_WORDS = re.compile(r"\[[^\[\]]*\]")
+_CHOICE = re.compile(r"<([^<>]*)>")
 
 KEY_NAMES: Final = frozenset(("key", "newkey", "source", "destination"))
 INTEGER_NAMES: Final = frozenset(
@@ -140,6 +144,34 @@ def _block(sequence: tuple[Argument, ...]) -> Argument:
             return replace(only, token=first.token)
         return Argument(first.name, "block", token=first.token, arguments=tuple(rest))
     return Argument("-".join(argument.name for argument in sequence), "block", arguments=sequence)
+
+
+def word_count(line: str) -> tuple[int, bool]:
+    """The fewest words that `line` allows, and whether it allows no more than these.
+
+    Reads the text and does not parse it: the server does this for every command when it starts.
+    """
+    is_exact = "[" not in line
+    while (shorter := _OPTIONAL_WORDS.sub("", line)) != line:
+        line = shorter
+
+    def fewest(choice: re.Match[str]) -> str:
+        nonlocal is_exact
+        counts = {len(words.split()) for words in choice[1].split("|")}
+        is_exact = is_exact and len(counts) == 1
+        return " x" * min(counts)
+
+    while (shorter := _CHOICE.sub(fewest, line)) != line:
+        line = shorter
+    return len(line.split()), is_exact
+
+
+def key_words(syntax: str) -> tuple[int, bool]:
+    """How many keys, or shard channels, `syntax` begins with, and whether it is one that may be repeated."""
+    words = [word.lstrip("[") for word in syntax.split()]
+    keys = list(takewhile(lambda word: word in KEY_NAMES or word == "shardchannel", words))
+    is_repeated = keys[:1] == keys[1:2] != []
+    return 1 if is_repeated else len(keys), is_repeated
 
 
 def format_syntax(arguments: tuple[Argument, ...]) -> str:

@@ -1,11 +1,12 @@
 """The table of commands: the one list that arity checks, refusals, COMMAND, help and tests all read.
 
-A command is declared where its handler stands:
+A command is declared where its handler stands, by its name and syntax as on the public command pages:
 
-    @command(b"XLEN", arity=2, flags=READONLY | FAST, group="stream", since="5.0.0", summary="...")
+    @command("XLEN key", Flag.READONLY | Flag.FAST, group="stream", since="5.0.0", summary="...")
     def xlen(request: Request) -> int: ...
 
-A subcommand's name has two words, `b"XINFO STREAM"`; its `container` is declared before it.
+Word counts and keys follow from the syntax, ACL categories from flags and group; only what deviates is declared.  A
+subcommand's name has two words, `"XINFO STREAM key"`; its `container` is declared before it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from riverbed.server import errors
+from riverbed.server.commands.syntax import key_words, word_count
 
 if TYPE_CHECKING:
     from riverbed.server.commands.session import Request
@@ -59,9 +61,21 @@ class KeySpec:
 
 
 NO_KEYS = KeySpec()
-FIRST_KEY = KeySpec(1, 1, 1)
-SECOND_WORD = KeySpec(2, 2, 1)  # the key of most subcommands
-ALL_KEYS = KeySpec(1, -1, 1)
+
+# The ACL categories that follow from each flag, and those of the groups that have one.  What is not fast is slow.
+_FLAG_CATEGORIES = {
+    Flag.WRITE: ("write",),
+    Flag.READONLY: ("read",),
+    Flag.PUBSUB: ("pubsub",),
+    Flag.ADMIN: ("admin", "dangerous"),
+    Flag.BLOCKING: ("blocking",),
+}
+_GROUP_CATEGORIES = {
+    "generic": ("keyspace",),
+    "stream": ("stream",),
+    "connection": ("connection",),
+    "transactions": ("transaction",),
+}
 
 
 @dataclass(slots=True)
@@ -69,19 +83,19 @@ class Command:
     """One row of the table.
 
     `arity` counts the words, name included; negative means at least that many.  `name` is upper-case, two words for
-    a subcommand.
+    a subcommand; `syntax` is what follows it.  `own_categories` are the ACL categories that its flags do not say.
     """
 
     name: bytes
+    syntax: str
     handler: Handler
     arity: int
     flags: Flag
     keys: KeySpec
-    categories: tuple[str, ...]
+    own_categories: tuple[str, ...]
     group: str
     since: str
     summary: str
-    syntax: str
     tips: tuple[str, ...] = ()
     find_keys: Callable[[list[bytes]], list[bytes]] | None = None
     redact: Redaction | None = None
@@ -92,6 +106,13 @@ class Command:
     def __post_init__(self) -> None:
         self.full_name = self.name.lower().replace(b" ", b"|")
         self.is_for_clients = Flag.LOG_ONLY not in self.flags
+
+    @property
+    def categories(self) -> frozenset[str]:
+        """Its ACL categories, without `@`."""
+        speed = "fast" if Flag.FAST in self.flags else "slow"
+        of_flags = (name for flag, names in _FLAG_CATEGORIES.items() if flag in self.flags for name in names)
+        return frozenset((speed, *of_flags, *self.own_categories))
 
     def shown(self, words: list[bytes]) -> list[bytes]:
         """The words of a call as MONITOR and SLOWLOG may show them, see `redaction.py`."""
@@ -105,45 +126,96 @@ COMMANDS: dict[bytes, Command] = {}
 
 
 def command(
-    name: bytes,
+    line: str,
+    flags: Flag = Flag.NONE,
     *,
-    arity: int,
-    flags: Flag,
-    keys: KeySpec = NO_KEYS,
-    categories: tuple[str, ...] = (),
-    group: str,
+    group: str = "",
     since: str = "1.0.0",
     summary: str = "",
-    syntax: str = "",
+    arity: int | None = None,
+    keys: KeySpec | None = None,
+    categories: tuple[str, ...] | None = None,
     tips: tuple[str, ...] = (),
     find_keys: Callable[[list[bytes]], list[bytes]] | None = None,
     redact: Redaction | None = None,
 ) -> Callable[[Handler], Handler]:
-    """Declare the decorated handler as command `name`.
+    """Declare the decorated handler as the command that `line` names and gives the syntax of.
 
-    `syntax` is what follows the name, as in the public command pages; `categories` are ACL categories without `@`;
-    `redact` replaces secrets among the words.
-    A subcommand is hung below its container, which must have been declared before.
+    `arity` and `keys` are for a command that Redis describes otherwise than its syntax; `categories` replace those of
+    its group.  A subcommand has group and categories of its container.  `redact` replaces secrets among the words.
     """
 
     def declare(handler: Handler) -> Handler:
-        row = Command(
-            name, handler, arity, flags, keys, categories, group, since, summary, syntax, tips, find_keys, redact
+        name, _, syntax = line.partition(" ")
+        above = COMMANDS.get(name.encode())
+        rows = COMMANDS if above is None else above.subcommands
+        word = name
+        if above is not None:
+            word, _, syntax = syntax.partition(" ")
+            name = f"{name} {word}"
+        assert word.isupper() and word.encode() not in rows, line
+        rows[word.encode()] = Command(
+            name.encode(),
+            syntax,
+            handler,
+            _arity(name, syntax) if arity is None else arity,
+            flags,
+            _keys(name, syntax) if keys is None else keys,
+            _own_categories(above, group) if categories is None else categories,
+            group or (above.group if above else ""),
+            since,
+            summary,
+            tips,
+            find_keys,
+            redact,
         )
-        container_name, _, subcommand = name.partition(b" ")
-        rows = COMMANDS[container_name].subcommands if subcommand else COMMANDS
-        assert (subcommand or name) not in rows, name
-        rows[subcommand or name] = row
         return handler
 
     return declare
 
 
-def container(name: bytes, *, group: str, since: str, summary: str) -> None:
+def _arity(name: str, syntax: str) -> int:
+    least, is_exact = word_count(f"{name} {syntax}")
+    return least if is_exact else -least
+
+
+def _keys(name: str, syntax: str) -> KeySpec:
+    """Keys, or shard channels, are the first words of the syntax; behind a keyword they are movable."""
+    count, is_repeated = key_words(syntax)
+    if not count:
+        return NO_KEYS
+    first = len(name.split())
+    return KeySpec(first, -1 if is_repeated else first + count - 1, 1)
+
+
+def _own_categories(above: Command | None, group: str) -> tuple[str, ...]:
+    if above is None:
+        return _GROUP_CATEGORIES.get(group, ())
+    return above.own_categories or _GROUP_CATEGORIES.get(above.group, ())
+
+
+def container(name: str, *, group: str, since: str, summary: str) -> None:
     """Declare a command that is nothing but its subcommands."""
-    declare = command(name, arity=-2, flags=Flag.NONE, categories=("slow",), group=group, since=since, summary=summary)
+    declare = command(name, group=group, since=since, summary=summary, arity=-2, categories=())
     declare(_no_such_subcommand)
 
 
 def _no_such_subcommand(request: Request) -> Reply:
     raise errors.unknown_subcommand(request.argv)
+
+
+def declare_help(name: str, *lines: str, since: str) -> None:
+    """Declare the subcommand HELP of container `name`, which replies `help_text`."""
+    text = help_text(name, *lines)
+    summary = f"Explains the subcommands of {name}."
+    command(f"{name} HELP", Flag.LOADING | Flag.STALE, since=since, summary=summary)(lambda _: text)
+
+
+def help_text(name: str, *lines: str) -> list[Reply]:
+    """`lines` on the subcommands of `name`, between those that every help has."""
+    return [
+        f"{name} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+        *lines,
+        "HELP",
+        "    Print this help.",
+    ]

@@ -24,10 +24,8 @@ MONITOR_DENIED: Final = "ERR MONITOR isn't allowed for DENY BLOCKING client"
 
 
 @command(
-    b"TIME",
-    arity=1,
-    flags=Flag.LOADING | Flag.STALE | Flag.FAST,
-    categories=("fast",),
+    "TIME",
+    Flag.LOADING | Flag.STALE | Flag.FAST,
     group="server",
     since="2.6.0",
     summary="Tells the server's time.",
@@ -40,12 +38,11 @@ def time(request: Request) -> list[bytes]:
 
 
 @command(
-    b"LASTSAVE",
-    arity=1,
-    flags=Flag.LOADING | Flag.STALE | Flag.FAST,
-    categories=("admin", "fast", "dangerous"),
+    "LASTSAVE",
+    Flag.LOADING | Flag.STALE | Flag.FAST,
     group="server",
     summary="Tells when the last checkpoint was made.",
+    categories=("admin", "dangerous"),
     tips=("nondeterministic_output",),
 )
 def lastsave(request: Request) -> int:
@@ -53,14 +50,7 @@ def lastsave(request: Request) -> int:
     return request.context.engine.last_checkpoint_ms // 1000
 
 
-@command(
-    b"SAVE",
-    arity=1,
-    flags=Flag.ADMIN | Flag.NOSCRIPT | Flag.NO_MULTI,
-    categories=("admin", "slow", "dangerous"),
-    group="server",
-    summary="Makes a checkpoint.",
-)
+@command("SAVE", Flag.ADMIN | Flag.NOSCRIPT | Flag.NO_MULTI, group="server", summary="Makes a checkpoint.")
 def save(request: Request) -> Reply:
     """SAVE -> OK once everything up to here is in a checkpoint.
 
@@ -70,15 +60,7 @@ def save(request: Request) -> Reply:
     return OK
 
 
-@command(
-    b"BGSAVE",
-    arity=-1,
-    flags=Flag.ADMIN | Flag.NOSCRIPT,
-    categories=("admin", "slow", "dangerous"),
-    group="server",
-    summary="Makes a checkpoint.",
-    syntax="[SCHEDULE]",
-)
+@command("BGSAVE [SCHEDULE]", Flag.ADMIN | Flag.NOSCRIPT, group="server", summary="Makes a checkpoint.")
 def bgsave(request: Request) -> str:
     """BGSAVE [SCHEDULE] -> a status.  The checkpoint is made at the end of this tick, which takes milliseconds."""
     words = request.argv[1:]
@@ -88,14 +70,7 @@ def bgsave(request: Request) -> str:
     return "Background saving started"
 
 
-@command(
-    b"BGREWRITEAOF",
-    arity=1,
-    flags=Flag.ADMIN | Flag.NOSCRIPT,
-    categories=("admin", "slow", "dangerous"),
-    group="server",
-    summary="Makes the log as short as it can be.",
-)
+@command("BGREWRITEAOF", Flag.ADMIN | Flag.NOSCRIPT, group="server", summary="Makes the log as short as it can be.")
 def bgrewriteaof(request: Request) -> str:
     """BGREWRITEAOF -> a status.  A process of its own writes the state anew while the server goes on."""
     context = request.context
@@ -107,13 +82,10 @@ def bgrewriteaof(request: Request) -> str:
 
 
 @command(
-    b"SHUTDOWN",
-    arity=-1,
-    flags=Flag.ADMIN | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.NO_MULTI,
-    categories=("admin", "slow", "dangerous"),
+    "SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [ABORT]",
+    Flag.ADMIN | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.NO_MULTI,
     group="server",
     summary="Stops the server.",
-    syntax="[NOSAVE | SAVE] [NOW] [FORCE] [ABORT]",
 )
 def shutdown(request: Request) -> Reply:
     """SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [ABORT] -> no reply, the connection closes; or an error.
@@ -135,10 +107,8 @@ def shutdown(request: Request) -> Reply:
 
 
 @command(
-    b"MONITOR",
-    arity=1,
-    flags=Flag.ADMIN | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE,
-    categories=("admin", "slow", "dangerous"),
+    "MONITOR",
+    Flag.ADMIN | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE,
     group="server",
     summary="Shows every command the server runs, as it runs.",
 )

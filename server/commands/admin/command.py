@@ -15,7 +15,7 @@ from riverbed.server.commands.arguments import Args
 from riverbed.server.commands.redaction import hidden
 from riverbed.server.commands.slices import in_pieces, in_slices
 from riverbed.server.commands.syntax import Argument, parse_syntax
-from riverbed.server.commands.table import COMMANDS, Command, Flag, command
+from riverbed.server.commands.table import COMMANDS, Command, Flag, command, declare_help
 from riverbed.server.errors import CommandError
 from riverbed.server.glob import Glob
 from riverbed.server.protocol.encode import encode
@@ -224,13 +224,13 @@ def _statuses(words: list[bytes], request: Request) -> Reply:
 
 
 @command(
-    b"COMMAND",
-    arity=-1,
-    flags=Flag.LOADING | Flag.STALE,
-    categories=("slow", "connection"),
+    "COMMAND",
+    Flag.LOADING | Flag.STALE,
     group="server",
     since="2.8.13",
     summary="Describes all commands.",
+    arity=-1,
+    categories=("connection",),
     tips=("nondeterministic_output_order",),
 )
 def command_(request: Request) -> Reply:
@@ -240,29 +240,17 @@ def command_(request: Request) -> Reply:
     return [_info(row, request) for row in _commands()]
 
 
-@command(
-    b"COMMAND COUNT",
-    arity=2,
-    flags=Flag.LOADING | Flag.STALE,
-    categories=("slow", "connection"),
-    group="server",
-    since="2.8.13",
-    summary="Counts the commands.",
-)
+@command("COMMAND COUNT", Flag.LOADING | Flag.STALE, since="2.8.13", summary="Counts the commands.")
 def command_count(request: Request) -> int:
     """COMMAND COUNT -> how many; a container counts once."""
     return len(_commands())
 
 
 @command(
-    b"COMMAND INFO",
-    arity=-2,
-    flags=Flag.LOADING | Flag.STALE,
-    categories=("slow", "connection"),
-    group="server",
+    "COMMAND INFO [command-name [command-name ...]]",
+    Flag.LOADING | Flag.STALE,
     since="2.8.13",
     summary="Describes the named commands, or all.",
-    syntax="[command-name [command-name ...]]",
     tips=("nondeterministic_output_order",),
 )
 def command_info(request: Request) -> Reply:
@@ -290,14 +278,10 @@ def _infos(request: Request) -> Work:
 
 
 @command(
-    b"COMMAND LIST",
-    arity=-2,
-    flags=Flag.LOADING | Flag.STALE,
-    categories=("slow", "connection"),
-    group="server",
+    "COMMAND LIST [FILTERBY <MODULE module-name | ACLCAT category | PATTERN pattern>]",
+    Flag.LOADING | Flag.STALE,
     since="7.0.0",
     summary="Lists the names of commands.",
-    syntax="[FILTERBY <MODULE module-name | ACLCAT category | PATTERN pattern>]",
     tips=("nondeterministic_output_order",),
 )
 def command_list(request: Request) -> Reply:
@@ -363,14 +347,10 @@ def _docs(row: Command, request: Request) -> dict[bytes, Reply]:
 
 
 @command(
-    b"COMMAND DOCS",
-    arity=-2,
-    flags=Flag.LOADING | Flag.STALE,
-    categories=("slow", "connection"),
-    group="server",
+    "COMMAND DOCS [command-name [command-name ...]]",
+    Flag.LOADING | Flag.STALE,
     since="7.0.0",
     summary="Documents the named commands, or all.",
-    syntax="[command-name [command-name ...]]",
     tips=("nondeterministic_output_order",),
 )
 def command_docs(request: Request) -> Reply:
@@ -446,14 +426,11 @@ def _each_key_and_flags(request: Request) -> Work:
 
 
 @command(
-    b"COMMAND GETKEYS",
-    arity=-4,
-    flags=Flag.LOADING | Flag.STALE,
-    categories=("slow", "connection"),
-    group="server",
+    "COMMAND GETKEYS command [arg [arg ...]]",
+    Flag.LOADING | Flag.STALE,
     since="2.8.13",
     summary="Picks the keys out of a full command.",
-    syntax="command [arg [arg ...]]",
+    arity=-4,
     redact=_without_secrets,
 )
 def command_getkeys(request: Request) -> Reply:
@@ -462,14 +439,11 @@ def command_getkeys(request: Request) -> Reply:
 
 
 @command(
-    b"COMMAND GETKEYSANDFLAGS",
-    arity=-4,
-    flags=Flag.LOADING | Flag.STALE,
-    categories=("slow", "connection"),
-    group="server",
+    "COMMAND GETKEYSANDFLAGS command [arg [arg ...]]",
+    Flag.LOADING | Flag.STALE,
     since="7.0.0",
     summary="Picks the keys out of a full command and tells how they are used.",
-    syntax="command [arg [arg ...]]",
+    arity=-4,
     redact=_without_secrets,
 )
 def command_getkeysandflags(request: Request) -> Reply:
@@ -477,33 +451,21 @@ def command_getkeysandflags(request: Request) -> Reply:
     return in_slices(request, _each_key_and_flags, is_short=len(request.argv) <= _NAMES_A_SLICE)
 
 
-@command(
-    b"COMMAND HELP",
-    arity=2,
-    flags=Flag.LOADING | Flag.STALE,
-    categories=("slow", "connection"),
-    group="server",
+declare_help(
+    "COMMAND",
+    "(no subcommand)",
+    "    Describe all commands.",
+    "COUNT",
+    "    Return the number of commands.",
+    "DOCS [<command-name> ...]",
+    "    Return the documentation of the named commands, or of all.",
+    "GETKEYS <full-command>",
+    "    Return the keys of a full command.",
+    "GETKEYSANDFLAGS <full-command>",
+    "    Return the keys of a full command and how it uses them.",
+    "INFO [<command-name> ...]",
+    "    Describe the named commands, or all.",
+    "LIST [FILTERBY (MODULE <module-name>|ACLCAT <category>|PATTERN <pattern>)]",
+    "    Return the names of commands.",
     since="5.0.0",
-    summary="Explains the subcommands of COMMAND.",
 )
-def command_help(request: Request) -> list[str]:
-    """COMMAND HELP -> lines."""
-    return [
-        "COMMAND <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-        "(no subcommand)",
-        "    Describe all commands.",
-        "COUNT",
-        "    Return the number of commands.",
-        "DOCS [<command-name> ...]",
-        "    Return the documentation of the named commands, or of all.",
-        "GETKEYS <full-command>",
-        "    Return the keys of a full command.",
-        "GETKEYSANDFLAGS <full-command>",
-        "    Return the keys of a full command and how it uses them.",
-        "INFO [<command-name> ...]",
-        "    Describe the named commands, or all.",
-        "LIST [FILTERBY (MODULE <module-name>|ACLCAT <category>|PATTERN <pattern>)]",
-        "    Return the names of commands.",
-        "HELP",
-        "    Print this help.",
-    ]

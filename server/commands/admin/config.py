@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from riverbed.server import errors
 from riverbed.server.commands.redaction import REDACTED, hidden
 from riverbed.server.commands.slices import in_slices
-from riverbed.server.commands.table import Flag, command, container
+from riverbed.server.commands.table import Flag, command, container, declare_help
 from riverbed.server.config.file import ConfigFileError
 from riverbed.server.config.rewrite import rewrite
 from riverbed.server.config.settings import find_setting
@@ -28,22 +28,12 @@ if TYPE_CHECKING:
 NO_FILE: Final = "ERR The server is running without a config file"
 
 _FLAGS: Final = Flag.ADMIN | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE
-_CATEGORIES: Final = ("admin", "slow", "dangerous")
 
 
-container(b"CONFIG", group="server", since="2.0.0", summary="Container of the commands about settings.")
+container("CONFIG", group="server", since="2.0.0", summary="Container of the commands about settings.")
 
 
-@command(
-    b"CONFIG GET",
-    arity=-3,
-    flags=_FLAGS,
-    categories=_CATEGORIES,
-    group="server",
-    since="2.0.0",
-    summary="Tells the values of settings.",
-    syntax="parameter [parameter ...]",
-)
+@command("CONFIG GET parameter [parameter ...]", _FLAGS, since="2.0.0", summary="Tells the values of settings.")
 def config_get(request: Request) -> Reply:
     """CONFIG GET pattern [pattern ...] -> name and value of every setting that matches one of them."""
     return in_slices(request, _get)
@@ -66,16 +56,12 @@ def _set_without_secrets(words: list[bytes]) -> list[bytes]:
 
 
 @command(
-    b"CONFIG SET",
-    arity=-4,
-    flags=_FLAGS,
-    categories=_CATEGORIES,
-    group="server",
+    "CONFIG SET parameter value [parameter value ...]",
+    _FLAGS,
     since="2.0.0",
     summary="Changes settings, all of them or none.",
-    syntax="parameter value [parameter value ...]",
-    redact=_set_without_secrets,
     tips=("request_policy:all_nodes", "response_policy:all_succeeded"),
+    redact=_set_without_secrets,
 )
 def config_set(request: Request) -> Reply:
     """CONFIG SET name value [name value ...] -> OK."""
@@ -95,15 +81,7 @@ def config_set(request: Request) -> Reply:
     return OK
 
 
-@command(
-    b"CONFIG REWRITE",
-    arity=2,
-    flags=_FLAGS,
-    categories=_CATEGORIES,
-    group="server",
-    since="2.8.0",
-    summary="Writes the settings in force to the configuration file.",
-)
+@command("CONFIG REWRITE", _FLAGS, since="2.8.0", summary="Writes the settings in force to the configuration file.")
 def config_rewrite(request: Request) -> Reply:
     """CONFIG REWRITE -> OK once the file is safely on disk."""
     config = request.context.config
@@ -119,11 +97,8 @@ def config_rewrite(request: Request) -> Reply:
 
 
 @command(
-    b"CONFIG RESETSTAT",
-    arity=2,
-    flags=_FLAGS,
-    categories=_CATEGORIES,
-    group="server",
+    "CONFIG RESETSTAT",
+    _FLAGS,
     since="2.0.0",
     summary="Sets the counters of INFO back to zero.",
     tips=("request_policy:all_nodes", "response_policy:all_succeeded"),
@@ -134,27 +109,15 @@ def config_resetstat(request: Request) -> Reply:
     return OK
 
 
-@command(
-    b"CONFIG HELP",
-    arity=2,
-    flags=Flag.LOADING | Flag.STALE,
-    categories=("slow",),
-    group="server",
+declare_help(
+    "CONFIG",
+    "GET <pattern> [<pattern> ...]",
+    "    Settings whose names match a pattern, with their values.",
+    "SET <name> <value> [<name> <value> ...]",
+    "    Change settings: all of them, or none when one cannot be changed.",
+    "RESETSTAT",
+    "    Set the counters of INFO back to zero.",
+    "REWRITE",
+    "    Write the settings in force to the configuration file.",
     since="5.0.0",
-    summary="Explains the subcommands of CONFIG.",
 )
-def config_help(request: Request) -> list[str]:
-    """CONFIG HELP -> lines."""
-    return [
-        "CONFIG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-        "GET <pattern> [<pattern> ...]",
-        "    Settings whose names match a pattern, with their values.",
-        "SET <name> <value> [<name> <value> ...]",
-        "    Change settings: all of them, or none when one cannot be changed.",
-        "RESETSTAT",
-        "    Set the counters of INFO back to zero.",
-        "REWRITE",
-        "    Write the settings in force to the configuration file.",
-        "HELP",
-        "    Print this help.",
-    ]

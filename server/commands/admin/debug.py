@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from riverbed.server import errors
-from riverbed.server.commands.table import Flag, command
+from riverbed.server.commands.table import Flag, command, help_text
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import OK, Verbatim
 from riverbed.store.ids import ID_BYTES, StreamID, unpack_id
@@ -30,13 +30,10 @@ _NUMBER = re.compile(rb"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 
 
 @command(
-    b"DEBUG",
-    arity=-2,
-    flags=Flag.ADMIN | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE,
-    categories=("admin", "slow", "dangerous"),
+    "DEBUG <DIGEST | ERROR message | HELP | PROTOCOL type | SLEEP seconds>",
+    Flag.ADMIN | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE,
     group="server",
     summary="Container of commands for testing servers and clients.",
-    syntax="<DIGEST | ERROR message | HELP | PROTOCOL type | SLEEP seconds>",
 )
 def debug(request: Request) -> Reply:
     """DEBUG subcommand [argument] -> see DEBUG HELP."""
@@ -76,9 +73,9 @@ def _debug_error(request: Request) -> Reply:
     raise CommandError(request.argv[2])
 
 
-def _debug_help(request: Request) -> list[str]:
-    return [
-        "DEBUG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+def _debug_help(request: Request) -> Reply:
+    return help_text(
+        "DEBUG",
         "DIGEST",
         "    Return a hash of all keys and entries. Reads everything, and the server waits for it.",
         "ERROR <message>",
@@ -87,9 +84,7 @@ def _debug_help(request: Request) -> list[str]:
         "    Return a value of <type>: " + ", ".join(_PROTOCOL) + ".",
         "SLEEP <seconds>",
         "    Stop the server for <seconds>. Decimals allowed.",
-        "HELP",
-        "    Print this help.",
-    ]
+    )
 
 
 # One example of each type of reply, for tests of clients.

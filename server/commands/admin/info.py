@@ -412,13 +412,11 @@ def _wanted(names: set[str]) -> set[str]:
 
 
 @command(
-    b"INFO",
-    arity=-1,
-    flags=Flag.LOADING | Flag.STALE,
-    categories=("slow", "dangerous"),
+    "INFO [section [section ...]]",
+    Flag.LOADING | Flag.STALE,
     group="server",
     summary="Tells about the server: its state, figures and statistics.",
-    syntax="[section [section ...]]",
+    categories=("dangerous",),
     tips=("nondeterministic_output", "request_policy:all_shards", "response_policy:special"),
 )
 def info(request: Request) -> Verbatim:

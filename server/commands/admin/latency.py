@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from riverbed.server.commands.table import Flag, command, container
+from riverbed.server.commands.table import Flag, command, container, declare_help
 from riverbed.server.protocol.replies import Verbatim
 
 if TYPE_CHECKING:
@@ -16,23 +16,13 @@ if TYPE_CHECKING:
     from riverbed.server.stats.stats import CommandCounters
 
 _FLAGS: Final = Flag.ADMIN | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE
-_CATEGORIES: Final = ("admin", "slow", "dangerous")
 _TIPS: Final = ("nondeterministic_output", "request_policy:all_nodes", "response_policy:special")
 
 
-container(b"LATENCY", group="server", since="2.8.13", summary="Container of the latency monitor's commands.")
+container("LATENCY", group="server", since="2.8.13", summary="Container of the latency monitor's commands.")
 
 
-@command(
-    b"LATENCY DOCTOR",
-    arity=2,
-    flags=_FLAGS,
-    categories=_CATEGORIES,
-    group="server",
-    since="2.8.13",
-    summary="Reports on latency spikes in words.",
-    tips=_TIPS,
-)
+@command("LATENCY DOCTOR", _FLAGS, since="2.8.13", summary="Reports on latency spikes in words.", tips=_TIPS)
 def latency_doctor(request: Request) -> Verbatim:
     """LATENCY DOCTOR -> text: for each kind of spike how many, how high, how often."""
     context = request.context
@@ -59,43 +49,27 @@ def latency_doctor(request: Request) -> Verbatim:
     return Verbatim(b"".join(lines))
 
 
-@command(
-    b"LATENCY HELP",
-    arity=2,
-    flags=Flag.LOADING | Flag.STALE,
-    categories=("slow",),
-    group="server",
+declare_help(
+    "LATENCY",
+    "DOCTOR",
+    "    Report on latency spikes in words.",
+    "HISTOGRAM [COMMAND ...]",
+    "    Return how many calls of the named commands, or of all, took at most how long.",
+    "HISTORY <event>",
+    "    Return the time and height of the latest spikes of one kind.",
+    "LATEST",
+    "    Return the latest and the highest spike of each kind.",
+    "RESET [<event> ...]",
+    "    Forget the spikes of the named kinds, or all.",
     since="2.8.13",
-    summary="Explains the subcommands of LATENCY.",
 )
-def latency_help(request: Request) -> list[str]:
-    """LATENCY HELP -> lines."""
-    return [
-        "LATENCY <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-        "DOCTOR",
-        "    Report on latency spikes in words.",
-        "HISTOGRAM [COMMAND ...]",
-        "    Return how many calls of the named commands, or of all, took at most how long.",
-        "HISTORY <event>",
-        "    Return the time and height of the latest spikes of one kind.",
-        "LATEST",
-        "    Return the latest and the highest spike of each kind.",
-        "RESET [<event> ...]",
-        "    Forget the spikes of the named kinds, or all.",
-        "HELP",
-        "    Print this help.",
-    ]
 
 
 @command(
-    b"LATENCY HISTOGRAM",
-    arity=-2,
-    flags=_FLAGS,
-    categories=_CATEGORIES,
-    group="server",
+    "LATENCY HISTOGRAM [command [command ...]]",
+    _FLAGS,
     since="7.0.0",
     summary="Tells how long the calls of commands took.",
-    syntax="[command [command ...]]",
     tips=_TIPS,
 )
 def latency_histogram(request: Request) -> dict[bytes, Reply]:
@@ -115,33 +89,14 @@ def latency_histogram(request: Request) -> dict[bytes, Reply]:
     return {name: histogram(counters) for name, counters in seen if counters.calls and is_wanted(name)}
 
 
-@command(
-    b"LATENCY HISTORY",
-    arity=3,
-    flags=_FLAGS,
-    categories=_CATEGORIES,
-    group="server",
-    since="2.8.13",
-    summary="Lists the latest spikes of one kind.",
-    syntax="event",
-    tips=_TIPS,
-)
+@command("LATENCY HISTORY event", _FLAGS, since="2.8.13", summary="Lists the latest spikes of one kind.", tips=_TIPS)
 def latency_history(request: Request) -> list[Reply]:
     """LATENCY HISTORY event -> oldest first: unix seconds, milliseconds.  Nothing for an unknown event."""
     event = request.context.stats.latency.events.get(request.argv[2])
     return [] if event is None else [list(sample) for sample in event.samples]
 
 
-@command(
-    b"LATENCY LATEST",
-    arity=2,
-    flags=_FLAGS,
-    categories=_CATEGORIES,
-    group="server",
-    since="2.8.13",
-    summary="Lists the latest spike of each kind.",
-    tips=_TIPS,
-)
+@command("LATENCY LATEST", _FLAGS, since="2.8.13", summary="Lists the latest spike of each kind.", tips=_TIPS)
 def latency_latest(request: Request) -> list[Reply]:
     """LATENCY LATEST -> event, unix seconds and milliseconds of its latest spike, the highest ever."""
     events = request.context.stats.latency.events
@@ -149,14 +104,10 @@ def latency_latest(request: Request) -> list[Reply]:
 
 
 @command(
-    b"LATENCY RESET",
-    arity=-2,
-    flags=_FLAGS,
-    categories=_CATEGORIES,
-    group="server",
+    "LATENCY RESET [event [event ...]]",
+    _FLAGS,
     since="2.8.13",
     summary="Forgets spikes.",
-    syntax="[event [event ...]]",
     tips=("request_policy:all_nodes", "response_policy:all_succeeded"),
 )
 def latency_reset(request: Request) -> int:

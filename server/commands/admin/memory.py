@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.server import errors
 from riverbed.server.commands.arguments import Args
-from riverbed.server.commands.table import SECOND_WORD, Flag, command, container
+from riverbed.server.commands.table import Flag, command, container, declare_help
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import OK, Verbatim
 from riverbed.server.stats import process
@@ -22,19 +22,10 @@ if TYPE_CHECKING:
 _TIPS: Final = ("nondeterministic_output", "request_policy:all_shards", "response_policy:special")
 
 
-container(b"MEMORY", group="server", since="4.0.0", summary="Container of the commands about memory.")
+container("MEMORY", group="server", since="4.0.0", summary="Container of the commands about memory.")
 
 
-@command(
-    b"MEMORY DOCTOR",
-    arity=2,
-    flags=Flag.NONE,
-    categories=("slow",),
-    group="server",
-    since="4.0.0",
-    summary="Reports on the use of memory in words.",
-    tips=_TIPS,
-)
+@command("MEMORY DOCTOR", since="4.0.0", summary="Reports on the use of memory in words.", tips=_TIPS)
 def memory_doctor(request: Request) -> Verbatim:
     """MEMORY DOCTOR -> text."""
     use = process.memory_use()
@@ -45,44 +36,25 @@ def memory_doctor(request: Request) -> Verbatim:
     )
 
 
-@command(
-    b"MEMORY HELP",
-    arity=2,
-    flags=Flag.LOADING | Flag.STALE,
-    categories=("slow",),
-    group="server",
+declare_help(
+    "MEMORY",
+    "DOCTOR",
+    "    Report on the use of memory in words.",
+    "MALLOC-STATS",
+    "    Say that the allocator keeps no statistics.",
+    "PURGE",
+    "    Do nothing: streams are not kept in allocated memory.",
+    "STATS",
+    "    Return figures about the use of memory.",
+    "USAGE <key> [SAMPLES <count>]",
+    "    Return about how many bytes <key> and its stream take up. SAMPLES is accepted and not",
+    "    needed: the sizes are known without looking.",
     since="4.0.0",
-    summary="Explains the subcommands of MEMORY.",
 )
-def memory_help(request: Request) -> list[str]:
-    """MEMORY HELP -> lines."""
-    return [
-        "MEMORY <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-        "DOCTOR",
-        "    Report on the use of memory in words.",
-        "MALLOC-STATS",
-        "    Say that the allocator keeps no statistics.",
-        "PURGE",
-        "    Do nothing: streams are not kept in allocated memory.",
-        "STATS",
-        "    Return figures about the use of memory.",
-        "USAGE <key> [SAMPLES <count>]",
-        "    Return about how many bytes <key> and its stream take up. SAMPLES is accepted and not",
-        "    needed: the sizes are known without looking.",
-        "HELP",
-        "    Print this help.",
-    ]
 
 
 @command(
-    b"MEMORY MALLOC-STATS",
-    arity=2,
-    flags=Flag.NONE,
-    categories=("slow",),
-    group="server",
-    since="4.0.0",
-    summary="Shows the allocator's statistics, where it keeps any.",
-    tips=_TIPS,
+    "MEMORY MALLOC-STATS", since="4.0.0", summary="Shows the allocator's statistics, where it keeps any.", tips=_TIPS
 )
 def memory_malloc_stats(request: Request) -> bytes:
     """MEMORY MALLOC-STATS -> text."""
@@ -90,11 +62,7 @@ def memory_malloc_stats(request: Request) -> bytes:
 
 
 @command(
-    b"MEMORY PURGE",
-    arity=2,
-    flags=Flag.NONE,
-    categories=("slow",),
-    group="server",
+    "MEMORY PURGE",
     since="4.0.0",
     summary="Asks the allocator to give memory back.",
     tips=("request_policy:all_shards", "response_policy:all_succeeded"),
@@ -104,16 +72,7 @@ def memory_purge(request: Request) -> Reply:
     return OK
 
 
-@command(
-    b"MEMORY STATS",
-    arity=2,
-    flags=Flag.NONE,
-    categories=("slow",),
-    group="server",
-    since="4.0.0",
-    summary="Returns figures about the use of memory.",
-    tips=_TIPS,
-)
+@command("MEMORY STATS", since="4.0.0", summary="Returns figures about the use of memory.", tips=_TIPS)
 def memory_stats(request: Request) -> dict[bytes, Reply]:
     """MEMORY STATS -> name to figure, with the names of Redis where they mean something here.
 
@@ -142,15 +101,7 @@ def memory_stats(request: Request) -> dict[bytes, Reply]:
 
 
 @command(
-    b"MEMORY USAGE",
-    arity=-3,
-    flags=Flag.READONLY,
-    keys=SECOND_WORD,
-    categories=("read", "slow"),
-    group="server",
-    since="4.0.0",
-    summary="Estimates how many bytes a key takes up.",
-    syntax="key [SAMPLES count]",
+    "MEMORY USAGE key [SAMPLES count]", Flag.READONLY, since="4.0.0", summary="Estimates how many bytes a key takes up."
 )
 def memory_usage(request: Request) -> int | None:
     """MEMORY USAGE key [SAMPLES count] -> an estimate of the bytes on disk, or null for a missing key."""

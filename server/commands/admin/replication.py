@@ -56,14 +56,11 @@ def _follow(request: Request) -> Reply:
 
 
 @command(
-    b"REPLICAOF",
-    arity=3,
-    flags=_ADMIN | Flag.STALE,
-    categories=("admin", "slow", "dangerous"),
+    "REPLICAOF <host port | NO ONE>",
+    _ADMIN | Flag.STALE,
     group="server",
     since="5.0.0",
     summary="Makes the server a replica of another, or a primary again.",
-    syntax="<host port | NO ONE>",
 )
 def replicaof(request: Request) -> Reply:
     """REPLICAOF host port | NO ONE -> OK.  The link is made afterwards; INFO and ROLE tell of it."""
@@ -71,14 +68,11 @@ def replicaof(request: Request) -> Reply:
 
 
 @command(
-    b"SLAVEOF",
-    arity=3,
-    flags=_ADMIN | Flag.STALE,
-    categories=("admin", "slow", "dangerous"),
+    "SLAVEOF <host port | NO ONE>",
+    _ADMIN | Flag.STALE,
     group="server",
     since="1.0.0",
     summary="REPLICAOF under its former name.",
-    syntax="<host port | NO ONE>",
 )
 def slaveof(request: Request) -> Reply:
     """SLAVEOF host port | NO ONE -> OK."""
@@ -86,14 +80,11 @@ def slaveof(request: Request) -> Reply:
 
 
 @command(
-    b"FAILOVER",
-    arity=-1,
-    flags=_ADMIN | Flag.STALE,
-    categories=("admin", "slow", "dangerous"),
+    "FAILOVER [TO host port [FORCE]] [ABORT] [TIMEOUT milliseconds]",
+    _ADMIN | Flag.STALE,
     group="server",
     since="6.2.0",
     summary="Has a replica take over, and follows it.",
-    syntax="[TO host port [FORCE]] [ABORT] [TIMEOUT milliseconds]",
 )
 def failover(request: Request) -> Reply:
     """FAILOVER [TO host port [FORCE]] [TIMEOUT ms] | ABORT -> OK.  It happens afterwards; INFO tells of it."""
@@ -125,13 +116,12 @@ def failover(request: Request) -> Reply:
 
 
 @command(
-    b"ROLE",
-    arity=1,
-    flags=Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.FAST,
-    categories=("admin", "fast", "dangerous"),
+    "ROLE",
+    Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.FAST,
     group="server",
     since="2.8.12",
     summary="Tells whether the server is a primary or a replica, and of whom.",
+    categories=("admin", "dangerous"),
 )
 def role(request: Request) -> Reply:
     """ROLE -> [master, offset, [[ip, port, offset] ...]] or [slave, host, port, state, offset]."""
@@ -142,13 +132,12 @@ def role(request: Request) -> Reply:
 
 
 @command(
-    b"REPLCONF",
-    arity=-1,
-    flags=_ADMIN | Flag.LOADING | Flag.STALE,
-    categories=("admin", "slow", "dangerous"),
+    "REPLCONF",
+    _ADMIN | Flag.LOADING | Flag.STALE,
     group="server",
     since="3.0.0",
     summary="What replicas and primaries tell each other.",
+    arity=-1,
 )
 def replconf(request: Request) -> Reply:
     """REPLCONF name value [name value ...] -> OK; none to ACK."""
@@ -176,14 +165,12 @@ def _number(word: bytes) -> int:
 
 
 @command(
-    b"PSYNC",
-    arity=-3,
-    flags=_ADMIN | Flag.NO_MULTI,
-    categories=("admin", "slow", "dangerous"),
+    "PSYNC replicationid offset",
+    _ADMIN | Flag.NO_MULTI,
     group="server",
     since="2.8.0",
     summary="Begins to send the log to a replica.",
-    syntax="replicationid offset",
+    arity=-3,
 )
 def psync(request: Request) -> Reply:
     """PSYNC id next-offset -> +CONTINUE or +FULLRESYNC, then the log for as long as the link lasts."""
@@ -196,15 +183,7 @@ def psync(request: Request) -> Reply:
     return NO_REPLY
 
 
-@command(
-    b"SYNC",
-    arity=1,
-    flags=_ADMIN | Flag.NO_MULTI,
-    categories=("admin", "slow", "dangerous"),
-    group="server",
-    since="1.0.0",
-    summary="Refused: a replica must say PSYNC.",
-)
+@command("SYNC", _ADMIN | Flag.NO_MULTI, group="server", since="1.0.0", summary="Refused: a replica must say PSYNC.")
 def sync(request: Request) -> Reply:
     """SYNC -> an error.  What came before Redis 2.8 cannot be told offsets."""
     raise CommandError("ERR SYNC is not supported, use PSYNC")
@@ -214,14 +193,12 @@ def sync(request: Request) -> Reply:
 
 
 @command(
-    b"WAIT",
-    arity=3,
-    flags=Flag.NOSCRIPT,
-    categories=("slow", "connection"),
+    "WAIT numreplicas timeout",
+    Flag.NOSCRIPT,
     group="generic",
     since="3.0.0",
     summary="Waits until so many replicas have all that this client wrote.",
-    syntax="numreplicas timeout",
+    categories=("connection",),
     tips=("request_policy:all_shards", "response_policy:agg_min"),
 )
 def wait(request: Request) -> Reply:
@@ -234,14 +211,12 @@ def wait(request: Request) -> Reply:
 
 
 @command(
-    b"WAITAOF",
-    arity=4,
-    flags=Flag.NOSCRIPT | Flag.BLOCKING,
-    categories=("slow", "blocking", "connection"),
+    "WAITAOF numlocal numreplicas timeout",
+    Flag.NOSCRIPT | Flag.BLOCKING,
     group="generic",
     since="7.2.0",
     summary="Waits until what this client wrote is on the disk here, and on that of so many replicas.",
-    syntax="numlocal numreplicas timeout",
+    categories=("connection",),
     tips=("request_policy:all_shards", "response_policy:agg_min"),
 )
 def waitaof(request: Request) -> Reply:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from riverbed.server import errors
 from riverbed.server.commands.arguments import parse_int
-from riverbed.server.commands.table import Flag, command, container
+from riverbed.server.commands.table import Flag, command, container, declare_help
 from riverbed.server.errors import CommandError
 
 if TYPE_CHECKING:
@@ -14,41 +14,25 @@ if TYPE_CHECKING:
     from riverbed.server.protocol.replies import Park
 
 
-container(b"RIVERBED", group="server", since="8.8.0", summary="Container of the commands that only Riverbed has.")
+container("RIVERBED", group="server", since="8.8.0", summary="Container of the commands that only Riverbed has.")
 
 
-@command(
-    b"RIVERBED HELP",
-    arity=2,
-    flags=Flag.LOADING | Flag.STALE,
-    categories=("slow",),
-    group="server",
+declare_help(
+    "RIVERBED",
+    "SNAPSHOT [<name> | KEEP <count>]",
+    "    Freeze everything up to here as files below <dir>/snapshots, and answer where they are.",
+    "    Without a name they get one of time and offset; KEEP deletes all but the newest <count> of those.",
+    "SNAPSHOTS",
+    "    List the snapshots in <dir>/snapshots, the oldest first.",
     since="8.8.0",
-    summary="Explains the subcommands of RIVERBED.",
 )
-def riverbed_help(request: Request) -> list[str]:
-    """RIVERBED HELP -> lines."""
-    return [
-        "RIVERBED <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-        "SNAPSHOT [<name> | KEEP <count>]",
-        "    Freeze everything up to here as files below <dir>/snapshots, and answer where they are.",
-        "    Without a name they get one of time and offset; KEEP deletes all but the newest <count> of those.",
-        "SNAPSHOTS",
-        "    List the snapshots in <dir>/snapshots, the oldest first.",
-        "HELP",
-        "    Print this help.",
-    ]
 
 
 @command(
-    b"RIVERBED SNAPSHOT",
-    arity=-2,
-    flags=Flag.ADMIN | Flag.NOSCRIPT | Flag.BLOCKING | Flag.NO_MULTI,
-    categories=("admin", "slow", "blocking", "dangerous"),
-    group="server",
+    "RIVERBED SNAPSHOT [name | KEEP count]",
+    Flag.ADMIN | Flag.NOSCRIPT | Flag.BLOCKING | Flag.NO_MULTI,
     since="8.8.0",
     summary="Freezes the store as files, for backups and analytics.",
-    syntax="[name | KEEP count]",
     tips=("nondeterministic_output",),
 )
 def riverbed_snapshot(request: Request) -> Park:
@@ -73,11 +57,8 @@ def riverbed_snapshot(request: Request) -> Park:
 
 
 @command(
-    b"RIVERBED SNAPSHOTS",
-    arity=2,
-    flags=Flag.ADMIN | Flag.NOSCRIPT | Flag.BLOCKING | Flag.NO_MULTI,
-    categories=("admin", "slow", "blocking", "dangerous"),
-    group="server",
+    "RIVERBED SNAPSHOTS",
+    Flag.ADMIN | Flag.NOSCRIPT | Flag.BLOCKING | Flag.NO_MULTI,
     since="8.8.0",
     summary="Lists the snapshots in the data directory.",
     tips=("nondeterministic_output",),

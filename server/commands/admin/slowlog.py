@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.server import errors
 from riverbed.server.commands.arguments import Args
-from riverbed.server.commands.table import Flag, command, container
+from riverbed.server.commands.table import Flag, command, container, declare_help
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import OK
 
@@ -21,21 +21,16 @@ COUNT_TOO_LOW: Final = "ERR count should be greater than or equal to -1"
 DEFAULT_COUNT: Final = 10
 
 _FLAGS: Final = Flag.ADMIN | Flag.LOADING | Flag.STALE
-_CATEGORIES: Final = ("admin", "slow", "dangerous")
 
 
-container(b"SLOWLOG", group="server", since="2.2.12", summary="Container of the slow log's commands.")
+container("SLOWLOG", group="server", since="2.2.12", summary="Container of the slow log's commands.")
 
 
 @command(
-    b"SLOWLOG GET",
-    arity=-2,
-    flags=_FLAGS,
-    categories=_CATEGORIES,
-    group="server",
+    "SLOWLOG GET [count]",
+    _FLAGS,
     since="2.2.12",
     summary="Lists the latest slow commands.",
-    syntax="[count]",
     tips=("request_policy:all_nodes", "nondeterministic_output"),
 )
 def slowlog_get(request: Request) -> list[Reply]:
@@ -60,37 +55,22 @@ def slowlog_get(request: Request) -> list[Reply]:
     ]
 
 
-@command(
-    b"SLOWLOG HELP",
-    arity=2,
-    flags=Flag.LOADING | Flag.STALE,
-    categories=("slow",),
-    group="server",
+declare_help(
+    "SLOWLOG",
+    "GET [<count>]",
+    "    Return the latest <count> slow commands (default: 10, -1 means all): id, time,",
+    "    duration in microseconds, words, client address, client name.",
+    "LEN",
+    "    Return how many slow commands are kept.",
+    "RESET",
+    "    Forget them.",
     since="6.2.0",
-    summary="Explains the subcommands of SLOWLOG.",
 )
-def slowlog_help(request: Request) -> list[str]:
-    """SLOWLOG HELP -> lines."""
-    return [
-        "SLOWLOG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-        "GET [<count>]",
-        "    Return the latest <count> slow commands (default: 10, -1 means all): id, time,",
-        "    duration in microseconds, words, client address, client name.",
-        "LEN",
-        "    Return how many slow commands are kept.",
-        "RESET",
-        "    Forget them.",
-        "HELP",
-        "    Print this help.",
-    ]
 
 
 @command(
-    b"SLOWLOG LEN",
-    arity=2,
-    flags=_FLAGS,
-    categories=_CATEGORIES,
-    group="server",
+    "SLOWLOG LEN",
+    _FLAGS,
     since="2.2.12",
     summary="Counts the slow commands that are kept.",
     tips=("request_policy:all_nodes", "response_policy:agg_sum", "nondeterministic_output"),
@@ -101,11 +81,8 @@ def slowlog_len(request: Request) -> int:
 
 
 @command(
-    b"SLOWLOG RESET",
-    arity=2,
-    flags=_FLAGS,
-    categories=_CATEGORIES,
-    group="server",
+    "SLOWLOG RESET",
+    _FLAGS,
     since="2.2.12",
     summary="Forgets the slow commands.",
     tips=("request_policy:all_nodes", "response_policy:all_succeeded"),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.server import errors
 from riverbed.server.commands.clients.connection import BAD_CLIENT_NAME, MOST_NAME_BYTES, NAME_TOO_LONG, is_printable
-from riverbed.server.commands.table import Flag, command, container
+from riverbed.server.commands.table import Flag, command, container, declare_help
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import NO_REPLY, OK
 
@@ -26,112 +26,73 @@ CACHING_NEEDS_TRACKING: Final = (
 # What the rows of all subcommands have in common.
 FLAGS: Final = Flag.NOSCRIPT | Flag.LOADING | Flag.STALE
 ADMIN_FLAGS: Final = FLAGS | Flag.ADMIN
-CATEGORIES: Final = ("slow", "connection")
-ADMIN_CATEGORIES: Final = ("admin", "slow", "dangerous", "connection")
 
 
-container(b"CLIENT", group="connection", since="2.4.0", summary="Container of commands about client connections.")
+container("CLIENT", group="connection", since="2.4.0", summary="Container of commands about client connections.")
 
 
-@command(
-    b"CLIENT HELP",
-    arity=2,
-    flags=Flag.LOADING | Flag.STALE,
-    categories=CATEGORIES,
-    group="connection",
+declare_help(
+    "CLIENT",
+    "CACHING (YES|NO)",
+    "    Refused: keys are not tracked for clients.",
+    "GETNAME",
+    "    Return the name of this connection.",
+    "GETREDIR",
+    "    Return -1: keys are not tracked for clients.",
+    "ID",
+    "    Return the ID of this connection.",
+    "INFO",
+    "    Describe this connection.",
+    "KILL <ip:port>",
+    "    Close the connection from <ip:port>.",
+    "KILL <option> <value> [<option> <value> [...]]",
+    "    Close the connections that all options fit:",
+    "    * ADDR <ip:port>, LADDR <ip:port>: by their remote or local address.",
+    "    * ID <client-id>, TYPE (NORMAL|MASTER|REPLICA|PUBSUB), USER <username>.",
+    "    * MAXAGE <seconds>: those at least that old.",
+    "    * SKIPME (YES|NO): whether to spare this connection (default: YES).",
+    "LIST [TYPE (NORMAL|MASTER|REPLICA|PUBSUB) | ID <client-id> [<client-id> ...]]",
+    "    Describe connections, one a line.",
+    "NO-EVICT (ON|OFF)",
+    "    Mark this connection as one that is not evicted when clients hold more than maxmemory-clients.",
+    "NO-TOUCH (ON|OFF)",
+    "    Mark this connection as one that leaves times of access alone; none are kept.",
+    "PAUSE <timeout> [WRITE|ALL]",
+    "    Hold all commands, or those that write, back for <timeout> milliseconds.",
+    "REPLY (ON|OFF|SKIP)",
+    "    Say whether this connection wants replies; SKIP is for the next command.",
+    "SETINFO <LIB-NAME|LIB-VER> <value>",
+    "    Tell which client library this connection is used by.",
+    "SETNAME <name>",
+    "    Name this connection.",
+    "TRACKING (ON|OFF)",
+    "    ON is refused: keys are not tracked for clients.",
+    "TRACKINGINFO",
+    "    Tell that keys are not tracked.",
+    "UNBLOCK <client-id> [TIMEOUT|ERROR]",
+    "    End the wait of a blocked client.",
+    "UNPAUSE",
+    "    End a pause.",
     since="5.0.0",
-    summary="Explains the subcommands of CLIENT.",
 )
-def client_help(request: Request) -> list[str]:
-    """CLIENT HELP -> lines."""
-    return [
-        "CLIENT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-        "CACHING (YES|NO)",
-        "    Refused: keys are not tracked for clients.",
-        "GETNAME",
-        "    Return the name of this connection.",
-        "GETREDIR",
-        "    Return -1: keys are not tracked for clients.",
-        "ID",
-        "    Return the ID of this connection.",
-        "INFO",
-        "    Describe this connection.",
-        "KILL <ip:port>",
-        "    Close the connection from <ip:port>.",
-        "KILL <option> <value> [<option> <value> [...]]",
-        "    Close the connections that all options fit:",
-        "    * ADDR <ip:port>, LADDR <ip:port>: by their remote or local address.",
-        "    * ID <client-id>, TYPE (NORMAL|MASTER|REPLICA|PUBSUB), USER <username>.",
-        "    * MAXAGE <seconds>: those at least that old.",
-        "    * SKIPME (YES|NO): whether to spare this connection (default: YES).",
-        "LIST [TYPE (NORMAL|MASTER|REPLICA|PUBSUB) | ID <client-id> [<client-id> ...]]",
-        "    Describe connections, one a line.",
-        "NO-EVICT (ON|OFF)",
-        "    Mark this connection as one that is not evicted when clients hold more than maxmemory-clients.",
-        "NO-TOUCH (ON|OFF)",
-        "    Mark this connection as one that leaves times of access alone; none are kept.",
-        "PAUSE <timeout> [WRITE|ALL]",
-        "    Hold all commands, or those that write, back for <timeout> milliseconds.",
-        "REPLY (ON|OFF|SKIP)",
-        "    Say whether this connection wants replies; SKIP is for the next command.",
-        "SETINFO <LIB-NAME|LIB-VER> <value>",
-        "    Tell which client library this connection is used by.",
-        "SETNAME <name>",
-        "    Name this connection.",
-        "TRACKING (ON|OFF)",
-        "    ON is refused: keys are not tracked for clients.",
-        "TRACKINGINFO",
-        "    Tell that keys are not tracked.",
-        "UNBLOCK <client-id> [TIMEOUT|ERROR]",
-        "    End the wait of a blocked client.",
-        "UNPAUSE",
-        "    End a pause.",
-        "HELP",
-        "    Print this help.",
-    ]
 
 
 # -- oneself -----------------------------------------------------------------------------------------------------------
 
 
-@command(
-    b"CLIENT ID",
-    arity=2,
-    flags=FLAGS,
-    categories=CATEGORIES,
-    group="connection",
-    since="5.0.0",
-    summary="Tells the ID of the connection.",
-)
+@command("CLIENT ID", FLAGS, since="5.0.0", summary="Tells the ID of the connection.")
 def client_id(request: Request) -> int:
     """CLIENT ID -> a number that no other connection of this run of the server had."""
     return request.session.id
 
 
-@command(
-    b"CLIENT GETNAME",
-    arity=2,
-    flags=FLAGS,
-    categories=CATEGORIES,
-    group="connection",
-    since="2.6.9",
-    summary="Tells the name of the connection.",
-)
+@command("CLIENT GETNAME", FLAGS, since="2.6.9", summary="Tells the name of the connection.")
 def client_getname(request: Request) -> bytes | None:
     """CLIENT GETNAME -> the name, null without one."""
     return request.session.name or None
 
 
-@command(
-    b"CLIENT SETNAME",
-    arity=3,
-    flags=FLAGS,
-    categories=CATEGORIES,
-    group="connection",
-    since="2.6.9",
-    summary="Names the connection.",
-    syntax="connection-name",
-)
+@command("CLIENT SETNAME connection-name", FLAGS, since="2.6.9", summary="Names the connection.")
 def client_setname(request: Request) -> Reply:
     """CLIENT SETNAME connection-name -> OK.  An empty name is none."""
     name = request.argv[2]
@@ -144,14 +105,10 @@ def client_setname(request: Request) -> Reply:
 
 
 @command(
-    b"CLIENT SETINFO",
-    arity=4,
-    flags=FLAGS,
-    categories=CATEGORIES,
-    group="connection",
+    "CLIENT SETINFO <LIB-NAME libname | LIB-VER libver>",
+    FLAGS,
     since="7.2.0",
     summary="Tells the server which library the client uses.",
-    syntax="<LIB-NAME libname | LIB-VER libver>",
 )
 def client_setinfo(request: Request) -> Reply:
     """CLIENT SETINFO LIB-NAME name | LIB-VER version -> OK."""
@@ -170,16 +127,7 @@ def client_setinfo(request: Request) -> Reply:
     return OK
 
 
-@command(
-    b"CLIENT REPLY",
-    arity=3,
-    flags=FLAGS,
-    categories=CATEGORIES,
-    group="connection",
-    since="3.2.0",
-    summary="Says whether the client wants replies.",
-    syntax="<ON | OFF | SKIP>",
-)
+@command("CLIENT REPLY <ON | OFF | SKIP>", FLAGS, since="3.2.0", summary="Says whether the client wants replies.")
 def client_reply(request: Request) -> Reply:
     """CLIENT REPLY ON -> OK; OFF and SKIP are not answered.  SKIP is for the next command alone.
 
@@ -202,16 +150,7 @@ def client_reply(request: Request) -> Reply:
     return OK if mode == b"ON" or request.in_transaction else NO_REPLY
 
 
-@command(
-    b"CLIENT NO-EVICT",
-    arity=3,
-    flags=ADMIN_FLAGS,
-    categories=ADMIN_CATEGORIES,
-    group="connection",
-    since="7.0.0",
-    summary="Marks the client as one not to evict.",
-    syntax="<ON | OFF>",
-)
+@command("CLIENT NO-EVICT <ON | OFF>", ADMIN_FLAGS, since="7.0.0", summary="Marks the client as one not to evict.")
 def client_no_evict(request: Request) -> Reply:
     """CLIENT NO-EVICT ON | OFF -> OK.  What it holds still counts for maxmemory-clients; others go in its place."""
     request.session.spare(_on_or_off(request.argv[2]))
@@ -219,14 +158,10 @@ def client_no_evict(request: Request) -> Reply:
 
 
 @command(
-    b"CLIENT NO-TOUCH",
-    arity=3,
-    flags=FLAGS,
-    categories=CATEGORIES,
-    group="connection",
+    "CLIENT NO-TOUCH <ON | OFF>",
+    FLAGS,
     since="7.2.0",
     summary="Has the client's commands leave no trace in the times of access.",
-    syntax="<ON | OFF>",
 )
 def client_no_touch(request: Request) -> Reply:
     """CLIENT NO-TOUCH ON | OFF -> OK.  Shown by CLIENT LIST; times of access are not kept here anyway."""
@@ -245,14 +180,11 @@ def _on_or_off(word: bytes) -> bool:
 
 
 @command(
-    b"CLIENT TRACKING",
-    arity=-3,
-    flags=FLAGS,
-    categories=CATEGORIES,
-    group="connection",
+    "CLIENT TRACKING <ON | OFF>",
+    FLAGS,
     since="6.0.0",
     summary="Refuses to track keys for a cache on the client's side.",
-    syntax="<ON | OFF>",
+    arity=-3,
 )
 def client_tracking(request: Request) -> Reply:
     """CLIENT TRACKING OFF -> OK; ON is refused, so that a library falls back to not caching."""
@@ -261,45 +193,20 @@ def client_tracking(request: Request) -> Reply:
     return OK
 
 
-@command(
-    b"CLIENT TRACKINGINFO",
-    arity=2,
-    flags=FLAGS,
-    categories=CATEGORIES,
-    group="connection",
-    since="6.2.0",
-    summary="Tells that no keys are tracked.",
-)
+@command("CLIENT TRACKINGINFO", FLAGS, since="6.2.0", summary="Tells that no keys are tracked.")
 def client_trackinginfo(request: Request) -> Reply:
     """CLIENT TRACKINGINFO -> flags, redirect, prefixes."""
     flags = [b"off"]
     return {b"flags": flags if request.session.resp == 2 else set(flags), b"redirect": -1, b"prefixes": []}
 
 
-@command(
-    b"CLIENT CACHING",
-    arity=3,
-    flags=FLAGS,
-    categories=CATEGORIES,
-    group="connection",
-    since="6.0.0",
-    summary="Needs tracking, which there is none.",
-    syntax="<YES | NO>",
-)
+@command("CLIENT CACHING <YES | NO>", FLAGS, since="6.0.0", summary="Needs tracking, which there is none.")
 def client_caching(request: Request) -> Reply:
     """CLIENT CACHING YES | NO -> an error."""
     raise CommandError(CACHING_NEEDS_TRACKING)
 
 
-@command(
-    b"CLIENT GETREDIR",
-    arity=2,
-    flags=FLAGS,
-    categories=CATEGORIES,
-    group="connection",
-    since="6.0.0",
-    summary="Tells that nothing is redirected.",
-)
+@command("CLIENT GETREDIR", FLAGS, since="6.0.0", summary="Tells that nothing is redirected.")
 def client_getredir(request: Request) -> int:
     """CLIENT GETREDIR -> -1."""
     return -1

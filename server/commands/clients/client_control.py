@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.server import errors
 from riverbed.server.commands.arguments import Args, parse_int, parse_timeout_ms
-from riverbed.server.commands.clients.client import ADMIN_CATEGORIES, ADMIN_FLAGS
+from riverbed.server.commands.clients.client import ADMIN_FLAGS
 from riverbed.server.commands.clients.client_list import kind_of, parse_kind
 from riverbed.server.commands.clients.connection import DEFAULT_USER
 from riverbed.server.commands.slices import in_slices
@@ -36,15 +36,12 @@ BAD_UNBLOCK_REASON: Final = "ERR CLIENT UNBLOCK reason should be TIMEOUT or ERRO
 
 
 @command(
-    b"CLIENT KILL",
-    arity=-3,
-    flags=ADMIN_FLAGS,
-    categories=ADMIN_CATEGORIES,
-    group="connection",
+    "CLIENT KILL <ip:port | <[ID client-id] [TYPE <NORMAL | MASTER | REPLICA | PUBSUB>] [USER username] [ADDR ip:port] "
+    "[LADDR ip:port] [SKIPME <YES | NO>] [MAXAGE maxage]>>",
+    ADMIN_FLAGS,
     since="2.4.0",
     summary="Closes connections.",
-    syntax="<ip:port | <[ID client-id] [TYPE <NORMAL | MASTER | REPLICA | PUBSUB>] [USER username] [ADDR ip:port] "
-    "[LADDR ip:port] [SKIPME <YES | NO>] [MAXAGE maxage]>>",
+    arity=-3,
 )
 def client_kill(request: Request) -> Reply:
     """CLIENT KILL ip:port -> OK, or an error if there is none; CLIENT KILL filter value ... -> how many were closed.
@@ -123,14 +120,10 @@ def _kill(request: Request, session: Session) -> None:
 
 
 @command(
-    b"CLIENT PAUSE",
-    arity=-3,
-    flags=ADMIN_FLAGS,
-    categories=ADMIN_CATEGORIES,
-    group="connection",
+    "CLIENT PAUSE timeout [WRITE | ALL]",
+    ADMIN_FLAGS,
     since="3.0.0",
     summary="Holds the commands of all clients back for a while.",
-    syntax="timeout [WRITE | ALL]",
 )
 def client_pause(request: Request) -> Reply:
     """CLIENT PAUSE timeout [WRITE | ALL] -> OK.  `timeout` is in milliseconds; ALL is the default."""
@@ -145,15 +138,7 @@ def client_pause(request: Request) -> Reply:
     return OK
 
 
-@command(
-    b"CLIENT UNPAUSE",
-    arity=2,
-    flags=ADMIN_FLAGS,
-    categories=ADMIN_CATEGORIES,
-    group="connection",
-    since="6.2.0",
-    summary="Ends a pause.",
-)
+@command("CLIENT UNPAUSE", ADMIN_FLAGS, since="6.2.0", summary="Ends a pause.")
 def client_unpause(request: Request) -> Reply:
     """CLIENT UNPAUSE -> OK."""
     request.context.control.unpause()
@@ -161,14 +146,10 @@ def client_unpause(request: Request) -> Reply:
 
 
 @command(
-    b"CLIENT UNBLOCK",
-    arity=-3,
-    flags=ADMIN_FLAGS,
-    categories=ADMIN_CATEGORIES,
-    group="connection",
+    "CLIENT UNBLOCK client-id [TIMEOUT | ERROR]",
+    ADMIN_FLAGS,
     since="5.0.0",
     summary="Ends the wait of a blocked client.",
-    syntax="client-id [TIMEOUT | ERROR]",
 )
 def client_unblock(request: Request) -> int:
     """CLIENT UNBLOCK client-id [TIMEOUT | ERROR] -> 1 if it was waiting, else 0.

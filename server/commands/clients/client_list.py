@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.server import errors
 from riverbed.server.commands.arguments import parse_int
-from riverbed.server.commands.clients.client import ADMIN_CATEGORIES, ADMIN_FLAGS, CATEGORIES, FLAGS
+from riverbed.server.commands.clients.client import ADMIN_FLAGS, FLAGS
 from riverbed.server.commands.clients.connection import DEFAULT_USER
 from riverbed.server.commands.slices import in_slices, verbatim_in_pieces
 from riverbed.server.commands.table import command
@@ -49,30 +49,17 @@ def kind_of(session: Session) -> str:
     return "pubsub" if session.is_subscriber else "normal"
 
 
-@command(
-    b"CLIENT INFO",
-    arity=2,
-    flags=FLAGS,
-    categories=CATEGORIES,
-    group="connection",
-    since="6.2.0",
-    summary="Describes the connection.",
-    tips=("nondeterministic_output",),
-)
+@command("CLIENT INFO", FLAGS, since="6.2.0", summary="Describes the connection.", tips=("nondeterministic_output",))
 def client_info(request: Request) -> Verbatim:
     """CLIENT INFO -> one line as of CLIENT LIST, about oneself."""
     return Verbatim(_describe(request, request.session))
 
 
 @command(
-    b"CLIENT LIST",
-    arity=-2,
-    flags=ADMIN_FLAGS,
-    categories=ADMIN_CATEGORIES,
-    group="connection",
+    "CLIENT LIST [TYPE <NORMAL | MASTER | REPLICA | PUBSUB>] [ID client-id [client-id ...]]",
+    ADMIN_FLAGS,
     since="2.4.0",
     summary="Describes the connections.",
-    syntax="[TYPE <NORMAL | MASTER | REPLICA | PUBSUB>] [ID client-id [client-id ...]]",
     tips=("nondeterministic_output", "request_policy:all_nodes"),
 )
 def client_list(request: Request) -> Reply:

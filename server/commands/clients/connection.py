@@ -54,13 +54,10 @@ _GREETING: Final = Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.FAST | Flag.
 
 
 @command(
-    b"AUTH",
-    arity=-2,
-    flags=_GREETING,
-    categories=("fast", "connection"),
+    "AUTH [username] password",
+    _GREETING,
     group="connection",
     summary="Authenticates the connection.",
-    syntax="[username] password",
     redact=all_but_the_name,
 )
 def auth(request: Request) -> Reply:
@@ -97,14 +94,11 @@ def _hello_without_password(words: list[bytes]) -> list[bytes]:
 
 
 @command(
-    b"HELLO",
-    arity=-1,
-    flags=_GREETING,
-    categories=("fast", "connection"),
+    "HELLO [protover [AUTH username password] [SETNAME clientname]]",
+    _GREETING,
     group="connection",
     since="6.0.0",
     summary="Chooses the protocol, and may authenticate and name the connection.",
-    syntax="[protover [AUTH username password] [SETNAME clientname]]",
     redact=_hello_without_password,
 )
 def hello(request: Request) -> Reply:
@@ -178,12 +172,7 @@ def _check_password(request: Request, user: bytes, password: bytes) -> None:
 
 
 @command(
-    b"QUIT",
-    arity=-1,
-    flags=_GREETING | Flag.IMMEDIATE | Flag.SUBSCRIBER,
-    categories=("fast", "connection"),
-    group="connection",
-    summary="Closes the connection.",
+    "QUIT", _GREETING | Flag.IMMEDIATE | Flag.SUBSCRIBER, group="connection", summary="Closes the connection.", arity=-1
 )
 def quit_(request: Request) -> Reply:
     """QUIT -> OK, then the connection closes.  Requests behind it are not run."""
@@ -192,10 +181,8 @@ def quit_(request: Request) -> Reply:
 
 
 @command(
-    b"RESET",
-    arity=1,
-    flags=_GREETING | Flag.IMMEDIATE | Flag.SUBSCRIBER,
-    categories=("fast", "connection"),
+    "RESET",
+    _GREETING | Flag.IMMEDIATE | Flag.SUBSCRIBER,
     group="connection",
     since="6.2.0",
     summary="Makes the connection as new.",
@@ -223,13 +210,10 @@ def reset(request: Request) -> str:
 
 
 @command(
-    b"PING",
-    arity=-1,
-    flags=Flag.FAST | Flag.SUBSCRIBER,
-    categories=("fast", "connection"),
+    "PING [message]",
+    Flag.FAST | Flag.SUBSCRIBER,
     group="connection",
     summary="Answers.",
-    syntax="[message]",
     tips=("request_policy:all_shards", "response_policy:all_succeeded"),
 )
 def ping(request: Request) -> Reply:
@@ -246,13 +230,7 @@ def ping(request: Request) -> Reply:
 
 
 @command(
-    b"ECHO",
-    arity=2,
-    flags=Flag.LOADING | Flag.STALE | Flag.FAST,
-    categories=("fast", "connection"),
-    group="connection",
-    summary="Answers with its argument.",
-    syntax="message",
+    "ECHO message", Flag.LOADING | Flag.STALE | Flag.FAST, group="connection", summary="Answers with its argument."
 )
 def echo(request: Request) -> bytes:
     """ECHO message -> the message."""
@@ -260,13 +238,10 @@ def echo(request: Request) -> bytes:
 
 
 @command(
-    b"SELECT",
-    arity=2,
-    flags=Flag.LOADING | Flag.STALE | Flag.FAST,
-    categories=("fast", "connection"),
+    "SELECT index",
+    Flag.LOADING | Flag.STALE | Flag.FAST,
     group="connection",
     summary="Changes the database of the connection.",
-    syntax="index",
 )
 def select(request: Request) -> Reply:
     """SELECT index -> OK."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.server import errors
 from riverbed.server.commands.slices import in_pieces, in_slices
-from riverbed.server.commands.table import Flag, KeySpec, command, container
+from riverbed.server.commands.table import NO_KEYS, Flag, command, container, declare_help
 from riverbed.server.protocol.replies import Push
 from riverbed.store.format.rows import array_head, bulk
 
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 _SUBSCRIBING: Final = Flag.PUBSUB | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.SUBSCRIBER
 _PUBLISHING: Final = Flag.PUBSUB | Flag.LOADING | Flag.STALE | Flag.FAST
 _LOOKING: Final = Flag.PUBSUB | Flag.LOADING | Flag.STALE
-_CATEGORIES: Final = ("pubsub", "slow")
-_ALL_CHANNELS: Final = KeySpec(1, -1, 1)
-_FIRST_CHANNEL: Final = KeySpec(1, 1, 1)
 _SHARD_KINDS: Final = (b"ssubscribe", b"sunsubscribe")
 # Subscribed to, or looked up, in one slice: about a millisecond.
 _NAMES_A_SLICE: Final = 500
@@ -94,30 +91,18 @@ def _confirm_each(request: Request, names: list[bytes], change: Callable[[Sessio
 # -- listening ---------------------------------------------------------------------------------------------------------
 
 
-@command(
-    b"SUBSCRIBE",
-    arity=-2,
-    flags=_SUBSCRIBING,
-    categories=_CATEGORIES,
-    group="pubsub",
-    since="2.0.0",
-    summary="Listens to channels.",
-    syntax="channel [channel ...]",
-)
+@command("SUBSCRIBE channel [channel ...]", _SUBSCRIBING, group="pubsub", since="2.0.0", summary="Listens to channels.")
 def subscribe(request: Request) -> Reply:
     """SUBSCRIBE channel [channel ...] -> for each: `subscribe`, channel, how many channels and patterns by now."""
     return _subscribe(request, request.context.pubsub.channels, b"subscribe")
 
 
 @command(
-    b"UNSUBSCRIBE",
-    arity=-1,
-    flags=_SUBSCRIBING,
-    categories=_CATEGORIES,
+    "UNSUBSCRIBE [channel [channel ...]]",
+    _SUBSCRIBING,
     group="pubsub",
     since="2.0.0",
     summary="Listens to channels no longer.",
-    syntax="[channel [channel ...]]",
 )
 def unsubscribe(request: Request) -> Reply:
     """UNSUBSCRIBE [channel ...] -> for each: `unsubscribe`, channel, how many channels and patterns are left."""
@@ -125,14 +110,11 @@ def unsubscribe(request: Request) -> Reply:
 
 
 @command(
-    b"PSUBSCRIBE",
-    arity=-2,
-    flags=_SUBSCRIBING,
-    categories=_CATEGORIES,
+    "PSUBSCRIBE pattern [pattern ...]",
+    _SUBSCRIBING,
     group="pubsub",
     since="2.0.0",
     summary="Listens to all channels that match patterns.",
-    syntax="pattern [pattern ...]",
 )
 def psubscribe(request: Request) -> Reply:
     """PSUBSCRIBE pattern [pattern ...] -> for each: `psubscribe`, pattern, how many channels and patterns by now."""
@@ -140,14 +122,11 @@ def psubscribe(request: Request) -> Reply:
 
 
 @command(
-    b"PUNSUBSCRIBE",
-    arity=-1,
-    flags=_SUBSCRIBING,
-    categories=_CATEGORIES,
+    "PUNSUBSCRIBE [pattern [pattern ...]]",
+    _SUBSCRIBING,
     group="pubsub",
     since="2.0.0",
     summary="Listens to patterns no longer.",
-    syntax="[pattern [pattern ...]]",
 )
 def punsubscribe(request: Request) -> Reply:
     """PUNSUBSCRIBE [pattern ...] -> for each: `punsubscribe`, pattern, how many channels and patterns are left."""
@@ -155,15 +134,11 @@ def punsubscribe(request: Request) -> Reply:
 
 
 @command(
-    b"SSUBSCRIBE",
-    arity=-2,
-    flags=_SUBSCRIBING,
-    keys=_ALL_CHANNELS,
-    categories=_CATEGORIES,
+    "SSUBSCRIBE shardchannel [shardchannel ...]",
+    _SUBSCRIBING,
     group="pubsub",
     since="7.0.0",
     summary="Listens to shard channels, which are names of their own.",
-    syntax="shardchannel [shardchannel ...]",
 )
 def ssubscribe(request: Request) -> Reply:
     """SSUBSCRIBE shardchannel [shardchannel ...] -> for each: `ssubscribe`, channel, how many shard channels by now."""
@@ -171,15 +146,11 @@ def ssubscribe(request: Request) -> Reply:
 
 
 @command(
-    b"SUNSUBSCRIBE",
-    arity=-1,
-    flags=_SUBSCRIBING,
-    keys=_ALL_CHANNELS,
-    categories=_CATEGORIES,
+    "SUNSUBSCRIBE [shardchannel [shardchannel ...]]",
+    _SUBSCRIBING,
     group="pubsub",
     since="7.0.0",
     summary="Listens to shard channels no longer.",
-    syntax="[shardchannel [shardchannel ...]]",
 )
 def sunsubscribe(request: Request) -> Reply:
     """SUNSUBSCRIBE [shardchannel ...] -> for each: `sunsubscribe`, channel, how many shard channels are left."""
@@ -190,14 +161,11 @@ def sunsubscribe(request: Request) -> Reply:
 
 
 @command(
-    b"PUBLISH",
-    arity=3,
-    flags=_PUBLISHING,
-    categories=("pubsub", "fast"),
+    "PUBLISH channel message",
+    _PUBLISHING,
     group="pubsub",
     since="2.0.0",
     summary="Sends a message to all who listen to a channel.",
-    syntax="channel message",
 )
 def publish(request: Request) -> Reply:
     """PUBLISH channel message -> how many subscriptions it went to, here; subscribers of replicas do not get it.
@@ -213,15 +181,11 @@ def _publish(request: Request) -> Work:
 
 
 @command(
-    b"SPUBLISH",
-    arity=3,
-    flags=_PUBLISHING,
-    keys=_FIRST_CHANNEL,
-    categories=("pubsub", "fast"),
+    "SPUBLISH shardchannel message",
+    _PUBLISHING,
     group="pubsub",
     since="7.0.0",
     summary="Sends a message to all who listen to a shard channel.",
-    syntax="shardchannel message",
 )
 def spublish(request: Request) -> int:
     """SPUBLISH shardchannel message -> how many subscriptions it went to."""
@@ -231,109 +195,61 @@ def spublish(request: Request) -> int:
 # -- who listens to what -----------------------------------------------------------------------------------------------
 
 
-container(b"PUBSUB", group="pubsub", since="2.8.0", summary="Container of commands about subscriptions.")
+container("PUBSUB", group="pubsub", since="2.8.0", summary="Container of commands about subscriptions.")
 
 
-@command(
-    b"PUBSUB CHANNELS",
-    arity=-2,
-    flags=_LOOKING,
-    categories=_CATEGORIES,
-    group="pubsub",
-    since="2.8.0",
-    summary="Lists the channels somebody listens to.",
-    syntax="[pattern]",
-)
+@command("PUBSUB CHANNELS [pattern]", _LOOKING, since="2.8.0", summary="Lists the channels somebody listens to.")
 def pubsub_channels(request: Request) -> Reply:
     """PUBSUB CHANNELS [pattern] -> the channels somebody has subscribed to; patterns of others do not show."""
     return _names(request, request.context.pubsub.channels)
 
 
 @command(
-    b"PUBSUB SHARDCHANNELS",
-    arity=-2,
-    flags=_LOOKING,
-    categories=_CATEGORIES,
-    group="pubsub",
-    since="7.0.0",
-    summary="Lists the shard channels somebody listens to.",
-    syntax="[pattern]",
+    "PUBSUB SHARDCHANNELS [pattern]", _LOOKING, since="7.0.0", summary="Lists the shard channels somebody listens to."
 )
 def pubsub_shardchannels(request: Request) -> Reply:
     """PUBSUB SHARDCHANNELS [pattern] -> the shard channels somebody has subscribed to."""
     return _names(request, request.context.pubsub.shard_channels)
 
 
-@command(
-    b"PUBSUB NUMSUB",
-    arity=-2,
-    flags=_LOOKING,
-    categories=_CATEGORIES,
-    group="pubsub",
-    since="2.8.0",
-    summary="Counts who listens to channels.",
-    syntax="[channel [channel ...]]",
-)
+@command("PUBSUB NUMSUB [channel [channel ...]]", _LOOKING, since="2.8.0", summary="Counts who listens to channels.")
 def pubsub_numsub(request: Request) -> Reply:
     """PUBSUB NUMSUB [channel ...] -> channel, count, channel, count ...; listening by pattern does not count."""
     return _counts(request, request.context.pubsub.channels)
 
 
 @command(
-    b"PUBSUB SHARDNUMSUB",
-    arity=-2,
-    flags=_LOOKING,
-    categories=_CATEGORIES,
-    group="pubsub",
+    "PUBSUB SHARDNUMSUB [shardchannel [shardchannel ...]]",
+    _LOOKING,
     since="7.0.0",
     summary="Counts who listens to shard channels.",
-    syntax="[shardchannel [shardchannel ...]]",
+    keys=NO_KEYS,
 )
 def pubsub_shardnumsub(request: Request) -> Reply:
     """PUBSUB SHARDNUMSUB [shardchannel ...] -> channel, count, channel, count ..."""
     return _counts(request, request.context.pubsub.shard_channels)
 
 
-@command(
-    b"PUBSUB NUMPAT",
-    arity=2,
-    flags=_LOOKING,
-    categories=_CATEGORIES,
-    group="pubsub",
-    since="2.8.0",
-    summary="Counts the patterns somebody listens to.",
-)
+@command("PUBSUB NUMPAT", _LOOKING, since="2.8.0", summary="Counts the patterns somebody listens to.")
 def pubsub_numpat(request: Request) -> int:
     """PUBSUB NUMPAT -> how many different patterns there are."""
     return len(request.context.pubsub.patterns)
 
 
-@command(
-    b"PUBSUB HELP",
-    arity=2,
-    flags=Flag.LOADING | Flag.STALE,
-    categories=("slow",),
-    group="pubsub",
+declare_help(
+    "PUBSUB",
+    "CHANNELS [<pattern>]",
+    "    Channels that somebody listens to, all or those that match.",
+    "NUMPAT",
+    "    How many different patterns somebody listens to.",
+    "NUMSUB [<channel> ...]",
+    "    How many listen to each of these channels, not counting patterns.",
+    "SHARDCHANNELS [<pattern>]",
+    "    Shard channels that somebody listens to, all or those that match.",
+    "SHARDNUMSUB [<shardchannel> ...]",
+    "    How many listen to each of these shard channels.",
     since="6.2.0",
-    summary="Explains the subcommands of PUBSUB.",
 )
-def pubsub_help(request: Request) -> list[str]:
-    """PUBSUB HELP -> lines."""
-    return [
-        "PUBSUB <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-        "CHANNELS [<pattern>]",
-        "    Channels that somebody listens to, all or those that match.",
-        "NUMPAT",
-        "    How many different patterns somebody listens to.",
-        "NUMSUB [<channel> ...]",
-        "    How many listen to each of these channels, not counting patterns.",
-        "SHARDCHANNELS [<pattern>]",
-        "    Shard channels that somebody listens to, all or those that match.",
-        "SHARDNUMSUB [<shardchannel> ...]",
-        "    How many listen to each of these shard channels.",
-        "HELP",
-        "    Print this help.",
-    ]
 
 
 def _names(request: Request, channels: Channels) -> Reply:

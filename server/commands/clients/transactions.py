@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from riverbed.server.commands.slices import in_slices
-from riverbed.server.commands.table import ALL_KEYS, Flag, command
+from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import OK
 
@@ -30,13 +30,7 @@ _FLAGS: Final = Flag.NOSCRIPT | Flag.LOADING | Flag.STALE
 
 
 @command(
-    b"MULTI",
-    arity=1,
-    flags=_FLAGS | Flag.FAST | Flag.IMMEDIATE,
-    categories=("fast", "transaction"),
-    group="transactions",
-    since="1.2.0",
-    summary="Begins a transaction.",
+    "MULTI", _FLAGS | Flag.FAST | Flag.IMMEDIATE, group="transactions", since="1.2.0", summary="Begins a transaction."
 )
 def multi(request: Request) -> Reply:
     """MULTI -> OK.  The commands that follow are queued until EXEC."""
@@ -50,10 +44,8 @@ def multi(request: Request) -> Reply:
 
 
 @command(
-    b"EXEC",
-    arity=1,
-    flags=_FLAGS | Flag.SKIP_SLOWLOG | Flag.IMMEDIATE,
-    categories=("slow", "transaction"),
+    "EXEC",
+    _FLAGS | Flag.SKIP_SLOWLOG | Flag.IMMEDIATE,
     group="transactions",
     since="1.2.0",
     summary="Runs the transaction.",
@@ -66,10 +58,8 @@ def exec_(request: Request) -> Reply:
 
 
 @command(
-    b"DISCARD",
-    arity=1,
-    flags=_FLAGS | Flag.FAST | Flag.IMMEDIATE,
-    categories=("fast", "transaction"),
+    "DISCARD",
+    _FLAGS | Flag.FAST | Flag.IMMEDIATE,
     group="transactions",
     since="2.0.0",
     summary="Gives the transaction up.",
@@ -85,15 +75,11 @@ def discard(request: Request) -> Reply:
 
 
 @command(
-    b"WATCH",
-    arity=-2,
-    flags=_FLAGS | Flag.FAST | Flag.IMMEDIATE,
-    keys=ALL_KEYS,
-    categories=("fast", "transaction"),
+    "WATCH key [key ...]",
+    _FLAGS | Flag.FAST | Flag.IMMEDIATE,
     group="transactions",
     since="2.2.0",
     summary="Has the next transaction run only if these keys do not change before.",
-    syntax="key [key ...]",
 )
 def watch(request: Request) -> Reply:
     """WATCH key [key ...] -> OK."""
@@ -115,15 +101,7 @@ def _watch(request: Request) -> Work:
     return OK
 
 
-@command(
-    b"UNWATCH",
-    arity=1,
-    flags=_FLAGS | Flag.FAST,
-    categories=("fast", "transaction"),
-    group="transactions",
-    since="2.2.0",
-    summary="Forgets all watched keys.",
-)
+@command("UNWATCH", _FLAGS | Flag.FAST, group="transactions", since="2.2.0", summary="Forgets all watched keys.")
 def unwatch(request: Request) -> Reply:
     """UNWATCH -> OK."""
     request.context.control.unwatch(request.session)

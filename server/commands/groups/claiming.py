@@ -17,7 +17,7 @@ from riverbed.server.commands.showing import Part, Room, Showing
 from riverbed.server.commands.slices import first_ids, in_slices
 from riverbed.server.commands.streams.entries import entry_wire, id_wire
 from riverbed.server.commands.streams.options import parse_range_start
-from riverbed.server.commands.table import FIRST_KEY, Flag, command
+from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
 from riverbed.store.format.rows import array_head, id_bulk
 from riverbed.store.groups.group import MAX_COUNT, PendingEntry
@@ -245,16 +245,12 @@ def _take_claim_options(words: list[bytes]) -> Generator[None, None, _ClaimOptio
 
 
 @command(
-    b"XCLAIM",
-    arity=-6,
-    flags=Flag.WRITE | Flag.FAST,
-    keys=FIRST_KEY,
-    categories=("write", "stream", "fast"),
+    "XCLAIM key group consumer min-idle-time id [id ...] [IDLE ms] [TIME unix-time-milliseconds] [RETRYCOUNT count] "
+    "[FORCE] [JUSTID] [LASTID lastid]",
+    Flag.WRITE | Flag.FAST,
     group="stream",
     since="5.0.0",
     summary="Takes over pending entries from other consumers.",
-    syntax="key group consumer min-idle-time id [id ...] [IDLE ms] [TIME unix-time-milliseconds] [RETRYCOUNT count] "
-    "[FORCE] [JUSTID] [LASTID lastid]",
     tips=("nondeterministic_output",),
 )
 def xclaim(request: Request) -> Reply:
@@ -316,15 +312,11 @@ def _claim_times(request: Request, options: _ClaimOptions) -> tuple[int, int]:
 
 
 @command(
-    b"XAUTOCLAIM",
-    arity=-6,
-    flags=Flag.WRITE | Flag.FAST,
-    keys=FIRST_KEY,
-    categories=("write", "stream", "fast"),
+    "XAUTOCLAIM key group consumer min-idle-time start [COUNT count] [JUSTID]",
+    Flag.WRITE | Flag.FAST,
     group="stream",
     since="6.2.0",
     summary="Takes over, a portion at a time, pending entries that have been idle for long.",
-    syntax="key group consumer min-idle-time start [COUNT count] [JUSTID]",
     tips=("nondeterministic_output",),
 )
 def xautoclaim(request: Request) -> Reply:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.server import errors
 from riverbed.server.commands.arguments import parse_entry_id, parse_int
-from riverbed.server.commands.table import SECOND_WORD, Flag, command, container
+from riverbed.server.commands.table import Flag, command, container, declare_help
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import OK
 from riverbed.store.groups.group import Group
@@ -78,7 +78,7 @@ def named_group(request: Request) -> tuple[Stream, Group]:
 # -- XGROUP ------------------------------------------------------------------------------------------------------------
 
 
-container(b"XGROUP", group="stream", since="5.0.0", summary="Container of the commands that manage consumer groups.")
+container("XGROUP", group="stream", since="5.0.0", summary="Container of the commands that manage consumer groups.")
 
 
 def _take_options(argv: list[bytes], *, may_make: bool) -> tuple[bool, int | None]:
@@ -110,15 +110,10 @@ def _within(entries_read: int | None, stream: Stream | None, request: Request) -
 
 
 @command(
-    b"XGROUP CREATE",
-    arity=-5,
-    flags=Flag.WRITE | Flag.DENYOOM,
-    keys=SECOND_WORD,
-    categories=("write", "stream", "slow"),
-    group="stream",
+    "XGROUP CREATE key group <id | $> [MKSTREAM] [ENTRIESREAD entries-read]",
+    Flag.WRITE | Flag.DENYOOM,
     since="5.0.0",
     summary="Creates a consumer group.",
-    syntax="key group <id | $> [MKSTREAM] [ENTRIESREAD entries-read]",
 )
 def xgroup_create(request: Request) -> Reply:
     """XGROUP CREATE key group id|$ [MKSTREAM] [ENTRIESREAD n] -> OK.  A refused one leaves no stream behind."""
@@ -142,15 +137,10 @@ def xgroup_create(request: Request) -> Reply:
 
 
 @command(
-    b"XGROUP SETID",
-    arity=-5,
-    flags=Flag.WRITE,
-    keys=SECOND_WORD,
-    categories=("write", "stream", "slow"),
-    group="stream",
+    "XGROUP SETID key group <id | $> [ENTRIESREAD entries-read]",
+    Flag.WRITE,
     since="5.0.0",
     summary="Sets the last-delivered ID of a consumer group.",
-    syntax="key group <id | $> [ENTRIESREAD entries-read]",
 )
 def xgroup_setid(request: Request) -> Reply:
     """XGROUP SETID key group id|$|-|+ [ENTRIESREAD n] -> OK.  Without ENTRIESREAD the counter becomes unknown."""
@@ -167,17 +157,7 @@ def xgroup_setid(request: Request) -> Reply:
     return OK
 
 
-@command(
-    b"XGROUP DESTROY",
-    arity=4,
-    flags=Flag.WRITE,
-    keys=SECOND_WORD,
-    categories=("write", "stream", "slow"),
-    group="stream",
-    since="5.0.0",
-    summary="Destroys a consumer group.",
-    syntax="key group",
-)
+@command("XGROUP DESTROY key group", Flag.WRITE, since="5.0.0", summary="Destroys a consumer group.")
 def xgroup_destroy(request: Request) -> int:
     """XGROUP DESTROY key group -> 1, or 0 when there was none.  Those who wait in the group are told."""
     groups = groups_of(_need_stream(request))
@@ -189,15 +169,10 @@ def xgroup_destroy(request: Request) -> int:
 
 
 @command(
-    b"XGROUP CREATECONSUMER",
-    arity=5,
-    flags=Flag.WRITE | Flag.DENYOOM,
-    keys=SECOND_WORD,
-    categories=("write", "stream", "slow"),
-    group="stream",
+    "XGROUP CREATECONSUMER key group consumer",
+    Flag.WRITE | Flag.DENYOOM,
     since="6.2.0",
     summary="Creates a consumer in a consumer group.",
-    syntax="key group consumer",
 )
 def xgroup_createconsumer(request: Request) -> int:
     """XGROUP CREATECONSUMER key group consumer -> 1, or 0 when there was one."""
@@ -209,15 +184,10 @@ def xgroup_createconsumer(request: Request) -> int:
 
 
 @command(
-    b"XGROUP DELCONSUMER",
-    arity=5,
-    flags=Flag.WRITE,
-    keys=SECOND_WORD,
-    categories=("write", "stream", "slow"),
-    group="stream",
+    "XGROUP DELCONSUMER key group consumer",
+    Flag.WRITE,
     since="5.0.0",
     summary="Deletes a consumer from a consumer group.",
-    syntax="key group consumer",
 )
 def xgroup_delconsumer(request: Request) -> int:
     """XGROUP DELCONSUMER key group consumer -> how much it had pending; that is given to nobody."""
@@ -226,41 +196,29 @@ def xgroup_delconsumer(request: Request) -> int:
     return 0 if consumer is None else group.delete_consumer(consumer)
 
 
-@command(
-    b"XGROUP HELP",
-    arity=2,
-    flags=Flag.LOADING | Flag.STALE,
-    categories=("stream", "slow"),
-    group="stream",
+declare_help(
+    "XGROUP",
+    "CREATE <key> <groupname> <id|$> [option]",
+    "    Create a new consumer group. Options are:",
+    "    * MKSTREAM",
+    "      Create the empty stream if it does not exist.",
+    "    * ENTRIESREAD entries_read",
+    "      Set the group's entries_read counter (internal use).",
+    "CREATECONSUMER <key> <groupname> <consumer>",
+    "    Create a new consumer in the specified group.",
+    "DELCONSUMER <key> <groupname> <consumer>",
+    "    Remove the specified consumer.",
+    "DESTROY <key> <groupname>",
+    "    Remove the specified group.",
+    "SETID <key> <groupname> <id|$> [ENTRIESREAD entries_read]",
+    "    Set the current group ID and entries_read counter.",
+    "POLICY <key> <groupname> [option]",
+    "    Set or, without options, show the group's delivery policy (Riverbed only). Options are:",
+    "    * MAXDELIVERIES count",
+    "      How often an entry is delivered before it goes to the dead-letter stream; 0 or OFF: no limit.",
+    "    * DEADLETTER key",
+    "      The dead-letter stream, in the same database.",
+    "    * CONSUMERTTL milliseconds",
+    "      How long a consumer with nothing pending may stay away before it is deleted; 0 or OFF: for ever.",
     since="5.0.0",
-    summary="Explains the subcommands of XGROUP.",
 )
-def xgroup_help(request: Request) -> list[str]:
-    """XGROUP HELP -> lines."""
-    return [
-        "XGROUP <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-        "CREATE <key> <groupname> <id|$> [option]",
-        "    Create a new consumer group. Options are:",
-        "    * MKSTREAM",
-        "      Create the empty stream if it does not exist.",
-        "    * ENTRIESREAD entries_read",
-        "      Set the group's entries_read counter (internal use).",
-        "CREATECONSUMER <key> <groupname> <consumer>",
-        "    Create a new consumer in the specified group.",
-        "DELCONSUMER <key> <groupname> <consumer>",
-        "    Remove the specified consumer.",
-        "DESTROY <key> <groupname>",
-        "    Remove the specified group.",
-        "SETID <key> <groupname> <id|$> [ENTRIESREAD entries_read]",
-        "    Set the current group ID and entries_read counter.",
-        "POLICY <key> <groupname> [option]",
-        "    Set or, without options, show the group's delivery policy (Riverbed only). Options are:",
-        "    * MAXDELIVERIES count",
-        "      How often an entry is delivered before it goes to the dead-letter stream; 0 or OFF: no limit.",
-        "    * DEADLETTER key",
-        "      The dead-letter stream, in the same database.",
-        "    * CONSUMERTTL milliseconds",
-        "      How long a consumer with nothing pending may stay away before it is deleted; 0 or OFF: for ever.",
-        "HELP",
-        "    Print this help.",
-    ]

@@ -13,7 +13,7 @@ from riverbed.server.commands.arguments import Args, parse_int, parse_packed_ids
 from riverbed.server.commands.groups.groups import find_group, need_group
 from riverbed.server.commands.slices import SLICE_IDS, first_ids, in_pieces, in_slices, parse_in_slices
 from riverbed.server.commands.streams.options import parse_range_end, parse_range_start
-from riverbed.server.commands.table import FIRST_KEY, Flag, command
+from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import NULL_ARRAY, OK
 from riverbed.store.format.rows import array_head, bulk, id_bulk
@@ -47,15 +47,11 @@ _RUN_COST: Final = 2
 
 
 @command(
-    b"XACK",
-    arity=-4,
-    flags=Flag.WRITE | Flag.FAST,
-    keys=FIRST_KEY,
-    categories=("write", "stream", "fast"),
+    "XACK key group id [id ...]",
+    Flag.WRITE | Flag.FAST,
     group="stream",
     since="5.0.0",
     summary="Takes entries off a group's pending list: they are done.",
-    syntax="key group id [id ...]",
 )
 def xack(request: Request) -> Reply:
     """XACK key group id [id ...] -> how many were pending.
@@ -90,15 +86,11 @@ def _ack(request: Request) -> Work:
 
 
 @command(
-    b"XNACK",
-    arity=-7,
-    flags=Flag.WRITE | Flag.FAST,
-    keys=FIRST_KEY,
-    categories=("write", "stream", "fast"),
+    "XNACK key group <SILENT | FAIL | FATAL> IDS numids id [id ...] [RETRYCOUNT count] [FORCE]",
+    Flag.WRITE | Flag.FAST,
     group="stream",
     since="8.8.0",
     summary="Gives pending entries back to the group: they belong to nobody and are claimed first.",
-    syntax="key group <SILENT | FAIL | FATAL> IDS numids id [id ...] [RETRYCOUNT count] [FORCE]",
 )
 def xnack(request: Request) -> Reply:
     """XNACK key group SILENT|FAIL|FATAL IDS numids id ... [RETRYCOUNT n] [FORCE] -> how many were given back."""
@@ -183,15 +175,11 @@ def _take_counted(args: Args) -> list[bytes]:
 
 
 @command(
-    b"XPENDING",
-    arity=-3,
-    flags=Flag.READONLY,
-    keys=FIRST_KEY,
-    categories=("read", "stream", "slow"),
+    "XPENDING key group [[IDLE min-idle-time] start end count [consumer]]",
+    Flag.READONLY,
     group="stream",
     since="5.0.0",
     summary="Tells what a group, or one of its consumers, has pending.",
-    syntax="key group [[IDLE min-idle-time] start end count [consumer]]",
     tips=("nondeterministic_output",),
 )
 def xpending(request: Request) -> Reply:
@@ -305,15 +293,11 @@ def _pending_summary(group: Group) -> Reply:
 
 
 @command(
-    b"XSEEN",
-    arity=6,
-    flags=Flag.WRITE | Flag.FAST | Flag.LOG_ONLY,
-    keys=FIRST_KEY,
-    categories=("write", "stream", "fast"),
+    "XSEEN key group consumer seen-time active-time",
+    Flag.WRITE | Flag.FAST | Flag.LOG_ONLY,
     group="stream",
     since="7.2.0",
     summary="Says when a consumer was last seen and last active; only a log does.",
-    syntax="key group consumer seen-time active-time",
 )
 def xseen(request: Request) -> Reply:
     """XSEEN key group consumer seen active, in milliseconds.  Read from a log, never from a client."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from riverbed.server import errors
 from riverbed.server.commands.arguments import parse_int
 from riverbed.server.commands.groups.groups import named_group
-from riverbed.server.commands.table import SECOND_WORD, Flag, command
+from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import OK
 from riverbed.store.groups.group import MOST_WORN_OUT, MOST_WORN_OUT_BYTES, Found, PendingEntry
@@ -42,15 +42,10 @@ _ROOM: Final = 1 << 16
 
 
 @command(
-    b"XGROUP POLICY",
-    arity=-4,
-    flags=Flag.WRITE,
-    keys=SECOND_WORD,
-    categories=("write", "stream", "slow"),
-    group="stream",
+    "XGROUP POLICY key group [MAXDELIVERIES count] [DEADLETTER key] [CONSUMERTTL milliseconds]",
+    Flag.WRITE,
     since="8.8.0",
     summary="Sets or tells when a group gives up on an entry, and when it forgets a consumer; Riverbed's own.",
-    syntax="key group [MAXDELIVERIES count] [DEADLETTER key] [CONSUMERTTL milliseconds]",
 )
 def xgroup_policy(request: Request) -> Reply:
     """XGROUP POLICY key group [options] -> OK; without options -> the policy.  What is not named stays as it is."""

@@ -50,15 +50,12 @@ _NEW: Final = b":0\r\n:0\r\n"  # idle time and delivery count of an entry that n
 
 
 @command(
-    b"XREADGROUP",
-    arity=-7,
-    flags=Flag.WRITE | Flag.BLOCKING | Flag.MOVABLEKEYS,
-    categories=("write", "stream", "slow", "blocking"),
+    "XREADGROUP GROUP group consumer [COUNT count] [MAXCOUNT count] [MAXSIZE bytes] [BLOCK milliseconds] "
+    "[CLAIM min-idle-time] [NOACK] STREAMS key [key ...] id [id ...]",
+    Flag.WRITE | Flag.BLOCKING | Flag.MOVABLEKEYS,
     group="stream",
     since="5.0.0",
     summary="Reads for a consumer of a group: what is new, its own history, or what others have left too long.",
-    syntax="GROUP group consumer [COUNT count] [MAXCOUNT count] [MAXSIZE bytes] [BLOCK milliseconds] "
-    "[CLAIM min-idle-time] [NOACK] STREAMS key [key ...] id [id ...]",
     find_keys=read_keys,
 )
 def xreadgroup(request: Request) -> Reply:

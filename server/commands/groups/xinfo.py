@@ -11,7 +11,7 @@ from riverbed.server.commands.arguments import parse_int
 from riverbed.server.commands.groups.groups import no_group_of_key
 from riverbed.server.commands.slices import in_pieces, in_slices, wait_for_view
 from riverbed.server.commands.streams.entries import PAIR, entries_wire, entry_wire
-from riverbed.server.commands.table import SECOND_WORD, Flag, command, container
+from riverbed.server.commands.table import Flag, command, container, declare_help
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.encode import encode
 from riverbed.server.protocol.replies import LongReply
@@ -46,23 +46,13 @@ def _need_stream(request: Request) -> Stream:
     return stream
 
 
-container(b"XINFO", group="stream", since="5.0.0", summary="Container of the commands that look at streams.")
+container("XINFO", group="stream", since="5.0.0", summary="Container of the commands that look at streams.")
 
 
 # -- XINFO STREAM ------------------------------------------------------------------------------------------------------
 
 
-@command(
-    b"XINFO STREAM",
-    arity=-3,
-    flags=Flag.READONLY,
-    keys=SECOND_WORD,
-    categories=("read", "stream", "slow"),
-    group="stream",
-    since="5.0.0",
-    summary="Describes a stream.",
-    syntax="key [FULL [COUNT count]]",
-)
+@command("XINFO STREAM key [FULL [COUNT count]]", Flag.READONLY, since="5.0.0", summary="Describes a stream.")
 def xinfo_stream(request: Request) -> Reply:
     """XINFO STREAM key [FULL [COUNT n]] -> a map.  FULL has the first n entries, and what groups have pending."""
     stream = _need_stream(request)
@@ -244,17 +234,7 @@ def _consumer_facts(consumer: Consumer) -> dict[bytes, Reply]:
 # -- XINFO GROUPS, CONSUMERS, HELP -------------------------------------------------------------------------------------
 
 
-@command(
-    b"XINFO GROUPS",
-    arity=3,
-    flags=Flag.READONLY,
-    keys=SECOND_WORD,
-    categories=("read", "stream", "slow"),
-    group="stream",
-    since="5.0.0",
-    summary="Lists the consumer groups of a stream.",
-    syntax="key",
-)
+@command("XINFO GROUPS key", Flag.READONLY, since="5.0.0", summary="Lists the consumer groups of a stream.")
 def xinfo_groups(request: Request) -> Reply:
     """XINFO GROUPS key -> a map for each group, in byte order of their names."""
     facts = (
@@ -272,15 +252,10 @@ def xinfo_groups(request: Request) -> Reply:
 
 
 @command(
-    b"XINFO CONSUMERS",
-    arity=4,
-    flags=Flag.READONLY,
-    keys=SECOND_WORD,
-    categories=("read", "stream", "slow"),
-    group="stream",
+    "XINFO CONSUMERS key group",
+    Flag.READONLY,
     since="5.0.0",
     summary="Lists the consumers of a consumer group.",
-    syntax="key group",
     tips=("nondeterministic_output",),
 )
 def xinfo_consumers(request: Request) -> Reply:
@@ -309,25 +284,13 @@ def _maps(request: Request, facts: Iterator[dict[bytes, Reply]]) -> Reply:
     return in_pieces(request, [array_head(len(parts)), *parts])
 
 
-@command(
-    b"XINFO HELP",
-    arity=2,
-    flags=Flag.LOADING | Flag.STALE,
-    categories=("stream", "slow"),
-    group="stream",
+declare_help(
+    "XINFO",
+    "CONSUMERS <key> <groupname>",
+    "    Show consumers of <groupname>.",
+    "GROUPS <key>",
+    "    Show the stream consumer groups.",
+    "STREAM <key> [FULL [COUNT <count>]",
+    "    Show information about the stream.",
     since="5.0.0",
-    summary="Explains the subcommands of XINFO.",
 )
-def xinfo_help(request: Request) -> list[str]:
-    """XINFO HELP -> lines."""
-    return [
-        "XINFO <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-        "CONSUMERS <key> <groupname>",
-        "    Show consumers of <groupname>.",
-        "GROUPS <key>",
-        "    Show the stream consumer groups.",
-        "STREAM <key> [FULL [COUNT <count>]",
-        "    Show information about the stream.",
-        "HELP",
-        "    Print this help.",
-    ]

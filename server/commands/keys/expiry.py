@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from riverbed.server.commands.arguments import INT64_MAX, INT64_MIN, parse_int
-from riverbed.server.commands.table import FIRST_KEY, Flag, command
+from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
 
 if TYPE_CHECKING:
@@ -72,14 +72,10 @@ def _set_deadline(request: Request, unit_ms: int, base_ms: int) -> int:
 
 
 @command(
-    b"EXPIRE",
-    arity=-3,
-    flags=Flag.WRITE | Flag.FAST,
-    keys=FIRST_KEY,
-    categories=("keyspace", "write", "fast"),
+    "EXPIRE key seconds [NX | XX | GT | LT]",
+    Flag.WRITE | Flag.FAST,
     group="generic",
     summary="Sets the deadline of a key, in seconds from now.",
-    syntax="key seconds [NX | XX | GT | LT]",
 )
 def expire(request: Request) -> int:
     """EXPIRE key seconds [NX | XX | GT | LT] -> 1 when the deadline was set, or was over and the key deleted."""
@@ -87,15 +83,11 @@ def expire(request: Request) -> int:
 
 
 @command(
-    b"PEXPIRE",
-    arity=-3,
-    flags=Flag.WRITE | Flag.FAST,
-    keys=FIRST_KEY,
-    categories=("keyspace", "write", "fast"),
+    "PEXPIRE key milliseconds [NX | XX | GT | LT]",
+    Flag.WRITE | Flag.FAST,
     group="generic",
     since="2.6.0",
     summary="Sets the deadline of a key, in milliseconds from now.",
-    syntax="key milliseconds [NX | XX | GT | LT]",
 )
 def pexpire(request: Request) -> int:
     """PEXPIRE key milliseconds [NX | XX | GT | LT] -> as EXPIRE."""
@@ -103,15 +95,11 @@ def pexpire(request: Request) -> int:
 
 
 @command(
-    b"EXPIREAT",
-    arity=-3,
-    flags=Flag.WRITE | Flag.FAST,
-    keys=FIRST_KEY,
-    categories=("keyspace", "write", "fast"),
+    "EXPIREAT key unix-time-seconds [NX | XX | GT | LT]",
+    Flag.WRITE | Flag.FAST,
     group="generic",
     since="1.2.0",
     summary="Sets the deadline of a key as a unix time in seconds.",
-    syntax="key unix-time-seconds [NX | XX | GT | LT]",
 )
 def expireat(request: Request) -> int:
     """EXPIREAT key unix-time-seconds [NX | XX | GT | LT] -> as EXPIRE."""
@@ -119,15 +107,11 @@ def expireat(request: Request) -> int:
 
 
 @command(
-    b"PEXPIREAT",
-    arity=-3,
-    flags=Flag.WRITE | Flag.FAST,
-    keys=FIRST_KEY,
-    categories=("keyspace", "write", "fast"),
+    "PEXPIREAT key unix-time-milliseconds [NX | XX | GT | LT]",
+    Flag.WRITE | Flag.FAST,
     group="generic",
     since="2.6.0",
     summary="Sets the deadline of a key as a unix time in milliseconds.",
-    syntax="key unix-time-milliseconds [NX | XX | GT | LT]",
 )
 def pexpireat(request: Request) -> int:
     """PEXPIREAT key unix-time-milliseconds [NX | XX | GT | LT] -> as EXPIRE."""
@@ -135,15 +119,7 @@ def pexpireat(request: Request) -> int:
 
 
 @command(
-    b"PERSIST",
-    arity=2,
-    flags=Flag.WRITE | Flag.FAST,
-    keys=FIRST_KEY,
-    categories=("keyspace", "write", "fast"),
-    group="generic",
-    since="2.2.0",
-    summary="Takes the deadline of a key away.",
-    syntax="key",
+    "PERSIST key", Flag.WRITE | Flag.FAST, group="generic", since="2.2.0", summary="Takes the deadline of a key away."
 )
 def persist(request: Request) -> int:
     """PERSIST key -> 1, or 0 when there is no key or no deadline."""
@@ -176,14 +152,10 @@ def _in_seconds(ms: int) -> int:
 
 
 @command(
-    b"TTL",
-    arity=2,
-    flags=Flag.READONLY | Flag.FAST,
-    keys=FIRST_KEY,
-    categories=("keyspace", "read", "fast"),
+    "TTL key",
+    Flag.READONLY | Flag.FAST,
     group="generic",
     summary="Tells how many seconds a key has left.",
-    syntax="key",
     tips=("nondeterministic_output",),
 )
 def ttl(request: Request) -> int:
@@ -193,15 +165,11 @@ def ttl(request: Request) -> int:
 
 
 @command(
-    b"PTTL",
-    arity=2,
-    flags=Flag.READONLY | Flag.FAST,
-    keys=FIRST_KEY,
-    categories=("keyspace", "read", "fast"),
+    "PTTL key",
+    Flag.READONLY | Flag.FAST,
     group="generic",
     since="2.6.0",
     summary="Tells how many milliseconds a key has left.",
-    syntax="key",
     tips=("nondeterministic_output",),
 )
 def pttl(request: Request) -> int:
@@ -211,15 +179,11 @@ def pttl(request: Request) -> int:
 
 
 @command(
-    b"EXPIRETIME",
-    arity=2,
-    flags=Flag.READONLY | Flag.FAST,
-    keys=FIRST_KEY,
-    categories=("keyspace", "read", "fast"),
+    "EXPIRETIME key",
+    Flag.READONLY | Flag.FAST,
     group="generic",
     since="7.0.0",
     summary="Tells the deadline of a key as a unix time in seconds.",
-    syntax="key",
 )
 def expiretime(request: Request) -> int:
     """EXPIRETIME key -> unix seconds, rounded; -1 without a deadline, -2 without a key."""
@@ -228,15 +192,11 @@ def expiretime(request: Request) -> int:
 
 
 @command(
-    b"PEXPIRETIME",
-    arity=2,
-    flags=Flag.READONLY | Flag.FAST,
-    keys=FIRST_KEY,
-    categories=("keyspace", "read", "fast"),
+    "PEXPIRETIME key",
+    Flag.READONLY | Flag.FAST,
     group="generic",
     since="7.0.0",
     summary="Tells the deadline of a key as a unix time in milliseconds.",
-    syntax="key",
 )
 def pexpiretime(request: Request) -> int:
     """PEXPIRETIME key -> unix milliseconds; -1 without a deadline, -2 without a key."""

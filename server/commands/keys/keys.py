@@ -14,7 +14,7 @@ from riverbed.server import errors
 from riverbed.server.commands.arguments import Args, parse_int
 from riverbed.server.commands.keys.databases import DB_OUT_OF_RANGE, INT32, named_database
 from riverbed.server.commands.slices import in_slices
-from riverbed.server.commands.table import ALL_KEYS, FIRST_KEY, Flag, KeySpec, command
+from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import OK
 
@@ -34,8 +34,6 @@ TYPE_NAME: Final = "stream"
 
 # One to two milliseconds: 2 us each.
 _KEYS_A_SLICE: Final = 500
-
-SOURCE_AND_TARGET: Final = KeySpec(1, 2, 1)
 
 
 def lookup(request: Request, key: bytes) -> Stream | None:
@@ -79,14 +77,10 @@ def _count_in_slices(count_some: Callable[[Request, list[bytes]], int], request:
 
 
 @command(
-    b"DEL",
-    arity=-2,
-    flags=Flag.WRITE,
-    keys=ALL_KEYS,
-    categories=("keyspace", "write", "slow"),
+    "DEL key [key ...]",
+    Flag.WRITE,
     group="generic",
     summary="Deletes keys, whatever they hold.",
-    syntax="key [key ...]",
     tips=("request_policy:multi_shard", "response_policy:agg_sum"),
 )
 def delete(request: Request) -> Reply:
@@ -95,15 +89,11 @@ def delete(request: Request) -> Reply:
 
 
 @command(
-    b"UNLINK",
-    arity=-2,
-    flags=Flag.WRITE | Flag.FAST,
-    keys=ALL_KEYS,
-    categories=("keyspace", "write", "fast"),
+    "UNLINK key [key ...]",
+    Flag.WRITE | Flag.FAST,
     group="generic",
     since="4.0.0",
     summary="Deletes keys and leaves their contents to be purged in the background.",
-    syntax="key [key ...]",
     tips=("request_policy:multi_shard", "response_policy:agg_sum"),
 )
 def unlink(request: Request) -> Reply:
@@ -112,14 +102,10 @@ def unlink(request: Request) -> Reply:
 
 
 @command(
-    b"EXISTS",
-    arity=-2,
-    flags=Flag.READONLY | Flag.FAST,
-    keys=ALL_KEYS,
-    categories=("keyspace", "read", "fast"),
+    "EXISTS key [key ...]",
+    Flag.READONLY | Flag.FAST,
     group="generic",
     summary="Counts how many of the given keys exist.",
-    syntax="key [key ...]",
     tips=("request_policy:multi_shard", "response_policy:agg_sum"),
 )
 def exists(request: Request) -> Reply:
@@ -128,15 +114,11 @@ def exists(request: Request) -> Reply:
 
 
 @command(
-    b"TOUCH",
-    arity=-2,
-    flags=Flag.READONLY | Flag.FAST,
-    keys=ALL_KEYS,
-    categories=("keyspace", "read", "fast"),
+    "TOUCH key [key ...]",
+    Flag.READONLY | Flag.FAST,
     group="generic",
     since="3.2.1",
     summary="Counts the given keys that exist; access times are not kept.",
-    syntax="key [key ...]",
     tips=("request_policy:multi_shard", "response_policy:agg_sum"),
 )
 def touch(request: Request) -> Reply:
@@ -144,16 +126,7 @@ def touch(request: Request) -> Reply:
     return _count_all(request, _look_up_some)
 
 
-@command(
-    b"TYPE",
-    arity=2,
-    flags=Flag.READONLY | Flag.FAST,
-    keys=FIRST_KEY,
-    categories=("keyspace", "read", "fast"),
-    group="generic",
-    summary="Names the type of the value at a key.",
-    syntax="key",
-)
+@command("TYPE key", Flag.READONLY | Flag.FAST, group="generic", summary="Names the type of the value at a key.")
 def type_(request: Request) -> str:
     """TYPE key -> stream, or none."""
     return "none" if lookup(request, request.argv[1]) is None else TYPE_NAME
@@ -162,16 +135,7 @@ def type_(request: Request) -> str:
 # -- rename, copy, move ------------------------------------------------------------------------------------------------
 
 
-@command(
-    b"RENAME",
-    arity=3,
-    flags=Flag.WRITE,
-    keys=SOURCE_AND_TARGET,
-    categories=("keyspace", "write", "slow"),
-    group="generic",
-    summary="Renames a key and overwrites the destination.",
-    syntax="key newkey",
-)
+@command("RENAME key newkey", Flag.WRITE, group="generic", summary="Renames a key and overwrites the destination.")
 def rename(request: Request) -> Reply:
     """RENAME key newkey -> OK.  Onto itself it does nothing, but the key has to exist."""
     stream, new_key = _existing(request, request.argv[1]), request.argv[2]
@@ -181,14 +145,10 @@ def rename(request: Request) -> Reply:
 
 
 @command(
-    b"RENAMENX",
-    arity=3,
-    flags=Flag.WRITE | Flag.FAST,
-    keys=SOURCE_AND_TARGET,
-    categories=("keyspace", "write", "fast"),
+    "RENAMENX key newkey",
+    Flag.WRITE | Flag.FAST,
     group="generic",
     summary="Renames a key unless the destination exists.",
-    syntax="key newkey",
 )
 def renamenx(request: Request) -> int:
     """RENAMENX key newkey -> 1, or 0 when newkey exists."""
@@ -207,15 +167,11 @@ def _existing(request: Request, key: bytes) -> Stream:
 
 
 @command(
-    b"COPY",
-    arity=-3,
-    flags=Flag.WRITE | Flag.DENYOOM,
-    keys=SOURCE_AND_TARGET,
-    categories=("keyspace", "write", "slow"),
+    "COPY source destination [DB destination-db] [REPLACE]",
+    Flag.WRITE | Flag.DENYOOM,
     group="generic",
     since="6.2.0",
     summary="Copies the value of a key to a new key.",
-    syntax="source destination [DB destination-db] [REPLACE]",
 )
 def copy(request: Request) -> int:
     """COPY source destination [DB destination-db] [REPLACE] -> 1, or 0 when there is no source or a destination."""
@@ -242,16 +198,7 @@ def copy(request: Request) -> int:
     return 1
 
 
-@command(
-    b"MOVE",
-    arity=3,
-    flags=Flag.WRITE | Flag.FAST,
-    keys=FIRST_KEY,
-    categories=("keyspace", "write", "fast"),
-    group="generic",
-    summary="Moves a key to another database.",
-    syntax="key db",
-)
+@command("MOVE key db", Flag.WRITE | Flag.FAST, group="generic", summary="Moves a key to another database.")
 def move(request: Request) -> int:
     """MOVE key db -> 1, or 0 when there is no such key here or one of its name there."""
     key = request.argv[1]
@@ -276,13 +223,11 @@ def _check_flush_mode(request: Request) -> None:
 
 
 @command(
-    b"FLUSHDB",
-    arity=-1,
-    flags=Flag.WRITE,
-    categories=("keyspace", "write", "slow", "dangerous"),
+    "FLUSHDB [ASYNC | SYNC]",
+    Flag.WRITE,
     group="server",
     summary="Deletes all keys of the database.",
-    syntax="[ASYNC | SYNC]",
+    categories=("keyspace", "dangerous"),
     tips=("request_policy:all_shards", "response_policy:all_succeeded"),
 )
 def flushdb(request: Request) -> Reply:
@@ -293,13 +238,11 @@ def flushdb(request: Request) -> Reply:
 
 
 @command(
-    b"FLUSHALL",
-    arity=-1,
-    flags=Flag.WRITE,
-    categories=("keyspace", "write", "slow", "dangerous"),
+    "FLUSHALL [ASYNC | SYNC]",
+    Flag.WRITE,
     group="server",
     summary="Deletes all keys of all databases.",
-    syntax="[ASYNC | SYNC]",
+    categories=("keyspace", "dangerous"),
     tips=("request_policy:all_shards", "response_policy:all_succeeded"),
 )
 def flushall(request: Request) -> Reply:
@@ -312,14 +255,12 @@ def flushall(request: Request) -> Reply:
 
 
 @command(
-    b"SWAPDB",
-    arity=3,
-    flags=Flag.WRITE | Flag.FAST,
-    categories=("keyspace", "write", "fast", "dangerous"),
+    "SWAPDB index1 index2",
+    Flag.WRITE | Flag.FAST,
     group="server",
     since="4.0.0",
     summary="Swaps the contents of two databases.",
-    syntax="index1 index2",
+    categories=("keyspace", "dangerous"),
 )
 def swapdb(request: Request) -> Reply:
     """SWAPDB index1 index2 -> OK.  Clients stay with their number and see the other contents at once."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from riverbed.server.commands.keys.keys import TYPE_NAME, lookup
-from riverbed.server.commands.table import SECOND_WORD, Flag, command, container
+from riverbed.server.commands.table import Flag, command, container, declare_help
 from riverbed.server.errors import CommandError
 
 if TYPE_CHECKING:
@@ -20,24 +20,17 @@ NO_LFU: Final = (
     "between policies at runtime LRU and LFU data will take some time to adjust."
 )
 
-_CATEGORIES: Final = ("keyspace", "read", "slow")
-
 
 container(
-    b"OBJECT", group="generic", since="2.2.3", summary="Container of the commands that look at how a value is kept."
+    "OBJECT", group="generic", since="2.2.3", summary="Container of the commands that look at how a value is kept."
 )
 
 
 @command(
-    b"OBJECT ENCODING",
-    arity=3,
-    flags=Flag.READONLY,
-    keys=SECOND_WORD,
-    categories=_CATEGORIES,
-    group="generic",
+    "OBJECT ENCODING key",
+    Flag.READONLY,
     since="2.2.3",
     summary="Names the internal encoding of a value.",
-    syntax="key",
     tips=("nondeterministic_output",),
 )
 def object_encoding(request: Request) -> bytes | None:
@@ -46,15 +39,10 @@ def object_encoding(request: Request) -> bytes | None:
 
 
 @command(
-    b"OBJECT FREQ",
-    arity=3,
-    flags=Flag.READONLY,
-    keys=SECOND_WORD,
-    categories=_CATEGORIES,
-    group="generic",
+    "OBJECT FREQ key",
+    Flag.READONLY,
     since="4.0.0",
     summary="Tells how often a key is used, where that is tracked.",
-    syntax="key",
     tips=("nondeterministic_output",),
 )
 def object_freq(request: Request) -> None:
@@ -63,42 +51,25 @@ def object_freq(request: Request) -> None:
         raise CommandError(NO_LFU)
 
 
-@command(
-    b"OBJECT HELP",
-    arity=2,
-    flags=Flag.LOADING | Flag.STALE,
-    categories=("keyspace", "slow"),
-    group="generic",
+declare_help(
+    "OBJECT",
+    "ENCODING <key>",
+    "    Return the encoding of the value at <key>: every value is a stream.",
+    "FREQ <key>",
+    "    Refused: no eviction policy here tracks how often a key is used.",
+    "IDLETIME <key>",
+    "    Return 0 for a <key> that exists: access times are not kept.",
+    "REFCOUNT <key>",
+    "    Return how often the value at <key> is referred to: always once.",
     since="6.2.0",
-    summary="Explains the subcommands of OBJECT.",
 )
-def object_help(request: Request) -> list[str]:
-    """OBJECT HELP -> lines."""
-    return [
-        "OBJECT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-        "ENCODING <key>",
-        "    Return the encoding of the value at <key>: every value is a stream.",
-        "FREQ <key>",
-        "    Refused: no eviction policy here tracks how often a key is used.",
-        "IDLETIME <key>",
-        "    Return 0 for a <key> that exists: access times are not kept.",
-        "REFCOUNT <key>",
-        "    Return how often the value at <key> is referred to: always once.",
-        "HELP",
-        "    Print this help.",
-    ]
 
 
 @command(
-    b"OBJECT IDLETIME",
-    arity=3,
-    flags=Flag.READONLY,
-    keys=SECOND_WORD,
-    categories=_CATEGORIES,
-    group="generic",
+    "OBJECT IDLETIME key",
+    Flag.READONLY,
     since="2.2.3",
     summary="Tells how long a key has not been used, where that is tracked.",
-    syntax="key",
     tips=("nondeterministic_output",),
 )
 def object_idletime(request: Request) -> int | None:
@@ -111,15 +82,10 @@ def object_idletime(request: Request) -> int | None:
 
 
 @command(
-    b"OBJECT REFCOUNT",
-    arity=3,
-    flags=Flag.READONLY,
-    keys=SECOND_WORD,
-    categories=_CATEGORIES,
-    group="generic",
+    "OBJECT REFCOUNT key",
+    Flag.READONLY,
     since="2.2.3",
     summary="Counts the references to the value at a key.",
-    syntax="key",
     tips=("nondeterministic_output",),
 )
 def object_refcount(request: Request) -> int | None:

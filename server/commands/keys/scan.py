@@ -35,13 +35,11 @@ _CURSOR = re.compile(rb"([+-]?)([0-9]+)|")
 
 
 @command(
-    b"KEYS",
-    arity=2,
-    flags=Flag.READONLY,
-    categories=("keyspace", "read", "slow", "dangerous"),
+    "KEYS pattern",
+    Flag.READONLY,
     group="generic",
     summary="Lists all keys that match a pattern.",
-    syntax="pattern",
+    categories=("keyspace", "dangerous"),
     tips=("request_policy:all_shards", "nondeterministic_output_order"),
 )
 def keys(request: Request) -> Reply:
@@ -75,14 +73,11 @@ def _parse_cursor(word: bytes) -> int:
 
 
 @command(
-    b"SCAN",
-    arity=-2,
-    flags=Flag.READONLY,
-    categories=("keyspace", "read", "slow"),
+    "SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]",
+    Flag.READONLY,
     group="generic",
     since="2.8.0",
     summary="Lists the keys of the database a few at a time.",
-    syntax="cursor [MATCH pattern] [COUNT count] [TYPE type]",
     tips=("nondeterministic_output", "request_policy:special"),
 )
 def scan(request: Request) -> Reply:
@@ -125,10 +120,8 @@ def _scan(cursor: int, count: int, glob: Glob | None, is_wanted: bool, request: 
 
 
 @command(
-    b"RANDOMKEY",
-    arity=1,
-    flags=Flag.READONLY,
-    categories=("keyspace", "read", "slow"),
+    "RANDOMKEY",
+    Flag.READONLY,
     group="generic",
     summary="Picks a key at random.",
     tips=("request_policy:all_shards", "nondeterministic_output"),
@@ -139,12 +132,11 @@ def randomkey(request: Request) -> bytes | None:
 
 
 @command(
-    b"DBSIZE",
-    arity=1,
-    flags=Flag.READONLY | Flag.FAST,
-    categories=("keyspace", "read", "fast"),
+    "DBSIZE",
+    Flag.READONLY | Flag.FAST,
     group="server",
     summary="Counts the keys of the database.",
+    categories=("keyspace",),
     tips=("request_policy:all_shards", "response_policy:agg_sum"),
 )
 def dbsize(request: Request) -> int:

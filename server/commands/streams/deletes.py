@@ -11,7 +11,7 @@ from riverbed.server import errors
 from riverbed.server.commands.arguments import Args, parse_entry_id
 from riverbed.server.commands.groups.groups import find_group
 from riverbed.server.commands.slices import SLICE_IDS, first_ids, in_slices, parse_in_slices
-from riverbed.server.commands.table import FIRST_KEY, Flag, command
+from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import OK
 from riverbed.store.format.rows import array_head
@@ -59,15 +59,11 @@ def _take_ids_block(args: Args) -> tuple[References, list[bytes]]:
 
 
 @command(
-    b"XDELEX",
-    arity=-5,
-    flags=Flag.WRITE | Flag.FAST,
-    keys=FIRST_KEY,
-    categories=("write", "stream", "fast"),
+    "XDELEX key [KEEPREF | DELREF | ACKED] IDS numids id [id ...]",
+    Flag.WRITE | Flag.FAST,
     group="stream",
     since="8.2.0",
     summary="Deletes entries, with what groups have pending of them, or only those that no group needs.",
-    syntax="key [KEEPREF | DELREF | ACKED] IDS numids id [id ...]",
 )
 def xdelex(request: Request) -> Reply:
     """XDELEX key [KEEPREF|DELREF|ACKED] IDS numids id ... -> for each 1 deleted, -1 absent, 2 still referenced.
@@ -113,15 +109,11 @@ def _answers(answers: list[int]) -> Reply:
 
 
 @command(
-    b"XACKDEL",
-    arity=-6,
-    flags=Flag.WRITE | Flag.FAST,
-    keys=FIRST_KEY,
-    categories=("write", "stream", "fast"),
+    "XACKDEL key group [KEEPREF | DELREF | ACKED] IDS numids id [id ...]",
+    Flag.WRITE | Flag.FAST,
     group="stream",
     since="8.2.0",
     summary="Acknowledges entries and deletes them, if need be only when no other group needs them.",
-    syntax="key group [KEEPREF | DELREF | ACKED] IDS numids id [id ...]",
 )
 def xackdel(request: Request) -> Reply:
     """XACKDEL key group [KEEPREF|DELREF|ACKED] IDS numids id ... -> for each 1 acknowledged and gone, 2 acknowledged
@@ -165,15 +157,11 @@ def _acknowledge(stream: Stream, group: Group, packed_ids: list[bytes], referenc
 
 
 @command(
-    b"XMAXDELETED",
-    arity=3,
-    flags=Flag.WRITE | Flag.FAST | Flag.LOG_ONLY,
-    keys=FIRST_KEY,
-    categories=("write", "stream", "fast"),
+    "XMAXDELETED key id",
+    Flag.WRITE | Flag.FAST | Flag.LOG_ONLY,
     group="stream",
     since="8.2.0",
     summary="Sets the highest deleted ID; only a log does.",
-    syntax="key id",
 )
 def xmaxdeleted(request: Request) -> Reply:
     """XMAXDELETED key id: what stands before it as XDEL was a trim.  Read from a log, never from a client."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from riverbed.server import errors
 from riverbed.server.commands.arguments import Args, parse_entry_id
-from riverbed.server.commands.table import FIRST_KEY, Flag, command
+from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import OK
 from riverbed.store.streams.idempotence import Idempotence
@@ -20,15 +20,11 @@ if TYPE_CHECKING:
 
 
 @command(
-    b"XCFGSET",
-    arity=-2,
-    flags=Flag.WRITE | Flag.FAST,
-    keys=FIRST_KEY,
-    categories=("write", "stream", "fast"),
+    "XCFGSET key [IDMP-DURATION seconds] [IDMP-MAXSIZE count]",
+    Flag.WRITE | Flag.FAST,
     group="stream",
     since="8.6.0",
     summary="Sets a stream's idempotence settings.",
-    syntax="key [IDMP-DURATION seconds] [IDMP-MAXSIZE count]",
 )
 def xcfgset(request: Request) -> Reply:
     """XCFGSET key [IDMP-DURATION s] [IDMP-MAXSIZE n] -> OK.  A changed setting forgets the stream's records."""
@@ -61,15 +57,11 @@ def xcfgset(request: Request) -> Reply:
 
 
 @command(
-    b"XIDMPRECORD",
-    arity=5,
-    flags=Flag.WRITE | Flag.DENYOOM | Flag.FAST,
-    keys=FIRST_KEY,
-    categories=("write", "stream", "fast"),
+    "XIDMPRECORD key pid iid id",
+    Flag.WRITE | Flag.DENYOOM | Flag.FAST,
     group="stream",
     since="8.6.2",
     summary="Records which entry a producer's idempotent id became; for replication and recovery.",
-    syntax="key pid iid id",
 )
 def xidmprecord(request: Request) -> Reply:
     """XIDMPRECORD key pid iid id -> OK."""
@@ -97,15 +89,11 @@ def xidmprecord(request: Request) -> Reply:
 
 
 @command(
-    b"XIDMPHIT",
-    arity=2,
-    flags=Flag.WRITE | Flag.FAST | Flag.LOG_ONLY,
-    keys=FIRST_KEY,
-    categories=("write", "stream", "fast"),
+    "XIDMPHIT key",
+    Flag.WRITE | Flag.FAST | Flag.LOG_ONLY,
     group="stream",
     since="8.6.0",
     summary="Counts a duplicate; only a log says so.",
-    syntax="key",
 )
 def xidmphit(request: Request) -> Reply:
     """XIDMPHIT key: a duplicate was refused.  Read from a log, never from a client."""
@@ -117,15 +105,11 @@ def xidmphit(request: Request) -> Reply:
 
 
 @command(
-    b"XIDMPCOUNTS",
-    arity=4,
-    flags=Flag.WRITE | Flag.FAST | Flag.LOG_ONLY,
-    keys=FIRST_KEY,
-    categories=("write", "stream", "fast"),
+    "XIDMPCOUNTS key records-added duplicates",
+    Flag.WRITE | Flag.FAST | Flag.LOG_ONLY,
     group="stream",
     since="8.6.0",
     summary="Says how many records and duplicates a stream has had; only a rewritten log does.",
-    syntax="key records-added duplicates",
 )
 def xidmpcounts(request: Request) -> Reply:
     """XIDMPCOUNTS key added duplicates.  Read from a log, never from a client."""

@@ -11,7 +11,7 @@ from riverbed.server.commands.showing import Part, Room, ShownRange
 from riverbed.server.commands.slices import in_slices
 from riverbed.server.commands.streams.entries import entries_wire
 from riverbed.server.commands.streams.options import ReadOptions, parse_range_end, parse_range_start, parse_read
-from riverbed.server.commands.table import FIRST_KEY, Flag, command
+from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import NULL_ARRAY, Park
 from riverbed.store.format.rows import array_head, bulk
@@ -42,15 +42,11 @@ _ENTRY_HEADS: Final = len(b"*1\r\n*2\r\n")
 
 
 @command(
-    b"XRANGE",
-    arity=-4,
-    flags=Flag.READONLY,
-    keys=FIRST_KEY,
-    categories=("read", "stream", "slow"),
+    "XRANGE key start end [COUNT count]",
+    Flag.READONLY,
     group="stream",
     since="5.0.0",
     summary="Reads the entries of a range of IDs, oldest first.",
-    syntax="key start end [COUNT count]",
 )
 def xrange(request: Request) -> Reply:
     """XRANGE key start end [COUNT n] -> [[id [field value ...]] ...]."""
@@ -60,15 +56,11 @@ def xrange(request: Request) -> Reply:
 
 
 @command(
-    b"XREVRANGE",
-    arity=-4,
-    flags=Flag.READONLY,
-    keys=FIRST_KEY,
-    categories=("read", "stream", "slow"),
+    "XREVRANGE key end start [COUNT count]",
+    Flag.READONLY,
     group="stream",
     since="5.0.0",
     summary="Reads the entries of a range of IDs, newest first.",
-    syntax="key end start [COUNT count]",
 )
 def xrevrange(request: Request) -> Reply:
     """XREVRANGE key end start [COUNT n] -> [[id [field value ...]] ...]."""
@@ -118,14 +110,11 @@ def read_keys(argv: list[bytes]) -> list[bytes]:
 
 
 @command(
-    b"XREAD",
-    arity=-4,
-    flags=Flag.READONLY | Flag.BLOCKING | Flag.MOVABLEKEYS,
-    categories=("read", "stream", "slow", "blocking"),
+    "XREAD [COUNT count] [MAXCOUNT count] [MAXSIZE bytes] [BLOCK milliseconds] STREAMS key [key ...] id [id ...]",
+    Flag.READONLY | Flag.BLOCKING | Flag.MOVABLEKEYS,
     group="stream",
     since="5.0.0",
     summary="Reads what is new in streams, and waits for it if asked to.",
-    syntax="[COUNT count] [MAXCOUNT count] [MAXSIZE bytes] [BLOCK milliseconds] STREAMS key [key ...] id [id ...]",
     find_keys=read_keys,
 )
 def xread(request: Request) -> Reply:

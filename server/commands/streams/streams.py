@@ -13,7 +13,7 @@ from riverbed.server import errors
 from riverbed.server.commands.arguments import Args
 from riverbed.server.commands.slices import SLICE_IDS, first_ids, in_slices, parse_in_slices
 from riverbed.server.commands.streams.options import AutoSeq, Producer, auto_id, parse_append, parse_trim
-from riverbed.server.commands.table import FIRST_KEY, Flag, command
+from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError, wrong_arity
 from riverbed.server.protocol.replies import OK
 from riverbed.store.groups.reference_trim import ReferenceTrim
@@ -46,16 +46,12 @@ _XADD: Final = b"xadd"
 
 
 @command(
-    b"XADD",
-    arity=-5,
-    flags=Flag.WRITE | Flag.DENYOOM | Flag.FAST,
-    keys=FIRST_KEY,
-    categories=("write", "stream", "fast"),
+    "XADD key [NOMKSTREAM] [KEEPREF | DELREF | ACKED] [IDMPAUTO pid | IDMP pid iid] "
+    "[<MAXLEN | MINID> [= | ~] threshold [LIMIT count]] <* | id> field value [field value ...]",
+    Flag.WRITE | Flag.DENYOOM | Flag.FAST,
     group="stream",
     since="5.0.0",
     summary="Appends an entry to a stream, which is created if need be.",
-    syntax="key [NOMKSTREAM] [KEEPREF | DELREF | ACKED] [IDMPAUTO pid | IDMP pid iid] "
-    "[<MAXLEN | MINID> [= | ~] threshold [LIMIT count]] <* | id> field value [field value ...]",
     tips=("nondeterministic_output",),
 )
 def xadd(request: Request) -> Reply:
@@ -135,17 +131,7 @@ def _choose_id(wanted: StreamID | AutoSeq | None, stream: Stream | None, now_ms:
     return entry_id
 
 
-@command(
-    b"XLEN",
-    arity=2,
-    flags=Flag.READONLY | Flag.FAST,
-    keys=FIRST_KEY,
-    categories=("read", "stream", "fast"),
-    group="stream",
-    since="5.0.0",
-    summary="Counts a stream's entries.",
-    syntax="key",
-)
+@command("XLEN key", Flag.READONLY | Flag.FAST, group="stream", since="5.0.0", summary="Counts a stream's entries.")
 def xlen(request: Request) -> int:
     """XLEN key -> how many entries; 0 for a missing key."""
     stream = request.db.stream(request.argv[1], request.now_ms)
@@ -153,15 +139,11 @@ def xlen(request: Request) -> int:
 
 
 @command(
-    b"XDEL",
-    arity=-3,
-    flags=Flag.WRITE | Flag.FAST,
-    keys=FIRST_KEY,
-    categories=("write", "stream", "fast"),
+    "XDEL key id [id ...]",
+    Flag.WRITE | Flag.FAST,
     group="stream",
     since="5.0.0",
     summary="Deletes entries from a stream.",
-    syntax="key id [id ...]",
 )
 def xdel(request: Request) -> Reply:
     """XDEL key id [id ...] -> how many entries went.  A missing key deletes nothing before the IDs are parsed."""
@@ -185,15 +167,11 @@ def _delete(request: Request) -> Work:
 
 
 @command(
-    b"XTRIM",
-    arity=-4,
-    flags=Flag.WRITE,
-    keys=FIRST_KEY,
-    categories=("write", "stream", "slow"),
+    "XTRIM key <MAXLEN | MINID> [= | ~] threshold [LIMIT count] [KEEPREF | DELREF | ACKED]",
+    Flag.WRITE,
     group="stream",
     since="5.0.0",
     summary="Removes the oldest entries of a stream.",
-    syntax="key <MAXLEN | MINID> [= | ~] threshold [LIMIT count] [KEEPREF | DELREF | ACKED]",
     tips=("nondeterministic_output",),
 )
 def xtrim(request: Request) -> Reply:
@@ -214,15 +192,11 @@ def _trim(work: ReferenceTrim, request: Request) -> Work:
 
 
 @command(
-    b"XSETID",
-    arity=-3,
-    flags=Flag.WRITE | Flag.DENYOOM | Flag.FAST,
-    keys=FIRST_KEY,
-    categories=("write", "stream", "fast"),
+    "XSETID key last-id [ENTRIESADDED entries-added] [MAXDELETEDID max-deleted-id]",
+    Flag.WRITE | Flag.DENYOOM | Flag.FAST,
     group="stream",
     since="5.0.0",
     summary="Sets a stream's counters; for replication and repair.",
-    syntax="key last-id [ENTRIESADDED entries-added] [MAXDELETEDID max-deleted-id]",
 )
 def xsetid(request: Request) -> Reply:
     """XSETID key last-id [ENTRIESADDED n] [MAXDELETEDID id] -> OK."""

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from riverbed.server.commands.syntax import Argument, format_syntax, parse_syntax
+from riverbed.server.commands.syntax import Argument, format_syntax, key_words, parse_syntax, word_count
 
 LINES = [
     "",
@@ -60,3 +60,38 @@ def test_alternatives_are_one_argument() -> None:
 def test_a_malformed_line_is_a_bug(line: str) -> None:
     with pytest.raises(AssertionError):
         parse_syntax(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "count", "is_exact"),
+    [
+        ("XLEN key", 2, True),
+        ("XINFO STREAM key [FULL [COUNT count]]", 3, False),
+        ("DEL key [key ...]", 2, False),
+        ("REPLICAOF <host port | NO ONE>", 3, True),
+        ("DEBUG <DIGEST | ERROR message>", 2, False),
+        ("XADD key [<MAXLEN | MINID> threshold] <* | id> field value [field value ...]", 5, False),
+        ("CLIENT LIST [TYPE <NORMAL | PUBSUB>] [ID client-id [client-id ...]]", 2, False),
+        ("X <a | <b c | d e> f>", 2, False),
+    ],
+)
+def test_the_fewest_words_of_a_line_are_those_that_may_not_be_left_out(line: str, count: int, is_exact: bool) -> None:
+    assert word_count(line) == (count, is_exact)
+
+
+@pytest.mark.parametrize(
+    ("syntax", "keys"),
+    [
+        ("", (0, False)),
+        ("message", (0, False)),
+        ("key db", (1, False)),
+        ("key [COUNT count]", (1, False)),
+        ("key newkey", (2, False)),
+        ("key group [DEADLETTER key]", (1, False)),
+        ("key [key ...]", (1, True)),
+        ("[shardchannel [shardchannel ...]]", (1, True)),
+        ("GROUP group consumer STREAMS key [key ...]", (0, False)),
+    ],
+)
+def test_keys_are_the_first_words_of_a_syntax(syntax: str, keys: tuple[int, bool]) -> None:
+    assert key_words(syntax) == keys
