@@ -49,6 +49,7 @@ from riverbed.store.replication_id import Lineage
 from riverbed.store.swap import KilledCompaction, Places
 from riverbed.store.tables import power_loss as powercut
 from riverbed.store.tables.environment import Tables
+from riverbed.store.tables.purge import purge
 
 _NO_LIMIT: Final = 1 << 62
 # How many bytes of pages a checkpoint may write for a byte of log: half-full pages, and copies of the pages above them.
@@ -125,7 +126,7 @@ class Engine:
     ) -> Engine:
         """Open `directory`, creating it if need be, and bring its state up to the end of the log.
 
-        `execute(txn, words)` runs one logged command.  Raises LockedError, ForeignLogError, UnsafeFileError,
+        `execute(txn, db, words)` runs one logged command.  Raises LockedError, ForeignLogError, UnsafeFileError,
         VersionError, CorruptionError, ReplayError, OSError.
         """
         with made_directory(directory):
@@ -566,13 +567,12 @@ class Engine:
 
     def purge(self, seconds: float) -> bool:
         """Delete dead rows for about `seconds`; -> whether any are left."""
-        trash = self.txn.trash
-        if not trash.notes:
+        if not self.txn.trash.notes:
             return False
         monotonic = self.clock.monotonic
         end = monotonic() + seconds
         self.txn.swept = True
-        return trash.purge(lambda: monotonic() >= end)
+        return purge(self.txn, lambda: monotonic() >= end)
 
     def configure_nodes(self, max_entries: int, max_bytes: int) -> None:
         """The sizes of nodes to come, 0 for no limit: `stream-node-max-entries` and `stream-node-max-bytes`."""

@@ -13,6 +13,7 @@ from riverbed.store.errors import ReplayError
 
 if TYPE_CHECKING:
     from riverbed.store.databases.database import Database
+    from riverbed.store.databases.transaction import WriteTxn
 
 
 class _NobodyThere:
@@ -70,12 +71,12 @@ class Replayer:
                 return None
         return command
 
-    def execute(self, db: Database, words: list[bytes]) -> None:
+    def execute(self, txn: WriteTxn, db: Database, words: list[bytes]) -> None:
         """Run one command of the log on `db`.  Raises ReplayError when it does not fit the state."""
         request = self._request
         if request is None:
             session = Session(0, NOBODY, db, 0)
-            request = self._request = Request(session, db.txn)
+            request = self._request = Request(session, txn)
             request.from_log = True
             request.now_ms = self._now_ms
             request.may_block = False

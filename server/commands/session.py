@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from riverbed.server.protocol.request_reader import RequestReader
     from riverbed.store.databases.database import Database
     from riverbed.store.databases.transaction import WriteTxn
+    from riverbed.store.tables.namespace import Namespace
 
 
 # A word's own share of memory: the object and its place in a list; and that of the list.
@@ -162,7 +163,7 @@ class Session:
         self.queued: list[list[bytes]] | None = None
         self.queued_bytes = 0
         self.queue_failed = False
-        self.watched: dict[Database, dict[bytes, None]] = {}  # none for a database without a watched key
+        self.watched: dict[Namespace, dict[bytes, None]] = {}  # none for a database without a watched key
         self.watch_broken = False
         self.watch_until_ms = 0  # when the first of those keys expires, 0 for never
         # subscriptions, oldest first; `server.commands.channels` keeps them

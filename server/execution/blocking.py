@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from riverbed.server.commands.session import Session
     from riverbed.server.execution.executor import Executor
     from riverbed.server.protocol.replies import Reply
-    from riverbed.store.databases.database import Database
     from riverbed.store.groups.group import Group
+    from riverbed.store.tables.namespace import Namespace
 
 # What wakes those who wait for a key.  Trims and deletions of entries wake nobody.
 _WAKING: Final = frozenset(Change) - {Change.MODIFIED}
@@ -51,9 +51,9 @@ class Wakeups:
         self.waiters.park(session, park)
         self._arm_deadline()
 
-    def notify(self, change: Change, db: Database, key: bytes) -> None:
+    def notify(self, change: Change, namespace: Namespace, key: bytes) -> None:
         """The store tells of a change of a key that somebody waits for or watches."""
-        place = (db, key)
+        place = (namespace, key)
         if change in _BREAKING:
             self.watches.changed(place)
         if change in _WAKING and self.waiters.waits_for(place):
@@ -105,7 +105,7 @@ class Wakeups:
     def waiting_consumers(self, group: Group) -> set[bytes]:
         """The names of those of a group's consumers that wait in an XREADGROUP."""
         names = set()
-        for session in self.waiters.waiting_for((group.stream.db, group.stream.key)):
+        for session in self.waiters.waiting_for((group.stream.namespace, group.stream.key)):
             argv = [] if session.parked is None else session.parked.argv
             if argv and argv[0].upper() == b"XREADGROUP":
                 options = parse_read(argv, 0, with_group=True)

@@ -25,9 +25,9 @@ from sortedcontainers import SortedList
 if TYPE_CHECKING:
     from riverbed.server.commands.session import Session
     from riverbed.server.protocol.replies import Park
-    from riverbed.store.databases.database import Database
+    from riverbed.store.tables.namespace import Namespace
 
-Place = tuple["Database", bytes]
+Place = tuple["Namespace", bytes]
 # What remembering a watched key takes, measured, besides its bytes.
 WATCH_BYTES: Final = 240
 # A dict finds its first key only behind all those that have been taken off the front.
@@ -50,7 +50,7 @@ def drop_interest(place: Place) -> None:
         del db.interest[key]
 
 
-def drop_interests(db: Database, keys: Iterable[bytes]) -> None:
+def drop_interests(db: Namespace, keys: Iterable[bytes]) -> None:
     """As `drop_interest`, for very many."""
     interest = db.interest
     for key in keys:
@@ -88,7 +88,7 @@ class Waiters:
         """The client waits from now on."""
         session.park(park)
         self._next_number += 1
-        places = [((session.db, key), topic) for key, topic in _topics(park).items()]
+        places: list[tuple[Place, Hashable]] = [((session.db, key), topic) for key, topic in _topics(park).items()]
         for place, topic in places:
             lines = self._by_key.setdefault(place, {})
             line = lines.get(topic)
@@ -209,7 +209,7 @@ class Watches:
     """
 
     def __init__(self) -> None:
-        self._watchers: dict[Database, dict[bytes, Session | dict[Session, None]]] = {}
+        self._watchers: dict[Namespace, dict[bytes, Session | dict[Session, None]]] = {}
 
     def __len__(self) -> int:
         """How many keys are watched."""

@@ -12,12 +12,12 @@ from typing import Any, Final, TypeVar
 
 import lmdb
 
-from riverbed.store.databases.dead_rows import Kind
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format import rows as fmt
 from riverbed.store.ids import MIN_ID, StreamID, id_text, unpack_id
 from riverbed.store.layout import DATA_NAME
 from riverbed.store.position import LogPosition
+from riverbed.store.tables.dead_rows import Kind
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.reader import TableReader
 

@@ -28,7 +28,6 @@ from riverbed.store.check.groups import check_group_tables
 from riverbed.store.check.keys import check_databases, check_expiry, check_strays
 from riverbed.store.check.pages import check_pages
 from riverbed.store.check.records import check_record_tables
-from riverbed.store.databases.dead_rows import Kind
 from riverbed.store.disk.real_files import require_plain
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format import rows as fmt
@@ -44,6 +43,7 @@ from riverbed.store.format.meta import (
 from riverbed.store.layout import DATA_NAME, LOCK_NAME, STATE_DIRECTORY
 from riverbed.store.position import LogPosition
 from riverbed.store.replication_id import Lineage
+from riverbed.store.tables.dead_rows import Kind
 from riverbed.store.tables.environment import MAX_READERS, TABLES, Tables
 
 MAP_BYTES: Final = 1 << 40

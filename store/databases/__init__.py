@@ -1,7 +1,6 @@
-"""The sixteen databases and the write transaction that all requests share; dead rows, sampling, consumers' time to
-live.
+"""The sixteen databases, with their cached streams and groups; sampling, consumers' time to live.
 
-Read `transaction` first, then `database`.
+Read `database` first, then `transaction`.
 """
 
 from __future__ import annotations

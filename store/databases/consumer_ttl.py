@@ -15,7 +15,6 @@ from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Final
 
 from riverbed.store.format import rows as fmt
-from riverbed.store.groups.groups import groups_of
 
 if TYPE_CHECKING:
     from riverbed.store.databases.transaction import WriteTxn
@@ -59,7 +58,7 @@ def _find(txn: WriteTxn, stream_no: int, name: bytes, now_ms: int) -> Group | No
         key = txn.lmdb.get(fmt.name_key(db.keyspace_no, stream_no), db=txn.handles["names"])
         if key is not None:
             stream = db.stream(key, now_ms)
-            return None if stream is None else groups_of(stream).get(name)
+            return None if stream is None else db.groups(stream).get(name)
     return None
 
 

@@ -13,29 +13,33 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from riverbed.store.format import rows as fmt
-from riverbed.store.groups.groups import groups_of
+from riverbed.store.groups.groups import Groups
 from riverbed.store.model import Change
 from riverbed.store.streams.idempotence import Idempotence
 from riverbed.store.streams.stream import Stream
+from riverbed.store.tables.namespace import Namespace
 
 if TYPE_CHECKING:
-    from riverbed.store.databases.transaction import WriteTxn
+    from riverbed.store.groups.recent_deliveries import HandedOut
+    from riverbed.store.tables.transaction import Transaction
 
 DATABASE_COUNT: Final = 16
 
 
-class Database:
+class Database(Namespace):
     """One of the databases SELECT chooses from.  The object stays; SWAPDB and FLUSHDB change what is behind it."""
 
-    def __init__(self, txn: WriteTxn, number: int, keyspace_no: int) -> None:
+    def __init__(self, txn: Transaction, number: int, handed_out: HandedOut) -> None:
+        super().__init__(number)
         self.txn = txn
-        self.number = number
-        self.keyspace_no = keyspace_no
-        self.size = 0  # keys
-        self.expiring = 0  # keys with a deadline
         self.cached: dict[bytes, Stream] = {}
-        # Keys that somebody waits for or watches, and how many do; the server keeps it.
-        self.interest: dict[bytes, int] = {}
+        self._groups: dict[Stream, Groups] = {}  # of cached streams
+        self._handed_out = handed_out
+
+    def forget_cached(self) -> None:
+        """Read streams and groups from their rows again; what has changed was written back, or is not to be."""
+        self.cached.clear()
+        self._groups.clear()
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
@@ -52,6 +56,13 @@ class Database:
                 self.expire(stream)
             return None
         return stream
+
+    def groups(self, stream: Stream) -> Groups:
+        """The groups of a stream of this database, read at the first question."""
+        groups = self._groups.get(stream)
+        if groups is None:
+            groups = self._groups[stream] = Groups(stream, self._handed_out)
+        return groups
 
     def scan(self, cursor: int, count: int, now_ms: int) -> tuple[int, list[bytes]]:
         """At most `count` keys after `cursor`; -> (next cursor, keys).  0 begins, and 0 says that it is complete.
@@ -145,6 +156,9 @@ class Database:
     def move(self, stream: Stream, target: Database) -> None:
         """Move `stream` to the database `target`, where its key must be free.  Logs MOVE."""
         self._unlink(stream)
+        groups = self._groups.pop(stream, None)
+        if groups is not None:
+            target._groups[stream] = groups
         stream.renamed(target, stream.key)
         target._link(stream)
         self.txn.log_command(self.number, [b"MOVE", stream.key, b"%d" % target.number])
@@ -165,10 +179,10 @@ class Database:
         copy.prefix = fmt.stream_prefix(copy.stream_no)
         txn.next_stream_no += 1
         target._link(copy)
-        txn.copy_rows(stream, copy)
+        stream.copy_rows(copy)
         Idempotence(stream).copy_to(copy)
         if stream.group_count:
-            groups_of(stream).copy_to(copy)
+            target._groups[copy] = self.groups(stream).copy_to(copy)
         words = [b"COPY", stream.key, new_key, b"DB", b"%d" % target.number, b"REPLACE"]
         txn.log_command(self.number, words)
         txn.notify_interest(Change.CREATED, target, new_key)
@@ -192,7 +206,7 @@ class Database:
         txn = self.txn
         gone = [key for key in self.interest if self.stream(key, 0) is not None]
         txn.write_back()  # the purge finds groups and idempotence records by the rows of their streams
-        self.cached.clear()
+        self.forget_cached()
         if size:
             txn.trash.add_keyspace(self.keyspace_no)
             self.keyspace_no = txn.next_keyspace_no
@@ -236,7 +250,10 @@ class Database:
 
     def _remove(self, stream: Stream, *, notify: bool = True) -> None:
         self._unlink(stream)
-        self.txn.forget(stream)
+        stream.dirty = False  # never write its row back
+        groups = self._groups.pop(stream, None)
+        if groups is not None:
+            groups.write_back()  # their rows tell the purge what they have pending
         self.txn.trash.add_stream(stream.stream_no)
         if stream.idempotence is not None and stream.idempotence.records_no:
             self.txn.trash.add_stream(stream.idempotence.records_no)

@@ -1,282 +1,45 @@
-"""The one logical write transaction that all requests share: rows, and what they logged since the last group commit.
+"""The sixteen databases in the one write transaction that all requests share.
 
-Underneath, every checkpoint commits an LMDB transaction and opens the next; the cursors are renewed then, and the
-cached streams are written back before.  Mutators are methods of databases, streams and groups, and of this only where
-they concern several databases; what they need to reach the tables and the log is here.
+Mutators are methods of databases, streams and groups, and of this only where they concern several databases.
 """
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
-import lmdb
-
 from riverbed.store.databases.database import DATABASE_COUNT, Database
-from riverbed.store.databases.dead_rows import Trash
 from riverbed.store.format import rows as fmt
-from riverbed.store.format.log_lines import encode_extension
-from riverbed.store.format.meta import (
-    META_COUNTERS,
-    META_DATABASES,
-    META_NUMBERING,
-    META_POSITION,
-    META_SYNCED,
-    NO_DATABASE,
-    decode_lineage,
-    lineage_rows,
-)
-from riverbed.store.groups.groups import groups_of
 from riverbed.store.groups.recent_deliveries import HandedOut
-from riverbed.store.groups.reference_trim import trim_with_references
-from riverbed.store.ids import StreamID
-from riverbed.store.model import Change, Trim
+from riverbed.store.model import Change
 from riverbed.store.position import LogPosition
-from riverbed.store.replication_id import Lineage
-from riverbed.store.streams.stream import UNBOUNDED_ROW, Stream
 from riverbed.store.tables.environment import Tables
+from riverbed.store.tables.transaction import Transaction
 
 # Clean cached streams are forgotten above this number; a stream's row costs about 3 us to read again.
 CACHED_STREAMS: Final = 4096
-# What stands before the fields in the row of an entry: the ID, and how many fields there are.
-_ROW_HEAD_BYTES: Final = 128
-_NUMBERING_BYTES: Final = 8
-
-Notify = Callable[[Change, "Database", bytes], None]
 
 
-def _ignore_change(change: Change, db: Database, key: bytes) -> None:
-    """Nobody listens: offline tools and recovery."""
-
-
-class WriteTxn:
-    """The write transaction all requests share, and what they logged since the last group commit."""
+class WriteTxn(Transaction):
+    """The transaction of the tables, and the databases in it."""
 
     def __init__(self, tables: Tables) -> None:
-        self.tables = tables
-        self.handles = tables.handles
-        self.log: list[bytes] = []
-        self.extension_bytes = 0
-        self.log_db = NO_DATABASE
-        self.dirty: list[Stream] = []
-        self.keep_expired = False  # while a log is executed: it says itself when a key expired
-        self.follows = False  # a replica hides expired keys, and waits for its primary to delete them
-        self.is_short_of_space = False  # nothing is to be added that was not asked for; the server keeps it
-        self.expired_keys = 0
-        self.node_max_entries = 100
-        self.node_max_bytes = 4096
-        self.idmp_duration_s = 100
-        self.idmp_max_records = 100
-        self.swept = False  # rows went since the last checkpoint that no logged command accounts for
-        self.notify: Notify = _ignore_change
-        # handed to streams, which stand below groups and so cannot ask them
-        self.trim_with_references: Callable[[Stream, Trim], int] = trim_with_references
         self.handed_out = HandedOut()
-        self.position: list[int] | None = None  # of the log, as the last commit recorded it
-        self.synced: LogPosition | None = None  # the end of what was known to be durable of the log before that commit
-        self.lineage: Lineage | None = None  # whose offsets those of the log are
-        self.databases = [Database(self, number, number) for number in range(DATABASE_COUNT)]
-        self.reload()
-
-    def change_tables(self, tables: Tables) -> None:
-        """Go on with another store; the databases stay the objects they are."""
-        self.tables = tables
-        self.handles = tables.handles
-        self.position = None
-        self.synced = None
-        self.lineage = None
-        self.reload()
-
-    # -- the LMDB transaction underneath -------------------------------------------------------------------------------
+        self.databases = [Database(self, number, self.handed_out) for number in range(DATABASE_COUNT)]
+        super().__init__(tables, self.databases)
 
     def reload(self) -> None:
-        """Begin from what the last commit left: at the start, and after an `abort`."""
-        self.begin()
-        self.log.clear()
-        self.extension_bytes = 0
-        self.dirty.clear()
-        self._load_meta()
-        self.trash = Trash(self)
-
-    def begin(self) -> None:
-        """Open an LMDB transaction and renew the cursors."""
-        self.lmdb: lmdb.Transaction[bytes] = self.tables.begin()
-        self._cursors: dict[str, lmdb.Cursor[bytes]] = {}
-        entries = self.handles["entries"]
-        # One cursor stays at the end of what was appended last, so that LMDB finds the page without a descent
-        # (250 ns a put against 380 ns); the other one reads.
-        self.appender = self.lmdb.cursor(entries)
-        self.put_entry = self.appender.put
-        self.reader = self.lmdb.cursor(entries)
-        self.nodes = self.lmdb.cursor(self.handles["nodes"])
-        self.bound_rows()
-
-    def bound_rows(self) -> None:
-        """Tell how large an entry may be, so that reads of a few need not measure them; appending a larger one shows.
-
-        What LMDB has outside of its leaves is larger than half a page; what it has in them may still be appended to up
-        to `node_max_bytes` without a node of its own.
-        """
-        entries = self.lmdb.stat(self.handles["entries"])
-        is_bounded = entries["overflow_pages"] == 0
-        self.largest_row = max(entries["psize"], self.node_max_bytes) + _ROW_HEAD_BYTES if is_bounded else UNBOUNDED_ROW
-
-    def cursor(self, table: str) -> lmdb.Cursor[bytes]:
-        """This transaction's cursor over `table`; its place is lost to whoever uses it next."""
-        cursor = self._cursors.get(table)
-        if cursor is None:
-            cursor = self._cursors[table] = self.lmdb.cursor(self.handles[table])
-        return cursor
+        super().reload()
+        self._forget_cached()
 
     def commit(self, position: list[int], *, synced: LogPosition | None = None, is_synced: bool = True) -> None:
-        """Write back what is cached, record `position` (see `engine.py`), commit, and open the next transaction.
-
-        The log is durable up to `synced`; None when that is not known.
-
-        Without `is_synced` it is for the caller to have `tables.sync` called before the next commit.  After an
-        exception the transaction is gone; the caller starts again from the last checkpoint.
-        """
-        if self.tables.failure is not None:
-            raise lmdb.Error(self.tables.failure)
-        self.write_back()
-        self._store_meta(position, synced)
-        self.lmdb.commit()
-        if is_synced:
-            self.tables.sync()
-        self.position = position
+        super().commit(position, synced=synced, is_synced=is_synced)
         if sum(len(db.cached) for db in self.databases) > CACHED_STREAMS:
-            for db in self.databases:
-                db.cached.clear()
-        self.begin()
+            self._forget_cached()
 
-    def abort(self) -> None:
-        self.lmdb.abort()
-
-    def write_back(self) -> None:
-        """Put the rows of changed streams into their table."""
-        keys = self.handles["keys"]
-        for stream in self.dirty:
-            if stream.dirty:
-                self.lmdb.put(fmt.key_key(stream.db.keyspace_no, stream.key), stream.encode(), db=keys)
-                if stream.group_cache is not None:
-                    groups_of(stream).write_back()
-                stream.dirty = False
-        self.dirty.clear()
-
-    def forget(self, stream: Stream) -> None:
-        """The stream is no more: never write its row back.  Its groups' rows tell the purge what they have pending."""
-        if stream.dirty and stream.group_cache is not None:
-            groups_of(stream).write_back()
-        stream.dirty = False
-
-    # -- meta ----------------------------------------------------------------------------------------------------------
-
-    def _load_meta(self) -> None:
-        meta = self.handles["meta"]
-        counters = self.lmdb.get(META_COUNTERS, db=meta)
-        databases = self.lmdb.get(META_DATABASES, db=meta)
-        position = self.lmdb.get(META_POSITION, db=meta)
-        if counters is None or databases is None:
-            self.next_stream_no = 1
-            self.next_group_no = 1
-            self.next_keyspace_no = DATABASE_COUNT
-            self.log_db = NO_DATABASE
-            rows = [[number, 0, 0] for number in range(DATABASE_COUNT)]
-        else:
-            self.next_stream_no, self.next_group_no, self.next_keyspace_no = fmt.unpack_row(counters)
-            rows = fmt.unpack_row(databases)
-        for db, (keyspace_no, size, expiring) in zip(self.databases, rows, strict=True):
-            db.keyspace_no, db.size, db.expiring = keyspace_no, size, expiring
-            db.cached.clear()
-        if position is not None:
-            *self.position, self.log_db = fmt.unpack_row(position)
-            synced = self.lmdb.get(META_SYNCED, db=meta)
-            if synced is not None:  # it may be older than what a tool has made of the tables since, and later than that
-                self.synced = min(LogPosition(*fmt.unpack_row(synced)), LogPosition(*self.position))
-        if self.lineage is None:  # what an undone tick leaves behind is not older than this
-            self.lineage = decode_lineage(lambda name: self.lmdb.get(name, db=meta))
-        numbering = self.lmdb.get(META_NUMBERING, db=meta)
-        self._numbering = numbering or fmt.pack_row(secrets.token_hex(_NUMBERING_BYTES))
-
-    def _store_meta(self, position: list[int], synced: LogPosition | None) -> None:
-        meta = self.handles["meta"]
-        put = self.lmdb.put
-        put(
-            META_COUNTERS,
-            fmt.pack_row([self.next_stream_no, self.next_group_no, self.next_keyspace_no]),
-            db=meta,
-        )
-        rows = [[db.keyspace_no, db.size, db.expiring] for db in self.databases]
-        put(META_DATABASES, fmt.pack_row(rows), db=meta)
-        put(META_POSITION, fmt.pack_row([*position, self.log_db]), db=meta)
-        if synced is not None:
-            put(META_SYNCED, fmt.pack_row(list(synced)), db=meta)
-        else:
-            self.lmdb.delete(META_SYNCED, db=meta)
-        for name, row in lineage_rows(self.lineage):
-            put(name, row, db=meta)
-        put(META_NUMBERING, self._numbering, db=meta)
-
-    # -- the log -------------------------------------------------------------------------------------------------------
-
-    def log_select(self, number: int) -> None:
-        """What follows in the log is for database `number`."""
-        self.log.append(fmt.encode_command([b"SELECT", b"%d" % number]))
-        self.log_db = number
-
-    def log_command(self, number: int, words: list[bytes]) -> None:
-        """Log one canonical command of database `number`."""
-        if self.log_db != number:
-            self.log_select(number)
-        self.log.append(fmt.encode_command(words))
-
-    def log_extension(self, number: int, words: list[bytes]) -> None:
-        """Log a command that real Redis 7 does not know: it stands in comment lines, which Redis skips."""
-        if self.log_db != number:
-            self.log_select(number)
-        lines = encode_extension(words)
-        self.extension_bytes += len(lines)
-        self.log.append(lines)
-
-    def notify_interest(self, change: Change, db: Database, key: bytes) -> None:
-        if key in db.interest:
-            self.notify(change, db, key)
-
-    # -- rows of several tables ----------------------------------------------------------------------------------------
-
-    def get_entry(self, key: bytes) -> bytes | None:
-        return self.lmdb.get(key, db=self.handles["entries"])
-
-    def delete_range(self, low: bytes, high: bytes) -> None:
-        """Delete the entries and nodes with low <= key < high, now."""
-        for cursor in (self.reader, self.nodes):
-            found = cursor.set_range(low)
-            while found and cursor.key() < high:
-                found = cursor.delete() and bool(cursor.key())
-
-    def discard_below(self, stream_no: int, floor_id: StreamID) -> None:
-        """Entries and nodes of `stream_no` below `floor_id` are dead; the purge deletes them."""
-        self.trash.add_range(stream_no, floor_id)
-
-    def clear_below(self, stream_no: int, floor_id: StreamID) -> None:
-        """Delete now what `discard_below` has left to the purge."""
-        self.trash.drop_ranges(stream_no)
-        self.delete_range(fmt.stream_prefix(stream_no), fmt.entry_key(stream_no, floor_id))
-
-    def copy_rows(self, source: Stream, copy: Stream) -> None:
-        """Copy entries and nodes."""
-        for cursor in (self.reader, self.nodes):
-            table = self.handles["entries" if cursor is self.reader else "nodes"]
-            found = cursor.set_range(fmt.entry_key(source.stream_no, source.floor_id))
-            target = self.lmdb.cursor(table)
-            while found and cursor.key().startswith(source.prefix):
-                key, row = cursor.item()
-                target.put(copy.prefix + key[8:], row)
-                found = cursor.next()
-
-    # -- several databases ---------------------------------------------------------------------------------------------
+    def _forget_cached(self) -> None:
+        for db in self.databases:
+            db.forget_cached()
 
     def swap(self, first: Database, second: Database) -> None:
         """Exchange the contents of two databases.  Logs SWAPDB."""
@@ -285,7 +48,7 @@ class WriteTxn:
         first.size, second.size = second.size, first.size
         first.expiring, second.expiring = second.expiring, first.expiring
         for db in (first, second):
-            db.cached.clear()
+            db.forget_cached()
         # SWAPDB names its databases itself; it needs no SELECT before it
         self.log.append(fmt.encode_command([b"SWAPDB", b"%d" % first.number, b"%d" % second.number]))
         for db in (first, second):

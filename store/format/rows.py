@@ -430,6 +430,12 @@ class StreamRow(NamedTuple):
     tail_bytes: int
     idempotence: list[Any] | None  # [duration_s, max_records, records_no, records_added, duplicates]
 
+    @property
+    def records_no(self) -> int:
+        """The number under which the stream's idempotence records stand, 0 when there are none."""
+        records_no: int = 0 if self.idempotence is None else self.idempotence[2]
+        return records_no
+
 
 def encode_stream(row: StreamRow) -> bytes:
     stream_no, long_key, length, entries_added, expire_ms = row[:5]

@@ -23,6 +23,7 @@ from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, unpack_id
 from riverbed.store.model import NO_POLICY, DeliveryPolicy
 
 if TYPE_CHECKING:
+    from riverbed.store.groups.recent_deliveries import HandedOut
     from riverbed.store.model import Row
     from riverbed.store.streams.stream import Stream
 
@@ -63,7 +64,15 @@ class Consumer:
 class Members:
     """A group without what it has pending."""
 
-    def __init__(self, stream: Stream, group_no: int, name: bytes, last_id: StreamID, entries_read: int | None) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        group_no: int,
+        name: bytes,
+        last_id: StreamID,
+        entries_read: int | None,
+        handed_out: HandedOut,
+    ) -> None:
         self.stream = stream
         self.group_no = group_no
         self.name = name
@@ -74,7 +83,8 @@ class Members:
         self.consumer_count = 0
         self.policy = NO_POLICY
         self.look_ms = 0  # under which the group stands in `consumer_ttls`, if its policy has one
-        self.is_dirty = True
+        self._is_dirty = False
+        self._handed_out = handed_out
         self._next_consumer_no = 1
         self._next_release_no = 1
         self._consumers: dict[bytes, Consumer] | None = None
@@ -102,28 +112,32 @@ class Members:
         )
 
     @classmethod
-    def decode(cls, stream: Stream, group_no: int, row: bytes) -> Self:
+    def decode(cls, stream: Stream, group_no: int, row: bytes, handed_out: HandedOut) -> Self:
         name, last_id, entries_read, *counts, policy = fmt.unpack_row(row)
-        group = cls(stream, group_no, name, unpack_id(last_id), entries_read)
+        group = cls(stream, group_no, name, unpack_id(last_id), entries_read, handed_out)
         group.pel_count, group.released_count, group.consumer_count = counts[:3]
         group._next_consumer_no, group._next_release_no = counts[3:]
         if policy is not None:
             *values, group.look_ms = policy
             group.policy = DeliveryPolicy(*values)
-        group.is_dirty = False
         return group
 
     def write_back(self) -> None:
         """Put the rows of what has changed into their table."""
         txn = self.stream.txn
         groups = txn.handles["groups"]
-        if self.is_dirty:
+        if self._is_dirty:
             txn.lmdb.put(fmt.group_key(self.stream.stream_no, self.group_no), self.encode(), db=groups)
-            self.is_dirty = False
+            self._is_dirty = False
         for consumer in self._dirty_consumers:
             key = fmt.consumer_key(self.stream.stream_no, self.group_no, consumer.consumer_no)
             row = fmt.pack_row([consumer.name, consumer.seen_ms, consumer.active_ms, consumer.pel_count])
             txn.lmdb.put(key, row, db=groups)
+        self._dirty_consumers.clear()
+
+    def forget(self) -> None:
+        """The group was destroyed: never write its rows back."""
+        self._is_dirty = False
         self._dirty_consumers.clear()
 
     def _load_consumers(self) -> dict[bytes, Consumer]:
@@ -144,11 +158,13 @@ class Members:
             self._load_consumers()
         return consumer_no in self._by_no
 
-    def _touch(self, consumer: Consumer | None = None) -> None:
-        self.is_dirty = True
+    def touch(self, consumer: Consumer | None = None) -> None:
+        """Have the rows of the group, and of this consumer, written at the next checkpoint."""
         if consumer is not None:
             self._dirty_consumers.add(consumer)
-        self.stream.touch()
+        if not self._is_dirty:
+            self._is_dirty = True
+            self.stream.txn.dirty.append(self)
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
@@ -197,10 +213,10 @@ class Members:
             self._next_consumer_no += 1
             self.consumer_count += 1
             self.consumers[name] = self._by_no[consumer.consumer_no] = consumer
-            self._touch(consumer)
+            self.touch(consumer)
         elif consumer.seen_ms != now_ms:
             consumer.seen_ms = now_ms
-            self._touch(consumer)
+            self.touch(consumer)
         return consumer
 
     def note(self, consumer: Consumer) -> None:
@@ -212,12 +228,12 @@ class Members:
         if times != consumer.logged_times:
             consumer.logged_times = times
             words = [b"XSEEN", self.stream.key, self.name, consumer.name, b"%d" % times[0], b"%d" % times[1]]
-            self.stream.txn.log_extension(self.stream.db.number, words)
+            self.stream.txn.log_extension(self.stream.namespace.number, words)
 
     def set_times(self, consumer: Consumer, seen_ms: int, active_ms: int) -> None:
         """What an XSEEN line says.  Logs it again: an import executes such lines too, and its log must have them."""
         consumer.seen_ms, consumer.active_ms = seen_ms, active_ms
-        self._touch(consumer)
+        self.touch(consumer)
         self.note(consumer)
 
     def create_consumer(self, name: bytes, now_ms: int) -> Consumer:
@@ -246,7 +262,7 @@ class Members:
         self._dirty_consumers.discard(consumer)
         self.consumer_count -= 1
         self.pel_count -= count
-        self._touch()
+        self.touch()
         self._log([b"XGROUP", b"DELCONSUMER", self.stream.key, self.name, consumer.name])
         return count
 
@@ -257,7 +273,7 @@ class Members:
         self.unlist()
         self.policy = NO_POLICY if policy == NO_POLICY else policy
         self.enlist(0)
-        self.stream.txn.log_extension(self.stream.db.number, policy_words(self.stream.key, self.name, policy))
+        self.stream.txn.log_extension(self.stream.namespace.number, policy_words(self.stream.key, self.name, policy))
 
     def enlist(self, look_ms: int) -> None:
         """Have the sweep look at the consumers at `look_ms`, at once for 0, if the policy says how long they live."""
@@ -265,7 +281,7 @@ class Members:
         if self.policy.consumer_ttl_ms:
             key = fmt.look_key(look_ms, self.stream.stream_no, self.group_no)
             self.stream.txn.cursor("consumer_ttls").put(key, self.name)
-        self._touch()
+        self.touch()
 
     def unlist(self) -> None:
         """The sweep need not look at the consumers any more, or not when it was to."""
@@ -280,14 +296,14 @@ class Members:
         """Put the group somewhere else.  Logs XGROUP SETID."""
         self.last_id = last_id
         self.entries_read = entries_read
-        self._touch()
+        self.touch()
         self._log_position()
 
     def raise_position(self, last_id: StreamID) -> None:
         """XCLAIM LASTID: never back.  `note_position` must follow."""
         if last_id > self.last_id:
             self.last_id = last_id
-            self._touch()
+            self.touch()
 
     def note_position(self) -> None:
         """Log the position unless what was logged already tells it."""
@@ -305,13 +321,13 @@ class Members:
 
     def _log_wire(self, wire: bytes) -> None:
         """As `_log`, of a command that is encoded already: the usual ones are worth a template, 2 us against 5."""
-        txn, db = self.stream.txn, self.stream.db
+        txn, db = self.stream.txn, self.stream.namespace
         if txn.log_db != db.number:
             txn.log_select(db.number)
         txn.log.append(wire)
 
     def _log(self, words: list[bytes]) -> None:
-        self.stream.txn.log_command(self.stream.db.number, words)
+        self.stream.txn.log_command(self.stream.namespace.number, words)
 
 
 def policy_words(key: bytes, name: bytes, policy: DeliveryPolicy) -> list[bytes]:

@@ -1,11 +1,11 @@
 """What a consumer group has pending: who was given which entry, when, how often, and how another takes it over.
 
-    stream ── groups_of(stream) ── Group "workers"                     last_delivered_id, entries_read
+    stream ── db.groups(stream) ── Group "workers"                     last_delivered_id, entries_read
                                      ├── Consumer "Alice"              seen, active, pel_count
                                      ├── Consumer "Bob"
-                                     └── Pel                           the rows; see pel.py
+                                     └── Pel                           the rows; see pending.py
 
-The group's own row, its consumers and its position are `members.py`'s.  Source: the public pages of the group commands.
+The group's own row, its consumers and its position are `consumers.py`'s.  Source: the pages of the group commands.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, pack_id, unpac
 from riverbed.store.model import Change
 
 if TYPE_CHECKING:
+    from riverbed.store.groups.recent_deliveries import HandedOut
     from riverbed.store.model import Row
     from riverbed.store.streams.stream import Stream
     from riverbed.store.tables.view import View
@@ -69,8 +70,16 @@ Found = tuple[PendingEntry, bytes]
 class Group(Members):
     """A consumer group of a stream."""
 
-    def __init__(self, stream: Stream, group_no: int, name: bytes, last_id: StreamID, entries_read: int | None) -> None:
-        super().__init__(stream, group_no, name, last_id, entries_read)
+    def __init__(
+        self,
+        stream: Stream,
+        group_no: int,
+        name: bytes,
+        last_id: StreamID,
+        entries_read: int | None,
+        handed_out: HandedOut,
+    ) -> None:
+        super().__init__(stream, group_no, name, last_id, entries_read, handed_out)
         self._pel_end: StreamID | None = None  # nothing is pending above, as far as is known
         self._claim_place = b""  # where the last CLAIM gave up, empty for the beginning
         self._ack_head: tuple[bytes, bytes] | None = None  # (key, how XACK begins)
@@ -225,7 +234,7 @@ class Group(Members):
         """
         before = self.last_id
         self._advance(rows)
-        self._touch(consumer)
+        self.touch(consumer)
         if to_pel:
             packed_ids = [key[8:] for key, _ in rows]
             is_past_all = self._pel_end is not None and before >= self._pel_end
@@ -239,7 +248,7 @@ class Group(Members):
                 self._pel_end = self.last_id
             consumer.active_ms = now_ms
             bulks = fmt.id_bulks(rows)
-            self.stream.txn.handed_out.note(packed_ids, bulks)
+            self._handed_out.note(packed_ids, bulks)
             self._log_claims(consumer, {1: (len(rows), bulks)}, now_ms)
         self.note_position()
 
@@ -251,7 +260,7 @@ class Group(Members):
         if counts:
             self._assign({packed: (time_ms, count) for packed, count in counts.items()}, consumer)
             consumer.active_ms = now_ms
-            self._touch(consumer)
+            self.touch(consumer)
             self._log_claims(consumer, _by_count(counts), time_ms)
 
     def load_claim(self, name: bytes, packed_ids: list[bytes], time_ms: int, count: int) -> None:
@@ -266,7 +275,7 @@ class Group(Members):
         else:
             self._assign(dict.fromkeys(packed_ids, (time_ms, count)), consumer)
         consumer.active_ms = time_ms
-        self._touch(consumer)
+        self.touch(consumer)
         self._logged_position = (self.last_id, self.entries_read)
         consumer.is_logged = True
         consumer.logged_times = (time_ms, time_ms)
@@ -280,7 +289,7 @@ class Group(Members):
         counts = _once_more(entries)
         if counts:
             self._assign({packed: (now_ms, count) for packed, count in counts.items()}, consumer)
-            self._touch(consumer)
+            self.touch(consumer)
             self._log_claims(consumer, _by_count(counts), now_ms)
 
     def ack(self, packed_ids: list[bytes], texts: list[bytes] | None = None, bulks: bytes | None = None) -> int:
@@ -299,7 +308,7 @@ class Group(Members):
             else:
                 self._move_count(self._by_no[consumer_no], -count)
         self.pel_count -= len(removed)
-        self._touch()
+        self.touch()
         if len(removed) < len(packed_ids):
             texts = bulks = None
         if bulks is None:
@@ -341,13 +350,13 @@ class Group(Members):
         self._next_release_no += len(counts)
         # of one that is given back twice the last release counts
         self._assign({pack_id(entry_id): (no, count) for no, (entry_id, count) in enumerate(counts, first_no)}, None)
-        self._touch()
+        self.touch()
         txn = self.stream.txn
         for count, entry_ids in _runs(counts):
             ids = [id_text(entry_id) for entry_id in entry_ids]
             words = [b"XNACK", self.stream.key, self.name, b"FAIL", b"IDS", b"%d" % len(ids), *ids]
-            txn.log_extension(self.stream.db.number, [*words, b"RETRYCOUNT", b"%d" % count, b"FORCE"])
-        txn.notify_interest(Change.RELEASED, self.stream.db, self.stream.key)
+            txn.log_extension(self.stream.namespace.number, [*words, b"RETRYCOUNT", b"%d" % count, b"FORCE"])
+        txn.notify_interest(Change.RELEASED, self.stream.namespace, self.stream.key)
 
     def _assign(self, wanted: dict[bytes, Delivery], owner: Consumer | None) -> None:
         """Make `owner` the owner of entries, by packed ID, whoever had them before, if anybody."""

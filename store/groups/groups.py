@@ -1,6 +1,6 @@
 """The consumer groups of one stream: finding, making, copying and destroying them.
 
-A group's members and position are `members.py`'s, what it has pending is `group.py`'s.
+A group's members and position are `consumers.py`'s, what it has pending is `group.py`'s.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from riverbed.store.format import rows as fmt
 from riverbed.store.groups.consumers import UNKNOWN, Consumer
 from riverbed.store.groups.group import Group
+from riverbed.store.groups.recent_deliveries import HandedOut
 from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id
 from riverbed.store.model import Change
 from riverbed.store.streams.stream import Stream
@@ -19,8 +20,9 @@ from riverbed.store.streams.stream import Stream
 class Groups:
     """All groups of one stream."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, handed_out: HandedOut) -> None:
         self.stream = stream
+        self._handed_out = handed_out
         self.acked_trim_start = MIN_ID  # where the next approximate ACKED trim begins; see reference_trim.py
         self._by_name: dict[bytes, Group] = {}
         if stream.group_count:
@@ -34,7 +36,7 @@ class Groups:
             key, row = cursor.item()
             group_no = fmt.decode_group_no(key)
             if len(key) == fmt.GROUP_KEY_BYTES:
-                group = Group.decode(self.stream, group_no, row)
+                group = Group.decode(self.stream, group_no, row, self._handed_out)
                 self._by_name[group.name] = group
             # consumers stand below their group; those of a destroyed one are there until the purge
             found = cursor.set_range(fmt.group_key(self.stream.stream_no, group_no + 1))
@@ -67,18 +69,19 @@ class Groups:
         """A new group; the name is free.  Logs XGROUP CREATE, with MKSTREAM when the stream is new (`is_first`)."""
         stream = self.stream
         txn = stream.txn
-        group = Group(stream, txn.next_group_no, name, last_id, entries_read)
+        group = Group(stream, txn.next_group_no, name, last_id, entries_read, self._handed_out)
         txn.next_group_no += 1
         self._by_name[name] = group
+        group.touch()
         stream.group_count += 1
         stream.touch()
         read = UNKNOWN if entries_read is None else entries_read
         words = [b"XGROUP", b"CREATE", stream.key, name, id_text(last_id), b"ENTRIESREAD", b"%d" % read]
         if is_first:
             words.append(b"MKSTREAM")
-        txn.log_command(stream.db.number, words)
+        txn.log_command(stream.namespace.number, words)
         if is_first:
-            txn.notify_interest(Change.CREATED, stream.db, stream.key)
+            txn.notify_interest(Change.CREATED, stream.namespace, stream.key)
         return group
 
     def destroy(self, group: Group) -> None:
@@ -88,11 +91,12 @@ class Groups:
         txn.lmdb.delete(fmt.group_key(stream.stream_no, group.group_no), db=txn.handles["groups"])
         txn.trash.add_group(group.group_no, stream.stream_no)
         group.unlist()
+        group.forget()
         del self._by_name[group.name]
         stream.group_count -= 1
         stream.touch()
-        txn.log_command(stream.db.number, [b"XGROUP", b"DESTROY", stream.key, group.name])
-        txn.notify_interest(Change.GROUP_REMOVED, stream.db, stream.key)
+        txn.log_command(stream.namespace.number, [b"XGROUP", b"DESTROY", stream.key, group.name])
+        txn.notify_interest(Change.GROUP_REMOVED, stream.namespace, stream.key)
 
     def forget(self, packed_ids: list[bytes]) -> None:
         """Take entries off every group's list (DELREF).  Logs XACK for each group that had any."""
@@ -100,14 +104,14 @@ class Groups:
             if group.pel_count:
                 group.ack(packed_ids)
 
-    def copy_to(self, copy: Stream) -> None:
-        """Give `copy`, a new stream, the same groups: consumers, times and pending entries included.  Logs nothing."""
+    def copy_to(self, copy: Stream) -> Groups:
+        """The same groups for `copy`, a new stream: consumers, times and pending entries included.  Logs nothing."""
         txn = self.stream.txn
         self.write_back()
-        groups = Groups(copy)
+        groups = Groups(copy, self._handed_out)
         groups._by_name.clear()
         for group in self:
-            new = Group.decode(copy, txn.next_group_no, group.encode())
+            new = Group.decode(copy, txn.next_group_no, group.encode(), self._handed_out)
             new._consumers = {}
             txn.next_group_no += 1
             groups._by_name[new.name] = new
@@ -119,14 +123,4 @@ class Groups:
                 new._dirty_consumers.add(twin)
             new.pel.copy_from(group.pel)
             new.enlist(0)
-        copy.group_cache = groups
-        copy.touch()
-
-
-def groups_of(stream: Stream) -> Groups:
-    """The groups of a stream, read at the first question."""
-    groups = stream.group_cache
-    if groups is None:
-        groups = stream.group_cache = Groups(stream)
-    assert isinstance(groups, Groups)
-    return groups
+        return groups

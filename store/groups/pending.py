@@ -36,7 +36,7 @@ from riverbed.store.format import rows as fmt
 from riverbed.store.ids import ID_BYTES, StreamID, pack_id, unpack_id
 
 if TYPE_CHECKING:
-    from riverbed.store.databases.transaction import WriteTxn
+    from riverbed.store.tables.transaction import Transaction
     from riverbed.store.tables.view import View
 
 NOBODY: Final = 0
@@ -125,7 +125,7 @@ class Pel:
     Over a view it answers questions only.
     """
 
-    def __init__(self, txn: WriteTxn | View, group_no: int, is_alive: Callable[[int], bool]) -> None:
+    def __init__(self, txn: Transaction | View, group_no: int, is_alive: Callable[[int], bool]) -> None:
         self._txn = txn
         self._group_no = group_no
         self._prefix = fmt.group_prefix(group_no)

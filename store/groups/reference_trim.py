@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from riverbed.store.groups.groups import groups_of
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, unpack_id
 from riverbed.store.model import Change, References, Strategy, Trim
 from riverbed.store.streams import trimming
@@ -27,6 +26,11 @@ _MOST_EXAMINED: Final = 10_000
 _SLICE: Final = 500
 
 
+def heeds_groups(stream: Stream, trim: Trim) -> bool:
+    """Is it for a `ReferenceTrim`, or may the stream trim itself?"""
+    return trim.references is not References.KEEPREF and stream.group_count > 0
+
+
 class ReferenceTrim:
     """A trim by DELREF or ACKED of a stream that has groups, a slice at a time.  Keeps nothing of the stream."""
 
@@ -36,30 +40,31 @@ class ReferenceTrim:
         self._start: StreamID | None = None  # where ACKED goes on
         self._examined = 0
 
-    def step(self, stream: Stream) -> bool:
+    def step(self, groups: Groups) -> bool:
         """Take what a slice finds; -> whether that was all.  A mutator: logs what it did."""
         before = self.removed
-        is_last = self._take_front(stream) if self._trim.references is References.DELREF else self._take_acked(stream)
+        is_last = self._take_front(groups) if self._trim.references is References.DELREF else self._take_acked(groups)
         if self.removed > before:
-            stream.txn.notify_interest(Change.MODIFIED, stream.db, stream.key)
+            stream = groups.stream
+            stream.txn.notify_interest(Change.MODIFIED, stream.namespace, stream.key)
         return is_last
 
-    def _take_front(self, stream: Stream) -> bool:
+    def _take_front(self, groups: Groups) -> bool:
         trim = self._trim
         if trim.limit:
             if self.removed >= trim.limit:
                 return True
             trim = replace(trim, limit=trim.limit - self.removed)
-        part = _front(stream, trim)
-        removed = 0 if part is None else _trim_and_forget(stream, part)
+        part = _front(groups.stream, trim)
+        removed = 0 if part is None else _trim_and_forget(groups, part)
         is_last = not removed
         if is_last:  # no more than a slice, or its first node is more than one
-            removed = _trim_and_forget(stream, trim)
+            removed = _trim_and_forget(groups, trim)
         self.removed += removed
         return is_last
 
-    def _take_acked(self, stream: Stream) -> bool:
-        groups = groups_of(stream)
+    def _take_acked(self, groups: Groups) -> bool:
+        stream = groups.stream
         trim = self._trim
         by_length = trim.strategy is Strategy.MAXLEN
         if self._start is None:
@@ -86,7 +91,7 @@ class ReferenceTrim:
             if trim.approximate and not whole:
                 break
             most = length - trim.threshold if by_length else live
-            gone = _unneeded(stream, groups, first_id, min(last_id, slowest), most, trim)
+            gone = _unneeded(groups, first_id, min(last_id, slowest), most, trim)
             taken += gone
             length -= len(gone)
             examined += live
@@ -99,10 +104,10 @@ class ReferenceTrim:
         return is_last
 
 
-def trim_with_references(stream: Stream, trim: Trim) -> int:
+def trim_with_references(groups: Groups, trim: Trim) -> int:
     """All of a `ReferenceTrim`; -> how many entries went."""
     work = ReferenceTrim(trim)
-    while not work.step(stream):
+    while not work.step(groups):
         pass
     return work.removed
 
@@ -120,16 +125,19 @@ def _front(stream: Stream, trim: Trim) -> Trim | None:
     return replace(trim, threshold=threshold) if threshold < trim.threshold else None
 
 
-def _trim_and_forget(stream: Stream, trim: Trim) -> int:
+def _trim_and_forget(groups: Groups, trim: Trim) -> int:
     """The front of the stream goes, and with it all that is pending there, tombstones too."""
+    stream = groups.stream
     old_first_id = stream.first_id
     trimmed = trimming.trim_front(stream, trim)
     if trimmed.removed:
         last_id = StreamID(stream.first_id - 1) if stream.length else stream.last_id
-        for group in groups_of(stream):
+        for group in groups:
             group.ack([packed for run in group.pending_runs(old_first_id, last_id) for packed in run.packed_ids])
     if any(trimmed):
-        stream.txn.log_command(stream.db.number, [b"XTRIM", stream.key, *trimming.exact_words(stream, trim, trimmed)])
+        stream.txn.log_command(
+            stream.namespace.number, [b"XTRIM", stream.key, *trimming.exact_words(stream, trim, trimmed)]
+        )
     return trimmed.removed
 
 
@@ -138,8 +146,8 @@ def _drop(stream: Stream, entry_ids: list[StreamID]) -> None:
     max_deleted_id = stream.max_deleted_id
     stream.drop_entries(entry_ids)
     txn = stream.txn
-    txn.log_command(stream.db.number, [b"XDEL", stream.key, *map(id_text, entry_ids)])
-    txn.log_extension(stream.db.number, [b"XMAXDELETED", stream.key, id_text(max_deleted_id)])
+    txn.log_command(stream.namespace.number, [b"XDEL", stream.key, *map(id_text, entry_ids)])
+    txn.log_extension(stream.namespace.number, [b"XMAXDELETED", stream.key, id_text(max_deleted_id)])
 
 
 def _nodes(stream: Stream, start: StreamID) -> Iterator[tuple[StreamID, StreamID, int]]:
@@ -150,9 +158,7 @@ def _nodes(stream: Stream, start: StreamID) -> Iterator[tuple[StreamID, StreamID
         yield stream.tail_first_id, stream.tail_last_id, stream.tail_total - stream.tail_dead
 
 
-def _unneeded(
-    stream: Stream, groups: Groups, first_id: StreamID, end: StreamID, most: int, trim: Trim
-) -> list[StreamID]:
+def _unneeded(groups: Groups, first_id: StreamID, end: StreamID, most: int, trim: Trim) -> list[StreamID]:
     """The first `most` entries of a node, up to `end`, below the threshold that no group has pending."""
     if trim.strategy is Strategy.MINID:
         end = min(end, StreamID(trim.threshold - 1))
@@ -162,4 +168,4 @@ def _unneeded(
     for group in groups:
         for run in group.pending_runs(first_id, end):
             pending.update(run.packed_ids)
-    return [unpack_id(key[8:]) for key in stream.keys(first_id, end) if key[8:] not in pending][:most]
+    return [unpack_id(key[8:]) for key in groups.stream.keys(first_id, end) if key[8:] not in pending][:most]

@@ -17,13 +17,13 @@ from heapq import merge
 from itertools import islice
 from typing import Final, NamedTuple
 
-from riverbed.store.databases.dead_rows import Kind
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format import rows as fmt
 from riverbed.store.format.meta import META_DATABASES
 from riverbed.store.groups.pending import NOBODY
 from riverbed.store.ids import StreamID, id_text, pack_id
 from riverbed.store.model import Row
+from riverbed.store.tables.dead_rows import Kind
 from riverbed.store.tables.environment import TABLES
 from riverbed.store.tables.reader import TableReader
 

@@ -10,14 +10,16 @@ What is acknowledged, groups know: with `acked` streams without groups keep ever
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import merge
 from typing import Final
 
+from riverbed.store.databases.database import Database
 from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.format import rows as fmt
-from riverbed.store.groups.groups import groups_of
+from riverbed.store.groups.groups import Groups
 from riverbed.store.groups.pending import NOBODY, Run
+from riverbed.store.groups.reference_trim import trim_with_references
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, pack_id, unpack_id
 from riverbed.store.model import References, Strategy, Trim
 from riverbed.store.offline.live_rows import LiveStream
@@ -194,7 +196,7 @@ def apply(
             cursor, keys = db.scan(cursor, _KEYS_A_SLICE, now_ms)
             for key in keys:
                 stream = db.stream(key, now_ms) if retention.concerns(db.number, key) else None
-                removed = 0 if stream is None else _trim(stream, retention, pause)
+                removed = 0 if stream is None else _trim(db, stream, retention, pause)
                 streams += removed > 0
                 entries += removed
                 if removed:
@@ -205,35 +207,38 @@ def apply(
     return streams, entries
 
 
-def _trim(stream: Stream, retention: Retention, pause: Callable[[], None]) -> int:
-    length = stream.length
+def _trim(db: Database, stream: Stream, retention: Retention, pause: Callable[[], None]) -> int:
     if not retention.acked:
         # One trim, by number: both limits cut from the front, so the longer cut holds the other.  The reader sees what
         # was written back.
         stream.txn.write_back()
         reader = TableReader(stream.txn.tables, stream.txn.lmdb)
-        live = LiveStream(stream.db.number, stream.key, fmt.decode_stream(stream.encode()))
+        live = LiveStream(db.number, stream.key, fmt.decode_stream(stream.encode()))
         removed = count_removals(reader, live, retention)
-        return stream.trim(Trim(Strategy.MAXLEN, length - removed)) if removed else 0
+        return stream.trim(Trim(Strategy.MAXLEN, stream.length - removed)) if removed else 0
     if not stream.group_count:
         return 0
+    removed = 0
     if retention.min_id is not None:
-        _trim_acked(stream, Strategy.MINID, retention.min_id, pause)
+        removed += _trim_acked(db, stream.key, Trim(Strategy.MINID, retention.min_id), pause)
     if retention.max_length is not None or retention.min_id is None:
-        _trim_acked(stream, Strategy.MAXLEN, retention.max_length or 0, pause)
-    return length - stream.length
+        removed += _trim_acked(db, stream.key, Trim(Strategy.MAXLEN, retention.max_length or 0), pause)
+    return removed
 
 
-def _trim_acked(stream: Stream, strategy: Strategy, threshold: int, pause: Callable[[], None]) -> None:
+def _trim_acked(db: Database, key: bytes, trim: Trim, pause: Callable[[], None]) -> int:
     """In portions, so that memory does not grow with the stream: whole nodes first, then what is left."""
-    db, key = stream.db, stream.key
-    portion = Trim(strategy, threshold, approximate=True, references=References.ACKED)
+    portion = replace(trim, approximate=True, references=References.ACKED)
+    removed = 0
     while True:
-        stream.trim(portion)
+        removed += trim_with_references(_groups_at(db, key), portion)
         pause()
-        found = db.stream(key, 0)  # the pause may have dropped what was cached
-        assert found is not None
-        stream = found
-        if groups_of(stream).acked_trim_start == MIN_ID:
-            break
-    stream.trim(Trim(strategy, threshold, references=References.ACKED))
+        groups = _groups_at(db, key)  # the pause may have dropped what was cached
+        if groups.acked_trim_start == MIN_ID:
+            return removed + trim_with_references(groups, replace(trim, references=References.ACKED))
+
+
+def _groups_at(db: Database, key: bytes) -> Groups:
+    stream = db.stream(key, 0)
+    assert stream is not None
+    return db.groups(stream)

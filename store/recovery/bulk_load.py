@@ -17,7 +17,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from riverbed.store.format import rows as fmt
-from riverbed.store.groups.groups import groups_of
 from riverbed.store.ids import ID_BYTES, SEQ_BITS, StreamID, pack_id, parse_id, unpack_id
 
 if TYPE_CHECKING:
@@ -171,7 +170,7 @@ def _claim(db: Database, words: list[bytes]) -> bool:
     stream = db.stream(words[1], 0)
     if time_ms is None or count is None or stream is None or not stream.group_count:
         return False
-    group = groups_of(stream).get(words[2])
+    group = db.groups(stream).get(words[2])
     packed_ids = _packed_ids(words[_FIRST_ID:end])
     if group is None or packed_ids is None or not _has_all(stream, packed_ids):
         return False

@@ -25,7 +25,7 @@ _BYTES_A_CHECKPOINT: Final = 16 << 20
 # What stands in a log for replicas alone, and which commands a batch keeps together anyway.
 _WITHOUT_EFFECT: Final = frozenset((b"MULTI", b"EXEC", b"PING", b"REPLCONF"))
 
-Execute = Callable[[Database, list[bytes]], None]
+Execute = Callable[[WriteTxn, Database, list[bytes]], None]
 
 
 @dataclass(slots=True)
@@ -115,6 +115,6 @@ def execute_logged(txn: WriteTxn, execute: Execute, words: list[bytes]) -> None:
     elif name not in _WITHOUT_EFFECT:
         selected = txn.log_db
         try:
-            execute(txn.databases[max(selected, 0)], words)
+            execute(txn, txn.databases[max(selected, 0)], words)
         finally:
             txn.log_db = max(selected, 0)  # a FLUSHALL of Redis has effects in every database, and selects none

@@ -21,6 +21,7 @@ from riverbed.store.position import LogPosition
 from riverbed.store.recovery import replay as recovery
 from riverbed.store.recovery.replay import Execute, RecoveryReport
 from riverbed.store.tables.environment import Tables
+from riverbed.store.tables.purge import purge
 
 _MAP_BYTES: Final = 1 << 40
 _PURGE_BYTES: Final = 16 << 20
@@ -83,11 +84,11 @@ class Refold:
             unpurged += batch.size
             if unpurged >= _PURGE_BYTES:
                 unpurged = 0
-                self.txn.trash.purge(lambda: False)
+                purge(self.txn, lambda: False)
                 if self._files.free_bytes(self.directory) < _LEAST_FREE_BYTES:
                     raise StoreError(f"the disk of {self.directory} is nearly full")
 
     def commit(self, position: LogPosition) -> None:
         """Make the tables those of `position`, without anything that waits to be purged."""
-        self.txn.trash.purge(lambda: False)
+        purge(self.txn, lambda: False)
         self.txn.commit(list(position))

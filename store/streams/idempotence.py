@@ -28,7 +28,7 @@ from riverbed.store.streams.stream import Stream
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from riverbed.store.databases.transaction import WriteTxn
+    from riverbed.store.tables.transaction import Transaction
 
 
 class Idempotence:
@@ -113,7 +113,7 @@ class Idempotence:
             _drop_record(txn, cursor.key())
         self._stream.touch()
         words = [b"XIDMPRECORD", self._stream.key, pid, iid, id_text(entry_id)]
-        txn.log_extension(self._stream.db.number, words)
+        txn.log_extension(self._stream.namespace.number, words)
 
     def replace(self, pid: bytes, iid: bytes, entry_id: StreamID) -> None:
         """As `record`, of an iid that is another entry's so far.
@@ -132,14 +132,14 @@ class Idempotence:
         settings.duration_s, settings.max_records = self.duration_s, self.max_records
         words = [b"XCFGSET", self._stream.key, b"IDMP-DURATION", b"%d" % settings.duration_s]
         words += [b"IDMP-MAXSIZE", b"%d" % settings.max_records]
-        self._txn.log_extension(self._stream.db.number, words)
+        self._txn.log_extension(self._stream.namespace.number, words)
 
     def count_duplicate(self) -> None:
         """A producer sent what it had sent before.  Logs XIDMPHIT, hidden from Redis."""
         self._settings.duplicates += 1
         self._stream.idempotence = self._settings
         self._stream.touch()
-        self._txn.log_extension(self._stream.db.number, [b"XIDMPHIT", self._stream.key])
+        self._txn.log_extension(self._stream.namespace.number, [b"XIDMPHIT", self._stream.key])
 
     def configure(self, duration_s: int | None, max_records: int | None) -> None:
         """Change the settings that are not None; any change forgets all records.  Logs XCFGSET, hidden from Redis 7."""
@@ -159,7 +159,7 @@ class Idempotence:
             settings.records_no = 0
         self._stream.idempotence = settings
         self._stream.touch()
-        self._txn.log_extension(self._stream.db.number, words)
+        self._txn.log_extension(self._stream.namespace.number, words)
 
     def set_counts(self, records_added: int, duplicates: int) -> None:
         """What a rewritten log says of the records that are no more.  Logs XIDMPCOUNTS, hidden from Redis."""
@@ -167,7 +167,7 @@ class Idempotence:
         self._stream.idempotence = self._settings
         self._stream.touch()
         words = [b"XIDMPCOUNTS", self._stream.key, b"%d" % records_added, b"%d" % duplicates]
-        self._txn.log_extension(self._stream.db.number, words)
+        self._txn.log_extension(self._stream.namespace.number, words)
 
     def copy_to(self, copy: Stream) -> None:
         """Give `copy`, whose row is a copy of this stream's, records of its own."""
@@ -218,7 +218,7 @@ def _rotate_left(half: int) -> int:
     return (half << 1 | half >> 63) & MAX_HALF
 
 
-def sweep(txn: WriteTxn, now_ms: int, expired: Callable[[], bool]) -> bool:
+def sweep(txn: Transaction, now_ms: int, expired: Callable[[], bool]) -> bool:
     """Forget records older than their stream's duration until `expired()`; -> whether the table was finished.
 
     Not logged: every server does it by its own clock, and a record that is due may be used until it is gone.
@@ -245,7 +245,7 @@ def sweep(txn: WriteTxn, now_ms: int, expired: Callable[[], bool]) -> bool:
     return True
 
 
-def _drop_record(txn: WriteTxn, record_key: bytes) -> None:
+def _drop_record(txn: Transaction, record_key: bytes) -> None:
     """Delete one record from all three tables, and its producer with the last one."""
     assert len(record_key) == fmt.RECORD_KEY_BYTES
     idmp = txn.handles["idmp"]
@@ -269,6 +269,6 @@ def _drop_record(txn: WriteTxn, record_key: bytes) -> None:
     _store_header(txn, records_no, duration_s, producers, records - 1)
 
 
-def _store_header(txn: WriteTxn, records_no: int, duration_s: int, producers: int, records: int) -> None:
+def _store_header(txn: Transaction, records_no: int, duration_s: int, producers: int, records: int) -> None:
     row = fmt.pack_row([duration_s, producers, records])
     txn.lmdb.put(fmt.stream_prefix(records_no), row, db=txn.handles["idmp"])

@@ -8,7 +8,7 @@ counts, as Redis keeps entries in radix-tree nodes:
                         ^ floor: rows below it are dead and wait to be purged
 
 Approximate trimming is defined on nodes, and they make exact trimming of millions of entries cheap: whole nodes are
-counted, not walked.  Trimming raises `floor_id` at once; what lies below is deleted later, in slices (`trash.py`).
+counted, not walked.  Trimming raises `floor_id` at once; what lies below is deleted later, in slices (`purge.py`).
 
 Every mutator changes the rows and logs its canonical command, the form Redis itself propagates.  The object is a
 cache of the stream's row and is written back at the next checkpoint.  It is valid until then; keep none across ticks.
@@ -28,16 +28,15 @@ from riverbed.store.ids import ID_BYTES, MIN_ID, StreamID, id_text, pack_id, unp
 from riverbed.store.model import Change, IdempotenceSettings, References, Row, Trim
 from riverbed.store.streams import trimming
 from riverbed.store.tables import ranges
+from riverbed.store.tables.transaction import UNBOUNDED_ROW
 
 if TYPE_CHECKING:
     import lmdb
 
-    from riverbed.store.databases.database import Database
-    from riverbed.store.databases.transaction import WriteTxn
+    from riverbed.store.tables.namespace import Namespace
+    from riverbed.store.tables.transaction import Transaction
 
 _NODE_CHUNK: Final = 1000
-# The size of an entry when nothing is known of it.
-UNBOUNDED_ROW: Final = 1 << 62
 # More than entries can be large.
 _ANY_BYTES: Final = 1 << 124
 # Entries that are read without a look at where the stream ends.
@@ -49,13 +48,11 @@ class Stream:
 
     __slots__ = (
         "_log_heads",
-        "db",
         "dirty",
         "entries_added",
         "expire_ms",
         "first_id",
         "floor_id",
-        "group_cache",
         "group_count",
         "idempotence",
         "key",
@@ -63,6 +60,7 @@ class Stream:
         "last_live_id",
         "length",
         "max_deleted_id",
+        "namespace",
         "node_count",
         "prefix",
         "stream_no",
@@ -74,9 +72,9 @@ class Stream:
         "txn",
     )
 
-    def __init__(self, txn: WriteTxn, db: Database, key: bytes, stream_no: int) -> None:
+    def __init__(self, txn: Transaction, namespace: Namespace, key: bytes, stream_no: int) -> None:
         self.txn = txn
-        self.db = db
+        self.namespace = namespace
         self.key = key
         self.stream_no = stream_no
         self.prefix = fmt.stream_prefix(stream_no)
@@ -96,7 +94,6 @@ class Stream:
         self.tail_dead = 0
         self.tail_bytes = 0
         self.idempotence: IdempotenceSettings | None = None
-        self.group_cache: object | None = None  # `store.groups.groups` keeps the stream's groups here once read
         self.dirty = False
         self._log_heads: dict[int, bytes] = {}
 
@@ -128,9 +125,9 @@ class Stream:
         return fmt.encode_stream(row)
 
     @classmethod
-    def decode(cls, txn: WriteTxn, db: Database, key: bytes, row: bytes) -> Stream:
+    def decode(cls, txn: Transaction, namespace: Namespace, key: bytes, row: bytes) -> Stream:
         values = fmt.decode_stream(row)
-        stream = cls(txn, db, key, values.stream_no)
+        stream = cls(txn, namespace, key, values.stream_no)
         stream.length = values.length
         stream.entries_added = values.entries_added
         stream.expire_ms = values.expire_ms
@@ -150,21 +147,22 @@ class Stream:
             stream.idempotence = IdempotenceSettings(*values.idempotence)
         return stream
 
-    @staticmethod
-    def decode_records_no(row: bytes) -> int:
-        """The number under which the idempotence records of the stream with this row stand, 0 if there are none."""
-        idempotence = fmt.decode_stream(row).idempotence
-        return 0 if idempotence is None else IdempotenceSettings(*idempotence).records_no
-
     def touch(self) -> None:
         """Have the row written at the next checkpoint."""
         if not self.dirty:
             self.dirty = True
             self.txn.dirty.append(self)
 
-    def renamed(self, db: Database, key: bytes) -> None:
+    def write_back(self) -> None:
+        """Put the row into its table, if it has changed and the stream was not deleted."""
+        if self.dirty:
+            txn = self.txn
+            txn.lmdb.put(fmt.key_key(self.namespace.keyspace_no, self.key), self.encode(), db=txn.handles["keys"])
+            self.dirty = False
+
+    def renamed(self, namespace: Namespace, key: bytes) -> None:
         """The stream stands under another name now; what was cached of the old one goes."""
-        self.db = db
+        self.namespace = namespace
         self.key = key
         self._log_heads.clear()
         self.touch()
@@ -321,25 +319,23 @@ class Stream:
         if not self.dirty:
             self.touch()
 
-        db = self.db
-        if txn.log_db != db.number:
-            txn.log_select(db.number)
-        by_reference = trim is not None and trim.references is not References.KEEPREF and self.group_count > 0
-        if trim is None or by_reference:
+        namespace = self.namespace
+        if txn.log_db != namespace.number:
+            txn.log_select(namespace.number)
+        if trim is None:
             head = self._log_heads.get(count)
             if head is None:
                 head = self._log_heads[count] = b"*%d\r\n$4\r\nXADD\r\n%b" % (count + 3, fmt.bulk(self.key))
             txn.log.append(head + bulk + body)
         else:
+            assert trim.references is References.KEEPREF or not self.group_count, "groups are to be asked"
             trimmed = trimming.trim_front(self, trim)
             extra = trimming.exact_words(self, trim, trimmed) if any(trimmed) else []
             txn.log.append(
                 b"*%d\r\n%b%b%b" % (count + 3 + len(extra), fmt.encode_words([b"XADD", self.key, *extra]), bulk, body)
             )
-        if trim is not None and by_reference:
-            txn.trim_with_references(self, trim)
-        if self.key in db.interest:
-            txn.notify(Change.APPENDED, db, self.key)
+        if self.key in namespace.interest:
+            txn.notify(Change.APPENDED, namespace, self.key)
         return bulk
 
     def delete_entries(self, entry_ids: list[StreamID]) -> list[bool]:
@@ -350,22 +346,31 @@ class Stream:
             self.max_deleted_id = max(self.max_deleted_id, *deleted)
             self._refresh_edges()
             self.touch()
-            self.txn.log_command(self.db.number, [b"XDEL", self.key, *map(id_text, deleted)])
+            self.txn.log_command(self.namespace.number, [b"XDEL", self.key, *map(id_text, deleted)])
             self._notify_modified()
         return hits
 
     def trim(self, trim: Trim) -> int:
-        """Trim; -> how many entries went.  Logs `XTRIM key MAXLEN|MINID = n` if any did."""
-        if trim.references is not References.KEEPREF and self.group_count:
-            removed = self.txn.trim_with_references(self, trim)
-        else:
-            trimmed = trimming.trim_front(self, trim)
-            removed = trimmed.removed
-            if any(trimmed):
-                self.txn.log_command(self.db.number, [b"XTRIM", self.key, *trimming.exact_words(self, trim, trimmed)])
-        if removed:
+        """Trim, whatever groups need; -> how many entries went.  Logs `XTRIM key MAXLEN|MINID = n` if any did."""
+        assert trim.references is References.KEEPREF or not self.group_count, "groups are to be asked"
+        trimmed = trimming.trim_front(self, trim)
+        if any(trimmed):
+            words = [b"XTRIM", self.key, *trimming.exact_words(self, trim, trimmed)]
+            self.txn.log_command(self.namespace.number, words)
+        if trimmed.removed:
             self._notify_modified()
-        return removed
+        return trimmed.removed
+
+    def copy_rows(self, copy: Stream) -> None:
+        """Give `copy` the same entries and nodes."""
+        txn = self.txn
+        for cursor, table in ((txn.reader, "entries"), (txn.nodes, "nodes")):
+            found = cursor.set_range(fmt.entry_key(self.stream_no, self.floor_id))
+            target = txn.lmdb.cursor(txn.handles[table])
+            while found and cursor.key().startswith(self.prefix):
+                key, row = cursor.item()
+                target.put(copy.prefix + key[8:], row)
+                found = cursor.next()
 
     def set_id(
         self, last_id: StreamID, entries_added: int | None = None, max_deleted_id: StreamID | None = None
@@ -387,7 +392,7 @@ class Stream:
                 self.max_deleted_id = max_deleted_id
             words += [b"MAXDELETEDID", id_text(max_deleted_id)]
         self.touch()
-        self.txn.log_command(self.db.number, words)
+        self.txn.log_command(self.namespace.number, words)
 
     # -- how they do it ------------------------------------------------------------------------------------------------
 
@@ -494,8 +499,8 @@ class Stream:
                 yield unpack_id(key[8:]), live, total, size, last_id
 
     def _notify_modified(self) -> None:
-        if self.key in self.db.interest:
-            self.txn.notify(Change.MODIFIED, self.db, self.key)
+        if self.key in self.namespace.interest:
+            self.txn.notify(Change.MODIFIED, self.namespace, self.key)
 
 
 def estimated_bytes(nodes: lmdb.Cursor[bytes], prefix: bytes, length: int, node_count: int, tail_bytes: int) -> int:

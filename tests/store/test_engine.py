@@ -15,6 +15,8 @@ import pytest
 
 from riverbed.server.commands.replay import Replayer
 from riverbed.store.check import check
+from riverbed.store.databases.database import Database
+from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.engine import Engine
 from riverbed.store.errors import CorruptionError, LockedError, LogWriteError, ReplayError, VersionError
@@ -170,12 +172,12 @@ def test_a_long_rebuild_commits_on_the_way_and_goes_on_where_it_was_interrupted(
     executed = 0
     replayer = Replayer()
 
-    def interrupted(db: object, words: list[bytes]) -> None:
+    def interrupted(txn: WriteTxn, db: Database, words: list[bytes]) -> None:
         nonlocal executed
         executed += 1
         if executed == 300:
             raise KeyboardInterrupt
-        replayer.execute(db, words)
+        replayer.execute(txn, db, words)
 
     with patch.object(recovery, "_BYTES_A_CHECKPOINT", 2000):
         with pytest.raises(KeyboardInterrupt):

@@ -58,7 +58,7 @@ class DirectorySink:
         return self._db.stream(key, 0) is not None
 
     def run(self, words: Words) -> None:
-        self._execute(self._db, words)
+        self._execute(self._txn, self._db, words)
         if len(self._txn.log) >= _COMMANDS_A_BATCH:
             self._builder.commit()
 

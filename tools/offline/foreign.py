@@ -171,10 +171,10 @@ class ForeignLog:
         if name in (b"RENAME", b"RENAMENX", b"COPY") and len(words) > 2 and db.stream(words[1], 0) is None:
             # Redis has logged it, so there was something of another type at the key
             self.skipped.add_command(words)
-            self._delete(_target(db, words) if name == b"COPY" else db, words[2])
+            self._delete(self._target(db, words) if name == b"COPY" else db, words[2])
             return
         try:
-            self._replayer.execute(db, words)
+            self._replayer.execute(self._txn, db, words)
         except ReplayError as error:
             self.skipped.add_refusal(str(error), f"{batch.file}, bytes {batch.start} to {batch.end.position}")
 
@@ -183,10 +183,9 @@ class ForeignLog:
         if stream is not None:
             db.delete(stream)
 
-
-def _target(db: Database, words: list[bytes]) -> Database:
-    """The database that COPY writes to."""
-    for option, value in pairwise(words[3:]):
-        if option.upper() == b"DB" and value.isdigit() and int(value) < len(db.txn.databases):
-            return db.txn.databases[int(value)]
-    return db
+    def _target(self, db: Database, words: list[bytes]) -> Database:
+        """The database that COPY writes to."""
+        for option, value in pairwise(words[3:]):
+            if option.upper() == b"DB" and value.isdigit() and int(value) < len(self._txn.databases):
+                return self._txn.databases[int(value)]
+        return db

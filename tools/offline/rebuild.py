@@ -20,7 +20,6 @@ from riverbed.server.commands.replay import Replayer
 from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.disk.copying import copy_stretch
 from riverbed.store.engine import Engine
-from riverbed.store.groups.groups import groups_of
 from riverbed.store.layout import DIRECTORY_NAME, FILE_NAME
 from riverbed.store.log import manifest
 from riverbed.store.log.file_reader import PLAIN_BATCH_COMMANDS, Batch
@@ -32,6 +31,7 @@ from riverbed.store.recovery import replay as recovery
 from riverbed.store.recovery.replay import RecoveryReport
 from riverbed.store.replication_id import Lineage
 from riverbed.store.tables.environment import Tables
+from riverbed.store.tables.purge import purge
 from riverbed.tools.console.console import Failure, Meter
 from riverbed.tools.offline.foreign import ForeignLog, Skipped
 from riverbed.tools.offline.moment import Moment, time_text
@@ -157,7 +157,7 @@ def _copy(source: Source, directory: Path, batches: LogUntil) -> Rebuilt:
         txn = WriteTxn(tables)
         recovery.fold(_purged(batches, txn), txn, Replayer().execute, folded)
         end = _copy_log(source, batches.end, directory)
-        txn.trash.purge(lambda: False)
+        purge(txn, lambda: False)
         txn.commit(list(end))
         report.contents = count_contents(txn)
         txn.abort()
@@ -176,7 +176,7 @@ def _purged(batches: LogUntil, txn: WriteTxn) -> Iterator[Batch]:
         yield batch
         unpurged += batch.size
         if unpurged >= CHECKPOINT_BYTES and txn.trash.notes:
-            txn.trash.purge(lambda: False)
+            purge(txn, lambda: False)
             unpurged = 0
 
 
@@ -255,7 +255,7 @@ class Builder:
         engine = self._engine
         engine.commit(int(self._clock.time() * 1000) if time_ms is None else time_ms)
         if engine.dirty_bytes >= CHECKPOINT_BYTES:
-            engine.txn.trash.purge(lambda: False)
+            purge(engine.txn, lambda: False)
             engine.checkpoint()
             engine.check_space()
             if engine.refusal is not None:
@@ -264,7 +264,7 @@ class Builder:
     def checkpoint(self) -> None:
         """Make all of it durable."""
         self.commit()
-        self._engine.txn.trash.purge(lambda: False)
+        purge(self._engine.txn, lambda: False)
         self._engine.checkpoint()
 
     def finish(self) -> Rebuilt:
@@ -287,9 +287,9 @@ def count_contents(txn: WriteTxn) -> Contents:
             contents.streams += 1
             contents.entries += stream.length
             if stream.group_count:
-                for group in groups_of(stream):
+                for group in db.groups(stream):
                     contents.groups += 1
                     contents.pending += group.pel_count
             if len(db.cached) >= _STREAMS_A_LOOK:
-                db.cached.clear()
+                db.forget_cached()
     return contents

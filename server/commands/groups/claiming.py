@@ -22,7 +22,7 @@ from riverbed.server.errors import CommandError
 from riverbed.store.format.rows import array_head, id_bulk
 from riverbed.store.groups.group import MAX_COUNT, PendingEntry
 from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id, parse_id, unpack_id
-from riverbed.store.streams.stream import UNBOUNDED_ROW
+from riverbed.store.tables.transaction import UNBOUNDED_ROW
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -10,7 +10,6 @@ from riverbed.server.commands.table import Flag, command, container, declare_hel
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import OK
 from riverbed.store.groups.group import Group
-from riverbed.store.groups.groups import groups_of
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ ENTRIES_READ_NEGATIVE: Final = "ERR value for ENTRIESREAD must be positive or -1
 def find_group(request: Request, key: bytes, name: bytes) -> tuple[Stream, Group] | None:
     """The stream and its group, None when one of them is missing."""
     stream = request.db.stream(key, request.now_ms)
-    group = None if stream is None else groups_of(stream).get(name)
+    group = None if stream is None else request.db.groups(stream).get(name)
     return None if stream is None or group is None else (stream, group)
 
 
@@ -69,7 +68,7 @@ def _need_stream(request: Request) -> Stream:
 def named_group(request: Request) -> tuple[Stream, Group]:
     """The stream and the group that an XGROUP names."""
     stream = _need_stream(request)
-    group = groups_of(stream).get(request.argv[3])
+    group = request.db.groups(stream).get(request.argv[3])
     if group is None:
         raise no_group_of_key(request.argv[2], request.argv[3])
     return stream, group
@@ -126,13 +125,13 @@ def xgroup_create(request: Request) -> Reply:
         last_id = MIN_ID if stream is None else stream.last_id
     else:
         last_id = parse_entry_id(argv[4])
-    if stream is not None and groups_of(stream).get(argv[3]) is not None:
+    if stream is not None and request.db.groups(stream).get(argv[3]) is not None:
         raise CommandError(GROUP_EXISTS)
     entries_read = _within(entries_read, stream, request)
     if stream is None:
-        groups_of(request.db.create(argv[2])).create(argv[3], last_id, entries_read, is_first=True)
+        request.db.groups(request.db.create(argv[2])).create(argv[3], last_id, entries_read, is_first=True)
     else:
-        groups_of(stream).create(argv[3], last_id, entries_read, is_first=False)
+        request.db.groups(stream).create(argv[3], last_id, entries_read, is_first=False)
     return OK
 
 
@@ -160,7 +159,7 @@ def xgroup_setid(request: Request) -> Reply:
 @command("XGROUP DESTROY key group", Flag.WRITE, since="5.0.0", summary="Destroys a consumer group.")
 def xgroup_destroy(request: Request) -> int:
     """XGROUP DESTROY key group -> 1, or 0 when there was none.  Those who wait in the group are told."""
-    groups = groups_of(_need_stream(request))
+    groups = request.db.groups(_need_stream(request))
     group = groups.get(request.argv[3])
     if group is None:
         return 0

@@ -17,7 +17,6 @@ from riverbed.server.protocol.encode import encode
 from riverbed.server.protocol.replies import LongReply
 from riverbed.store.format.rows import array_head, bulk, id_bulk
 from riverbed.store.groups.consumers import NEVER, Consumer
-from riverbed.store.groups.groups import groups_of
 from riverbed.store.ids import MAX_ID, MIN_ID, id_text, unpack_id
 from riverbed.store.streams.idempotence import Idempotence
 from riverbed.store.streams.view import StreamView
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from riverbed.server.commands.slices import Work
     from riverbed.server.protocol.replies import Reply
     from riverbed.store.groups.group import Group, PendingRun
+    from riverbed.store.groups.groups import Groups
     from riverbed.store.streams.stream import Stream
     from riverbed.store.tables.view import View
 
@@ -69,49 +69,50 @@ def xinfo_stream(request: Request) -> Reply:
             count = _DEFAULT_COUNT
         count = count or None  # 0 is unlimited
     most = _UNLIMITED if count is None else count
-    if request.room is not None and _has_long_lists(stream, most):
+    if request.room is not None and _has_long_lists(request.db.groups(stream), most):
         return in_slices(request, partial(_describe_fully, count))
     entries = stream.entries_within(MIN_ID, MAX_ID, count, request.room)
     if entries is None:
         return in_slices(request, partial(_describe_fully, count))
     return _describe(stream) | {
         b"entries": (entries_wire(entries),),
-        b"groups": [_describe_group(group, count) for group in groups_of(stream)],
+        b"groups": [_describe_group(group, count) for group in request.db.groups(stream)],
     }
 
 
-def _has_long_lists(stream: Stream, most: int) -> bool:
+def _has_long_lists(groups: Groups, most: int) -> bool:
     """Of what is pending, which is shown twice, more is to be shown than there is time for."""
-    return 2 * sum(min(group.pel_count, most) for group in groups_of(stream)) > _MANY_PENDING
+    return 2 * sum(min(group.pel_count, most) for group in groups) > _MANY_PENDING
 
 
 def _describe_fully(count: int | None, request: Request) -> Work:
     """XINFO STREAM FULL, too long for memory, as everything is when there is a view of it."""
     view = yield from wait_for_view()
-    stream = _need_stream(request)
-    pieces = _in_pieces(stream, view, _UNLIMITED if count is None else count, request.session.resp)
+    groups = request.db.groups(_need_stream(request))
+    pieces = _in_pieces(groups, view, _UNLIMITED if count is None else count, request.session.resp)
     return LongReply(pieces, view.hold())
 
 
-def _in_pieces(stream: Stream, view: View, most: int, resp: int) -> Generator[bytes, None, None]:
+def _in_pieces(groups: Groups, view: View, most: int, resp: int) -> Generator[bytes, None, None]:
     """XINFO STREAM FULL in pieces, as everything is now; `view` was made just now."""
+    stream = groups.stream
     facts = _describe(stream)
     count = min(stream.length, most)
     entries = StreamView(view, stream).pieces(MIN_ID, MAX_ID, count, PAIR)
-    groups = [
+    shown = [
         (
             _group_facts(group),
             [(consumer, _consumer_facts(consumer)) for consumer in group.sorted_consumers()],
             group.frozen(view),
         )
-        for group in groups_of(stream)
+        for group in groups
     ]
 
     def pieces() -> Generator[bytes, None, None]:
         yield _map_head(len(facts) + 2, resp) + _items(facts, resp) + bulk(b"entries") + array_head(count)
         yield from entries
-        yield bulk(b"groups") + array_head(len(groups))
-        for group_facts, consumers, pending_runs in groups:
+        yield bulk(b"groups") + array_head(len(shown))
+        for group_facts, consumers, pending_runs in shown:
             yield _map_head(len(group_facts) + 2, resp) + _items(group_facts, resp) + bulk(b"pending")
             count_shown = min(group_facts[b"pel-count"], most)
             yield from _pending_pieces(pending_runs(None), count_shown, with_owner=True)
@@ -246,7 +247,7 @@ def xinfo_groups(request: Request) -> Reply:
             b"entries-read": group.entries_read,
             b"lag": group.lag(),
         }
-        for group in groups_of(_need_stream(request))
+        for group in request.db.groups(_need_stream(request))
     )
     return _maps(request, facts)
 
@@ -261,7 +262,7 @@ def xinfo_groups(request: Request) -> Reply:
 def xinfo_consumers(request: Request) -> Reply:
     """XINFO CONSUMERS key group -> a map for each consumer, in byte order of their names; times are in milliseconds."""
     stream = _need_stream(request)
-    group = groups_of(stream).get(request.argv[3])
+    group = request.db.groups(stream).get(request.argv[3])
     if group is None:
         raise no_group_of_key(request.argv[2], request.argv[3])
     now_ms = request.now_ms

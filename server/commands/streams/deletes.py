@@ -15,7 +15,6 @@ from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import OK
 from riverbed.store.format.rows import array_head
-from riverbed.store.groups.groups import groups_of
 from riverbed.store.ids import unpack_id
 from riverbed.store.model import References
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from riverbed.server.commands.slices import Work
     from riverbed.server.protocol.replies import Reply
     from riverbed.store.groups.group import Group
-    from riverbed.store.streams.stream import Stream
+    from riverbed.store.groups.groups import Groups
 
 NUMIDS_NOT_POSITIVE: Final = "ERR Number of IDs must be a positive integer"
 NUMIDS_MISMATCH: Final = "ERR The `numids` parameter must match the number of arguments"
@@ -87,19 +86,19 @@ def _delete_some(request: Request) -> Work:
         if stream is None:
             answers += [ABSENT] * len(batch)
             continue
-        if references is References.DELREF:
-            groups_of(stream).forget(batch)
-        answers += _delete(stream, batch, only_unreferenced=references is References.ACKED)
+        answers += _delete(request.db.groups(stream), batch, references)
     return _answers(answers)
 
 
-def _delete(stream: Stream, packed_ids: list[bytes], *, only_unreferenced: bool) -> list[int]:
-    """Delete; -> the answer for each ID."""
+def _delete(groups: Groups, packed_ids: list[bytes], references: References) -> list[int]:
+    """Delete from the stream with these groups; -> the answer for each ID."""
     kept: set[bytes] = set()
-    if only_unreferenced and stream.group_count:
-        kept = groups_of(stream).referenced(sorted(set(packed_ids)))
+    if references is References.DELREF:
+        groups.forget(packed_ids)
+    elif references is References.ACKED:
+        kept = groups.referenced(sorted(set(packed_ids)))
     free = [unpack_id(packed) for packed in packed_ids if packed not in kept]
-    hits = iter(stream.delete_entries(free))
+    hits = iter(groups.stream.delete_entries(free))
     return [STILL_REFERENCED if packed in kept else DELETED if next(hits) else ABSENT for packed in packed_ids]
 
 
@@ -134,18 +133,20 @@ def _acknowledge_some(request: Request) -> Work:
             yield first_ids(at, len(packed_ids))
         batch = packed_ids[at : at + SLICE_IDS]
         found = find_group(request, argv[1], argv[2])
-        answers += [ABSENT] * len(batch) if found is None else _acknowledge(*found, batch, references)
+        if found is None:
+            answers += [ABSENT] * len(batch)
+        else:
+            stream, group = found
+            answers += _acknowledge(request.db.groups(stream), group, batch, references)
     return _answers(answers)
 
 
-def _acknowledge(stream: Stream, group: Group, packed_ids: list[bytes], references: References) -> list[int]:
+def _acknowledge(groups: Groups, group: Group, packed_ids: list[bytes], references: References) -> list[int]:
     """Acknowledge and delete; -> the answer for each ID."""
     pending = group.find_many(sorted(set(packed_ids)))
     acked = [packed for packed in dict.fromkeys(packed_ids) if packed in pending]
     group.ack(acked)
-    if references is References.DELREF:
-        groups_of(stream).forget(acked)
-    answers = dict(zip(acked, _delete(stream, acked, only_unreferenced=references is References.ACKED), strict=True))
+    answers = dict(zip(acked, _delete(groups, acked, references), strict=True))
     # it counts as deleted as well when the entry was gone before; and an ID given again is not pending any more
     return [
         ABSENT if answer is None else STILL_REFERENCED if answer == STILL_REFERENCED else DELETED

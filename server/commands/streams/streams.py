@@ -16,9 +16,8 @@ from riverbed.server.commands.streams.options import AutoSeq, Producer, auto_id,
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError, wrong_arity
 from riverbed.server.protocol.replies import OK
-from riverbed.store.groups.reference_trim import ReferenceTrim
+from riverbed.store.groups.reference_trim import ReferenceTrim, heeds_groups, trim_with_references
 from riverbed.store.ids import MAX_ID, MIN_ID, SEQ_BITS, StreamID, id_text, parse_id, unpack_id
-from riverbed.store.model import References
 from riverbed.store.streams.idempotence import Idempotence, content_iid
 from riverbed.store.streams.stream import Stream
 
@@ -112,7 +111,12 @@ def _xadd_with_options(request: Request) -> Reply:
         raise CommandError(TOO_LARGE)
     if stream is None:
         stream = request.db.create(key)
-    reply = (stream.append_entry(entry_id, words, options.trim),)
+    trim = options.trim
+    if trim is not None and heeds_groups(stream, trim):
+        reply = (stream.append_entry(entry_id, words),)
+        trim_with_references(request.db.groups(stream), trim)
+    else:
+        reply = (stream.append_entry(entry_id, words, trim),)
     if producer is not None and producer.iid is not None:
         Idempotence(stream).record(producer.pid, producer.iid, entry_id)
     return reply
@@ -180,13 +184,14 @@ def xtrim(request: Request) -> Reply:
     stream = request.db.stream(request.argv[1], request.now_ms)
     if stream is None:
         return 0
-    if trim.references is References.KEEPREF or not stream.group_count:
-        return stream.trim(trim)
-    return in_slices(request, partial(_trim, ReferenceTrim(trim)))
+    if heeds_groups(stream, trim):
+        return in_slices(request, partial(_trim, ReferenceTrim(trim)))
+    return stream.trim(trim)
 
 
 def _trim(work: ReferenceTrim, request: Request) -> Work:
-    while (stream := request.db.stream(request.argv[1], request.now_ms)) is not None and not work.step(stream):
+    db, key = request.db, request.argv[1]
+    while (stream := db.stream(key, request.now_ms)) is not None and not work.step(db.groups(stream)):
         yield f"{work.removed} entries removed"
     return work.removed
 

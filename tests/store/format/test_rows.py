@@ -11,6 +11,7 @@ from riverbed.store.format import rows as fmt
 from riverbed.store.groups.consumers import Consumer
 from riverbed.store.groups.group import Group
 from riverbed.store.groups.pending import NOBODY, Run, place_of
+from riverbed.store.groups.recent_deliveries import HandedOut
 from riverbed.store.ids import StreamID, make_id, pack_id, unpack_id
 from riverbed.store.model import NO_POLICY, DeliveryPolicy
 from riverbed.store.replication_id import NO_ID
@@ -134,14 +135,14 @@ class Nothing:
 
 def test_the_documents_group_and_consumer() -> None:
     (key, row), (consumer_key, consumer_row), (policy_key, policy_row) = examples("groups")
-    group = Group.decode(Nothing(), fmt.decode_group_no(key), row)
+    group = Group.decode(Nothing(), fmt.decode_group_no(key), row, HandedOut())
     assert key == fmt.group_key(7, 3)
     assert (group.group_no, group.name, group.last_id, group.entries_read) == (3, b"g", make_id(2, 5), 2)
     assert (group.pel_count, group.released_count, group.consumer_count) == (3, 1, 1)
     assert group.policy is NO_POLICY
     assert group.encode() == row
 
-    group = Group.decode(Nothing(), fmt.decode_group_no(policy_key), policy_row)
+    group = Group.decode(Nothing(), fmt.decode_group_no(policy_key), policy_row, HandedOut())
     assert (group.group_no, group.name, group.entries_read) == (4, b"h", 0)
     assert (group.policy, group.look_ms) == (DeliveryPolicy(5, b"dead", 1000), DEADLINE_MS)
     assert group.encode() == policy_row

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from riverbed.server.commands.replay import Replayer
 from riverbed.server.errors import CommandError
 from riverbed.store.databases.database import Database
+from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.engine import Engine
 from riverbed.store.layout import DIRECTORY_NAME, FILE_NAME
@@ -204,9 +205,9 @@ def executed(directory: Path) -> set[bytes]:
     names = set()
     replayer = Replayer()
 
-    def execute(db: Database, words: Words) -> None:
+    def execute(txn: WriteTxn, db: Database, words: Words) -> None:
         names.add(words[0])
-        replayer.execute(db, words)
+        replayer.execute(txn, db, words)
 
     options = Options(fsync=Fsync.NO, map_bytes=1 << 28, reserve_bytes=0)
     Engine.open(directory, execute=execute, clock=HandClock(), options=options).close()

@@ -18,8 +18,10 @@ from riverbed.store.model import Strategy, Trim
 from riverbed.store.streams import stream as streams
 from riverbed.store.streams import trimming
 from riverbed.store.streams import view as streamview
-from riverbed.store.streams.stream import UNBOUNDED_ROW, Stream
+from riverbed.store.streams.stream import Stream
 from riverbed.store.streams.view import StreamView
+from riverbed.store.tables.purge import purge
+from riverbed.store.tables.transaction import UNBOUNDED_ROW
 from tests.conftest import base_seed
 from tests.support.store.stores import Store, finished, sid, text_of
 
@@ -425,7 +427,7 @@ def test_the_purge_goes_on_after_a_restart_and_stops_when_its_time_is_up(store: 
     store.fill(b"s", 3000).trim(Trim(Strategy.MINID, sid("2990-0")))
     store.crash()
     looks = iter([True])
-    assert store.txn.trash.purge(lambda: next(looks))
+    assert purge(store.txn, lambda: next(looks))
     assert 11 < store.count("entries") < 3000
     store.restart()
     store.purge()

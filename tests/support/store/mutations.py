@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 from riverbed.store.databases.consumer_ttl import sweep
 from riverbed.store.groups.group import Found, Group
-from riverbed.store.groups.groups import groups_of
 from riverbed.store.ids import MIN_ID, pack_id
-from riverbed.store.model import References, Strategy, Trim
+from riverbed.store.model import Strategy, Trim
 from riverbed.store.streams.idempotence import Idempotence
 from tests.support.store.stores import Store, sid
 
@@ -58,18 +57,18 @@ def trim(store: Store) -> None:
 
 def trim_by_reference(store: Store) -> None:
     for key, how in (
-        (b"a", Trim(Strategy.MAXLEN, 7, references=References.DELREF)),
-        (b"b", Trim(Strategy.MAXLEN, 7, references=References.ACKED)),
-        (b"c", Trim(Strategy.MINID, sid("15-0"), approximate=True, references=References.ACKED)),
-        (b"d", Trim(Strategy.MAXLEN, 3, approximate=True, references=References.DELREF)),
+        (b"a", "MAXLEN 7 DELREF"),
+        (b"b", "MAXLEN 7 ACKED"),
+        (b"c", "MINID ~ 15-0 ACKED"),
+        (b"d", "MAXLEN ~ 3 DELREF"),
     ):
         store.fill(key, 20)
         store.deliver(key, 12)
         store.deliver(key, 5, group="h")
         store.run("XACK", key, "g", "2-0", "3-0", "5-0", "7-0")
         store.run("XACK", key, "h", "2-0", "3-0", "4-0")
-        store.stream(key).trim(how)
-        store.stream(key).append_entry(sid("30-0"), [b"f", b"v"], how)
+        store.run("XTRIM", key, *how.split())
+        store.run("XADD", key, *how.split(), "30-0", "f", "v")
 
 
 def set_id(store: Store) -> None:
@@ -128,7 +127,7 @@ def groups(store: Store) -> None:
     store.run("XGROUP", "CREATE", "new", "", "$", "MKSTREAM")
     stream = store.fill(b"s", 8)
     for name, last_id, read in ((b"g", "0-0", 0), (b"h", "3-0", None), (b"gone", "8-0", 8)):
-        groups_of(stream).create(name, sid(last_id), read, is_first=False)
+        store.db.groups(stream).create(name, sid(last_id), read, is_first=False)
     group = group_of(store, b"g")
     group.create_consumer(b"Alice", NOW_MS)
     group.create_consumer(b"", NOW_MS + 1)
@@ -136,11 +135,11 @@ def groups(store: Store) -> None:
     store.run("XSEEN", "s", "g", "Dora", NOW_MS, -1)
     group.set_position(sid("4-0"), None)
     group_of(store, b"h").set_position(sid("5-0"), 5)
-    groups_of(store.stream()).destroy(group_of(store, b"gone"))
+    store.groups().destroy(group_of(store, b"gone"))
 
 
 def group_of(store: Store, name: bytes, key: bytes = b"s") -> Group:
-    group = groups_of(store.stream(key)).get(name)
+    group = store.groups(key).get(name)
     assert group is not None
     return group
 
@@ -184,7 +183,7 @@ def removals_by_reference(store: Store) -> None:
     store.run("XDELEX", "s", "ACKED", "IDS", 3, "1-0", "2-0", "11-0")
     store.run("XACKDEL", "s", "g", "KEEPREF", "IDS", 1, "4-0")
     store.run("XACKDEL", "s", "g", "ACKED", "IDS", 2, "5-0", "6-0")
-    groups_of(store.stream()).forget([pack_id(sid("7-0")), pack_id(sid("8-0"))])
+    store.groups().forget([pack_id(sid("7-0")), pack_id(sid("8-0"))])
 
 
 def policies(store: Store) -> None:

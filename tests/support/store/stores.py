@@ -17,7 +17,7 @@ from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.disk.files import Files
 from riverbed.store.engine import Engine
 from riverbed.store.groups.group import Group
-from riverbed.store.groups.groups import groups_of
+from riverbed.store.groups.groups import Groups
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, parse_id, unpack_id
 from riverbed.store.log.commands import Piece
 from riverbed.store.options import Fsync, Options
@@ -77,6 +77,9 @@ class Store:
         database = self.txn.databases[db]
         return database.stream(key, self.clock.now_ms) or database.create(key)
 
+    def groups(self, key: bytes = b"s", db: int = 0) -> Groups:
+        return self.txn.databases[db].groups(self.stream(key, db))
+
     def add(self, key: bytes, *ids: str, words: tuple[bytes, ...] = (b"f", b"v"), db: int = 0) -> Stream:
         """Append an entry for each of `ids`."""
         stream = self.stream(key, db)
@@ -100,7 +103,7 @@ class Store:
 
     def deliver(self, key: bytes, count: int, group: str = "g", consumer: str = "Alice", db: int = 0) -> None:
         """Have a consumer read `count` entries through a group, which is made when there is none."""
-        if groups_of(self.stream(key, db)).get(group.encode()) is None:
+        if self.groups(key, db).get(group.encode()) is None:
             self.run("XGROUP", "CREATE", key, group, "0", db=db)
         self.run("XREADGROUP", "GROUP", group, consumer, "COUNT", count, "STREAMS", key, ">", db=db)
 
@@ -187,13 +190,13 @@ def dump_database(db: Database) -> dict[bytes, Any]:
     for key in db.keys(0):
         stream = db.stream(key, 0)
         assert stream is not None
-        found[key] = dump_stream(stream)
+        found[key] = dump_stream(stream, db.groups(stream))
     assert len(found) == db.size
     assert sum(stream["expire_ms"] > 0 for stream in found.values()) == db.expiring
     return found
 
 
-def dump_stream(stream: Stream) -> dict[str, Any]:
+def dump_stream(stream: Stream, groups: Groups) -> dict[str, Any]:
     names = ("length", "first_id", "last_id", "last_live_id", "max_deleted_id", "entries_added", "expire_ms")
     settings = None
     if stream.idempotence is not None:
@@ -202,7 +205,7 @@ def dump_stream(stream: Stream) -> dict[str, Any]:
     return {
         **{name: getattr(stream, name) for name in names},
         "entries": [(text_of(key), value) for key, value in stream.rows(MIN_ID, MAX_ID)],
-        "groups": [dump_group(group) for group in groups_of(stream)],
+        "groups": [dump_group(group) for group in groups],
         "settings": settings,
         "idempotence": (idempotence.tracked(), idempotence.records_added, idempotence.duplicates),
         "records": dump_records(stream),

@@ -4,10 +4,10 @@ from unittest.mock import patch
 
 import pytest
 
-from riverbed.store.databases import dead_rows as trash
-from riverbed.store.groups.groups import groups_of
 from riverbed.store.model import Strategy, Trim
 from riverbed.store.streams.idempotence import Idempotence
+from riverbed.store.tables import purge as purging
+from riverbed.store.tables.purge import purge
 from tests.support.store.stores import Store, sid
 
 ROWS = ("entries", "nodes", "idmp", "idmp_ids", "idmp_times", "groups", "pel", "pel_by_consumer", "pel_by_time")
@@ -55,8 +55,8 @@ def test_the_purge_can_stop_anywhere_and_the_check_still_finds_everything_accoun
     store.db.delete(store.stream(b"a"))
     store.txn.databases[1].flush()
     slices = 0
-    with patch.object(trash, "_ROWS_A_LOOK", 64):
-        while store.txn.trash.purge(lambda: True):
+    with patch.object(purging, "_ROWS_A_LOOK", 64):
+        while purge(store.txn, lambda: True):
             slices += 1
             store.txn.swept = True
             assert store.violations() == []
@@ -69,7 +69,7 @@ def test_notes_are_worked_off_in_the_order_of_their_arrival(store: Store) -> Non
         store.fill(key, 3)
         store.db.delete(store.stream(key))
     assert store.txn.trash.notes == 3
-    assert store.txn.trash.purge(lambda: True)
+    assert purge(store.txn, lambda: True)
     store.restart()
     assert store.txn.trash.notes in (1, 2)
     store.fill(b"d", 3)
@@ -105,7 +105,7 @@ def test_a_stream_that_dies_while_its_trim_is_not_purged_yet(store: Store) -> No
 def test_a_destroyed_group_and_a_deleted_consumer_leave_nothing(store: Store) -> None:
     fill_everything(store, b"s", 600)
     assert store.run("XGROUP", "DELCONSUMER", "s", "g", "Alice") == 600
-    (group,) = groups_of(store.stream())
+    (group,) = store.groups()
     assert (group.pel_count, list(group.pending())) == (0, [])
     assert store.txn.trash.notes == 1
     assert store.violations() == []

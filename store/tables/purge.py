@@ -1,0 +1,153 @@
+"""The deletion of dead rows in slices.
+
+The notes on them (`dead_rows.py`) are worked through oldest first, a few milliseconds at a time.  Nothing of this is
+logged: what is purged was gone already.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from riverbed.store.format import rows as fmt
+from riverbed.store.tables.dead_rows import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from riverbed.store.tables.transaction import Transaction
+
+# Rows deleted between two looks at the clock: 0.4 us each.
+_ROWS_A_LOOK: Final = 256
+# The tables whose keys begin with a stream's number.
+_STREAM_TABLES: Final = ("entries", "nodes", "idmp", "idmp_ids", "idmp_times")
+_GROUP_TABLES: Final = ("pel", "pel_by_consumer", "pel_by_time")
+
+
+def purge(txn: Transaction, expired: Callable[[], bool]) -> bool:
+    """Delete dead rows until there are none or `expired()` is true; -> whether any are left.
+
+    `expired` is asked every few hundred rows, so that a slice ends within a fraction of a millisecond of it.
+    """
+    trash = txn.trash
+    work = _Purge(txn, expired)
+    while trash.notes:
+        cursor = txn.cursor("trash")
+        cursor.first()
+        note_key, row = cursor.item()
+        kind, *values = fmt.unpack_row(row)
+        if not work.delete_rows(Kind(kind), values):
+            return True
+        txn.lmdb.delete(note_key, db=txn.handles["trash"])
+        trash.notes -= 1
+        if expired():
+            return trash.notes > 0
+    return False
+
+
+class _Purge:
+    """One slice.  Each method is true when the rows are all gone, false when time ran out before."""
+
+    def __init__(self, txn: Transaction, expired: Callable[[], bool]) -> None:
+        self._txn = txn
+        self._trash = txn.trash
+        self._expired = expired
+
+    def delete_rows(self, kind: Kind, values: list[Any]) -> bool:
+        """Delete the rows of one note."""
+        if kind is Kind.STREAM:
+            return self._purge_stream(values[0])
+        if kind is Kind.RANGE:
+            stream_no, floor = values
+            low, high = fmt.stream_prefix(stream_no), fmt.stream_prefix(stream_no) + floor
+            return all(self._delete(table, low, high) for table in ("entries", "nodes"))
+        if kind is Kind.KEYSPACE:
+            return self._purge_keyspace(values[0])
+        if kind is Kind.GROUP:
+            return self._purge_group(values[0], values[1])
+        if kind is Kind.CONSUMER:
+            return self._purge_consumer(values[0], values[1])
+        raise AssertionError(kind)
+
+    def _purge_stream(self, stream_no: int) -> bool:
+        low, high = fmt.stream_prefix(stream_no), fmt.stream_prefix(stream_no + 1)
+        for table in _STREAM_TABLES:
+            if not self._delete(table, low, high):
+                return False
+        groups = self._txn.cursor("groups")
+        while groups.set_range(low) and groups.key() < high:
+            # a group's row is the first one under its number, its consumers' follow
+            group_no = fmt.decode_group_no(groups.key())
+            groups.delete()
+            self._trash.add_group(group_no, stream_no)
+            if not self._delete_group_rows(group_no, stream_no):
+                return False
+            groups = self._txn.cursor("groups")
+        return True
+
+    def _purge_group(self, group_no: int, stream_no: int) -> bool:
+        low, high = fmt.group_prefix(group_no), fmt.group_prefix(group_no + 1)
+        if not all(self._delete(table, low, high) for table in _GROUP_TABLES):
+            return False
+        return self._delete_group_rows(group_no, stream_no)
+
+    def _delete_group_rows(self, group_no: int, stream_no: int) -> bool:
+        low, high = fmt.group_key(stream_no, group_no), fmt.group_key(stream_no, group_no + 1)
+        return self._delete("groups", low, high)
+
+    def _purge_consumer(self, group_no: int, consumer_no: int) -> bool:
+        """Delete what a deleted consumer had pending."""
+        txn = self._txn
+        pel, by_time = txn.handles["pel"], txn.handles["pel_by_time"]
+        prefix = fmt.owner_prefix(group_no, consumer_no)
+        cursor = txn.cursor("pel_by_consumer")
+        found = cursor.set_range(prefix)
+        while found and cursor.key().startswith(prefix):
+            for _ in range(_ROWS_A_LOOK):
+                last_id = cursor.key()[12:]
+                run = txn.lmdb.pop(fmt.group_prefix(group_no) + last_id, db=pel)
+                assert run is not None, "a consumer's list holds what the group's does not"
+                _, time_ms, _ = fmt.decode_run_head(run)
+                txn.lmdb.delete(fmt.moment_prefix(group_no, time_ms + 1) + last_id, db=by_time)
+                cursor.delete()
+                self._trash.rows_purged += 1
+                if not cursor.key().startswith(prefix):
+                    return True
+            if self._expired():
+                return False
+        return True
+
+    def _purge_keyspace(self, keyspace_no: int) -> bool:
+        """Turn the keys of a flushed database into notes of their streams."""
+        txn = self._txn
+        names = txn.cursor("names")
+        low = fmt.name_key(keyspace_no, 0)
+        while names.set_range(low):
+            packed, key = names.item()
+            home, stream_no = fmt.decode_name_key(packed)
+            if home != keyspace_no:
+                break
+            names.delete()
+            row = txn.lmdb.pop(fmt.key_key(keyspace_no, key), db=txn.handles["keys"])
+            self._trash.add_stream(stream_no)
+            records_no = 0 if row is None else fmt.decode_stream(row).records_no
+            if records_no:
+                self._trash.add_stream(records_no)
+            if self._trash.notes % 64 == 0 and self._expired():
+                return False
+        return True
+
+    def _delete(self, table: str, low: bytes, high: bytes) -> bool:
+        """Delete the rows of `table` with low <= key < high."""
+        cursor = self._txn.cursor(table)
+        if not cursor.set_range(low):
+            return True
+        while True:
+            for _ in range(_ROWS_A_LOOK):
+                # after the last row of the table the cursor stands nowhere and its key is empty
+                key = cursor.key()
+                if not key or key >= high:
+                    return True
+                cursor.delete()
+                self._trash.rows_purged += 1
+            if self._expired():
+                return False
