@@ -39,6 +39,8 @@ Words = list[bytes]
 Rows = dict[str, list[tuple[bytes, bytes]]]
 
 MS = 1_700_000_000_000
+# Rows of `meta` that differ between two stores of one log.
+_OF_ONE_STORE = (b"replication", b"position", b"numbering", b"store")
 
 
 @contextlib.contextmanager
@@ -52,7 +54,7 @@ def rows_of(store: Store) -> Rows:
     store.txn.commit([1, 0, 0])
     with store.engine.tables.env.begin() as txn:
         return {
-            name: [item for item in txn.cursor(store.txn.handles[name]) if item[0] not in (b"replication", b"position")]
+            name: [item for item in txn.cursor(store.txn.handles[name]) if item[0] not in _OF_ONE_STORE]
             for name in TABLES
         }
 
