@@ -543,10 +543,8 @@ def test_typed_columns_that_are_written_are_read_back_as_they_were(
     assert read.collect() == frame.collect()
 
 
-def test_a_user_may_write_with_the_commands_that_the_readme_names(
-    spark: SparkSession, redis_server: RedisServer
-) -> None:
-    named = re.search(r"a user needs `([A-Z ]+)`", (ROOT / "README.md").read_text())
+def test_a_user_may_write_with_the_commands_that_the_docs_name(spark: SparkSession, redis_server: RedisServer) -> None:
+    named = re.search(r"a user needs `([A-Z ]+)`", (ROOT / "docs" / "spark.md").read_text())
     assert named is not None
     client = redis.Redis(port=redis_server.port)
     client.flushall()
