@@ -107,6 +107,15 @@ class Args:
         self.position += count
         return words
 
+    def take_counted(self, not_positive: str, too_many: str) -> list[bytes]:
+        """The words of `count word [word ...]`; CommandError with one of the texts when the count is wrong."""
+        count = self.take_int(not_positive)
+        if count <= 0:
+            raise CommandError(not_positive)
+        if count > len(self):
+            raise CommandError(too_many)
+        return self.take_many(count)
+
     def rest(self) -> list[bytes]:
         words = self.words[self.position :]
         self.position = len(self.words)

@@ -110,7 +110,7 @@ def _nack(request: Request) -> Work:
         word = args.take()
         option = word.upper()
         if option == b"IDS" and len(args):
-            words = _take_counted(args)
+            words = args.take_counted(NUMIDS_NOT_POSITIVE, NUMIDS_MISMATCH)
         elif option == b"RETRYCOUNT" and len(args):
             retry_count = args.take_int(BAD_RETRYCOUNT)
             if retry_count < 0:
@@ -159,16 +159,6 @@ def _release_counts(
         new_counts[packed] = new
         counts.append((entry_id, new))
     return counts
-
-
-def _take_counted(args: Args) -> list[bytes]:
-    """`numids id [id ...]`"""
-    numids = args.take_int(NUMIDS_NOT_POSITIVE)
-    if numids <= 0:
-        raise CommandError(NUMIDS_NOT_POSITIVE)
-    if numids > len(args):
-        raise CommandError(NUMIDS_MISMATCH)
-    return args.take_many(numids)
 
 
 # -- XPENDING ----------------------------------------------------------------------------------------------------------

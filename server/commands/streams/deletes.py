@@ -44,12 +44,7 @@ def _take_ids_block(args: Args) -> tuple[References, list[bytes]]:
         if option in (b"KEEPREF", b"DELREF", b"ACKED") and references is None:
             references = References(option)
         elif option == b"IDS" and len(args):
-            numids = args.take_int(NUMIDS_NOT_POSITIVE)
-            if numids <= 0:
-                raise CommandError(NUMIDS_NOT_POSITIVE)
-            if numids > len(args):
-                raise CommandError(NUMIDS_MISMATCH)
-            words = args.take_many(numids)
+            words = args.take_counted(NUMIDS_NOT_POSITIVE, NUMIDS_MISMATCH)
         else:
             raise CommandError(errors.SYNTAX)
     if words is None:
