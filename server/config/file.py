@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from riverbed.store.log.manifest import quote, split_words
+from riverbed.store.format.text import quote_text, split_text
 
 MAX_INCLUDE_DEPTH: Final = 16
 
@@ -49,7 +49,7 @@ def directive(line: str, place: str) -> Directive | None:
     if not stripped or stripped.startswith("#"):
         return None
     try:
-        name, *words = split_words(stripped)
+        name, *words = split_text(stripped)
     except ValueError:
         raise ConfigFileError(f"{place}: unbalanced quotes in configuration line") from None
     return Directive(place, name.lower(), words)
@@ -78,7 +78,7 @@ def directives(lines: list[str], path: Path, depth: int = 0) -> Iterator[Directi
 
 
 def render_line(name: str, words: list[str]) -> str:
-    return " ".join((name, *map(quote, words)))
+    return " ".join((name, *map(quote_text, words)))
 
 
 def replace_file(path: Path, lines: list[str]) -> None:

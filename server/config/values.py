@@ -9,7 +9,7 @@ from typing import Any
 from riverbed.server.config.file import Directive
 from riverbed.server.config.kinds import AnySetting, BadValueError
 from riverbed.server.config.settings import SETTINGS, WITHOUT_MEANING, find_setting
-from riverbed.store.log.manifest import split_words
+from riverbed.store.format.text import split_text
 
 
 class ConfigError(Exception):
@@ -71,7 +71,7 @@ def parse(setting: AnySetting, words: list[str], current: Any, place: str = "") 
     if setting.takes_list and len(words) == 1:
         # `CONFIG SET save "1 2"` and `--save "1 2"` have the list in one word
         try:
-            words = split_words(words[0])
+            words = split_text(words[0])
         except ValueError:
             raise ConfigError(setting.name, "unbalanced quotes", place) from None
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from riverbed.server.protocol.inline import split_inline
+from riverbed.store.format.text import split_words
 
 INLINE_LIMIT_BYTES: Final = 64 * 1024  # of an inline request, and of a line that announces a count
 UNAUTHENTICATED_WORDS: Final = 10
@@ -240,7 +240,7 @@ class StrictReader:
         if newline - position <= 1 and (empty := _EMPTY_LINES.match(source, position)):
             return empty.end()
         line = bytes(source[position:newline])
-        words = split_inline(line.removesuffix(b"\r"))
+        words = split_words(line.removesuffix(b"\r"))
         if words is None:
             raise ProtocolError("unbalanced quotes in request")
         if words:

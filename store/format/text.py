@@ -1,11 +1,28 @@
-"""Keys and names of clients, which are any bytes, as text for people."""
+"""Keys, names and words, which are any bytes, as text for people, and words back from it.
+
+Words are quoted as in Redis: in a configuration file, a manifest, a line typed into telnet or redis-cli.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 from typing import Final
 
+_BLANKS = re.compile(rb"\s*")
+# One word: plain characters, then perhaps a quoted part, which must end the word.
+_WORD = re.compile(
+    rb"""([^ \t\r\n"']*+)(?:"""
+    rb""""((?:\\x[0-9a-fA-F]{2}|\\.|[^"\\])*+)"(?=\s|\Z)|"""
+    rb"""'((?:\\'|[^'])*+)'(?=\s|\Z)|(?=[ \t\r\n]|\Z))""",
+    re.DOTALL,
+)
+_ESCAPE = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|(.))", re.DOTALL)
+_CONTROLS: Final = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\a"}
+_NEEDS_NO_QUOTES = re.compile(rb"[!#-&(-\[\]-~]+")
 _ESCAPES: Final = {0x0A: "\\n", 0x0D: "\\r", 0x09: "\\t", 0x5C: "\\\\"}
+_QUOTED_ESCAPES: Final = _ESCAPES | {0x07: "\\a", 0x08: "\\b", 0x22: '\\"'}
 
 
 def key_text(data: bytes) -> str:
@@ -15,3 +32,54 @@ def key_text(data: bytes) -> str:
         if text.isprintable() and "\\" not in text:
             return text
     return "".join(_ESCAPES.get(byte) or (chr(byte) if 32 <= byte < 127 else f"\\x{byte:02x}") for byte in data)
+
+
+def split_words(line: bytes) -> list[bytes] | None:
+    """The words of a line, quotes resolved; None when the quotes do not fit."""
+    words = []
+    position = _end_of_blanks(line, 0)
+    while position < len(line):
+        match = _WORD.match(line, position)
+        if match is None:
+            return None
+        plain, double, single = match.groups()
+        if double is not None:
+            plain += _ESCAPE.sub(_unescape, double)
+        elif single is not None:
+            plain += single.replace(b"\\'", b"'")
+        words.append(plain)
+        position = _end_of_blanks(line, match.end())
+    return words
+
+
+def _end_of_blanks(line: bytes, position: int) -> int:
+    match = _BLANKS.match(line, position)
+    assert match is not None
+    return match.end()
+
+
+def _unescape(match: re.Match[bytes]) -> bytes:
+    code, char = match.groups()
+    if code is not None:
+        return bytes((int(code, 16),))
+    return _CONTROLS.get(char, char)
+
+
+def split_text(line: str) -> list[str]:
+    """As `split_words`, for text from files and the command line.  Raises ValueError when the quotes do not fit."""
+    words = split_words(os.fsencode(line))
+    if words is None:
+        raise ValueError("the quotes do not fit")
+    return list(map(os.fsdecode, words))
+
+
+def quote_text(word: str) -> str:
+    """`word` as `split_text` reads it: itself, or in quotes when a blank, a quote or an unprintable byte is in it."""
+    raw = os.fsencode(word)
+    return word if _NEEDS_NO_QUOTES.fullmatch(raw) else quoted(raw)
+
+
+def quoted(word: bytes) -> str:
+    """`word` in double quotes, with escapes."""
+    inner = "".join(_QUOTED_ESCAPES.get(byte) or (chr(byte) if 32 <= byte < 127 else f"\\x{byte:02x}") for byte in word)
+    return f'"{inner}"'

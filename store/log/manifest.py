@@ -34,6 +34,7 @@ from crc32c import crc32c
 from riverbed.store.disk.durable_file import write_file
 from riverbed.store.disk.files import Files
 from riverbed.store.errors import CorruptionError
+from riverbed.store.format.text import quote_text, split_text
 from riverbed.store.replication_id import Lineage
 
 MAX_LINE: Final = 1024
@@ -45,9 +46,6 @@ _LINEAGE_START: Final = b"#RB:replid "
 _LINEAGE = re.compile(rb"#RB:replid ([0-9a-f]{40}) ([0-9a-f]{40}) (-1|\d{1,19})\n")
 _STORE_START: Final = b"#RB:store "
 _STORE = re.compile(rb"#RB:store ([0-9a-f]{40})\n")
-_PLAIN_NAME = re.compile(rb"[!#-&(-\[\]-~]+")
-_ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "a": "\a"}
-_ESCAPED: Final = {ord(text): f"\\{letter}" for letter, text in _ESCAPES.items()} | {34: '\\"', 92: "\\\\"}
 
 
 class FileType(Enum):
@@ -132,7 +130,7 @@ def _guard(lines: bytes) -> bytes:
 
 
 def _line(file: LogFile) -> bytes:
-    words = ["file", quote(file.name), "seq", str(file.seq), "type", file.type.value]
+    words = ["file", quote_text(file.name), "seq", str(file.seq), "type", file.type.value]
     if file.start_offset is not None:
         words += ["startoffset", str(file.start_offset)]
     if file.size is not None:
@@ -142,57 +140,6 @@ def _line(file: LogFile) -> bytes:
     if file.command_bytes is not None:
         words += ["commandbytes", str(file.command_bytes)]
     return os.fsencode(" ".join(words)) + b"\n"
-
-
-def quote(name: str) -> str:
-    """`name` as one word: itself, or in double quotes when a blank, a quote or an unprintable byte is in it."""
-    raw = os.fsencode(name)
-    if _PLAIN_NAME.fullmatch(raw):
-        return name
-    inner = "".join(_ESCAPED.get(byte) or (chr(byte) if 32 <= byte < 127 else f"\\x{byte:02x}") for byte in raw)
-    return f'"{inner}"'
-
-
-def split_words(line: str) -> list[str]:
-    """The words of a line in Redis's quoting.  Raises ValueError when a quote is left open or runs into text."""
-    words: list[str] = []
-    at = 0
-    while True:
-        while at < len(line) and line[at] in " \t\r\n\v\f\0":
-            at += 1
-        if at == len(line):
-            return words
-        word: list[str] = []
-        while at < len(line) and line[at] not in " \t\r\n\0":
-            quoting = line[at]
-            if quoting in "\"'":
-                at = _quoted(line, at + 1, quoting, word)
-                if at < len(line) and not line[at].isspace():
-                    raise ValueError("text follows a closing quote")
-                break
-            word.append(quoting)
-            at += 1
-        words.append("".join(word))
-
-
-def _quoted(line: str, at: int, quoting: str, word: list[str]) -> int:
-    raw = bytearray()
-    while at < len(line) and line[at] != quoting:
-        if line[at] == "\\" and at + 1 < len(line) and (quoting == '"' or line[at + 1] == "'"):
-            code = line[at + 2 : at + 4]
-            if line[at + 1] == "x" and re.fullmatch("[0-9a-fA-F]{2}", code):
-                raw.append(int(code, 16))
-                at += 4
-                continue
-            raw += os.fsencode(_ESCAPES.get(line[at + 1], line[at + 1]) if quoting == '"' else "'")
-            at += 2
-            continue
-        raw += os.fsencode(line[at])
-        at += 1
-    if at == len(line):
-        raise ValueError("a quote is left open")
-    word.append(os.fsdecode(bytes(raw)))
-    return at + 1
 
 
 def parse(data: bytes, file: str) -> Manifest:
@@ -265,7 +212,7 @@ def _with_store(lineage: Lineage | None, line: bytes) -> Lineage:
 
 
 def _parse_line(line: bytes) -> LogFile:
-    words = split_words(os.fsdecode(line))
+    words = split_text(os.fsdecode(line))
     if len(words) < 6 or len(words) % 2:
         raise ValueError("expected pairs of a key and a value, file, seq and type among them")
     pairs: dict[str, str] = {}

@@ -13,11 +13,11 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
 
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.disk.real_files import read_file
 from riverbed.store.errors import CorruptionError
+from riverbed.store.format.text import quoted
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.file_reader import Batch, LogPart
 from riverbed.store.log.manifest import FileType
@@ -29,7 +29,6 @@ from riverbed.tools.offline.heldfiles import HeldFiles
 from riverbed.tools.offline.source import find_source
 
 _PLAIN = re.compile(rb"[!$-&(-\[\]-~][!#-&(-\[\]-~]*")  # no blank, quote or backslash; no comment
-_ESCAPES: Final = {0x0A: "\\n", 0x0D: "\\r", 0x09: "\\t", 0x07: "\\a", 0x08: "\\b", 0x22: '\\"', 0x5C: "\\\\"}
 
 Progress = Callable[[int, int], None]
 
@@ -97,10 +96,7 @@ def _heading(batch: Batch) -> str:
 
 def word_text(word: bytes) -> str:
     """`word` as redis-cli would take it: as it is, or in double quotes with escapes."""
-    if _PLAIN.fullmatch(word):
-        return word.decode()
-    inner = "".join(_ESCAPES.get(byte) or (chr(byte) if 32 <= byte < 127 else f"\\x{byte:02x}") for byte in word)
-    return f'"{inner}"'
+    return word.decode() if _PLAIN.fullmatch(word) else quoted(word)
 
 
 def manifest_lines(path: Path) -> Iterator[str]:

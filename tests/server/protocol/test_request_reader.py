@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from riverbed.server.protocol.inline import split_inline
 from riverbed.server.protocol.request_reader import RequestReader
 from riverbed.server.protocol.strict_reader import INLINE_LIMIT_BYTES
+from riverbed.store.format.text import split_words
 from tests.support.effort import measured
 from tests.support.waiting import until
 
@@ -313,7 +313,7 @@ def test_how_bytes_are_cut_never_changes_what_they_mean(pieces: list[bytes], pla
 @given(words=st.lists(st.binary(max_size=10), max_size=5))
 def test_quoted_words_survive_the_inline_parser(words: list[bytes]) -> None:
     line = b" ".join(b'"%b"' % b"".join(b"\\x%02x" % byte for byte in word) for word in words)
-    assert split_inline(line) == words
+    assert split_words(line) == words
 
 
 # -- the same bytes to a real server -----------------------------------------------------------------------------------

@@ -19,9 +19,7 @@ from riverbed.store.log.manifest import (
     Manifest,
     ReplacedError,
     parse,
-    quote,
     serialize,
-    split_words,
 )
 from riverbed.store.replication_id import Lineage
 from tests.support.store.faulty_files import FaultyFiles
@@ -190,20 +188,6 @@ def test_nothing_may_stand_behind_the_line_that_guards_the_others() -> None:
     whole = serialize(FULL)
     for more in (b"file appendonly.aof.7.incr.aof seq 7 type i\n", b"# seen\n"):
         assert "is not at the end" in refusal(whole + more).reason
-
-
-@given(st.lists(st.tuples(st.binary(min_size=1, max_size=40), st.integers(1, 2**60)), max_size=5))
-def test_any_file_name_survives_quoting(names: list[tuple[bytes, int]]) -> None:
-    for raw, _ in names:
-        name = os.fsdecode(raw)
-        assert split_words(f"file {quote(name)} seq 1\n") == ["file", name, "seq", "1"]
-
-
-def test_quoting_is_what_redis_writes() -> None:
-    assert quote("appendonly.aof.1.incr.aof") == "appendonly.aof.1.incr.aof"
-    assert quote("a b") == '"a b"'
-    assert quote('a"\\\n\x01') == '"a\\"\\\\\\n\\x01"'
-    assert split_words("'it\\'s' \"\\x41\\t\"") == ["it's", "A\t"]
 
 
 def test_the_manifest_is_replaced_in_one_step_that_survives_a_crash() -> None:
