@@ -32,6 +32,8 @@ from riverbed.store.errors import CorruptionError, ForeignLogError, LockedError,
 
 # Descriptors that are not clients: listeners, log files, tables, the directory's lock, and some to spare.
 RESERVED_DESCRIPTORS: Final = 32
+# For the files of long transactions, as far as the system allows.
+_DESCRIPTORS_OF_REPLIES: Final = 1024
 HELP_COLUMNS: Final = 110  # of --help in a pipe or a file
 
 log = logging.getLogger(serverlog.ROOT)
@@ -154,7 +156,7 @@ def _allow_descriptors(config: Config) -> None:
 
 def _reachable_clients(wanted: int) -> int:
     """Raise the limit of open files for so many clients if need be -> how many there may be."""
-    descriptors = wanted + RESERVED_DESCRIPTORS
+    descriptors = wanted + RESERVED_DESCRIPTORS + _DESCRIPTORS_OF_REPLIES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= descriptors:
         return wanted
@@ -163,7 +165,7 @@ def _reachable_clients(wanted: int) -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (reachable, hard))
     except (OSError, ValueError):  # macOS allows less than it says
         reachable = soft
-    return max(1, reachable - RESERVED_DESCRIPTORS)
+    return min(wanted, max(1, reachable - RESERVED_DESCRIPTORS))
 
 
 def _calm_garbage_collection() -> None:

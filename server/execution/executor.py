@@ -110,7 +110,7 @@ class Executor:
         self._caller: Session | None = None  # whose command is running on the careful path
         self.wakeups = Wakeups(self)
         self.views = Views(self)
-        self.spool_space = SpoolSpace(engine)
+        self.spool_space = SpoolSpace(engine, lambda: config.maxclients - len(self.context.sessions))
         self.slicing = Slicing(self)
         self.releases = Releases(self)
         self.admission = Admission(self)

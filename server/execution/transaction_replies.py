@@ -16,8 +16,9 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import resource
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 # In the files of all clients together: a transaction that has more to say is undone.
 MOST_SPOOLED_BYTES: Final = 4 << 30
+# Descriptors that are left for the log, the tables and child processes when a file of replies is open.
+_SPARE_DESCRIPTORS: Final = 8
 # Written between two looks at the free space.
 _BYTES_A_SPACE_CHECK: Final = 16 << 20
 # What a queued command may add to the replies in memory: it takes more itself.
@@ -54,8 +57,10 @@ class ViewNeededError(Exception):
 class SpoolSpace:
     """What the files of all transactions may take together, and take."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, clients_to_come: Callable[[], int]) -> None:
+        """`clients_to_come` tells how many clients may connect besides those there are."""
         self._engine = engine
+        self._clients_to_come = clients_to_come
         self._unchecked_bytes = _BYTES_A_SPACE_CHECK
         self.bytes = 0
 
@@ -75,6 +80,16 @@ class SpoolSpace:
                 raise SpoolError("its replies are too long for memory, and the disk is nearly full")
             self._unchecked_bytes = 0
         self.bytes += size
+
+    def check_descriptor(self, descriptor: int) -> None:
+        """Raise SpoolError if a file with this one, the lowest that was free, leaves too few for everything else.
+
+        A log that cannot be opened for want of one stops the server.
+        """
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        needed = self._clients_to_come() + _SPARE_DESCRIPTORS
+        if limit != resource.RLIM_INFINITY and limit - descriptor - 1 < needed:
+            raise SpoolError("its replies are too long for memory, and too many files are open (see ulimit -n)")
 
     def give_back(self, size: int) -> None:
         self.bytes -= size
@@ -103,6 +118,11 @@ class _Spool:
         self._held = contextlib.ExitStack()
         with _as_spool_error():
             self._file = self._held.enter_context(_nameless_file(space.directory))
+        try:
+            space.check_descriptor(self._file.fileno())
+        except SpoolError:
+            self._held.close()
+            raise
         self._gathered: list[bytes] = []
         self._gathered_bytes = 0
         self._size = 0

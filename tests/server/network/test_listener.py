@@ -152,6 +152,24 @@ def test_a_server_of_64_descriptors_keeps_what_it_needs_itself(scarce: RiverbedS
     rewritten(scarce)
 
 
+def test_files_of_long_transactions_leave_descriptors_for_clients_and_the_log(scarce: RiverbedServer) -> None:
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(scarce.client()) for _ in range(32)]
+        for _ in range(60):
+            clients[0].ask("XADD", "s", "*", "f", "x" * 100_000)
+        for client in clients[1:]:
+            for words in (("MULTI",), ("XADD", "t", "*", "f", "v"), ("XRANGE", "s", "-", "+"), ("EXEC",)):
+                client.send(*words)
+        outcomes = []
+        for client in clients[1:]:
+            assert [client.reply() for _ in range(3)] == [b"+OK\r\n", b"+QUEUED\r\n", b"+QUEUED\r\n"]
+            outcomes.append(client.reply())
+        refused = [outcome for outcome in outcomes if outcome.startswith(b"-")]
+        assert all(b"too many files are open (see ulimit -n)" in outcome for outcome in refused)
+        assert all(outcome.startswith(b"*2\r\n") for outcome in outcomes if outcome not in refused)
+        assert clients[0].ask("XLEN", "t") == b":%d\r\n" % (len(outcomes) - len(refused))
+
+
 def test_clients_without_a_descriptor_are_cut_off_and_others_served(riverbed: RiverbedServer) -> None:
     with riverbed.client() as client:
         taken = descriptors_beside(client, riverbed)
