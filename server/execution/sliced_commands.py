@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 # Of each tick, whoever they belong to; a slice is done when it is done, mostly within one millisecond.
 SLICES_S: Final = 0.003
+STOPPING: Final = "ERR the server is stopping"
 
 
 class Slicing:
@@ -169,15 +170,19 @@ class Slicing:
         executor.resume(session)
 
     def is_writing(self) -> bool:
-        """Whether a command that writes is under way."""
-        return any(session.slices is not None and session.slices.writes for session in self._waiting)
+        """Whether a command that writes is under way, or waits for a view to go on with."""
+        return any(map(_writes, self._waiting)) or any(map(_writes, self._executor.views.waiting))
 
     def finish_writes(self) -> None:
-        """Run what is left of the commands that write, at once: the server ends, and leaves none half done."""
+        """Run what is left of the commands that write, at once: the server ends, and leaves none half done.
+
+        There is no view to go on with any more: who waits for one is told what was done.
+        """
         while self._waiting:
             session = self._waiting.popleft()
             if session.slices is not None and session.slices.writes:
                 self._step(session, session.slices)
+        self.refuse_views([session for session in self._executor.views.waiting if _writes(session)], STOPPING)
 
     def drop(self, session: Session) -> None:
         """The client waits no longer; the rest of its command is not done."""
@@ -185,6 +190,7 @@ class Slicing:
             session.slices.close()
             session.end_slices()
             self._executor.views.forget(session)
+            self._executor.stopping.look_soon()
 
     def committed(self) -> None:
         """The slices that have run are in the log."""
@@ -206,6 +212,11 @@ class Slicing:
                 self.drop(session)
         self._sliced.clear()
         return ended
+
+
+def _writes(session: Session) -> bool:
+    """Whether the client's command under way is one that writes."""
+    return session.slices is not None and session.slices.writes
 
 
 def _is_about_subscriptions(slices: Slices) -> bool:

@@ -133,7 +133,7 @@ class Stopping:
         return None if self._until_s is None else int((self._until_s - self._monotonic()) * 1000)
 
     def look_soon(self) -> None:
-        """A replica may have come level, or left: see behind the tick under way."""
+        """A replica may have come level, or left, or a long command has ended: see behind the tick under way."""
         if self._until_s is not None and not self._is_due:
             self._is_due = True
             self._executor.loop.call_soon(self._look)
@@ -144,7 +144,7 @@ class Stopping:
             return
         if self._is_ready():
             self._end()
-        elif self._executor.txn.log or self._executor.slicing.is_writing():
+        elif self._executor.txn.log:
             self._executor.want_tick()
             self.look_soon()
 

@@ -21,6 +21,8 @@ import lmdb
 from riverbed.store.tables.view import OpenView, View
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from riverbed.server.commands.session import Session
     from riverbed.server.execution.executor import Executor
 
@@ -47,6 +49,11 @@ class Views:
     def __bool__(self) -> bool:
         """A command waits for a view."""
         return bool(self._waiting)
+
+    @property
+    def waiting(self) -> Iterable[Session]:
+        """Those whose commands wait, in order."""
+        return self._waiting
 
     @property
     def waiting_count(self) -> int:

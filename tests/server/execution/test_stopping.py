@@ -16,11 +16,12 @@ import pytest
 
 from riverbed.server.limits.accounts import MOST_WAITING_BYTES
 from riverbed.server.network.listener import Listener
+from riverbed.store.groups.groups import groups_of
 from tests.conftest import StartRedis, StartRiverbed
 from tests.support.raw import RawClient, encode
 from tests.support.replicas import follow, info, until_level
 from tests.support.servers import RiverbedServer, Server
-from tests.support.ticks import Ticks, in_loop
+from tests.support.ticks import Client, Ticks, in_loop
 from tests.support.waiting import until
 
 OK = b"+OK\r\n"
@@ -268,6 +269,55 @@ def test_a_long_command_under_way_is_done_whole(tmp_path: Path, how: str) -> Non
         assert client.replies() == [b":50000\r\n"]
         stream = ticks.engine.txn.databases[0].stream(b"s", 0)
         assert stream is not None and stream.length == 0
+        ticks.close()
+
+    in_loop(body())
+
+
+async def claim_at_length(ticks: Ticks) -> Client:
+    """XCLAIM of 400 entries that has claimed the first 250; with the others its reply is too long for memory."""
+    client = ticks.connect()
+    small, large = ([f"{number}-1" for number in numbers] for numbers in (range(1, 301), range(301, 401)))
+    await ticks.ask(client, *(f"XADD s {entry_id} f v" for entry_id in small), "XGROUP CREATE s g 0")
+    await ticks.ask(client, *(f"XADD s {entry_id} f {'x' * 20_000}" for entry_id in large))
+    client.send(f"XCLAIM s g c 0 {' '.join(small + large)} FORCE")
+    for _ in range(1000):
+        await asyncio.sleep(0)
+        if ticks.executor.views.waiting_count:
+            return client
+    raise AssertionError("it never waited for a view")
+
+
+def pending_count(ticks: Ticks) -> int:
+    stream = ticks.engine.txn.databases[0].stream(b"s", 0)
+    assert stream is not None
+    group = groups_of(stream).get(b"g")
+    assert group is not None
+    return sum(1 for _ in group.pending())
+
+
+def test_a_long_claim_that_waits_for_a_view_is_done_whole(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, shutdown_timeout=NEVER_S)
+        await claim_at_length(ticks)
+        ticks.connect().send("SHUTDOWN")
+        await asyncio.wait_for(ticks.executor.stopping.begun_to_end.wait(), 60)
+        assert pending_count(ticks) == 400
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_long_claim_that_waits_for_a_view_at_a_sudden_end_is_told_what_was_done(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = await claim_at_length(ticks)
+        ticks.connect().send("SHUTDOWN NOW")
+        await asyncio.wait_for(ticks.executor.stopping.begun_to_end.wait(), 60)
+        (reply,) = client.replies()
+        assert reply.startswith(b"-PARTIAL XCLAIM was done in part, which stays: the first 250 of 400 IDs. ")
+        assert reply.endswith(b"The rest was not done: ERR the server is stopping\r\n")
+        assert pending_count(ticks) == 250
         ticks.close()
 
     in_loop(body())
