@@ -110,6 +110,8 @@ class LogFeed:
         """Go on at `place`, a later one: what lies between was sent otherwise."""
         if place.file_seq != self.place.file_seq:
             self._close_file()
+            for number in [number for number in self._held if number < place.file_seq]:
+                self._open_files.close(self._held.pop(number)[1])
         self._batches = None
         self.place = place
 

@@ -135,6 +135,20 @@ def test_a_feed_may_jump_over_what_was_sent_otherwise(log: Log) -> None:
         feed.close()
 
 
+def test_a_feed_that_jumps_lets_go_of_the_files_it_passes_over(log: Log) -> None:
+    files = log._files
+    assert isinstance(files, FaultyFiles)
+    ends = grown(log, range(30))
+    before = files.open_count
+    feed = LogFeed(log, files, ends[0], verbatim=True)
+    feed.read(1)
+    log.hold_feeds()
+    feed.jump(log.end)
+    assert files.open_count <= before + 1
+    feed.close()
+    assert files.open_count == before
+
+
 def test_a_full_sync_reads_the_base_and_the_first_preface_too() -> None:
     files = FaultyFiles()
     log = open_log(ROOT, files)
