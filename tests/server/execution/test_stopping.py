@@ -16,7 +16,6 @@ import pytest
 
 from riverbed.server.limits.accounts import MOST_WAITING_BYTES
 from riverbed.server.network.listener import Listener
-from riverbed.store.groups.groups import groups_of
 from tests.conftest import StartRedis, StartRiverbed
 from tests.support.raw import RawClient, encode
 from tests.support.replicas import follow, info, until_level
@@ -289,9 +288,10 @@ async def claim_at_length(ticks: Ticks) -> Client:
 
 
 def pending_count(ticks: Ticks) -> int:
-    stream = ticks.engine.txn.databases[0].stream(b"s", 0)
+    db = ticks.engine.txn.databases[0]
+    stream = db.stream(b"s", 0)
     assert stream is not None
-    group = groups_of(stream).get(b"g")
+    group = db.groups(stream).get(b"g")
     assert group is not None
     return sum(1 for _ in group.pending())
 
