@@ -9,12 +9,13 @@ BENCH_ARGS ?=
 
 BIN := .venv/bin
 
-.PHONY: help run test lint bench clean
+.PHONY: help run test quick lint bench clean
 
 help:
 	@echo "make run     start riverbed-server on port $(PORT) with its data in $(DATA)/ (PORT=, DATA=, ARGS='--appendfsync everysec')"
 	@echo "make test    linters, types, import contracts and every test (PYTEST_ARGS='-k xadd')"
-	@echo "make lint    the first three alone"
+	@echo "make quick   the same without the slow tests and those of Spark: about two minutes"
+	@echo "make lint    linters, types and import contracts alone"
 	@echo "make bench   Riverbed beside redis-server (BENCH_ARGS=)"
 	@echo "make clean   remove the virtual environment and caches; data stays"
 
@@ -25,6 +26,10 @@ run: .venv/installed
 test: lint
 	@sh .ci/install-test-tools
 	$(BIN)/pytest $(PYTEST_ARGS)
+
+quick: lint
+	@sh .ci/install-test-tools
+	$(BIN)/pytest -m 'not slow and not spark' $(PYTEST_ARGS)
 
 lint: .venv/installed-test
 	$(BIN)/ruff check .

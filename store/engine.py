@@ -5,7 +5,7 @@
     checkpoint    LMDB is committed with the log position it covers, and the disk catches up, the log first
 
 The state is what the last checkpoint holds plus the log's tail.  What a power cut may take of a checkpoint that the
-disk has not caught up with is in `powercut.py`.
+disk has not caught up with is in `tables/power_loss.py`.
 """
 
 from __future__ import annotations
@@ -528,7 +528,7 @@ class Engine:
         return self.log.end
 
     def secure_checkpoint(self) -> None:
-        """Checkpoint so that even what `powercut.py` goes back to is the state of now, or later.
+        """Checkpoint so that even what `tables/power_loss.py` goes back to is the state of now, or later.
 
         For who is about to delete what the checkpoints before need.  Raises LogWriteError, lmdb.Error.
         """

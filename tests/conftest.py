@@ -17,14 +17,23 @@ from hypothesis import HealthCheck, settings
 from tests.support.installation import Environment, build_wheel, copy_source, install
 from tests.support.servers import RedisServer, RiverbedServer
 
+TESTS = Path(__file__).parent
+MARKED_FOLDERS = {TESTS / "system": "slow", TESTS / "tools" / "spark": "spark"}
 NEEDS_ROOT = "tests that mount file systems (power loss, full disk) did not run: they need root"
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs_root: mounts a file system; left out, with a notice, for anybody else")
+    config.addinivalue_line("markers", "slow: takes more than about a second; every test of tests/system has it")
+    config.addinivalue_line("markers", "spark: starts Java; every test of tests/tools/spark has it")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        for folder, mark in MARKED_FOLDERS.items():
+            if folder in item.path.parents:
+                item.add_marker(mark)
     if os.geteuid() == 0:
         return
     left_out = [item for item in items if item.get_closest_marker("needs_root")]

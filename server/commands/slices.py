@@ -23,7 +23,7 @@ is in the log, with replicas, and stays.  No other error may leave anything done
 
 To be able to say how far it has come, the generator yields that, in words that fit there.
 
-Knows no event loop; `slicing.py` does.
+Knows no event loop; `server/execution/sliced_commands.py` does.
 """
 
 from __future__ import annotations

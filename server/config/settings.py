@@ -1,6 +1,6 @@
 """The settings: the one list of them, with default, unit, bounds and purpose.
 
-Names and units are those of redis.conf where Redis has the setting.  What a kind of setting accepts, `settingkinds.py`
+Names and units are those of redis.conf where Redis has the setting.  What a kind of setting accepts, `kinds.py`
 knows; where values come from and when they change, `config.py`; what they do is up to those who read them.
 """
 

@@ -41,7 +41,7 @@ class Hold(enum.Enum):
 
 
 class Controls:
-    """The `Control` of one executor; see `context.py` for what each method promises."""
+    """The `Control` of one executor; see `server/commands/request.py` for what each method promises."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor

@@ -2,7 +2,7 @@
 
 Names are `riverbed_*` in base units, seconds and bytes; what only rises ends in `_total`.  Nothing is counted here and
 nothing is scanned: streams and groups are those that a `Survey` has chosen.  How figures become text, and when,
-`metrics.py` knows.
+`page.py` knows.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ nothing changes under its hands, and in pieces, so that clients wait for none of
 command.  (A thread would not help: it holds Python's lock for 5 ms at a time.)  Who asks while a page is being made
 gets that one, so that no number of scrapers takes more than a fifth of the server's time.
 
-What the figures are is in `metricfigures.py`, the web server in `metricshttp.py`.
+What the figures are is in `figures.py`, the web server in `http.py`.
 """
 
 from __future__ import annotations

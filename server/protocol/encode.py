@@ -1,7 +1,7 @@
 """From what a handler returns to bytes on the wire, in RESP2 and RESP3.
 
-The counterpart of `resp.py`, which reads; the values are described in `replies.py`.  The helpers on top build wire
-form by hand, for handlers whose reply is too large to be walked value by value.
+The counterpart of `request_reader.py`, which reads; the values are described in `replies.py`.  The helpers on top build
+wire form by hand, for handlers whose reply is too large to be walked value by value.
 """
 
 from __future__ import annotations

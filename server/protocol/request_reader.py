@@ -5,7 +5,7 @@ A request boundary is the only place where one hands over to the other:
             +------------------ chunk ------------------+
             | rest of a request | whole requests | head |
             +-------------------+----------------+------+
-               strictresp.py       plainresp.py   strictresp.py
+              strict_reader.py    fast_reader.py  strict_reader.py
 
 The plain one is hiredis, for whole requests of clients that say nothing unusual.  What it leaves over, at most one
 request, goes to the strict one, which carries it from chunk to chunk, enforces the limits and words the errors as Redis

@@ -1,7 +1,7 @@
 """Requests from any bytes, as Redis reads them: its limits, its patience with odd lines, its words for what is wrong.
 
 What is incomplete is carried from chunk to chunk.  This parser can read everything and is the judge of everything;
-`plainresp.py` is quicker at what most clients send.
+`fast_reader.py` is quicker at what most clients send.
 """
 
 from __future__ import annotations

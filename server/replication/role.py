@@ -33,7 +33,7 @@ UNBLOCKED: Final = "UNBLOCKED force unblock from blocking operation, instance st
 
 
 class Replication:
-    """The `Replication` of one executor; see `context.py` for what commands may expect of each method."""
+    """The `Replication` of one executor; see `server/commands/request.py` for what commands may expect of it."""
 
     def __init__(self, executor: Executor) -> None:
         self.primary = Primary(executor)

@@ -1,7 +1,7 @@
 """Does the data keep every promise of the store?  Goes through tables and log, and yields what is broken.
 
     state.py      pages of LMDB, meta, trash      keys.py, streams.py, groups.py, records.py    the rows
-    log.py        manifest, checksums, framing    refolding.py, comparison.py                   the log made into tables
+    log.py        manifest, checksums, framing    deep.py, comparison.py                        the log made into tables
     snapshots.py  the same of a frozen copy                                                     again, and compared
 
 What is checked is the last checkpoint, read only: of a store that nobody uses, or beside its running server.  Steps are

@@ -4,8 +4,8 @@
     its own       length, CRC-32C, offset,     a batch ends there, and the database selected there is the one that
     checksum      framing; SELECT first        the tables name
 
-Reading is `logreader.py`'s: what it refuses is a violation.  A torn tail is none, for that is what a crash leaves and
-the next start cuts off; it is kept in `torn_tail` for who wants to know.
+Reading is `store/log/reader.py`'s: what it refuses is a violation.  A torn tail is none, for that is what a crash
+leaves and the next start cuts off; it is kept in `torn_tail` for who wants to know.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Table `meta`: the names of its rows, which every checkpoint writes and which say what the rest of the store is.
 
-What is in them FORMAT.md tells; `tables.py` writes the version, `writetxn.py` the others.
+What is in them FORMAT.md tells; `store/tables/environment.py` writes the version, `store/databases/transaction.py` the
+others.
 """
 
 from __future__ import annotations

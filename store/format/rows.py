@@ -1,7 +1,7 @@
 """Every byte of the LMDB tables: pure functions from values to keys and rows, and back.
 
 `FORMAT.md` says the same in prose with worked examples; a test decodes those with this module.  Integers inside keys
-are big-endian so that byte order is number order.  The log's bytes are `logformat.py`'s.
+are big-endian so that byte order is number order.  The log's bytes are `log_lines.py`'s.
 """
 
 from __future__ import annotations
@@ -317,7 +317,7 @@ def decode_owner_no(packed: bytes) -> int:
 
 
 def moment_prefix(group_no: int, moment: int) -> bytes:
-    """In `pel_by_time` 16 bytes follow: a run's last ID, or the number of a release; see `pel.py`."""
+    """In `pel_by_time` 16 bytes follow: a run's last ID, or the number of a release; see `store/groups/pending.py`."""
     return _MOMENT.pack(group_no, moment)
 
 

@@ -17,7 +17,7 @@ and call the next sync a success, so the log refuses everything from then on.  T
 known to be durable, see `resync.py`.
 
 This module does not know what commands mean, when to sync, or what a checkpoint covers; the rules of reading are in
-`logreader.py`, the bytes in `logformat.py`, the list of files in `manifest.py`.
+`reader.py`, the bytes in `store/format/log_lines.py`, the list of files in `manifest.py`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _CLOSED: Final = "the log is closed"
 
 
 class Follower(Protocol):
-    """Who reads the log on as it grows (`feed.py`)."""
+    """Who reads the log on as it grows (`tail.py`)."""
 
     def hold(self) -> None:
         """Open the files that are still to be read; raises OSError."""
@@ -274,7 +274,7 @@ class Log:
 
         What the log holds when the first batch is asked for: later appends do not appear.  The log is whole at least
         up to `min_position` (default `start`), or CorruptionError is raised, as for any damage but a torn tail; see
-        `logreader.py`.  The first pass makes durable what is not known to be, which is all behind `durable`; its end
+        `reader.py`.  The first pass makes durable what is not known to be, which is all behind `durable`; its end
         sets `torn_tail` and opens the log for appends.
         """
         is_first = self.refusal in (_UNREAD, _UNCUT)

@@ -4,7 +4,7 @@ A file of ours is read twice as it were: a fast path finds each annotation by it
 before it, and whatever is not simple goes to an exact path which trusts framing alone.  A client may store anything,
 also text that looks like an annotation; the fast path only ever accepts what the exact one would.
 
-What an unsound end means depends on the other files and on what a checkpoint covers; `logreader.py` judges that.  Here
+What an unsound end means depends on the other files and on what a checkpoint covers; `reader.py` judges that.  Here
 damage is an error only where this file alone proves it.
 
 Measured with XADDs of seven words, 118 bytes: 2.2 M commands a second in batches of 200, 1.0 M in batches of five,

@@ -11,8 +11,8 @@ One base at most, then what happened since, oldest first; the last one is append
 know and lines that start with `#`, and forgets both when it writes the file anew, so everything of ours is optional:
 `checksum` marks a file whose every command is covered by annotation lines, `size` is the final length of a file that
 is closed, `commandbytes` how many bytes of a base are commands, the `#RB:` lines say whose offsets these are (see
-`lineage.py`), and the last line guards the lines above it.  Where anything of ours stands, that line must follow: a
-manifest that was cut between two lines would otherwise be a shorter log.
+`store/replication_id.py`), and the last line guards the lines above it.  Where anything of ours stands, that line must
+follow: a manifest that was cut between two lines would otherwise be a shorter log.
 
 This module reads and replaces the one file.  It opens none of the files it lists.
 """

@@ -1,8 +1,9 @@
 """The log as it comes over a link: bytes in any pieces, whole and verified batches out.
 
 What a primary sends a replica are the batches of its log as they stand there, annotations and all, so that the replica
-notices a flipped bit and appends the very same bytes.  `logfile.py` reads the same from a file; here there is no end to
-look at, a piece may end anywhere, and nothing that arrives is believed: not a length, not an offset, not a frame.
+notices a flipped bit and appends the very same bytes.  `file_reader.py` reads the same from a file; here there is no
+end to look at, a piece may end anywhere, and nothing that arrives is believed: not a length, not an offset, not a
+frame.
 
 A batch that is simple and arrived whole is found by the text of its annotation and parsed by C code; any other is
 parsed frame by frame as it grows, so that what is no log is refused at its first wrong byte and not kept.

@@ -4,7 +4,7 @@
                          2  the log's tail executed, keys expired, streams trimmed
                          3  if 2 left holes: copied once more
     appendonlydir/       4  the base, the same state as commands, under a temporary name
-                         5  both take the place of the old ones (`replacement.py`), which are deleted
+                         5  both take the place of the old ones (`store/swap.py`), which are deleted
 
 Nothing that is served is touched before 5, and from then on a kill is ended by whoever opens the store next: with the
 old store or the new one.
@@ -12,7 +12,7 @@ old store or the new one.
 When keys were expired or streams trimmed the state is none that the old line of offsets has ever had, so the log begins
 a line of its own, and replicas begin with a full sync.  Otherwise the line goes on, and replicas at its end as well.
 
-What is said to be needed (`compactionplan.py`) is enforced: the new tables cannot grow beyond it.
+What is said to be needed (`compaction_plan.py`) is enforced: the new tables cannot grow beyond it.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ be a store.  So a start looks before it writes, and what it has to write to be a
 
     state/             made, with LMDB's files, where there was none
     state/lock.mdb     the readers of the tables, which LMDB writes as soon as it opens them
-    state/data.mdb     the older of the two meta pages in the place of the newer, see `powercut.py`
+    state/data.mdb     the older of the two meta pages in the place of the newer, see `store/tables/power_loss.py`
     state/compact/     the tables of a compaction that was killed, moved to their place
 
 What the tables lack, and what the log holds beyond them, is in one transaction of LMDB's, which is committed when the

@@ -1,4 +1,4 @@
-"""The consumer groups of one stream as canonical commands; a part of the rewrite, see `rewrite.py`.
+"""The consumer groups of one stream as canonical commands; a part of the rewrite, see `state.py`.
 
     XGROUP CREATE group last-id ENTRIESREAD n
     XGROUP CREATECONSUMER             for consumers that have nothing pending; XCLAIM makes the others

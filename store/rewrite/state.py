@@ -4,7 +4,7 @@ Each stream, in the order of creation, in this order:
 
     XADD ...                    every entry
     XSETID                      the counters
-    XGROUP CREATE ...           every group, its consumers and what they have pending; see `rewrite_groups.py`
+    XGROUP CREATE ...           every group, its consumers and what they have pending; see `groups.py`
     XCFGSET, XIDMPRECORD ...    idempotence, hidden from Redis 7
     PEXPIREAT                   the deadline
 
@@ -16,7 +16,7 @@ What is written depends on the state alone, not on the history that led to it: t
 and that of names within a stream, and runs are cut by their contents.  Loading it and writing it again gives the same
 bytes.
 
-Reads one LMDB transaction and holds one piece in memory.  Writes no file; `basefile.py` does.
+Reads one LMDB transaction and holds one piece in memory.  Writes no file; `store/log/base_file.py` does.
 """
 
 from __future__ import annotations

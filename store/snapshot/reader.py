@@ -9,7 +9,7 @@ The manifest is written last, with a checksum of its own, into a directory that 
 no sound manifest is no snapshot.  Streams stand in a file apart, for there may be millions of them, and who wants one
 of them, or only the totals, need not hold them all.
 
-FORMAT.md has every field.  How one is made, `freeze.py` knows; this module knows no log and no server.
+FORMAT.md has every field.  How one is made, `writer.py` knows; this module knows no log and no server.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ snapshot in the same place clears away; a lock on it tells whether somebody stil
 
 LMDB cannot use pages again that are freed while it is copied: state/data.mdb may grow meanwhile.
 
-What the files look like, and how they are read, `snapshot.py` knows.
+What the files look like, and how they are read, `reader.py` knows.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class Tables:
 
         `frozen` is for a snapshot: the tables are in `directory` itself, and nobody ever writes them, so that there is
         no lock file either.  With `syncs_later` a commit does not wait for the disk: the next one may come only when
-        `sync` has, see `powercut.py`.  With `commits_later` what is missing is made in the transaction that `begin`
+        `sync` has, see `power_loss.py`.  With `commits_later` what is missing is made in the transaction that `begin`
         gives first, and handles are good for as long as that one is not aborted.
         """
         path = directory if frozen else directory / STATE_DIRECTORY

@@ -207,6 +207,7 @@ def test_every_tool_works(installed: Environment, foreign: Path, data: Path, tmp
         assert broken_invariants(directory) == []
 
 
+@pytest.mark.spark
 def test_spark_reads(installed: Environment, foreign: Path, data: Path, tmp_path: Path) -> None:
     program = """
 import os, sys
@@ -225,6 +226,7 @@ session.stop()
     assert "entries: 100" in run([installed.python, "job.py", snapshot], foreign, PYSPARK_PYTHON=installed.python)
 
 
+@pytest.mark.spark
 def test_a_job_of_spark_runs(installed: Environment, foreign: Path, data: Path) -> None:
     report = json.loads(run([installed.program("riverbed"), "spark", "rates", data, "--json"], foreign))
     assert report["entries"] == 100

@@ -1,7 +1,7 @@
 """`riverbed top HOST:PORT`: a server's rates, streams and groups, live.
 
-Here is when a sample is taken and what becomes of it; what is asked for is in `topsample.py`, what follows from two
-samples in `toprates.py`, and how it looks in `topview.py`.
+Here is when a sample is taken and what becomes of it; what is asked for is in `tools/top/sample.py`, what follows from
+two samples in `tools/top/rates.py`, and how it looks in `tools/top/view.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """CLIENT: what a client may ask and change about itself.
 
-Touches the asking session and knows of no other: clientlist.py shows who else is there, clientcontrol.py ends, holds
+Touches the asking session and knows of no other: client_list.py shows who else is there, client_control.py ends, holds
 and wakes them.  Both hang their subcommands below the container that is declared here.
 """
 

@@ -8,14 +8,10 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given
-from hypothesis import strategies as st
 
 from riverbed.store.tables.environment import TABLES
 from riverbed.tools.cli import main
 from riverbed.tools.console.steps import StepMeter
-from riverbed.tools.text.dumplog import word_text
-from riverbed.tools.text.entryjson import decode_entry, encode_entry
 from tests.support.servers import RedisServer, RiverbedServer, Server
 
 StartRiverbed = Callable[..., RiverbedServer]
@@ -212,20 +208,6 @@ def test_what_cannot_be_dumped_is_said_with_status_2(stopped: Path, tmp_path: Pa
 # -- the forms ---------------------------------------------------------------------------------------------------------
 
 
-@given(st.lists(st.tuples(st.binary(max_size=8), st.binary(max_size=8)), min_size=1, max_size=5))
-def test_any_entry_survives_the_way_to_json_and_back(pairs: list[tuple[bytes, bytes]]) -> None:
-    words = [word for pair in pairs for word in pair]
-    line = encode_entry(b"1-1", words)
-    assert "\n" not in line
-    assert decode_entry(line) == (b"1-1", words)
-
-
-@given(st.lists(st.tuples(st.text(max_size=8), st.text(max_size=8)), min_size=1, max_size=5))
-def test_any_text_survives_the_way_to_json_and_back(pairs: list[tuple[str, str]]) -> None:
-    words = [word.encode() for pair in pairs for word in pair]
-    assert decode_entry(encode_entry(b"1-1", words)) == (b"1-1", words)
-
-
 def test_who_writes_to_a_file_sees_how_far_it_has_come(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, tuple[int, int]] = {}
     monkeypatch.setattr(StepMeter, "show", lambda self, step, done, total: seen.update({step: (done, total)}))
@@ -236,26 +218,3 @@ def test_who_writes_to_a_file_sees_how_far_it_has_come(stopped: Path, monkeypatc
     assert seen["reading tables"][0] % 1000 == 0
     done, total = seen["reading the log"]
     assert done == total == sum(path.stat().st_size for path in (stopped / "appendonlydir").glob("*.incr.aof"))
-
-
-def test_nothing_that_a_terminal_obeys_is_in_a_line() -> None:
-    words = ["\x1b[2J\x9b31m".encode(), "\u202e\U000e0001caf\u00e9".encode()]
-    line = encode_entry(b"1-1", words)
-    assert line == '{"id": "1-1", "fields": {"\\u001b[2J\\u009b31m": "\\u202e\\udb40\\udc01caf\u00e9"}}'
-    assert decode_entry(line)[1] == words
-
-
-@pytest.mark.parametrize(
-    ("word", "text"),
-    [
-        (b"plain", "plain"),
-        (b"a-b_c:1", "a-b_c:1"),
-        (b"", '""'),
-        (b"two words", '"two words"'),
-        (b'q"q', '"q\\"q"'),
-        (b"#x", '"#x"'),
-        (b"\xff\n", '"\\xff\\n"'),
-    ],
-)
-def test_words_stand_as_redis_cli_takes_them(word: bytes, text: str) -> None:
-    assert word_text(word) == text

@@ -12,7 +12,6 @@ from click.testing import CliRunner, Result
 from riverbed.tools.cli import main
 from riverbed.tools.console.console import Failure, Meter
 from riverbed.tools.loading.loadsinks import DirectoryLoad
-from riverbed.tools.text.entryjson import decode_entry, row_words
 from tests.conftest import broken_invariants
 from tests.support.raw import RawClient
 from tests.support.servers import RedisServer, RiverbedServer
@@ -181,67 +180,6 @@ def test_what_cannot_be_loaded_is_said(tmp_path: Path) -> None:
     assert "No such file" in refused(tmp_path / "store", "s", tmp_path / "none.jsonl")
     assert "is not a directory" in refused(tmp_path / "file", "s", given=LINES)
     assert "there is no database 16" in refused(tmp_path / "store", "s", "--db", 16, given=LINES)
-
-
-# -- rows of anything --------------------------------------------------------------------------------------------------
-
-
-def test_members_of_an_object_become_fields() -> None:
-    line = '{"text": "t", "number": 1.50, "big": 12345678901234567890, "yes": true, "none": null, "list": [1, "ä"]}'
-    words = ["text", "t", "number", "1.50", "big", "12345678901234567890", "yes", "true", "list", '[1, "ä"]']
-    assert decode_entry(line) == (None, [word.encode() for word in words])
-
-
-def test_a_member_may_be_the_id() -> None:
-    assert decode_entry('{"at": 17, "v": "x"}', "at") == (b"17", [b"v", b"x"])
-    assert row_words({"at": "5-1", "v": "x"}, "at") == (b"5-1", [b"v", b"x"])
-
-
-def test_an_object_with_an_id_of_its_own_meaning_is_a_row() -> None:
-    assert decode_entry('{"id": 7, "name": "x"}') == (None, [b"id", b"7", b"name", b"x"])
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "",
-        "x",
-        "1",
-        "null",
-        "{}",
-        '{"a": null}',
-        '{"fields": {}}',
-        '{"fields": 7}',
-        '{"pairs": [["a"]]}',
-        '{"pairs": [[1, 2]]}',
-        '{"pairs_base64": [["?", "AA=="]]}',
-        '{"id": 7, "fields": {"a": "b"}}',
-        '{"a": 1, "at": null}',
-        "[" * 100_000,
-        '{"a": 1, "a": 2}',
-        '{"a": {"b": 1, "b": 2}}',
-        '{"fields": {"a": "1", "a": "2"}}',
-        '{"fields": {"a": null}}',
-    ],
-)
-def test_lines_that_are_no_entries_are_told(line: str) -> None:
-    with pytest.raises(ValueError, match=r"."):
-        decode_entry(line, "at")
-
-
-def test_numbers_stay_as_they_are_written() -> None:
-    line = '{"price": 1.10, "long": 0.1234567890123456789, "large": 1e400, "whole": 12345678901234567890}'
-    words = [
-        b"price",
-        b"1.10",
-        b"long",
-        b"0.1234567890123456789",
-        b"large",
-        b"1e400",
-        b"whole",
-        b"12345678901234567890",
-    ]
-    assert decode_entry(line) == (None, words)
 
 
 def test_a_value_of_csv_may_be_long(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Which rows of a partition are written: a journal beside them, in the server that they are written to.
 
-The rows of a pipeline are one transaction, and its last command notes their names (`writeidentity.py`):
+The rows of a pipeline are one transaction, and its last command notes their names (`identity.py`):
 
     MULTI, XADD row, XADD row ..., XADD journal * batch 7 rows <16 bytes each>, EXEC, WATCH job journal, XLEN journal
 

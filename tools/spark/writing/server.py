@@ -1,6 +1,6 @@
 """Entries to the streams of a running server: in transactions, sent again when the connection breaks, each there once.
 
-the server gives the ID     the transaction notes it in the journal (`writejournal.py`): what is there is not sent again
+the server gives the ID     the transaction notes it in the journal (`journal.py`): what is there is not sent again
 the row has one             what is refused because the stream is beyond is looked for, then noted with the next rows
 """
 
