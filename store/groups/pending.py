@@ -18,7 +18,7 @@ together, now 250.  Entries that are acknowledged one by one rewrite their run, 
 
 A run alone says who owns it: DELCONSUMER of a consumer with a million pending entries only forgets the consumer's
 number, so a run under a number that no consumer has is dead, is skipped by every reader, and waits for the purge
-(`store/databases/dead_rows.py`).  Nothing of all this is mirrored in memory.
+(`store/tables/dead_rows.py`).  Nothing of all this is mirrored in memory.
 
 Entries of one millisecond stand in ID order among the idle; Redis has them in the order of delivery until it restarts.
 
