@@ -134,14 +134,10 @@ class View(TableReader):
     # -- rows ----------------------------------------------------------------------------------------------------------
 
     def rows(self, table: str, prefix: bytes = b"", start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """The rows whose keys begin with `prefix`, from the key `start` on."""
-        cursor = self.cursor(table)
-        if cursor.set_range(prefix if start is None else start) if prefix or start else cursor.first():
-            for key, row in cursor.iternext():
-                if not key.startswith(prefix):
-                    return
-                self.walked += 1
-                yield key, row
+        """As any reader; they are counted."""
+        for item in super().rows(table, prefix, start):
+            self.walked += 1
+            yield item
 
     def heads(self, table: str) -> Iterator[int]:
         """The distinct numbers that the keys of `table` begin with."""

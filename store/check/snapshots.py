@@ -88,7 +88,7 @@ class SnapshotCheck:
         with tables.env.begin() as txn:
             reader = TableReader(tables, txn)
             rows = {table: reader.count(table) for table in TABLES}
-            walk = StreamWalk(tables, txn)
+            walk = StreamWalk(reader)
             lineage, numbering = walk.lineage(), walk.numbering()
         for what, told, there in (
             ("position", tuple(manifest.position), tuple(meta.position)),
@@ -106,7 +106,7 @@ class SnapshotCheck:
         file = str(self.path / STREAMS_NAME)
         total = snapshot.manifest.streams
         with tables.env.begin() as txn:
-            walk = StreamWalk(tables, txn, snapshot.manifest.split_every)
+            walk = StreamWalk(TableReader(tables, txn), snapshot.manifest.split_every)
             try:
                 for number, (listed, there) in enumerate(zip_longest(snapshot.streams(), walk.streams()), 1):
                     self._steps(COMPARING_STREAMS, min(number, total), total)

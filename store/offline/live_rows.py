@@ -13,32 +13,23 @@ import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from heapq import merge
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final
 
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format import rows as fmt
-from riverbed.store.format.meta import META_DATABASES
 from riverbed.store.groups.pending import NOBODY
 from riverbed.store.ids import StreamID, id_text, pack_id
 from riverbed.store.model import Row
 from riverbed.store.tables.dead_rows import Kind
 from riverbed.store.tables.environment import TABLES
 from riverbed.store.tables.reader import TableReader
+from riverbed.store.tables.streams import LiveStream, MissingRowError, keyspaces, node_rows, streams
 
 # How LMDB lays out pages.  Rows that come in order fill a page before the next one is begun.
 _PAGE_HEADER_BYTES: Final = 16
 _ROW_BYTES: Final = 8 + 2  # the row's header and its place in the page's index
 _CHUNK_ROWS: Final = 1000
-
-
-class LiveStream(NamedTuple):
-    """A key with its row, and the database it is in."""
-
-    db: int
-    key: bytes
-    row: fmt.StreamRow
 
 
 # From which ID on the entries of a stream matter; those of nodes below it are left out.
@@ -53,9 +44,7 @@ class LiveRows:
         self._reader = reader
         self._where = where
         self._first_kept = first_kept
-        row = reader.get("meta", META_DATABASES)
-        databases = [] if row is None else fmt.unpack_row(row)
-        self._homes: dict[int, int] = {home: number for number, (home, _, _) in enumerate(databases)}
+        self._homes = sorted(keyspaces(reader))
         self._dead_consumers: dict[int, set[int]] = {}  # by group number
         for _, note in reader.rows("trash"):
             kind, *values = fmt.unpack_row(note)
@@ -67,16 +56,10 @@ class LiveRows:
 
     def streams(self) -> Iterator[LiveStream]:
         """Every stream, in the order of their numbers.  Raises CorruptionError."""
-        homes = [self._names(home, number) for home, number in self._homes.items()]
-        for _, number, home, key in merge(*homes):
-            row = self._reader.get("keys", fmt.key_key(home, key))
-            if row is None:
-                raise self._wrong(f"the key {key[:60]!r} has a name and no row")
-            yield LiveStream(number, key, fmt.decode_stream(row))
-
-    def _names(self, home: int, number: int) -> Iterator[tuple[int, int, int, bytes]]:
-        for packed, key in self._reader.rows("names", fmt.encode_keyspace_no(home)):
-            yield fmt.decode_name_key(packed)[1], number, home, key
+        try:
+            yield from streams(self._reader)
+        except MissingRowError as error:
+            raise self._wrong(str(error)) from error
 
     def tables(self) -> Iterator[tuple[str, Iterator[Row]]]:
         """(table, its rows) for every table; each must be read to its end before the next."""
@@ -111,7 +94,7 @@ class LiveRows:
     # -- one table each ------------------------------------------------------------------------------------------------
 
     def _of_homes(self, table: str) -> Iterator[Row]:
-        for home in sorted(self._homes):
+        for home in self._homes:
             yield from self._reader.rows(table, fmt.encode_keyspace_no(home))
 
     def _entries(self) -> Iterator[Row]:
@@ -123,11 +106,7 @@ class LiveRows:
             prefix = fmt.stream_prefix(row.stream_no)
             first_kept = row.floor_id if self._first_kept is None else self._first_kept(stream)
             if first_kept > row.first_id:
-                if cursor.set_range(prefix + pack_id(first_kept)):
-                    for item in cursor.iternext():
-                        if not item[0].startswith(prefix):
-                            break
-                        yield item
+                yield from self._reader.rows("entries", prefix, prefix + pack_id(first_kept))
                 continue
             first = prefix + pack_id(row.first_id)
             if not cursor.set_range(first) or cursor.key() != first:
@@ -138,14 +117,8 @@ class LiveRows:
                 raise self._wrong(f"stream {row.stream_no}: {told}")
 
     def _nodes(self) -> Iterator[Row]:
-        cursor = self._reader.cursor("nodes")
         for stream in self.streams():
-            prefix = fmt.stream_prefix(stream.row.stream_no)
-            if stream.row.node_count and cursor.set_range(prefix + pack_id(stream.row.floor_id)):
-                for item in cursor.iternext():
-                    if not item[0].startswith(prefix):
-                        break
-                    yield item
+            yield from node_rows(self._reader, stream.row)
 
     def _expiry(self) -> Iterator[Row]:
         for packed, row in self._reader.rows("expiry"):

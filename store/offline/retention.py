@@ -20,11 +20,11 @@ from riverbed.store.format import rows as fmt
 from riverbed.store.groups.groups import Groups
 from riverbed.store.groups.pending import NOBODY, Run
 from riverbed.store.groups.reference_trim import trim_with_references
-from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, pack_id, unpack_id
+from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, unpack_id
 from riverbed.store.model import References, Strategy, Trim
-from riverbed.store.offline.live_rows import LiveStream
 from riverbed.store.streams.stream import Stream
 from riverbed.store.tables.reader import TableReader
+from riverbed.store.tables.streams import LiveStream, node_rows
 
 # Commands between two looks at whether it is time to commit.
 _KEYS_A_SLICE: Final = 256
@@ -95,14 +95,9 @@ def first_kept(reader: TableReader, stream: LiveStream, retention: Retention) ->
 
 def _nodes(reader: TableReader, row: fmt.StreamRow) -> Iterator[tuple[StreamID, int, StreamID]]:
     """(first ID, live entries, last ID) of the nodes in order."""
-    prefix = fmt.stream_prefix(row.stream_no)
-    cursor = reader.cursor("nodes")
-    if row.node_count and cursor.set_range(prefix + pack_id(row.floor_id)):
-        for packed, node in cursor.iternext():
-            if not packed.startswith(prefix):
-                break
-            live, _, _, last_id = fmt.decode_node(node)
-            yield unpack_id(packed[8:]), live, last_id
+    for packed, node in node_rows(reader, row):
+        live, _, _, last_id = fmt.decode_node(node)
+        yield unpack_id(packed[8:]), live, last_id
     if row.tail_total:
         yield row.tail_first_id, row.tail_total - row.tail_dead, row.tail_last_id
 

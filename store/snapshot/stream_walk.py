@@ -5,19 +5,17 @@ That is the order of every table they are in, so one pass over the nodes goes wi
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator
 from typing import Final
 
-import lmdb
-
 from riverbed.store.format import rows as fmt
-from riverbed.store.format.meta import META_NUMBERING, decode_lineage
-from riverbed.store.ids import StreamID, pack_id, unpack_id
+from riverbed.store.format.meta import META_DATABASES, META_NUMBERING, META_POSITION, decode_lineage
+from riverbed.store.ids import StreamID, unpack_id
 from riverbed.store.position import LogPosition
 from riverbed.store.replication_id import Lineage
 from riverbed.store.snapshot.reader import StreamPart, StreamSummary
-from riverbed.store.tables.environment import Tables
+from riverbed.store.tables.reader import TableReader
+from riverbed.store.tables.streams import node_rows, streams
 
 NEVER: Final = 1 << 63
 
@@ -28,52 +26,34 @@ class StreamWalk:
     `split_every` is the length from which on a stream has parts, None for never.
     """
 
-    def __init__(self, tables: Tables, txn: lmdb.Transaction[bytes], split_every: int | None = None) -> None:
-        self._txn = txn
-        self._handles = tables.handles
+    def __init__(self, reader: TableReader, split_every: int | None = None) -> None:
+        self._reader = reader
         self._split_every = NEVER if split_every is None else split_every
-        self._nodes = txn.cursor(tables.handles["nodes"])
-        databases = fmt.unpack_row(self._meta(b"databases"))
-        self._keyspaces: list[tuple[int, int]] = [(db, row[0]) for db, row in enumerate(databases)]
-        self.stream_count: int = sum(size for _, size, _ in databases)
+        self.stream_count: int = sum(size for _, size, _ in fmt.unpack_row(self._meta(META_DATABASES)))
 
     def _meta(self, name: bytes) -> bytes:
-        row = self._txn.get(name, db=self._handles["meta"])
+        row = self._reader.get("meta", name)
         if row is None:
             raise ValueError(f"no row {name.decode()} in meta")
         return row
 
     def position(self) -> LogPosition:
         """Of the log, up to which all this is its fold."""
-        file_seq, byte, offset, _ = fmt.unpack_row(self._meta(b"position"))
+        file_seq, byte, offset, _ = fmt.unpack_row(self._meta(META_POSITION))
         return LogPosition(file_seq, byte, offset)
 
     def lineage(self) -> Lineage | None:
         """The line that the position's offset is on."""
-        return decode_lineage(lambda name: self._txn.get(name, db=self._handles["meta"]))
+        return decode_lineage(lambda name: self._reader.get("meta", name))
 
     def numbering(self) -> str | None:
         """Of the tables in which a stream has this number; None of tables that an older version has made."""
-        row = self._txn.get(META_NUMBERING, db=self._handles["meta"])
+        row = self._reader.get("meta", META_NUMBERING)
         return None if row is None else str(fmt.unpack_row(row))
 
     def streams(self) -> Iterator[StreamSummary]:
         """Those of all databases, by number."""
-        names = [self._names(db, keyspace_no) for db, keyspace_no in self._keyspaces]
-        for _, db, keyspace_no, key in heapq.merge(*names):
-            row = self._txn.get(fmt.key_key(keyspace_no, key), db=self._handles["keys"])
-            if row is None:
-                raise ValueError(f"the key {key[:60]!r} has a number and no row")
-            yield self._summary(db, key, fmt.decode_stream(row))
-
-    def _names(self, db: int, keyspace_no: int) -> Iterator[tuple[int, int, int, bytes]]:
-        cursor = self._txn.cursor(self._handles["names"])
-        if cursor.set_range(fmt.name_key(keyspace_no, 0)):
-            for packed, key in cursor:
-                found, stream_no = fmt.decode_name_key(packed)
-                if found != keyspace_no:
-                    return
-                yield stream_no, db, keyspace_no, key
+        return (self._summary(stream.db, stream.key, stream.row) for stream in streams(self._reader))
 
     def _summary(self, db: int, key: bytes, row: fmt.StreamRow) -> StreamSummary:
         return StreamSummary(
@@ -104,13 +84,9 @@ class StreamWalk:
 
     def _runs(self, row: fmt.StreamRow) -> Iterator[tuple[StreamID, int, int]]:
         """(first_id, entries, bytes) of each node, the last one included; tombstones count in neither."""
-        prefix = fmt.stream_prefix(row.stream_no)
-        if row.node_count and self._nodes.set_range(prefix + pack_id(row.floor_id)):
-            for key, node in self._nodes:
-                if not key.startswith(prefix):
-                    break
-                live, total, size, _ = fmt.decode_node(node)
-                yield unpack_id(key[8:]), live, size * live // max(total, 1)
+        for key, node in node_rows(self._reader, row):
+            live, total, size, _ = fmt.decode_node(node)
+            yield unpack_id(key[8:]), live, size * live // max(total, 1)
         if row.tail_total:
             live = row.tail_total - row.tail_dead
             yield row.tail_first_id, live, row.tail_bytes * live // row.tail_total

@@ -54,6 +54,7 @@ from riverbed.store.snapshot.reader import (
 )
 from riverbed.store.snapshot.stream_walk import StreamWalk
 from riverbed.store.tables.environment import TABLES, Tables
+from riverbed.store.tables.reader import TableReader
 
 DEFAULT_SPLIT_EVERY: Final = 65_536
 
@@ -279,8 +280,9 @@ class _Maker:
             raise SnapshotError(f"the copy cannot be read: {error}") from error
         try:
             with tables.env.begin() as txn:
-                self.rows = {table: int(txn.stat(tables.handles[table])["entries"]) for table in TABLES}
-                walk = StreamWalk(tables, txn, self.split_every)
+                reader = TableReader(tables, txn)
+                self.rows = {table: reader.count(table) for table in TABLES}
+                walk = StreamWalk(reader, self.split_every)
                 self.position, self.lineage, self.numbering = walk.position(), walk.lineage(), walk.numbering()
                 self.streams_file = self.write(STREAMS_NAME, self._lines(walk))
         except fmt.DECODE_ERRORS as error:

@@ -38,10 +38,10 @@ class TableReader:
             "overflow_pages": found["overflow_pages"],
         }
 
-    def rows(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """The rows whose keys begin with `prefix`, in the order of their keys."""
+    def rows(self, table: str, prefix: bytes = b"", start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """The rows whose keys begin with `prefix`, in the order of their keys, from the key `start` on."""
         cursor = self.cursor(table)
-        if cursor.set_range(prefix) if prefix else cursor.first():
+        if cursor.set_range(prefix if start is None else start) if prefix or start else cursor.first():
             for key, row in cursor.iternext():
                 if not key.startswith(prefix):
                     return

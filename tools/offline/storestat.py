@@ -73,7 +73,7 @@ def store_stats(
     with frozen_tables(path) as (tables, now_ms), tables.env.begin() as txn:
         reader = TableReader(tables, txn)
         try:
-            walk = StreamWalk(tables, txn)
+            walk = StreamWalk(reader)
             for number, stream in enumerate(walk.streams(), 1):
                 if is_wanted(stream.key):
                     groups = tuple(_groups(reader, stream, now_ms)) if stream.groups else ()

@@ -204,12 +204,7 @@ def _runs(reader: TableReader, group: _Group, stream: StreamHere) -> Iterator[Ru
     """The runs of a group in the range, cut to it; those of consumers who are gone are dead."""
     first, last = pack_id(stream.range.first), pack_id(stream.range.last)
     prefix = fmt.group_prefix(group.group_no)
-    cursor = reader.cursor("pel")
-    if not cursor.set_range(prefix + first):
-        return
-    for packed, row in cursor:
-        if not packed.startswith(prefix):
-            return
+    for _, row in reader.rows("pel", prefix, prefix + first):
         run = Run.decode(row)
         if run.packed[: len(first)] > last:
             return

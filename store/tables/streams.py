@@ -1,0 +1,73 @@
+"""The streams that a read transaction sees, and their nodes, in the order of their numbers: that of every table.
+
+What waits for the purge is no part of it.  No entry is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import merge
+from typing import Final, NamedTuple
+
+from riverbed.store.format import rows as fmt
+from riverbed.store.format.meta import META_DATABASES
+from riverbed.store.ids import pack_id
+from riverbed.store.model import Row
+from riverbed.store.tables.reader import TableReader
+
+_LAST_NO: Final = (1 << 64) - 1
+
+
+class LiveStream(NamedTuple):
+    """A key with its row, and the database it is in."""
+
+    db: int
+    key: bytes
+    row: fmt.StreamRow
+
+
+class MissingRowError(ValueError):
+    """A key has a number and no row."""
+
+
+def keyspaces(reader: TableReader) -> list[int]:
+    """The numbers of the keyspaces, by database.  Raises one of DECODE_ERRORS."""
+    row = reader.get("meta", META_DATABASES)
+    return [] if row is None else [keyspace_no for keyspace_no, _, _ in fmt.unpack_row(row)]
+
+
+def streams(
+    reader: TableReader,
+    first_no: int = 0,
+    last_no: int = _LAST_NO,
+    wants: Callable[[int, bytes], bool] = lambda db, key: True,
+) -> Iterator[LiveStream]:
+    """The streams with numbers from `first_no` to `last_no` whose database and key `wants` wants.
+
+    Raises MissingRowError or another one of DECODE_ERRORS.
+    """
+    each = [_names(reader, *keyspace, first_no, last_no) for keyspace in enumerate(keyspaces(reader))]
+    for _, db, keyspace_no, key in merge(*each):
+        if wants(db, key):
+            row = reader.get("keys", fmt.key_key(keyspace_no, key))
+            if row is None:
+                raise MissingRowError(f"the key {key[:60]!r} has a number and no row")
+            yield LiveStream(db, key, fmt.decode_stream(row))
+
+
+def _names(
+    reader: TableReader, db: int, keyspace_no: int, first_no: int, last_no: int
+) -> Iterator[tuple[int, int, int, bytes]]:
+    first = fmt.name_key(keyspace_no, first_no)
+    for packed, key in reader.rows("names", fmt.encode_keyspace_no(keyspace_no), first):
+        _, stream_no = fmt.decode_name_key(packed)
+        if stream_no > last_no:
+            return
+        yield stream_no, db, keyspace_no, key
+
+
+def node_rows(reader: TableReader, row: fmt.StreamRow) -> Iterator[Row]:
+    """The rows of a stream's nodes, from its floor on; the tail is not among them."""
+    if row.node_count:
+        prefix = fmt.stream_prefix(row.stream_no)
+        yield from reader.rows("nodes", prefix, prefix + pack_id(row.floor_id))
