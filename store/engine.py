@@ -41,6 +41,7 @@ from riverbed.store.log.tail import Anchors
 from riverbed.store.log.takeover import require_ours
 from riverbed.store.options import Clock, Fsync, Options
 from riverbed.store.position import LogPosition
+from riverbed.store.progress import ignore
 from riverbed.store.recovery import replay as recovery
 from riverbed.store.recovery.replay import Execute, RecoveryReport
 from riverbed.store.recovery.start_changes import StartChanges, made_directory
@@ -55,10 +56,6 @@ _NO_LIMIT: Final = 1 << 62
 # How many bytes of pages a checkpoint may write for a byte of log: half-full pages, and copies of the pages above them.
 _PAGES_A_LOGGED_BYTE: Final = 3
 _PING: Final = encode_command([b"PING"])
-
-
-def _ignore_time(seconds: float) -> None:
-    """Nobody counts: offline tools and recovery."""
 
 
 class Engine:
@@ -77,8 +74,8 @@ class Engine:
         self.last_checkpoint_ok = True
         self.last_checkpoint_s = 0.0
         # Called with the seconds that each sync of the log, and each checkpoint, took.
-        self.on_sync: Callable[[float], None] = _ignore_time
-        self.on_checkpoint: Callable[[float], None] = _ignore_time
+        self.on_sync: Callable[[float], None] = ignore
+        self.on_checkpoint: Callable[[float], None] = ignore
         self._space_check_bytes = 0
         self._committed_bytes = 0  # since the last checkpoint
         self._unchecked_bytes = 0  # since free space was last looked at

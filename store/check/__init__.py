@@ -19,13 +19,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from riverbed.store.check.deep import Refolding
-from riverbed.store.check.findings import Contents, Meta, Steps, Violation, unwatched
+from riverbed.store.check.findings import Contents, Meta, Violation
 from riverbed.store.check.log import LogCheck
 from riverbed.store.check.state import check_state
 from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.serving import is_served
 from riverbed.store.layout import DATA_NAME, DIRECTORY_NAME, FILE_NAME, STATE_DIRECTORY
 from riverbed.store.log.reader import TornTail
+from riverbed.store.progress import Progress, ignore
 
 __all__ = ["Check", "Refolding", "Violation", "check"]
 
@@ -57,7 +58,7 @@ class Check:
         log_directory: str = DIRECTORY_NAME,
         log_filename: str = FILE_NAME,
         files: Files | None = None,
-        steps: Steps = unwatched,
+        steps: Progress = ignore,
         refolding: Refolding | None = None,
         is_held: bool = False,
     ) -> None:

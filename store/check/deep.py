@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from riverbed.store.check.comparison import COMPARING, Comparison
-from riverbed.store.check.findings import Meta, Steps, Violation
+from riverbed.store.check.findings import Meta, Violation
 from riverbed.store.check.log import LogCheck
 from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.real_files import open_file
@@ -28,6 +28,7 @@ from riverbed.store.format import rows as fmt
 from riverbed.store.format.meta import META_POSITION
 from riverbed.store.log.reader import Batch, LogPart, LogReader
 from riverbed.store.position import LogPosition
+from riverbed.store.progress import Progress, counter
 from riverbed.store.recovery.replay import Execute
 from riverbed.store.recovery.tables_from_log import Refold, room_for_fold
 from riverbed.store.tables.environment import Tables
@@ -78,7 +79,7 @@ class Refolding:
         self._files = OsFiles()
         self.commands = 0  # executed
 
-    def violations(self, directory: Path, log: LogCheck, meta: Meta | None, steps: Steps) -> Iterator[Violation]:
+    def violations(self, directory: Path, log: LogCheck, meta: Meta | None, steps: Progress) -> Iterator[Violation]:
         """Every difference, and whatever of the log does not fit.  Raises SpaceError, MovedError, lmdb.Error,
         OSError.
         """
@@ -93,24 +94,18 @@ class Refolding:
             if free < needed:
                 raise SpaceError(f"{work.parent} has {free:,} bytes free, and executing the log may take {needed:,}")
             refold = held.enter_context(Refold(work, self._execute, self._files))
-            done = 0
-
-            def watch(size: int) -> None:
-                nonlocal done
-                done += size
-                steps(EXECUTING, min(done, log.size_bytes), log.size_bytes)
-
+            executed = counter(steps, EXECUTING, log.size_bytes)
             is_ours = all(part.file.is_checksummed for part in log.parts)
             batches = LogReader(log.parts, files, plain_batch_commands=256 if is_ours else 1).batches(None, None)
             cut = _Cut(batches, position)
             try:
-                refold.run(cut.before(), watch)
+                refold.run(cut.before(), executed)
                 if reader is not None and position is not None:
                     refold.commit(position)
                     with refold.tables.env.begin() as txn:
                         folded = TableReader(refold.tables, txn)
                         yield from self._compare(reader, folded, steps, has_times=is_ours)
-                refold.run(cut.after(), watch)
+                refold.run(cut.after(), executed)
             except ReplayError as error:
                 batch = refold.batch
                 place = (None, None) if batch is None else (batch.file, batch.start)
@@ -151,7 +146,7 @@ class Refolding:
         raise MovedError("the log was rewritten again and again while it was read; try once more")
 
     def _compare(
-        self, reader: TableReader, folded: TableReader, steps: Steps, *, has_times: bool
+        self, reader: TableReader, folded: TableReader, steps: Progress, *, has_times: bool
     ) -> Iterator[Violation]:
         total = reader.count("entries")
         comparison = Comparison(reader, folded, now_ms=time.time_ns() // 1_000_000, has_times=has_times)

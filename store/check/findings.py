@@ -26,14 +26,7 @@ Decoded = TypeVar("Decoded")
 # A step of the check: yields now and then, at least once in a few hundred rows, so that what it found can go out.
 Pass = Iterator[None]
 
-# Called with what is being done, how much of it is done, and of how much (0: nobody knows).
-Steps = Callable[[str, int, int], None]
-
 _SHOWN_BYTES: Final = 60
-
-
-def unwatched(step: str, done: int, total: int) -> None:
-    """Nobody wants to know how far it has come."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from riverbed.store.check.findings import Meta, Steps, Violation, violation_of
+from riverbed.store.check.findings import Meta, Violation, violation_of
 from riverbed.store.disk.files import Files
 from riverbed.store.disk.real_files import read_file, require_plain
 from riverbed.store.errors import CorruptionError
@@ -23,6 +23,7 @@ from riverbed.store.log.manifest import Manifest
 from riverbed.store.log.reader import Batch, LogPart, LogReader, TornTail, list_parts
 from riverbed.store.log.takeover import refuse_orphans
 from riverbed.store.position import LogPosition
+from riverbed.store.progress import Progress
 
 CHECKING_LOG: Final = "checking the log"
 
@@ -35,7 +36,7 @@ _TRIES: Final = 5
 class LogCheck:
     """The log in `home`.  What is known of it once `violations` is exhausted:"""
 
-    def __init__(self, home: Path, filename: str, files: Files, is_stable: Callable[[], bool], steps: Steps) -> None:
+    def __init__(self, home: Path, filename: str, files: Files, is_stable: Callable[[], bool], steps: Progress) -> None:
         self.manifest: Manifest | None = None
         self.parts: list[LogPart] = []
         self.end: LogPosition | None = None

@@ -14,12 +14,13 @@ from typing import Final
 
 import lmdb
 
-from riverbed.store.check.findings import Contents, Meta, Steps, Violation, show, unwatched, violation_of
+from riverbed.store.check.findings import Contents, Meta, Violation, show, violation_of
 from riverbed.store.check.pages import check_pages
 from riverbed.store.check.state import CHECKING_PAGES, check_tables
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format import rows as fmt
 from riverbed.store.layout import DATA_NAME, STREAMS_NAME
+from riverbed.store.progress import Progress, ignore
 from riverbed.store.snapshot.reader import Snapshot, open_snapshot, verify_file
 from riverbed.store.snapshot.stream_walk import StreamWalk
 from riverbed.store.tables.environment import TABLES, Tables
@@ -34,7 +35,7 @@ _TABLE: Final = "snapshot"
 class SnapshotCheck:
     """One look at the snapshot at `path`.  `contents` and `offset` are known once `violations` is exhausted."""
 
-    def __init__(self, path: Path, steps: Steps = unwatched) -> None:
+    def __init__(self, path: Path, steps: Progress = ignore) -> None:
         self.path = path
         self.contents = Contents()
         self.offset: int | None = None

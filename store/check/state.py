@@ -17,7 +17,6 @@ from riverbed.store.check.findings import (
     Meta,
     Notes,
     Pass,
-    Steps,
     View,
     Violation,
     integers,
@@ -42,6 +41,7 @@ from riverbed.store.format.meta import (
 )
 from riverbed.store.layout import DATA_NAME, LOCK_NAME, STATE_DIRECTORY
 from riverbed.store.position import LogPosition
+from riverbed.store.progress import Progress
 from riverbed.store.replication_id import Lineage
 from riverbed.store.tables.dead_rows import Kind
 from riverbed.store.tables.environment import MAX_READERS, TABLES, Tables
@@ -55,7 +55,7 @@ _STEPS: Final = (check_databases, check_expiry, check_record_tables, check_stray
 
 
 def check_state(
-    directory: Path, is_stable: Callable[[], bool], contents: Contents, steps: Steps
+    directory: Path, is_stable: Callable[[], bool], contents: Contents, steps: Progress
 ) -> Iterator[Violation | Meta]:
     """The violations of the tables in `directory`, and what `meta` says when there is anything to be said.
 
@@ -127,7 +127,7 @@ def _missing_tables(directory: Path) -> Iterator[Violation]:
         env.close()
 
 
-def check_tables(tables: Tables, contents: Contents, steps: Steps) -> Iterator[Violation | Meta]:
+def check_tables(tables: Tables, contents: Contents, steps: Progress) -> Iterator[Violation | Meta]:
     """The violations of open tables, as one transaction sees them; `contents` counts what there is."""
     try:
         with tables.env.begin() as txn:

@@ -43,7 +43,6 @@ from riverbed.store.offline.compaction_plan import (
     MEASURING,
     LogSize,
     Plan,
-    Steps,
     Wishes,
     log_size,
     make_plan,
@@ -53,6 +52,7 @@ from riverbed.store.offline.live_rows import LiveRows, TableSize, sizes_of
 from riverbed.store.offline.retention import NO_RETENTION, Retention
 from riverbed.store.options import DEFAULT_MAP_BYTES
 from riverbed.store.position import LogPosition
+from riverbed.store.progress import Progress, counter, ignore
 from riverbed.store.recovery import replay as recovery
 from riverbed.store.recovery.replay import Execute, RecoveryReport
 from riverbed.store.replication_id import Lineage
@@ -107,10 +107,6 @@ class SpaceError(StoreError):
     """There is less space than a compaction needs.  Nothing was changed."""
 
 
-def _unwatched(step: str, done: int, total: int) -> None:
-    """Nobody wants to know how far it has come."""
-
-
 class Compaction:
     """One store that is compacted.  A context manager: it holds the directory."""
 
@@ -122,7 +118,7 @@ class Compaction:
         now_ms: int,
         keep: Retention = NO_RETENTION,
         keep_expired: bool = False,
-        steps: Steps = _unwatched,
+        steps: Progress = ignore,
         log_directory: str = DIRECTORY_NAME,
         log_filename: str = FILE_NAME,
         files: Files | None = None,
@@ -343,11 +339,10 @@ class Compaction:
         return lineage
 
     def _metered(self, reader: LogReader, start: LogPosition, total: int) -> Iterator[Batch]:
-        done = 0
+        executed = counter(self._steps, EXECUTING, total)
         for batch in reader.batches(start, start):
             yield batch
-            done += batch.size
-            self._steps(EXECUTING, min(done, total), total)
+            executed(batch.size)
 
     # -- log -----------------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ Reads one LMDB transaction and the log behind the last checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +21,7 @@ from riverbed.store.offline import retention
 from riverbed.store.offline.live_rows import LiveRows, TableSize, room_for, sizes_of
 from riverbed.store.offline.retention import Retention
 from riverbed.store.position import LogPosition
+from riverbed.store.progress import Progress
 from riverbed.store.rewrite.state import pieces
 from riverbed.store.swap import Places
 from riverbed.store.tables.environment import Tables
@@ -36,9 +37,6 @@ _MOST_CHANGED_BYTES: Final = 64 << 20
 # How many bytes of pages a byte of log may make.
 _PAGES_A_LOGGED_BYTE: Final = 4
 _WITHOUT_EFFECT: Final = frozenset((b"SELECT", b"PING", b"REPLCONF"))
-
-# Called with what is being done, how much of it is done, and of how much: 0 when that is not known.
-Steps = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +107,7 @@ class Plan:
 
 
 def make_plan(
-    tables: Tables, parts: Sequence[LogPart], places: Places, wishes: Wishes, steps: Steps, files: Files
+    tables: Tables, parts: Sequence[LogPart], places: Places, wishes: Wishes, steps: Progress, files: Files
 ) -> Plan:
     """Look at everything.
 

@@ -21,6 +21,7 @@ from riverbed.store.format import rows as fmt
 from riverbed.store.groups.pending import NOBODY
 from riverbed.store.ids import StreamID, id_text, pack_id
 from riverbed.store.model import Row
+from riverbed.store.progress import ignore
 from riverbed.store.tables.dead_rows import Kind
 from riverbed.store.tables.environment import TABLES
 from riverbed.store.tables.reader import TableReader
@@ -211,11 +212,7 @@ def sizes_of(reader: TableReader) -> dict[str, TableSize]:
     return found
 
 
-def _ignore_count(count: int) -> None:
-    """Nobody wants to know."""
-
-
-def room_for(rows: Iterable[Row], page_bytes: int, counted: Callable[[int], None] = _ignore_count) -> TableSize:
+def room_for(rows: Iterable[Row], page_bytes: int, counted: Callable[[int], None] = ignore) -> TableSize:
     """What `rows` take at most when they are put into an empty table in the order of their keys.
 
     `counted` is told how many were looked at so far, now and then.  0.3 us a row.

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 
 from riverbed.store.check import Check, Violation
 from riverbed.store.check.deep import EXECUTING, FoldPlan, SpaceError
-from riverbed.store.check.findings import Contents, Steps, unwatched
+from riverbed.store.check.findings import Contents
 from riverbed.store.check.state import check_state
 from riverbed.store.disk.copying import copy_stretch
 from riverbed.store.disk.files import Files, OsFiles
@@ -39,6 +39,7 @@ from riverbed.store.log import manifest as manifests
 from riverbed.store.log.reader import LogReader, TornTail, list_parts
 from riverbed.store.log.takeover import require_ours
 from riverbed.store.position import LogPosition
+from riverbed.store.progress import Progress, counter, ignore
 from riverbed.store.recovery.replay import Execute
 from riverbed.store.recovery.tables_from_log import Refold, room_for_fold
 from riverbed.store.rewrite.log_from_tables import rebuild_log
@@ -77,7 +78,7 @@ class Repair:
         log_directory: str = DIRECTORY_NAME,
         log_filename: str = FILE_NAME,
         files: Files | None = None,
-        steps: Steps = unwatched,
+        steps: Progress = ignore,
         announce: Callable[[FoldPlan], None] = _unannounced,
     ) -> None:
         """`execute` runs one command of the log; `announce` is told of the space before it is taken."""
@@ -245,18 +246,12 @@ class Repair:
         manifest = manifests.load(places.manifest, files)
         assert manifest is not None, "the check has read it"
         parts = list_parts(places.home, manifest, files)
-        total, done = sum(part.size for part in parts), 0
-
-        def watch(size: int) -> None:
-            nonlocal done
-            done += size
-            self._steps(EXECUTING, min(done, total), total)
-
+        executed = counter(self._steps, EXECUTING, sum(part.size for part in parts))
         reader = LogReader(parts, files)
         files.make_directory(self._work)
         with Refold(self._work, self._execute, files) as refold:
             refold.txn.lineage = manifest.lineage
-            refold.run(reader.batches(None, None), watch)
+            refold.run(reader.batches(None, None), executed)
             end = reader.end
             assert end is not None, "the log was read to its end"
             refold.commit(end)

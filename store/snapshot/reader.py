@@ -33,6 +33,7 @@ from riverbed.store.format import rows as fmt
 from riverbed.store.ids import StreamID, id_text, parse_id
 from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, SNAPSHOTS_DIRECTORY, STREAMS_NAME
 from riverbed.store.position import LogPosition
+from riverbed.store.progress import ignore
 from riverbed.store.tables.environment import Tables
 
 SNAPSHOT_FORMAT: Final = "riverbed-snapshot"
@@ -46,9 +47,6 @@ _MAX_LINE: Final = 64 << 20
 _READ_BYTES: Final = 1 << 20
 _GUARD = re.compile(rb',\n "crc32c": "([0-9a-f]{8})"\n}\n')
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,126}", re.ASCII)
-
-# Called with the bytes done so far.
-Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +164,7 @@ class Snapshot:
         except lmdb.Error as error:
             raise CorruptionError(str(self.path / DATA_NAME), None, str(error)) from error
 
-    def verify(self, progress: Progress = lambda done: None) -> None:
+    def verify(self, progress: Callable[[int], None] = ignore) -> None:
         """Compare every byte with the checksums.  Raises CorruptionError, OSError."""
         self.check_streams()
         verify_file(self.path / DATA_NAME, self.manifest.data_file, progress)
@@ -235,7 +233,7 @@ def is_snapshot_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def verify_file(path: Path, expected: FileDigest, progress: Progress = lambda done: None) -> None:
+def verify_file(path: Path, expected: FileDigest, progress: Callable[[int], None] = ignore) -> None:
     """Compare a file, or a copy of it, with its digest.  Raises CorruptionError, OSError."""
     checksum = size = 0
     with path.open("rb", buffering=0) as file:

@@ -26,10 +26,11 @@ from riverbed.store.layout import DATA_NAME, DIRECTORY_NAME, FILE_NAME, STATE_DI
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.commands import Piece
 from riverbed.store.position import LogPosition
+from riverbed.store.progress import Progress
 from riverbed.store.rewrite.log_from_tables import write_log
 from riverbed.store.rewrite.state import pieces
 from riverbed.store.snapshot.reader import Snapshot
-from riverbed.store.snapshot.writer import COPYING, Steps, write_digested
+from riverbed.store.snapshot.writer import COPYING, write_digested
 from riverbed.store.tables.environment import Tables
 
 WRITING_LOG: Final = "writing the log"
@@ -40,7 +41,7 @@ _UNSYNCED_BYTES: Final = 64 << 20
 _FIRST_INCR: Final = 1
 
 
-def restore_snapshot(snapshot: Snapshot, directory: Path, *, steps: Steps, files: Files | None = None) -> None:
+def restore_snapshot(snapshot: Snapshot, directory: Path, *, steps: Progress, files: Files | None = None) -> None:
     """Fill the empty `directory`.  `steps` is told how far it has come: bytes, then entries.
 
     Raises CorruptionError when the snapshot does not have the checksum its manifest promises, OSError, lmdb.Error.
@@ -79,7 +80,7 @@ def restore_snapshot(snapshot: Snapshot, directory: Path, *, steps: Steps, files
     files.sync_directory(directory)
 
 
-def _copy_tables(snapshot: Snapshot, state: Path, steps: Steps, files: Files) -> None:
+def _copy_tables(snapshot: Snapshot, state: Path, steps: Progress, files: Files) -> None:
     """Copy data.mdb, and refuse it when it is not what the manifest says: the copy is what will be served."""
     expected = snapshot.manifest.data_file
     files.make_directory(state)
@@ -110,7 +111,7 @@ def _contents(path: Path, files: Files) -> Iterator[bytes]:
         files.close(fd)
 
 
-def _watched(found: Iterator[Piece], snapshot: Snapshot, steps: Steps) -> Iterator[Piece]:
+def _watched(found: Iterator[Piece], snapshot: Snapshot, steps: Progress) -> Iterator[Piece]:
     entries = 0
     for piece in found:
         yield piece

@@ -41,6 +41,7 @@ from riverbed.store.errors import CorruptionError, SnapshotError
 from riverbed.store.format import rows as fmt
 from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, SNAPSHOTS_DIRECTORY, STATE_DIRECTORY, STREAMS_NAME
 from riverbed.store.position import LogPosition
+from riverbed.store.progress import Progress, ignore
 from riverbed.store.replication_id import Lineage
 from riverbed.store.snapshot.reader import (
     TEMPORARY_PREFIX,
@@ -65,15 +66,9 @@ _PIPE_BYTES: Final = 1 << 20  # what LMDB hands over at a time
 _LINE_BYTES: Final = 400
 _SPARE_BYTES: Final = 1 << 20
 
-# Called with what is being done, how much of it is done, and of how much: bytes, then streams.
-Steps = Callable[[str, int, int], None]
-
+# What `steps` counts: bytes, then streams.
 COPYING: Final = "copying"
 LISTING: Final = "listing streams"
-
-
-def _unwatched(step: str, done: int, total: int) -> None:
-    """Nobody wants to know how far it has come."""
 
 
 def take_snapshot(
@@ -83,7 +78,7 @@ def take_snapshot(
     program: str,
     split_every: int = DEFAULT_SPLIT_EVERY,
     leave_bytes: int = 0,
-    steps: Steps = _unwatched,
+    steps: Progress = ignore,
     files: Files | None = None,
 ) -> Snapshot:
     """Freeze what the last checkpoint of the store in `directory` holds.
@@ -222,7 +217,7 @@ def _publish(working: Path, folder: Path, name: str, manifest: SnapshotManifest,
 class _Maker:
     """The files of one snapshot, and what the manifest will say of them."""
 
-    def __init__(self, working: Path, files: Files, steps: Steps, split_every: int) -> None:
+    def __init__(self, working: Path, files: Files, steps: Progress, split_every: int) -> None:
         self.working = working
         self.files = files
         self.steps = steps

@@ -11,20 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from riverbed.store.progress import ignore
+
 if TYPE_CHECKING:
     import lmdb
 
     from riverbed.store.tables.environment import Tables
 
 
-def _ignore_close(view: View) -> None:
-    """The owner does not count its views."""
-
-
 class View:
     """Open until its last holder releases it; the maker is the first.  Until then freed pages are not used again."""
 
-    def __init__(self, tables: Tables, on_close: Callable[[View], None] = _ignore_close) -> None:
+    def __init__(self, tables: Tables, on_close: Callable[[View], None] = ignore) -> None:
         """Between two checkpoints.  Raises lmdb.Error, ReadersFullError when every slot is taken."""
         self.tables = tables
         self._on_close = on_close

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +14,7 @@ from rich.markup import escape
 from riverbed.store.errors import CorruptionError
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, parse_id
 from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, STATE_DIRECTORY, STREAMS_NAME
+from riverbed.store.progress import Progress, ignore
 from riverbed.store.snapshot.reader import open_snapshot
 from riverbed.store.tables.environment import TABLES
 from riverbed.tools.console.console import FOUND, Failure, failures_explained, notes
@@ -32,8 +33,6 @@ _READING: Final = "reading entries"
 _READING_TABLES: Final = "reading tables"
 _READING_LOG: Final = "reading the log"
 _ITEMS: Final = {_READING: "entries", _READING_TABLES: "rows"}
-
-Steps = Callable[[str, int, int], None]
 
 
 def _id(context: click.Context, option: click.Parameter, text: str | None) -> StreamID | None:
@@ -95,7 +94,7 @@ def dump(
     """
     limit = None if limit is None else min(limit, sys.maxsize)  # what itertools counts to
     with failures_explained(f"dump {source}"), StepMeter(_ITEMS) as steps:
-        show = _unwatched if sys.stdout is None or sys.stdout.isatty() else steps.show  # lines and a bar would mix
+        show = ignore if sys.stdout is None or sys.stdout.isatty() else steps.show  # lines and a bar would mix
         if key is None:
             lines = _file_lines(Path(source), tables, limit, show)
         else:
@@ -105,12 +104,8 @@ def dump(
         context.exit(FOUND)
 
 
-def _unwatched(step: str, done: int, total: int) -> None:
-    """Who sees the lines sees how far it has come."""
-
-
 def _entry_lines(
-    source: str, db: int, key: bytes, first: StreamID, last: StreamID | None, limit: int | None, show: Steps
+    source: str, db: int, key: bytes, first: StreamID, last: StreamID | None, limit: int | None, show: Progress
 ) -> Iterator[str]:
     last = MAX_ID if last is None else last
 
@@ -133,7 +128,7 @@ def _as_json(entries: Iterator[Entry], limit: int | None) -> Iterator[str]:
         yield encode_entry(entry_id, words)
 
 
-def _file_lines(path: Path, tables: tuple[str, ...], limit: int | None, show: Steps) -> Iterator[str]:
+def _file_lines(path: Path, tables: tuple[str, ...], limit: int | None, show: Progress) -> Iterator[str]:
     def rows(told: int, total: int) -> None:
         show(_READING_TABLES, told, total if limit is None else min(total, limit))
 

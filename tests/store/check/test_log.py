@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from riverbed.store.check import Check
-from riverbed.store.check.findings import Meta, unwatched
+from riverbed.store.check.findings import Meta
 from riverbed.store.check.log import LogCheck
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.disk.lock import lock_directory
 from riverbed.store.layout import DIRECTORY_NAME, FILE_NAME
+from riverbed.store.progress import ignore
 from riverbed.store.rewrite.log_from_tables import rebuild_log
 from tests.support.store.stores import Store
 
@@ -61,7 +62,7 @@ def home(small: Path, tmp_path: Path) -> Path:
 
 def is_found(home: Path, meta: Meta | None) -> bool:
     """Whether the check says anything, a torn tail included when there are no tables that tell it from damage."""
-    check = LogCheck(home, FILE_NAME, OsFiles(), lambda: True, unwatched)
+    check = LogCheck(home, FILE_NAME, OsFiles(), lambda: True, ignore)
     found = list(check.violations(meta))
     assert all(violation.file is not None or violation.table == "meta" for violation in found)
     return bool(found) or (meta is None and check.torn_tail is not None)
@@ -140,7 +141,7 @@ def test_a_torn_tail_is_told_apart_from_damage(home: Path, meta: Meta) -> None:
     last = max(home.glob("*.incr.aof"))
     with last.open("ab") as file:
         file.write(b"*3\r\n$4\r\nXADD")
-    check = LogCheck(home, FILE_NAME, OsFiles(), lambda: True, unwatched)
+    check = LogCheck(home, FILE_NAME, OsFiles(), lambda: True, ignore)
     assert list(check.violations(meta)) == []
     assert check.torn_tail is not None
     assert (check.torn_tail.file, check.torn_tail.byte_count) == (str(last), 12)
