@@ -14,7 +14,7 @@ BIN := .venv/bin
 help:
 	@echo "make run     start riverbed-server on port $(PORT) with its data in $(DATA)/ (PORT=, DATA=, ARGS='--appendfsync everysec')"
 	@echo "make test    linters, types, import contracts and every test (PYTEST_ARGS='-k xadd')"
-	@echo "make quick   the same without the slow tests and those of Spark: about two minutes"
+	@echo "make quick   the same without the slow tests and those of Spark"
 	@echo "make lint    linters, types and import contracts alone"
 	@echo "make bench   Riverbed beside redis-server (BENCH_ARGS=)"
 	@echo "make clean   remove the virtual environment and caches; data stays"

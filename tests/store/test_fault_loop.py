@@ -30,6 +30,8 @@ from tests.support.store.faulty_files import FaultyFiles
 from tests.support.store.stores import Store, text_of
 from tests.support.trees import tree
 
+pytestmark = pytest.mark.slow
+
 ROUNDS = 24
 STARTS_A_ROUND = 7
 STEPS_A_LIFE = 14

@@ -26,6 +26,8 @@ from tests.support.replicas import fill, info, is_linked, syncs, until_level
 from tests.support.servers import RiverbedServer
 from tests.support.waiting import persistence, process_ended, rewrite_ended, until
 
+pytestmark = pytest.mark.slow
+
 ROUNDS = 6
 # Longer than any of these processes takes for so little data, so that some moments are behind its end.
 LONGEST_S = 0.6

@@ -177,6 +177,7 @@ def damage_of(files: FaultyFiles) -> tuple[CorruptionError | TornTail | None, li
     return log.torn_tail, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("segment_bytes", [1 << 30, 6000])
 def test_every_flipped_byte_of_a_log_is_noticed(segment_bytes: int) -> None:
     batches = two_hundred_commands()

@@ -13,6 +13,8 @@ from tests.conftest import StartRiverbed
 from tests.support.raw import RawClient
 from tests.support.terminal import on_terminal
 
+pytestmark = pytest.mark.slow
+
 
 def run(*arguments: object) -> Result:
     return CliRunner().invoke(main, ["compact", *map(str, arguments)], catch_exceptions=False)

@@ -29,6 +29,8 @@ from tests.support.scripts.generators import KEYSPACE, STREAMS, Generator
 from tests.support.scripts.group_commands import GROUP_FAMILY, NEWER_FAMILY, LastingCommands
 from tests.support.servers import Server
 
+pytestmark = pytest.mark.slow
+
 
 class AnyGenerator(LastingCommands, Generator):
     """Streams, groups and keys."""
