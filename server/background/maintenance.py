@@ -140,6 +140,11 @@ class Upkeep:
             synced.add_done_callback(lambda task: None if task.cancelled() else self._synced(durability))
         self._executor.slicing.rest()
 
+    def checkpoint_later(self) -> None:
+        """Begin a checkpoint behind the tick under way."""
+        self._disarm_checkpoint()
+        self._checkpoint_timer = self._loop.call_later(0, self._checkpoint)
+
     def checkpoint_soon(self) -> bool:
         """Begin a checkpoint, or have one begin when the disk has the one before; -> whether it was tried now."""
         if self._engine.is_syncing:

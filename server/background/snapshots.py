@@ -156,4 +156,4 @@ class Snapshots:
 
     def _answer(self, session: Session, park: Park, reply: Reply) -> None:
         if session.parked is park:  # else it has left, or waits for something else by now
-            self._executor.wakeups.end_wait(session, reply)
+            self._executor.wakeups.end_settled(session, reply)

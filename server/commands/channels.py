@@ -6,8 +6,8 @@
 
 A message is kept nowhere: who does not listen when it is published never hears of it, nor does the log, nor do
 replicas.  It leaves with the tick in which it was published, so behind that tick's commit, and in each subscriber's
-connection it stands behind what was answered or published before.  When the commit fails it is dropped, as is all else
-that rests on the tick.
+connection it stands behind what was answered or published before.  It rests on no table, so it leaves when the commit
+fails, too.
 
 Knows sessions and their protocol version; sends nothing itself, and knows no command.
 """
@@ -18,11 +18,10 @@ from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Final
 
 from riverbed.server.glob import Glob
-from riverbed.server.protocol.replies import Message
+from riverbed.server.protocol.replies import Push
 
 if TYPE_CHECKING:
     from riverbed.server.commands.session import Session
-    from riverbed.server.protocol.replies import Push
 
 # Names compared with a pattern, or patterns with a name, before others have their turn: half a millisecond.
 _NAMES_A_STEP: Final = 500
@@ -186,7 +185,7 @@ class PubSub:
 
     def _send(self, subscribers: Iterable[Session], *words: bytes) -> int:
         """Both wire forms are made at most once, whoever listens: they share the bytes."""
-        wires: dict[int, Message] = {}
+        wires: dict[int, Push] = {}
         receivers = 0
         for session in subscribers:
             wire = wires.get(session.resp)
@@ -197,7 +196,7 @@ class PubSub:
         return receivers
 
 
-def _message(resp: int, words: tuple[bytes, ...]) -> Message:
+def _message(resp: int, words: tuple[bytes, ...]) -> Push:
     """An array in RESP2, a push in RESP3."""
     head = b"%b%d\r\n" % (b"*" if resp == 2 else b">", len(words))
-    return Message(head + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words]))
+    return Push(head + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words]))

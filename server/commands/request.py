@@ -71,6 +71,9 @@ class Control(Protocol):
     def checkpoint(self) -> None:
         """Checkpoint now, with the caller's own effects (SAVE).  Raises CommandError when it fails."""
 
+    def checkpoint_later(self) -> None:
+        """Checkpoint behind this tick (BGSAVE in a transaction)."""
+
     def take_snapshot(self, request: Request, name: str | None, keep: int | None) -> Park:
         """Start a snapshot of everything up to now; the client waits for its end.  Raises CommandError."""
 

@@ -49,6 +49,7 @@ class Flag(enum.Flag):
     IMMEDIATE = enum.auto()  # ours: run at once inside MULTI instead of queued (EXEC, DISCARD, WATCH, ...)
     LOG_ONLY = enum.auto()  # ours: an unknown command to every client
     SUBSCRIBER = enum.auto()  # ours: all that a subscriber may call in RESP2
+    SHOWS_TABLES = enum.auto()  # ours: its reply tells of keys or of the log, although it is no READONLY
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +103,12 @@ class Command:
     subcommands: dict[bytes, Command] = field(default_factory=dict)
     full_name: bytes = field(init=False)  # `xadd`, `xgroup|create`: how error texts and statistics spell it
     is_for_clients: bool = field(init=False)  # the flag costs a microsecond to look at
+    rests_on_tables: bool = field(init=False)  # a commit that fails takes back what its reply says
 
     def __post_init__(self) -> None:
         self.full_name = self.name.lower().replace(b" ", b"|")
         self.is_for_clients = Flag.LOG_ONLY not in self.flags
+        self.rests_on_tables = bool(self.flags & (Flag.WRITE | Flag.READONLY | Flag.SHOWS_TABLES))
 
     @property
     def categories(self) -> frozenset[str]:

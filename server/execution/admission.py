@@ -8,6 +8,7 @@ from riverbed.server.commands.dispatch import client_command
 from riverbed.server.commands.table import Command, Flag
 from riverbed.server.errors import CommandError, wrong_arity
 from riverbed.server.protocol.encode import error_line
+from riverbed.server.protocol.replies import Settled
 from riverbed.server.replication.role import STALE
 from riverbed.store.refusal import UNTIL_A_RESTART, Refusal
 
@@ -91,4 +92,4 @@ class Admission:
         self._executor.stats.count_error(error.text)
         if command is not None:
             self._executor.stats.counters(command.full_name).rejected += 1
-        return error_line(error.text)
+        return Settled(error_line(error.text))

@@ -102,6 +102,12 @@ class Wakeups:
         self._executor.deliver(session, reply)
         self._executor.resume(session)
 
+    def end_settled(self, session: Session, reply: Reply) -> None:
+        """As `end_wait`, with a reply that a failed commit does not take back."""
+        self.waiters.release(session)
+        self._executor.deliver_settled(session, reply)
+        self._executor.resume(session)
+
     def waiting_consumers(self, group: Group) -> set[bytes]:
         """The names of those of a group's consumers that wait in an XREADGROUP."""
         names = set()
@@ -135,7 +141,7 @@ class Wakeups:
             assert park is not None
             wish = None if park.topics is None or None in park.topics else (session.db, park.keys, park.topics)
             if park.deadline_ms is not None and park.deadline_ms < now_ms:
-                self.end_wait(session, NULL_ARRAY if park.on_timeout is None else park.on_timeout())
+                self.end_settled(session, NULL_ARRAY if park.on_timeout is None else park.on_timeout())
             elif wish in in_vain:
                 self.waiters.postpone(session, in_vain[wish])
             else:

@@ -15,9 +15,9 @@ from riverbed.server.commands.slices import Slices, wait_for_view
 from riverbed.server.commands.table import Command, Flag
 from riverbed.server.errors import CommandError
 from riverbed.server.execution.transaction_replies import SpoolError, TransactionReplies, ViewNeededError
-from riverbed.server.protocol.encode import encode
-from riverbed.server.protocol.replies import NULL_ARRAY, LongReply, Message
-from riverbed.store.errors import LogWriteError
+from riverbed.server.protocol.encode import encode, error_line
+from riverbed.server.protocol.replies import NULL_ARRAY, LongReply, Push, Settled
+from riverbed.store.errors import LogWriteError, StateLostError
 
 if TYPE_CHECKING:
     from riverbed.server.commands.session import Request, Session
@@ -77,6 +77,9 @@ class Controls:
             slices = Slices(own, self._execute_on_view(own, replies.added))
             slices.step(own)
             return slices
+        except CommandError as error:  # none of it has been done
+            self.discard(session)
+            return (Settled(self._executor.undoing.refused(client_command(request.argv), error)[0]),)
         except BaseException:
             self.discard(session)
             raise
@@ -101,27 +104,47 @@ class Controls:
         """Run the queued commands if they may; `replies` are released, or held by the reply."""
         executor = self._executor
         mark = len(executor.txn.log)
-        db = request.session.db
         try:
             queued = self._admit_queued(request)
             if queued is None:
                 replies.release()
-                return NULL_ARRAY
+                return (Settled(encode(NULL_ARRAY, request.session.resp)),)
             if not keeps_queue:
                 self.discard(request.session)
             self._run_queued(request, queued, replies, told)
             reply = replies.reply()
         except SpoolError as error:
-            replies.release()
             if len(executor.txn.log) > mark:
                 executor.undoing.roll_back(mark)
-            request.session.db = db
-            raise CommandError(NO_ROOM.format(error).replace("\n", " ")) from None
+            refusal = CommandError(NO_ROOM.format(error).replace("\n", " "))
+            return self._answer_undone(replies, error_line(refusal.text), refusal)
+        except (CommandError, StateLostError, ViewNeededError):
+            replies.release()
+            raise
+        except Exception as error:
+            if not replies.has_lasting:
+                replies.release()
+                raise
+            line = executor.undoing.fault(client_command([b"EXEC"]), error, mark)[0]
+            return self._answer_undone(replies, line, error)
+        executor.stats.commands_processed += len(queued)
+        executor.make_atomic(mark)
+        return reply
+
+    def _answer_undone(self, replies: TransactionReplies, line: bytes, error: Exception) -> Reply:
+        """The reply to a transaction whose changes of tables were undone: this error for each command behind them.
+
+        Commands that change no table (SELECT, CONFIG SET) have run, and stay: their own replies say so, as in Redis
+        those of all commands do beside one that failed.  When there is none, `error` is raised.
+        """
+        try:
+            reply = replies.undone(line)
         except BaseException:
             replies.release()
             raise
-        executor.stats.commands_processed += len(queued)
-        executor.make_atomic(mark)
+        if reply is None:
+            replies.release()
+            raise error
         return reply
 
     def _admit_queued(self, request: Request) -> list[list[bytes]] | None:
@@ -147,10 +170,11 @@ class Controls:
                 request.db = session.db
                 request.room = replies.room
                 reply = self._call_queued(request, command, is_told=number < told)
+                lasts = not command.rests_on_tables
                 if reply.__class__ is LongReply:
-                    replies.add_long(reply)
+                    replies.add_long(reply, lasts=lasts)
                 else:
-                    replies.add(encode(reply, session.resp))
+                    replies.add(encode(reply, session.resp), lasts=lasts)
                 if self.monitors and number >= told:
                     self.feed_monitors(session, command, argv)
         finally:
@@ -216,7 +240,7 @@ class Controls:
             return False
         timed_out = session.parked.on_timeout
         in_time = NULL_ARRAY if timed_out is None else timed_out()
-        self._executor.wakeups.end_wait(session, CommandError(UNBLOCKED) if error else in_time)
+        self._executor.wakeups.end_settled(session, CommandError(UNBLOCKED) if error else in_time)
         return True
 
     def blocked_clients(self) -> int:
@@ -306,7 +330,7 @@ class Controls:
             return
         words = b" ".join([b'"%b"' % _quoted(word) for word in command.shown(argv)])
         now, place = self._executor.clock.time(), session.peer.address.encode()
-        line = Message(b"+%.6f [%d %b] %b\r\n" % (now, session.db.number, place, words))
+        line = Push(b"+%.6f [%d %b] %b\r\n" % (now, session.db.number, place, words))
         for monitor in self.monitors:
             self._executor.push(monitor, line)
 
@@ -320,6 +344,9 @@ class Controls:
             self._executor.upkeep.checkpoint_now()
         except (LogWriteError, lmdb.Error) as error:
             raise CommandError(f"ERR the checkpoint failed: {error}") from None
+
+    def checkpoint_later(self) -> None:
+        self._executor.upkeep.checkpoint_later()
 
     def take_snapshot(self, request: Request, name: str | None, keep: int | None) -> Park:
         return self._executor.snapshots.begin(request, name, keep)

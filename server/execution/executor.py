@@ -6,8 +6,9 @@
           log.write + fdatasync, once
           replies of all sessions go out
 
-No reply leaves before the tick's commit, so nobody sees what a crash could take back.  A failed commit undoes the
-tick, and its clients are told.  Everything is one thread; nothing here waits.
+No reply leaves before the tick's commit, so nobody sees what a crash could take back.  A failed commit undoes what the
+tick did to the tables, and each command behind that is answered with an error; what rests on no table stays, and is
+answered as it is, see `failures.py`.  Everything is one thread; nothing here waits.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from riverbed.server.limits.accounts import Account
 from riverbed.server.limits.eviction import Evictor
 from riverbed.server.limits.views import Views
 from riverbed.server.protocol.encode import encode, error_line
-from riverbed.server.protocol.replies import NO_REPLY, LongReply, Park, Push
+from riverbed.server.protocol.replies import NO_REPLY, LongReply, Park, Push, Settled, is_settled, settled_constant
 from riverbed.server.protocol.request_reader import RequestReader
 from riverbed.server.replication.role import Replication
 from riverbed.store.engine import Engine
@@ -62,7 +63,9 @@ log = logging.getLogger("riverbed")
 
 # Replies behind which the client's next request has to wait.
 _WAITS: Final = frozenset((Park, LongReply, Slices))
-_QUEUED: Final = b"+QUEUED\r\n"
+# What stands for no reply.
+_UNANSWERED: Final = frozenset((Park, Slices, Push))
+(_QUEUED,) = settled_constant(b"+QUEUED\r\n")
 _MULTI: Final = b"*1\r\n$5\r\nMULTI\r\n"
 _SELECT: Final = b"*2\r\n$6\r\nSELECT"
 _EXEC: Final = b"*1\r\n$4\r\nEXEC\r\n"
@@ -255,7 +258,7 @@ class Executor:
         """Close behind the replies to what came before; when what a client has sent is no request, say so first."""
         error = session.input.error
         if error is not None and error.text:
-            session.out.append(error_line(error.text))
+            session.out.append(Settled(error_line(error.text)))
         elif error is not None:
             self.stats.query_limit_disconnections += 1
         session.begin_closing()
@@ -430,7 +433,7 @@ class Executor:
         if self.control.monitors:
             self.control.feed_monitors(session, command, argv)
         if reply is not NO_REPLY:
-            self.deliver(session, reply)
+            self.deliver_for(command, session, reply)
         if session.held_pushes and session.long_reply is None:
             session.release_pushes()
         if self._signals:
@@ -457,6 +460,22 @@ class Executor:
                 session.refresh_special()
         else:
             self.answer(session, encode(reply, session.resp))
+
+    def deliver_for(self, command: Command, session: Session, reply: Reply) -> None:
+        """As `deliver`; what the command replies is settled unless it rests on the tables."""
+        if command.rests_on_tables:
+            self.deliver(session, reply)
+        else:
+            self.deliver_settled(session, reply)
+
+    def deliver_settled(self, session: Session, reply: Reply) -> None:
+        """As `deliver`, of a reply that a failed commit does not take back."""
+        if reply.__class__ is LongReply:
+            reply.is_settled = True
+        elif reply.__class__ not in _UNANSWERED:
+            wire = encode(reply, session.resp)
+            reply = (wire if is_settled(wire) else Settled(wire),)
+        self.deliver(session, reply)
 
     def _begin_long_reply(self, session: Session, reply: LongReply) -> None:
         """Have the reply sent while the client takes it, unless the client has asked for none."""
@@ -541,18 +560,27 @@ class Executor:
 
     def _tick(self) -> None:
         """One tick; what cannot be undone ends the server, for nothing in memory may be told any more."""
+        if self.gave_up:
+            return
         try:
             self._run_tick()
         except StateLostError as error:
             self.give_up(error)
 
     def give_up(self, error: StateLostError) -> None:
-        """Cut everybody off, unanswered, and have the server stop; the next start recovers from the disk."""
+        """Cut everybody off, unanswered, and have the server stop; the next start recovers from the disk.
+
+        Nothing runs from now on: not what waits for a key, nor what is under way in slices, nor a checkpoint.
+        """
         log.error("%s; stopping", error)
         self.gave_up = True
+        self.upkeep.stop()
         for session in list(self.context.sessions.values()):
             session.begin_closing()
             session.out.clear()
+            session.end_long_reply()
+            self.slicing.drop(session)
+            self.control.forget(session)
             session.peer.abort()
         self._inbox.clear()
         self.ran.clear()

@@ -1,28 +1,37 @@
-"""What clients are told when something failed: a refused command, one that fell over a bug, a tick that was undone."""
+"""What clients are told when something failed: a refused command, one that fell over a bug, a tick that was undone.
+
+A commit that fails takes back what its tick did to the tables and to the log, and nothing else: a database that was
+selected, a setting, a subscription, a message, a queued command stay.  So the answer depends on the command:
+
+    it reads or changes tables                 -MISCONF, whatever its reply was
+    it does neither                            its reply, which is `Settled`
+    a transaction with commands of both kinds  the array with -MISCONF in the place of the former: a `Mixture`
+
+Redis does the same in its order of things: it refuses writes before they run, and everything else runs.
+"""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import lmdb
 
 from riverbed.server.commands.slices import partial_error
 from riverbed.server.errors import CommandError
 from riverbed.server.execution.admission import MISCONF
-from riverbed.server.protocol.encode import error_line
-from riverbed.server.protocol.replies import Conclusion, Message, Push, Settled
+from riverbed.server.protocol.encode import array_header, error_line
+from riverbed.server.protocol.replies import Conclusion, Mixture, Settled, is_settled
 from riverbed.store.errors import LogWriteError, UnknownOutcomeError
 from riverbed.store.refusal import Refusal
 
 if TYPE_CHECKING:
+    from riverbed.server.commands.session import Session
     from riverbed.server.commands.table import Command
     from riverbed.server.execution.executor import Executor
+    from riverbed.server.protocol.replies import LongReply
 
 log = logging.getLogger("riverbed")
-
-# Rests on nothing that a failed tick takes back.
-_LASTING: Final[frozenset[type[bytes]]] = frozenset((Push, Settled))
 
 
 class Undoing:
@@ -34,7 +43,8 @@ class Undoing:
     def refused(self, command: Command, error: CommandError) -> tuple[bytes]:
         self._executor.stats.counters(command.full_name).failed += 1
         self._executor.stats.count_error(error.text)
-        return (error_line(error.text),)
+        line = error_line(error.text)
+        return (line if command.rests_on_tables else Settled(line),)
 
     def fault(self, command: Command, error: Exception, mark: int) -> tuple[bytes]:
         """Something escaped a handler: undo that command, keep what came before it, tell the client."""
@@ -75,12 +85,12 @@ class Undoing:
         """Everything that has run so far is in the log: what is answered is true, however the tick ends."""
         self._executor.slicing.committed()
         for session in set(self._executor.ran):
-            session.out[:] = [wire if wire.__class__ is Push else Settled(wire) for wire in session.out]
+            session.out[:] = [wire if is_settled(wire) else Settled(wire) for wire in session.out]
             if session.long_reply is not None:
                 session.long_reply.is_settled = True
 
     def commit_failed(self, error: LogWriteError) -> None:
-        """The tick was undone: every reply of it becomes an error, for any of them may rest on what is gone."""
+        """The tick was undone: every reply of it that may rest on what is gone becomes an error."""
         executor = self._executor
         refusal = executor.engine.refusal or Refusal.LOG_FAILED
         log.warning("a tick was undone: %s; %s", error, refusal.value)
@@ -88,33 +98,60 @@ class Undoing:
         if isinstance(error, UnknownOutcomeError):
             self._answer_nothing()
             return
+        self._break_watches()
         for session in set(executor.ran):
-            kept = [wire for wire in session.out if wire.__class__ is not Message]
-            session.out[:] = [
-                wire
-                if wire.__class__ in _LASTING
-                else _refusal(refusal, wire.kept if isinstance(wire, Conclusion) else b"")
-                for wire in kept
-            ]
+            session.out[:] = [wire if is_settled(wire) else _undone(wire, refusal) for wire in session.out]
             if session.long_reply is not None and not session.long_reply.is_settled:
-                line = _refusal(refusal, session.long_reply.kept)
-                session.end_long_reply()
-                executor.answer(session, line)
-                executor.resume(session)
+                self._undo_long_reply(session, session.long_reply, refusal)
         for session, kept_part in executor.slicing.undone():
             executor.answer(session, _refusal(refusal, kept_part))
             executor.resume(session)
         executor.refresh_special()
 
+    def _break_watches(self) -> None:
+        """A WATCH of this tick may have taken down when a key expires, and the key expires at another time now."""
+        for session in {*self._executor.ran, *self._executor.slicing.uncommitted}:
+            if any(db.expiring for db in session.watched):
+                session.watch_broken = True
+
+    def _undo_long_reply(self, session: Session, reply: LongReply, refusal: Refusal) -> None:
+        """Nothing of it has been sent: answer with an error, or have it tell what stays of a transaction."""
+        if reply.undo is not None:
+            reply.undo(_refusal(refusal))
+            reply.is_settled = True
+            return
+        session.end_long_reply()
+        self._executor.answer(session, _refusal(refusal, reply.kept))
+        session.release_pushes()
+        self._executor.resume(session)
+
     def _answer_nothing(self) -> None:
-        """Cut off the clients of this tick: whether their writes were done is for the next start to find out."""
+        """Cut off the clients of this tick whose replies rest on it: the next start finds out what was done."""
         executor = self._executor
-        for session in {*executor.ran, *(session for session, _ in executor.slicing.undone())}:
-            session.out.clear()
-            session.peer.abort()
+        self._break_watches()
+        undone = {session for session, _ in executor.slicing.undone()}
+        for session in {*executor.ran, *undone}:
+            if session in undone or not _has_settled_replies(session):
+                session.out.clear()
+                session.peer.abort()
         executor.refresh_special()
 
 
-def _refusal(refusal: Refusal, kept: bytes) -> bytes:
+def _has_settled_replies(session: Session) -> bool:
+    """Whether all that the client is answered is true however the commit has ended."""
+    has_replies = bool(session.out) and session.long_reply is None
+    return has_replies and all(map(is_settled, session.out))
+
+
+def _undone(wire: bytes, refusal: Refusal) -> bytes:
+    """What is answered in the place of a reply that may rest on what is gone."""
+    if isinstance(wire, Mixture):
+        line = _refusal(refusal)
+        parts = [line if part is None else part for part in wire.lasting]
+        return Settled(array_header(len(parts)) + b"".join(parts))
+    return _refusal(refusal, wire.kept if isinstance(wire, Conclusion) else b"")
+
+
+def _refusal(refusal: Refusal, kept: bytes = b"") -> Settled:
     """The reply to a command that was undone but for what is `kept` of it."""
-    return error_line(partial_error(kept, MISCONF[refusal].encode()))
+    return Settled(error_line(partial_error(kept, MISCONF[refusal].encode())))

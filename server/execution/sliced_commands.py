@@ -161,7 +161,7 @@ class Slicing:
             reply = (error_line(slices.refusal(reply[0][1:-2])),)
         self.drop(session)
         before = len(session.out)
-        executor.deliver(session, reply)
+        executor.deliver_for(client_command(slices.request.argv), session, reply)
         if slices.kept and session.long_reply is not None:
             session.long_reply.kept = slices.kept
         elif slices.kept and len(session.out) > before:
@@ -200,14 +200,19 @@ class Slicing:
                 slices.committed()
         self._sliced.clear()
 
+    @property
+    def uncommitted(self) -> list[Session]:
+        """The clients of whose commands slices have run since the last commit."""
+        return self._sliced
+
     def undone(self) -> list[tuple[Session, bytes]]:
         """The slices since the last commit were undone; -> the clients whose commands end with that.
 
-        With each comes what was kept of its command.
+        With each comes what was kept of its command.  One that rests on no table goes on.
         """
         ended = []
         for session in dict.fromkeys(self._sliced):
-            if session.slices is not None and not _is_about_subscriptions(session.slices):
+            if session.slices is not None and client_command(session.slices.request.argv).rests_on_tables:
                 ended.append((session, session.slices.kept))
                 self.drop(session)
         self._sliced.clear()
@@ -217,8 +222,3 @@ class Slicing:
 def _writes(session: Session) -> bool:
     """Whether the client's command under way is one that writes."""
     return session.slices is not None and session.slices.writes
-
-
-def _is_about_subscriptions(slices: Slices) -> bool:
-    """Whether it rests on nothing that a failed tick takes back."""
-    return bool(client_command(slices.request.argv).flags & Flag.PUBSUB)

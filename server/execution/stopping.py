@@ -167,7 +167,7 @@ class Stopping:
         asked, self._asked = self._asked, []
         for session, park in asked:
             if session.parked is park:
-                self._executor.wakeups.end_wait(session, CommandError(NOT_STOPPED))
+                self._executor.wakeups.end_settled(session, CommandError(NOT_STOPPED))
         self._executor.control.release_writes(Hold.STOP)
 
     def _cancel_timer(self) -> None:

@@ -18,12 +18,12 @@ import io
 import os
 import resource
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from riverbed.server.protocol.encode import array_header
-from riverbed.server.protocol.replies import LONG_BYTES, LongReply
+from riverbed.server.protocol.replies import LONG_BYTES, LongReply, Mixture, Settled
 from riverbed.store.streams.view import PIECE_BYTES
 from riverbed.store.tables.view import OpenView
 
@@ -40,6 +40,8 @@ _SPARE_DESCRIPTORS: Final = 8
 _BYTES_A_SPACE_CHECK: Final = 16 << 20
 # What a queued command may add to the replies in memory: it takes more itself.
 _BYTES_A_COMMAND: Final = 128
+# A reply of so much may be kept beyond that, for a command that changes no table.
+_SHORT_BYTES: Final = 128
 # A reply of so much is made in memory, even when it is for the file.
 _LEAST_ROOM: Final = 64 << 10
 # Replies that are read from a view while they are sent: each takes a kilobyte or two until then.
@@ -126,7 +128,7 @@ class _Spool:
         self._gathered: list[bytes] = []
         self._gathered_bytes = 0
         self._size = 0
-        self._read_bytes = 0
+        self.written_bytes = 0
 
     def append(self, data: bytes) -> None:
         """Raises SpoolError."""
@@ -137,23 +139,32 @@ class _Spool:
 
     def flush(self) -> None:
         """Write what was gathered.  Raises SpoolError."""
+        if not self._gathered:
+            return
         rest = memoryview(b"".join(self._gathered))
         self._gathered.clear()
         self._gathered_bytes = 0
         with _as_spool_error():
             self._space.take(len(rest))
             self._size += len(rest)
+            end = self.written_bytes + len(rest)
             while rest:
                 rest = rest[self._file.write(rest) :]
+            self.written_bytes = end
 
-    def pieces(self, size: int) -> Generator[bytes, None, None]:
-        """The next `size` bytes.  Raises OSError."""
-        end = self._read_bytes + size
-        while self._read_bytes < end:
-            data = os.pread(self._file.fileno(), min(PIECE_BYTES, end - self._read_bytes), self._read_bytes)
+    @property
+    def end(self) -> int:
+        """Where the next bytes will stand."""
+        return self.written_bytes + self._gathered_bytes
+
+    def pieces(self, part: range) -> Generator[bytes, None, None]:
+        """The bytes that stand there.  Raises OSError."""
+        at = part.start
+        while at < part.stop:
+            data = os.pread(self._file.fileno(), min(PIECE_BYTES, part.stop - at), at)
             if not data:
                 raise OSError("a file of replies is shorter than what was written to it")
-            self._read_bytes += len(data)
+            at += len(data)
             yield data
 
     def close(self) -> None:
@@ -176,7 +187,8 @@ class TransactionReplies:
         self._view = None if view is None else view.hold()
         self._may_restart = may_restart
         self._left = LONG_BYTES + count * _BYTES_A_COMMAND
-        self._parts: list[bytes | int | LongReply] = []  # a number is of bytes in the file, in order
+        self._parts: list[bytes | range | LongReply] = []  # one for each command; a range is of bytes in the file
+        self._lasting: list[bool] = []  # whether a failed commit leaves the part true
         self._from_view = 0
         self._spool: _Spool | None = None
 
@@ -193,39 +205,44 @@ class TransactionReplies:
             raise ViewNeededError
         return OpenView(self._engine.tables, self._engine.txn.lmdb)
 
-    def add(self, wire: bytes) -> None:
-        """The reply to the next command.  Raises SpoolError."""
+    @property
+    def has_lasting(self) -> bool:
+        """Whether a failed commit leaves any of them true."""
+        return any(self._lasting)
+
+    def add(self, wire: bytes, *, lasts: bool) -> None:
+        """The reply to the next command; it `lasts` when it rests on no table.  Raises SpoolError."""
         self.added += 1
-        if len(wire) <= self._left:
+        self._lasting.append(lasts)
+        # a short one that lasts is kept whatever happens to the file, so that nothing stays and is answered by an error
+        if len(wire) <= self._left or (lasts and len(wire) <= _SHORT_BYTES):
             self._left -= len(wire)
             self._parts.append(wire)
         else:
-            self._put(wire)
+            self._spool_all((wire,))
 
-    def add_long(self, reply: LongReply) -> None:
+    def add_long(self, reply: LongReply, *, lasts: bool) -> None:
         """As `add`, of one that comes in pieces: from now on if it is read from the view, else now."""
         self.added += 1
+        self._lasting.append(lasts)
         is_from_view = reply.source is not None and reply.source is self._view
         if is_from_view and self._from_view < _MOST_FROM_VIEW:
             self._from_view += 1
             self._parts.append(reply)
             return
         try:
-            for piece in reply.pieces:
-                self._put(piece)
+            self._spool_all(reply.pieces)
         finally:
             reply.close()
 
-    def _put(self, wire: bytes) -> None:
-        """Into the file."""
+    def _spool_all(self, pieces: Iterable[bytes]) -> None:
+        """Put the next part into the file."""
         if self._spool is None:
             self._spool = _Spool(self._space)
-        self._spool.append(wire)
-        last = self._parts[-1] if self._parts else b""
-        if isinstance(last, int):
-            self._parts[-1] = last + len(wire)
-        else:
-            self._parts.append(len(wire))
+        start = self._spool.end
+        for piece in pieces:
+            self._spool.append(piece)
+        self._parts.append(range(start, self._spool.end))
 
     def reply(self) -> Reply:
         """The array of them all.  Raises SpoolError."""
@@ -233,10 +250,47 @@ class TransactionReplies:
         short = [part for part in self._parts if isinstance(part, bytes)]
         if len(short) == len(self._parts) and sum(map(len, short)) <= LONG_BYTES:
             self.release()
-            return (head + b"".join(short),)
+            return (self._short_reply(head + b"".join(short), short),)
         if self._spool is not None:
             self._spool.flush()
-        return LongReply(self._pieces(head), self)
+        reply = LongReply(self._pieces(head), self, is_settled=all(self._lasting))
+        if self.has_lasting:
+            reply.undo = self._replace_undone
+        return reply
+
+    def _short_reply(self, wire: bytes, parts: list[bytes]) -> bytes:
+        if all(self._lasting):
+            return Settled(wire)
+        if not self.has_lasting:
+            return wire
+        mixture = Mixture(wire)
+        mixture.lasting = [part if lasts else None for part, lasts in zip(parts, self._lasting, strict=True)]
+        return mixture
+
+    def undone(self, line: bytes) -> Reply | None:
+        """The array when the transaction was undone before its end; None if no reply of it lasts.
+
+        It has the error `line` for each command whose effect was undone, and for those that have not run.
+        """
+        if not self.has_lasting:
+            return None
+        with contextlib.suppress(SpoolError):
+            if self._spool is not None:
+                self._spool.flush()
+        self._replace_undone(line)
+        self._parts += [line] * (self._count - len(self._parts))
+        return self.reply()
+
+    def _replace_undone(self, line: bytes) -> None:
+        """Let `line` stand for each part that does not last, or cannot be read from the file."""
+        written = 0 if self._spool is None else self._spool.written_bytes
+        for number, part in enumerate(self._parts):
+            if self._lasting[number] and not (isinstance(part, range) and part.stop > written):
+                continue
+            if isinstance(part, LongReply):
+                part.close()
+            self._parts[number] = line
+        self._lasting = [True] * self._count
 
     def _pieces(self, head: bytes) -> Generator[bytes, None, None]:
         self._parts.reverse()
@@ -251,7 +305,7 @@ class TransactionReplies:
                 yield b"".join(small)
                 small.clear()
                 size = 0
-            if isinstance(part, int):
+            if isinstance(part, range):
                 assert self._spool is not None, "bytes in a file that there is not"
                 yield from self._spool.pieces(part)
             elif isinstance(part, LongReply):

@@ -128,7 +128,7 @@ class Replication:
         executor = self._executor
         for session in list(executor.context.sessions.values()):
             if session.parked is not None:
-                executor.wakeups.end_wait(session, CommandError(UNBLOCKED))
+                executor.wakeups.end_settled(session, CommandError(UNBLOCKED))
                 executor.control.kill(session)
                 executor.flush(session)
 

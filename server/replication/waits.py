@@ -68,7 +68,7 @@ class Waits:
                 del self._waiting[session]  # it has left, or was unblocked
             elif wait.target is not None and self._is_met(wait.target, wait.count, wait.local):
                 del self._waiting[session]
-                self._executor.wakeups.end_wait(session, self._reply(wait.target, wait.local))
+                self._executor.wakeups.end_settled(session, self._reply(wait.target, wait.local))
 
     def _give_up(self, session: Session, wait: _Wait) -> Reply:
         self._waiting.pop(session, None)

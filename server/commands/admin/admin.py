@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 from riverbed.server import errors
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
-from riverbed.server.protocol.replies import OK
+from riverbed.server.protocol.encode import encode, integer
+from riverbed.server.protocol.replies import OK, Settled
 
 if TYPE_CHECKING:
     from riverbed.server.commands.session import Request
@@ -31,10 +32,10 @@ MONITOR_DENIED: Final = "ERR MONITOR isn't allowed for DENY BLOCKING client"
     summary="Tells the server's time.",
     tips=("nondeterministic_output",),
 )
-def time(request: Request) -> list[bytes]:
+def time(request: Request) -> Reply:
     """TIME -> unix seconds, microseconds of the second."""
     now_us = int(request.context.clock.time() * 1_000_000)
-    return [b"%d" % (now_us // 1_000_000), b"%d" % (now_us % 1_000_000)]
+    return (Settled(encode([b"%d" % (now_us // 1_000_000), b"%d" % (now_us % 1_000_000)], 2)),)
 
 
 @command(
@@ -45,9 +46,9 @@ def time(request: Request) -> list[bytes]:
     categories=("admin", "dangerous"),
     tips=("nondeterministic_output",),
 )
-def lastsave(request: Request) -> int:
+def lastsave(request: Request) -> Reply:
     """LASTSAVE -> unix seconds of the last checkpoint."""
-    return request.context.engine.last_checkpoint_ms // 1000
+    return (Settled(integer(request.context.engine.last_checkpoint_ms // 1000)),)
 
 
 @command("SAVE", Flag.ADMIN | Flag.NOSCRIPT | Flag.NO_MULTI, group="server", summary="Makes a checkpoint.")
@@ -66,7 +67,10 @@ def bgsave(request: Request) -> str:
     words = request.argv[1:]
     if words and (len(words) > 1 or words[0].upper() != b"SCHEDULE"):
         raise CommandError(errors.SYNTAX)
-    request.context.control.checkpoint()
+    if request.in_transaction:
+        request.context.control.checkpoint_later()  # at this point it would commit a part of the transaction
+    else:
+        request.context.control.checkpoint()
     return "Background saving started"
 
 

@@ -31,7 +31,7 @@ _NUMBER = re.compile(rb"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 
 @command(
     "DEBUG <DIGEST | ERROR message | HELP | PROTOCOL type | SLEEP seconds>",
-    Flag.ADMIN | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE,
+    Flag.ADMIN | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.SHOWS_TABLES,
     group="server",
     summary="Container of commands for testing servers and clients.",
 )

@@ -413,7 +413,7 @@ def _wanted(names: set[str]) -> set[str]:
 
 @command(
     "INFO [section [section ...]]",
-    Flag.LOADING | Flag.STALE,
+    Flag.LOADING | Flag.STALE | Flag.SHOWS_TABLES,
     group="server",
     summary="Tells about the server: its state, figures and statistics.",
     categories=("dangerous",),

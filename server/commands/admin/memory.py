@@ -25,7 +25,9 @@ _TIPS: Final = ("nondeterministic_output", "request_policy:all_shards", "respons
 container("MEMORY", group="server", since="4.0.0", summary="Container of the commands about memory.")
 
 
-@command("MEMORY DOCTOR", since="4.0.0", summary="Reports on the use of memory in words.", tips=_TIPS)
+@command(
+    "MEMORY DOCTOR", Flag.SHOWS_TABLES, since="4.0.0", summary="Reports on the use of memory in words.", tips=_TIPS
+)
 def memory_doctor(request: Request) -> Verbatim:
     """MEMORY DOCTOR -> text."""
     use = process.memory_use()
@@ -72,7 +74,9 @@ def memory_purge(request: Request) -> Reply:
     return OK
 
 
-@command("MEMORY STATS", since="4.0.0", summary="Returns figures about the use of memory.", tips=_TIPS)
+@command(
+    "MEMORY STATS", Flag.SHOWS_TABLES, since="4.0.0", summary="Returns figures about the use of memory.", tips=_TIPS
+)
 def memory_stats(request: Request) -> dict[bytes, Reply]:
     """MEMORY STATS -> name to figure, with the names of Redis where they mean something here.
 

@@ -117,7 +117,7 @@ def failover(request: Request) -> Reply:
 
 @command(
     "ROLE",
-    Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.FAST,
+    Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.FAST | Flag.SHOWS_TABLES,
     group="server",
     since="2.8.12",
     summary="Tells whether the server is a primary or a replica, and of whom.",
@@ -194,7 +194,7 @@ def sync(request: Request) -> Reply:
 
 @command(
     "WAIT numreplicas timeout",
-    Flag.NOSCRIPT,
+    Flag.NOSCRIPT | Flag.SHOWS_TABLES,
     group="generic",
     since="3.0.0",
     summary="Waits until so many replicas have all that this client wrote.",
@@ -212,7 +212,7 @@ def wait(request: Request) -> Reply:
 
 @command(
     "WAITAOF numlocal numreplicas timeout",
-    Flag.NOSCRIPT | Flag.BLOCKING,
+    Flag.NOSCRIPT | Flag.BLOCKING | Flag.SHOWS_TABLES,
     group="generic",
     since="7.2.0",
     summary="Waits until what this client wrote is on the disk here, and on that of so many replicas.",

@@ -15,7 +15,8 @@ from riverbed.server.commands.redaction import all_but_the_name, hidden
 from riverbed.server.commands.slices import in_slices
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
-from riverbed.server.protocol.replies import OK
+from riverbed.server.protocol.encode import bulk
+from riverbed.server.protocol.replies import OK, SETTLED_OK, Settled, settled_constant
 from riverbed.server.version import REDIS_VERSION
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ MOST_NAME_BYTES: Final = 64 << 10
 NAME_TOO_LONG: Final = f"ERR Client names cannot be longer than {MOST_NAME_BYTES} bytes"
 
 _PRINTABLE: Final = bytes(range(33, 127))
-_PONG: Final = (b"+PONG\r\n",)
+_PONG: Final = settled_constant(b"+PONG\r\n")
 
 # May be sent before AUTH, and to a server that has no data yet.
 _GREETING: Final = Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.FAST | Flag.NO_AUTH
@@ -226,15 +227,15 @@ def ping(request: Request) -> Reply:
         raise errors.wrong_arity(b"ping")
     if request.session.special and request.session.is_confined:
         return [b"pong", words[1] if len(words) == 2 else b""]
-    return _PONG if len(words) == 1 else words[1]
+    return _PONG if len(words) == 1 else (Settled(bulk(words[1])),)
 
 
 @command(
     "ECHO message", Flag.LOADING | Flag.STALE | Flag.FAST, group="connection", summary="Answers with its argument."
 )
-def echo(request: Request) -> bytes:
+def echo(request: Request) -> Reply:
     """ECHO message -> the message."""
-    return request.argv[1]
+    return (Settled(bulk(request.argv[1])),)
 
 
 @command(
@@ -247,4 +248,4 @@ def select(request: Request) -> Reply:
     """SELECT index -> OK."""
     # both: the request object serves the client's next command as well
     request.session.db = request.db = named_database(request, request.argv[1])
-    return OK
+    return SETTLED_OK

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from riverbed.server.commands.slices import in_slices
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
-from riverbed.server.protocol.replies import OK
+from riverbed.server.protocol.replies import OK, SETTLED_OK
 
 if TYPE_CHECKING:
     from riverbed.server.commands.session import Request
@@ -45,7 +45,7 @@ def multi(request: Request) -> Reply:
 
 @command(
     "EXEC",
-    _FLAGS | Flag.SKIP_SLOWLOG | Flag.IMMEDIATE,
+    _FLAGS | Flag.SKIP_SLOWLOG | Flag.IMMEDIATE | Flag.SHOWS_TABLES,
     group="transactions",
     since="1.2.0",
     summary="Runs the transaction.",
@@ -105,4 +105,4 @@ def _watch(request: Request) -> Work:
 def unwatch(request: Request) -> Reply:
     """UNWATCH -> OK."""
     request.context.control.unwatch(request.session)
-    return OK
+    return SETTLED_OK
