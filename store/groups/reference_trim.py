@@ -135,9 +135,7 @@ def _trim_and_forget(groups: Groups, trim: Trim) -> int:
         for group in groups:
             group.ack([packed for run in group.pending_runs(old_first_id, last_id) for packed in run.packed_ids])
     if any(trimmed):
-        stream.txn.log_command(
-            stream.namespace.number, [b"XTRIM", stream.key, *trimming.exact_words(stream, trim, trimmed)]
-        )
+        trimming.log_trim(stream, trim, trimmed)
     return trimmed.removed
 
 

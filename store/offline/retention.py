@@ -22,6 +22,7 @@ from riverbed.store.groups.pending import NOBODY, Run
 from riverbed.store.groups.reference_trim import trim_with_references
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, unpack_id
 from riverbed.store.model import References, Strategy, Trim
+from riverbed.store.streams import trimming
 from riverbed.store.streams.stream import Stream
 from riverbed.store.tables.reader import TableReader
 from riverbed.store.tables.streams import LiveStream, node_rows
@@ -210,7 +211,7 @@ def _trim(db: Database, stream: Stream, retention: Retention, pause: Callable[[]
         reader = TableReader(stream.txn.tables, stream.txn.lmdb)
         live = LiveStream(db.number, stream.key, fmt.decode_stream(stream.encode()))
         removed = count_removals(reader, live, retention)
-        return stream.trim(Trim(Strategy.MAXLEN, stream.length - removed)) if removed else 0
+        return trimming.trim(stream, Trim(Strategy.MAXLEN, stream.length - removed)) if removed else 0
     if not stream.group_count:
         return 0
     removed = 0

@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Final
 from riverbed.store.format import rows as fmt
 from riverbed.store.format.rows import ARRAY_HEADS, array_head, encode_words, id_bulk
 from riverbed.store.ids import ID_BYTES, MIN_ID, StreamID, id_text, pack_id, unpack_id
-from riverbed.store.model import Change, IdempotenceSettings, References, Row, Trim
-from riverbed.store.streams import trimming
+from riverbed.store.model import Change, IdempotenceSettings, Row
 from riverbed.store.tables import ranges
 from riverbed.store.tables.transaction import UNBOUNDED_ROW
 
@@ -47,7 +46,6 @@ class Stream:
     """A stream of one database.  Made by `Database.stream` and `Database.create`."""
 
     __slots__ = (
-        "_log_heads",
         "dirty",
         "entries_added",
         "expire_ms",
@@ -59,6 +57,7 @@ class Stream:
         "last_id",
         "last_live_id",
         "length",
+        "log_heads",
         "max_deleted_id",
         "namespace",
         "node_count",
@@ -95,7 +94,7 @@ class Stream:
         self.tail_bytes = 0
         self.idempotence: IdempotenceSettings | None = None
         self.dirty = False
-        self._log_heads: dict[int, bytes] = {}
+        self.log_heads: dict[int, bytes] = {}  # how XADD of so many words begins in the log
 
     # -- the row -------------------------------------------------------------------------------------------------------
 
@@ -164,7 +163,7 @@ class Stream:
         """The stream stands under another name now; what was cached of the old one goes."""
         self.namespace = namespace
         self.key = key
-        self._log_heads.clear()
+        self.log_heads.clear()
         self.touch()
 
     # -- questions -----------------------------------------------------------------------------------------------------
@@ -289,10 +288,10 @@ class Stream:
 
     # -- mutators ------------------------------------------------------------------------------------------------------
 
-    def append_entry(self, entry_id: StreamID, words: list[bytes], trim: Trim | None = None) -> bytes:
-        """Append an entry of the field and value `words`, then trim; -> the ID as a RESP bulk string.
+    def append_entry(self, entry_id: StreamID, words: list[bytes]) -> bytes:
+        """Append an entry of the field and value `words`; -> the ID as a RESP bulk string.
 
-        The caller has made sure that `entry_id` is above `last_id`.  Logs `XADD key [MAXLEN|MINID = n] id f v ...`.
+        The caller has made sure that `entry_id` is above `last_id`.  Logs `XADD key id f v ...`.
         """
         txn = self.txn
         body = encode_words(words)
@@ -322,18 +321,10 @@ class Stream:
         namespace = self.namespace
         if txn.log_db != namespace.number:
             txn.log_select(namespace.number)
-        if trim is None:
-            head = self._log_heads.get(count)
-            if head is None:
-                head = self._log_heads[count] = b"*%d\r\n$4\r\nXADD\r\n%b" % (count + 3, fmt.bulk(self.key))
-            txn.log.append(head + bulk + body)
-        else:
-            assert trim.references is References.KEEPREF or not self.group_count, "groups are to be asked"
-            trimmed = trimming.trim_front(self, trim)
-            extra = trimming.exact_words(self, trim, trimmed) if any(trimmed) else []
-            txn.log.append(
-                b"*%d\r\n%b%b%b" % (count + 3 + len(extra), fmt.encode_words([b"XADD", self.key, *extra]), bulk, body)
-            )
+        head = self.log_heads.get(count)
+        if head is None:
+            head = self.log_heads[count] = b"*%d\r\n$4\r\nXADD\r\n%b" % (count + 3, fmt.bulk(self.key))
+        txn.log.append(head + bulk + body)
         if self.key in namespace.interest:
             txn.notify(Change.APPENDED, namespace, self.key)
         return bulk
@@ -349,17 +340,6 @@ class Stream:
             self.txn.log_command(self.namespace.number, [b"XDEL", self.key, *map(id_text, deleted)])
             self._notify_modified()
         return hits
-
-    def trim(self, trim: Trim) -> int:
-        """Trim, whatever groups need; -> how many entries went.  Logs `XTRIM key MAXLEN|MINID = n` if any did."""
-        assert trim.references is References.KEEPREF or not self.group_count, "groups are to be asked"
-        trimmed = trimming.trim_front(self, trim)
-        if any(trimmed):
-            words = [b"XTRIM", self.key, *trimming.exact_words(self, trim, trimmed)]
-            self.txn.log_command(self.namespace.number, words)
-        if trimmed.removed:
-            self._notify_modified()
-        return trimmed.removed
 
     def copy_rows(self, copy: Stream) -> None:
         """Give `copy` the same entries and nodes."""

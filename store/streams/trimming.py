@@ -1,7 +1,7 @@
 """Trims: what goes from a stream's front, whole nodes at a time, and the words that do the same again.
 
 The rule is Redis's own, so that approximate trims leave what Redis would leave.  References of consumer groups are
-heeded one layer up, in `reference_trim.py`; nothing here logs.
+heeded one layer up, in `reference_trim.py`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,43 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.store.format import rows as fmt
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, pack_id, unpack_id
-from riverbed.store.model import NOT_TRIMMED, Strategy, Trim, Trimmed
+from riverbed.store.model import NOT_TRIMMED, Change, References, Strategy, Trim, Trimmed
 
 if TYPE_CHECKING:
     from riverbed.store.streams.stream import Stream
 
 # Trims that remove at most this many rows delete them on the spot; larger ones leave them to the purge.
 INLINE_DELETES: Final = 256
+
+
+def append_and_trim(stream: Stream, entry_id: StreamID, words: list[bytes], trim: Trim) -> bytes:
+    """`append_entry`, then trim; -> the ID as a RESP bulk string.  Logs `XADD key MAXLEN|MINID = n id f v ...`."""
+    assert trim.references is References.KEEPREF or not stream.group_count, "groups are to be asked"
+    bulk = stream.append_entry(entry_id, words)
+    trimmed = trim_front(stream, trim)
+    if any(trimmed):
+        log, count = stream.txn.log, len(words)
+        front = [b"XADD", stream.key, *exact_words(stream, trim, trimmed)]
+        rest = log[-1][len(stream.log_heads[count]) :]
+        log[-1] = b"*%d\r\n%b%b" % (count + 1 + len(front), fmt.encode_words(front), rest)
+    return bulk
+
+
+def trim(stream: Stream, trim: Trim) -> int:
+    """Trim, whatever groups need; -> how many entries went.  Logs `XTRIM key MAXLEN|MINID = n` if any did."""
+    assert trim.references is References.KEEPREF or not stream.group_count, "groups are to be asked"
+    trimmed = trim_front(stream, trim)
+    if any(trimmed):
+        log_trim(stream, trim, trimmed)
+    if trimmed.removed:
+        stream.txn.notify_interest(Change.MODIFIED, stream.namespace, stream.key)
+    return trimmed.removed
+
+
+def log_trim(stream: Stream, trim: Trim, trimmed: Trimmed) -> None:
+    """Log the XTRIM that does again what `trim` has done."""
+    words = [b"XTRIM", stream.key, *exact_words(stream, trim, trimmed)]
+    stream.txn.log_command(stream.namespace.number, words)
 
 
 def trim_front(stream: Stream, trim: Trim) -> Trimmed:

@@ -33,6 +33,7 @@ from riverbed.store.options import Fsync, Options
 from riverbed.store.position import LogPosition
 from riverbed.store.recovery import replay as recovery
 from riverbed.store.refusal import Refusal
+from riverbed.store.streams import trimming
 from riverbed.store.streams.idempotence import Idempotence
 from riverbed.store.streams.stream import Stream
 from riverbed.store.tables.environment import Tables
@@ -50,7 +51,7 @@ def ids_of(store: Store, key: bytes = b"s") -> list[str]:
 def make_something(store: Store) -> None:
     """Rows in every table, in two databases."""
     store.fill(b"a", 300)
-    store.stream(b"a").trim(Trim(Strategy.MAXLEN, 20))
+    trimming.trim(store.stream(b"a"), Trim(Strategy.MAXLEN, 20))
     store.deliver(b"a", 6)
     store.run("XACK", "a", "g", "282-0")
     Idempotence(store.add(b"a", "900-0")).record(b"producer", b"one", sid("900-0"))
@@ -275,7 +276,7 @@ def test_a_command_that_fails_half_way_has_changed_nothing(store: Store, kept: b
 
     stream = store.stream(b"a")
     stream.append_entry(sid("950-0"), [b"f", b"v"])
-    stream.trim(Trim(Strategy.MAXLEN, 3))
+    trimming.trim(stream, Trim(Strategy.MAXLEN, 3))
     store.deliver(b"a", 3, group="new")
     store.db.flush()
     store.txn.swap(store.db, store.txn.databases[1])
@@ -525,7 +526,7 @@ def test_a_map_that_is_nearly_full_still_lets_entries_go_and_has_room_again_then
     count = fill_the_map(store, heed=True)
     assert (store.engine.refusal, count > 400) == (Refusal.DISK_NEARLY_FULL, True)
     store.checkpoint()
-    store.stream().trim(Trim(Strategy.MAXLEN, 10))
+    trimming.trim(store.stream(), Trim(Strategy.MAXLEN, 10))
     store.checkpoint()
     store.purge()
     store.checkpoint()

@@ -27,3 +27,21 @@ def test_what_a_folder_of_the_store_names_for_types_is_below_it_as_well() -> Non
     graph = grimp.build_graph("riverbed", exclude_type_checking_imports=False, cache_dir=None)
     broken = graph.find_illegal_dependencies_for_layers(layers(contract), containers={"riverbed.store"})
     assert {(found.importer, found.imported) for found in broken} == set()
+
+
+def circles(graph: grimp.ImportGraph, modules: set[str]) -> set[str]:
+    """What is left when modules that name none of the others, or that none of them names, are taken away in turn."""
+    left = set(modules)
+    while done := {
+        module
+        for module in left
+        if not graph.find_modules_directly_imported_by(module) & left
+        or not graph.find_modules_that_directly_import(module) & left
+    }:
+        left -= done
+    return left
+
+
+def test_no_two_modules_of_the_store_name_each_other() -> None:
+    graph = grimp.build_graph("riverbed", exclude_type_checking_imports=False, cache_dir=None)
+    assert circles(graph, graph.find_descendants("riverbed.store")) == set()

@@ -18,6 +18,7 @@ from riverbed.server.errors import CommandError, wrong_arity
 from riverbed.server.protocol.replies import OK
 from riverbed.store.groups.reference_trim import ReferenceTrim, heeds_groups, trim_with_references
 from riverbed.store.ids import MAX_ID, MIN_ID, SEQ_BITS, StreamID, id_text, parse_id, unpack_id
+from riverbed.store.streams import trimming
 from riverbed.store.streams.idempotence import Idempotence, content_iid
 from riverbed.store.streams.stream import Stream
 
@@ -112,11 +113,13 @@ def _xadd_with_options(request: Request) -> Reply:
     if stream is None:
         stream = request.db.create(key)
     trim = options.trim
-    if trim is not None and heeds_groups(stream, trim):
+    if trim is None:
+        reply = (stream.append_entry(entry_id, words),)
+    elif heeds_groups(stream, trim):
         reply = (stream.append_entry(entry_id, words),)
         trim_with_references(request.db.groups(stream), trim)
     else:
-        reply = (stream.append_entry(entry_id, words, trim),)
+        reply = (trimming.append_and_trim(stream, entry_id, words, trim),)
     if producer is not None and producer.iid is not None:
         Idempotence(stream).record(producer.pid, producer.iid, entry_id)
     return reply
@@ -186,7 +189,7 @@ def xtrim(request: Request) -> Reply:
         return 0
     if heeds_groups(stream, trim):
         return in_slices(request, partial(_trim, ReferenceTrim(trim)))
-    return stream.trim(trim)
+    return trimming.trim(stream, trim)
 
 
 def _trim(work: ReferenceTrim, request: Request) -> Work:

@@ -18,6 +18,7 @@ from riverbed.store.layout import DIRECTORY_NAME
 from riverbed.store.log.manifest import FileType, LogFile, Manifest, serialize
 from riverbed.store.model import Strategy, Trim
 from riverbed.store.replication_id import Lineage
+from riverbed.store.streams import trimming
 from riverbed.store.streams.idempotence import sweep
 from tests.support.scripts.random_commands import run_at_random
 from tests.support.store.busy import busy
@@ -158,7 +159,7 @@ def test_other_numbers_and_nodes_are_no_difference(tmp_path: Path) -> None:
     """Trims, deletions and groups that came and went leave other numbers than a log that was rewritten."""
     store = Store(tmp_path / "store", node_max_entries=3)
     store.fill(b"gone", 5)
-    store.fill(b"t", 40).trim(Trim(Strategy.MAXLEN, 7))
+    trimming.trim(store.fill(b"t", 40), Trim(Strategy.MAXLEN, 7))
     store.db.delete(store.stream(b"gone"))
     store.run("XGROUP", "CREATE", "t", "old", "0")
     store.run("XGROUP", "DESTROY", "t", "old")

@@ -8,6 +8,7 @@ from riverbed.store.databases.database import Database
 from riverbed.store.databases.transaction import CACHED_STREAMS
 from riverbed.store.ids import MAX_ID, MIN_ID
 from riverbed.store.model import Change, Strategy, Trim
+from riverbed.store.streams import trimming
 from tests.support.store.stores import Store, sid, text_of
 
 NOW_MS = 1_700_000_000_000
@@ -87,7 +88,7 @@ def test_a_moved_stream_is_logged_under_its_new_database(store: Store) -> None:
 
 def test_a_copy_is_the_same_and_shares_nothing(store: Store) -> None:
     stream = store.fill(b"s", 700)
-    stream.trim(Trim(Strategy.MAXLEN, 300))
+    trimming.trim(stream, Trim(Strategy.MAXLEN, 300))
     store.deliver(b"s", 3)
     store.db.set_expiry(stream, NOW_MS + 9)
     store.fill(b"t", 2)

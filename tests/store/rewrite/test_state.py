@@ -19,6 +19,7 @@ from riverbed.store.model import Strategy, Trim
 from riverbed.store.rewrite.groups import MOST_CLAIMED
 from riverbed.store.rewrite.log_from_tables import write_log
 from riverbed.store.rewrite.state import pieces
+from riverbed.store.streams import trimming
 from tests.support.scripts.random_commands import run_at_random
 from tests.support.store.mutations import CASES, Case
 from tests.support.store.stores import Store, rewrite, sid
@@ -115,7 +116,7 @@ def test_a_stream_is_its_entries_and_its_counters(store: Store) -> None:
 
 
 def test_an_empty_stream_is_made_as_redis_makes_it(store: Store) -> None:
-    store.fill(b"s", 3).trim(Trim(Strategy.MAXLEN, 0))
+    trimming.trim(store.fill(b"s", 3), Trim(Strategy.MAXLEN, 0))
     store.run("XGROUP", "CREATE", "new", "g", "$", "MKSTREAM")
     assert lines_of(store) == [
         "SELECT 0",
@@ -204,7 +205,7 @@ def test_pending_ids_above_the_last_one_survive(store: Store, tmp_path: Path) ->
     """XSETID may take the last ID of an emptied stream back below what is pending."""
     store.add(b"s", "10-0", "20-0")
     store.deliver(b"s", 2)
-    store.stream().trim(Trim(Strategy.MAXLEN, 0))
+    trimming.trim(store.stream(), Trim(Strategy.MAXLEN, 0))
     store.run("XSETID", "s", "5-0")
     store.add(b"s", "6-0")
     state = assert_survives(store, tmp_path)
@@ -257,7 +258,7 @@ def test_pieces_are_about_a_megabyte(store: Store, tmp_path: Path) -> None:
 
 
 def test_rows_that_wait_for_the_purge_are_left_out(store: Store, tmp_path: Path) -> None:
-    store.fill(b"s", 300).trim(Trim(Strategy.MAXLEN, 3))
+    trimming.trim(store.fill(b"s", 300), Trim(Strategy.MAXLEN, 3))
     store.fill(b"t", 300)
     store.deliver(b"t", 300, consumer="gone")
     store.run("XGROUP", "DELCONSUMER", "t", "g", "gone")

@@ -186,7 +186,7 @@ class Run:
             strategy, place, approximate, limit, shift = how
             threshold = int(place * len(model.ids)) if strategy is Strategy.MAXLEN else self.pick(place) + shift
             trim = Trim(strategy, max(threshold, 0), approximate, limit if approximate else 0)
-            assert stream.trim(trim) == model.trim(trim)
+            assert trimming.trim(stream, trim) == model.trim(trim)
         elif kind == "copy":
             self.key += b"'"
             store.db.copy(stream, store.db, self.key)
@@ -337,7 +337,7 @@ def test_a_view_does_not_change_while_it_is_read_and_its_pieces_are_small(store:
         stream = StreamView(view, store.stream())
         pieces = stream.pieces(MIN_ID, MAX_ID, 30, b"*2\r\n")
         first = next(pieces)
-        store.stream().trim(Trim(Strategy.MAXLEN, 0))
+        trimming.trim(store.stream(), Trim(Strategy.MAXLEN, 0))
         store.checkpoint()
         store.purge()
         store.checkpoint()
@@ -409,7 +409,7 @@ def test_keys_of_every_length_are_different_streams(store: Store) -> None:
 
 def test_a_long_trim_is_seen_at_once_and_its_rows_go_later(store: Store) -> None:
     stream = store.fill(b"s", 2000)
-    assert stream.trim(Trim(Strategy.MAXLEN, 5)) == 1995
+    assert trimming.trim(stream, Trim(Strategy.MAXLEN, 5)) == 1995
     assert ids_of(stream) == [f"{number}-0" for number in range(1996, 2001)]
     assert stream.entry(sid("1995-0")) is None
     assert not stream.has(sid("3-0"))
@@ -424,7 +424,7 @@ def test_a_long_trim_is_seen_at_once_and_its_rows_go_later(store: Store) -> None
 
 
 def test_the_purge_goes_on_after_a_restart_and_stops_when_its_time_is_up(store: Store) -> None:
-    store.fill(b"s", 3000).trim(Trim(Strategy.MINID, sid("2990-0")))
+    trimming.trim(store.fill(b"s", 3000), Trim(Strategy.MINID, sid("2990-0")))
     store.crash()
     looks = iter([True])
     assert purge(store.txn, lambda: next(looks))
@@ -436,23 +436,23 @@ def test_the_purge_goes_on_after_a_restart_and_stops_when_its_time_is_up(store: 
 
 
 def test_a_short_trim_deletes_on_the_spot(store: Store) -> None:
-    store.fill(b"s", 20).trim(Trim(Strategy.MAXLEN, 3))
+    trimming.trim(store.fill(b"s", 20), Trim(Strategy.MAXLEN, 3))
     assert (store.count("entries"), store.txn.trash.notes) == (3, 0)
 
 
 def test_approximate_trims_leave_whole_nodes_and_heed_the_limit(store: Store) -> None:
     stream = store.fill(b"s", 18)  # nodes of 4, 4, 4, 4, 2
-    assert stream.trim(Trim(Strategy.MAXLEN, 17, approximate=True)) == 0
-    assert stream.trim(Trim(Strategy.MAXLEN, 10, approximate=True, limit=3)) == 0
-    assert stream.trim(Trim(Strategy.MAXLEN, 1, approximate=True, limit=5)) == 4
-    assert stream.trim(Trim(Strategy.MINID, sid("12-0"), approximate=True)) == 4
+    assert trimming.trim(stream, Trim(Strategy.MAXLEN, 17, approximate=True)) == 0
+    assert trimming.trim(stream, Trim(Strategy.MAXLEN, 10, approximate=True, limit=3)) == 0
+    assert trimming.trim(stream, Trim(Strategy.MAXLEN, 1, approximate=True, limit=5)) == 4
+    assert trimming.trim(stream, Trim(Strategy.MINID, sid("12-0"), approximate=True)) == 4
     assert ids_of(stream)[0] == "9-0"
     assert store.txn.log[-1].endswith(b"XTRIM\r\n$1\r\ns\r\n$5\r\nMINID\r\n$1\r\n=\r\n$3\r\n9-0\r\n")
 
 
 def test_a_trim_moves_no_counter_but_the_length_and_a_deletion_does(store: Store) -> None:
     stream = store.fill(b"s", 10)
-    stream.trim(Trim(Strategy.MAXLEN, 4))
+    trimming.trim(stream, Trim(Strategy.MAXLEN, 4))
     assert (stream.max_deleted_id, stream.entries_added, stream.last_id) == (MIN_ID, 10, sid("10-0"))
     assert stream.delete_entries([sid("10-0"), sid("3-0"), sid("10-0"), sid("7-0")]) == [True, False, False, True]
     assert (stream.max_deleted_id, stream.entries_added, stream.last_id) == (sid("10-0"), 10, sid("10-0"))
@@ -465,7 +465,7 @@ def test_the_largest_id_can_be_added_trimmed_and_forgotten(store: Store) -> None
         stream = store.add(b"s", "1-0", largest)
         assert ids_of(stream) == ["1-0", largest]
         assert store.count_range(stream, sid("1-1"), MAX_ID) == 1
-        assert stream.trim(trim) == 2
+        assert trimming.trim(stream, trim) == 2
         store.checkpoint()
         assert ids_of(store.stream()) == []
         assert not store.stream().has(MAX_ID)
@@ -477,18 +477,18 @@ def test_the_largest_id_can_be_added_trimmed_and_forgotten(store: Store) -> None
 def test_a_trim_that_takes_tombstones_alone_is_kept_and_logged(store: Store, approximate: bool, threshold: str) -> None:
     stream = store.fill(b"s", 6)
     stream.delete_entries([sid("6-0")])
-    stream.trim(Trim(Strategy.MINID, sid("6-0")))  # spares the node, which a tombstone ends
+    trimming.trim(stream, Trim(Strategy.MINID, sid("6-0")))  # spares the node, which a tombstone ends
     store.checkpoint()
     stream = store.stream()
     assert (stream.length, stream.node_total) == (0, 1)
-    assert stream.trim(Trim(Strategy.MINID, sid("7-0"), approximate=approximate)) == 0
+    assert trimming.trim(stream, Trim(Strategy.MINID, sid("7-0"), approximate=approximate)) == 0
     assert stream.node_total == 0
     assert store.txn.log[-1] == fmt.encode_command([b"XTRIM", b"s", b"MINID", b"=", threshold.encode()])
     store.restart()
     assert store.stream().node_total == 0
     store.rebuild()
     assert store.stream().node_total == 0
-    store.stream().trim(Trim(Strategy.MINID, sid("7-0"), approximate=approximate))
+    trimming.trim(store.stream(), Trim(Strategy.MINID, sid("7-0"), approximate=approximate))
     assert store.txn.log == [], "nothing was left to be trimmed"
 
 
@@ -497,7 +497,7 @@ def test_a_trim_that_takes_tombstones_alone_is_kept_and_logged(store: Store, app
 
 def test_entries_below_a_lowered_last_id_are_not_taken_for_purged_ones(store: Store) -> None:
     stream = store.fill(b"s", 1000)
-    stream.trim(Trim(Strategy.MAXLEN, 0))
+    trimming.trim(stream, Trim(Strategy.MAXLEN, 0))
     stream.set_id(sid("3-0"))
     store.add(b"s", "4-0", "500-0")
     store.purge()
@@ -508,7 +508,7 @@ def test_entries_below_a_lowered_last_id_are_not_taken_for_purged_ones(store: St
 def test_a_dead_last_node_does_not_take_entries_below_it(store: Store) -> None:
     stream = store.add(b"s", "5-1", "5-2")
     stream.delete_entries([sid("5-2")])
-    stream.trim(Trim(Strategy.MINID, sid("5-2")))
+    trimming.trim(stream, Trim(Strategy.MINID, sid("5-2")))
     assert (stream.length, stream.tail_total) == (0, 2)
     stream.set_id(sid("1-0"))
     store.add(b"s", "2-0", "2-1")
@@ -519,11 +519,11 @@ def test_a_dead_last_node_does_not_take_entries_below_it(store: Store) -> None:
 def test_dead_nodes_are_gone_when_entries_may_stand_below_them(store: Store) -> None:
     stream = store.fill(b"s", 5)
     stream.delete_entries([sid("5-0"), sid("4-0")])
-    stream.trim(Trim(Strategy.MINID, sid("4-0")))
+    trimming.trim(stream, Trim(Strategy.MINID, sid("4-0")))
     stream.set_id(sid("1-0"))
     store.add(b"s", "2-0", "3-0", "3-1", "3-2", "3-3", "7-3")
     assert store.violations() == []
-    assert store.stream().trim(Trim(Strategy.MAXLEN, 5)) == 1
+    assert trimming.trim(store.stream(), Trim(Strategy.MAXLEN, 5)) == 1
     assert ids_of(store.stream()) == ["3-0", "3-1", "3-2", "3-3", "7-3"]
 
 
@@ -534,7 +534,7 @@ def test_a_node_ends_at_a_lowered_last_id(store: Store) -> None:
     store.add(b"s", "3-5", "3-6")
     assert store.violations() == []
     stream = store.stream()
-    assert stream.trim(Trim(Strategy.MAXLEN, 2)) == 3
+    assert trimming.trim(stream, Trim(Strategy.MAXLEN, 2)) == 3
     assert ids_of(stream) == ["3-5", "3-6"]
 
 
@@ -544,7 +544,7 @@ def test_a_node_ends_at_a_lowered_last_id(store: Store) -> None:
 def test_an_append_trims_after_adding_and_logs_one_exact_command(store: Store) -> None:
     stream = store.fill(b"s", 12)
     store.commit()
-    stream.append_entry(sid("13-0"), [b"f", b"v"], Trim(Strategy.MAXLEN, 6, approximate=True))
+    trimming.append_and_trim(stream, sid("13-0"), [b"f", b"v"], Trim(Strategy.MAXLEN, 6, approximate=True))
     assert ids_of(stream) == [f"{number}-0" for number in range(5, 14)]
     expected = [b"XADD", b"s", b"MAXLEN", b"=", b"9", b"13-0", b"f", b"v"]
     assert store.txn.log == [fmt.encode_command(expected)]
@@ -553,7 +553,7 @@ def test_an_append_trims_after_adding_and_logs_one_exact_command(store: Store) -
 def test_an_append_whose_trim_finds_nothing_logs_none(store: Store) -> None:
     stream = store.fill(b"s", 2)
     store.commit()
-    stream.append_entry(sid("3-0"), [b"f", b"v"], Trim(Strategy.MAXLEN, 6))
+    trimming.append_and_trim(stream, sid("3-0"), [b"f", b"v"], Trim(Strategy.MAXLEN, 6))
     assert store.txn.log == [fmt.encode_command([b"XADD", b"s", b"3-0", b"f", b"v"])]
 
 

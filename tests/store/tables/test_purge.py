@@ -5,6 +5,7 @@ from unittest.mock import patch
 import pytest
 
 from riverbed.store.model import Strategy, Trim
+from riverbed.store.streams import trimming
 from riverbed.store.streams.idempotence import Idempotence
 from riverbed.store.tables import purge as purging
 from riverbed.store.tables.purge import purge
@@ -87,7 +88,7 @@ def test_nothing_waits_where_nothing_died(store: Store) -> None:
 def test_a_second_trim_while_the_first_is_not_purged_yet(store: Store) -> None:
     stream = store.fill(b"s", 2000)
     for length in (1500, 900, 5):
-        stream.trim(Trim(Strategy.MAXLEN, length))
+        trimming.trim(stream, Trim(Strategy.MAXLEN, length))
     assert store.txn.trash.notes == 3
     assert store.violations() == []
     store.purge()
@@ -95,7 +96,7 @@ def test_a_second_trim_while_the_first_is_not_purged_yet(store: Store) -> None:
 
 
 def test_a_stream_that_dies_while_its_trim_is_not_purged_yet(store: Store) -> None:
-    store.fill(b"s", 2000).trim(Trim(Strategy.MAXLEN, 5))
+    trimming.trim(store.fill(b"s", 2000), Trim(Strategy.MAXLEN, 5))
     store.db.delete(store.stream())
     assert store.violations() == []
     store.purge()

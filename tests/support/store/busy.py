@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from riverbed.store.model import Strategy, Trim
+from riverbed.store.streams import trimming
 from tests.support.store.stores import Store
 
 
@@ -16,7 +17,7 @@ def busy(store: Store) -> None:
     store.run("XNACK", "s", "g", "FAIL", "IDS", 1, "410-0")
     store.run("XGROUP", "DELCONSUMER", "s", "g", "Bob")
     store.run("XADD", "s", "IDMP", "producer", "one", "*", "f", "v")
-    store.fill(b"trimmed", 900).trim(Trim(Strategy.MAXLEN, 50))
+    trimming.trim(store.fill(b"trimmed", 900), Trim(Strategy.MAXLEN, 50))
     store.fill(b"gone", 700)
     store.db.delete(store.stream(b"gone"))
     store.fill(b"flushed", 300, db=3)

@@ -8,6 +8,7 @@ from riverbed.store.databases.consumer_ttl import sweep
 from riverbed.store.groups.group import Found, Group
 from riverbed.store.ids import MIN_ID, pack_id
 from riverbed.store.model import Strategy, Trim
+from riverbed.store.streams import trimming
 from riverbed.store.streams.idempotence import Idempotence
 from tests.support.store.stores import Store, sid
 
@@ -32,7 +33,7 @@ def append_with_trims(store: Store) -> None:
         Trim(Strategy.MAXLEN, 0),
     ]
     for number in range(60):
-        stream.append_entry(sid(f"{number + 1}-0"), [b"f", b"%d" % number], trims[number // 10])
+        trimming.append_and_trim(stream, sid(f"{number + 1}-0"), [b"f", b"%d" % number], trims[number // 10])
 
 
 def delete_entries(store: Store) -> None:
@@ -52,7 +53,7 @@ def trim(store: Store) -> None:
     ):
         stream = store.fill(key, 20)
         stream.delete_entries([sid("4-0"), sid("12-0"), sid("20-0")])
-        stream.trim(how)
+        trimming.trim(stream, how)
 
 
 def trim_by_reference(store: Store) -> None:
@@ -74,7 +75,7 @@ def trim_by_reference(store: Store) -> None:
 def set_id(store: Store) -> None:
     store.fill(b"a", 5).set_id(sid("9-9"))
     store.fill(b"b", 5).set_id(sid("9-9"), 77, sid("8-8"))
-    store.fill(b"c", 600).trim(Trim(Strategy.MAXLEN, 0))
+    trimming.trim(store.fill(b"c", 600), Trim(Strategy.MAXLEN, 0))
     store.stream(b"c").set_id(sid("3-0"), 600, MIN_ID)
     store.add(b"c", "4-0")
 

@@ -11,6 +11,7 @@ import lmdb
 from riverbed.store.check import check
 from riverbed.store.format import rows as fmt
 from riverbed.store.model import Strategy, Trim
+from riverbed.store.streams import trimming
 from riverbed.store.tables.environment import Tables
 from tests.support.store.stores import Store, sid
 
@@ -70,7 +71,7 @@ def make_sound(directory: Path) -> None:
     store.run("XADD", "s", "IDMP", "producer", "two", "*", "f", "v")
     store.db.set_expiry(store.stream(), store.clock.now_ms + 5)
     store.fill(b"t" * 450, 3, db=4)
-    store.fill(b"trimmed", 600).trim(Trim(Strategy.MAXLEN, 50))
+    trimming.trim(store.fill(b"trimmed", 600), Trim(Strategy.MAXLEN, 50))
     store.commit()
     store.fill(b"gone", 20)
     store.db.delete(store.stream(b"gone"))
