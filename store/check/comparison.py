@@ -282,16 +282,16 @@ def _groups(side: Side) -> dict[bytes, _Group]:
     for packed, row in side.reader.rows("groups", side.prefix):
         if len(packed) != fmt.GROUP_KEY_BYTES:
             continue
-        name, last_id, entries_read, pel_count, released_count, consumer_count, _, _, policy = fmt.unpack_row(row)
+        group = fmt.decode_group(row)
         shown = {
-            "the last delivered ID": _shown_id(last_id),
-            "entries_read": entries_read,
-            "the number of pending entries": pel_count,
-            "the number of released entries": released_count,
-            "the number of consumers": consumer_count,
-            "the policy": None if policy is None else policy[:3],
+            "the last delivered ID": _shown_id(pack_id(group.last_id)),
+            "entries_read": group.entries_read,
+            "the number of pending entries": group.pel_count,
+            "the number of released entries": group.released_count,
+            "the number of consumers": group.consumer_count,
+            "the policy": None if group.policy is None else list(group.policy),
         }
-        found[name] = _Group(fmt.decode_group_no(packed), shown)
+        found[group.name] = _Group(fmt.decode_group_no(packed), shown)
     return found
 
 
@@ -300,7 +300,7 @@ def _consumers(side: Side, group_no: int, has_times: bool) -> dict[bytes, tuple[
     found = {}
     for packed, row in side.reader.rows("groups", fmt.group_key(side.row.stream_no, group_no)):
         if len(packed) == fmt.CONSUMER_KEY_BYTES:
-            name, seen_ms, active_ms, pel_count = fmt.unpack_row(row)
+            name, seen_ms, active_ms, pel_count = fmt.decode_consumer(row)
             shown = {"the number of pending entries": pel_count}
             if has_times:
                 shown |= {"seen": seen_ms, "active": active_ms}

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgpack
 
 from riverbed.store.ids import ID_BYTES, MAX_HALF, SEQ_BITS, StreamID, pack_id, unpack_id
+from riverbed.store.model import DeliveryPolicy
 
 FORMAT_VERSION: Final = 2
 
@@ -468,6 +469,49 @@ def decode_stream(row: bytes) -> StreamRow:
         tail_bytes,
         idempotence,
     )
+
+
+class GroupRow(NamedTuple):
+    """A group's row in `groups`; `consumers.py` says what the values mean."""
+
+    name: bytes
+    last_id: StreamID
+    entries_read: int | None
+    pel_count: int
+    released_count: int
+    consumer_count: int
+    next_consumer_no: int
+    next_release_no: int
+    policy: DeliveryPolicy | None
+    look_ms: int  # 0 without a policy
+
+
+def encode_group(row: GroupRow) -> bytes:
+    name, last_id, *counts, policy, look_ms = row
+    return pack_row([name, pack_ids(last_id), *counts, None if policy is None else [*policy, look_ms]])
+
+
+def decode_group(row: bytes) -> GroupRow:
+    name, last_id, *counts, policy = unpack_row(row)
+    values, look_ms = (None, 0) if policy is None else (DeliveryPolicy(*policy[:-1]), policy[-1])
+    return GroupRow._make((name, unpack_id(last_id), *counts, values, look_ms))
+
+
+class ConsumerRow(NamedTuple):
+    """A consumer's row in `groups`."""
+
+    name: bytes
+    seen_ms: int
+    active_ms: int
+    pel_count: int
+
+
+def encode_consumer(row: ConsumerRow) -> bytes:
+    return pack_row(list(row))
+
+
+def decode_consumer(row: bytes) -> ConsumerRow:
+    return ConsumerRow(*unpack_row(row))
 
 
 def encode_record_id(record_no: int, entry_id: StreamID) -> bytes:

@@ -97,29 +97,32 @@ class Members:
     # -- rows of groups and consumers ----------------------------------------------------------------------------------
 
     def encode(self) -> bytes:
-        return fmt.pack_row(
-            [
+        return fmt.encode_group(
+            fmt.GroupRow(
                 self.name,
-                fmt.pack_ids(self.last_id),
+                self.last_id,
                 self.entries_read,
                 self.pel_count,
                 self.released_count,
                 self.consumer_count,
                 self._next_consumer_no,
                 self._next_release_no,
-                None if self.policy is NO_POLICY else [*self.policy, self.look_ms],
-            ]
+                None if self.policy is NO_POLICY else self.policy,
+                self.look_ms,
+            )
         )
 
     @classmethod
     def decode(cls, stream: Stream, group_no: int, row: bytes, handed_out: HandedOut) -> Self:
-        name, last_id, entries_read, *counts, policy = fmt.unpack_row(row)
-        group = cls(stream, group_no, name, unpack_id(last_id), entries_read, handed_out)
-        group.pel_count, group.released_count, group.consumer_count = counts[:3]
-        group._next_consumer_no, group._next_release_no = counts[3:]
-        if policy is not None:
-            *values, group.look_ms = policy
-            group.policy = DeliveryPolicy(*values)
+        values = fmt.decode_group(row)
+        group = cls(stream, group_no, values.name, values.last_id, values.entries_read, handed_out)
+        group.pel_count = values.pel_count
+        group.released_count = values.released_count
+        group.consumer_count = values.consumer_count
+        group._next_consumer_no = values.next_consumer_no
+        group._next_release_no = values.next_release_no
+        group.policy = values.policy or NO_POLICY
+        group.look_ms = values.look_ms
         return group
 
     def write_back(self) -> None:
@@ -131,8 +134,8 @@ class Members:
             self._is_dirty = False
         for consumer in self._dirty_consumers:
             key = fmt.consumer_key(self.stream.stream_no, self.group_no, consumer.consumer_no)
-            row = fmt.pack_row([consumer.name, consumer.seen_ms, consumer.active_ms, consumer.pel_count])
-            txn.lmdb.put(key, row, db=groups)
+            row = fmt.ConsumerRow(consumer.name, consumer.seen_ms, consumer.active_ms, consumer.pel_count)
+            txn.lmdb.put(key, fmt.encode_consumer(row), db=groups)
         self._dirty_consumers.clear()
 
     def forget(self) -> None:
@@ -149,7 +152,7 @@ class Members:
                 if not key.startswith(prefix):
                     break
                 if len(key) > fmt.GROUP_KEY_BYTES:
-                    consumer = Consumer(fmt.decode_consumer_no(key), *fmt.unpack_row(row))
+                    consumer = Consumer(fmt.decode_consumer_no(key), *fmt.decode_consumer(row))
                     self._consumers[consumer.name] = self._by_no[consumer.consumer_no] = consumer
         return self._consumers
 

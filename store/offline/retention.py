@@ -148,7 +148,7 @@ def _groups(reader: TableReader, row: fmt.StreamRow) -> Iterator[_Group]:
     for packed, values in reader.rows("groups", fmt.stream_prefix(row.stream_no)):
         group_no = fmt.decode_group_no(packed)
         if len(packed) == fmt.GROUP_KEY_BYTES:
-            found[group_no] = group_no, unpack_id(fmt.unpack_row(values)[1]), {NOBODY}
+            found[group_no] = group_no, fmt.decode_group(values).last_id, {NOBODY}
         elif group_no in found:
             found[group_no][2].add(fmt.decode_consumer_no(packed))
     yield from found.values()

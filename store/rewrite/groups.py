@@ -16,14 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from heapq import merge
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from riverbed.store.format import rows as fmt
 from riverbed.store.groups.consumers import policy_words
 from riverbed.store.groups.pending import NOBODY, Run
 from riverbed.store.ids import ID_BYTES, id_text, unpack_id
 from riverbed.store.log.commands import Composer, Piece
-from riverbed.store.model import DeliveryPolicy
 from riverbed.store.tables.reader import TableReader
 
 if TYPE_CHECKING:
@@ -36,31 +35,22 @@ MOST_RELEASED: Final = 64
 _CLAIM_END: Final = b"$4\r\nTIME\r\n$%d\r\n%b\r\n$10\r\nRETRYCOUNT\r\n$%d\r\n%b\r\n$6\r\nJUSTID\r\n$5\r\nFORCE\r\n"
 
 
-class _Member(NamedTuple):
-    """A consumer, as its row says."""
-
-    name: bytes
-    seen_ms: int
-    active_ms: int
-    pel_count: int
-
-
 class _Group:
     """A group's row, and its consumers by number."""
 
     def __init__(self, group_no: int, row: bytes) -> None:
-        name, last_id, entries_read, pel_count, released_count, *_, policy = fmt.unpack_row(row)
+        values = fmt.decode_group(row)
         self.group_no = group_no
-        self.name: bytes = name
-        self.last_id = unpack_id(last_id)
-        self.entries_read: int | None = entries_read
-        self.pel_count: int = pel_count
-        self.released_count: int = released_count
-        self.policy = None if policy is None else DeliveryPolicy(*policy[:-1])
-        self.members: dict[int, _Member] = {}
+        self.name = values.name
+        self.last_id = values.last_id
+        self.entries_read = values.entries_read
+        self.pel_count = values.pel_count
+        self.released_count = values.released_count
+        self.policy = values.policy
+        self.members: dict[int, fmt.ConsumerRow] = {}
         self.has_missing = False
 
-    def sorted_members(self) -> list[_Member]:
+    def sorted_members(self) -> list[fmt.ConsumerRow]:
         return sorted(self.members.values())
 
     @property
@@ -88,7 +78,7 @@ class GroupsRewrite:
             if len(packed) == fmt.GROUP_KEY_BYTES:
                 groups[group_no] = _Group(group_no, row)
             elif group_no in groups:
-                groups[group_no].members[fmt.decode_consumer_no(packed)] = _Member(*fmt.unpack_row(row)[:4])
+                groups[group_no].members[fmt.decode_consumer_no(packed)] = fmt.decode_consumer(row)
         return list(groups.values())
 
     # -- pending records without an entry ------------------------------------------------------------------------------

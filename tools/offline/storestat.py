@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import lmdb
 
@@ -14,7 +14,7 @@ from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format import rows as fmt
 from riverbed.store.groups.lag import lag
-from riverbed.store.ids import id_text, unpack_id
+from riverbed.store.ids import id_text
 from riverbed.store.layout import DATA_NAME, DIRECTORY_NAME, FILE_NAME, MANIFEST_NAME, STATE_DIRECTORY
 from riverbed.store.log.takeover import refuse_redis
 from riverbed.store.snapshot.reader import StreamSummary, open_snapshot
@@ -87,26 +87,25 @@ def store_stats(
 
 def _groups(reader: TableReader, stream: StreamSummary, now_ms: int) -> Iterator[GroupStat]:
     """By name.  A group's consumers stand behind it in the table; those that are left of a destroyed one are dead."""
-    rows: dict[int, list[Any]] = {}
+    rows: dict[int, fmt.GroupRow] = {}
     consumers: dict[int, set[int]] = {}
     for key, row in reader.rows("groups", fmt.stream_prefix(stream.stream_no)):
         group_no = fmt.decode_group_no(key)
         if len(key) == fmt.GROUP_KEY_BYTES:
-            rows[group_no], consumers[group_no] = fmt.unpack_row(row), set()
+            rows[group_no], consumers[group_no] = fmt.decode_group(row), set()
         elif group_no in rows:
             consumers[group_no].add(fmt.decode_consumer_no(key))
     found = []
-    for group_no, (name, packed_id, entries_read, pending, *_) in rows.items():
-        last_id = unpack_id(packed_id)
+    for group_no, group in rows.items():
         found.append(
             GroupStat(
-                name,
+                group.name,
                 len(consumers[group_no]),
-                pending,
-                _oldest_ms(reader, group_no, consumers[group_no], now_ms) if pending else None,
-                lag(stream, last_id, entries_read),
-                id_text(last_id).decode(),
-                entries_read,
+                group.pel_count,
+                _oldest_ms(reader, group_no, consumers[group_no], now_ms) if group.pel_count else None,
+                lag(stream, group.last_id, group.entries_read),
+                id_text(group.last_id).decode(),
+                group.entries_read,
             )
         )
     yield from sorted(found, key=lambda group: group.name)

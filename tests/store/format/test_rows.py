@@ -151,7 +151,7 @@ def test_the_documents_group_and_consumer() -> None:
     assert fmt.decode_look_key(look_key) == (DEADLINE_MS, 7, 4)
     assert look_row == group.name
 
-    consumer = Consumer(fmt.decode_consumer_no(consumer_key), *fmt.unpack_row(consumer_row))
+    consumer = Consumer(fmt.decode_consumer_no(consumer_key), *fmt.decode_consumer(consumer_row))
     assert consumer_key == fmt.consumer_key(7, 3, 1)
     assert fmt.decode_group_no(consumer_key) == 3
     assert (consumer.name, consumer.seen_ms, consumer.active_ms, consumer.pel_count) == (b"Alice", DEADLINE_MS, -1, 2)
