@@ -127,7 +127,7 @@ class Ledger:
             if values.pop("format") != _FORMAT:
                 raise Failure(f"{path} is not the list of an export")
             if not 1 <= (version := values.pop("version")) <= _VERSION:
-                raise Failure(f"{path} has version {version}; this program knows {_VERSION}")
+                raise Failure(f"{path} has version {version}; this program knows 1 to {_VERSION}")
             return Run(**values)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise Failure(f"{path} is damaged: {error!r}") from error

@@ -292,8 +292,8 @@ def test_a_directory_that_is_not_an_export_is_refused(
         ("b/_riverbed/00000001.json", "{}", "is damaged"),
         (
             "c/_riverbed/00000001.json",
-            '{"format": "riverbed-export", "version": 2}',
-            "has version 2; this program knows 1",
+            '{"format": "riverbed-export", "version": 3}',
+            "has version 3; this program knows 1 to 2",
         ),
     ):
         (tmp_path / name).parent.mkdir(parents=True)
