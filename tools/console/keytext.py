@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
+from typing import Any
 
 from riverbed.store.format.text import key_text
 
-__all__ = ["key_bytes", "key_text", "key_values", "name_text", "shown"]
+__all__ = ["key_bytes", "key_text", "key_values", "name_text", "shown", "value_text"]
 
 
 def key_bytes(word: str) -> bytes:
@@ -38,3 +40,9 @@ def key_values(name: str, data: bytes) -> dict[str, str]:
         return {name: data.decode()}
     except UnicodeDecodeError:
         return {f"{name}_base64": base64.b64encode(data).decode()}
+
+
+def value_text(values: Mapping[str, Any], name: str) -> str:
+    """What `key_values` put there, as `name_text` shows it."""
+    coded = values.get(f"{name}_base64")
+    return name_text(values[name].encode() if coded is None else base64.b64decode(coded))

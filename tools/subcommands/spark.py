@@ -12,7 +12,7 @@ import click
 
 from riverbed.tools.console.console import Failure
 
-_EXTRA: Final = ("pyspark", "py4j", "pyarrow", "numpy", "matplotlib")
+_EXTRA: Final = ("pyspark", "py4j", "pyarrow", "numpy")
 # By name: the module, the function in it, and what `--help` says.
 _JOBS: Final = {
     "audit": ("audit.audit", "audit", "Name what is stuck, poisoned or orphaned, and what holds streams back."),

@@ -8,7 +8,9 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from riverbed.tools.console.console import Failure, failures_explained
+from rich.markup import escape
+
+from riverbed.tools.console.console import Failure, failures_explained, results
 
 
 def new_reports(out: Path, names: Sequence[str], *, overwrite: bool) -> None:
@@ -35,3 +37,9 @@ def write_reports(out: Path, texts: Mapping[str, str | Iterator[str]]) -> None:
             working.replace(out / name)
         finally:
             working.unlink(missing_ok=True)
+
+
+def print_report_path(out: Path | None, name: str) -> None:
+    """Print where the report is, or how to get one."""
+    path = "--out DIR writes it, --json prints it" if out is None else f"[bold]{escape(str(out / name))}[/]"
+    results().print(f"report: {path}")

@@ -1,53 +1,69 @@
-"""A report as Markdown and as one file of HTML: facts, figures, tables, charts.
+"""A report as one file of HTML: facts, figures to be seen first, and sections of charts and tables.
 
-All text comes from outside, keys of clients among it, so both forms escape everything they are given.  The page needs
-nothing but itself: its style is in it, and so are its charts, as pictures, in which nothing can run.
+All text comes from outside, keys of clients among it, so all of it is escaped.  The page needs nothing but itself: its
+style is in it, its charts are boxes and lines of its own, and nothing in it can run or fetch.
 """
 
 from __future__ import annotations
 
-import base64
-import html
-from collections.abc import Iterator, Sequence
+import string
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from datetime import UTC, datetime
+from html import escape
+from typing import Any, Final
 
-# Should something get through after all, it may run nothing and fetch nothing.
-_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-# What Markdown, and the HTML in it, would take for its own.
-_MARKDOWN: Final = str.maketrans({each: f"\\{each}" for each in "\\`*_[]<>|~&$"})
+from riverbed.tools.console.keytext import value_text
+
+_COLOURS: Final = ("#2f6fab", "#e0913a", "#c0392b", "#7d8b99", "#4f9d69", "#8e63a9")
+_END_OF_TIME_MS: Final = 253_402_300_800_000  # the year 10000
+
+Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`is_number` is set right, `is_name` in letters of one width, `is_id` as well and never broken."""
+    """`show` makes the text of a cell from its row.
+
+    `kind` is a class of the style: a "number" is set right, a "name" in letters of one width, an "id" is never broken.
+    """
 
     title: str
-    is_number: bool = False
-    is_name: bool = False
-    is_id: bool = False
+    show: Callable[[Row], str]
+    kind: str = "number"
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
     """`more` stands below: what was left out."""
 
-    columns: tuple[Column, ...]
-    rows: Sequence[Sequence[str]]
+    columns: Sequence[Column]
+    rows: Sequence[Row]
     more: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Chart:
-    """A picture, and what it shows in words."""
+class Bars:
+    """A bar for each label, its parts one behind the other, and a text at its end."""
 
     title: str
-    svg: bytes
+    labels: Sequence[str]
+    parts: Mapping[str, Sequence[float]]
+    texts: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """A line for each name: its value at each of the moments, which are unix milliseconds in even steps."""
+
+    title: str
+    moments_ms: Sequence[int]
+    lines: Mapping[str, Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A figure to be seen first.  `is_bad`: somebody should do something about it."""
+    """A figure to be seen first.  `is_bad`: it should be looked into."""
 
     title: str
     value: str
@@ -56,12 +72,12 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """`text` is above tables and charts."""
+    """`text` is above charts and table."""
 
     title: str
     text: str = ""
-    charts: tuple[Chart, ...] = ()
-    tables: tuple[Table, ...] = ()
+    charts: Sequence[Bars | Lines] = ()
+    table: Table | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,124 +85,126 @@ class Page:
     """A whole report."""
 
     title: str
-    facts: Sequence[tuple[str, str]] = ()
-    cards: Sequence[Card] = ()
-    sections: Sequence[Section] = ()
+    facts: Mapping[str, str]
+    cards: Sequence[Card]
+    sections: Sequence[Section]
 
 
-# -- Markdown ----------------------------------------------------------------------------------------------------------
+def number_column(name: str, title: str = "", none: str = "-") -> Column:
+    """A count by its name in the row, with the same title unless another one is given; `none` where it is not known."""
+    return Column(title or name, lambda row: none if row[name] is None else f"{row[name]:,}")
 
 
-def markdown(page: Page) -> str:
-    """Without charts."""
-    return "\n".join(_markdown_lines(page))
+def stream_text(row: Row) -> str:
+    """The key of a row, with its database unless that is 0."""
+    key = value_text(row, "key")
+    return f"{key} (db {row['db']})" if row["db"] else key
 
 
-def _markdown_lines(page: Page) -> Iterator[str]:
-    yield from (f"# {_plain(page.title)}", "")
-    for name, value in page.facts:
-        yield f"- {_plain(name)}: {_plain(value)}"
-    if page.cards:
-        yield from ("", "| | |", "|---|--:|")
-        for card in page.cards:
-            value = _plain(card.value)
-            yield f"| {_plain(card.title)} | {f'**{value}**' if card.is_bad else value} |"
-    for section in page.sections:
-        yield from ("", f"## {_plain(section.title)}")
-        if section.text:
-            yield from ("", _plain(section.text))
-        for table in section.tables:
-            yield ""
-            yield from _markdown_table(table)
-    yield ""
-
-
-def _markdown_table(table: Table) -> Iterator[str]:
-    if table.rows:
-        yield f"| {' | '.join(_plain(column.title) for column in table.columns)} |"
-        yield f"|{'|'.join('--:' if column.is_number else '---' for column in table.columns)}|"
-        for row in table.rows:
-            yield f"| {' | '.join(_plain(cell) for cell in row)} |"
-    if table.more:
-        yield from ("", _plain(table.more))
-
-
-def _plain(text: str) -> str:
-    """One line that shows what it says."""
-    return " ".join(text.split("\n")).translate(_MARKDOWN)
-
-
-# -- HTML --------------------------------------------------------------------------------------------------------------
+def moment_text(ms: int) -> str:
+    """A moment to the second, UTC; the number itself where calendars end."""
+    if not 0 <= ms < _END_OF_TIME_MS:
+        return f"{ms} ms"
+    return datetime.fromtimestamp(ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def html_page(page: Page) -> str:
     """The whole of a file."""
-    return "\n".join(_html_lines(page))
+    facts = (f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in page.facts.items())
+    cards = (
+        f'<div class="card{" bad" * card.is_bad}"><b>{escape(card.value)}</b><span>{escape(card.title)}</span></div>'
+        for card in page.cards
+    )
+    return _PAGE.substitute(
+        title=escape(page.title),
+        facts="\n".join(facts),
+        cards="\n".join(cards),
+        sections="\n".join(line for section in page.sections for line in _section(section)),
+    )
 
 
-def _html_lines(page: Page) -> Iterator[str]:
-    title = html.escape(page.title)
-    yield from ("<!doctype html>", '<html lang="en">', "<head>", '<meta charset="utf-8">')
-    yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
-    yield f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-    yield from (f"<title>{title}</title>", f"<style>{_STYLE}</style>", "</head>", "<body>", f"<h1>{title}</h1>")
-    if page.facts:
-        yield '<dl class="facts">'
-        for name, value in page.facts:
-            yield f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>"
-        yield "</dl>"
-    if page.cards:
-        yield '<div class="cards">'
-        for card in page.cards:
-            kind = "card bad" if card.is_bad else "card"
-            yield f'<div class="{kind}"><b>{html.escape(card.value)}</b><span>{html.escape(card.title)}</span></div>'
-        yield "</div>"
-    for section in page.sections:
-        yield from _html_section(section)
-    yield from ("</body>", "</html>", "")
-
-
-def _html_section(section: Section) -> Iterator[str]:
-    yield f"<section><h2>{html.escape(section.title)}</h2>"
-    if section.text:
-        yield f"<p>{html.escape(section.text)}</p>"
-    if section.charts:
-        yield '<div class="charts">'
-        for chart in section.charts:
-            data = base64.b64encode(chart.svg).decode()
-            name = html.escape(chart.title)
-            yield f'<figure><figcaption>{name}</figcaption><img alt="{name}" src="data:image/svg+xml;base64,{data}">'
-            yield "</figure>"
-        yield "</div>"
-    for table in section.tables:
-        yield from _html_table(table)
+def _section(section: Section) -> Iterator[str]:
+    yield f"<section><h2>{escape(section.title)}</h2><p>{escape(section.text)}</p>"
+    yield '<div class="charts">'
+    for chart in section.charts:
+        content = _bars(chart) if isinstance(chart, Bars) else _lines(chart)
+        yield f"<figure><figcaption>{escape(chart.title)}</figcaption>{content}</figure>"
+    yield "</div>"
+    if section.table is not None:
+        yield from _table(section.table)
     yield "</section>"
 
 
-def _html_table(table: Table) -> Iterator[str]:
+def _table(table: Table) -> Iterator[str]:
     if table.rows:
-        kinds = [_kind(column) for column in table.columns]
-        yield '<div class="table"><table><thead><tr>'
-        for column, kind in zip(table.columns, kinds, strict=True):
-            yield f"<th{kind}>{html.escape(column.title)}</th>"
-        yield "</tr></thead><tbody>"
+        titles = (f'<th class="{column.kind}">{escape(column.title)}</th>' for column in table.columns)
+        yield f'<div class="table"><table><thead><tr>{"".join(titles)}</tr></thead><tbody>'
         for row in table.rows:
-            cells = (f"<td{kind}>{html.escape(cell)}</td>" for cell, kind in zip(row, kinds, strict=True))
+            cells = (f'<td class="{column.kind}">{escape(column.show(row))}</td>' for column in table.columns)
             yield f"<tr>{''.join(cells)}</tr>"
         yield "</tbody></table></div>"
-    if table.more:
-        yield f'<p class="more">{html.escape(table.more)}</p>'
+    yield f'<p class="more">{escape(table.more)}</p>'
 
 
-def _kind(column: Column) -> str:
-    if column.is_number:
-        return ' class="number"'
-    if column.is_id:
-        return ' class="id"'
-    return ' class="name"' if column.is_name else ""
+# -- charts ------------------------------------------------------------------------------------------------------------
 
 
-_STYLE: Final = """
+def _bars(chart: Bars) -> str:
+    longest = max(map(sum, zip(*chart.parts.values(), strict=True)), default=0) or 1
+    cells = []
+    for place, (label, text) in enumerate(zip(chart.labels, chart.texts, strict=True)):
+        parts = (
+            f'<span style="width:{100 * values[place] / longest:.2f}%;background:{colour}"></span>'
+            for colour, values in zip(_COLOURS, chart.parts.values(), strict=False)
+        )
+        name = escape(label)
+        cells.append(f'<span title="{name}">{name}</span><span class="bar">{"".join(parts)}</span>')
+        cells.append(f"<span>{escape(text)}</span>")
+    return f'{_legend(chart.parts)}<div class="bars">{"".join(cells)}</div>'
+
+
+def _lines(chart: Lines) -> str:
+    """Over a line of text: the first moment, the greatest value, the last moment."""
+    top = max((max(values, default=0) for values in chart.lines.values()), default=0)
+    last = max(len(chart.moments_ms) - 1, 1)
+    drawn = []
+    for colour, values in zip(_COLOURS, chart.lines.values(), strict=False):
+        points = " ".join(
+            f"{600 * at / last:.1f},{160 - 155 * value / (top or 1):.1f}" for at, value in enumerate(values)
+        )
+        drawn.append(
+            f'<polyline fill="none" stroke="{colour}" stroke-width="1.5" vector-effect="non-scaling-stroke" '
+            f'points="{points}"/>'
+        )
+    ends = [moment_text(ms) for ms in (chart.moments_ms[0], chart.moments_ms[-1])] if chart.moments_ms else ["", ""]
+    return (
+        f'{_legend(chart.lines)}<svg viewBox="0 0 600 160" preserveAspectRatio="none">{"".join(drawn)}</svg>'
+        f'<div class="axis"><span>{ends[0]}</span><span>at most {top:,.0f}</span><span>{ends[1]}</span></div>'
+    )
+
+
+def _legend(names: Mapping[str, Any]) -> str:
+    """What the colours stand for, where there are several."""
+    if len(names) < 2:
+        return ""
+    marks = (
+        f'<span><span style="color:{colour}">■</span> {escape(name)}</span>'
+        for colour, name in zip(_COLOURS, names, strict=False)
+    )
+    return f'<div class="legend">{"".join(marks)}</div>'
+
+
+# -- the template ------------------------------------------------------------------------------------------------------
+
+# Should something get through after all, the policy lets it run nothing and fetch nothing.
+_PAGE: Final = string.Template("""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>$title</title>
+<style>
 :root { --text: #1c2733; --dim: #5d6b7a; --line: #dfe5ea; --panel: #fff; --back: #f5f7f9; --bad: #b3261e;
   --badback: #fdeceb; }
 @media (prefers-color-scheme: dark) {
@@ -210,10 +228,17 @@ p { margin: .2rem 0 .8rem; color: var(--dim); max-width: 60rem; }
 .card.bad b { color: var(--bad); }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); gap: 1rem;
   margin: .6rem 0 1rem; align-items: start; }
-figure { margin: 0; max-width: 44rem; background: #fff; color: #1c2733; border: 1px solid var(--line);
+figure { margin: 0; max-width: 44rem; background: var(--panel); border: 1px solid var(--line);
   border-radius: 8px; padding: .8rem 1rem; }
 figcaption { font-weight: 600; font-size: .9rem; margin-bottom: .4rem; }
-img { width: 100%; height: auto; display: block; }
+svg { width: 100%; height: 10rem; display: block; border-bottom: 1px solid var(--line); }
+.legend, .axis { display: flex; flex-wrap: wrap; gap: .2rem 1rem; font-size: .8rem; color: var(--dim); }
+.axis { justify-content: space-between; }
+.bars { display: grid; grid-template-columns: minmax(3rem, max-content) 1fr max-content; gap: .25rem .6rem;
+  font-size: .82rem; align-items: center; }
+.bars > :nth-child(3n+1) { max-width: 16rem; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
+.bars > :nth-child(3n) { color: var(--dim); font-variant-numeric: tabular-nums; }
+.bar { display: flex; height: .9rem; }
 .table { overflow-x: auto; background: var(--panel); border: 1px solid var(--line); border-radius: 8px;
   margin: .6rem 0; }
 table { border-collapse: collapse; width: 100%; font-size: .88rem; }
@@ -224,4 +249,17 @@ td.name, td.id { font-family: ui-monospace, "SF Mono", Menlo, "DejaVu Sans Mono"
 td.name { overflow-wrap: anywhere; min-width: 7rem; }
 td.id { white-space: nowrap; }
 .more { font-size: .85rem; }
-"""
+</style>
+</head>
+<body>
+<h1>$title</h1>
+<dl class="facts">
+$facts
+</dl>
+<div class="cards">
+$cards
+</div>
+$sections
+</body>
+</html>
+""")

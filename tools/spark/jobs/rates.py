@@ -6,10 +6,8 @@ Minutes are those of the IDs, in UTC.  A stream whose IDs are no times has minut
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,15 +16,24 @@ from pyspark import StorageLevel
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import Window
 from pyspark.sql import functions as fn
-from rich.markup import escape
 
 from riverbed.tools.console.console import age_text, counted, results, size_text
-from riverbed.tools.console.keytext import key_values, name_text
-from riverbed.tools.spark.jobs.charts import lying_bars, over_time
+from riverbed.tools.console.keytext import key_values
 from riverbed.tools.spark.jobs.command import Frozen, Job, find_snapshot, running_job, spark_options
 from riverbed.tools.spark.jobs.launch import Launch
-from riverbed.tools.spark.jobs.outdir import new_reports, write_reports
-from riverbed.tools.spark.jobs.page import Card, Chart, Column, Page, Section, html_page, markdown
+from riverbed.tools.spark.jobs.outdir import new_reports, print_report_path, write_reports
+from riverbed.tools.spark.jobs.page import (
+    Bars,
+    Card,
+    Column,
+    Lines,
+    Page,
+    Section,
+    html_page,
+    moment_text,
+    number_column,
+    stream_text,
+)
 from riverbed.tools.spark.jobs.page import Table as PageTable
 from riverbed.tools.spark.reading.options import StreamName, Table, names_text
 
@@ -34,9 +41,8 @@ _MINUTE_MS: Final = 60_000
 _STREAM: Final = ("_db", "_key_binary")
 _ENTRIES: Final = "_db int, _key_binary binary, _ms bigint, _items array<struct<name:binary,value:binary>>"
 _TIMES: Final = "_db int, _key_binary binary, _ms bigint, _seq bigint"
-_END_OF_TIME_MS: Final = 253_402_300_800_000  # the year 10000
 _PERCENTS: Final = (50, 95, 99)
-_NAMES: Final = ("rates.html", "rates.md", "rates.json")
+_NAMES: Final = ("rates.html", "rates.json")
 _MINUTES_NAME: Final = "minutes.jsonl"
 _POINTS: Final = 240  # of a line in a chart
 _LINES: Final = 5
@@ -44,38 +50,7 @@ _BARS: Final = 12
 # IDs below are no times, or not such as belong into the same picture.
 _LEAST_TIME_MS: Final = 946_684_800_000  # 2000-01-01
 
-
-@dataclass(frozen=True, slots=True)
-class KeyRates:
-    """What one stream has.  Gaps are milliseconds between an entry and the next; None with fewer than two."""
-
-    db: int
-    key: bytes
-    entries: int
-    byte_count: int  # of names and values
-    minutes: int  # in which there is an entry
-    busiest: int  # entries in the busiest minute
-    busiest_ms: int
-    first_ms: int
-    last_ms: int
-    gaps: tuple[int, int, int] | None  # of _PERCENTS
-    longest_gap_ms: int | None
-
-    @property
-    def per_minute(self) -> float:
-        """On average, from the first to the last minute, both included."""
-        return self.entries / (self.last_ms // _MINUTE_MS - self.first_ms // _MINUTE_MS + 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """The largest streams, how many there are, and what does not fit into a table by time."""
-
-    keys: list[KeyRates]
-    streams: int
-    entries: int
-    byte_count: int
-    untimed: int  # entries whose milliseconds are beyond 2^63
+_Report = Mapping[str, Any]
 
 
 @click.command()
@@ -109,8 +84,8 @@ def rates(
     """Count the entries and bytes of SNAPSHOT by minute, and the time between one entry and the next.
 
     SNAPSHOT is a snapshot or a data directory. A minute is one of the IDs, in UTC; bytes are those of names and values.
-    --out writes a page with charts, the same as Markdown and JSON, and minutes.jsonl: a line for each stream and
-    minute.
+    --out writes a page with charts, the same as JSON, and minutes.jsonl: a line for each stream and minute. Without it
+    the totals alone are printed; --json prints all.
 
     \b
     Examples
@@ -126,21 +101,18 @@ def rates(
     asked = {"streamPattern": pattern, "startingTimestamp": since, "endingTimestamp": until}
     options = {name: value for name, value in asked.items() if value is not None}
     with running_job(launch, f"count {source}") as job, closing(_Counting(job, frozen, options)) as counting:
-        found = counting.rates(limit)
-        report = json.dumps(_as_json(frozen, found), indent=2)
+        report = counting.report(limit)
+        text = json.dumps(report, indent=2)
         if out is not None:
-            page = _page(frozen, found, counting)
+            page = html_page(_page(frozen, report, counting.lines(report)))
             job.step("writing the report")
-            texts = dict(zip(_NAMES, (html_page(page), markdown(page), f"{report}\n"), strict=True))
+            texts = dict(zip(_NAMES, (page, f"{text}\n"), strict=True))
             write_reports(out, {**texts, _MINUTES_NAME: counting.minute_lines()})
     if as_json:
-        click.echo(report)
-    elif out is None:
-        click.echo(markdown(_page(frozen, found, None)))
+        click.echo(text)
     else:
-        console = results()
-        console.print(f"{counted(found.entries, 'entry')} in {counted(found.streams, 'stream')}")
-        console.print(f"report: [bold]{escape(str(out / _NAMES[0]))}[/]")
+        results().print(f"{counted(report['entries'], 'entry')} in {counted(report['streams'], 'stream')}")
+        print_report_path(out, _NAMES[0])
 
 
 # -- counting ----------------------------------------------------------------------------------------------------------
@@ -170,8 +142,8 @@ class _Counting:
         """Let go of what Spark keeps."""
         self._minutes.unpersist()
 
-    def rates(self, most: int) -> Rates:
-        """The `most` largest streams, and totals over all."""
+    def report(self, most: int) -> dict[str, Any]:
+        """As an object of JSON: totals over all streams, and the `most` largest ones."""
         self._job.step("counting entries by minute")
         [total] = self._minutes.agg(
             fn.count_distinct("_db", "_key_binary").alias("streams"),
@@ -197,8 +169,15 @@ class _Counting:
         )
         self._job.step("measuring the time between entries")
         gaps = self._gaps([(row["_db"], bytes(row["_key_binary"])) for row in largest])
-        keys = [_key_rates(row, gaps) for row in largest]
-        return Rates(keys, total.streams, int(total.entries), int(total.bytes), int(total.untimed))
+        return {
+            "snapshot": self._frozen.path,
+            "offset": self._frozen.snapshot.manifest.offset,
+            "streams": total.streams,
+            "entries": int(total.entries),
+            "bytes": int(total.bytes),  # of names and values
+            "untimed": int(total.untimed),  # entries whose milliseconds are beyond 2^63
+            "largest": [_stream_report(row, gaps) for row in largest],
+        }
 
     def _gaps(self, names: list[StreamName]) -> dict[StreamName, Any]:
         """The time between one entry and the next, of some streams."""
@@ -218,29 +197,31 @@ class _Counting:
         )
         return {(row["_db"], bytes(row["_key_binary"])): row for row in rows.collect()}
 
-    def lines(self, found: Rates) -> tuple[list[int], dict[str, list[float]], list[float]]:
-        """-> (unix milliseconds, entries a minute of the largest streams and of all, bytes a minute of all)"""
+    def lines(self, report: _Report) -> list[Lines]:
+        """Entries a minute of the largest streams and of all, and bytes a minute of all, unless there are no times."""
         timed = self._minutes.where(fn.col("minute") >= _LEAST_TIME_MS // _MINUTE_MS)
         [span] = timed.agg(fn.min("minute").alias("first"), fn.max("minute").alias("last")).collect()
         if span.first is None:
-            return [], {}, []
+            return []
         width = -(-(span.last - span.first + 1) // _POINTS)
         points = (span.last - span.first) // width + 1
-        largest = {(each.db, each.key): number for number, each in enumerate(found.keys[:_LINES])}
-        names = [_name_text(each) for each in found.keys[:_LINES]]
-        entries = [[0.0] * points for _ in largest]
+        names = [stream_text(row) for row in report["largest"][:_LINES]]
+        entries = {name: [0.0] * points for name in names}
         total, size = [0.0] * points, [0.0] * points
         place = fn.expr(f"(minute - {span.first}) div {width}").alias("place")
         rows = timed.groupBy(place, *_STREAM).agg(fn.sum("entries"), fn.sum("bytes"))
         for at, db, key, count, byte_count in rows.toLocalIterator():
             total[at] += count / width
             size[at] += byte_count / width
-            number = largest.get((db, bytes(key)))
-            if number is not None:
-                entries[number][at] += count / width
+            name = stream_text({"db": db, **key_values("key", bytes(key))})
+            if name in entries:
+                entries[name][at] += count / width
         moments = [(span.first + point * width) * _MINUTE_MS for point in range(points)]
-        lines = {"all streams": total, **{name: each for name, each in zip(names, entries, strict=True) if any(each)}}
-        return moments, lines if len(largest) > 1 else {"all streams": total}, size
+        drawn = {name: values for name, values in entries.items() if any(values)} if len(names) > 1 else {}
+        return [
+            Lines("Entries a minute", moments, {"all streams": total, **drawn}),
+            Lines("Bytes a minute", moments, {"bytes": size}),
+        ]
 
     def minute_lines(self) -> Iterator[str]:
         """A line of JSON for each stream and minute, by stream."""
@@ -249,7 +230,7 @@ class _Counting:
             values = {
                 "db": row["_db"],
                 **key_values("key", bytes(row["_key_binary"])),
-                "minute": _iso(row.minute * _MINUTE_MS),
+                "minute": moment_text(row.minute * _MINUTE_MS),
                 "ms": row.minute * _MINUTE_MS,
                 "entries": row.entries,
                 "bytes": row.bytes,
@@ -261,146 +242,84 @@ def _with_item(size: SparkColumn, item: SparkColumn) -> SparkColumn:
     return size + fn.length(item["name"]) + fn.length(item["value"])
 
 
-def _key_rates(row: Any, gaps: dict[StreamName, Any]) -> KeyRates:
-    name = row["_db"], bytes(row["_key_binary"])
-    gap = gaps.get(name)
-    percentiles, longest = (None, None) if gap is None or gap.longest is None else (gap.percentiles, gap.longest)
-    return KeyRates(
-        *name,
-        entries=row.entries,
-        byte_count=row.bytes,
-        minutes=row.minutes,
-        busiest=row.busiest.entries,
-        busiest_ms=-row.busiest.before * _MINUTE_MS,
-        first_ms=row.first,
-        last_ms=row.last,
-        gaps=None if percentiles is None else tuple(round(each) for each in percentiles),
-        longest_gap_ms=longest,
-    )
-
-
-# -- telling -----------------------------------------------------------------------------------------------------------
-
-
-def _page(frozen: Frozen, found: Rates, counting: _Counting | None) -> Page:
-    """With charts when there is something to draw them from."""
-    manifest = frozen.snapshot.manifest
-    facts = [
-        ("snapshot", frozen.path),
-        ("taken", _iso(manifest.time_ms)),
-        ("replication offset", str(manifest.offset)),
-    ]
-    cards = [
-        Card("entries", f"{found.entries:,}"),
-        Card("streams", f"{found.streams:,}"),
-        Card("names and values", size_text(found.byte_count)),
-    ]
-    sections = []
-    if counting is not None:
-        moments, lines, size = counting.lines(found)
-        if moments:
-            sections.append(
-                Section(
-                    "Over time",
-                    "By the time in the IDs, in UTC; IDs before the year 2000 are not drawn.",
-                    charts=(
-                        Chart("Entries a minute", over_time(moments, lines, "entries/min")),
-                        Chart("Bytes a minute", over_time(moments, {"bytes": size}, "bytes/min")),
-                    ),
-                )
-            )
-    bars = found.keys[:_BARS]
-    charts: tuple[Chart, ...] = ()
-    if counting is not None and bars:
-        labels = [_name_text(each) for each in bars]
-        told = [f"{each.entries:,}, {size_text(each.byte_count)}" for each in bars]
-        charts = (Chart("Largest streams", lying_bars(labels, [each.entries for each in bars], told)),)
-    sections.append(_streams_section(found, charts))
-    return Page(f"Rates of {frozen.name}", facts, cards, sections)
-
-
-def _streams_section(found: Rates, charts: tuple[Chart, ...]) -> Section:
-    columns = (
-        Column("stream", is_name=True),
-        Column("entries", is_number=True),
-        Column("bytes", is_number=True),
-        Column("first, UTC", is_number=True),
-        Column("last", is_number=True),
-        Column("a minute", is_number=True),
-        Column("busiest minute", is_number=True),
-        *(Column(f"gap p{percent}", is_number=True) for percent in _PERCENTS),
-        Column("longest gap", is_number=True),
-    )
-    rows = [
-        [
-            _name_text(each),
-            f"{each.entries:,}",
-            size_text(each.byte_count),
-            _minute_text(each.first_ms),
-            _minute_text(each.last_ms),
-            f"{each.per_minute:,.1f}",
-            f"{each.busiest:,}",
-            *(("-",) * len(_PERCENTS) if each.gaps is None else (_gap_text(gap) for gap in each.gaps)),
-            "-" if each.longest_gap_ms is None else _gap_text(each.longest_gap_ms),
-        ]
-        for each in found.keys
-    ]
-    more = f"{found.streams - len(rows):,} more." if found.streams > len(rows) else ""
-    if found.untimed:
-        more = f"{more} {counted(found.untimed, 'entry')} with milliseconds beyond 2^63 counted in no minute.".strip()
-    text = "A gap is the time between one entry and the next of the stream."
-    return Section("Streams", text, charts, (PageTable(columns, rows, more),))
-
-
-def _as_json(frozen: Frozen, found: Rates) -> dict[str, Any]:
+def _stream_report(row: Any, gaps: Mapping[StreamName, Any]) -> dict[str, Any]:
+    """What one stream has.  Gaps are milliseconds between an entry and the next; None with fewer than two."""
+    key = bytes(row["_key_binary"])
+    gap = gaps.get((row["_db"], key))
+    minutes = row["last"] // _MINUTE_MS - row["first"] // _MINUTE_MS + 1  # also those without an entry
+    gaps_ms = None
+    if gap is not None and gap.longest is not None:
+        gaps_ms = {f"p{percent}": round(ms) for percent, ms in zip(_PERCENTS, gap.percentiles, strict=True)}
+        gaps_ms["longest"] = gap.longest
     return {
-        "snapshot": frozen.path,
-        "offset": frozen.snapshot.manifest.offset,
-        "streams": found.streams,
-        "entries": found.entries,
-        "bytes": found.byte_count,
-        "untimed": found.untimed,
-        "largest": [
-            {
-                "db": each.db,
-                **key_values("key", each.key),
-                "entries": each.entries,
-                "bytes": each.byte_count,
-                "first_ms": each.first_ms,
-                "last_ms": each.last_ms,
-                "minutes": each.minutes,
-                "per_minute": round(each.per_minute, 3),
-                "busiest_minute": {"ms": each.busiest_ms, "entries": each.busiest},
-                "gaps_ms": None
-                if each.gaps is None
-                else {
-                    **{f"p{percent}": gap for percent, gap in zip(_PERCENTS, each.gaps, strict=True)},
-                    "longest": each.longest_gap_ms,
-                },
-            }
-            for each in found.keys
-        ],
+        "db": row["_db"],
+        **key_values("key", key),
+        "entries": row.entries,
+        "bytes": row.bytes,
+        "first_ms": row["first"],
+        "last_ms": row["last"],
+        "minutes": row.minutes,  # in which there is an entry
+        "per_minute": round(row.entries / minutes, 3),
+        "busiest_minute": {"ms": -row.busiest.before * _MINUTE_MS, "entries": row.busiest.entries},
+        "gaps_ms": gaps_ms,
     }
 
 
-def _name_text(each: KeyRates) -> str:
-    key = name_text(each.key)
-    return f"{key} (db {each.db})" if each.db else key
+# -- the page ----------------------------------------------------------------------------------------------------------
 
 
-def _gap_text(ms: int) -> str:
+def _page(frozen: Frozen, report: _Report, lines: list[Lines]) -> Page:
+    largest = report["largest"]
+    facts = {
+        "snapshot": report["snapshot"],
+        "taken": moment_text(frozen.snapshot.manifest.time_ms),
+        "replication offset": str(report["offset"]),
+    }
+    cards = [
+        Card("entries", f"{report['entries']:,}"),
+        Card("streams", f"{report['streams']:,}"),
+        Card("names and values", size_text(report["bytes"])),
+    ]
+    over_time = "By the time in the IDs, in UTC; IDs before the year 2000 are not drawn."
+    sections = [Section("Over time", over_time, lines)] if lines else []
+    bars = largest[:_BARS]
+    texts = [f"{row['entries']:,}, {size_text(row['bytes'])}" for row in bars]
+    counts = {"entries": [row["entries"] for row in bars]}
+    charts = [Bars("Largest streams", [stream_text(row) for row in bars], counts, texts)] if bars else []
+    more = f"{report['streams'] - len(largest):,} more." if report["streams"] > len(largest) else ""
+    if report["untimed"]:
+        untimed = counted(report["untimed"], "entry")
+        more = f"{more} {untimed} with milliseconds beyond 2^63 counted in no minute.".strip()
+    text = "A gap is the time between one entry and the next of the stream."
+    sections.append(Section("Streams", text, charts, PageTable(_COLUMNS, largest, more)))
+    return Page(f"Rates of {frozen.name}", facts, cards, sections)
+
+
+def _gap_column(title: str, name: str) -> Column:
+    return Column(title, lambda row: _gap_text(row["gaps_ms"] and row["gaps_ms"][name]))
+
+
+def _gap_text(ms: int | None) -> str:
+    if ms is None:
+        return "-"
     return f"{ms} ms" if ms < 1000 else age_text(ms)
 
 
 def _minute_text(ms: int) -> str:
-    return _iso(ms)[:16].replace("T", " ")
+    return moment_text(ms)[:16].replace("T", " ")
 
 
-def _iso(ms: int) -> str:
-    """A moment to the second, UTC; the number itself where calendars end."""
-    if not 0 <= ms < _END_OF_TIME_MS:
-        return f"{ms} ms"
-    return datetime.fromtimestamp(ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+_COLUMNS: Final = (
+    Column("stream", stream_text, "name"),
+    number_column("entries"),
+    Column("bytes", lambda row: size_text(row["bytes"])),
+    Column("first, UTC", lambda row: _minute_text(row["first_ms"])),
+    Column("last", lambda row: _minute_text(row["last_ms"])),
+    Column("a minute", lambda row: f"{row['per_minute']:,.1f}"),
+    Column("busiest minute", lambda row: f"{row['busiest_minute']['entries']:,}"),
+    *(_gap_column(f"gap p{percent}", f"p{percent}") for percent in _PERCENTS),
+    _gap_column("longest gap", "longest"),
+)
 
 
 if __name__ == "__main__":

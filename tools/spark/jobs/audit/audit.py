@@ -7,23 +7,23 @@ from pathlib import Path
 from typing import Final
 
 import click
-from rich.markup import escape
 
 from riverbed.tools.console.console import FOUND, counted, results
 from riverbed.tools.spark.jobs.audit.findings import Findings, audit_snapshot
-from riverbed.tools.spark.jobs.audit.page import audit_json, audit_page
+from riverbed.tools.spark.jobs.audit.page import audit_page
 from riverbed.tools.spark.jobs.audit.pending import Kind, Limits
+from riverbed.tools.spark.jobs.audit.report import audit_report
 from riverbed.tools.spark.jobs.command import duration, find_snapshot, running_job, spark_options
 from riverbed.tools.spark.jobs.launch import Launch
-from riverbed.tools.spark.jobs.outdir import new_reports, write_reports
-from riverbed.tools.spark.jobs.page import html_page, markdown
+from riverbed.tools.spark.jobs.outdir import new_reports, print_report_path, write_reports
+from riverbed.tools.spark.jobs.page import html_page
 
-_NAMES: Final = ("audit.html", "audit.md", "audit.json")
+_NAMES: Final = ("audit.html", "audit.json")
 
 
 @click.command()
 @click.argument("source", metavar="SNAPSHOT")
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write audit.html, .md and .json there.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write audit.html and audit.json there.")
 @click.option("--overwrite", is_flag=True, help="Replace reports that are there.")
 @click.option(
     "--since", "earlier_source", metavar="EARLIER", help="An earlier snapshot: tells throughput between them."
@@ -61,7 +61,7 @@ def audit(
     each stream from being trimmed; then lag and pending entries by group and by consumer. With --since it tells how
     much was delivered and settled in between.
 
-    SNAPSHOT is a snapshot or a data directory. Without --out the report is printed as Markdown.
+    SNAPSHOT is a snapshot or a data directory. Without --out the counts alone are printed; --json prints all.
 
     \b
     Examples
@@ -80,21 +80,20 @@ def audit(
     with running_job(launch, f"audit {source}") as job:
         found = audit_snapshot(job, frozen, earlier, limits, options)
         job.step("writing the report")
-        page = audit_page(frozen, earlier, found, limits)
-        report = json.dumps(audit_json(frozen, found, limits), indent=2)
+        report = audit_report(frozen, earlier, found, limits)
+        text = json.dumps(report, indent=2)
         if out is not None:
-            write_reports(out, dict(zip(_NAMES, (html_page(page), markdown(page), f"{report}\n"), strict=True)))
+            page = html_page(audit_page(frozen.name, report))
+            write_reports(out, dict(zip(_NAMES, (page, f"{text}\n"), strict=True)))
     if as_json:
-        click.echo(report)
-    elif out is None:
-        click.echo(markdown(page))
+        click.echo(text)
     else:
         _print_summary(found, out)
     if found.problems:
         raise SystemExit(FOUND)
 
 
-def _print_summary(found: Findings, out: Path) -> None:
+def _print_summary(found: Findings, out: Path | None) -> None:
     console = results()
     lines = [
         (found.totals[Kind.POISON], "poison entry"),
@@ -108,7 +107,7 @@ def _print_summary(found: Findings, out: Path) -> None:
             console.print(f"[bold red]{counted(count, noun)}[/]")
     if not found.problems:
         console.print("[green]nothing is stuck, poisoned or orphaned[/]")
-    console.print(f"report: [bold]{escape(str(out / _NAMES[0]))}[/]")
+    print_report_path(out, _NAMES[0])
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ class Findings:
     ages: dict[Kind, list[int]]
     deliveries: dict[Kind, list[int]]
     groups: list[Crew]
-    members: list[Member]
+    members: list[Member]  # with the most pending entries first
     unread: list[Crew]
     idle: list[Member]
     pins: list[Pin]
@@ -111,6 +111,7 @@ def audit_snapshot(
         _member(row, held_by, work, has_work=earlier is not None)
         for row in job.read(frozen, Table.CONSUMERS, _CONSUMERS, options).collect()
     ]
+    members.sort(key=lambda member: (-member.pending, member.group, member.name))
     groups = _crews(job.read(frozen, Table.GROUPS, _GROUPS, options).collect(), held, members, before)
     job.step("looking for what holds streams")
     with_groups, streams, entries = _streams(frozen, {(group.name.db, group.name.key) for group in groups}, options)
@@ -125,10 +126,7 @@ def audit_snapshot(
         groups=groups,
         members=members,
         unread=[group for group in groups if group.read_ms is None or group.read_ms >= limits.idle_ms],
-        idle=sorted(
-            (member for member in members if member.pending and member.idle_ms >= limits.idle_ms),
-            key=lambda member: (-member.pending, member.group, member.name),
-        ),
+        idle=[member for member in members if member.pending and member.idle_ms >= limits.idle_ms],
         pins=find_pins(job, frozen, with_groups, list(_needs(groups, held, with_groups)), limits.shown),
     )
 
