@@ -194,8 +194,9 @@ def test_who_leaves_before_the_answer_is_not_waited_for(monkeypatch: pytest.Monk
     served(test, endless_page)
 
 
-def test_a_page_that_cannot_be_made_is_a_500() -> None:
+def test_a_page_that_cannot_be_made_is_a_500_and_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     async def test(port: int, http: MetricsHttp) -> None:
         assert (await exchange(port, b"GET /page HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 500 ")
 
     served(test, broken_page)
+    assert [record.getMessage() for record in caplog.records] == ["a page of the metrics port failed"]
