@@ -46,7 +46,7 @@ from riverbed.store.recovery import replay as recovery
 from riverbed.store.recovery.replay import Execute, RecoveryReport
 from riverbed.store.recovery.start_changes import StartChanges, made_directory
 from riverbed.store.refusal import Refusal
-from riverbed.store.replication_id import Lineage
+from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.swap import KilledCompaction, Places
 from riverbed.store.tables import power_loss as powercut
 from riverbed.store.tables.environment import Tables
@@ -106,7 +106,7 @@ class Engine:
             self._enter_service()
             held.callback(self._end_quietly)
             self.has_settled = killed is not None and self._clear_away(killed)
-            self._begin_lineage()
+            self._begin_replids()
             self._begin_file_if_needed()
             self.check_space()
             self._held = held.pop_all()
@@ -180,33 +180,33 @@ class Engine:
             return False
         return True
 
-    def _begin_lineage(self) -> None:
+    def _begin_replids(self) -> None:
         """Whose offsets these are from now on.
 
         A crash may have lost the end of a log that replicas had been sent already (`appendfsync` other than always),
         so what is written from here on is a line of its own.  A replica has written nothing of its own.
         """
-        lineage = self.log.manifest.lineage or self.txn.lineage
-        lineage = Lineage.new() if lineage is None else self._next_line(lineage.with_store(self.txn.lineage))
-        if self.txn.position is not None and (self.txn.lineage is None or not self.txn.lineage.store_id):
+        replids = self.log.manifest.replids or self.txn.replids
+        replids = ReplicationIds.new() if replids is None else self._next_replids(replids.with_store(self.txn.replids))
+        if self.txn.position is not None and (self.txn.replids is None or not self.txn.replids.store_id):
             # Tables that a tool or an older version has made: they name the line and the store before the manifest
             # does, which the check relies on.
-            self.txn.lineage = lineage
+            self.txn.replids = replids
             with contextlib.suppress(lmdb.Error):
                 self.checkpoint()
-        self.set_lineage(lineage)
+        self.set_replids(replids)
 
-    def _next_line(self, lineage: Lineage) -> Lineage:
+    def _next_replids(self, replids: ReplicationIds) -> ReplicationIds:
         is_written_to = not self.options.is_replica and self.log.end.offset
-        return lineage.branch(self.log.end.offset) if is_written_to else lineage
+        return replids.branch(self.log.end.offset) if is_written_to else replids
 
-    def set_lineage(self, lineage: Lineage) -> None:
+    def set_replids(self, replids: ReplicationIds) -> None:
         """Continue another line of offsets from here on; also without the disk, which may be full."""
-        lineage = lineage.with_store()
-        self.txn.lineage = lineage
-        if lineage != self.log.manifest.lineage:
+        replids = replids.with_store()
+        self.txn.replids = replids
+        if replids != self.log.manifest.replids:
             with contextlib.suppress(LogWriteError):
-                self.log.set_lineage(lineage)
+                self.log.set_replids(replids)
 
     # -- a tick --------------------------------------------------------------------------------------------------------
 
@@ -403,7 +403,7 @@ class Engine:
             raise StateLostError(f"the full sync could not be put in place: {error}") from error
         self.anchors = Anchors()
         self.anchors.add(self.log.end)
-        self.set_lineage(self.log.lineage)
+        self.set_replids(self.log.replids)
         self._rotate_if_needed()
         self.check_space()
 

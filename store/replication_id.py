@@ -27,7 +27,7 @@ _ID = re.compile(f"[0-9a-f]{{{ID_LENGTH}}}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Lineage:
+class ReplicationIds:
     """`branch_offset` is the last offset of `previous_id` that is our past, -1 when there is no previous line.
 
     `store_id` is empty where an older version has written all that is known of the line.
@@ -50,7 +50,7 @@ class Lineage:
         first = secrets.token_hex(ID_LENGTH // 2)
         return cls(first, store_id=store_id or first)
 
-    def with_store(self, known: Lineage | None = None) -> Lineage:
+    def with_store(self, known: ReplicationIds | None = None) -> ReplicationIds:
         """The same line, of a store that has an id: one without gets that of `known`, or of its present line.
 
         Its replicas do the same, and what has read it knows this id as well.
@@ -58,23 +58,23 @@ class Lineage:
         known_id = "" if known is None else known.store_id
         return self if self.store_id else replace(self, store_id=known_id or self.replication_id)
 
-    def branch(self, offset: int) -> Lineage:
+    def branch(self, offset: int) -> ReplicationIds:
         """A new line that branches off at `offset`, the end of our log.
 
         When we have written nothing since the last branch, the line before it stays the one we come from: others
         know that one, and nobody the one in between.
         """
         past = self.previous_id if self.branch_offset == offset else self.replication_id
-        return Lineage(Lineage.new().replication_id, past, offset, self.store_id)
+        return ReplicationIds(ReplicationIds.new().replication_id, past, offset, self.store_id)
 
-    def follow(self, replication_id: str, offset: int, store_id: str = "") -> Lineage:
+    def follow(self, replication_id: str, offset: int, store_id: str = "") -> ReplicationIds:
         """We have found to be on the line `replication_id` at `offset`, which its owner calls so now.
 
         `store_id` is what the owner calls the store, empty if it says nothing of that.
         """
         store_id = store_id or self.store_id
         if replication_id != self.replication_id:
-            return Lineage(replication_id, self.replication_id, offset, store_id)
+            return ReplicationIds(replication_id, self.replication_id, offset, store_id)
         return self if store_id == self.store_id else replace(self, store_id=store_id)
 
     def holds(self, replication_id: str, offset: int) -> bool:

@@ -34,7 +34,7 @@ from riverbed.store.layout import DATA_NAME, LOCK_NAME, STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.append_log import TEMPORARY_PREFIX
 from riverbed.store.log.manifest import FileType, LogFile, Manifest
-from riverbed.store.replication_id import Lineage
+from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.tables import power_loss as powercut
 
 WORK_DIRECTORY: Final = "compact"
@@ -93,7 +93,7 @@ class Places:
 
 
 def put_in_place(
-    places: Places, old: Manifest, base: LogFile, incr: LogFile, lineage: Lineage | None, files: Files
+    places: Places, old: Manifest, base: LogFile, incr: LogFile, replids: ReplicationIds | None, files: Files
 ) -> None:
     """Make the store that of `places.work`/data.mdb and `places.base`, which are durable, and nobody has open.
 
@@ -114,7 +114,7 @@ def put_in_place(
     _move(places.state / LOCK_NAME, places.old_lock, files)
     files.sync_directory(places.state)
     gone = tuple(replace(file, type=FileType.HISTORY) for file in (*old.files, *old.history))
-    manifest = Manifest(base, gone, (incr,), lineage)
+    manifest = Manifest(base, gone, (incr,), replids)
     manifests.replace(places.manifest, manifest, files)
     _give(places.manifest, owner)
     KilledCompaction(places, files, manifest, (base.name, incr.name), is_new=True).move_in()

@@ -138,10 +138,10 @@ class Follower:
     async def _open(self) -> None:
         config, log_ = self._executor.config, self._engine.log
         offset = log_.end.offset
-        known_as = "?" if self._wants_all else log_.lineage.known_as(offset)
+        known_as = "?" if self._wants_all else log_.replids.known_as(offset)
         takes_over = self._failover is not None
         if takes_over:
-            known_as = log_.lineage.replication_id  # a replica of ours calls it so
+            known_as = log_.replids.replication_id  # a replica of ours calls it so
         introduction = Introduction(
             config.replica_announce_port or config.port,
             config.replica_announce_ip,
@@ -182,9 +182,9 @@ class Follower:
         self._was_accepted()
         engine = self._engine
         offset = engine.log.end.offset
-        lineage = engine.log.lineage.follow(replication_id, offset, store_id)
-        if lineage != engine.log.lineage:
-            engine.set_lineage(lineage)
+        replids = engine.log.replids.follow(replication_id, offset, store_id)
+        if replids != engine.log.replids:
+            engine.set_replids(replids)
             self._replicas.cut_off()  # to be told the new id
         log.info("the primary continues at offset %d", offset)
         self._stream = LogStream(offset, self._executor.config.repl_max_batch_bytes)

@@ -30,7 +30,7 @@ from riverbed.store.log.append_log import Log
 from riverbed.store.log.manifest import FileType, LogFile
 from riverbed.store.log.stream_reader import LogStream
 from riverbed.store.position import LogPosition
-from riverbed.store.replication_id import Lineage
+from riverbed.store.replication_id import ReplicationIds
 
 if TYPE_CHECKING:
     from riverbed.server.execution.executor import Executor
@@ -113,7 +113,7 @@ class FullSync:
             start_offset=head.start,
             seq=seq,
             base=base,
-            lineage=Lineage(head.replication_id, store_id=head.store_id or head.replication_id),
+            replids=ReplicationIds(head.replication_id, store_id=head.store_id or head.replication_id),
         )
 
     def _begin_base(self) -> int:

@@ -140,7 +140,7 @@ class Replication:
         """Our primary has us become it.  Raises CommandError when it is not ours to say so."""
         if self.follower is None:
             raise CommandError(NO_REPLICA_TO_TAKE_OVER)
-        if replication_id != self._executor.engine.log.lineage.replication_id:
+        if replication_id != self._executor.engine.log.replids.replication_id:
             raise CommandError(OTHER_LINE)
         log.info("the primary hands over to us")
         self._promote()
@@ -162,7 +162,7 @@ class Replication:
         executor.txn.follows = False
         engine = executor.engine
         engine.options.is_replica = False
-        engine.set_lineage(engine.log.lineage.branch(engine.log.end.offset))
+        engine.set_replids(engine.log.replids.branch(engine.log.end.offset))
         log.info("a primary from here on, at offset %d", engine.log.end.offset)
         self.primary.cut_off()
         executor.refresh_special()
@@ -222,17 +222,17 @@ class Replication:
 
     def fields(self) -> Iterator[tuple[str, object]]:
         engine = self._executor.engine
-        lineage, end = engine.log.lineage, engine.log.end
+        replids, end = engine.log.replids, engine.log.end
         yield "role", "master" if self.follower is None else "slave"
         if self.follower is not None:
             yield from self.follower.fields()
         yield from self.primary.fields()
         yield "master_failover_state", self.failover.state.value
-        yield "master_replid", lineage.replication_id
-        yield "master_replid2", lineage.previous_id
-        yield "riverbed_store_id", lineage.store_id
+        yield "master_replid", replids.replication_id
+        yield "master_replid2", replids.previous_id
+        yield "riverbed_store_id", replids.store_id
         yield "master_repl_offset", end.offset
-        yield "second_repl_offset", lineage.branch_offset + 1 if lineage.branch_offset >= 0 else -1
+        yield "second_repl_offset", replids.branch_offset + 1 if replids.branch_offset >= 0 else -1
         # what Redis keeps in memory for this is the log here, from its first incr on
         first = engine.log.manifest.incrs[0].start_offset or 0
         yield "repl_backlog_active", 1

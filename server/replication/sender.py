@@ -114,7 +114,7 @@ class Sender:
         if prefix is not None:
             self._feed = prefix
             self._continue()
-        elif engine.log.lineage.holds(replication_id, offset):
+        elif engine.log.replids.holds(replication_id, offset):
             self._search = LogSearch(engine.log, engine.files, offset, engine.anchors, any_byte=not self._verbatim)
             self._look(replication_id)
         else:
@@ -139,14 +139,14 @@ class Sender:
             self._continue()
 
     def _continue(self) -> None:
-        replication_id = self._executor.engine.log.lineage.replication_id.encode()
+        replication_id = self._executor.engine.log.replids.replication_id.encode()
         self._send(b"+CONTINUE %b%b\r\n" % (replication_id, self._store_word()))
         log.info("replica %s: goes on where it was", self.session.peer.address)
         self.state = State.ONLINE
         self._pump()
 
     def _store_word(self) -> bytes:
-        store_id = self._executor.engine.log.lineage.store_id
+        store_id = self._executor.engine.log.replids.store_id
         return b" %b" % store_id.encode() if self.introduction.asks_store else b""
 
     def _new_feed(self, place: LogPosition, *, skip: int = 0, preface_of: int = 0, only_file: bool = False) -> LogFeed:
@@ -180,7 +180,7 @@ class Sender:
         start = start_of(manifest)
         base = engine.log.base
         sizes = (base.size, base.command_bytes or 0) if base is not None else (0, 0)
-        head = (engine.log.lineage.replication_id.encode(), start.offset, end.offset, *sizes, self._store_word())
+        head = (engine.log.replids.replication_id.encode(), start.offset, end.offset, *sizes, self._store_word())
         self._feed = self._new_feed(start, preface_of=manifest.incrs[0].seq)
         self.state = State.SYNCING
         self._send(b"+FULLRESYNC %b %d %d %d %d%b\r\n" % head)
@@ -193,7 +193,7 @@ class Sender:
         start = start_of(manifest)
         first = manifest.incrs[0]
         self._feed = self._new_feed(LogPosition(first.seq, 0, start.offset))
-        replication_id = engine.log.lineage.replication_id
+        replication_id = engine.log.replids.replication_id
         offset = start.offset
         if manifest.base is not None:
             self._base_feed = self._new_feed(start, only_file=True)

@@ -73,7 +73,7 @@ def _fold(home: Path, filename: str, txn: WriteTxn, end: LogPosition) -> None:
     files = OsFiles()
     manifest = manifests.load(home / f"{filename}.manifest", files)
     assert manifest is not None, "made before this process was"
-    txn.lineage = manifest.lineage
+    txn.replids = manifest.replids
     parts = list_parts(home, manifest, files)
     parts[-1] = type(parts[-1])(parts[-1].path, parts[-1].file, end.position, is_last=True)
     reader = LogReader(parts, files, load_truncated=False)

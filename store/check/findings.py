@@ -69,7 +69,7 @@ class Meta:
     databases: list[tuple[int, int, int]]  # keyspace_no, size, expiring
     position: LogPosition  # of the log, up to which all this is its fold
     log_db: int  # the database that is selected there, -1 for none
-    has_lineage: bool
+    has_replids: bool
     has_store: bool  # the store's id
 
 

@@ -106,9 +106,9 @@ class LogCheck:
             if meta is not None:
                 yield Violation("log", "", "there is none, and the tables say how far they cover it", str(self._home))
             return
-        if meta is not None and not meta.has_lineage and self.manifest.lineage is not None:
+        if meta is not None and not meta.has_replids and self.manifest.replids is not None:
             yield Violation("meta", "replication", f"is missing; {self.manifest_path} names a line of offsets")
-        if meta is not None and not meta.has_store and self.manifest.lineage and self.manifest.lineage.store_id:
+        if meta is not None and not meta.has_store and self.manifest.replids and self.manifest.replids.store_id:
             yield Violation("meta", "store", f"is missing; {self.manifest_path} names the store")
         self.parts = list_parts(self._home, self.manifest, files)
         position = None if meta is None else meta.position

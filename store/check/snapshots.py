@@ -90,11 +90,11 @@ class SnapshotCheck:
             reader = TableReader(tables, txn)
             rows = {table: reader.count(table) for table in TABLES}
             walk = StreamWalk(reader)
-            lineage, numbering = walk.lineage(), walk.numbering()
+            replids, numbering = walk.replids(), walk.numbering()
         for what, told, there in (
             ("position", tuple(manifest.position), tuple(meta.position)),
-            ("replication_id", manifest.replication_id, None if lineage is None else lineage.replication_id),
-            ("store_id", manifest.store_id, None if lineage is None else lineage.store_id or None),
+            ("replication_id", manifest.replication_id, None if replids is None else replids.replication_id),
+            ("store_id", manifest.store_id, None if replids is None else replids.store_id or None),
             ("numbering", manifest.numbering, numbering),
             ("streams", manifest.streams, self.contents.streams),
             ("entries", manifest.entries, self.contents.entries),

@@ -42,7 +42,7 @@ from riverbed.store.format.meta import (
 from riverbed.store.layout import DATA_NAME, LOCK_NAME, STATE_DIRECTORY
 from riverbed.store.position import LogPosition
 from riverbed.store.progress import Progress
-from riverbed.store.replication_id import Lineage
+from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.tables.dead_rows import Kind
 from riverbed.store.tables.environment import MAX_READERS, TABLES, Tables
 
@@ -160,15 +160,15 @@ def _check_meta(view: View) -> Pass:
             if name != META_VERSION:
                 return
     yield
-    lineage, store_id = view.get("meta", META_REPLICATION), view.get("meta", META_STORE)
-    if lineage is not None:
-        view.decode("meta", META_REPLICATION.decode(), lambda row: Lineage(*fmt.unpack_row(row)), lineage)
+    replids, store_id = view.get("meta", META_REPLICATION), view.get("meta", META_STORE)
+    if replids is not None:
+        view.decode("meta", META_REPLICATION.decode(), lambda row: ReplicationIds(*fmt.unpack_row(row)), replids)
     if store_id is not None:
-        view.decode("meta", META_STORE.decode(), lambda row: Lineage.new(fmt.unpack_row(row)), store_id)
+        view.decode("meta", META_STORE.decode(), lambda row: ReplicationIds.new(fmt.unpack_row(row)), store_id)
     synced = view.get("meta", META_SYNCED)
     if synced is not None:
         view.decode("meta", META_SYNCED.decode(), _decode_synced, synced)
-    meta = view.decode("meta", "", _decode_meta, rows, lineage is not None, store_id is not None)
+    meta = view.decode("meta", "", _decode_meta, rows, replids is not None, store_id is not None)
     if meta is None:
         return
     numbers = [keyspace_no for keyspace_no, _, _ in meta.databases]
@@ -180,7 +180,7 @@ def _check_meta(view: View) -> Pass:
     view.set_meta(meta)
 
 
-def _decode_meta(rows: dict[bytes, Any], has_lineage: bool, has_store: bool) -> Meta:
+def _decode_meta(rows: dict[bytes, Any], has_replids: bool, has_store: bool) -> Meta:
     next_stream_no, next_group_no, next_keyspace_no = integers(fmt.unpack_row(rows[META_COUNTERS]))
     databases = []
     for row in fmt.unpack_row(rows[META_DATABASES]):
@@ -191,7 +191,7 @@ def _decode_meta(rows: dict[bytes, Any], has_lineage: bool, has_store: bool) -> 
     if log_db >= _DATABASES:
         raise ValueError(f"there is no database {log_db}")
     place = LogPosition(file_seq, position, offset)
-    return Meta(next_stream_no, next_group_no, next_keyspace_no, databases, place, log_db, has_lineage, has_store)
+    return Meta(next_stream_no, next_group_no, next_keyspace_no, databases, place, log_db, has_replids, has_store)
 
 
 def _decode_synced(row: bytes) -> LogPosition:

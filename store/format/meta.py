@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from riverbed.store.format import rows as fmt
-from riverbed.store.replication_id import Lineage
+from riverbed.store.replication_id import ReplicationIds
 
 META_VERSION: Final = b"format_version"
 META_COUNTERS: Final = b"counters"
@@ -25,19 +25,19 @@ META_NUMBERING: Final = b"numbering"
 NO_DATABASE: Final = -1
 
 
-def lineage_rows(lineage: Lineage | None) -> Iterator[tuple[bytes, bytes]]:
+def replid_rows(replids: ReplicationIds | None) -> Iterator[tuple[bytes, bytes]]:
     """The rows that say whose offsets the position is on."""
-    if lineage is None:
+    if replids is None:
         return
-    yield META_REPLICATION, fmt.pack_row([lineage.replication_id, lineage.previous_id, lineage.branch_offset])
-    if lineage.store_id:
-        yield META_STORE, fmt.pack_row(lineage.store_id)
+    yield META_REPLICATION, fmt.pack_row([replids.replication_id, replids.previous_id, replids.branch_offset])
+    if replids.store_id:
+        yield META_STORE, fmt.pack_row(replids.store_id)
 
 
-def decode_lineage(get: Callable[[bytes], bytes | None]) -> Lineage | None:
+def decode_replids(get: Callable[[bytes], bytes | None]) -> ReplicationIds | None:
     """What those rows say, which `get` looks up by name; None without any.  Raises one of DECODE_ERRORS."""
     line, store = get(META_REPLICATION), get(META_STORE)
     if line is None:
         return None
     replication_id, previous_id, branch_offset = fmt.unpack_row(line)
-    return Lineage(replication_id, previous_id, branch_offset, "" if store is None else fmt.unpack_row(store))
+    return ReplicationIds(replication_id, previous_id, branch_offset, "" if store is None else fmt.unpack_row(store))

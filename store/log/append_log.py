@@ -43,7 +43,7 @@ from riverbed.store.log.reader import Batch, LogPart, LogReader, TornTail, list_
 from riverbed.store.log.resync import make_durable
 from riverbed.store.log.takeover import refuse_orphans
 from riverbed.store.position import LogPosition
-from riverbed.store.replication_id import Lineage
+from riverbed.store.replication_id import ReplicationIds
 
 __all__ = ["Base", "Batch", "Log", "TornTail", "Unsynced"]
 
@@ -189,13 +189,13 @@ class Log:
         start_offset: int,
         seq: int,
         base: LogFile | None,
-        lineage: Lineage,
+        replids: ReplicationIds,
     ) -> Self:
         """Begin a log in `directory` that goes on from `start_offset` with incr `seq`, behind `base`.
 
         The base is listed; it is for the caller to put it there.  Raises OSError.
         """
-        log = cls(directory / dirname, filename, files, Manifest(base=base, lineage=lineage), sys.maxsize, True)
+        log = cls(directory / dirname, filename, files, Manifest(base=base, replids=replids), sys.maxsize, True)
         files.make_directory(log.directory)
         log._offset = start_offset
         log._begin_file(seq)
@@ -479,7 +479,7 @@ class Log:
             incrs = (*incrs[:-1], replace(incrs[-1], size=self._position))
         elif base is not None and base.size is None:
             base = replace(base, size=self._position)
-        manifest = replace(old, base=base, incrs=(*incrs, file), lineage=old.lineage or Lineage.new())
+        manifest = replace(old, base=base, incrs=(*incrs, file), replids=old.replids or ReplicationIds.new())
         path = self.directory / file.name
         fd = self._files.create(path)
         try:
@@ -513,18 +513,18 @@ class Log:
             raise LogWriteError(f"the manifest could not be written: {error}") from error
 
     @property
-    def lineage(self) -> Lineage:
+    def replids(self) -> ReplicationIds:
         """The line of offsets that the log continues."""
-        lineage = self.manifest.lineage
-        assert lineage is not None, "set when the engine opened the log"
-        return lineage
+        replids = self.manifest.replids
+        assert replids is not None, "set when the engine opened the log"
+        return replids
 
-    def set_lineage(self, lineage: Lineage) -> None:
+    def set_replids(self, replids: ReplicationIds) -> None:
         """Continue another line from here on.
 
         Raises LogWriteError when it could not be made durable; it holds all the same until the server stops.
         """
-        self.manifest = replace(self.manifest, lineage=lineage)
+        self.manifest = replace(self.manifest, replids=replids)
         self._replace_manifest(self.manifest)
 
     def hold_feeds(self) -> None:

@@ -35,7 +35,7 @@ from riverbed.store.disk.durable_file import write_file
 from riverbed.store.disk.files import Files
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format.text import quote_text, split_text
-from riverbed.store.replication_id import Lineage
+from riverbed.store.replication_id import ReplicationIds
 
 MAX_LINE: Final = 1024
 MAX_MANIFEST_BYTES: Final = 64 * 1024 * 1024
@@ -79,7 +79,7 @@ class Manifest:
     base: LogFile | None = None
     history: tuple[LogFile, ...] = ()
     incrs: tuple[LogFile, ...] = ()
-    lineage: Lineage | None = None
+    replids: ReplicationIds | None = None
 
     @property
     def files(self) -> tuple[LogFile, ...]:
@@ -90,7 +90,7 @@ class Manifest:
     def is_ours(self) -> bool:
         """Whether it has any of our marks, which a Redis leaves out when it writes a manifest."""
         listed = (*self.files, *self.history)
-        return self.lineage is not None or any(file.is_ours for file in listed)
+        return self.replids is not None or any(file.is_ours for file in listed)
 
     def next_base(self, filename: str, size: int, command_bytes: int) -> LogFile:
         """A base of ours to come after the present one, under a name that no file of the log has."""
@@ -114,15 +114,15 @@ class Manifest:
 
 def serialize(manifest: Manifest) -> bytes:
     files = [] if manifest.base is None else [manifest.base]
-    lines = b"" if manifest.lineage is None else _lineage_line(manifest.lineage)
+    lines = b"" if manifest.replids is None else _replids_line(manifest.replids)
     lines += b"".join(_line(file) for file in (*files, *manifest.history, *manifest.incrs))
     return lines + _guard(lines)
 
 
-def _lineage_line(lineage: Lineage) -> bytes:
-    words = f"{lineage.replication_id} {lineage.previous_id} {lineage.branch_offset}"
+def _replids_line(replids: ReplicationIds) -> bytes:
+    words = f"{replids.replication_id} {replids.previous_id} {replids.branch_offset}"
     line = b"%b%b\n" % (_LINEAGE_START, words.encode())
-    return line + b"%b%b\n" % (_STORE_START, lineage.store_id.encode()) if lineage.store_id else line
+    return line + b"%b%b\n" % (_STORE_START, replids.store_id.encode()) if replids.store_id else line
 
 
 def _guard(lines: bytes) -> bytes:
@@ -149,7 +149,7 @@ def parse(data: bytes, file: str) -> Manifest:
     base: LogFile | None = None
     history: list[LogFile] = []
     incrs: list[LogFile] = []
-    lineage: Lineage | None = None
+    replids: ReplicationIds | None = None
     at = 0
     is_ours = is_guarded = False
     names = set()
@@ -161,9 +161,9 @@ def parse(data: bytes, file: str) -> Manifest:
             if not line.endswith(b"\n"):
                 raise ValueError("the last line has no end")
             if line.startswith(_LINEAGE_START):
-                lineage = _parse_lineage(line)
+                replids = _parse_replids(line)
             elif line.startswith(_STORE_START):
-                lineage = _with_store(lineage, line)
+                replids = _with_store(replids, line)
             elif line.startswith(b"#"):
                 guard = _GUARD.fullmatch(line)
                 if guard and int(guard[1], 16) != crc32c(data[:at]):
@@ -190,25 +190,25 @@ def parse(data: bytes, file: str) -> Manifest:
         except ValueError as error:
             raise CorruptionError(file, at, str(error)) from error
         at += len(line)
-    if (is_ours or lineage is not None) and not is_guarded:
+    if (is_ours or replids is not None) and not is_guarded:
         raise CorruptionError(file, at, "the line with the checksum of all others is not at the end: lines are missing")
     if base is None and not history and not incrs:
         raise CorruptionError(file, at, "no file is listed")
-    return Manifest(base, tuple(history), tuple(incrs), lineage)
+    return Manifest(base, tuple(history), tuple(incrs), replids)
 
 
-def _parse_lineage(line: bytes) -> Lineage:
+def _parse_replids(line: bytes) -> ReplicationIds:
     found = _LINEAGE.fullmatch(line)
     if found is None:
         raise ValueError("malformed line about the replication id")
-    return Lineage(found[1].decode(), found[2].decode(), int(found[3]))
+    return ReplicationIds(found[1].decode(), found[2].decode(), int(found[3]))
 
 
-def _with_store(lineage: Lineage | None, line: bytes) -> Lineage:
+def _with_store(replids: ReplicationIds | None, line: bytes) -> ReplicationIds:
     found = _STORE.fullmatch(line)
-    if found is None or lineage is None:
+    if found is None or replids is None:
         raise ValueError("malformed line about the store's id, or one that follows no replication id")
-    return dataclasses.replace(lineage, store_id=found[1].decode())
+    return dataclasses.replace(replids, store_id=found[1].decode())
 
 
 def _parse_line(line: bytes) -> LogFile:

@@ -31,7 +31,7 @@ from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.lock import lock_directory
 from riverbed.store.errors import CorruptionError, StoreError
 from riverbed.store.format import rows as fmt
-from riverbed.store.format.meta import META_POSITION, NO_DATABASE, decode_lineage, lineage_rows
+from riverbed.store.format.meta import META_POSITION, NO_DATABASE, decode_replids, replid_rows
 from riverbed.store.layout import DATA_NAME, DIRECTORY_NAME, FILE_NAME, STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.base_file import BaseSize, write_base
@@ -55,7 +55,7 @@ from riverbed.store.position import LogPosition
 from riverbed.store.progress import Progress, counter, ignore
 from riverbed.store.recovery import replay as recovery
 from riverbed.store.recovery.replay import Execute, RecoveryReport
-from riverbed.store.replication_id import Lineage
+from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.rewrite.state import pieces
 from riverbed.store.swap import Places, put_in_place, settle
 from riverbed.store.tables.environment import Tables
@@ -185,10 +185,10 @@ class Compaction:
         report = Report(plan)
         self._files.make_directory(self._places.work)
         try:
-            lineage = self._make_tables(plan, report)
-            base, incr = self._write_log(plan, report, lineage)
+            replids = self._make_tables(plan, report)
+            base, incr = self._write_log(plan, report, replids)
             self._tables.close()
-            put_in_place(self._places, self._manifest, base, incr, lineage, self._files)
+            put_in_place(self._places, self._manifest, base, incr, replids, self._files)
         except BaseException as error:
             with contextlib.suppress(OSError, StoreError):
                 settle(self._places, self._files)
@@ -206,29 +206,29 @@ class Compaction:
 
     # -- tables --------------------------------------------------------------------------------------------------------
 
-    def _make_tables(self, plan: Plan, report: Report) -> Lineage | None:
+    def _make_tables(self, plan: Plan, report: Report) -> ReplicationIds | None:
         """Leave the new tables in the work directory; -> whose offsets the new log has."""
         first = self._places.work / "first"
         position = LogPosition(self._next_seq(plan), 0, plan.end.offset)
         with self._tables.env.begin() as txn:
             reader = TableReader(self._tables, txn)
-            lineage = self._manifest.lineage or decode_lineage(lambda name: reader.get("meta", name))
+            replids = self._manifest.replids or decode_replids(lambda name: reader.get("meta", name))
             room = plan.change_bytes if plan.has_changes else plan.copy_bytes
             live = rows_to_copy(reader, str(self._tables.path), self._wishes, has_tail=plan.tail_bytes > 0)
             with _opened(first, room) as target:
                 self._copy(live, target, COPYING, _rows_in(plan.after))
                 if not plan.has_changes:
-                    _set_position(target, position, lineage)
+                    _set_position(target, position, replids)
         if plan.has_changes:
             with _opened(first, room) as target:
-                lineage = self._change(target, plan, report, position, lineage)
-                second = self._copy_holes(target, plan, report, position, lineage)
+                replids = self._change(target, plan, report, position, replids)
+                second = self._copy_holes(target, plan, report, position, replids)
                 first = second or first
         self._adopt(first, report)
-        return lineage
+        return replids
 
     def _copy_holes(
-        self, target: Tables, plan: Plan, report: Report, position: LogPosition, lineage: Lineage | None
+        self, target: Tables, plan: Plan, report: Report, position: LogPosition, replids: ReplicationIds | None
     ) -> Path | None:
         """Copy once more what the changes have left, if they have left holes; -> where it is."""
         report.work_bytes = (target.path / DATA_NAME).stat().st_size
@@ -242,7 +242,7 @@ class Compaction:
             with _opened(second, plan.copy_bytes) as copy:
                 live = LiveRows(reader, str(target.path))
                 self._copy(live, copy, COPYING_AGAIN, _rows_in(sizes_of(reader)))
-                _set_position(copy, position, lineage)
+                _set_position(copy, position, replids)
             report.work_bytes += (second / STATE_DIRECTORY / DATA_NAME).stat().st_size
             return second
 
@@ -286,8 +286,8 @@ class Compaction:
         target.env.sync(True)
 
     def _change(
-        self, target: Tables, plan: Plan, report: Report, position: LogPosition, lineage: Lineage | None
-    ) -> Lineage | None:
+        self, target: Tables, plan: Plan, report: Report, position: LogPosition, replids: ReplicationIds | None
+    ) -> ReplicationIds | None:
         """Execute the tail, expire and trim; -> whose offsets the log has then."""
         wishes = self._wishes
         txn = WriteTxn(target)
@@ -326,17 +326,17 @@ class Compaction:
                     txn, wishes.keep, counted, pause, now_ms
                 )
             if report.expired or report.trimmed_entries:
-                lineage = Lineage.new("" if lineage is None else lineage.with_store().store_id)
+                replids = ReplicationIds.new("" if replids is None else replids.with_store().store_id)
                 report.has_new_line = True
             txn.log.clear()
             txn.log_db = selected  # what a primary sends next goes there
-            txn.lineage = lineage
+            txn.replids = replids
             txn.commit(list(position))
         finally:
             with contextlib.suppress(lmdb.Error):
                 txn.abort()
         target.env.sync(True)
-        return lineage
+        return replids
 
     def _metered(self, reader: LogReader, start: LogPosition, total: int) -> Iterator[Batch]:
         executed = counter(self._steps, EXECUTING, total)
@@ -346,7 +346,7 @@ class Compaction:
 
     # -- log -----------------------------------------------------------------------------------------------------------
 
-    def _write_log(self, plan: Plan, report: Report, lineage: Lineage | None) -> tuple[LogFile, LogFile]:
+    def _write_log(self, plan: Plan, report: Report, replids: ReplicationIds | None) -> tuple[LogFile, LogFile]:
         """Write the base under a temporary name; -> it and the incr, as the manifest will list them."""
         work = self._places.work
         entries = 0
@@ -398,12 +398,12 @@ def _opened(directory: Path, map_bytes: int, *, readonly: bool = False) -> Itera
         tables.close()
 
 
-def _set_position(tables: Tables, position: LogPosition, lineage: Lineage | None) -> None:
+def _set_position(tables: Tables, position: LogPosition, replids: ReplicationIds | None) -> None:
     with tables.env.begin(write=True, db=tables.handles["meta"]) as txn:
         row = txn.get(META_POSITION)
         selected = NO_DATABASE if row is None else fmt.unpack_row(row)[-1]
         txn.put(META_POSITION, fmt.pack_row([*position, selected]))
-        for name, line in lineage_rows(lineage):
+        for name, line in replid_rows(replids):
             txn.put(name, line)
     tables.env.sync(True)
 

@@ -250,7 +250,7 @@ class Repair:
         reader = LogReader(parts, files)
         files.make_directory(self._work)
         with Refold(self._work, self._execute, files) as refold:
-            refold.txn.lineage = manifest.lineage
+            refold.txn.replids = manifest.replids
             refold.run(reader.batches(None, None), executed)
             end = reader.end
             assert end is not None, "the log was read to its end"

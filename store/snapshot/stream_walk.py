@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from riverbed.store.format import rows as fmt
-from riverbed.store.format.meta import META_DATABASES, META_NUMBERING, META_POSITION, decode_lineage
+from riverbed.store.format.meta import META_DATABASES, META_NUMBERING, META_POSITION, decode_replids
 from riverbed.store.ids import StreamID, unpack_id
 from riverbed.store.position import LogPosition
-from riverbed.store.replication_id import Lineage
+from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.snapshot.reader import StreamPart, StreamSummary
 from riverbed.store.tables.reader import TableReader
 from riverbed.store.tables.streams import node_rows, streams
@@ -42,9 +42,9 @@ class StreamWalk:
         file_seq, byte, offset, _ = fmt.unpack_row(self._meta(META_POSITION))
         return LogPosition(file_seq, byte, offset)
 
-    def lineage(self) -> Lineage | None:
+    def replids(self) -> ReplicationIds | None:
         """The line that the position's offset is on."""
-        return decode_lineage(lambda name: self._reader.get("meta", name))
+        return decode_replids(lambda name: self._reader.get("meta", name))
 
     def numbering(self) -> str | None:
         """Of the tables in which a stream has this number; None of tables that an older version has made."""

@@ -42,7 +42,7 @@ from riverbed.store.format import rows as fmt
 from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, SNAPSHOTS_DIRECTORY, STATE_DIRECTORY, STREAMS_NAME
 from riverbed.store.position import LogPosition
 from riverbed.store.progress import Progress, ignore
-from riverbed.store.replication_id import Lineage
+from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.snapshot.reader import (
     TEMPORARY_PREFIX,
     FileDigest,
@@ -111,8 +111,8 @@ def take_snapshot(
                 is_automatic=name is None,
                 time_ms=time_ms,
                 position=maker.position,
-                replication_id=None if maker.lineage is None else maker.lineage.replication_id,
-                store_id=None if maker.lineage is None else maker.lineage.store_id or None,
+                replication_id=None if maker.replids is None else maker.replids.replication_id,
+                store_id=None if maker.replids is None else maker.replids.store_id or None,
                 numbering=maker.numbering,
                 split_every=split_every,
                 streams=maker.streams,
@@ -224,7 +224,7 @@ class _Maker:
         self.split_every = split_every
         self.streams = self.entries = 0
         self.position: LogPosition  # these once `list_streams` is done
-        self.lineage: Lineage | None
+        self.replids: ReplicationIds | None
         self.numbering: str | None
         self.rows: dict[str, int]
         self.streams_file: FileDigest
@@ -278,7 +278,7 @@ class _Maker:
                 reader = TableReader(tables, txn)
                 self.rows = {table: reader.count(table) for table in TABLES}
                 walk = StreamWalk(reader, self.split_every)
-                self.position, self.lineage, self.numbering = walk.position(), walk.lineage(), walk.numbering()
+                self.position, self.replids, self.numbering = walk.position(), walk.replids(), walk.numbering()
                 self.streams_file = self.write(STREAMS_NAME, self._lines(walk))
         except fmt.DECODE_ERRORS as error:
             raise CorruptionError(str(path), None, f"a row does not decode: {error!r}") from error

@@ -23,13 +23,13 @@ from riverbed.store.format.meta import (
     META_POSITION,
     META_SYNCED,
     NO_DATABASE,
-    decode_lineage,
-    lineage_rows,
+    decode_replids,
+    replid_rows,
 )
 from riverbed.store.ids import StreamID
 from riverbed.store.model import Change
 from riverbed.store.position import LogPosition
-from riverbed.store.replication_id import Lineage
+from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.tables.dead_rows import Trash
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.namespace import Namespace
@@ -77,7 +77,7 @@ class Transaction:
         self.notify: Notify = _ignore_change
         self.position: list[int] | None = None  # of the log, as the last commit recorded it
         self.synced: LogPosition | None = None  # the end of what was known to be durable of the log before that commit
-        self.lineage: Lineage | None = None  # whose offsets those of the log are
+        self.replids: ReplicationIds | None = None  # whose offsets those of the log are
         self.reload()
 
     def change_tables(self, tables: Tables) -> None:
@@ -86,7 +86,7 @@ class Transaction:
         self.handles = tables.handles
         self.position = None
         self.synced = None
-        self.lineage = None
+        self.replids = None
         self.reload()
 
     # -- the LMDB transaction underneath -------------------------------------------------------------------------------
@@ -180,8 +180,8 @@ class Transaction:
             synced = self.lmdb.get(META_SYNCED, db=meta)
             if synced is not None:  # it may be older than what a tool has made of the tables since, and later than that
                 self.synced = min(LogPosition(*fmt.unpack_row(synced)), LogPosition(*self.position))
-        if self.lineage is None:  # what an undone tick leaves behind is not older than this
-            self.lineage = decode_lineage(lambda name: self.lmdb.get(name, db=meta))
+        if self.replids is None:  # what an undone tick leaves behind is not older than this
+            self.replids = decode_replids(lambda name: self.lmdb.get(name, db=meta))
         numbering = self.lmdb.get(META_NUMBERING, db=meta)
         self._numbering = numbering or fmt.pack_row(secrets.token_hex(_NUMBERING_BYTES))
 
@@ -200,7 +200,7 @@ class Transaction:
             put(META_SYNCED, fmt.pack_row(list(synced)), db=meta)
         else:
             self.lmdb.delete(META_SYNCED, db=meta)
-        for name, row in lineage_rows(self.lineage):
+        for name, row in replid_rows(self.replids):
             put(name, row, db=meta)
         put(META_NUMBERING, self._numbering, db=meta)
 

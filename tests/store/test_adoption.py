@@ -19,13 +19,13 @@ from riverbed.store.layout import DIRECTORY_NAME, FILE_NAME
 from riverbed.store.log.append_log import TEMPORARY_PREFIX, Log
 from riverbed.store.log.base_file import write_base
 from riverbed.store.log.manifest import FileType, LogFile
-from riverbed.store.replication_id import Lineage
+from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.rewrite.state import pieces
 from tests.support.store.stores import Store
 
 SOURCE = "sync-1"
 SEQ = 1001
-LINEAGE = Lineage("7c2a8d3f" * 5)
+LINEAGE = ReplicationIds("7c2a8d3f" * 5)
 
 
 class WatchedFiles(OsFiles):
@@ -115,7 +115,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
         size = write_base(source / DIRECTORY_NAME / name, pieces(tables, txn), OsFiles(), offset=offset, now_ms=1)
     primary.engine.close()
     base = LogFile(name, SEQ, FileType.BASE, size=size.size, is_checksummed=True, command_bytes=size.command_bytes)
-    options: dict[str, Any] = {"dirname": DIRECTORY_NAME, "filename": FILE_NAME, "seq": SEQ, "lineage": LINEAGE}
+    options: dict[str, Any] = {"dirname": DIRECTORY_NAME, "filename": FILE_NAME, "seq": SEQ, "replids": LINEAGE}
     Log.begin(source, OsFiles(), start_offset=offset, base=base, **options).close()
     arriving = Store(source, is_replica=True)
     grow(arriving, 12)
@@ -126,7 +126,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def contents(directory: Path) -> tuple[str, Any]:
     """(replication id, everything that clients can see), as the next start finds it; the store is sound and goes on."""
     store = Store(directory, is_replica=True)
-    found = store.engine.log.lineage.replication_id, store.dump()
+    found = store.engine.log.replids.replication_id, store.dump()
     store.fill(b"after", 3)
     store.restart()
     assert store.stream(b"after").length == 3
@@ -160,7 +160,7 @@ def test_a_store_that_is_adopted_serves_at_once(template: Path, tmp_path: Path, 
     store = Store(shutil.copytree(template, tmp_path / "data"))
     txn, database = store.txn, store.db
     store.engine.adopt(store.directory / SOURCE)
-    assert (store.engine.log.lineage.replication_id, store.dump()) == new
+    assert (store.engine.log.replids.replication_id, store.dump()) == new
     assert (store.txn, store.db) == (txn, database), "others hold on to them"
     store.fill(b"s", 3)
     store.restart()

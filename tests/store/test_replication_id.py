@@ -2,38 +2,38 @@ from __future__ import annotations
 
 import pytest
 
-from riverbed.store.replication_id import NO_ID, Lineage
+from riverbed.store.replication_id import NO_ID, ReplicationIds
 
 
 def test_a_branch_holds_the_line_it_comes_from_up_to_where_it_left_it() -> None:
-    old = Lineage.new()
+    old = ReplicationIds.new()
     ours = old.branch(100)
     assert ours.holds(ours.replication_id, 1000)
     assert ours.holds(old.replication_id, 100)
     assert not ours.holds(old.replication_id, 101)
-    assert not ours.holds(Lineage.new().replication_id, 0)
+    assert not ours.holds(ReplicationIds.new().replication_id, 0)
 
 
 def test_a_first_line_holds_no_other() -> None:
-    assert not Lineage.new().holds(NO_ID, 0)
+    assert not ReplicationIds.new().holds(NO_ID, 0)
 
 
 def test_a_branch_that_nobody_wrote_on_is_forgotten_by_the_next() -> None:
-    old = Lineage.new()
+    old = ReplicationIds.new()
     twice = old.branch(100).branch(100)
     assert (twice.previous_id, twice.branch_offset) == (old.replication_id, 100)
 
 
 def test_others_are_asked_with_the_id_they_may_know() -> None:
-    old = Lineage.new()
+    old = ReplicationIds.new()
     ours = old.branch(100)
     assert ours.known_as(100) == old.replication_id
     assert ours.known_as(101) == ours.replication_id
 
 
 def test_following_a_renamed_line_keeps_its_old_name() -> None:
-    old = Lineage.new()
-    new = Lineage.new().replication_id
+    old = ReplicationIds.new()
+    new = ReplicationIds.new().replication_id
     followed = old.follow(new, 50)
     assert followed.holds(new, 70)
     assert followed.holds(old.replication_id, 50)
@@ -42,28 +42,28 @@ def test_following_a_renamed_line_keeps_its_old_name() -> None:
 
 
 def test_a_store_keeps_its_id_on_every_line_it_comes_to() -> None:
-    first = Lineage.new()
+    first = ReplicationIds.new()
     later = first.branch(100).branch(200).follow("a" * 40, 300)
     assert first.store_id == later.store_id == first.replication_id
-    assert Lineage.new(first.store_id).store_id == first.store_id != Lineage.new().store_id
+    assert ReplicationIds.new(first.store_id).store_id == first.store_id != ReplicationIds.new().store_id
 
 
 def test_a_store_without_an_id_gets_that_of_its_line() -> None:
-    old = Lineage("a" * 40, "b" * 40, 7)
-    assert old.with_store() == Lineage("a" * 40, "b" * 40, 7, "a" * 40)
+    old = ReplicationIds("a" * 40, "b" * 40, 7)
+    assert old.with_store() == ReplicationIds("a" * 40, "b" * 40, 7, "a" * 40)
     assert old.with_store().branch(9).with_store().store_id == "a" * 40
 
 
 def test_a_line_that_is_followed_brings_its_store() -> None:
-    ours = Lineage.new()
-    assert ours.follow(ours.replication_id, 5, "c" * 40) == Lineage(ours.replication_id, store_id="c" * 40)
-    assert ours.follow("a" * 40, 5, "c" * 40) == Lineage("a" * 40, ours.replication_id, 5, "c" * 40)
+    ours = ReplicationIds.new()
+    assert ours.follow(ours.replication_id, 5, "c" * 40) == ReplicationIds(ours.replication_id, store_id="c" * 40)
+    assert ours.follow("a" * 40, 5, "c" * 40) == ReplicationIds("a" * 40, ours.replication_id, 5, "c" * 40)
 
 
 @pytest.mark.parametrize("text", ["", "0" * 39, "g" * 40, "A" * 40])
 def test_an_id_is_forty_hexadecimal_digits(text: str) -> None:
     with pytest.raises(ValueError, match="40"):
-        Lineage(text)
+        ReplicationIds(text)
     if text:
         with pytest.raises(ValueError, match="40"):
-            Lineage(NO_ID, store_id=text)
+            ReplicationIds(NO_ID, store_id=text)

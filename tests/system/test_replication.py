@@ -17,7 +17,7 @@ from riverbed.store.format.log_lines import encode_command
 from riverbed.store.layout import DIRECTORY_NAME, FILE_NAME
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.manifest import LogFile
-from riverbed.store.replication_id import Lineage
+from riverbed.store.replication_id import ReplicationIds
 from tests.conftest import StartRedis, StartRiverbed
 from tests.support.faults.proxy import Proxy
 from tests.support.replicas import fill, follow, info, offset_of, syncs, until_down, until_level, until_linked
@@ -69,8 +69,8 @@ def test_a_replica_that_goes_on_is_told_which_store_it_follows(start_riverbed: S
     replica.stop()
     path = replica.directory / DIRECTORY_NAME / f"{FILE_NAME}.manifest"
     listed = manifests.load(path, OsFiles())
-    assert listed is not None and listed.lineage is not None
-    manifests.replace(path, replace(listed, lineage=replace(listed.lineage, store_id="9" * 40)), OsFiles())
+    assert listed is not None and listed.replids is not None
+    manifests.replace(path, replace(listed, replids=replace(listed.replids, store_id="9" * 40)), OsFiles())
     replica.options["replicaof"] = f"127.0.0.1 {primary.port}"
     replica.start()
     until_level(primary, replica)
@@ -383,7 +383,7 @@ def test_a_log_that_was_taken_over_from_a_redis_is_sent_to_a_redis(
     path = source.directory / DIRECTORY_NAME / f"{FILE_NAME}.manifest"
     listed = manifests.load(path, OsFiles())
     assert listed is not None
-    manifests.replace(path, replace(listed, lineage=Lineage.new()), OsFiles())
+    manifests.replace(path, replace(listed, replids=ReplicationIds.new()), OsFiles())
     primary, replica = start_riverbed(directory=source.directory), start_redis()
     follow(replica, primary.port)
     with primary.client() as client, replica.client() as other:

@@ -29,7 +29,7 @@ from riverbed.store.options import DEFAULT_MAP_BYTES, Fsync, Options
 from riverbed.store.position import LogPosition
 from riverbed.store.recovery import replay as recovery
 from riverbed.store.recovery.replay import RecoveryReport
-from riverbed.store.replication_id import Lineage
+from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.purge import purge
 from riverbed.tools.console.console import Failure, Meter
@@ -210,7 +210,7 @@ def _copy_log(source: Source, end: LogPosition, directory: Path) -> LogPosition:
         incrs.append(LogFile(name, seq, FileType.INCR, start_offset=end.offset, is_checksummed=True))
         files.close(files.create(home / name))
         end = LogPosition(seq, 0, end.offset)
-    listed = Manifest(base, (), tuple(incrs), Lineage.new(source.store_id))
+    listed = Manifest(base, (), tuple(incrs), ReplicationIds.new(source.store_id))
     manifest.replace(home / f"{FILE_NAME}.manifest", listed, files)
     files.sync_directory(home)
     files.sync_directory(directory)

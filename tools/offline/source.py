@@ -119,7 +119,7 @@ def _listed(path: Path, files: HeldFiles) -> Source:
             raise CorruptionError(str(path), None, "the manifest lists no file")
         # one that is missing may be gone because a server has rewritten the log just now, and lists others
         if files.hold(home / file.name for file in found.files) or found == before:
-            store_id = "" if found.lineage is None else found.lineage.with_store().store_id
+            store_id = "" if found.replids is None else found.replids.with_store().store_id
             return Source(str(home), list_parts(home, found, files), None, files, store_id)
         before = found
 

@@ -116,7 +116,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "no position": (lambda rows: rows.delete("meta", meta_rows(rows)[b"position"]), "position: is missing"),
     "no meta at all": (do.empty("meta"), "nothing was ever checkpointed"),
     "no version": (lambda rows: rows.delete("meta", meta_rows(rows)[b"format_version"]), "format_version: is missing"),
-    "no lineage": (lambda rows: rows.delete("meta", meta_rows(rows)[b"replication"]), "replication: is missing"),
+    "no replids": (lambda rows: rows.delete("meta", meta_rows(rows)[b"replication"]), "replication: is missing"),
     "no store": (lambda rows: rows.delete("meta", meta_rows(rows)[b"store"]), "store: is missing"),
     "a store that is none": (do.put("meta", b"store", fmt.pack_row("abc")), "store: does not decode"),
     "a line of offsets that is none": (set_meta(b"replication", 0, "abc"), "replication: does not decode"),

@@ -17,7 +17,7 @@ from riverbed.store.format.log_lines import encode_annotation, encode_command
 from riverbed.store.layout import DIRECTORY_NAME
 from riverbed.store.log.manifest import FileType, LogFile, Manifest, serialize
 from riverbed.store.model import Strategy, Trim
-from riverbed.store.replication_id import Lineage
+from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.streams import trimming
 from riverbed.store.streams.idempotence import sweep
 from tests.support.scripts.random_commands import run_at_random
@@ -187,7 +187,7 @@ def test_a_log_that_was_taken_over_from_a_redis_is_executed_too(tmp_path: Path) 
     home.mkdir(parents=True)
     base = LogFile("appendonly.aof", 1, FileType.BASE)
     (home / base.name).write_bytes(b"".join(encode_command(command.split()) for command in commands))
-    (home / "appendonly.aof.manifest").write_bytes(serialize(Manifest(base, lineage=Lineage.new())))
+    (home / "appendonly.aof.manifest").write_bytes(serialize(Manifest(base, replids=ReplicationIds.new())))
     store = Store(tmp_path / "store")
     store.add(b"s", "3-0")
     store.checkpoint()

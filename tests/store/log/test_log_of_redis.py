@@ -20,7 +20,7 @@ from riverbed.store.log.file_reader import PLAIN_BATCH_COMMANDS
 from riverbed.store.log.manifest import FileType, LogFile, Manifest, load, serialize
 from riverbed.store.log.reader import LogReader, list_parts
 from riverbed.store.position import LogPosition
-from riverbed.store.replication_id import Lineage
+from riverbed.store.replication_id import ReplicationIds
 from tests.support.servers import RedisServer
 from tests.support.store.faulty_files import FaultyFiles
 from tests.support.store.logs import (
@@ -52,7 +52,7 @@ def redis_log(incr: bytes, base: bytes | None = None) -> FaultyFiles:
     if base is not None:
         listed = LogFile("appendonly.aof.1.base.aof", 1, FileType.BASE)
         files.put(HOME / listed.name, base)
-    manifest = Manifest(listed, (), (LogFile(FIRST.name, 1, FileType.INCR),), Lineage.new())
+    manifest = Manifest(listed, (), (LogFile(FIRST.name, 1, FileType.INCR),), ReplicationIds.new())
     files.put(MANIFEST, serialize(manifest))
     files.put(FIRST, incr)
     return files

@@ -21,7 +21,7 @@ from riverbed.store.log.manifest import (
     parse,
     serialize,
 )
-from riverbed.store.replication_id import Lineage
+from riverbed.store.replication_id import ReplicationIds
 from tests.support.store.faulty_files import FaultyFiles
 
 PATH = Path("/data/appendonlydir/appendonly.aof.manifest")
@@ -33,7 +33,7 @@ FULL = Manifest(
         LogFile("appendonly.aof.5.incr.aof", 5, FileType.INCR, 900100, 4001822, is_checksummed=True),
         LogFile("appendonly.aof.6.incr.aof", 6, FileType.INCR, 4818544, is_checksummed=True),
     ),
-    lineage=Lineage("7c2a8d3f" * 5, "0" * 40, -1, "51d04be6" * 5),
+    replids=ReplicationIds("7c2a8d3f" * 5, "0" * 40, -1, "51d04be6" * 5),
 )
 
 
@@ -152,7 +152,7 @@ FILES = st.builds(
     LogFile, NAMES, st.integers(1, 2**60), st.just(FileType.INCR), NUMBERS, NUMBERS, st.booleans(), NUMBERS
 )
 LINEAGES = st.builds(
-    Lineage,
+    ReplicationIds,
     st.sampled_from(["7c2a8d3f" * 5, "0" * 40]),
     st.just("1" * 40),
     st.integers(-1, 2**60),
@@ -161,12 +161,12 @@ LINEAGES = st.builds(
 
 
 @given(st.lists(FILES, min_size=1, max_size=5, unique_by=lambda file: file.name), LINEAGES)
-def test_a_manifest_that_is_cut_anywhere_is_refused(files: list[LogFile], lineage: Lineage) -> None:
+def test_a_manifest_that_is_cut_anywhere_is_refused(files: list[LogFile], replids: ReplicationIds) -> None:
     """Files of a Redis that we took over have no mark of ours; the line about the replication id stands above them."""
     kinds = [FileType.BASE, FileType.HISTORY]
     marked = [replace(file, type=kind) for file, kind in zip(files, kinds, strict=False)]
     incrs = tuple(replace(file, seq=number) for number, file in enumerate(files[2:], 1))
-    manifest = Manifest(marked[0], tuple(marked[1:]), incrs, lineage)
+    manifest = Manifest(marked[0], tuple(marked[1:]), incrs, replids)
     whole = serialize(manifest)
     if any(file.name in (".", "..") for file in files) or max(map(len, whole.splitlines(True))) > manifests.MAX_LINE:
         return

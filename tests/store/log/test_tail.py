@@ -90,7 +90,7 @@ def test_a_feed_that_holds_its_files_outlives_them(log: Log, verbatim: bool) -> 
     kept = log.manifest.incrs[-1:]
     for file in log.manifest.incrs[:-1]:
         log._files.unlink(HOME / file.name)
-    log.manifest = type(log.manifest)(incrs=kept, lineage=log.manifest.lineage)
+    log.manifest = type(log.manifest)(incrs=kept, replids=log.manifest.replids)
     got += all_of(feed, 100)
     feed.close()
     assert got == expected

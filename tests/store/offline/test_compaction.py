@@ -49,10 +49,10 @@ def assert_the_log_says_the_same(store: Store) -> None:
     assert store.dump() == held
 
 
-def lineage(store: Store) -> Any:
+def replids(store: Store) -> Any:
     manifest = manifests.load(store.directory / DIRECTORY_NAME / f"{FILE_NAME}.manifest", OsFiles())
     assert manifest is not None
-    return manifest.lineage
+    return manifest.replids
 
 
 def test_a_replica_that_was_compacted_still_knows_the_database_its_primary_has_selected(store: Store) -> None:
@@ -67,7 +67,7 @@ def test_what_nobody_can_reach_goes_and_the_rest_stays(store: Store) -> None:
     busy(store)
     store.checkpoint()
     before = store.dump()
-    line, offset = lineage(store), store.engine.log.end.offset
+    line, offset = replids(store), store.engine.log.end.offset
     report = compacted(store)
     assert store.dump() == before
     assert store.count("trash") == 0
@@ -79,7 +79,7 @@ def test_what_nobody_can_reach_goes_and_the_rest_stays(store: Store) -> None:
     }
     assert all(size.bytes <= report.plan.after[table].bytes for table, size in report.after.items())
     assert store.engine.log.end.offset == offset
-    assert line is not None and lineage(store).previous_id == line.replication_id
+    assert line is not None and replids(store).previous_id == line.replication_id
     assert_the_log_says_the_same(store)
     store.fill(b"after", 3)
     assert store.violations() == []
@@ -135,13 +135,13 @@ def test_expired_keys_go_and_begin_a_new_line(store: Store) -> None:
     store.fill(b"kept", 10)
     store.db.set_expiry(store.stream(), store.clock.now_ms + 5)
     store.checkpoint()
-    line = lineage(store)
+    line = replids(store)
     store.clock.now_ms += 10
     report = compacted(store)
     assert (report.expired, report.plan.expired, report.has_new_line) == (1, 1, True)
     assert list(store.dump()[0]) == [b"kept"]
-    assert line.replication_id not in (lineage(store).replication_id, lineage(store).previous_id)
-    assert lineage(store).store_id == line.store_id
+    assert line.replication_id not in (replids(store).replication_id, replids(store).previous_id)
+    assert replids(store).store_id == line.store_id
     assert_the_log_says_the_same(store)
 
 

@@ -175,7 +175,7 @@ def test_a_line_of_offsets_goes_on(sound: Path) -> None:
     damage(sound, do.stream(length=3))
     mend(sound)
     store = Store(sound)
-    line = store.engine.log.lineage
+    line = store.engine.log.replids
     assert line.branch_offset == store.engine.log.end.offset
     store.engine.close()
 

@@ -78,17 +78,17 @@ def test_offsets_go_on_where_the_snapshot_was_taken_on_the_same_line(busy: Store
     thaw(snapshot, directory)
     restored = open_store(is_replica=True)
     assert restored.engine.log.end.offset == snapshot.manifest.offset
-    assert restored.engine.log.lineage.replication_id == snapshot.manifest.replication_id
+    assert restored.engine.log.replids.replication_id == snapshot.manifest.replication_id
 
 
 def test_a_primary_that_starts_on_it_begins_a_line_of_its_own(busy: Store, open_store: OpenStore) -> None:
     snapshot = freeze(busy)
     thaw(snapshot, busy.directory.parent / "store-1")
-    lineage = open_store().engine.log.lineage
-    assert lineage.replication_id != snapshot.manifest.replication_id
+    replids = open_store().engine.log.replids
+    assert replids.replication_id != snapshot.manifest.replication_id
     assert snapshot.manifest.replication_id is not None
-    assert lineage.holds(snapshot.manifest.replication_id, snapshot.manifest.offset)
-    assert lineage.store_id == snapshot.manifest.store_id == busy.engine.log.lineage.store_id
+    assert replids.holds(snapshot.manifest.replication_id, snapshot.manifest.offset)
+    assert replids.store_id == snapshot.manifest.store_id == busy.engine.log.replids.store_id
 
 
 def test_an_empty_store_can_be_restored(store: Store, open_store: OpenStore) -> None:

@@ -140,8 +140,8 @@ def test_a_copy_is_the_same_store_with_another_replication_id(log: Path, tmp_pat
     for place in (log, tmp_path / "new"):
         found = manifest.load(place / LOG / "appendonly.aof.manifest", OsFiles())
         assert found is not None
-        assert found.lineage is not None
-        lineages.append(found.lineage)
+        assert found.replids is not None
+        lineages.append(found.replids)
     assert lineages[0].replication_id not in (lineages[1].replication_id, lineages[1].previous_id)
     assert lineages[0].store_id == lineages[1].store_id
 

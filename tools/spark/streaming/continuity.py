@@ -22,9 +22,9 @@ from typing import Any
 import xxhash
 
 from riverbed.store.format import rows as fmt
-from riverbed.store.format.meta import META_NUMBERING, decode_lineage
+from riverbed.store.format.meta import META_NUMBERING, decode_replids
 from riverbed.store.ids import StreamID, id_text, unpack_id
-from riverbed.store.replication_id import Lineage
+from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.tables.reader import TableReader
 from riverbed.tools.spark.reading.options import key_text
 from riverbed.tools.spark.reading.streamwalk import StreamHere
@@ -32,9 +32,9 @@ from riverbed.tools.spark.streaming.counting import EntryCounts
 from riverbed.tools.spark.streaming.offsets import Mark, Offset, Progress, StreamName
 
 
-def lineage_of(reader: TableReader) -> Lineage | None:
+def lineage_of(reader: TableReader) -> ReplicationIds | None:
     """Which store it is, and its replication ids; None of tables that a tool has made."""
-    return decode_lineage(lambda name: reader.get("meta", name))
+    return decode_replids(lambda name: reader.get("meta", name))
 
 
 def progress_at(reader: TableReader, stream: StreamHere, end: StreamID, *, is_new: bool = False) -> Progress:
@@ -56,12 +56,12 @@ def other_store(reader: TableReader, begin: Offset, here: Mapping[StreamName, St
     return f"another store ({now}) than the one that was read so far ({begin.store_id or begin.replication_id})"
 
 
-def is_same_store(was: set[str], lineage: Lineage) -> bool:
+def is_same_store(was: set[str], replids: ReplicationIds) -> bool:
     """Whether one of the ids of a store that was read is one of this store.
 
     Its replication ids count as well: older versions have noted no others, and those of a new store begin with one.
     """
-    return not was.isdisjoint((lineage.store_id, lineage.replication_id, lineage.previous_id))
+    return not was.isdisjoint((replids.store_id, replids.replication_id, replids.previous_id))
 
 
 def is_another(reader: TableReader, stream: StreamHere, at: Progress) -> bool:

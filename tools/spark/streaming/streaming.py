@@ -246,8 +246,8 @@ def _everything(place: Place) -> Span:
 
 
 def _offset(reader: TableReader, place: Place, streams: dict[StreamName, Progress]) -> Offset:
-    lineage = lineage_of(reader)
-    ids = ("", "") if lineage is None else (lineage.replication_id, lineage.store_id)
+    replids = lineage_of(reader)
+    ids = ("", "") if replids is None else (replids.replication_id, replids.store_id)
     return Offset(_name(place), streams, place.time_ms, *ids)
 
 
