@@ -14,7 +14,7 @@ from riverbed.server.replication.link import STORE_CAPABILITY
 from riverbed.server.replication.sender import GETACK, PING, Introduction, Sender, State
 from riverbed.server.replication.waits import Waits
 from riverbed.store.errors import LogWriteError
-from riverbed.store.log.tail import LogFeed
+from riverbed.store.log.tail import LogTail
 
 if TYPE_CHECKING:
     from riverbed.server.commands.session import Session
@@ -43,7 +43,7 @@ class Primary:
         self._executor = executor
         self._clock = executor.clock
         self._introductions: dict[Session, Introduction] = {}
-        self._prefixes: dict[str, tuple[int, LogFeed, float]] = {}
+        self._prefixes: dict[str, tuple[int, LogTail, float]] = {}
         self._pinged_s = 0.0
         self._asked_offset = -1
 
@@ -122,11 +122,11 @@ class Primary:
             if not is_ours:
                 raise LogWriteError(f"the log could not be rewritten: {error}") from error
 
-    def keep_prefix(self, replication_id: str, offset: int, feed: LogFeed) -> None:
-        """A foreign replica has the base and will come back for what follows, which `feed` reads."""
-        self._prefixes[replication_id] = offset, feed, self._clock.monotonic() + PREFIX_S
+    def keep_prefix(self, replication_id: str, offset: int, tail: LogTail) -> None:
+        """A foreign replica has the base and will come back for what follows, which `tail` reads."""
+        self._prefixes[replication_id] = offset, tail, self._clock.monotonic() + PREFIX_S
 
-    def take_prefix(self, replication_id: str, offset: int) -> LogFeed | None:
+    def take_prefix(self, replication_id: str, offset: int) -> LogTail | None:
         """It has come back."""
         kept = self._prefixes.get(replication_id)
         if kept is None or kept[0] != offset:
@@ -184,9 +184,9 @@ class Primary:
             if now_s - sender.heard_s > config.repl_timeout:
                 log.warning("replica %s: not heard of for %d s", sender.session.peer.address, config.repl_timeout)
                 sender.session.peer.abort()
-        for replication_id, (_, feed, until_s) in list(self._prefixes.items()):
+        for replication_id, (_, tail, until_s) in list(self._prefixes.items()):
             if now_s > until_s:
-                feed.close()
+                tail.close()
                 del self._prefixes[replication_id]
         if self.senders and now_s - self._pinged_s >= config.repl_ping_replica_period and self._may_log:
             self._pinged_s = now_s

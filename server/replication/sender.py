@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.store.errors import StoreError
 from riverbed.store.format.log_lines import encode_command
-from riverbed.store.log.tail import LogFeed, LogSearch, first_preface, start_of
+from riverbed.store.log.tail import LogSearch, LogTail, first_preface, start_of
 from riverbed.store.position import LogPosition
 
 if TYPE_CHECKING:
@@ -84,14 +84,14 @@ class Sender:
         self._executor = executor
         self._primary = primary
         self._verbatim = introduction.is_ours
-        self._feed: LogFeed | None = None
+        self._tail: LogTail | None = None
         self._search: LogSearch | None = None
         self._is_at_end = False
         self._is_due = False
         self._closed = False
         self._bytes_in = 0
         # While a foreign replica takes the base: the id that stands for it, what comes last, the offset where it ends.
-        self._base_feed: LogFeed | None = None
+        self._base_tail: LogTail | None = None
         self._prefix_id = ""
         self._prefix_tail = b""
         self._prefix_end = 0
@@ -112,7 +112,7 @@ class Sender:
         engine = self._executor.engine
         prefix = self._primary.take_prefix(replication_id, offset)
         if prefix is not None:
-            self._feed = prefix
+            self._tail = prefix
             self._continue()
         elif engine.log.replids.holds(replication_id, offset):
             self._search = LogSearch(engine.log, engine.files, offset, engine.anchors, any_byte=not self._verbatim)
@@ -135,7 +135,7 @@ class Sender:
             self._begin_full_sync(replication_id)
         else:
             self._executor.stats.syncs_partial += 1
-            self._feed = self._new_feed(search.place, skip=search.skip)
+            self._tail = self._new_tail(search.place, skip=search.skip)
             self._continue()
 
     def _continue(self) -> None:
@@ -149,9 +149,9 @@ class Sender:
         store_id = self._executor.engine.log.replids.store_id
         return b" %b" % store_id.encode() if self.introduction.asks_store else b""
 
-    def _new_feed(self, place: LogPosition, *, skip: int = 0, preface_of: int = 0, only_file: bool = False) -> LogFeed:
+    def _new_tail(self, place: LogPosition, *, skip: int = 0, preface_of: int = 0, only_file: bool = False) -> LogTail:
         log, files, verbatim = self._executor.engine.log, self._executor.engine.files, self._verbatim
-        return LogFeed(log, files, place, verbatim=verbatim, skip=skip, preface_of=preface_of, only_file=only_file)
+        return LogTail(log, files, place, verbatim=verbatim, skip=skip, preface_of=preface_of, only_file=only_file)
 
     # -- full sync -----------------------------------------------------------------------------------------------------
 
@@ -181,7 +181,7 @@ class Sender:
         base = engine.log.base
         sizes = (base.size, base.command_bytes or 0) if base is not None else (0, 0)
         head = (engine.log.replids.replication_id.encode(), start.offset, end.offset, *sizes, self._store_word())
-        self._feed = self._new_feed(start, preface_of=manifest.incrs[0].seq)
+        self._tail = self._new_tail(start, preface_of=manifest.incrs[0].seq)
         self.state = State.SYNCING
         self._send(b"+FULLRESYNC %b %d %d %d %d%b\r\n" % head)
         self._pump()
@@ -192,11 +192,11 @@ class Sender:
         manifest = engine.log.manifest
         start = start_of(manifest)
         first = manifest.incrs[0]
-        self._feed = self._new_feed(LogPosition(first.seq, 0, start.offset))
+        self._tail = self._new_tail(LogPosition(first.seq, 0, start.offset))
         replication_id = engine.log.replids.replication_id
         offset = start.offset
         if manifest.base is not None:
-            self._base_feed = self._new_feed(start, only_file=True)
+            self._base_tail = self._new_tail(start, only_file=True)
             self._prefix_id = replication_id = secrets.token_hex(20)
             self._prefix_end = start.offset
             self._prefix_tail = first_preface(engine.log, engine.files) + GETACK
@@ -213,28 +213,28 @@ class Sender:
         """How many bytes of the base are commands."""
         if base.command_bytes is not None:
             return base.command_bytes
-        feed = self._new_feed(start, only_file=True)
+        tail = self._new_tail(start, only_file=True)
         size = 0
         try:
-            while piece := feed.read(SLICE_BYTES):
+            while piece := tail.read(SLICE_BYTES):
                 size += len(piece)
                 await asyncio.sleep(0)
         finally:
-            feed.close()
+            tail.close()
         return size
 
     def _base_acknowledged(self) -> None:
         """The replica has all of the base: have it come back, to be told the real id."""
-        assert self._feed is not None
-        self._primary.keep_prefix(self._prefix_id, self._prefix_end, self._feed)
-        self._feed = None
+        assert self._tail is not None
+        self._primary.keep_prefix(self._prefix_id, self._prefix_end, self._tail)
+        self._tail = None
         self.session.peer.abort()
 
     # -- the log -------------------------------------------------------------------------------------------------------
 
     def batches(self, batches: Sequence[StreamedBatch]) -> None:
         """These were just committed."""
-        if not self._is_at_end or self._feed is None:
+        if not self._is_at_end or self._tail is None:
             return
         if self.session.congested:
             self._is_at_end = False  # from the files, when it has read what it was sent
@@ -242,7 +242,7 @@ class Sender:
         verbatim = self._verbatim
         parts = [batch.data if verbatim else batch.command_data() for batch in batches]
         self._send(parts[0] if len(parts) == 1 else b"".join(parts))
-        self._feed.jump(self._executor.engine.log.end)
+        self._tail.jump(self._executor.engine.log.end)
 
     def drained(self) -> None:
         """The replica's socket takes more."""
@@ -253,14 +253,14 @@ class Sender:
         self._is_due = False
         try:
             for _ in range(SLICES_A_TURN):
-                if self._closed or self._is_at_end or self._feed is None or self.session.congested:
+                if self._closed or self._is_at_end or self._tail is None or self.session.congested:
                     return
-                if self._prefix_id and self._base_feed is None:
+                if self._prefix_id and self._base_tail is None:
                     return  # the log comes when it has come back
-                data = (self._base_feed or self._feed).read(SLICE_BYTES)
-                if not data and self._base_feed is not None:
-                    self._base_feed.close()
-                    self._base_feed = None
+                data = (self._base_tail or self._tail).read(SLICE_BYTES)
+                if not data and self._base_tail is not None:
+                    self._base_tail.close()
+                    self._base_tail = None
                     data = self._prefix_tail
                 elif not data:
                     self._is_at_end = True
@@ -287,7 +287,7 @@ class Sender:
     def acknowledged(self, offset: int, synced_offset: int | None, now_s: float) -> None:
         self.heard_s = now_s
         if self._prefix_id:
-            if self._base_feed is None and offset >= self._prefix_end:
+            if self._base_tail is None and offset >= self._prefix_end:
                 self._base_acknowledged()
             return
         self.acked_offset = max(self.acked_offset, offset)
@@ -315,7 +315,7 @@ class Sender:
 
     def close(self) -> None:
         self._closed = True
-        for feed in (self._feed, self._base_feed):
-            if feed is not None:
-                feed.close()
-        self._feed = self._base_feed = None
+        for tail in (self._tail, self._base_tail):
+            if tail is not None:
+                tail.close()
+        self._tail = self._base_tail = None

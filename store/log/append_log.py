@@ -118,7 +118,7 @@ class Log:
         self.base_bytes = 0
         self._was_created_with_home: bool | None = None  # None when the log was there before
         # Who reads on while the log grows, and what they have open.
-        self.feeds: set[Follower] = set()
+        self.tails: set[Follower] = set()
         self.open_files = SharedFiles(files)
 
     @classmethod
@@ -529,8 +529,8 @@ class Log:
 
     def hold_feeds(self) -> None:
         """Have everybody who reads on take hold of the files that are still before them: some are about to go."""
-        for feed in list(self.feeds):
-            feed.hold()
+        for tail in list(self.tails):
+            tail.hold()
 
     # -- replacing what is behind --------------------------------------------------------------------------------------
 

@@ -43,14 +43,14 @@ def start_of(manifest: Manifest) -> LogPosition:
 def first_preface(log: Log, files: Files) -> bytes:
     """The SELECT that the first incr begins with, for who is sent the commands; nothing when it has no preface."""
     first = log.manifest.incrs[0]
-    feed = LogFeed(log, files, LogPosition(first.seq, 0, first.start_offset or 0), verbatim=False, preface_of=first.seq)
+    tail = LogTail(log, files, LogPosition(first.seq, 0, first.start_offset or 0), verbatim=False, preface_of=first.seq)
     try:
-        return feed.preface()
+        return tail.preface()
     finally:
-        feed.close()
+        tail.close()
 
 
-class LogFeed:
+class LogTail:
     """Reads from `place` on.  `preface_of` is the file whose preface belongs to what is read: the first of a full sync.
 
     Close it after use: it keeps files open.
@@ -84,7 +84,7 @@ class LogFeed:
         self._held: dict[int, tuple[LogFile, int]] = {}
         self._batches: Iterator[Batch] | None = None
         self._reader: PartReader | None = None
-        log.feeds.add(self)
+        log.tails.add(self)
 
     def read(self, most: int) -> bytes:
         """About `most` bytes of what comes next, none at the end.  Raises CorruptionError, OSError."""
@@ -100,7 +100,7 @@ class LogFeed:
                 return b""
 
     def preface(self) -> bytes:
-        """The command in the preface of the file whose beginning the feed stands at; nothing when there is none."""
+        """The command in the preface of the file whose beginning the tail stands at; nothing when there is none."""
         limit = self._limit()
         size = self._preface_end(limit) if limit else 0
         data = self._files.read_at(self._fd, size, 0)
@@ -124,7 +124,7 @@ class LogFeed:
                 self._held[number] = file, self._open_files.open(self._log.directory / file.name)
 
     def close(self) -> None:
-        self._log.feeds.discard(self)
+        self._log.tails.discard(self)
         self._close_file()
         for _, fd in self._held.values():
             self._open_files.close(fd)

@@ -27,7 +27,7 @@ from riverbed.store.ids import MAX_ID, MIN_ID, id_ms
 from riverbed.store.layout import DIRECTORY_NAME
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.stream_reader import LogStream, StreamedBatch
-from riverbed.store.log.tail import LogFeed
+from riverbed.store.log.tail import LogTail
 from riverbed.store.model import Strategy, Trim
 from riverbed.store.options import Fsync, Options
 from riverbed.store.position import LogPosition
@@ -440,11 +440,11 @@ def test_the_line_is_known_without_its_place_in_the_manifest(open_store: OpenSto
 def sent(primary: Store) -> list[StreamedBatch]:
     """Every batch of a store's log, as it would arrive."""
     log = primary.engine.log
-    feed = LogFeed(log, primary.engine.files, LogPosition(1, 0, 0), verbatim=True)
+    tail = LogTail(log, primary.engine.files, LogPosition(1, 0, 0), verbatim=True)
     stream = LogStream(0, 1 << 20)
-    while data := feed.read(100):
+    while data := tail.read(100):
         stream.feed(data)
-    feed.close()
+    tail.close()
     return list(iter(stream.next, None))
 
 

@@ -9,7 +9,7 @@ from riverbed.store.format.log_lines import encode_annotation, encode_command
 from riverbed.store.log.append_log import Log
 from riverbed.store.log.manifest import FileType, LogFile
 from riverbed.store.log.stream_reader import LogStream
-from riverbed.store.log.tail import Anchors, LogFeed, LogSearch, start_of
+from riverbed.store.log.tail import Anchors, LogSearch, LogTail, start_of
 from riverbed.store.position import LogPosition
 from tests.support.store.faulty_files import FaultyFiles
 from tests.support.store.logs import HOME, ROOT, SELECT, SETTINGS, append, open_log, xadd
@@ -30,11 +30,11 @@ def grown(log: Log, numbers: range) -> list[LogPosition]:
     return ends
 
 
-def all_of(feed: LogFeed, most: int) -> bytes:
+def all_of(tail: LogTail, most: int) -> bytes:
     parts = []
-    while data := feed.read(most):
+    while data := tail.read(most):
         parts.append(data)
-    assert feed.read(most) == b"", "the end stays the end"
+    assert tail.read(most) == b"", "the end stays the end"
     return b"".join(parts)
 
 
@@ -44,11 +44,11 @@ def log() -> Log:
 
 
 def read(log: Log, place: LogPosition, most: int, *, verbatim: bool, skip: int = 0) -> bytes:
-    feed = LogFeed(log, log._files, place, verbatim=verbatim, skip=skip)
+    tail = LogTail(log, log._files, place, verbatim=verbatim, skip=skip)
     try:
-        return all_of(feed, most)
+        return all_of(tail, most)
     finally:
-        feed.close()
+        tail.close()
 
 
 @pytest.mark.parametrize("most", [1, 37, 1000, 1 << 20])
@@ -70,29 +70,29 @@ def test_a_feed_reads_every_file_from_any_batch_on_and_leaves_prefaces_out(log: 
 
 @pytest.mark.parametrize("verbatim", [True, False])
 def test_a_feed_goes_on_as_the_log_grows(log: Log, verbatim: bool) -> None:
-    feed = LogFeed(log, log._files, LogPosition(1, 0, 0), verbatim=verbatim)
-    got = all_of(feed, 100)
+    tail = LogTail(log, log._files, LogPosition(1, 0, 0), verbatim=verbatim)
+    got = all_of(tail, 100)
     for number in range(30):
         grown(log, range(number, number + 1 + number % 3))
-        got += all_of(feed, 100 + number)
-    feed.close()
+        got += all_of(tail, 100 + number)
+    tail.close()
     assert got == read(log, LogPosition(1, 0, 0), 1 << 20, verbatim=verbatim)
-    assert not log.feeds
+    assert not log.tails
 
 
 @pytest.mark.parametrize("verbatim", [True, False])
 def test_a_feed_that_holds_its_files_outlives_them(log: Log, verbatim: bool) -> None:
     ends = grown(log, range(30))
     expected = read(log, ends[3], 1 << 20, verbatim=verbatim)
-    feed = LogFeed(log, log._files, ends[3], verbatim=verbatim)
-    got = feed.read(100)
+    tail = LogTail(log, log._files, ends[3], verbatim=verbatim)
+    got = tail.read(100)
     log.hold_feeds()
     kept = log.manifest.incrs[-1:]
     for file in log.manifest.incrs[:-1]:
         log._files.unlink(HOME / file.name)
     log.manifest = type(log.manifest)(incrs=kept, replids=log.manifest.replids)
-    got += all_of(feed, 100)
-    feed.close()
+    got += all_of(tail, 100)
+    tail.close()
     assert got == expected
 
 
@@ -101,38 +101,38 @@ def test_files_are_open_once_for_all_who_read_them(log: Log) -> None:
     assert isinstance(files, FaultyFiles)
     ends = grown(log, range(30))
     before = files.open_count
-    feeds = [LogFeed(log, files, ends[0], verbatim=number % 2 == 0) for number in range(60)]
-    for feed in feeds:
-        feed.read(100)
+    tails = [LogTail(log, files, ends[0], verbatim=number % 2 == 0) for number in range(60)]
+    for tail in tails:
+        tail.read(100)
     log.hold_feeds()
     assert files.open_count - before <= log.incr_count
-    expected = [all_of(feed, 1000) for feed in feeds[:2]]
+    expected = [all_of(tail, 1000) for tail in tails[:2]]
     assert files.open_count - before <= log.incr_count
-    for feed in feeds[:-2]:
-        feed.close()
-    assert [all_of(feed, 1000) for feed in feeds[-2:]] == expected
-    for feed in feeds[-2:]:
-        feed.close()
+    for tail in tails[:-2]:
+        tail.close()
+    assert [all_of(tail, 1000) for tail in tails[-2:]] == expected
+    for tail in tails[-2:]:
+        tail.close()
     assert files.open_count == before
 
 
 def test_a_feed_whose_file_is_gone_says_so(log: Log) -> None:
     ends = grown(log, range(30))
     log.manifest = type(log.manifest)(incrs=log.manifest.incrs[-1:])
-    feed = LogFeed(log, log._files, ends[0], verbatim=True)
+    tail = LogTail(log, log._files, ends[0], verbatim=True)
     with pytest.raises(CorruptionError, match="not there any more"):
-        feed.read(100)
-    feed.close()
+        tail.read(100)
+    tail.close()
 
 
 def test_a_feed_may_jump_over_what_was_sent_otherwise(log: Log) -> None:
     ends = grown(log, range(30))
     for verbatim in (True, False):
-        feed = LogFeed(log, log._files, ends[2], verbatim=verbatim)
-        feed.read(1)
-        feed.jump(ends[20])
-        assert all_of(feed, 1000) == read(log, ends[20], 1000, verbatim=verbatim)
-        feed.close()
+        tail = LogTail(log, log._files, ends[2], verbatim=verbatim)
+        tail.read(1)
+        tail.jump(ends[20])
+        assert all_of(tail, 1000) == read(log, ends[20], 1000, verbatim=verbatim)
+        tail.close()
 
 
 def test_a_feed_that_jumps_lets_go_of_the_files_it_passes_over(log: Log) -> None:
@@ -140,12 +140,12 @@ def test_a_feed_that_jumps_lets_go_of_the_files_it_passes_over(log: Log) -> None
     assert isinstance(files, FaultyFiles)
     ends = grown(log, range(30))
     before = files.open_count
-    feed = LogFeed(log, files, ends[0], verbatim=True)
-    feed.read(1)
+    tail = LogTail(log, files, ends[0], verbatim=True)
+    tail.read(1)
     log.hold_feeds()
-    feed.jump(log.end)
+    tail.jump(log.end)
     assert files.open_count <= before + 1
-    feed.close()
+    tail.close()
     assert files.open_count == before
 
 
@@ -162,11 +162,11 @@ def test_a_full_sync_reads_the_base_and_the_first_preface_too() -> None:
     base = LogFile("base", 1, FileType.BASE, is_checksummed=True)
     log.manifest = type(log.manifest)(base=base, incrs=log.manifest.incrs[1:])
     start = start_of(log.manifest)
-    feed = LogFeed(log, files, start, verbatim=True, preface_of=2)
-    got = all_of(feed, 50)
+    tail = LogTail(log, files, start, verbatim=True, preface_of=2)
+    got = all_of(tail, 50)
     assert got == text + bytes(files.data(HOME / "appendonly.aof.2.incr.aof"))
-    feed = LogFeed(log, files, start, verbatim=False, preface_of=2)
-    assert all_of(feed, 50) == covered + PREFACE + encode_command(xadd(2))
+    tail = LogTail(log, files, start, verbatim=False, preface_of=2)
+    assert all_of(tail, 50) == covered + PREFACE + encode_command(xadd(2))
 
 
 # -- offsets -----------------------------------------------------------------------------------------------------------
