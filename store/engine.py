@@ -37,7 +37,7 @@ from riverbed.store.format.meta import NO_DATABASE
 from riverbed.store.log.append_log import Log
 from riverbed.store.log.resync import EVERYTHING
 from riverbed.store.log.stream_reader import StreamedBatch
-from riverbed.store.log.tail import Anchors
+from riverbed.store.log.tail import KnownOffsets
 from riverbed.store.log.takeover import require_ours
 from riverbed.store.options import Clock, Fsync, Options
 from riverbed.store.position import LogPosition
@@ -80,7 +80,7 @@ class Engine:
         self._committed_bytes = 0  # since the last checkpoint
         self._unchecked_bytes = 0  # since free space was last looked at
         self._durability: Durability | None = None  # of the checkpoint that was begun and has not ended
-        self.anchors = Anchors()
+        self.known_offsets = KnownOffsets()
         # Called with batches once they are in the log, and durable if the policy says so.
         self.on_batches: Callable[[Sequence[StreamedBatch]], None] | None = None
         with contextlib.ExitStack() as held:
@@ -401,8 +401,8 @@ class Engine:
             recovery.recover(self.log, self.txn, self._execute, durable=EVERYTHING)
         except (OSError, lmdb.Error, StoreError) as error:
             raise StateLostError(f"the full sync could not be put in place: {error}") from error
-        self.anchors = Anchors()
-        self.anchors.add(self.log.end)
+        self.known_offsets = KnownOffsets()
+        self.known_offsets.add(self.log.end)
         self.set_replids(self.log.replids)
         self._rotate_if_needed()
         self.check_space()
@@ -483,7 +483,7 @@ class Engine:
             raise
         if durability.log_s is not None:
             self.on_sync(durability.log_s)
-        self.anchors.add(durability.place)
+        self.known_offsets.add(durability.place)
         self.checkpoints += 1
         self.last_checkpoint_ok = True
         self.last_checkpoint_ms = int(self.clock.time() * 1000)

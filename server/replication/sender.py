@@ -115,7 +115,8 @@ class Sender:
             self._tail = prefix
             self._continue()
         elif engine.log.replids.holds(replication_id, offset):
-            self._search = LogSearch(engine.log, engine.files, offset, engine.anchors, any_byte=not self._verbatim)
+            any_byte = not self._verbatim
+            self._search = LogSearch(engine.log, engine.files, offset, engine.known_offsets, any_byte=any_byte)
             self._look(replication_id)
         else:
             self._begin_full_sync(replication_id)

@@ -230,7 +230,7 @@ class LogTail:
         return b"".join(parts)
 
 
-class Anchors:
+class KnownOffsets:
     """Places between batches that are known, for searches to begin at."""
 
     def __init__(self) -> None:
@@ -252,20 +252,20 @@ class LogSearch:
     or no batch ends there and it must (`any_byte` is False); `skip` says how many bytes of commands lie between.
     """
 
-    def __init__(self, log: Log, files: Files, offset: int, anchors: Anchors, *, any_byte: bool) -> None:
+    def __init__(self, log: Log, files: Files, offset: int, known_offsets: KnownOffsets, *, any_byte: bool) -> None:
         self.place: LogPosition | None = None
         self.skip = 0
         self._log = log
         self._files = files
         self._offset = offset
         self._any_byte = any_byte
-        self._steps = self._search(self._start(anchors))
+        self._steps = self._search(self._start(known_offsets))
 
     def step(self, batch_count: int) -> bool:
         """Look at about `batch_count` batches more; -> whether the search is over.  Raises CorruptionError, OSError."""
         return sum(1 for _ in islice(self._steps, batch_count)) < batch_count
 
-    def _start(self, anchors: Anchors) -> LogPosition | None:
+    def _start(self, known_offsets: KnownOffsets) -> LogPosition | None:
         """The last known place that does not lie behind the offset."""
         log, offset = self._log, self._offset
         starts = [
@@ -274,7 +274,7 @@ class LogSearch:
             if file.is_checksummed and file.start_offset is not None
         ]
         numbers = {place.file_seq for place in starts}
-        starts += [place for place in anchors.places if place.file_seq in numbers]
+        starts += [place for place in known_offsets.places if place.file_seq in numbers]
         return max((place for place in starts if place.offset <= offset), default=None)
 
     def _search(self, start: LogPosition | None) -> Iterator[None]:

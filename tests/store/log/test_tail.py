@@ -9,7 +9,7 @@ from riverbed.store.format.log_lines import encode_annotation, encode_command
 from riverbed.store.log.append_log import Log
 from riverbed.store.log.manifest import FileType, LogFile
 from riverbed.store.log.stream_reader import LogStream
-from riverbed.store.log.tail import Anchors, LogSearch, LogTail, start_of
+from riverbed.store.log.tail import KnownOffsets, LogSearch, LogTail, start_of
 from riverbed.store.position import LogPosition
 from tests.support.store.faulty_files import FaultyFiles
 from tests.support.store.logs import HOME, ROOT, SELECT, SETTINGS, append, open_log, xadd
@@ -172,8 +172,10 @@ def test_a_full_sync_reads_the_base_and_the_first_preface_too() -> None:
 # -- offsets -----------------------------------------------------------------------------------------------------------
 
 
-def search(log: Log, offset: int, *, any_byte: bool, anchors: Anchors | None = None) -> tuple[LogPosition | None, int]:
-    found = LogSearch(log, log._files, offset, anchors or Anchors(), any_byte=any_byte)
+def search(
+    log: Log, offset: int, *, any_byte: bool, known_offsets: KnownOffsets | None = None
+) -> tuple[LogPosition | None, int]:
+    found = LogSearch(log, log._files, offset, known_offsets or KnownOffsets(), any_byte=any_byte)
     while not found.step(3):
         pass
     return found.place, found.skip
@@ -183,15 +185,15 @@ def search(log: Log, offset: int, *, any_byte: bool, anchors: Anchors | None = N
 def test_any_offset_is_found_by_those_who_count_bytes_and_batches_by_the_others(log: Log, with_anchors: bool) -> None:
     ends = grown(log, range(40))
     commands = read(log, LogPosition(1, 0, 0), 1 << 20, verbatim=False)
-    anchors = Anchors()
+    known_offsets = KnownOffsets()
     if with_anchors:
-        anchors.places += ends[::7]
+        known_offsets.places += ends[::7]
     boundaries = {0, *(end.offset for end in ends)}
     for offset in [*range(0, log.end.offset, 41), *boundaries]:
-        place, skip = search(log, offset, any_byte=True, anchors=anchors)
+        place, skip = search(log, offset, any_byte=True, known_offsets=known_offsets)
         assert place is not None and place.offset + skip == offset
         assert read(log, place, 5000, verbatim=False, skip=skip) == commands[offset:]
-        place, skip = search(log, offset, any_byte=False, anchors=anchors)
+        place, skip = search(log, offset, any_byte=False, known_offsets=known_offsets)
         assert (place is not None) is (offset in boundaries)
         assert place is None or (place.offset, skip) == (offset, 0)
 
@@ -206,8 +208,8 @@ def test_an_offset_that_the_log_does_not_reach_is_not_found(log: Log) -> None:
 
 
 def test_anchors_are_few_however_long_the_log() -> None:
-    anchors = Anchors()
+    known_offsets = KnownOffsets()
     for number in range(100_000):
-        anchors.add(LogPosition(1, number << 17, number << 17))
-    assert len(anchors.places) < 5000
-    assert anchors.places == sorted(anchors.places)
+        known_offsets.add(LogPosition(1, number << 17, number << 17))
+    assert len(known_offsets.places) < 5000
+    assert known_offsets.places == sorted(known_offsets.places)
