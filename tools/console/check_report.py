@@ -20,7 +20,7 @@ from riverbed.store.check.deep import FoldPlan
 from riverbed.store.offline.repair import Action
 from riverbed.tools.console.console import counted, notes, print_facts, results, seconds_text, size_text
 from riverbed.tools.console.keytext import shown
-from riverbed.tools.console.steps import StepMeter
+from riverbed.tools.console.steps import StepProgress
 
 
 class CheckReport:
@@ -44,10 +44,10 @@ class CheckReport:
         self._mended: list[dict[str, Any]] = []
         self._actions: list[Action] = []
         self._refusal: str | None = None
-        self._steps: StepMeter | None = None
+        self._steps: StepProgress | None = None
         self._begun = time.monotonic()
 
-    def begin(self, steps: StepMeter) -> None:
+    def begin(self, steps: StepProgress) -> None:
         self._steps = steps
 
     @property

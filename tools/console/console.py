@@ -167,7 +167,7 @@ def age_text(ms: int) -> str:
 # -- long work ---------------------------------------------------------------------------------------------------------
 
 
-class Meter:
+class ProgressBar:
     """How far a long piece of work has come: bytes of `total_bytes`, items a second, the time that is left.
 
     `advance` costs about a microsecond, so that loops may call it for every batch.  Nothing is shown unless standard
@@ -217,7 +217,7 @@ class Meter:
 
     @property
     def seconds(self) -> float:
-        """Since the meter was made."""
+        """Since the bar was made."""
         return time.monotonic() - self._begun
 
     def describe(self, what: str) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
-from riverbed.tools.console.console import Meter
+from riverbed.tools.console.console import ProgressBar
 
 
-class StepMeter:
+class StepProgress:
     """`show` is what the store calls; `seconds` is the time of all steps.
 
     `items` says which steps count something else than bytes, and what.
@@ -19,7 +19,7 @@ class StepMeter:
         self.seconds = 0.0
         self._items = items
         self._step = ""
-        self._meter: Meter | None = None
+        self._meter: ProgressBar | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -43,9 +43,9 @@ class StepMeter:
             self.pause()
             self._step = step
             if items is None:
-                self._meter = Meter(step, total or None, items="")
+                self._meter = ProgressBar(step, total or None, items="")
             else:
-                self._meter = Meter(step, items=items, total_items=total)
+                self._meter = ProgressBar(step, items=items, total_items=total)
             self._meter.__enter__()
         if items is None:
             self._meter.advance(done - self._meter.done_bytes)

@@ -19,7 +19,7 @@ from itertools import chain
 from typing import Final
 
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text
-from riverbed.tools.console.console import Meter
+from riverbed.tools.console.console import ProgressBar
 from riverbed.tools.live.livestream import (
     NOBODY,
     LiveGroup,
@@ -58,7 +58,7 @@ class Copied:
     unmarked: bool = False
 
 
-def copy_stream(client: RedisClient, sink: Sink, key: bytes, meter: Meter) -> Copied | None:
+def copy_stream(client: RedisClient, sink: Sink, key: bytes, bar: ProgressBar) -> Copied | None:
     """Copy `key`, which `sink` must not have -> what was copied, None when the key is gone.
 
     Raises Failure, ReplyError.
@@ -69,7 +69,7 @@ def copy_stream(client: RedisClient, sink: Sink, key: bytes, meter: Meter) -> Co
             return None
         is_last = attempt == _TRIES or before.length + before.pending > _LONG
         try:
-            copied = _Copy(client, sink, key, before, meter).run()
+            copied = _Copy(client, sink, key, before, bar).run()
         except ReplyError as error:
             # a group, or the whole stream, went away in between
             if error.code not in ("NOGROUP", "WRONGTYPE") or is_last:
@@ -87,12 +87,12 @@ def copy_stream(client: RedisClient, sink: Sink, key: bytes, meter: Meter) -> Co
 class _Copy:
     """One attempt."""
 
-    def __init__(self, client: RedisClient, sink: Sink, key: bytes, live: LiveStream, meter: Meter) -> None:
+    def __init__(self, client: RedisClient, sink: Sink, key: bytes, live: LiveStream, bar: ProgressBar) -> None:
         self._client = client
         self._sink = sink
         self._key = key
         self._live = live
-        self._meter = meter
+        self._meter = bar
         self._placeholders: list[StreamID] = []
         self._first_id: StreamID | None = None  # of the entries
 
@@ -127,7 +127,7 @@ class _Copy:
 
     def _add_entries(self, pending: list[LivePending]) -> int:
         """XADD of all entries, and of placeholders where a pending one is not among them -> how many entries."""
-        key, sink, meter = self._key, self._sink, self._meter
+        key, sink, bar = self._key, self._sink, self._meter
         wanted = _distinct(heapq.merge(*(of_group.ids() for of_group in pending)))
         next_wanted = next(wanted, None)
         received = self._client.bytes_received
@@ -145,7 +145,7 @@ class _Copy:
             sink.run([b"XADD", key, id_text(entry_id), *words])
             count += 1
             self._first_id = self._first_id or entry_id
-            meter.advance(self._client.bytes_received - received, 1)
+            bar.advance(self._client.bytes_received - received, 1)
             received = self._client.bytes_received
         if not count and not self._placeholders:
             sink.run([b"XADD", key, b"MAXLEN", b"0", b"0-1", *_PLACEHOLDER])

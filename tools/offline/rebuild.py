@@ -32,7 +32,7 @@ from riverbed.store.recovery.replay import RecoveryReport
 from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.purge import purge
-from riverbed.tools.console.console import Failure, Meter
+from riverbed.tools.console.console import Failure, ProgressBar
 from riverbed.tools.offline.foreign import ForeignLog, Skipped
 from riverbed.tools.offline.moment import Moment, time_text
 from riverbed.tools.offline.source import Source
@@ -81,14 +81,14 @@ class Rebuilt:
 class LogUntil:
     """The batches of a log up to a moment, and what became known on the way."""
 
-    def __init__(self, source: Source, until: Moment | None, meter: Meter) -> None:
+    def __init__(self, source: Source, until: Moment | None, bar: ProgressBar) -> None:
         by_offset = until is not None and until.offset is not None
         self._reader = LogReader(
             source.parts, source.files, plain_batch_commands=1 if by_offset else PLAIN_BATCH_COMMANDS
         )
         self._start = source.start
         self._until = until
-        self._meter = meter
+        self._meter = bar
         self.end = source.start or LogPosition(source.parts[0].number, 0, 0)
         self.time_ms: int | None = None
         self.beyond: Batch | None = None
@@ -132,12 +132,12 @@ def _place(time_ms: int | None, offset: int) -> str:
     return at if time_ms is None else f"{time_text(time_ms)} ({at})"
 
 
-def rebuild(source: Source, directory: Path, until: Moment | None, meter: Meter) -> Rebuilt:
+def rebuild(source: Source, directory: Path, until: Moment | None, bar: ProgressBar) -> Rebuilt:
     """Make `directory`, which must be empty, the state that `source` had at `until`, or has at its end.
 
     Raises Failure, StoreError, lmdb.Error, OSError; then what is in `directory` is worth nothing.
     """
-    batches = LogUntil(source, until, meter)
+    batches = LogUntil(source, until, bar)
     report = _copy(source, directory, batches) if source.is_ours else _log_anew(directory, batches)
     report.offset, report.time_ms = batches.end.offset, batches.time_ms
     report.torn_tail = batches.torn_tail

@@ -29,7 +29,7 @@ from riverbed.store.log.takeover import refuse_redis
 from riverbed.store.offline.repair import Repair, RepairError
 from riverbed.tools.console.check_report import CheckReport
 from riverbed.tools.console.console import FOUND, Failure, failures_explained
-from riverbed.tools.console.steps import StepMeter
+from riverbed.tools.console.steps import StepProgress
 
 # A broken index breaks one promise for every entry; nobody reads a million lines of it.
 DEFAULT_LIMIT: Final = 100
@@ -97,7 +97,7 @@ def check(
                  2  PATH cannot be checked
     """
     report = CheckReport(path, limit, as_json)
-    with failures_explained(f"check {path}"), StepMeter(_ITEMS) as steps:
+    with failures_explained(f"check {path}"), StepProgress(_ITEMS) as steps:
         report.begin(steps)
         if not os.path.lexists(path):
             raise Failure(f"there is no {path}")
@@ -128,7 +128,7 @@ class _Store(NamedTuple):
     path: Path
     log_directory: str
     log_filename: str
-    steps: StepMeter
+    steps: StepProgress
     refolding: Refolding | None
 
     def check(self, *, is_held: bool = False) -> Check:
@@ -169,7 +169,7 @@ def _refolding(path: Path, work: Path | None, report: CheckReport) -> Refolding:
     return Refolding(Replayer().execute, parent, announce=report.announce)
 
 
-def _check_snapshot(path: Path, report: CheckReport, steps: StepMeter) -> None:
+def _check_snapshot(path: Path, report: CheckReport, steps: StepProgress) -> None:
     check = SnapshotCheck(path, steps.show)
     report.kind = "snapshot"
     report.take(check.violations())

@@ -42,7 +42,7 @@ from riverbed.tools.console.console import (
     size_text,
 )
 from riverbed.tools.console.keytext import key_bytes
-from riverbed.tools.console.steps import StepMeter
+from riverbed.tools.console.steps import StepProgress
 
 _ITEMS: Final = {MEASURING: "rows", COPYING: "rows", COPYING_AGAIN: "rows", TRIMMING: "streams", WRITING_LOG: "entries"}
 _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
@@ -121,7 +121,7 @@ def compact(
         None if db is None else frozenset((db,)),
     )
     report: Report | None = None
-    with failures_explained(f"compact {directory}"), StepMeter(_ITEMS) as steps:
+    with failures_explained(f"compact {directory}"), StepProgress(_ITEMS) as steps:
         made = Compaction(
             directory, Replayer().execute, now_ms=now_ms, keep=keep, keep_expired=keep_expired, steps=steps.show
         )

@@ -19,7 +19,7 @@ from riverbed.store.snapshot.reader import open_snapshot
 from riverbed.store.tables.environment import TABLES
 from riverbed.tools.console.console import FOUND, Failure, failures_explained, notes
 from riverbed.tools.console.keytext import key_bytes, shown
-from riverbed.tools.console.steps import StepMeter
+from riverbed.tools.console.steps import StepProgress
 from riverbed.tools.live.redisclient import RedisClient, ReplyError
 from riverbed.tools.live.target import server_address
 from riverbed.tools.offline.streamread import Entry, server_entries, store_entries
@@ -93,7 +93,7 @@ def dump(
     Exit status 0: all of it, 1: something in it is damaged, 2: nothing can be read, 130: interrupted.
     """
     limit = None if limit is None else min(limit, sys.maxsize)  # what itertools counts to
-    with failures_explained(f"dump {source}"), StepMeter(_ITEMS) as steps:
+    with failures_explained(f"dump {source}"), StepProgress(_ITEMS) as steps:
         show = ignore if sys.stdout is None or sys.stdout.isatty() else steps.show  # lines and a bar would mix
         if key is None:
             lines = _file_lines(Path(source), tables, limit, show)

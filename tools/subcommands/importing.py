@@ -16,7 +16,7 @@ from rich.markup import escape
 from riverbed.tools.console.console import (
     FOUND,
     Failure,
-    Meter,
+    ProgressBar,
     Seconds,
     counted,
     failures_explained,
@@ -111,13 +111,13 @@ def import_(
         client = held.enter_context(RedisClient(source, timeout, tls_ca))
         if is_server:
             other = held.enter_context(RedisClient(_parsed(target), timeout, tls_ca))
-        with Meter("importing") as meter:
+        with ProgressBar("importing") as bar:
             if is_server:
-                imported = _import(client, ServerSink(other), source.database, meter)
+                imported = _import(client, ServerSink(other), source.database, bar)
             else:
                 with new_directory(Path(target)) as partial, contextlib.closing(DirectorySink(partial)) as sink:
-                    imported = _import(client, sink, source.database, meter)
-            seconds = meter.seconds
+                    imported = _import(client, sink, source.database, bar)
+            seconds = bar.seconds
     shown = str(_parsed(target)) if is_server else target
     if as_json:
         click.echo(json.dumps(_as_json(source, shown, imported, client.bytes_received, seconds), indent=2))
@@ -137,7 +137,7 @@ def _parsed(target: str) -> Address:
     return address
 
 
-def _import(client: RedisClient, sink: Sink, only: int | None, meter: Meter) -> Imported:
+def _import(client: RedisClient, sink: Sink, only: int | None, bar: ProgressBar) -> Imported:
     imported = Imported()
     try:
         for database in [only] if only is not None else _databases(client):
@@ -147,7 +147,7 @@ def _import(client: RedisClient, sink: Sink, only: int | None, meter: Meter) -> 
                 if not selected:
                     sink.select(database)
                     selected = True
-                _import_stream(client, sink, _name(database, key), key, imported, meter)
+                _import_stream(client, sink, _name(database, key), key, imported, bar)
         sink.finish()
     except ReplyError as error:
         raise Failure(f"{client.address}: {error}") from error
@@ -182,13 +182,15 @@ def _streams(client: RedisClient, database: int, imported: Imported) -> Iterator
             return
 
 
-def _import_stream(client: RedisClient, sink: Sink, name: str, key: bytes, imported: Imported, meter: Meter) -> None:
+def _import_stream(
+    client: RedisClient, sink: Sink, name: str, key: bytes, imported: Imported, bar: ProgressBar
+) -> None:
     if sink.has(key):
         imported.existing.append(name)
         return
-    meter.describe(f"importing {name}"[:32])
+    bar.describe(f"importing {name}"[:32])
     try:
-        copied = copy_stream(client, sink, key, meter)
+        copied = copy_stream(client, sink, key, bar)
     except BaseException:
         sink.drop(key)
         raise

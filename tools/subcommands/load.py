@@ -17,7 +17,7 @@ from riverbed.store.ids import StreamID, id_text
 from riverbed.tools.console.console import (
     Failure,
     Interrupted,
-    Meter,
+    ProgressBar,
     counted,
     failures_explained,
     results,
@@ -100,16 +100,16 @@ def load(
         else:
             client = held.enter_context(RedisClient(address, _TIMEOUT_S))
             sink = ServerLoad(client, db, key_bytes(key))
-        with Meter(f"loading {name_text(key_bytes(key))}"[:32], size) as meter:
-            lines = _counted_lines(source, meter)
+        with ProgressBar(f"loading {name_text(key_bytes(key))}"[:32], size) as bar:
+            lines = _counted_lines(source, bar)
             entries = _csv_entries(lines, id_field) if form == "csv" else _json_entries(lines, id_field)
-            last_id = _load(entries, sink, meter, new_ids=new_ids, skip=skip)
-            loaded, seconds = meter.done_items, meter.seconds
+            last_id = _load(entries, sink, bar, new_ids=new_ids, skip=skip)
+            loaded, seconds = bar.done_items, bar.seconds
     _report(target, key, loaded, last_id, seconds, as_json=as_json)
 
 
 def _load(
-    entries: Iterator[NumberedEntry], sink: LoadSink, meter: Meter, *, new_ids: bool, skip: int
+    entries: Iterator[NumberedEntry], sink: LoadSink, bar: ProgressBar, *, new_ids: bool, skip: int
 ) -> StreamID | None:
     """-> the last ID.  Raises Failure with the line at fault, and what is loaded."""
     number = 0
@@ -119,7 +119,7 @@ def _load(
                 skip -= 1
                 continue
             sink.add(number, None if new_ids else entry_id, words)
-            meter.advance(0, 1)
+            bar.advance(0, 1)
         return sink.finish()
     except Refused as refused:
         raise Failure(f"line {refused.line}: {refused}; {_so_far(sink)}") from refused
@@ -143,10 +143,10 @@ class _BadLine(Exception):
     """A line that is no entry."""
 
 
-def _counted_lines(source: IO[bytes], meter: Meter) -> Iterator[bytes]:
+def _counted_lines(source: IO[bytes], bar: ProgressBar) -> Iterator[bytes]:
     while line := source.readline(_MOST_LINE_BYTES):
         yield line
-        meter.advance(len(line))
+        bar.advance(len(line))
 
 
 def _json_entries(lines: Iterator[bytes], id_field: str | None) -> Iterator[NumberedEntry]:

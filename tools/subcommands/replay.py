@@ -13,7 +13,7 @@ from rich.markup import escape
 from riverbed.store.databases.database import DATABASE_COUNT
 from riverbed.tools.console.console import (
     FOUND,
-    Meter,
+    ProgressBar,
     counted,
     failures_explained,
     notes,
@@ -81,9 +81,9 @@ def replay(context: click.Context, source: Path, directory: Path, until: Moment 
     with failures_explained(f"replay {source}"), HeldFiles() as files:
         refuse_existing(directory)
         found = find_source(source, files)
-        with Meter("replaying", found.size_bytes, "commands") as meter, new_directory(directory) as partial:
-            rebuilt = rebuild(found, partial, until, meter)
-            seconds = meter.seconds
+        with ProgressBar("replaying", found.size_bytes, "commands") as bar, new_directory(directory) as partial:
+            rebuilt = rebuild(found, partial, until, bar)
+            seconds = bar.seconds
     missing = _what_is_missing(rebuilt, until)
     if as_json:
         click.echo(json.dumps(_as_json(found, directory, rebuilt, seconds, missing), indent=2))

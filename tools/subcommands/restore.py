@@ -11,7 +11,7 @@ from rich.markup import escape
 from riverbed.store.snapshot.reader import Snapshot, open_snapshot
 from riverbed.store.snapshot.restore import WRITING_LOG, restore_snapshot
 from riverbed.tools.console.console import failures_explained, print_facts, results, seconds_text, size_text
-from riverbed.tools.console.steps import StepMeter
+from riverbed.tools.console.steps import StepProgress
 from riverbed.tools.offline.newdirectory import new_directory, refuse_existing
 
 
@@ -39,7 +39,7 @@ def restore(source: Path, directory: Path, as_json: bool) -> None:
     with failures_explained(f"restore {source}"):
         refuse_existing(directory)
         snapshot = open_snapshot(source)
-        with StepMeter({WRITING_LOG: "entries"}) as steps, new_directory(directory) as partial:
+        with StepProgress({WRITING_LOG: "entries"}) as steps, new_directory(directory) as partial:
             restore_snapshot(snapshot, partial, steps=steps.show)
     if as_json:
         manifest = snapshot.manifest

@@ -26,7 +26,7 @@ from riverbed.tools.console.console import (
     size_text,
 )
 from riverbed.tools.console.interrupts import interrupts_between_steps
-from riverbed.tools.console.steps import StepMeter
+from riverbed.tools.console.steps import StepProgress
 
 
 @click.command()
@@ -69,7 +69,7 @@ def snapshot(directory: Path, out: Path | None, keep: int | None, split_every: i
             refuse_redis(directory, DIRECTORY_NAME, FILE_NAME, OsFiles())
         if keep is not None and out is not None:
             out.mkdir(parents=True, exist_ok=True)
-        with StepMeter({LISTING: "streams"}) as steps, interrupts_between_steps() as go_on:
+        with StepProgress({LISTING: "streams"}) as steps, interrupts_between_steps() as go_on:
 
             def step(name: str, done: int, total: int) -> None:
                 go_on()

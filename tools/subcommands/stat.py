@@ -16,7 +16,7 @@ from rich.table import Table
 from riverbed.server.glob import Glob
 from riverbed.tools.console.console import Failure, age_text, counted, failures_explained, notes, results, size_text
 from riverbed.tools.console.keytext import key_bytes, name_text, shown
-from riverbed.tools.console.steps import StepMeter
+from riverbed.tools.console.steps import StepProgress
 from riverbed.tools.live.redisclient import RedisClient, ReplyError
 from riverbed.tools.live.serverstat import server_stats
 from riverbed.tools.live.target import server_address
@@ -69,8 +69,8 @@ def stat(target: str, pattern: str | None, order: str, limit: int, by_group: boo
     """
     is_wanted = _wanted(pattern)
     totals = _Totals()
-    with failures_explained(f"look at {target}"), StepMeter({_READING: "streams"}) as meter:
-        stats = _stats(target, is_wanted, lambda done, total: meter.show(_READING, done, total))
+    with failures_explained(f"look at {target}"), StepProgress({_READING: "streams"}) as bar:
+        stats = _stats(target, is_wanted, lambda done, total: bar.show(_READING, done, total))
         try:
             counted_stats = totals.count(stats)
             if by_group:

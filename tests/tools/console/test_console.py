@@ -11,7 +11,7 @@ from riverbed.tools.cli import main
 from riverbed.tools.console import console
 from riverbed.tools.console.console import (
     Failure,
-    Meter,
+    ProgressBar,
     Seconds,
     counted,
     failures_explained,
@@ -91,11 +91,11 @@ def test_interrupt_has_the_status_a_shell_expects() -> None:
 
 
 def test_meter_counts_and_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    with Meter("working", 100) as meter:
-        meter.advance(60, 3)
-        meter.advance(40, 1)
-        meter.describe("closing")
-    assert (meter.done_bytes, meter.done_items) == (100, 4)
+    with ProgressBar("working", 100) as bar:
+        bar.advance(60, 3)
+        bar.advance(40, 1)
+        bar.describe("closing")
+    assert (bar.done_bytes, bar.done_items) == (100, 4)
     assert capsys.readouterr() == ("", "")
 
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from riverbed.store.tables.environment import TABLES
 from riverbed.tools.cli import main
-from riverbed.tools.console.steps import StepMeter
+from riverbed.tools.console.steps import StepProgress
 from tests.support.servers import RedisServer, RiverbedServer, Server
 
 StartRiverbed = Callable[..., RiverbedServer]
@@ -210,7 +210,7 @@ def test_what_cannot_be_dumped_is_said_with_status_2(stopped: Path, tmp_path: Pa
 
 def test_who_writes_to_a_file_sees_how_far_it_has_come(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, tuple[int, int]] = {}
-    monkeypatch.setattr(StepMeter, "show", lambda self, step, done, total: seen.update({step: (done, total)}))
+    monkeypatch.setattr(StepProgress, "show", lambda self, step, done, total: seen.update({step: (done, total)}))
     lines = len(ids(stopped, "s"))
     dumped(stopped / "state")
     run(stopped / "appendonlydir")

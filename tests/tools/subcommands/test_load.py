@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from riverbed.tools.cli import main
-from riverbed.tools.console.console import Failure, Meter
+from riverbed.tools.console.console import Failure, ProgressBar
 from riverbed.tools.loading.loadsinks import DirectoryLoad
 from tests.conftest import broken_invariants
 from tests.support.raw import RawClient
@@ -215,12 +215,12 @@ def test_an_interrupt_says_how_much_is_loaded(tmp_path: Path, monkeypatch: pytes
     lines = tmp_path / "lines.jsonl"
     lines.write_text('{"fields": {"a": "b"}}\n' * 1000)
 
-    def interrupt(self: Meter, byte_count: int, items: int = 0) -> None:
+    def interrupt(self: ProgressBar, byte_count: int, items: int = 0) -> None:
         self.done_items += items
         if self.done_items == 700:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Meter, "advance", interrupt)
+    monkeypatch.setattr(ProgressBar, "advance", interrupt)
     result = run("load", tmp_path / "data", "k", lines)
     assert result.exit_code == 130
     assert "interrupted: at least 512 entries of it are loaded" in " ".join(result.stderr.split())

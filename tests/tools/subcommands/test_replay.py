@@ -14,7 +14,7 @@ import pytest
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.format.log_lines import encode_annotation
 from riverbed.store.log import manifest
-from riverbed.tools.console.console import Meter
+from riverbed.tools.console.console import ProgressBar
 from riverbed.tools.offline.heldfiles import HeldFiles
 from riverbed.tools.offline.rebuild import rebuild
 from riverbed.tools.offline.source import find_source
@@ -265,10 +265,10 @@ def test_missing_and_shortened_files_are_refused(based: Path, tmp_path: Path) ->
 
 def test_a_log_is_read_as_it_was_found_whatever_is_deleted_meanwhile(based: Path, tmp_path: Path) -> None:
     expected = opened(based, BASE_TIME_MS)
-    with HeldFiles() as files, Meter("replaying", 1) as meter:
+    with HeldFiles() as files, ProgressBar("replaying", 1) as bar:
         source = find_source(based, files)
         shutil.rmtree(based)
-        rebuild(source, tmp_path / "new", None, meter)
+        rebuild(source, tmp_path / "new", None, bar)
     assert opened(tmp_path / "new", BASE_TIME_MS) == expected
 
 

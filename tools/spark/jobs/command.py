@@ -120,9 +120,9 @@ def find_snapshot(path: str) -> Frozen:
 class Job:
     """A job that is running: Spark, and where it tells what it does."""
 
-    def __init__(self, spark: SparkSession, meter: TaskMeter) -> None:
+    def __init__(self, spark: SparkSession, bar: TaskMeter) -> None:
         self.spark = spark
-        self._meter = meter
+        self._meter = bar
 
     def step(self, what: str) -> None:
         """Tell what is being done from now on."""
@@ -143,11 +143,11 @@ def running_job(launch: Launch, what: str) -> Iterator[Job]:
     """Spark for a job that is to do `what`; whatever goes wrong in it is one line, and exit status 2."""
     with failures_explained(what):
         try:
-            with TaskMeter() as meter:
-                meter.step("starting Spark")
+            with TaskMeter() as bar:
+                bar.step("starting Spark")
                 with running_spark(launch) as spark:
-                    meter.watch(spark.sparkContext)
-                    yield Job(spark, meter)
+                    bar.watch(spark.sparkContext)
+                    yield Job(spark, bar)
         except SourceError as error:
             raise Failure(f"cannot {what}: {error}") from error
         except UnicodeEncodeError as error:  # of an option, on its way to Java
