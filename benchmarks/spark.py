@@ -29,7 +29,7 @@ from tests.support.servers import ROOT
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-MOST_ENTRIES: Final = 3_000_000
+MAX_ENTRIES: Final = 3_000_000
 CORES: Final = (1, 2)
 SOURCES: Final = ("Riverbed", "Parquet", "JSON")
 _XRANGE_COUNT: Final = 1000
@@ -112,7 +112,7 @@ JOBS: Final = (
 
 
 def answer(rig: Rig) -> Answer:
-    entries = min(rig.sizes.entries, MOST_ENTRIES)
+    entries = min(rig.sizes.entries, MAX_ENTRIES)
     snapshot = _snapshot(rig, entries)
     out = rig.new_directory()
     rates = [_rate_line(job, cores) for cores in CORES for job in JOBS]

@@ -30,7 +30,7 @@ GROUP: Final = "workers"
 _QUIET_S: Final = 1.0
 _SETTLE_S: Final = 0.05
 _PIECE_BYTES: Final = 1 << 20
-_MOST_MS: Final = 100.0
+_MAX_MS: Final = 100.0
 
 Command = tuple[Word, ...]
 
@@ -116,7 +116,7 @@ def _cases() -> Iterator[Case]:
 
 def answer(rig: Rig) -> Answer:
     lines: dict[str, Measurement] = {}
-    budget = Budget(f"< {_MOST_MS:g} ms or ratio < 2", lambda ours, ratio: ours < _MOST_MS or ratio < 2)
+    budget = Budget(f"< {_MAX_MS:g} ms or ratio < 2", lambda ours, ratio: ours < _MAX_MS or ratio < 2)
     for contender in rig.turns(f"commands of {WORDS:,} words"):
         with rig.server(contender, "everysec") as server:
             for case in _cases():

@@ -42,7 +42,7 @@ _OLD: Final = "old.mdb"
 _OLD_LOCK: Final = "old-lock.mdb"
 _PLAN: Final = "plan.json"
 _BASE: Final = f"{TEMPORARY_PREFIX}compact"
-_MOST_PLAN_BYTES: Final = 4096
+_MAX_PLAN_BYTES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,7 @@ def _planned(places: Places, files: Files) -> tuple[str, str] | None:
     if not files.exists(path):
         return None
     try:
-        plan = json.loads(read_file(path, _MOST_PLAN_BYTES))
+        plan = json.loads(read_file(path, _MAX_PLAN_BYTES))
     except (ValueError, RecursionError):
         return None  # torn: it is synced before anything is moved
     if not isinstance(plan, dict):

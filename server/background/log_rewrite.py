@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("riverbed")
 
-MOST_DIVISIONS: Final = 20
+MAX_DIVISIONS: Final = 20
 # An automatic rewrite that failed is tried again after so many seconds, twice as many each time, up to an hour.
 RETRY_S: Final = 10.0
-MOST_RETRY_S: Final = 3600.0
+MAX_RETRY_S: Final = 3600.0
 
 
 class RewriteError(Exception):
@@ -144,7 +144,7 @@ class Rewriting:
         reason = str(error) or type(error).__name__
         status = self.status
         status.end(self._monotonic(), ok=False)
-        self._wait_until_s = self._monotonic() + min(RETRY_S * 2 ** (status.failures - 1), MOST_RETRY_S)
+        self._wait_until_s = self._monotonic() + min(RETRY_S * 2 ** (status.failures - 1), MAX_RETRY_S)
         if self._adopted is not None and not self._adopted.done():
             self._adopted.set_exception(RewriteError(reason))
         if isinstance(error, StateLostError):
@@ -180,7 +180,7 @@ class Rewriting:
     async def _hand_over(self, worker: Worker) -> int:
         """Agree on a checkpoint; -> the number of the file of the log that begins there."""
         engine = self._engine
-        for _ in range(MOST_DIVISIONS):
+        for _ in range(MAX_DIVISIONS):
             await self._reach_end_of_tick()
             end = engine.divide_log()
             worker.send(go=True)

@@ -40,7 +40,7 @@ LONG_REPLY_S: Final = 60.0
 CROWDED_REPLY_S: Final = 10.0
 CYCLES_A_SPACE_CHECK: Final = 10
 # As many times `checkpoint-dirty-bytes` may be waiting for a slow disk in memory, and then clients wait for it, too.
-MOST_DIRTY: Final = 32
+MAX_DIRTY: Final = 32
 
 
 class Upkeep:
@@ -129,7 +129,7 @@ class Upkeep:
         If the disk is still busy with the one before, the next begins when it is not, unless that would be too much.
         """
         self._disarm_checkpoint()
-        most = MOST_DIRTY * self._executor.config.checkpoint_dirty_bytes
+        most = MAX_DIRTY * self._executor.config.checkpoint_dirty_bytes
         if self._engine.is_syncing and self._engine.dirty_bytes < most:
             self._is_due = True
             return

@@ -28,7 +28,7 @@ _LIST_BYTES: Final = 80
 # What remembering a key that a client waits for takes, measured, besides the words of the command that waits.
 _BLOCKED_KEY_BYTES: Final = 770
 # Replies that are late, of which there are so many, are waited for before there are more.
-_MOST_LATE_BYTES: Final = 64 << 10
+_MAX_LATE_BYTES: Final = 64 << 10
 
 
 def request_bytes(argv: list[bytes]) -> int:
@@ -297,7 +297,7 @@ class Session:
         """The client's next request may not run yet."""
         # what a replica sends are acknowledgements, and they matter most when it is slow
         is_congested = self.congested and not self.is_replica
-        is_late = self.late_bytes > _MOST_LATE_BYTES
+        is_late = self.late_bytes > _MAX_LATE_BYTES
         return bool(self.must_wait_for_others or is_congested or is_late or self.long_reply)
 
     @property

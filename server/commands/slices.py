@@ -58,7 +58,7 @@ _SLICE_WORDS: Final = 2000
 _UNTOLD: Final = "its first steps"
 _PIECE_BYTES: Final = 1 << 17
 # Of a reply that has to be made in one turn: 10 ms or so.
-MOST_WHOLE_BYTES: Final = 16 << 20
+MAX_WHOLE_BYTES: Final = 16 << 20
 NO_CHECKPOINT: Final = (
     "ERR so long a reply is read from a checkpoint, and that failed; see the server's log, or ask for fewer entries"
 )
@@ -129,7 +129,7 @@ class Slices:
         try:
             for piece in reply.pieces:
                 size += len(piece)
-                if size > MOST_WHOLE_BYTES:
+                if size > MAX_WHOLE_BYTES:
                     raise CommandError(NO_CHECKPOINT)
                 pieces.append(piece)
         finally:

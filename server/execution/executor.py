@@ -70,12 +70,12 @@ _MULTI: Final = b"*1\r\n$5\r\nMULTI\r\n"
 _SELECT: Final = b"*2\r\n$6\r\nSELECT"
 _EXEC: Final = b"*1\r\n$4\r\nEXEC\r\n"
 # A tick ends after about so many requests, or so long, so that no client waits for another's long pipeline.
-MOST_REQUESTS_A_TICK: Final = 2048
-MOST_SECONDS_A_TICK: Final = 0.003
+MAX_REQUESTS_A_TICK: Final = 2048
+MAX_SECONDS_A_TICK: Final = 0.003
 # What requests are given of a tick in which slices took longer.
-LEAST_SECONDS_A_TICK: Final = 0.002
+MIN_SECONDS_A_TICK: Final = 0.002
 # As many wake-ups make as many replies to send, which is as much work again.
-MOST_SECONDS_OF_WAKING: Final = 0.004
+MAX_SECONDS_OF_WAKING: Final = 0.004
 # More in one piece is more than runs in one tick, most likely.
 _LARGE_BYTES: Final = 16 << 10
 # Fast commands between two looks at the clock.
@@ -283,9 +283,9 @@ class Executor:
         inbox.begin()
         begun = self._time()
         # what slices have used of the tick is gone, but for a little
-        end = max(tick_begun + MOST_SECONDS_A_TICK, begun + LEAST_SECONDS_A_TICK)
-        waking_end = begun + MOST_SECONDS_OF_WAKING
-        room = MOST_REQUESTS_A_TICK
+        end = max(tick_begun + MAX_SECONDS_A_TICK, begun + MIN_SECONDS_A_TICK)
+        waking_end = begun + MAX_SECONDS_OF_WAKING
+        room = MAX_REQUESTS_A_TICK
         while room > 0 and (turns := inbox.take(end)) is not None:
             room -= self._run_turns(turns, room, end, waking_end)
             if self._time() >= end:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _FEW: Final = 4
 _FEW_LINES: Final = 64
 # Requests that may go before those that were left over: a fraction of a millisecond.
-MOST_FIRST: Final = 64
+MAX_FIRST: Final = 64
 # So many are parsed before they run; more would be in vain when the tick ends.
 _REQUESTS_AT_ONCE: Final = 64
 
@@ -81,7 +81,7 @@ class Inbox:
     def _line_up(self, arrivals: list[Session]) -> None:
         """Put clients with a few short requests before those that were left over, and the others behind them."""
         first: list[Session] = []
-        room = MOST_FIRST
+        room = MAX_FIRST
         for session in arrivals:
             count = _count_few(session.input)
             if 0 < count <= room:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from riverbed.store.tables.view import View
 
 # In the files of all clients together: a transaction that has more to say is undone.
-MOST_SPOOLED_BYTES: Final = 4 << 30
+MAX_SPOOLED_BYTES: Final = 4 << 30
 # Descriptors that are left for the log, the tables and child processes when a file of replies is open.
 _SPARE_DESCRIPTORS: Final = 8
 # Written between two looks at the free space.
@@ -43,9 +43,9 @@ _BYTES_A_COMMAND: Final = 128
 # A reply of so much may be kept beyond that, for a command that changes no table.
 _SHORT_BYTES: Final = 128
 # A reply of so much is made in memory, even when it is for the file.
-_LEAST_ROOM: Final = 64 << 10
+_MIN_ROOM: Final = 64 << 10
 # Replies that are read from a view while they are sent: each takes a kilobyte or two until then.
-_MOST_FROM_VIEW: Final = 10_000
+_MAX_FROM_VIEW: Final = 10_000
 
 
 class SpoolError(Exception):
@@ -72,8 +72,8 @@ class SpoolSpace:
 
     def take(self, size: int) -> None:
         """Have `size` bytes more.  Raises SpoolError, OSError."""
-        if self.bytes + size > MOST_SPOOLED_BYTES:
-            raise SpoolError(f"the replies of all transactions would take more than {MOST_SPOOLED_BYTES >> 30} GB")
+        if self.bytes + size > MAX_SPOOLED_BYTES:
+            raise SpoolError(f"the replies of all transactions would take more than {MAX_SPOOLED_BYTES >> 30} GB")
         self._unchecked_bytes += size
         if self._unchecked_bytes >= _BYTES_A_SPACE_CHECK:
             reserve = self._engine.reserve_bytes
@@ -195,7 +195,7 @@ class TransactionReplies:
     @property
     def room(self) -> int:
         """What the next reply may have in memory."""
-        return min(max(self._left, _LEAST_ROOM), LONG_BYTES)
+        return min(max(self._left, _MIN_ROOM), LONG_BYTES)
 
     def view(self) -> View:
         """What a long reply is to be read from: it shows what the transaction sees now."""
@@ -226,7 +226,7 @@ class TransactionReplies:
         self.added += 1
         self._lasting.append(lasts)
         is_from_view = reply.source is not None and reply.source is self._view
-        if is_from_view and self._from_view < _MOST_FROM_VIEW:
+        if is_from_view and self._from_view < _MAX_FROM_VIEW:
             self._from_view += 1
             self._parts.append(reply)
             return

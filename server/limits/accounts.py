@@ -40,11 +40,11 @@ _MB: Final = 1 << 20
 CLIENTS_BYTES: Final = 64 * _MB
 STRANGERS_BYTES: Final = 8 * _MB
 # A client with so many bytes of replies in one tick waits for the next with the rest of its requests.
-MOST_OUTPUT_A_TICK: Final = 1 * _MB
+MAX_OUTPUT_A_TICK: Final = 1 * _MB
 # A stranger that leaves more unread is disconnected, as by Redis.
-MOST_STRANGERS_OUTPUT: Final = 1024
+MAX_STRANGERS_OUTPUT: Final = 1024
 # What one client may have waiting to be executed before its socket is left alone.
-MOST_WAITING_BYTES: Final = 64 << 10
+MAX_WAITING_BYTES: Final = 64 << 10
 _PRESSED_WAITING: Final = 4 << 10
 _PRESSED_OUTPUT_A_TICK: Final = 64 << 10
 # For so long a client may leave the rest of a large request unsent while others wait for room for theirs.
@@ -71,8 +71,8 @@ class Pool:
 
     def _set_bounds(self, is_pressed: bool) -> None:
         self.is_pressed = is_pressed
-        self.most_waiting = _PRESSED_WAITING if is_pressed else MOST_WAITING_BYTES
-        self.most_output = _PRESSED_OUTPUT_A_TICK if is_pressed else MOST_OUTPUT_A_TICK
+        self.most_waiting = _PRESSED_WAITING if is_pressed else MAX_WAITING_BYTES
+        self.most_output = _PRESSED_OUTPUT_A_TICK if is_pressed else MAX_OUTPUT_A_TICK
 
     @property
     def headroom(self) -> int:
@@ -250,9 +250,9 @@ class Accounts:
 
     def __init__(self) -> None:
         self.holders = Holders()
-        self.clients = Pool(self.holders, CLIENTS_BYTES, MOST_WAITING_BYTES)
+        self.clients = Pool(self.holders, CLIENTS_BYTES, MAX_WAITING_BYTES)
         self.strangers = Pool(self.holders, STRANGERS_BYTES, _PRESSED_WAITING, is_always_pressed=True)
-        self.replicas = Pool(Holders(), CLIENTS_BYTES, MOST_WAITING_BYTES)
+        self.replicas = Pool(Holders(), CLIENTS_BYTES, MAX_WAITING_BYTES)
         # When clients have sent so many bytes since the start, there is pressure before any of it has been counted.
         self.alarm = self.clients.headroom
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("riverbed")
 
 # A lower limit would leave no room to ask for another one, says Redis.
-LEAST_LIMIT_BYTES: Final = 128 << 10
+MIN_LIMIT_BYTES: Final = 128 << 10
 _SMALL_BITS: Final = 10
 _BUCKETS: Final = 64 - _SMALL_BITS
 
@@ -44,7 +44,7 @@ class Holders:
 
     def set_limit(self, limit_bytes: int) -> None:
         """Bound all of them together; 0 is no bound."""
-        self.limit_bytes = max(limit_bytes, LEAST_LIMIT_BYTES) if limit_bytes else sys.maxsize
+        self.limit_bytes = max(limit_bytes, MIN_LIMIT_BYTES) if limit_bytes else sys.maxsize
         if self.is_over:
             self.on_excess()
 

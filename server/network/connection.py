@@ -8,7 +8,7 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from riverbed.server.limits.accounts import MOST_STRANGERS_OUTPUT
+from riverbed.server.limits.accounts import MAX_STRANGERS_OUTPUT
 
 if TYPE_CHECKING:
     from riverbed.server.commands.session import Session
@@ -154,7 +154,7 @@ class Connection(asyncio.Protocol):
             self._soft_limit_since = None
         elif self._soft_limit_since is None:
             self._soft_limit_since = now
-        is_strange = not session.authenticated and unsent > MOST_STRANGERS_OUTPUT
+        is_strange = not session.authenticated and unsent > MAX_STRANGERS_OUTPUT
         too_long = self._soft_limit_since is not None and now - self._soft_limit_since > limit.seconds
         if (limit.hard and size > limit.hard) or too_long or is_strange:
             self._stats.output_limit_disconnections += 1

@@ -31,7 +31,7 @@ _EXPONENTS: Final = tuple(range(2, 25, 2))
 # Of a key or a name that is longer only the beginning is shown, with the number of the stream or group behind it.
 LABEL_BYTES: Final = 200
 # Replicas with figures of their own.
-MOST_REPLICAS: Final = 100
+MAX_REPLICAS: Final = 100
 
 
 class Figure(NamedTuple):
@@ -229,7 +229,7 @@ def _replication(executor: Executor) -> Iterator[Figure]:
     now_s = executor.clock.monotonic()
     told = {
         (f"{sender.address}:{sender.introduction.port}",): (offset - sender.acked_offset, now_s - sender.heard_s)
-        for sender in islice(senders.values(), MOST_REPLICAS)
+        for sender in islice(senders.values(), MAX_REPLICAS)
         if sender.acked_offset >= 0
     }
     yield _gauges(

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 Page = Callable[[], Coroutine[Any, Any, bytes]]
 
 # At once; one more is cut off, for descriptors are there for clients.
-MOST_CONNECTIONS: Final = 8
-MOST_HEAD_BYTES: Final = 8192
-MOST_IGNORED_BYTES: Final = 1 << 16
+MAX_CONNECTIONS: Final = 8
+MAX_HEAD_BYTES: Final = 8192
+MAX_IGNORED_BYTES: Final = 1 << 16
 REQUEST_S: Final = 5.0
 ANSWER_S: Final = 10.0
 _TEXT: Final = "text/plain; charset=utf-8"
@@ -45,7 +45,7 @@ class MetricsHttp:
     async def listen(self, sockets: Iterable[socket.socket]) -> None:
         """Answer at `sockets`, which are bound.  Raises OSError."""
         for sock in sockets:
-            self._servers.append(await asyncio.start_server(self._connected, sock=sock, limit=MOST_HEAD_BYTES))
+            self._servers.append(await asyncio.start_server(self._connected, sock=sock, limit=MAX_HEAD_BYTES))
 
     def close(self) -> None:
         """Listen no more, and cut off who is connected."""
@@ -55,7 +55,7 @@ class MetricsHttp:
             connection.cancel()
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self.connections) >= MOST_CONNECTIONS:
+        if len(self.connections) >= MAX_CONNECTIONS:
             return writer.transport.abort()
         task = self._tasks.start("a connection of the metrics port", self._serve(reader, writer))
         self.connections.add(task)
@@ -117,5 +117,5 @@ async def _answer(
             await writer.drain()
             writer.write_eof()
             ignored_bytes = 0
-            while ignored_bytes <= MOST_IGNORED_BYTES and (data := await reader.read(MOST_IGNORED_BYTES)):
+            while ignored_bytes <= MAX_IGNORED_BYTES and (data := await reader.read(MAX_IGNORED_BYTES)):
                 ignored_bytes += len(data)

@@ -31,7 +31,7 @@ _SHORT_LINE_BYTES: Final = 16
 # Another parser may have the rest of a chunk when it is at least this long: less is not worth a handover.
 _WORTH_HANDOVER_BYTES: Final = 512
 # Counts, requests and empty lines of one call: short requests take 50 times their bytes once they are lists.
-_MOST_STEPS: Final = 128
+_MAX_STEPS: Final = 128
 # A browser tricked into talking to us: an HTTP request must not get as far as its body.
 _HTTP_WORDS: Final = frozenset((b"post", b"host:"))
 
@@ -111,7 +111,7 @@ class StrictReader:
             source = self._buffer
         position = 0
         may_hand_over = may_hand_over and self.authenticated
-        steps = _MOST_STEPS
+        steps = _MAX_STEPS
         try:
             while position < len(source):
                 steps -= 1

@@ -38,7 +38,7 @@ NOT_A_REPLICA: Final = "ERR FAILOVER target HOST and PORT is not a replica."
 NOT_ONLINE: Final = "ERR FAILOVER target replica is not online."
 FOREIGN: Final = "ERR FAILOVER requires a replica that is a Riverbed: a Redis could not be followed"
 # No timer takes more.
-_MOST_S: Final = 365 * 86_400
+_MAX_S: Final = 365 * 86_400
 
 Place = tuple[str, int]
 
@@ -89,7 +89,7 @@ class Failover:
         log.info("failover to %s: writes wait until it has everything", _named(target))
         self._executor.control.hold_writes(Hold.FAILOVER)
         if timeout_ms is not None:
-            self._timer = self._loop.call_later(min(timeout_ms / 1000, _MOST_S), self._is_late)
+            self._timer = self._loop.call_later(min(timeout_ms / 1000, _MAX_S), self._is_late)
         self.look_soon()
 
     def _check(self, target: Place | None) -> None:

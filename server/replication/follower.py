@@ -44,11 +44,11 @@ SLICE_BYTES: Final = 256 << 10
 SLICE_COMMANDS: Final = 512
 SLICE_S: Final = 0.004
 # No more is taken from the primary while so much of what it sent is not applied yet.
-MOST_PENDING_BYTES: Final = 4 << 20
+MAX_PENDING_BYTES: Final = 4 << 20
 # A full sync that this machine could not finish is begun again after so long, twice as long each time.
 SYNC_RETRY_S: Final = 1.0
 # Damage on the link so often in a row, without anything sound in between, and it is not the link.
-MOST_DAMAGES: Final = 5
+MAX_DAMAGES: Final = 5
 
 
 class State(enum.Enum):
@@ -256,7 +256,7 @@ class Follower:
     def _damaged(self, error: Exception) -> None:
         """What came is not what a primary sends: give up the link, and in the end what we have."""
         self._damages += 1
-        if self._damages >= MOST_DAMAGES:
+        if self._damages >= MAX_DAMAGES:
             self._wants_all = True
             self._damages = 0
         if self._link is not None:
@@ -309,7 +309,7 @@ class Follower:
         except StateLostError as error:
             self._executor.give_up(error)
             return
-        link.set_reading(not self._is_due or stream.pending_bytes < MOST_PENDING_BYTES)
+        link.set_reading(not self._is_due or stream.pending_bytes < MAX_PENDING_BYTES)
         self._acknowledge()
 
     def _apply(self, batches: list[StreamedBatch]) -> None:

@@ -23,7 +23,7 @@ from riverbed.store.format.log_lines import encode_command
 
 # A replica that says so is told which store it follows, and not only whose offsets.
 STORE_CAPABILITY: Final = b"riverbed-store"
-_MOST_LINE_BYTES: Final = 4096
+_MAX_LINE_BYTES: Final = 4096
 _FULL = re.compile(r"\+FULLRESYNC ([0-9a-f]{40}) (\d{1,18}) (\d{1,18}) (\d{1,18}) (\d{1,18})(?: ([0-9a-f]{40}))?")
 _CONTINUE = re.compile(r"\+CONTINUE ([0-9a-f]{40})(?: ([0-9a-f]{40}))?")
 FOREIGN: Final = "the primary is a Redis, whose snapshots cannot be read here: use `riverbed import` to copy from it"
@@ -124,7 +124,7 @@ class Link(asyncio.Protocol):
         while self._is_shaking_hands() and not self.is_over:
             line, end, rest = self._lines.partition(b"\n")
             if not end:
-                if len(line) > _MOST_LINE_BYTES:
+                if len(line) > _MAX_LINE_BYTES:
                     self.fail(LinkError("the primary's answer is no line"))
                 return
             self._step(line.rstrip(b"\r").decode("latin-1"))

@@ -26,7 +26,7 @@ log = logging.getLogger("riverbed")
 
 # The format of what replicas of ours are sent; they name it, and another one would have to be refused.
 STREAM_FORMAT: Final = b"1"
-_MOST_ADDRESS_BYTES: Final = 255
+_MAX_ADDRESS_BYTES: Final = 255
 # A full sync sends so much of log, or as much as the base has, sooner than wait for a rewrite.
 REWRITE_BYTES: Final = 64 << 20
 # How long a place is kept for a foreign replica that is to come back for the rest.
@@ -242,7 +242,7 @@ class Primary:
 
 def _address(word: bytes) -> str:
     """What a replica calls itself, which INFO and ROLE will tell; nothing for the address it is seen at."""
-    if len(word) > _MOST_ADDRESS_BYTES:
+    if len(word) > _MAX_ADDRESS_BYTES:
         raise CommandError(f"ERR REPLCONF ip-address provided by replica instance is too long: {len(word)} bytes")
     address = word.decode(errors="surrogateescape")
     if address and not is_host(address):

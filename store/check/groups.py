@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from riverbed.store.check.findings import Pass, View, integers, show, show_id
 from riverbed.store.format import rows as fmt
-from riverbed.store.groups.pending import MOST_IN_RUN, NOBODY, Run, place_of
+from riverbed.store.groups.pending import MAX_IN_RUN, NOBODY, Run, place_of
 from riverbed.store.ids import ID_BYTES, StreamID, pack_id, unpack_id
 
 _PEL_TABLES: Final = ("pel", "pel_by_consumer", "pel_by_time")
@@ -155,7 +155,7 @@ def _decode_run(packed: bytes, row: bytes) -> Run:
         raise ValueError("IDs that do not ascend")
     if packed[8:] != ids[-1]:
         raise ValueError(f"the last ID is {show_id(unpack_id(ids[-1]))}")
-    if len(ids) > (1 if run.consumer_no == NOBODY else MOST_IN_RUN):
+    if len(ids) > (1 if run.consumer_no == NOBODY else MAX_IN_RUN):
         raise ValueError(f"{len(ids)} entries in one run")
     return run
 

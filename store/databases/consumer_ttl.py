@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # A consumer that is due but still has something pending, or waits in a blocking read, is looked at again after this.
 LOOK_AGAIN_MS: Final = 10_000
 # No look is further away, so that no row outlives its stream for longer.
-MOST_AHEAD_MS: Final = 24 * 3600 * 1000
+MAX_AHEAD_MS: Final = 24 * 3600 * 1000
 
 
 def sweep(
@@ -65,7 +65,7 @@ def _find(txn: WriteTxn, stream_no: int, name: bytes, now_ms: int) -> Group | No
 def _look(group: Group, now_ms: int, expired: Callable[[], bool], waiting: Callable[[Group], Container[bytes]]) -> None:
     """Delete the consumers that are due, and set the time of the next look."""
     ttl_ms = group.policy.consumer_ttl_ms
-    next_ms = now_ms + min(ttl_ms, MOST_AHEAD_MS)
+    next_ms = now_ms + min(ttl_ms, MAX_AHEAD_MS)
     due = []
     for consumer in group.consumers.values():
         due_ms = consumer.seen_ms + ttl_ms

@@ -37,7 +37,7 @@ GROUP_ROWS_A_STREAM: Final = 1000
 _SLICE_ROWS: Final = 100
 _SLICE_DETAILS: Final = 8
 # Runs of deleted consumers that are stepped over to find the oldest that somebody has.
-_MOST_DEAD: Final = 64
+_MAX_DEAD: Final = 64
 
 
 class StreamFigures(NamedTuple):
@@ -242,7 +242,7 @@ def _oldest_ms(reader: TableReader, group: GroupFigures) -> int | None:
     cursor = reader.cursor("pel_by_time")
     if not cursor.set_range(fmt.moment_prefix(group.group_no, 1)):  # what nobody owns stands before
         return None
-    for key in islice(cursor.iternext(values=False), _MOST_DEAD):
+    for key in islice(cursor.iternext(values=False), _MAX_DEAD):
         if not key.startswith(prefix):
             return None
         run = reader.get("pel", prefix + key[-ID_BYTES:])

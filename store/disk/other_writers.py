@@ -23,7 +23,7 @@ _PROC: Final = Path("/proc")
 # A process that was killed closes its files one after the other, the lock on the directory before the log.
 _PATIENCE_S: Final = 1.0
 _WAIT_S: Final = 0.01
-_MOST_DESCRIPTORS: Final = 200_000
+_MAX_DESCRIPTORS: Final = 200_000
 
 
 def writer_of(path: Path) -> str | None:
@@ -69,7 +69,7 @@ def _writers(path: Path) -> Iterator[str]:
         with contextlib.suppress(OSError):
             for fd in os.listdir(process / "fd"):
                 looked += 1
-                if looked > _MOST_DESCRIPTORS:
+                if looked > _MAX_DESCRIPTORS:
                     return
                 with contextlib.suppress(OSError):
                     found = (process / "fd" / fd).stat()

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 MAX_COUNT: Final = (1 << 63) - 1
 # Entries that one CLAIM looks at; where most of a long list is of deleted entries the next one goes on from there.
-_MOST_EXAMINED: Final = 10_000
+_MAX_EXAMINED: Final = 10_000
 # Entries that are moved to the dead-letter stream in one go, give or take a run: 11 us each.
-MOST_WORN_OUT: Final = 500
-MOST_WORN_OUT_BYTES: Final = 1 << 20
+MAX_WORN_OUT: Final = 500
+MAX_WORN_OUT_BYTES: Final = 1 << 20
 # What a dead letter has behind its own fields.  Clients read these names: never rename.
 ORIGIN_FIELDS: Final = (
     b"riverbed-origin-key",
@@ -180,7 +180,7 @@ class Group(Members):
 
         Entries that are gone from the stream are stepped over.  Idle time is unsigned, so a delivery in the future,
         after the clock was set back, is overdue too.  With a list `worn_out`, what the policy lets nobody have again
-        is put there instead, up to MOST_WORN_OUT of them, and MOST_WORN_OUT_BYTES.
+        is put there instead, up to MAX_WORN_OUT of them, and MAX_WORN_OUT_BYTES.
         """
         if not self.pel_count:
             return []
@@ -191,7 +191,7 @@ class Group(Members):
                 break
             into = found
             if worn_out is not None and min(run.delivery_count + 1, MAX_COUNT) > self.policy.max_deliveries:
-                if len(worn_out) >= MOST_WORN_OUT or worn_bytes >= MOST_WORN_OUT_BYTES:
+                if len(worn_out) >= MAX_WORN_OUT or worn_bytes >= MAX_WORN_OUT_BYTES:
                     break
                 into = worn_out
             for row in run.rows():
@@ -208,13 +208,13 @@ class Group(Members):
                     size += len(entry_row)
                     if most_bytes is not None and size > most_bytes:
                         return None
-                elif worn_bytes < MOST_WORN_OUT_BYTES:
+                elif worn_bytes < MAX_WORN_OUT_BYTES:
                     worn_bytes += len(entry_row)
                 else:
                     continue
                 into.append((self._entry_of(row), entry_row))
             examined += len(run)
-            if examined >= _MOST_EXAMINED and not found:
+            if examined >= _MAX_EXAMINED and not found:
                 self._claim_place = place
                 return found
         self._claim_place = b""

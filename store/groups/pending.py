@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 
 NOBODY: Final = 0
 # Two runs of this length fit a page of LMDB; a longer row would get pages of its own.
-MOST_IN_RUN: Final = 100
+MAX_IN_RUN: Final = 100
 # Runs read in one go.
 _CHUNK: Final = 16
 # After so many dead runs in a row the next living one is looked up in the consumers' own lists.
-_MOST_DEAD: Final = 64
+_MAX_DEAD: Final = 64
 # Up to so many IDs are looked for in a run one by one.
 _FEW: Final = 8
 _HEAD: Final = fmt.RUN_HEAD_BYTES
@@ -216,7 +216,7 @@ class Pel:
                 return
             size = _CHUNK
             low = chunk[-1][0] + b"\0"
-            if dead > _MOST_DEAD:
+            if dead > _MAX_DEAD:
                 living = self._next_living(low[len(self._prefix) : -1], owners)
                 if living is None:
                     return
@@ -236,7 +236,7 @@ class Pel:
         """The highest pending ID."""
         cursor = self._txn.cursor("pel")
         found = cursor.prev() if cursor.set_range(fmt.group_prefix(self._group_no + 1)) else cursor.last()
-        for _ in range(_MOST_DEAD):
+        for _ in range(_MAX_DEAD):
             if not found or not cursor.key().startswith(self._prefix):
                 return None
             if self._lives(fmt.decode_run_head(cursor.value())[0]):
@@ -316,8 +316,8 @@ class Pel:
 
     def add_new(self, packed_ids: list[bytes], consumer_no: int, time_ms: int, delivery_count: int = 1) -> None:
         """Entries with ascending IDs above everything there is."""
-        for at in range(0, len(packed_ids), MOST_IN_RUN):
-            self._put(Run(consumer_no, time_ms, delivery_count, b"".join(packed_ids[at : at + MOST_IN_RUN])))
+        for at in range(0, len(packed_ids), MAX_IN_RUN):
+            self._put(Run(consumer_no, time_ms, delivery_count, b"".join(packed_ids[at : at + MAX_IN_RUN])))
 
     def remove(self, packed_ids: list[bytes]) -> tuple[list[bytes], dict[int, int]]:
         """Take entries off; -> the IDs of those that were there and alive, and how many each owner had of them."""
@@ -401,7 +401,7 @@ class Pel:
         while begin < len(ids):
             delivery = deliveries[begin]
             end = begin + 1
-            most = min(len(ids), begin + MOST_IN_RUN)
+            most = min(len(ids), begin + MAX_IN_RUN)
             while end < most and deliveries[end] == delivery:
                 end += 1
             packed = b"".join(ids[begin:end])

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from riverbed.store.groups.groups import Groups
 
 # Entries that one approximate trim looks at; where most of a long stream is still needed the next one goes on there.
-_MOST_EXAMINED: Final = 10_000
+_MAX_EXAMINED: Final = 10_000
 # Entries that a slice looks at, or takes from the front: a few milliseconds' work.
 _SLICE: Final = 500
 
@@ -80,7 +80,7 @@ class ReferenceTrim:
                 break
             if trim.limit and self.removed + len(taken) + live > trim.limit:
                 break
-            if trim.approximate and self._examined >= _MOST_EXAMINED:
+            if trim.approximate and self._examined >= _MAX_EXAMINED:
                 groups.acked_trim_start = first_id
                 break
             if examined >= _SLICE:

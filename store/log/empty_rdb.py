@@ -12,7 +12,7 @@ from typing import Final
 
 MAGIC: Final = b"REDIS"
 # The notes of all versions take about a hundred bytes.
-MOST_EMPTY_BYTES: Final = 4096
+MAX_EMPTY_BYTES: Final = 4096
 
 _HEADER_BYTES: Final = 9
 _NOTE: Final = 0xFA

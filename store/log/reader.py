@@ -25,7 +25,7 @@ from pathlib import Path
 
 from riverbed.store.disk.files import Files
 from riverbed.store.errors import CorruptionError
-from riverbed.store.log.empty_rdb import MAGIC, MOST_EMPTY_BYTES, is_empty_rdb
+from riverbed.store.log.empty_rdb import MAGIC, MAX_EMPTY_BYTES, is_empty_rdb
 from riverbed.store.log.file_reader import PLAIN_BATCH_COMMANDS, Batch, LogPart, PartReader
 from riverbed.store.log.manifest import FileType, Manifest
 from riverbed.store.position import LogPosition
@@ -67,7 +67,7 @@ def list_parts(directory: Path, manifest: Manifest, files: Files) -> list[LogPar
         try:
             size = files.size(fd)
             if files.read_at(fd, len(MAGIC), 0) == MAGIC:
-                is_small_base = file.type is FileType.BASE and size <= MOST_EMPTY_BYTES
+                is_small_base = file.type is FileType.BASE and size <= MAX_EMPTY_BYTES
                 if not (is_small_base and is_empty_rdb(files.read_at(fd, size, 0))):
                     raise _unreadable_rdb(path)
                 size = 0  # nothing to be executed

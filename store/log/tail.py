@@ -25,7 +25,7 @@ from riverbed.store.position import LogPosition
 
 # A search need not begin at the head of a file: some places are remembered.
 _ANCHOR_BYTES: Final = 1 << 20
-_MOST_ANCHORS: Final = 4096
+_MAX_ANCHORS: Final = 4096
 
 
 def number_of(file: LogFile) -> int:
@@ -240,7 +240,7 @@ class KnownOffsets:
         places = self.places
         if places and 0 <= place.offset - places[-1].offset < _ANCHOR_BYTES:
             return
-        if len(places) >= _MOST_ANCHORS:
+        if len(places) >= _MAX_ANCHORS:
             del places[1::2]
         places.append(place)
 

@@ -24,7 +24,7 @@ from riverbed.store.disk.real_files import read_file
 from riverbed.store.errors import CorruptionError, ForeignLogError, LockedError, UnsafeFileError
 from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
-from riverbed.store.log.empty_rdb import MAGIC, MOST_EMPTY_BYTES, is_empty_rdb
+from riverbed.store.log.empty_rdb import MAGIC, MAX_EMPTY_BYTES, is_empty_rdb
 from riverbed.store.log.manifest import Manifest
 
 _COPYING: Final = (
@@ -101,10 +101,10 @@ def _begins_with_rdb(home: Path, manifest: Manifest) -> bool:
     if not manifest.files:
         return False
     try:
-        data = read_file(home / manifest.files[0].name, MOST_EMPTY_BYTES + 1)
+        data = read_file(home / manifest.files[0].name, MAX_EMPTY_BYTES + 1)
     except (UnsafeFileError, OSError):
         return False
-    return data.startswith(MAGIC) and not (len(data) <= MOST_EMPTY_BYTES and is_empty_rdb(data))
+    return data.startswith(MAGIC) and not (len(data) <= MAX_EMPTY_BYTES and is_empty_rdb(data))
 
 
 def _other_ways(directory: Path, path: Path) -> str:

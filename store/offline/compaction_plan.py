@@ -33,7 +33,7 @@ _UNKNOWN: Final = 0
 
 # Pages that are written anew by every commit, until those they replace can be used again.
 CHURN_BYTES: Final = 4 << 20
-_MOST_CHANGED_BYTES: Final = 64 << 20
+_MAX_CHANGED_BYTES: Final = 64 << 20
 # How many bytes of pages a byte of log may make.
 _PAGES_A_LOGGED_BYTE: Final = 4
 _WITHOUT_EFFECT: Final = frozenset((b"SELECT", b"PING", b"REPLCONF"))
@@ -91,7 +91,7 @@ class Plan:
     @property
     def change_bytes(self) -> int:
         """Of the tables in which keys expire and streams are trimmed."""
-        return self.copy_bytes + min(2 * self.tables_bytes, _MOST_CHANGED_BYTES)
+        return self.copy_bytes + min(2 * self.tables_bytes, _MAX_CHANGED_BYTES)
 
     @property
     def needed_bytes(self) -> int:

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from riverbed.store.streams.stream import Stream
 
 # Rows that are held before they are given to LMDB.
-_MOST_ROWS: Final = 1024
+_MAX_ROWS: Final = 1024
 _HALF_BYTES: Final = SEQ_BITS // 8
 # The sequence numbers that nearly all entries have.
 _SEQS: Final = {b"%d" % seq: seq.to_bytes(_HALF_BYTES, "big") for seq in range(1000)}
 _HEADS: Final = fmt.BULK_HEADS
 # Twenty digits may be more than 64 bits hold.
-_MOST_DIGITS: Final = 19
+_MAX_DIGITS: Final = 19
 _FIRST_ID: Final = 5
 _REWRITTEN: Final = 6  # words behind the IDs of an XCLAIM
 _LOGGED: Final = 8
@@ -123,7 +123,7 @@ def _append_run(db: Database, commands: Sequence[list[bytes]], at: int) -> int:
         count += 1
         last = packed
         rows.append((prefix + packed, row))
-        if len(rows) == _MOST_ROWS:
+        if len(rows) == _MAX_ROWS:
             put(rows)
             rows.clear()
         at += 1
@@ -135,7 +135,7 @@ def _append_run(db: Database, commands: Sequence[list[bytes]], at: int) -> int:
 
 def _packed_half(text: bytes) -> bytes | None:
     """A half of an ID as it is stored, None when it is not spelled as we spell it."""
-    if not text.isdigit() or len(text) > _MOST_DIGITS or (text[0] == 48 and text != b"0"):
+    if not text.isdigit() or len(text) > _MAX_DIGITS or (text[0] == 48 and text != b"0"):
         return None
     return int(text).to_bytes(_HALF_BYTES, "big")
 
@@ -181,7 +181,7 @@ def _claim(db: Database, words: list[bytes]) -> bool:
 
 
 def _number(text: bytes) -> int | None:
-    return int(text) if text.isdigit() and len(text) < _MOST_DIGITS else None
+    return int(text) if text.isdigit() and len(text) < _MAX_DIGITS else None
 
 
 def _packed_ids(texts: list[bytes]) -> list[bytes] | None:

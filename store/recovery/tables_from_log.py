@@ -29,7 +29,7 @@ _PURGE_BYTES: Final = 16 << 20
 _PAGES_A_LOGGED_BYTE: Final = 3
 _CHURN_BYTES: Final = 64 << 20
 # Others need the disk too.
-_LEAST_FREE_BYTES: Final = 32 << 20
+_MIN_FREE_BYTES: Final = 32 << 20
 
 
 def room_for_fold(log_bytes: int) -> int:
@@ -85,7 +85,7 @@ class Refold:
             if unpurged >= _PURGE_BYTES:
                 unpurged = 0
                 purge(self.txn, lambda: False)
-                if self._files.free_bytes(self.directory) < _LEAST_FREE_BYTES:
+                if self._files.free_bytes(self.directory) < _MIN_FREE_BYTES:
                     raise StoreError(f"the disk of {self.directory} is nearly full")
 
     def commit(self, position: LogPosition) -> None:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 UNKNOWN: Final = b"-1"
 # IDs of one XCLAIM, and of one XNACK.
-MOST_CLAIMED: Final = 500
-MOST_RELEASED: Final = 64
+MAX_CLAIMED: Final = 500
+MAX_RELEASED: Final = 64
 _CLAIM_END: Final = b"$4\r\nTIME\r\n$%d\r\n%b\r\n$10\r\nRETRYCOUNT\r\n$%d\r\n%b\r\n$6\r\nJUSTID\r\n$5\r\nFORCE\r\n"
 
 
@@ -153,7 +153,7 @@ class GroupsRewrite:
         head = b""
         owner = time_ms = count = -1
         packed = bytearray()
-        most = MOST_CLAIMED * ID_BYTES
+        most = MAX_CLAIMED * ID_BYTES
         for run in runs:
             run_owner, run_time_ms = run.consumer_no, run.time_ms
             if run_owner == NOBODY:
@@ -243,7 +243,7 @@ def _counted(released: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes
     last = -1
     packed = bytearray()
     for count, packed_id in released:
-        if packed and (count != last or len(packed) >= MOST_RELEASED * ID_BYTES):
+        if packed and (count != last or len(packed) >= MAX_RELEASED * ID_BYTES):
             yield last, bytes(packed)
             packed.clear()
         last = count

@@ -31,7 +31,7 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 # Instead of the boot, when the disk has failed: whatever happens next, the newer page is not to be trusted.
 _FAILED: Final = "failed"
 _UNKNOWN: Final = "unknown"
-_MOST_MARK_BYTES: Final = 256
+_MAX_MARK_BYTES: Final = 256
 
 # page header, then magic, version, ..., the page size as the first word of the first root, ..., the commit's number
 _MAGIC_AT: Final = 16
@@ -88,7 +88,7 @@ def is_marked(state: Path) -> bool:
 def is_in_doubt(state: Path) -> bool:
     """Whether the newer meta page may be one that a power cut has left without its pages.  Raises OSError."""
     try:
-        boot = read_file(state / MARK_NAME, _MOST_MARK_BYTES).decode(errors="replace")
+        boot = read_file(state / MARK_NAME, _MAX_MARK_BYTES).decode(errors="replace")
     except FileNotFoundError:
         return False
     return boot != _boot_id()

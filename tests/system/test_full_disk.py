@@ -29,7 +29,7 @@ DISK_BYTES = 8 << 20
 VALUE_BYTES = 1_000
 ROOM = 64 << 10
 # Far more than fits: a server that never refuses has lost its mind, not found more disk.
-MOST_WRITES = 40 * DISK_BYTES // VALUE_BYTES
+MAX_WRITES = 40 * DISK_BYTES // VALUE_BYTES
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ class Writer:
 
     def fill(self, client: RawClient, streams: list[bytes]) -> bytes:
         """Append until the server refuses, and return its words."""
-        for number in range(MOST_WRITES):
+        for number in range(MAX_WRITES):
             refusal = self.append(client, streams[number % len(streams)])
             if refusal is not None:
                 return refusal

@@ -42,7 +42,7 @@ from tests.support.waiting import until
 ROUNDS = 10
 STORMERS = 4
 # Of all of them in a round.  They are counted and not timed: how fast the machine is proves nothing.
-MOST_LOOKS = 150
+MAX_LOOKS = 150
 
 
 def options_for(chance: random.Random) -> dict[str, object]:
@@ -58,7 +58,7 @@ def storm(server: Server, seed: int, number: int, families: Sequence[Any], way: 
     ]
     for stormer in stormers:
         stormer.start()
-    looks = random.Random(seed).randint(STORMERS, MOST_LOOKS)
+    looks = random.Random(seed).randint(STORMERS, MAX_LOOKS)
     until(lambda: sum(one.looks for one in stormers) >= looks or any(one.error for one in stormers), f"{looks} looks")
     end(server, way)
     finish(stormers)

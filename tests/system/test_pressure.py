@@ -266,7 +266,7 @@ def test_a_request_without_memory_for_it_costs_its_client_alone(server: Riverbed
 
 LIMIT_BYTES = 16 * MB
 # What is left of the crowds otherwise is 90 MB at least, and 30 MB of connections.
-MOST_BYTES = 80 * MB
+MAX_BYTES = 80 * MB
 LONG = b"n" * 500_000
 
 CROWDS = {
@@ -295,7 +295,7 @@ def test_what_all_clients_hold_together_is_bounded_and_those_that_hold_most_are_
 ) -> None:
     with connected(server) as client:
         assert client.ask("CONFIG", "SET", "maxmemory-clients", LIMIT_BYTES) == b"+OK\r\n"
-    with small(server, MOST_BYTES) as look, contextlib.ExitStack() as stack:
+    with small(server, MAX_BYTES) as look, contextlib.ExitStack() as stack:
         for number in range(count):
             client = stack.enter_context(connected(server))
             with contextlib.suppress(OSError, EOFError):  # evicted

@@ -24,7 +24,7 @@ from tests.support.servers import RiverbedServer, Server
 CLIENTS = 12
 ROUNDS = 3  # of each way
 FEWEST, MOST = 20, 2_000
-MOST_FLOODED = 20_000  # entries
+MAX_FLOODED = 20_000  # entries
 LONG_BYTES = 2_000
 # More than the kernel holds for a replica that does not read: the rest is still with the primary.
 LAG_BYTES = 24 << 20
@@ -83,7 +83,7 @@ def stop_and_promote(primary: RiverbedServer, replica: Server, ways: tuple[str, 
         clients, depth, prefix = chance.choice((2, 8)), chance.choice((100, 1_000)), f"{seed}.{number}"
         if number % 2:
             writers = flooders.start(primary, clients, depth, chance.choice((10, 300)), prefix)
-            flooders.until_acknowledged(writers, chance.randint(1, MOST_FLOODED))
+            flooders.until_acknowledged(writers, chance.randint(1, MAX_FLOODED))
         else:
             os.kill(replica.pid, signal.SIGSTOP)
             writers = flooders.start(primary, clients, depth, LONG_BYTES, prefix)

@@ -19,7 +19,7 @@ _PENDING_PAGE: Final = 500
 # A page is asked for again when the clock ticked meanwhile: idle times are told, and delivery times are wanted.
 _CLOCK_TRIES: Final = 50
 _ENTRY_PAGE_BYTES: Final = 1 << 20
-_MOST_ENTRIES_A_PAGE: Final = 5000
+_MAX_ENTRIES_A_PAGE: Final = 5000
 # How XPENDING tells that an entry belongs to nobody (8.8).
 _RELEASED_IDLE: Final = -1
 NOBODY: Final = -1
@@ -209,7 +209,7 @@ def read_entries(client: RedisClient, key: bytes, end: StreamID) -> Iterator[tup
         page_bytes = max(client.bytes_received - received, 1)
         is_last = len(page) < count or _id(page[-1][0]) >= end
         if not is_last:
-            count = min(max(len(page) * _ENTRY_PAGE_BYTES // page_bytes, 1), 4 * count, _MOST_ENTRIES_A_PAGE)
+            count = min(max(len(page) * _ENTRY_PAGE_BYTES // page_bytes, 1), 4 * count, _MAX_ENTRIES_A_PAGE)
             following = StreamID(_id(page[-1][0]) + 1)
             client.send([("XRANGE", key, id_text(following), last, "COUNT", count)])
         for entry_id, words in page:

@@ -23,7 +23,7 @@ from riverbed.store.format.log_lines import encode_command
 from riverbed.store.log.file_reader import Batch
 
 SHOWN_KEYS: Final = 5  # of each command
-_MOST_NAMES: Final = 200  # different commands and reasons that are told apart
+_MAX_NAMES: Final = 200  # different commands and reasons that are told apart
 _OTHERS: Final = "others"
 _SHOWN_NAME_BYTES: Final = 40
 
@@ -51,7 +51,7 @@ class Skipped:
 
     def add_command(self, words: list[bytes]) -> None:
         name = _name(words[0])
-        if name not in self.commands and len(self.commands) >= _MOST_NAMES:
+        if name not in self.commands and len(self.commands) >= _MAX_NAMES:
             name = _OTHERS
         self.commands[name] += 1
         keys = self.keys.setdefault(name, [])
@@ -59,7 +59,7 @@ class Skipped:
             keys.append(words[1])
 
     def add_refusal(self, reason: str, place: str) -> None:
-        if reason not in self.refused and len(self.refused) >= _MOST_NAMES:
+        if reason not in self.refused and len(self.refused) >= _MAX_NAMES:
             reason = _OTHERS
         self.refused[reason] += 1
         self.places.setdefault(reason, place)

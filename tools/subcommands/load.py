@@ -30,7 +30,7 @@ from riverbed.tools.loading.loadsinks import DirectoryLoad, LoadSink, Refused, S
 from riverbed.tools.text.entryjson import decode_entry, row_words
 
 _TIMEOUT_S: Final = 60.0
-_MOST_LINE_BYTES: Final = 512 << 20
+_MAX_LINE_BYTES: Final = 512 << 20
 
 # The number of the line in the file, the ID or None, names and values in turn.
 NumberedEntry = tuple[int, bytes | None, list[bytes]]
@@ -144,7 +144,7 @@ class _BadLine(Exception):
 
 
 def _counted_lines(source: IO[bytes], bar: ProgressBar) -> Iterator[bytes]:
-    while line := source.readline(_MOST_LINE_BYTES):
+    while line := source.readline(_MAX_LINE_BYTES):
         yield line
         bar.advance(len(line))
 
@@ -161,7 +161,7 @@ def _json_entries(lines: Iterator[bytes], id_field: str | None) -> Iterator[Numb
 
 
 def _csv_entries(lines: Iterator[bytes], id_field: str | None) -> Iterator[NumberedEntry]:
-    csv.field_size_limit(_MOST_LINE_BYTES)
+    csv.field_size_limit(_MAX_LINE_BYTES)
     rows = csv.reader(_texts(lines), strict=True)
     try:
         names = next(rows, None)

@@ -28,7 +28,7 @@ _TIMEOUT_S: Final = 30.0
 _READING: Final = "reading"
 _UNLIMITED: Final = 1 << 16
 _GAP: Final = 2  # between columns
-_LEAST_NAME: Final = 8
+_MIN_NAME: Final = 8
 
 _ORDERS: Final[dict[str, Callable[[StreamStat], int]]] = {
     "length": lambda stat: stat.length,
@@ -192,7 +192,7 @@ def _share(width: int, wanted: list[int]) -> list[int]:
     """Give each column what it wants, or of what is left as much as the others that want more."""
     shares = list(wanted)
     for count, at in zip(range(len(wanted), 0, -1), sorted(range(len(wanted)), key=wanted.__getitem__), strict=True):
-        shares[at] = max(_LEAST_NAME, min(wanted[at], width // count))
+        shares[at] = max(_MIN_NAME, min(wanted[at], width // count))
         width -= shares[at]
     return shares
 

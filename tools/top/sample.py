@@ -20,7 +20,7 @@ from riverbed.tools.stream_stat import StreamStat
 
 _PAGE: Final = 500
 _KEYS_A_SAMPLE: Final = 1000
-_LEAST_A_PAGE: Final = 50  # an empty page costs something too
+_MIN_A_PAGE: Final = 50  # an empty page costs something too
 
 Place = tuple[int, bytes]
 
@@ -97,7 +97,7 @@ class Sampler:
             self._found |= {(db, key): length for key, length in zip(new, lengths, strict=True) if length is not None}
             self._found = _longest(self._found, self._most)
             self._place = (db + 1, b"0") if cursor == b"0" else (db, cursor)
-            left -= max(len(keys), _LEAST_A_PAGE)
+            left -= max(len(keys), _MIN_A_PAGE)
         self._chosen = _longest(self._chosen | self._found, self._most)
 
     def _read(self, client: RedisClient) -> Iterator[StreamStat]:

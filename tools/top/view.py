@@ -19,8 +19,8 @@ from riverbed.tools.top.sample import Sample
 
 # Rows of each table where there is no terminal that has an end.
 PLAIN_ROWS: Final = 20
-_LEAST_ROWS: Final = 2
-_LEAST_NAME: Final = 8  # in a terminal too narrow for everything, the numbers on the right go
+_MIN_ROWS: Final = 2
+_MIN_NAME: Final = 8  # in a terminal too narrow for everything, the numbers on the right go
 _UNKNOWN: Final = "-"
 
 # What a table is sorted by: the largest first.
@@ -66,9 +66,9 @@ def screen(
 def _share(rows: int, streams: int, groups: int) -> tuple[int, int]:
     """How many rows each table gets of those there are: half, and what the other one does not need."""
     if not groups:
-        return max(rows + 2, _LEAST_ROWS), 0
-    half = max(rows // 2, _LEAST_ROWS)
-    return max(half, rows - groups), max(rows - max(min(half, streams), _LEAST_ROWS), half, _LEAST_ROWS)
+        return max(rows + 2, _MIN_ROWS), 0
+    half = max(rows // 2, _MIN_ROWS)
+    return max(half, rows - groups), max(rows - max(min(half, streams), _MIN_ROWS), half, _MIN_ROWS)
 
 
 # -- order -------------------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ def _table(names: Iterable[str], numbers: Iterable[tuple[str, int]]) -> Table:
     """Names share the room that numbers leave; the columns stay where they are when numbers change."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0), expand=True)
     for name in names:
-        table.add_column(name, ratio=1, overflow="ellipsis", no_wrap=True, min_width=_LEAST_NAME)
+        table.add_column(name, ratio=1, overflow="ellipsis", no_wrap=True, min_width=_MIN_NAME)
     for name, width in numbers:
         table.add_column(name, justify="right", min_width=width, no_wrap=True)
     return table

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from riverbed.server import errors
-from riverbed.server.commands.clients.connection import BAD_CLIENT_NAME, MOST_NAME_BYTES, NAME_TOO_LONG, is_printable
+from riverbed.server.commands.clients.connection import BAD_CLIENT_NAME, MAX_NAME_BYTES, NAME_TOO_LONG, is_printable
 from riverbed.server.commands.table import Flag, command, container, declare_help
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import NO_REPLY, OK
@@ -98,7 +98,7 @@ def client_setname(request: Request) -> Reply:
     name = request.argv[2]
     if not is_printable(name):
         raise CommandError(BAD_CLIENT_NAME)
-    if len(name) > MOST_NAME_BYTES:
+    if len(name) > MAX_NAME_BYTES:
         raise CommandError(NAME_TOO_LONG)
     request.session.rename(name)
     return OK
@@ -118,8 +118,8 @@ def client_setinfo(request: Request) -> Reply:
         raise CommandError(b"ERR Unrecognized option '%b'" % option)
     if not is_printable(text):
         raise CommandError(b"ERR %b cannot contain spaces, newlines or special characters." % option)
-    if len(text) > MOST_NAME_BYTES:
-        raise CommandError(b"ERR %b cannot be longer than %d bytes" % (option, MOST_NAME_BYTES))
+    if len(text) > MAX_NAME_BYTES:
+        raise CommandError(b"ERR %b cannot be longer than %d bytes" % (option, MAX_NAME_BYTES))
     if attribute == b"LIB-NAME":
         request.session.name_library(text)
     else:

@@ -41,8 +41,8 @@ HELLO_NEEDS_AUTH: Final = (
 )
 BAD_CLIENT_NAME: Final = "ERR Client names cannot contain spaces, newlines or special characters."
 # Redis has no bound here but that of a word; shown by CLIENT LIST for every client, so far less must do.
-MOST_NAME_BYTES: Final = 64 << 10
-NAME_TOO_LONG: Final = f"ERR Client names cannot be longer than {MOST_NAME_BYTES} bytes"
+MAX_NAME_BYTES: Final = 64 << 10
+NAME_TOO_LONG: Final = f"ERR Client names cannot be longer than {MAX_NAME_BYTES} bytes"
 
 _PRINTABLE: Final = bytes(range(33, 127))
 _PONG: Final = settled_constant(b"+PONG\r\n")
@@ -129,7 +129,7 @@ def _greet(request: Request) -> Work:
             authenticated = True
         elif option.upper() == b"SETNAME" and args:
             name = args.take()
-            if len(name) > MOST_NAME_BYTES:
+            if len(name) > MAX_NAME_BYTES:
                 raise CommandError(NAME_TOO_LONG)
             if not is_printable(name):
                 raise CommandError(BAD_CLIENT_NAME)

@@ -41,7 +41,7 @@ COUNT_NOT_POSITIVE: Final = "ERR COUNT must be > 0"
 # XAUTOCLAIM looks at ten times as many entries as it may claim.
 _EXAMINED_A_CLAIM: Final = 10
 _DEFAULT_CLAIMS: Final = 100
-_MOST_CLAIMS: Final = 1 << 59
+_MAX_CLAIMS: Final = 1 << 59
 # What XAUTOCLAIM looks at in a slice: 0.5 us an entry, and 5 us for one that it claims.
 _SLICE_EXAMINED: Final = 1000
 # IDs to a slice of XCLAIM: 4 us each when they were delivered together, 18 when every one cuts a run of its own.
@@ -335,7 +335,7 @@ def _autoclaim(request: Request) -> Work:
         option = args.take_option()
         if option == b"COUNT" and len(args):
             left = args.take_int(COUNT_NOT_POSITIVE)
-            if not 0 < left < _MOST_CLAIMS:
+            if not 0 < left < _MAX_CLAIMS:
                 raise CommandError(COUNT_NOT_POSITIVE)
         elif option == b"JUSTID":
             just_id = True

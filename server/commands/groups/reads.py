@@ -40,7 +40,7 @@ _NULL: Final = {2: b"*-1\r\n", 3: b"_\r\n"}
 # Entries to a slice: 1.5 us each when they are new, 5 when they change hands.  Streams to a slice: 5 us each.
 _SLICE_ENTRIES: Final = 1000
 _SLICE_HISTORY: Final = 300
-_MOST_TAKEN_OVER: Final = 1000
+_MAX_TAKEN_OVER: Final = 1000
 _SLICE_KEYS: Final = 200
 _UNLIMITED: Final = 1 << 62
 # Entries that are read before the reply is measured: a slice's worth of those that LMDB keeps within its pages.
@@ -377,7 +377,7 @@ class _StreamRead:
         More than a slice's worth is left to the next read, and what is new with it.
         """
         now_ms = request.now_ms
-        most = min(self._left, _MOST_TAKEN_OVER)
+        most = min(self._left, _MAX_TAKEN_OVER)
         letters = dead_letters(request, group)
         most_bytes = self._room.left if showing is None else 0
         if showing is None and most_bytes == 0:

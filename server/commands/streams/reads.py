@@ -36,7 +36,7 @@ _STREAMS_A_SLICE: Final = 50
 # Entries whose sizes are looked at in a slice.
 SIZED_ENTRIES: Final = 1000
 # No row of an entry is shorter.
-_LEAST_ROW_BYTES: Final = 24
+_MIN_ROW_BYTES: Final = 24
 # What MAXSIZE charges an entry with besides its row: the heads of an array of one, and of the pair that it is.
 _ENTRY_HEADS: Final = len(b"*1\r\n*2\r\n")
 
@@ -254,7 +254,7 @@ class ReadBudget:
         """How many entries may be read from the next stream."""
         if not self.limits_all:
             return self._count
-        fitting = None if self._bytes_left is None else max(self._bytes_left, 0) // _LEAST_ROW_BYTES + 1
+        fitting = None if self._bytes_left is None else max(self._bytes_left, 0) // _MIN_ROW_BYTES + 1
         limits = [limit for limit in (self._count, self._entries_left, fitting) if limit is not None]
         return min(limits, default=None)
 

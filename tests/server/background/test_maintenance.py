@@ -278,7 +278,7 @@ def test_clients_are_served_while_the_disk_takes_its_time_and_hear_from_waitaof_
 def test_what_waits_for_the_disk_is_bounded(
     tmp_path: Path, slow_disk: SlowDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "MOST_DIRTY", 4)
+    monkeypatch.setattr(upkeep, "MAX_DIRTY", 4)
 
     async def body() -> None:
         ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000, checkpoint_dirty_bytes=65536, appendfsync="no")

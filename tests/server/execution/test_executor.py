@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from riverbed.server.execution.executor import MOST_REQUESTS_A_TICK
-from riverbed.server.limits.accounts import MOST_OUTPUT_A_TICK
+from riverbed.server.execution.executor import MAX_REQUESTS_A_TICK
+from riverbed.server.limits.accounts import MAX_OUTPUT_A_TICK
 from riverbed.store.ids import StreamID
 from riverbed.store.refusal import Refusal
 from riverbed.store.streams.stream import Stream
@@ -120,14 +120,14 @@ def test_a_tick_ends_after_so_many_requests_and_the_order_stays(tmp_path: Path) 
         clients = [ticks.connect() for _ in range(4)]
         for number, client in enumerate(clients):
             client.send(
-                *[f"XADD s {number * MOST_REQUESTS_A_TICK + step + 1}-0 f v" for step in range(MOST_REQUESTS_A_TICK)]
+                *[f"XADD s {number * MAX_REQUESTS_A_TICK + step + 1}-0 f v" for step in range(MAX_REQUESTS_A_TICK)]
             )
             client.send("XLEN s")
         await ticks.settle()
         for number, client in enumerate(clients):
             replies = client.replies()
-            assert replies[0] == added(f"{number * MOST_REQUESTS_A_TICK + 1}-0")
-            assert len(replies) == MOST_REQUESTS_A_TICK + 1
+            assert replies[0] == added(f"{number * MAX_REQUESTS_A_TICK + 1}-0")
+            assert len(replies) == MAX_REQUESTS_A_TICK + 1
         assert len(ticks.batches()) == 4
         ticks.close()
 
@@ -138,7 +138,7 @@ def test_much_output_ends_a_clients_turn_and_the_rest_comes_in_order(tmp_path: P
     async def body() -> None:
         ticks = Ticks(tmp_path)
         client, other = ticks.connect(), ticks.connect()
-        client.send_words("XADD", "s", "1-1", "f", b"x" * MOST_OUTPUT_A_TICK)
+        client.send_words("XADD", "s", "1-1", "f", b"x" * MAX_OUTPUT_A_TICK)
         await ticks.settle()
         client.replies()
         client.send("XRANGE s - +", "PING", "XRANGE s - +", "XADD s 1-2 f v", "XLEN s")
@@ -147,7 +147,7 @@ def test_much_output_ends_a_clients_turn_and_the_rest_comes_in_order(tmp_path: P
         other.send("XLEN s")
         await ticks.settle()
         sizes = [len(reply) for reply in client.replies()]
-        assert sizes[0] == sizes[2] > MOST_OUTPUT_A_TICK
+        assert sizes[0] == sizes[2] > MAX_OUTPUT_A_TICK
         assert other.replies() == [b":1\r\n"]
         assert (await ticks.ask(client, "PING")) == [b"+PONG\r\n"]
         assert client.session.commands_processed == 8

@@ -20,7 +20,7 @@ NAMES = [f"k{number}" for number in range(100)]
 ALL = " ".join(NAMES)
 SOME = " ".join(NAMES[::2])
 SLICE = 7
-MOST_SLICES_A_PING = 3  # one a tick, of which a request sees two or three
+MAX_SLICES_A_PING = 3  # one a tick, of which a request sees two or three
 SIZES = (
     "clients.client_control._WORDS_A_SLICE",
     "clients.client_list._IDS_A_SLICE",
@@ -111,7 +111,7 @@ def test_others_are_served_while_many_names_are_worked_off(ticks_of: Callable[[s
         sliced = ticks_of("sliced", SLICE)
         reply, served = await run(sliced, command)
         assert reply == expected
-        assert served >= len(command.split()) // 2 // SLICE // MOST_SLICES_A_PING
+        assert served >= len(command.split()) // 2 // SLICE // MAX_SLICES_A_PING
         sliced.close()
 
     in_loop(body())
@@ -132,7 +132,7 @@ def test_others_are_served_while_a_client_subscribes_to_many_names(
         reply, served = await run(sliced, command, prepare)
         assert reply == expected
         count = len(command.split()) - 1 or len(NAMES)
-        assert served >= count // SLICE // MOST_SLICES_A_PING
+        assert served >= count // SLICE // MAX_SLICES_A_PING
         sliced.close()
 
     in_loop(body())

@@ -27,7 +27,7 @@ class PassingClock(HandClock):
 
 @pytest.fixture(autouse=True)
 def short_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor, "MOST_REQUESTS_A_TICK", _TICK)
+    monkeypatch.setattr(executor, "MAX_REQUESTS_A_TICK", _TICK)
 
 
 async def turn() -> None:
@@ -52,7 +52,7 @@ def test_who_asks_one_thing_does_not_wait_for_the_pipelines_that_were_left_over(
 
 
 def test_only_so_many_go_before_those_who_were_left_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbox, "MOST_FIRST", _TICK // 2)
+    monkeypatch.setattr(inbox, "MAX_FIRST", _TICK // 2)
 
     async def body() -> None:
         ticks = Ticks(tmp_path / "d")

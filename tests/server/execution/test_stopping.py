@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from riverbed.server.limits.accounts import MOST_WAITING_BYTES
+from riverbed.server.limits.accounts import MAX_WAITING_BYTES
 from riverbed.server.network.listener import Listener
 from tests.conftest import StartRedis, StartRiverbed
 from tests.support.raw import RawClient, encode
@@ -430,7 +430,7 @@ def test_a_hangup_is_ignored(riverbed: RiverbedServer) -> None:
 
 def test_clients_that_pipeline_far_more_than_a_tick_runs_do_not_delay_a_stop(riverbed: RiverbedServer) -> None:
     with riverbed.client() as client, riverbed.client() as asker:
-        client.send_bytes(encode(("XADD", "s", "*", "f", b"x" * 100)) * (MOST_WAITING_BYTES // 100 * 20))
+        client.send_bytes(encode(("XADD", "s", "*", "f", b"x" * 100)) * (MAX_WAITING_BYTES // 100 * 20))
         asker.send("SHUTDOWN")
         assert asker.rest_until_closed() == b""
         answered = client.rest_until_closed()

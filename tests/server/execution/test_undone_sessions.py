@@ -408,7 +408,7 @@ def test_a_transaction_that_changes_tables_and_settings_is_answered_by_parts_whe
 
 
 def test_so_is_one_with_replies_that_are_too_long_for_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("LONG_BYTES", "_LEAST_ROOM", "_BYTES_A_COMMAND"):
+    for name in ("LONG_BYTES", "_MIN_ROOM", "_BYTES_A_COMMAND"):
         monkeypatch.setattr(transaction_replies, name, 0)
     text = "x" * 1000
 
@@ -428,7 +428,7 @@ def test_so_is_one_with_replies_that_are_too_long_for_memory(tmp_path: Path, mon
 
 
 def test_so_is_one_that_has_no_room_for_its_replies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("LONG_BYTES", "_BYTES_A_COMMAND", "MOST_SPOOLED_BYTES"):
+    for name in ("LONG_BYTES", "_BYTES_A_COMMAND", "MAX_SPOOLED_BYTES"):
         monkeypatch.setattr(transaction_replies, name, 0)
 
     async def body() -> None:

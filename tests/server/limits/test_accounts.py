@@ -88,7 +88,7 @@ def test_under_pressure_those_who_owe_most_wait_and_others_are_read() -> None:
     big[1].settle(waiting=5 * KB, growing=0, other=0)
     small[1].settle(waiting=KB, growing=0, other=0)
     assert (big[0].is_read, small[0].is_read) == (False, True)
-    assert book.clients.most_output < accounts.MOST_OUTPUT_A_TICK
+    assert book.clients.most_output < accounts.MAX_OUTPUT_A_TICK
     unread.settle(waiting=0, growing=0, other=accounts.CLIENTS_BYTES // 3)
     assert pressure == [True]
     unread.close()

@@ -10,7 +10,7 @@ import pytest
 
 from riverbed.server.commands.replay import NOBODY
 from riverbed.server.limits.accounts import Account, Accounts
-from riverbed.server.limits.eviction import LEAST_LIMIT_BYTES
+from riverbed.server.limits.eviction import MIN_LIMIT_BYTES
 from tests.support.raw import encode
 from tests.support.ticks import Client, Ticks, in_loop
 
@@ -84,7 +84,7 @@ def test_the_limit_is_told_of_once_it_is_reached_and_when_it_is_lowered() -> Non
     account.add(1)
     assert told == [300 * KB + 1]
     book.holders.set_limit(1)
-    assert book.holders.limit_bytes == LEAST_LIMIT_BYTES
+    assert book.holders.limit_bytes == MIN_LIMIT_BYTES
     assert len(told) == 2
 
 

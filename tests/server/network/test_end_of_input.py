@@ -194,7 +194,7 @@ def test_a_unix_socket_is_answered_to_the_end(start_riverbed: StartRiverbed, tmp
 
 
 def test_the_end_comes_behind_all_ticks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor, "MOST_REQUESTS_A_TICK", 8)
+    monkeypatch.setattr(executor, "MAX_REQUESTS_A_TICK", 8)
 
     async def body() -> None:
         ticks = Ticks(tmp_path / "d")

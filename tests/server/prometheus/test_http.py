@@ -11,7 +11,7 @@ import pytest
 from riverbed.server.background.tasks import Tasks
 from riverbed.server.network.addresses import bind
 from riverbed.server.prometheus import http as metricshttp
-from riverbed.server.prometheus.http import MOST_CONNECTIONS, MOST_HEAD_BYTES, MetricsHttp, Page
+from riverbed.server.prometheus.http import MAX_CONNECTIONS, MAX_HEAD_BYTES, MetricsHttp, Page
 from riverbed.server.stats.stats import BackgroundStatus
 from tests.support.servers import free_port
 from tests.support.ticks import in_loop
@@ -86,8 +86,8 @@ async def exchange(port: int, *pieces: bytes, end: bool = False) -> bytes:
         (b"GET  /page HTTP/1.1\r\n\r\n", b"400 Bad Request"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", b"400 Bad Request"),
         (b"*1\r\n$4\r\nPING\r\n\r\n", b"400 Bad Request"),
-        (b"GET /page HTTP/1.1\r\nX: " + b"x" * MOST_HEAD_BYTES, b"431 Request Header Fields Too Large"),
-        (b"GET /page HTTP/1.1\r\nX: " + b"x" * MOST_HEAD_BYTES + b"\r\n\r\n", b"431 Request Header Fields Too Large"),
+        (b"GET /page HTTP/1.1\r\nX: " + b"x" * MAX_HEAD_BYTES, b"431 Request Header Fields Too Large"),
+        (b"GET /page HTTP/1.1\r\nX: " + b"x" * MAX_HEAD_BYTES + b"\r\n\r\n", b"431 Request Header Fields Too Large"),
     ],
 )
 def test_every_request_has_one_answer_and_the_connection_ends(request_head: bytes, status: bytes) -> None:
@@ -165,8 +165,8 @@ def test_who_does_not_close_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_one_connection_too_many_is_cut_off_and_the_others_go_on() -> None:
     async def test(port: int, http: MetricsHttp) -> None:
-        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MOST_CONNECTIONS)]
-        await comes_true(lambda: len(http.connections) == MOST_CONNECTIONS)
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS)]
+        await comes_true(lambda: len(http.connections) == MAX_CONNECTIONS)
         assert await exchange(port) == b""
         for reader, writer in held:
             writer.write(b"GET /page HTTP/1.1\r\n\r\n")

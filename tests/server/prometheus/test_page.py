@@ -14,7 +14,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from riverbed.server.prometheus.figures import LABEL_BYTES, Figure, label
-from riverbed.server.prometheus.http import MOST_CONNECTIONS
+from riverbed.server.prometheus.http import MAX_CONNECTIONS
 from riverbed.server.prometheus.page import render
 from tests.support.servers import RiverbedServer, StartError, free_port
 from tests.support.waiting import until, until_blocked
@@ -240,7 +240,7 @@ def test_scrapes_are_sound_while_everything_changes(watched: tuple[RiverbedServe
 
 def test_many_who_ask_at_once_are_answered_alike(watched: tuple[RiverbedServer, int]) -> None:
     _, port = watched
-    connections = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(MOST_CONNECTIONS)]
+    connections = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(MAX_CONNECTIONS)]
     for connection in connections:
         connection.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
     for connection in connections:

@@ -16,7 +16,7 @@ from riverbed.store.layout import DIRECTORY_NAME, FILE_NAME
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.commands import PIECE_BYTES, Piece
 from riverbed.store.model import Strategy, Trim
-from riverbed.store.rewrite.groups import MOST_CLAIMED
+from riverbed.store.rewrite.groups import MAX_CLAIMED
 from riverbed.store.rewrite.log_from_tables import write_log
 from riverbed.store.rewrite.state import pieces
 from riverbed.store.streams import trimming
@@ -147,10 +147,10 @@ def test_what_is_pending_alike_is_one_claim_however_it_was_cut(store: Store) -> 
 
 
 def test_long_runs_are_cut_by_their_number(store: Store) -> None:
-    store.fill(b"s", 2 * MOST_CLAIMED + 1)
-    store.deliver(b"s", 2 * MOST_CLAIMED + 1)
+    store.fill(b"s", 2 * MAX_CLAIMED + 1)
+    store.deliver(b"s", 2 * MAX_CLAIMED + 1)
     claims = [line for line in lines_of(store) if line.startswith("XCLAIM")]
-    assert [line.count("-0 ") for line in claims] == [MOST_CLAIMED, MOST_CLAIMED, 1]
+    assert [line.count("-0 ") for line in claims] == [MAX_CLAIMED, MAX_CLAIMED, 1]
 
 
 def test_records_of_entries_that_are_gone_are_claimed_from_placeholders(store: Store) -> None:

@@ -16,7 +16,7 @@ from tests.support.raw import RawClient, encode
 from tests.support.servers import Server
 from tests.support.waiting import until
 
-MOST_BYTES: Final = 32 << 20  # of one client: what is written must be read back in a moment
+MAX_BYTES: Final = 32 << 20  # of one client: what is written must be read back in a moment
 _LINES_A_REPLY: Final = 2  # $3 and 1-0
 
 
@@ -41,7 +41,7 @@ class Flooder(threading.Thread):
 
     def _work(self, client: RawClient) -> None:
         lines, last = 0, b"\n"
-        while self.sent * len(self._payload) < MOST_BYTES:
+        while self.sent * len(self._payload) < MAX_BYTES:
             ids = range(self.sent + 1, self.sent + self._depth + 1)
             self.sent = ids[-1]
             client.send_bytes(b"".join(encode(("XADD", self.key, f"{n}-0", "f", self._payload)) for n in ids))

@@ -22,7 +22,7 @@ from tests.support.waiting import until
 
 CAP = 40
 SHARED = b"forever"  # the only stream that is not of one round
-MOST_OPERATIONS = 4_000  # of one producer in one round: what is written must be read back in a moment
+MAX_OPERATIONS = 4_000  # of one producer in one round: what is written must be read back in a moment
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Producer(Worker):
         self._serial = itertools.count()
 
     def work(self, client: RawClient) -> None:
-        for _ in range(MOST_OPERATIONS // self.depth):
+        for _ in range(MAX_OPERATIONS // self.depth):
             if self.stopping.is_set():
                 return
             batch = [self.operation() for _ in range(self.depth)]
@@ -158,7 +158,7 @@ class Reader(Worker):
     def work(self, client: RawClient) -> None:
         last = b"0"
         log = self.prefix + b"log"
-        for _ in range(MOST_OPERATIONS):
+        for _ in range(MAX_OPERATIONS):
             if self.stopping.is_set():
                 return
             read = client.tree("XREAD", "COUNT", 100, "BLOCK", 50, "STREAMS", log, last)

@@ -23,7 +23,7 @@ from tests.support.raw import RawClient, Word, encode, parse
 from tests.support.servers import Server
 from tests.support.waiting import until
 
-MOST_UNITS = 3_000  # of one client: what is written must be read back in a moment
+MAX_UNITS = 3_000  # of one client: what is written must be read back in a moment
 _OTHER_DATABASE = 1
 
 
@@ -58,7 +58,7 @@ class Transactor(threading.Thread):
     def run(self) -> None:
         try:
             with contextlib.suppress(OSError), RawClient(self._port, timeout_s=30) as client:
-                while len(self.units) < MOST_UNITS:
+                while len(self.units) < MAX_UNITS:
                     self._work(client)
         except BaseException as error:  # whatever it is, the test must see it
             self.error = error

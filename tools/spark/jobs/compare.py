@@ -23,8 +23,8 @@ from riverbed.tools.spark.reading.options import Table
 _BLOCK: Final = "ms div 65536"
 _NO_BLOCK: Final = -1  # of IDs beyond 2^63 milliseconds
 _SIDES: Final = ("a", "b")
-_MOST_FIELDS: Final = 20
-_MOST_BYTES: Final = 100
+_MAX_FIELDS: Final = 20
+_MAX_BYTES: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,15 +218,15 @@ def _shortened(found: DataFrame) -> list[Column]:
     for name in found.columns:
         column = fn.col(name)
         if name.startswith("items_"):
-            column = fn.transform(fn.slice(column, 1, _MOST_FIELDS), _short_item).alias(name)
+            column = fn.transform(fn.slice(column, 1, _MAX_FIELDS), _short_item).alias(name)
         columns.append(column)
     return columns
 
 
 def _short_item(item: Column) -> Column:
     return fn.struct(
-        fn.substring(item["name"], 1, _MOST_BYTES).alias("name"),
-        fn.substring(item["value"], 1, _MOST_BYTES).alias("value"),
+        fn.substring(item["name"], 1, _MAX_BYTES).alias("name"),
+        fn.substring(item["value"], 1, _MAX_BYTES).alias("value"),
     )
 
 

@@ -31,7 +31,7 @@ import riverbed
 from riverbed.tools.console.console import Failure
 from riverbed.tools.spark.source import RiverbedSource
 
-LEAST_JAVA: Final = 17
+MIN_JAVA: Final = 17
 _VERSION = re.compile(r'version "(?:1\.)?([0-9]+)')
 _ASK_JAVA_S: Final = 60
 _LOCAL: Final = "local"
@@ -159,18 +159,16 @@ def require_java() -> None:
     """Raise Failure unless there is a Java that Spark starts with."""
     home = os.environ.get("JAVA_HOME")
     program = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    advice = f"install one (openjdk-{LEAST_JAVA}-jre-headless on Debian) or set JAVA_HOME"
+    advice = f"install one (openjdk-{MIN_JAVA}-jre-headless on Debian) or set JAVA_HOME"
     if program is None:
-        raise Failure(f"Spark needs Java {LEAST_JAVA} or newer, and there is no java on the PATH; {advice}")
+        raise Failure(f"Spark needs Java {MIN_JAVA} or newer, and there is no java on the PATH; {advice}")
     try:
         answer = subprocess.run([program, "-version"], capture_output=True, timeout=_ASK_JAVA_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise Failure(
-            f"Spark needs Java {LEAST_JAVA} or newer, and {program} does not run ({error}); {advice}"
-        ) from None
+        raise Failure(f"Spark needs Java {MIN_JAVA} or newer, and {program} does not run ({error}); {advice}") from None
     text = (answer.stderr + answer.stdout).decode(errors="replace")
     version = _VERSION.search(text)
     if version is None:
-        raise Failure(f"Spark needs Java {LEAST_JAVA} or newer, and {program} tells no version; {advice}")
-    if int(version[1]) < LEAST_JAVA:
-        raise Failure(f"Spark needs Java {LEAST_JAVA} or newer, and {program} is Java {version[1]}; {advice}")
+        raise Failure(f"Spark needs Java {MIN_JAVA} or newer, and {program} tells no version; {advice}")
+    if int(version[1]) < MIN_JAVA:
+        raise Failure(f"Spark needs Java {MIN_JAVA} or newer, and {program} is Java {version[1]}; {advice}")

@@ -48,7 +48,7 @@ _POINTS: Final = 240  # of a line in a chart
 _LINES: Final = 5
 _BARS: Final = 12
 # IDs below are no times, or not such as belong into the same picture.
-_LEAST_TIME_MS: Final = 946_684_800_000  # 2000-01-01
+_MIN_TIME_MS: Final = 946_684_800_000  # 2000-01-01
 
 _Report = Mapping[str, Any]
 
@@ -199,7 +199,7 @@ class _Counting:
 
     def lines(self, report: _Report) -> list[Lines]:
         """Entries a minute of the largest streams and of all, and bytes a minute of all, unless there are no times."""
-        timed = self._minutes.where(fn.col("minute") >= _LEAST_TIME_MS // _MINUTE_MS)
+        timed = self._minutes.where(fn.col("minute") >= _MIN_TIME_MS // _MINUTE_MS)
         [span] = timed.agg(fn.min("minute").alias("first"), fn.max("minute").alias("last")).collect()
         if span.first is None:
             return []

@@ -31,7 +31,7 @@ _MOMENT_S: Final = 600.0
 # What is only a mark has no size, and goes when nobody has asked for so long.
 _FORGET_MARKS_S: Final = 30 * 86_400.0
 _ABANDONED_S: Final = 86_400.0
-_MOST_HELD: Final = 64
+_MAX_HELD: Final = 64
 
 # Shared locks of this process, by directory: the last ones it asked for.
 _held: OrderedDict[Path, int] = OrderedDict()
@@ -78,7 +78,7 @@ class Cache:
                 os.close(fd)
                 return False
             _held[entry] = fd
-            while len(_held) > _MOST_HELD:
+            while len(_held) > _MAX_HELD:
                 os.close(_held.popitem(last=False)[1])
         _held.move_to_end(entry)
         os.utime(entry)

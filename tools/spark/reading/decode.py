@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["MARGIN", "EntryBatch", "Items", "MalformedRowError"]
 
 # Offsets of Arrow's binary arrays have 32 bits.
-MOST_BYTES: Final = (1 << 31) - 64
-_MOST_SHAPES: Final = 16
+MAX_BYTES: Final = (1 << 31) - 64
+_MAX_SHAPES: Final = 16
 # Reading the eight bytes that end at a row's first bytes must not leave the buffer, nor those that begin at its last.
 MARGIN: Final = 24
 _DOLLAR: Final = np.uint64(ord("$"))
@@ -115,8 +115,8 @@ class EntryBatch:
         self._numbers = ids
         # The eight bytes at each place of the buffer, whatever its alignment.
         self._words: Words = np.ndarray((len(buffer) - 7,), dtype="<u8", buffer=buffer, strides=(1,))
-        if len(buffer) > MOST_BYTES:
-            raise ValueError(f"{len(buffer)} bytes in one batch; there may be {MOST_BYTES}")
+        if len(buffer) > MAX_BYTES:
+            raise ValueError(f"{len(buffer)} bytes in one batch; there may be {MAX_BYTES}")
         if self.count and int((ends - starts).min()) == 0:
             raise MalformedRowError("an empty row")
 
@@ -355,7 +355,7 @@ class EntryBatch:
         heads = self._ids[1] + 2
         shapes: list[_Shape] = []
         odd: list[int] = []
-        while len(left) and len(shapes) < _MOST_SHAPES and len(odd) <= self.count >> 3:
+        while len(left) and len(shapes) < _MAX_SHAPES and len(odd) <= self.count >> 3:
             first = int(left[0])
             items = self._parse_row(first, int(heads[first]))
             if any(len(str(end - start)) > _LONGEST_LENGTH for _, _, start, end in items):

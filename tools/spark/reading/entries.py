@@ -25,7 +25,7 @@ from riverbed.tools.spark.reading.schemas import EntryColumn, EntryColumns
 from riverbed.tools.spark.reading.streamwalk import StreamHere
 
 _LAST_TIMESTAMP_MS: Final = ((1 << 63) - 1) // 1000
-_MOST_LONG: Final = (1 << 63) - 1
+_MAX_LONG: Final = (1 << 63) - 1
 
 
 def entry_batches(
@@ -134,7 +134,7 @@ def _whose(fetched: Fetched, number: int) -> StreamHere:
 
 def longs(numbers: Any) -> pa.Array:
     """Unsigned numbers of 64 bits to Spark's signed ones: null for those that do not fit, never a negative one."""
-    return pa.array(numbers.astype(np.int64), mask=numbers > _MOST_LONG if (numbers > _MOST_LONG).any() else None)
+    return pa.array(numbers.astype(np.int64), mask=numbers > _MAX_LONG if (numbers > _MAX_LONG).any() else None)
 
 
 def timestamps(ms: Any) -> pa.Array:

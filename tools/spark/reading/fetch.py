@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Positions = NDArray[np.int64]
 
 # A batch ends sooner when its rows are long.
-_MOST_BATCH_BYTES: Final = 32 << 20
+_MAX_BATCH_BYTES: Final = 32 << 20
 _ROWS_A_LOOK: Final = 256
 # Streams whose pages are looked for in one go.
 _ROWS_A_GROUP: Final = 1 << 20
@@ -89,7 +89,7 @@ class _Counter:
 def _by_pages(table: PageTable, streams: Iterator[StreamHere], span: Span, batch_rows: int) -> Iterator[Fetched]:
     counter = _Counter(span.skip, span.take)
     pages = batch_rows * table.leaf_count // max(table.row_count, 1)
-    pages = max(1, min(pages, _MOST_BATCH_BYTES // table.page_bytes))
+    pages = max(1, min(pages, _MAX_BATCH_BYTES // table.page_bytes))
     while group := _group_of(streams):
         numbers = [stream.row.stream_no for stream in group]
         leaves = table.leaves([_keys_of(stream) for stream in group])
@@ -178,7 +178,7 @@ def _with_long_values(table: PageTable, rows: LeafRows, parts: list[_Part]) -> I
             start, end = int(rows.starts[row]), int(rows.ends[row])
             page = 0 if rows.pages is None else int(rows.pages[row])
             value = table.long_value(page, end - start) if page else rows.buffer[start:end].tobytes()
-            if pending.rows and pending.size + len(value) > _MOST_BATCH_BYTES:
+            if pending.rows and pending.size + len(value) > _MAX_BATCH_BYTES:
                 yield pending.take()
             pending.add(part.stream, [value])
     if pending.rows:
@@ -215,7 +215,7 @@ def _by_cursor(reader: TableReader, streams: Iterator[StreamHere], span: Span, b
     for stream in streams:
         for rows in _rows_by_cursor(reader, stream, span, batch_rows):
             is_full = len(pending.rows) + len(rows) > batch_rows
-            if pending.rows and (is_full or pending.size + sum(map(len, rows)) > _MOST_BATCH_BYTES):
+            if pending.rows and (is_full or pending.size + sum(map(len, rows)) > _MAX_BATCH_BYTES):
                 yield pending.take()
             pending.add(stream, rows)
     if pending.rows:
@@ -256,7 +256,7 @@ def _some(cursor: Any, most: int) -> list[bytes]:
     rows = list(islice(cursor.iternext(keys=False, values=True), min(most, _ROWS_A_LOOK)))
     size = sum(map(len, rows))
     if size:
-        most = min(most, max(len(rows), len(rows) * _MOST_BATCH_BYTES // size))
+        most = min(most, max(len(rows), len(rows) * _MAX_BATCH_BYTES // size))
     if len(rows) < most and len(rows) == _ROWS_A_LOOK and cursor.next():
         more = list(islice(cursor.iternext(keys=False, values=True), most - len(rows)))
         rows += more

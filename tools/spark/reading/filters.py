@@ -27,7 +27,7 @@ from riverbed.store.ids import MAX_HALF, StreamID, make_id, parse_id
 from riverbed.tools.spark.reading.options import Range, ReadOptions, Table
 
 # `ms` is null for IDs beyond, and no comparison holds for those.
-_MOST_MS: Final = (1 << 63) - 1
+_MAX_MS: Final = (1 << 63) - 1
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NOTHING: Final = Range(StreamID(1), StreamID(0))
 
@@ -115,7 +115,7 @@ def _exact_id(text: str) -> StreamID | None:
 
 def _push_ms(options: ReadOptions, each: Filter) -> _Narrowed:
     if isinstance(each, IsNotNull):
-        return _cut(options, 0, _MOST_MS)
+        return _cut(options, 0, _MAX_MS)
     value = getattr(each, "value", None)
     if type(value) is not int:
         return None
@@ -142,9 +142,9 @@ def _bounds(each: Filter, below: int, above: int) -> tuple[int, int] | None:
         case EqualTo() | EqualNullSafe():
             return above, below
         case GreaterThan():
-            return below + 1, _MOST_MS
+            return below + 1, _MAX_MS
         case GreaterThanOrEqual():
-            return above, _MOST_MS
+            return above, _MAX_MS
         case LessThan():
             return 0, above - 1
         case LessThanOrEqual():
@@ -153,7 +153,7 @@ def _bounds(each: Filter, below: int, above: int) -> tuple[int, int] | None:
 
 
 def _cut(options: ReadOptions, first_ms: int, last_ms: int) -> _Narrowed:
-    first_ms, last_ms = max(first_ms, 0), min(last_ms, _MOST_MS)
+    first_ms, last_ms = max(first_ms, 0), min(last_ms, _MAX_MS)
     if first_ms > last_ms:
         return replace(options, range=_NOTHING), True
     return replace(options, range=options.range.cut(Range(make_id(first_ms, 0), make_id(last_ms, MAX_HALF)))), True

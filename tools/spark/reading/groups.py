@@ -23,7 +23,7 @@ from riverbed.tools.spark.reading.options import ReadOptions, Table, key_text
 from riverbed.tools.spark.reading.plan import Span
 from riverbed.tools.spark.reading.streamwalk import StreamHere, streams_of
 
-_MOST_ROWS: Final = 16384
+_MAX_ROWS: Final = 16384
 Row = dict[str, Any]
 
 
@@ -59,7 +59,7 @@ def group_batches(reader: TableReader, span: Span, options: ReadOptions, schema:
             continue  # its rows are in the span in which it begins
         for row in rows_of(reader, stream, span):
             rows.append(row)
-            if len(rows) == _MOST_ROWS:
+            if len(rows) == _MAX_ROWS:
                 yield pa.RecordBatch.from_pylist(rows, schema=schema)
                 rows.clear()
     if rows:
@@ -193,7 +193,7 @@ def _pending(reader: TableReader, span: Span, options: ReadOptions, schema: pa.S
             for run in _runs(reader, group, stream):
                 runs.append(run)
                 count += len(run)
-                if count >= _MOST_ROWS:
+                if count >= _MAX_ROWS:
                     yield pending.batch(reader, runs)
                     runs, count = [], 0
             if runs:

@@ -257,7 +257,7 @@ def _copy(filesystem: Any, source: str, target: Path) -> None:
 
 # LMDB may be opened once a path and process: what stands there, and its tables.
 _open_tables: dict[Path, tuple[tuple[int, int], Tables]] = {}
-_MOST_OPEN: Final = 64
+_MAX_OPEN: Final = 64
 
 
 def open_place(place: Place, options: ReadOptions) -> Tables:
@@ -291,7 +291,7 @@ def _opened(file: Path, open_tables: Callable[[], Tables]) -> Tables:
     if there is not None and there[0] != key:
         there[1].close()
         there = None
-    while len(_open_tables) >= _MOST_OPEN:
+    while len(_open_tables) >= _MAX_OPEN:
         _open_tables.pop(next(iter(_open_tables)))[1].close()
     _open_tables[file] = there or (key, open_tables())
     return _open_tables[file][1]

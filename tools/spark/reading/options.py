@@ -18,7 +18,7 @@ from riverbed.server.glob import Glob
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, make_id, parse_id
 from riverbed.tools.spark.errors import OptionError
 
-_MOST_MS: Final = (1 << 64) - 1
+_MAX_MS: Final = (1 << 64) - 1
 # Of the keys in which writers note what they have written: no data, so they are read only when they are named.
 JOURNAL_PREFIX: Final = b"riverbed:spark:"
 _Choice = TypeVar("_Choice", bound=enum.Enum)
@@ -313,7 +313,7 @@ def _moment(given: dict[str, str], name: str) -> int | None:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     milliseconds = int(moment.timestamp() * 1000)
-    if not 0 <= milliseconds <= _MOST_MS:
+    if not 0 <= milliseconds <= _MAX_MS:
         raise OptionError(f"{name} is before 1970: {text!r}")
     return milliseconds
 

@@ -26,7 +26,7 @@ _KNOWN: Final = (
 _RETRIES: Final = 5
 _TIMEOUT_S: Final = 60
 _PIPELINE_ROWS: Final = 500
-_MOST_JOB_CHARACTERS: Final = 200
+_MAX_JOB_CHARACTERS: Final = 200
 _JOB = re.compile(r"[!-~]+", re.ASCII)
 
 
@@ -60,7 +60,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         )
     stream = given.pop("stream", None)
     job_id = given.pop("jobid", None)
-    if job_id is not None and (len(job_id) > _MOST_JOB_CHARACTERS or not _JOB.fullmatch(job_id)):
+    if job_id is not None and (len(job_id) > _MAX_JOB_CHARACTERS or not _JOB.fullmatch(job_id)):
         raise OptionError(f"jobId must be printable ASCII without blanks, of at most 200 characters, not {job_id!r}")
     if server is None and job_id is not None:
         raise OptionError("jobId is for a server: a data directory is made whole or not at all")

@@ -22,9 +22,9 @@ from riverbed.tools.spark.writing.rows import Entry
 # The server may be able to answer in a moment.
 _PASSING: Final = frozenset(("LOADING", "TRYAGAIN", "BUSY", "MASTERDOWN"))
 _FIRST_PAUSE_S: Final = 0.1
-_MOST_PAUSE_S: Final = 5.0
+_MAX_PAUSE_S: Final = 5.0
 # Each is a transaction of another attempt, or the end of the job.
-_MOST_CONFLICTS: Final = 100_000
+_MAX_CONFLICTS: Final = 100_000
 _TOO_SMALL_ID: Final = "equal or smaller"
 _NO_KEY: Final = "no such key"
 _LAST_ID: Final = id_text(MAX_ID)
@@ -76,7 +76,7 @@ class Connection:
                 reason = error
             if tries_left:
                 time.sleep(pause)
-                pause = min(2 * pause, _MOST_PAUSE_S)
+                pause = min(2 * pause, _MAX_PAUSE_S)
         raise SourceError(f"{reason} (tried {self._retries + 1} times)") from reason
 
     def _connected(self) -> RedisClient:
@@ -128,7 +128,7 @@ class Sender:
         return self._journal.lines
 
     def _write(self, client: RedisClient, entries: list[Entry], names: list[bytes]) -> None:
-        for _ in range(_MOST_CONFLICTS):
+        for _ in range(_MAX_CONFLICTS):
             self._require_accepted(client)
             self._journal.watch(client)
             if self._journal.is_committed:

@@ -125,7 +125,7 @@ def test_nothing_is_left_of_groups_that_are_gone(product: Product, removal: tupl
 def test_no_look_is_more_than_a_day_away(product: Product) -> None:
     fill(product, 1, "CONSUMERTTL", (1 << 63) - 1)
     assert looks(product) == 1
-    product.clock.now_ms += consumerttl.MOST_AHEAD_MS - 1
+    product.clock.now_ms += consumerttl.MAX_AHEAD_MS - 1
     assert looks(product) == 0
     product.clock.now_ms += 1
     assert looks(product) == 1

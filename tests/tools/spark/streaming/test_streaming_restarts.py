@@ -24,7 +24,7 @@ from tests.support.servers import RiverbedServer
 from tests.tools.spark.stores import freeze
 
 RESTARTS = 10
-MOST_ROWS = 400
+MAX_ROWS = 400
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def servers(tmp_path: Path) -> Iterator[tuple[RiverbedServer, RiverbedServer]]:
 
 def start(spark: SparkSession, sources: dict[str, Path], sink_port: int, work: Path, **trigger: bool) -> Any:
     """A query that copies each stream, from a place of its own, into one of the same name."""
-    read = spark.readStream.format("riverbed").schema("n int").option("maxRowsPerTrigger", MOST_ROWS)
+    read = spark.readStream.format("riverbed").schema("n int").option("maxRowsPerTrigger", MAX_ROWS)
     frames = [
         read.option("stream", stream).load(str(path)).select(functions.lit(stream).alias("key"), "n")
         for stream, path in sources.items()
