@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from riverbed.server.execution.executor import Executor
 
 
-def heed_settings(executor: Executor) -> None:
+def apply_settings(executor: Executor) -> None:
     """Apply the settings that the store acts on, now and whenever they change."""
     config, engine = executor.config, executor.engine
 

@@ -32,7 +32,7 @@ from riverbed.server.commands.table import Command, Flag
 from riverbed.server.errors import CommandError
 from riverbed.server.execution.admission import Admission
 from riverbed.server.execution.blocking import Wakeups
-from riverbed.server.execution.config_changes import heed_settings
+from riverbed.server.execution.config_changes import apply_settings
 from riverbed.server.execution.control import Controls
 from riverbed.server.execution.failures import Undoing
 from riverbed.server.execution.outbox import Releases
@@ -141,7 +141,7 @@ class Executor:
         self._signals = self.wakeups.signals
         self.txn.notify = self.wakeups.notify
         self.refresh_special()
-        heed_settings(self)
+        apply_settings(self)
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ _MAX_EXAMINED: Final = 10_000
 _SLICE: Final = 500
 
 
-def heeds_groups(stream: Stream, trim: Trim) -> bool:
+def respects_groups(stream: Stream, trim: Trim) -> bool:
     """Is it for a `ReferenceTrim`, or may the stream trim itself?"""
     return trim.references is not References.KEEPREF and stream.group_count > 0
 

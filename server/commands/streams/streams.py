@@ -16,7 +16,7 @@ from riverbed.server.commands.streams.options import AutoSeq, Producer, auto_id,
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError, wrong_arity
 from riverbed.server.protocol.replies import OK
-from riverbed.store.groups.reference_trim import ReferenceTrim, heeds_groups, trim_with_references
+from riverbed.store.groups.reference_trim import ReferenceTrim, respects_groups, trim_with_references
 from riverbed.store.ids import MAX_ID, MIN_ID, SEQ_BITS, StreamID, id_text, parse_id, unpack_id
 from riverbed.store.streams import trimming
 from riverbed.store.streams.idempotence import Idempotence, content_iid
@@ -115,7 +115,7 @@ def _xadd_with_options(request: Request) -> Reply:
     trim = options.trim
     if trim is None:
         reply = (stream.append_entry(entry_id, words),)
-    elif heeds_groups(stream, trim):
+    elif respects_groups(stream, trim):
         reply = (stream.append_entry(entry_id, words),)
         trim_with_references(request.db.groups(stream), trim)
     else:
@@ -187,7 +187,7 @@ def xtrim(request: Request) -> Reply:
     stream = request.db.stream(request.argv[1], request.now_ms)
     if stream is None:
         return 0
-    if heeds_groups(stream, trim):
+    if respects_groups(stream, trim):
         return in_slices(request, partial(_trim, ReferenceTrim(trim)))
     return trimming.trim(stream, trim)
 
