@@ -1,7 +1,7 @@
 """Which figures the metrics page has, and where each comes from: counters kept anyway, read when they are asked for.
 
 Names are `riverbed_*` in base units, seconds and bytes; what only rises ends in `_total`.  Nothing is counted here and
-nothing is scanned: streams and groups are those that a `Survey` has chosen.  How figures become text, and when,
+nothing is scanned: streams and groups are those that a `Sample` has chosen.  How figures become text, and when,
 `page.py` knows.
 """
 
@@ -16,12 +16,12 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 
 from riverbed.server.stats import process
 from riverbed.server.version import REDIS_VERSION, VERSION
-from riverbed.store.databases import sampling as survey
+from riverbed.store.databases import sampling
 from riverbed.store.format.text import key_text
 
 if TYPE_CHECKING:
     from riverbed.server.execution.executor import Executor
-    from riverbed.store.databases.sampling import GroupFigures, StreamFigures, Survey
+    from riverbed.store.databases.sampling import GroupFigures, Sample, StreamFigures
 
 Labels = tuple[str, ...]
 Values = Iterable[tuple[Labels, float]]
@@ -41,7 +41,7 @@ class Figure(NamedTuple):
     values: Iterable[tuple[Any, ...]]
 
 
-def figures(executor: Executor, watched: Survey) -> Iterator[Figure]:
+def figures(executor: Executor, watched: Sample) -> Iterator[Figure]:
     """All of them; each is as it is when it is asked for."""
     yield from _server(executor)
     yield from _clients(executor)
@@ -178,7 +178,7 @@ def _log(executor: Executor) -> Iterator[Figure]:
 
 
 def _tables(executor: Executor) -> Iterator[Figure]:
-    room = survey.space(executor.txn)
+    room = sampling.space(executor.txn)
     yield _gauge("lmdb_map_bytes", "What the tables may grow to.", room.map_bytes)
     yield _gauge("lmdb_file_bytes", "Size of the tables' file.", room.file_bytes)
     yield _gauge("lmdb_used_bytes", "Pages of it that hold rows.", room.used_bytes)
@@ -251,7 +251,7 @@ def _replication(executor: Executor) -> Iterator[Figure]:
 # -- streams and groups ------------------------------------------------------------------------------------------------
 
 
-def _streams(watched: Survey) -> Iterator[Figure]:
+def _streams(watched: Sample) -> Iterator[Figure]:
     names = ("db", "stream")
     streams = {_stream_labels(stream): stream for stream in watched.streams}.items()
     yield _gauges("stream_entries", "Entries in a stream.", names, ((own, each.length) for own, each in streams))
@@ -263,7 +263,7 @@ def _streams(watched: Survey) -> Iterator[Figure]:
     yield _gauge("streams_omitted", "Streams that are not shown: see metrics-max-streams.", watched.streams_omitted)
 
 
-def _groups(watched: Survey) -> Iterator[Figure]:
+def _groups(watched: Sample) -> Iterator[Figure]:
     names = ("db", "stream", "group")
     groups = {_group_labels(group): group for group in watched.groups}.items()
     yield _gauges("group_consumers", "Consumers in a group.", names, ((own, each.consumers) for own, each in groups))

@@ -1,6 +1,6 @@
 """The metrics page: the server's figures as text for Prometheus, made in slices that no client notices.
 
-    GET /metrics  ->  survey of streams and groups, then every figure      slices of 2 ms with pauses of 8 ms
+    GET /metrics  ->  sampling of streams and groups, then every figure      slices of 2 ms with pauses of 8 ms
     GET /healthz  ->  ok                                                   while the loop turns
 
 A page of a hundred streams and two hundred groups is 2,000 lines and 20 ms of work: it is done on the loop, where
@@ -26,7 +26,7 @@ from prometheus_client.registry import Collector
 
 from riverbed.server.prometheus.figures import Figure, figures
 from riverbed.server.prometheus.http import MetricsHttp
-from riverbed.store.databases.sampling import Survey
+from riverbed.store.databases.sampling import Sample
 
 if TYPE_CHECKING:
     from riverbed.server.execution.executor import Executor
@@ -45,7 +45,7 @@ class Metrics:
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         config = executor.config
-        self._survey = Survey(executor.txn, config.metrics_max_streams, config.metrics_max_groups)
+        self._survey = Sample(executor.txn, config.metrics_max_streams, config.metrics_max_groups)
         self._under_way: asyncio.Task[bytes] | None = None
         pages = {b"/metrics": (_CONTENT_TYPE, self.page), b"/healthz": ("text/plain", self._health)}
         self._http = MetricsHttp(pages, executor.tasks)

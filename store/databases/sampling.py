@@ -68,7 +68,7 @@ class GroupFigures(NamedTuple):
     oldest_ms: int | None
 
 
-class Survey:
+class Sample:
     """The streams and groups worth showing: at most so many of each."""
 
     def __init__(self, txn: WriteTxn, most_streams: int, most_groups: int) -> None:

@@ -17,7 +17,7 @@ from riverbed.server.commands.table import Flag, command
 from riverbed.server.protocol.replies import Verbatim
 from riverbed.server.stats import process
 from riverbed.server.version import REDIS_VERSION, VERSION
-from riverbed.store.databases import sampling as survey
+from riverbed.store.databases import sampling
 from riverbed.store.format.text import key_text
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ def _own_persistence(request: Request) -> Fields:
     yield "riverbed_last_fsync_ms", f"{stats.fsync.last_s * 1000:.2f}"
     yield "riverbed_average_fsync_ms", f"{stats.fsync.average_s * 1000:.2f}"
     yield "riverbed_longest_fsync_ms", f"{stats.fsync.longest_s * 1000:.2f}"
-    room = survey.space(request.txn)
+    room = sampling.space(request.txn)
     yield "riverbed_lmdb_bytes", room.file_bytes
     yield "riverbed_lmdb_used_bytes", room.used_bytes
     yield "riverbed_lmdb_free_bytes", room.free_bytes

@@ -4,24 +4,24 @@ from unittest.mock import patch
 
 import pytest
 
-from riverbed.store.databases import sampling as survey
-from riverbed.store.databases.sampling import Survey, space
+from riverbed.store.databases import sampling
+from riverbed.store.databases.sampling import Sample, space
 from riverbed.store.tables.reader import TableReader
 from tests.support.store.stores import Store
 
 
-def look(store: Store, watched: Survey) -> int:
+def look(store: Store, watched: Sample) -> int:
     """Look at what is there now -> in how many pieces."""
     store.checkpoint()
     return sum(1 for _ in watched.look(store.clock.now_ms))
 
 
-def keys_of(watched: Survey) -> list[bytes]:
+def keys_of(watched: Sample) -> list[bytes]:
     return [stream.key for stream in watched.streams]
 
 
 def test_an_empty_store_has_nothing_to_show(store: Store) -> None:
-    watched = Survey(store.txn, 10, 10)
+    watched = Sample(store.txn, 10, 10)
     look(store, watched)
     assert (watched.streams, watched.groups, watched.streams_omitted, watched.groups_omitted) == ([], [], 0, 0)
 
@@ -30,7 +30,7 @@ def test_streams_with_groups_come_first_then_the_longest(store: Store) -> None:
     for length, key in ((5, b"five"), (9, b"nine"), (7, b"seven"), (1, b"one")):
         store.fill(key, length)
     store.run("XGROUP", "CREATE", b"one", "g", "0")
-    watched = Survey(store.txn, 3, 10)
+    watched = Sample(store.txn, 3, 10)
     look(store, watched)
     assert keys_of(watched) == [b"one", b"nine", b"seven"]
     assert watched.streams_omitted == 1
@@ -40,7 +40,7 @@ def test_figures_are_those_that_commands_tell(store: Store) -> None:
     store.fill(b"s", 300)
     store.fill(b"k" * 600, 2, db=3)
     store.run("XDEL", b"s", "1-0")
-    watched = Survey(store.txn, 10, 10)
+    watched = Sample(store.txn, 10, 10)
     look(store, watched)
     first, second = watched.streams
     assert (first.db, first.key, first.length, first.entries_added) == (0, b"s", 299, 300)
@@ -53,7 +53,7 @@ def test_of_the_groups_those_with_the_most_pending_are_shown(store: Store) -> No
     for name, count in (("few", 2), ("many", 9), ("some", 5)):
         store.deliver(b"s", count, group=name)
     store.run("XGROUP", "CREATE", b"s", "none", "0")
-    watched = Survey(store.txn, 10, 3)
+    watched = Sample(store.txn, 10, 3)
     look(store, watched)
     told = [(group.name, group.consumers, group.pending, group.lag) for group in watched.groups]
     assert told == [(b"many", 1, 9, 11), (b"some", 1, 5, 15), (b"few", 1, 2, 18)]
@@ -66,7 +66,7 @@ def test_the_oldest_pending_is_the_one_idle_longest_that_somebody_has(store: Sto
     for consumer in ("Alice", "Bob", "Carol"):
         store.deliver(b"s", 2, consumer=consumer)
         store.clock.now_ms += 1000
-    watched = Survey(store.txn, 10, 10)
+    watched = Sample(store.txn, 10, 10)
     look(store, watched)
     assert watched.groups[0].oldest_ms == begun_ms
     # claimed again, it is not idle any more; what a deleted consumer had is nobody's business
@@ -88,7 +88,7 @@ def test_dead_runs_of_deleted_consumers_are_stepped_over(store: Store) -> None:
     store.clock.now_ms += 1000
     store.deliver(b"s", 100, consumer="Bob")
     store.run("XGROUP", "DELCONSUMER", b"s", "g", "Alice")
-    watched = Survey(store.txn, 10, 10)
+    watched = Sample(store.txn, 10, 10)
     look(store, watched)
     assert (watched.groups[0].pending, watched.groups[0].oldest_ms) == (100, store.clock.now_ms)
 
@@ -98,8 +98,8 @@ def test_a_walk_over_many_streams_goes_on_with_the_next_look(store: Store) -> No
         store.fill(b"k%03d" % number, 1)
     store.fill(b"k240", 0)
     store.add(b"k240", "2-0", "3-0")
-    with patch.object(survey, "STREAM_ROWS_A_LOOK", 100):
-        watched = Survey(store.txn, 2, 2)
+    with patch.object(sampling, "STREAM_ROWS_A_LOOK", 100):
+        watched = Sample(store.txn, 2, 2)
         look(store, watched)
         assert len(keys_of(watched)) == 2
         assert max(keys_of(watched)) <= b"k100"
@@ -117,7 +117,7 @@ def test_a_walk_over_many_streams_goes_on_with_the_next_look(store: Store) -> No
 def test_what_is_gone_is_not_shown(store: Store, end: str) -> None:
     store.fill(b"s", 3)
     store.deliver(b"s", 2)
-    watched = Survey(store.txn, 10, 10)
+    watched = Sample(store.txn, 10, 10)
     look(store, watched)
     words = {"DEL": ["DEL", b"s"], "FLUSHDB": ["FLUSHDB"], "RENAME": ["RENAME", b"s", b"t"]}[end]
     store.run(*words)
@@ -132,7 +132,7 @@ def test_a_stream_that_goes_in_the_middle_of_a_look_does_no_harm(store: Store) -
         store.fill(b"k%d" % number, 2)
         store.deliver(b"k%d" % number, 1)
     store.checkpoint()
-    watched = Survey(store.txn, 30, 30)
+    watched = Sample(store.txn, 30, 30)
     pieces = 0
     for _ in watched.look(store.clock.now_ms):
         pieces += 1
@@ -149,7 +149,7 @@ def test_a_destroyed_group_is_not_shown_and_the_ones_behind_it_are(store: Store)
     for name in ("a", "b", "c"):
         store.deliver(b"s", 1, group=name)
     store.run("XGROUP", "DESTROY", b"s", "b")
-    watched = Survey(store.txn, 10, 10)
+    watched = Sample(store.txn, 10, 10)
     look(store, watched)
     assert sorted(group.name for group in watched.groups) == [b"a", b"c"]
 
@@ -158,8 +158,8 @@ def test_many_groups_of_a_stream_are_looked_at_up_to_a_bound(store: Store) -> No
     store.fill(b"s", 1)
     for number in range(250):
         store.run("XGROUP", "CREATE", b"s", f"g{number}", "0")
-    with patch.object(survey, "GROUP_ROWS_A_STREAM", 220):
-        watched = Survey(store.txn, 10, 1000)
+    with patch.object(sampling, "GROUP_ROWS_A_STREAM", 220):
+        watched = Sample(store.txn, 10, 1000)
         look(store, watched)
     assert (len(watched.groups), watched.groups_omitted) == (220, 30)
 
@@ -167,7 +167,7 @@ def test_many_groups_of_a_stream_are_looked_at_up_to_a_bound(store: Store) -> No
 def test_nothing_is_looked_at_when_nothing_is_to_be_shown(store: Store) -> None:
     store.fill(b"s", 3)
     store.deliver(b"s", 1)
-    watched = Survey(store.txn, 0, 0)
+    watched = Sample(store.txn, 0, 0)
     assert look(store, watched) == 0
     assert (watched.streams, watched.streams_omitted) == ([], 1)
 
