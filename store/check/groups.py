@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from riverbed.store.check.findings import Pass, View, integers, show, show_id
 from riverbed.store.format import rows as fmt
-from riverbed.store.groups.pending import MAX_IN_RUN, NOBODY, Run, place_of
+from riverbed.store.groups.pending import MAX_IN_RUN, NOBODY, Run, time_key
 from riverbed.store.ids import ID_BYTES, StreamID, pack_id, unpack_id
 
 _PEL_TABLES: Final = ("pel", "pel_by_consumer", "pel_by_time")
@@ -172,7 +172,7 @@ def _check_run(
         view.add("pel", told, f"is consumer {consumer_no}'s, who is not there, and is not to be purged either")
     if view.get("pel_by_consumer", fmt.owner_prefix(group_no, consumer_no) + run.last) is None:
         view.add("pel_by_consumer", told, f"is missing in the list of consumer {consumer_no}")
-    listed = view.get("pel_by_time", place_of(group_no, run))
+    listed = view.get("pel_by_time", time_key(group_no, run))
     if consumer_no == NOBODY:
         if run.time_ms >= group.next_release_no:
             told_no = f"release {run.time_ms}, and {group.next_release_no} is the next to be given out"
@@ -219,7 +219,7 @@ def _check_order(view: View, where: str, group_no: int) -> Pass:
         told = f"{where}, {show_id(last_id)}"
         if run is None:
             view.add("pel_by_time", told, "is not the end of a run")
-        elif place_of(group_no, run) != packed:
+        elif time_key(group_no, run) != packed:
             view.add("pel_by_time", told, "is not pending since then")
 
 

@@ -428,7 +428,7 @@ class Pel:
         cursor, last = self._txn.cursor, run.last
         cursor("pel").put(self._prefix + last, self._encode(run))
         cursor("pel_by_consumer").put(fmt.owner_prefix(self._group_no, run.consumer_no) + last, b"")
-        cursor("pel_by_time").put(place_of(self._group_no, run), last if run.consumer_no == NOBODY else b"")
+        cursor("pel_by_time").put(time_key(self._group_no, run), last if run.consumer_no == NOBODY else b"")
 
     def _delete(self, run: Run) -> None:
         self._recent = None
@@ -436,14 +436,14 @@ class Pel:
         for table, key in (
             ("pel", self._prefix + last),
             ("pel_by_consumer", fmt.owner_prefix(self._group_no, run.consumer_no) + last),
-            ("pel_by_time", place_of(self._group_no, run)),
+            ("pel_by_time", time_key(self._group_no, run)),
         ):
             # 0.36 us; a delete without a cursor takes 0.5
             if cursor(table).set_key(key):
                 cursor(table).delete()
 
 
-def place_of(group_no: int, run: Run) -> bytes:
+def time_key(group_no: int, run: Run) -> bytes:
     """The key of a run's place in the order by time."""
     if run.consumer_no == NOBODY:
         return fmt.moment_prefix(group_no, 0) + run.time_ms.to_bytes(ID_BYTES, "big")

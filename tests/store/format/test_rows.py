@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from riverbed.store.format import rows as fmt
 from riverbed.store.groups.consumers import Consumer
 from riverbed.store.groups.group import Group
-from riverbed.store.groups.pending import NOBODY, Run, place_of
+from riverbed.store.groups.pending import NOBODY, Run, time_key
 from riverbed.store.groups.recent_deliveries import HandedOut
 from riverbed.store.ids import StreamID, make_id, pack_id, unpack_id
 from riverbed.store.model import NO_POLICY, DeliveryPolicy
@@ -174,8 +174,8 @@ def test_the_documents_pending_entries() -> None:
     assert fmt.decode_owner_no(key) == 1
 
     (key, row), (released_key, released_row) = examples("pel_by_time")
-    assert (key, row) == (fmt.moment_prefix(3, DEADLINE_MS + 1) + last_id, b"") == (place_of(3, run), b"")
-    assert released_key == fmt.moment_prefix(3, 0) + (4).to_bytes(16, "big") == place_of(3, released)
+    assert (key, row) == (fmt.moment_prefix(3, DEADLINE_MS + 1) + last_id, b"") == (time_key(3, run), b"")
+    assert released_key == fmt.moment_prefix(3, 0) + (4).to_bytes(16, "big") == time_key(3, released)
     assert unpack_id(released_row) == make_id(2, 5)
 
 
