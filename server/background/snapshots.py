@@ -1,6 +1,6 @@
 """Snapshots that clients ask for: taken by a process of their own, one at a time, while the client waits.
 
-    command    checkpoint, and the client is parked      the process starts
+    command    checkpoint, and the client is blocked      the process starts
     process    copies the last checkpoint                progress goes to INFO
     end        the client has path and offset            or why there is none
 
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from riverbed.server.background import snapshot_worker as snapshotprocess
 from riverbed.server.background.worker import Worker, WorkerError
 from riverbed.server.errors import CommandError
-from riverbed.server.protocol.replies import Park
+from riverbed.server.protocol.replies import Block
 from riverbed.store.disk.real_files import require_directory
 from riverbed.store.disk.working_directory import clear_leftovers
 from riverbed.store.errors import UnsafeFileError
@@ -50,7 +50,7 @@ class Snapshots:
 
     # -- what clients ask for ------------------------------------------------------------------------------------------
 
-    def begin(self, request: Request, name: str | None, keep: int | None) -> Park:
+    def begin(self, request: Request, name: str | None, keep: int | None) -> Block:
         """Start one; the session waits for its end.  Raises CommandError."""
         if self._status.in_progress:
             raise CommandError(UNDER_WAY)
@@ -59,16 +59,16 @@ class Snapshots:
         self._require_folder()
         self._executor.control.checkpoint()
         self._status.begin()
-        park = Park((), None, request.argv, is_for_work=True)
-        self._start("snapshot", self._take(request.session, park, name, keep), request.session, park)
-        return park
+        block = Block((), None, request.argv, is_for_work=True)
+        self._start("snapshot", self._take(request.session, block, name, keep), request.session, block)
+        return block
 
-    def tell_list(self, request: Request) -> Park:
+    def tell_list(self, request: Request) -> Block:
         """Look at those there are, in a thread, as there may be many; the session waits."""
         self._require_folder()
-        park = Park((), None, request.argv, is_for_work=True)
-        self._start("list of snapshots", self._answer_list(request.session, park), request.session, park)
-        return park
+        block = Block((), None, request.argv, is_for_work=True)
+        self._start("list of snapshots", self._answer_list(request.session, block), request.session, block)
+        return block
 
     def _require_folder(self) -> None:
         """What is elsewhere is not ours to write or to delete."""
@@ -77,10 +77,10 @@ class Snapshots:
         except UnsafeFileError as error:
             raise CommandError(os.fsencode(f"ERR {error}")) from None
 
-    def _start(self, what: str, work: Coroutine[Any, Any, None], session: Session, park: Park) -> None:
+    def _start(self, what: str, work: Coroutine[Any, Any, None], session: Session, block: Block) -> None:
         def failed(error: Exception) -> None:
             log.warning("no %s: %s", what, error)
-            self._answer(session, park, CommandError(f"ERR no {what}: {error}".replace("\n", " ")))
+            self._answer(session, block, CommandError(f"ERR no {what}: {error}".replace("\n", " ")))
 
         task = self._executor.tasks.start(what, work, failed=failed, expected=(WorkerError, OSError))
         self._tasks.add(task)
@@ -95,7 +95,7 @@ class Snapshots:
 
     # -- the process ---------------------------------------------------------------------------------------------------
 
-    async def _take(self, session: Session, park: Park, name: str | None, keep: int | None) -> None:
+    async def _take(self, session: Session, block: Block, name: str | None, keep: int | None) -> None:
         made: dict[str, Any] | None = None
         try:
             made = await self._run(name, keep)
@@ -104,7 +104,7 @@ class Snapshots:
             if made is None:
                 await self._clear_leftovers()
         log.info("snapshot %s of offset %d in %.1f s", made["path"], made["offset"], self._status.last_seconds)
-        self._answer(session, park, made)
+        self._answer(session, block, made)
 
     async def _clear_leftovers(self) -> None:
         # a process that was killed leaves its place among LMDB's readers, which would keep pages from being used again
@@ -134,13 +134,13 @@ class Snapshots:
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
-    async def _answer_list(self, session: Session, park: Park) -> None:
+    async def _answer_list(self, session: Session, block: Block) -> None:
         found = await self._executor.tasks.in_thread(
             "listing snapshots", list_snapshots, self._folder, expected=(OSError,)
         )
         self._answer(
             session,
-            park,
+            block,
             [
                 {
                     "name": snapshot.name,
@@ -154,6 +154,6 @@ class Snapshots:
             ],
         )
 
-    def _answer(self, session: Session, park: Park, reply: Reply) -> None:
-        if session.parked is park:  # else it has left, or waits for something else by now
+    def _answer(self, session: Session, block: Block, reply: Reply) -> None:
+        if session.blocked is block:  # else it has left, or waits for something else by now
             self._executor.wakeups.end_settled(session, reply)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from riverbed.server.commands.session import Request, Session
     from riverbed.server.config.config import Config
-    from riverbed.server.protocol.replies import Park, Reply
+    from riverbed.server.protocol.replies import Block, Reply
     from riverbed.store.engine import Engine
     from riverbed.store.options import Clock
 
@@ -74,10 +74,10 @@ class Control(Protocol):
     def checkpoint_later(self) -> None:
         """Checkpoint behind this tick (BGSAVE in a transaction)."""
 
-    def take_snapshot(self, request: Request, name: str | None, keep: int | None) -> Park:
+    def take_snapshot(self, request: Request, name: str | None, keep: int | None) -> Block:
         """Start a snapshot of everything up to now; the client waits for its end.  Raises CommandError."""
 
-    def list_snapshots(self, request: Request) -> Park:
+    def list_snapshots(self, request: Request) -> Block:
         """Have the client told which snapshots there are."""
 
     def rewrite_log(self, *, later: bool) -> None:

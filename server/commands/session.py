@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from riverbed.server.commands.slices import Slices
     from riverbed.server.execution.transaction_replies import TransactionReplies
     from riverbed.server.limits.accounts import Account
-    from riverbed.server.protocol.replies import LongReply, Park, Push
+    from riverbed.server.protocol.replies import Block, LongReply, Push
     from riverbed.server.protocol.request_reader import RequestReader
     from riverbed.store.databases.database import Database
     from riverbed.store.databases.transaction import WriteTxn
@@ -44,8 +44,8 @@ def _batch_bytes(requests: list[list[bytes]]) -> int:
     return sum(map(len, words)) + _WORD_BYTES * len(words) + _LIST_BYTES * len(requests)
 
 
-def _park_bytes(park: Park) -> int:
-    return request_bytes(park.argv) + _BLOCKED_KEY_BYTES * len(park.keys)
+def _block_bytes(block: Block) -> int:
+    return request_bytes(block.argv) + _BLOCKED_KEY_BYTES * len(block.keys)
 
 
 class Peer(Protocol):
@@ -88,6 +88,7 @@ class Session:
         "attention",
         "authenticated",
         "backlog",
+        "blocked",
         "bytes_in",
         "bytes_out",
         "channels",
@@ -114,7 +115,6 @@ class Session:
         "no_evict",
         "no_touch",
         "out",
-        "parked",
         "patterns",
         "paused",
         "peer",
@@ -173,7 +173,7 @@ class Session:
         self.held_pushes: list[Push] = []  # not to be put into the middle of a reply
         self.held_push_bytes = 0
         # blocking
-        self.parked: Park | None = None
+        self.blocked: Block | None = None
         self.paused = False  # by CLIENT PAUSE
         self.congested = False  # does not read what it is sent
         self.long_reply: LongReply | None = None
@@ -303,7 +303,7 @@ class Session:
     @property
     def must_wait_for_others(self) -> bool:
         """It waits for a key, for the end of a pause or of its own command, not for itself."""
-        return self.parked is not None or self.paused or self.slices is not None
+        return self.blocked is not None or self.paused or self.slices is not None
 
     def hold_back(self, requests: list[list[bytes]]) -> None:
         """Keep `requests`, the rest of a batch, and what arrives behind them, until the client may go on."""
@@ -343,19 +343,19 @@ class Session:
             self.queued_bytes = 0
         self.refresh_special()
 
-    def park(self, park: Park) -> None:
+    def block(self, block: Block) -> None:
         """The client waits with this command from now on."""
-        self.parked = park
-        self.account.add(_park_bytes(park))
+        self.blocked = block
+        self.account.add(_block_bytes(block))
         self.refresh_special()
 
-    def unpark(self) -> Park | None:
+    def unblock(self) -> Block | None:
         """The client waits no longer; -> what it waited with."""
-        park, self.parked = self.parked, None
-        if park is not None:
-            self.account.add(-_park_bytes(park))
+        block, self.blocked = self.blocked, None
+        if block is not None:
+            self.account.add(-_block_bytes(block))
         self.refresh_special()
-        return park
+        return block
 
     def begin_slices(self, slices: Slices) -> None:
         """The client waits for the end of a command under way."""
@@ -381,8 +381,8 @@ class Session:
     def taken_bytes(self) -> int:
         """Bytes of requests that were taken out of the input and could not run, and of the one that it waits with."""
         size = self._backlog_bytes
-        if self.parked is not None:
-            size += _park_bytes(self.parked)
+        if self.blocked is not None:
+            size += _block_bytes(self.blocked)
         if self.slices is not None:
             size += request_bytes(self.slices.request.argv)
         return size

@@ -1,4 +1,4 @@
-"""Who is woken, when, and what becomes of it: the parked reads of one executor.
+"""Who is woken, when, and what becomes of it: the blocked reads of one executor.
 
 A change of a key is noted by the mutator that makes it; the executor serves the waiters when the command, or the
 whole transaction, is done.  Deadlines are one timer, for the earliest.
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from riverbed.server.commands.dispatch import client_command
 from riverbed.server.commands.streams.options import parse_read
 from riverbed.server.execution.waiters import Place, Waiters, Watches
-from riverbed.server.protocol.replies import NULL_ARRAY, Park
+from riverbed.server.protocol.replies import NULL_ARRAY, Block
 from riverbed.store.model import Change
 
 if TYPE_CHECKING:
@@ -43,12 +43,12 @@ class Wakeups:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
 
-    def park(self, session: Session, park: Park) -> None:
+    def block(self, session: Session, block: Block) -> None:
         """The client waits, with this command; one that has hung up does not wait for others."""
-        if session.input.has_ended and not park.is_for_work:
+        if session.input.has_ended and not block.is_for_work:
             self._executor.control.kill(session)
             return
-        self.waiters.park(session, park)
+        self.waiters.block(session, block)
         self._arm_deadline()
 
     def notify(self, change: Change, namespace: Namespace, key: bytes) -> None:
@@ -66,30 +66,30 @@ class Wakeups:
             self.signals.clear()
             for place in places:
                 for session in self.waiters.in_turn(place):
-                    park = session.parked
-                    assert park is not None, "in a line without waiting"
-                    reply = self._retry(session, park)
+                    block = session.blocked
+                    assert block is not None, "in a line without waiting"
+                    reply = self._retry(session, block)
                     if reply.__class__ is tuple and reply[0].startswith(_NO_GROUP):
-                        self._tell_those_behind(place, park, reply)
+                        self._tell_those_behind(place, block, reply)
 
-    def _tell_those_behind(self, place: Place, park: Park, reply: tuple[bytes]) -> None:
+    def _tell_those_behind(self, place: Place, block: Block, reply: tuple[bytes]) -> None:
         """The group is gone: whoever waited for the same, and for nothing else, has the same reply.
 
         Of a thousand each takes 8 us for this, and 30 to find out by itself.
         """
-        for session in self.waiters.alike(place, park):
+        for session in self.waiters.alike(place, block):
             self._executor.stats.count_error(reply[0][1:-2])
             self.end_wait(session, reply)
 
-    def _retry(self, session: Session, park: Park) -> Reply:
-        """-> the reply, a Park when the client waits on."""
+    def _retry(self, session: Session, block: Block) -> Reply:
+        """-> the reply, a Block when the client waits on."""
         request = session.request
         request.now_ms = self._executor.now_ms()
         request.db = session.db
-        request.argv = park.argv
-        reply = self._executor.call(request, client_command(park.argv))
+        request.argv = block.argv
+        reply = self._executor.call(request, client_command(block.argv))
         request.argv = []
-        if reply.__class__ is Park:
+        if reply.__class__ is Block:
             self.waiters.postpone(session, reply.retry_ms)
             self._arm_deadline()
         else:
@@ -112,7 +112,7 @@ class Wakeups:
         """The names of those of a group's consumers that wait in an XREADGROUP."""
         names = set()
         for session in self.waiters.waiting_for((group.stream.namespace, group.stream.key)):
-            argv = [] if session.parked is None else session.parked.argv
+            argv = [] if session.blocked is None else session.blocked.argv
             if argv and argv[0].upper() == b"XREADGROUP":
                 options = parse_read(argv, 0, with_group=True)
                 if options.group == group.name:
@@ -137,16 +137,16 @@ class Wakeups:
         now_ms = self._executor.now_ms()
         in_vain: dict[Hashable, int | None] = {}  # what there is nothing of, and when to try again
         for session in self.waiters.due(now_ms):
-            park = session.parked
-            assert park is not None
-            wish = None if park.topics is None or None in park.topics else (session.db, park.keys, park.topics)
-            if park.deadline_ms is not None and park.deadline_ms < now_ms:
-                self.end_settled(session, NULL_ARRAY if park.on_timeout is None else park.on_timeout())
+            block = session.blocked
+            assert block is not None
+            wish = None if block.topics is None or None in block.topics else (session.db, block.keys, block.topics)
+            if block.deadline_ms is not None and block.deadline_ms < now_ms:
+                self.end_settled(session, NULL_ARRAY if block.on_timeout is None else block.on_timeout())
             elif wish in in_vain:
                 self.waiters.postpone(session, in_vain[wish])
             else:
-                self._retry(session, park)
-                if wish is not None and session.parked is not None:
-                    in_vain[wish] = session.parked.retry_ms
+                self._retry(session, block)
+                if wish is not None and session.blocked is not None:
+                    in_vain[wish] = session.blocked.retry_ms
         self._arm_deadline()
         self._executor.want_tick()

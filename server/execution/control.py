@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from riverbed.server.commands.session import Request, Session
     from riverbed.server.commands.slices import Work
     from riverbed.server.execution.executor import Executor
-    from riverbed.server.protocol.replies import Park, Reply
+    from riverbed.server.protocol.replies import Block, Reply
     from riverbed.store.tables.view import View
 
 EXECABORT: Final = "EXECABORT Transaction discarded because of previous errors."
@@ -228,7 +228,7 @@ class Controls:
 
     def kill(self, session: Session) -> None:
         session.begin_closing()
-        if session.parked is not None:
+        if session.blocked is not None:
             self._executor.waiters.release(session)
         self._executor.slicing.drop(session)
         session.drop_input()
@@ -236,9 +236,9 @@ class Controls:
         session.peer.close_soon()
 
     def unblock(self, session: Session, *, error: bool) -> bool:
-        if session.parked is None:
+        if session.blocked is None:
             return False
-        timed_out = session.parked.on_timeout
+        timed_out = session.blocked.on_timeout
         in_time = NULL_ARRAY if timed_out is None else timed_out()
         self._executor.wakeups.end_settled(session, CommandError(UNBLOCKED) if error else in_time)
         return True
@@ -348,10 +348,10 @@ class Controls:
     def checkpoint_later(self) -> None:
         self._executor.upkeep.checkpoint_later()
 
-    def take_snapshot(self, request: Request, name: str | None, keep: int | None) -> Park:
+    def take_snapshot(self, request: Request, name: str | None, keep: int | None) -> Block:
         return self._executor.snapshots.begin(request, name, keep)
 
-    def list_snapshots(self, request: Request) -> Park:
+    def list_snapshots(self, request: Request) -> Block:
         return self._executor.snapshots.tell_list(request)
 
     def rewrite_log(self, *, later: bool) -> None:

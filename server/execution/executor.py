@@ -45,7 +45,7 @@ from riverbed.server.limits.accounts import Account
 from riverbed.server.limits.eviction import Evictor
 from riverbed.server.limits.views import Views
 from riverbed.server.protocol.encode import encode, error_line
-from riverbed.server.protocol.replies import NO_REPLY, LongReply, Park, Push, Settled, is_settled, settled_constant
+from riverbed.server.protocol.replies import NO_REPLY, Block, LongReply, Push, Settled, is_settled, settled_constant
 from riverbed.server.protocol.request_reader import RequestReader
 from riverbed.server.replication.role import Replication
 from riverbed.store.engine import Engine
@@ -62,9 +62,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("riverbed")
 
 # Replies behind which the client's next request has to wait.
-_WAITS: Final = frozenset((Park, LongReply, Slices))
+_WAITS: Final = frozenset((Block, LongReply, Slices))
 # What stands for no reply.
-_UNANSWERED: Final = frozenset((Park, Slices, Push))
+_UNANSWERED: Final = frozenset((Block, Slices, Push))
 (_QUEUED,) = settled_constant(b"+QUEUED\r\n")
 _MULTI: Final = b"*1\r\n$5\r\nMULTI\r\n"
 _SELECT: Final = b"*2\r\n$6\r\nSELECT"
@@ -238,7 +238,7 @@ class Executor:
         if session.closing:
             return
         session.input.end()
-        if session.parked is not None and not session.parked.is_for_work:
+        if session.blocked is not None and not session.blocked.is_for_work:
             self.control.kill(session)
         elif not session.in_line:
             session.in_line = True
@@ -439,7 +439,7 @@ class Executor:
         if self._signals:
             self.wakeups.serve()
         request.argv = []  # or the words would stay as long as the client does
-        # what the command may have changed: it parked, or its reply is a long one
+        # what the command may have changed: it blocked, or its reply is a long one
         must_wait: bool = session.must_wait
         return Turn.WAITS_AFTER if must_wait else Turn.GOES_ON
 
@@ -447,8 +447,8 @@ class Executor:
         """Put a reply of any kind where it belongs."""
         if reply.__class__ is tuple:
             self.answer(session, reply[0])
-        elif reply.__class__ is Park:
-            self.wakeups.park(session, reply)
+        elif reply.__class__ is Block:
+            self.wakeups.block(session, reply)
         elif reply.__class__ is Slices:
             self.slicing.begin(session, reply)
         elif reply.__class__ is LongReply:

@@ -22,7 +22,7 @@ import lmdb
 
 from riverbed.server.errors import CommandError
 from riverbed.server.execution.control import Hold
-from riverbed.server.protocol.replies import Park
+from riverbed.server.protocol.replies import Block
 from riverbed.server.replication.sender import State as ReplicaState
 from riverbed.store.errors import LogWriteError, StateLostError
 
@@ -61,7 +61,7 @@ class Stopping:
         self._is_due = False
         self._until_s: float | None = None
         self._timer: asyncio.Handle | None = None
-        self._asked: list[tuple[Session, Park]] = []
+        self._asked: list[tuple[Session, Block]] = []
         executor.replication.on_progress = self.look_soon
 
     @property
@@ -72,10 +72,10 @@ class Stopping:
     # -- asking for it -------------------------------------------------------------------------------------------------
 
     def ask(self, request: Request, *, save: bool | None, now: bool, force: bool) -> Reply:
-        park = Park((), None, request.argv)
-        self._asked.append((request.session, park))
+        block = Block((), None, request.argv)
+        self._asked.append((request.session, block))
         self.begin(save=save, now=now, force=force)
-        return park
+        return block
 
     def terminate(self) -> None:
         """SIGTERM."""
@@ -165,8 +165,8 @@ class Stopping:
         self._cancel_timer()
         self._state = State.SERVING
         asked, self._asked = self._asked, []
-        for session, park in asked:
-            if session.parked is park:
+        for session, block in asked:
+            if session.blocked is block:
                 self._executor.wakeups.end_settled(session, CommandError(NOT_STOPPED))
         self._executor.control.release_writes(Hold.STOP)
 

@@ -1,4 +1,4 @@
-"""Clients that wait: parked reads by key, first come first served, each with a deadline.
+"""Clients that wait: blocked reads by key, first come first served, each with a deadline.
 
 A client parks with the command it sent.  When one of its keys changes, the executor runs that command again; if there
 is still nothing, the client keeps its place.  So one wake-up may serve several streams, and nobody overtakes.
@@ -24,7 +24,7 @@ from sortedcontainers import SortedList
 
 if TYPE_CHECKING:
     from riverbed.server.commands.session import Session
-    from riverbed.server.protocol.replies import Park
+    from riverbed.server.protocol.replies import Block
     from riverbed.store.tables.namespace import Namespace
 
 Place = tuple["Namespace", bytes]
@@ -84,11 +84,11 @@ class Waiters:
         """How many keys are waited for."""
         return len(self._by_key)
 
-    def park(self, session: Session, park: Park) -> None:
+    def block(self, session: Session, block: Block) -> None:
         """The client waits from now on."""
-        session.park(park)
+        session.block(block)
         self._next_number += 1
-        places: list[tuple[Place, Hashable]] = [((session.db, key), topic) for key, topic in _topics(park).items()]
+        places: list[tuple[Place, Hashable]] = [((session.db, key), topic) for key, topic in _topics(block).items()]
         for place, topic in places:
             lines = self._by_key.setdefault(place, {})
             line = lines.get(topic)
@@ -97,31 +97,31 @@ class Waiters:
             line[session] = self._next_number
             add_interest(place)
         self._places[session] = places
-        self._set_timer(session, park)
+        self._set_timer(session, block)
 
     def postpone(self, session: Session, retry_ms: int | None) -> None:
         """A try came to nothing; the client keeps its place and is tried again at another moment."""
-        assert session.parked is not None
-        if retry_ms != session.parked.retry_ms:
-            self._drop_timer(session, session.parked)
-            session.parked = replace(session.parked, retry_ms=retry_ms)
-            self._set_timer(session, session.parked)
+        assert session.blocked is not None
+        if retry_ms != session.blocked.retry_ms:
+            self._drop_timer(session, session.blocked)
+            session.blocked = replace(session.blocked, retry_ms=retry_ms)
+            self._set_timer(session, session.blocked)
 
-    def _set_timer(self, session: Session, park: Park) -> None:
-        moment_ms = _next_moment_ms(park)
+    def _set_timer(self, session: Session, block: Block) -> None:
+        moment_ms = _next_moment_ms(block)
         if moment_ms is not None:
             self._deadlines.add((moment_ms, session.id))
             self._by_id[session.id] = session
 
-    def _drop_timer(self, session: Session, park: Park) -> None:
-        moment_ms = _next_moment_ms(park)
+    def _drop_timer(self, session: Session, block: Block) -> None:
+        moment_ms = _next_moment_ms(block)
         if moment_ms is not None:
             self._deadlines.remove((moment_ms, session.id))
             del self._by_id[session.id]
 
     def release(self, session: Session) -> None:
         """The client waits no longer, for whatever reason."""
-        park = session.unpark()
+        block = session.unblock()
         for place, topic in self._places.pop(session):
             lines = self._by_key[place]
             line = lines[topic]
@@ -131,8 +131,8 @@ class Waiters:
                 if not lines:
                     del self._by_key[place]
             drop_interest(place)
-        if park is not None:
-            self._drop_timer(session, park)
+        if block is not None:
+            self._drop_timer(session, block)
 
     def waits_for(self, place: Place) -> bool:
         return place in self._by_key
@@ -143,12 +143,12 @@ class Waiters:
         numbered = [(number, session) for line in lines for session, number in line.items()]
         return [session for _, session in sorted(numbered, key=itemgetter(0))]
 
-    def alike(self, place: Place, park: Park) -> list[Session]:
-        """Those who wait for one key only, and for the same of it as `park`, in order of arrival."""
-        if park.topics is None or len(park.keys) != 1:
+    def alike(self, place: Place, block: Block) -> list[Session]:
+        """Those who wait for one key only, and for the same of it as `block`, in order of arrival."""
+        if block.topics is None or len(block.keys) != 1:
             return []
-        line = self._line(place, park.topics[0])
-        return [session for session in line if session.parked is not None and len(session.parked.keys) == 1]
+        line = self._line(place, block.topics[0])
+        return [session for session in line if session.blocked is not None and len(session.blocked.keys) == 1]
 
     def in_turn(self, place: Place) -> Iterator[Session]:
         """As `waiting_for`, but behind one that waits on after its turn none that waits for the same."""
@@ -184,21 +184,21 @@ class Waiters:
             yield self._by_id[self._deadlines[0][1]]
 
 
-def _topics(park: Park) -> dict[bytes, Hashable]:
+def _topics(block: Block) -> dict[bytes, Hashable]:
     """What is waited for of each key, None where that cannot be compared."""
-    if park.topics is None:
-        return dict.fromkeys(park.keys)
+    if block.topics is None:
+        return dict.fromkeys(block.keys)
     topics: dict[bytes, Hashable] = {}
-    for key, topic in zip(park.keys, park.topics, strict=True):
+    for key, topic in zip(block.keys, block.topics, strict=True):
         topics[key] = topic if topics.get(key, topic) == topic else None
     return topics
 
 
-def _next_moment_ms(park: Park) -> int | None:
+def _next_moment_ms(block: Block) -> int | None:
     """When something is to be done about a client although no key has changed."""
-    if park.deadline_ms is None or park.retry_ms is None:
-        return park.deadline_ms if park.retry_ms is None else park.retry_ms
-    return min(park.deadline_ms, park.retry_ms)
+    if block.deadline_ms is None or block.retry_ms is None:
+        return block.deadline_ms if block.retry_ms is None else block.retry_ms
+    return min(block.deadline_ms, block.retry_ms)
 
 
 class Watches:

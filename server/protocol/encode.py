@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from riverbed.server.errors import CommandError
-from riverbed.server.protocol.replies import NO_REPLY, NULL_ARRAY, Park, Push, Reply, Verbatim
+from riverbed.server.protocol.replies import NO_REPLY, NULL_ARRAY, Block, Push, Reply, Verbatim
 
 # Most lengths and counts are small.  Indexing a tuple costs 30 ns, formatting 110; short of 1,024 the tables take
 # 100 kB together and hold the usual COUNT, the usual length of a word, and most answers of XACK and XLEN.
@@ -48,7 +48,7 @@ def error_line(text: bytes) -> bytes:
 
 
 def encode(reply: Reply, resp: int) -> bytes:
-    """`reply` on the wire in protocol version `resp` (2 or 3).  NO_REPLY is no bytes; a Park is a bug."""
+    """`reply` on the wire in protocol version `resp` (2 or 3).  NO_REPLY is no bytes; a Block is a bug."""
     kind = type(reply)
     if kind is tuple:
         wire: bytes = reply[0]
@@ -112,7 +112,7 @@ def _append(add: Callable[[bytes], None], reply: Reply, resp: int) -> None:
     elif kind in _SCALARS:
         add(encode(reply, resp))
     else:
-        assert not isinstance(reply, Park), "a parked request has no reply yet"
+        assert not isinstance(reply, Block), "a blocked request has no reply yet"
         raise TypeError(f"a handler returned {kind.__name__}")
 
 

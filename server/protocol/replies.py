@@ -14,7 +14,7 @@
     CommandError        an error inside an array (EXEC); a handler's own errors are raised
     (wire,)             a one-tuple: bytes that are RESP already, the same in both protocols
     LongReply           sent piece by piece
-    Park                nothing yet: the client waits (blocking reads)
+    Block                nothing yet: the client waits (blocking reads)
     NO_REPLY            nothing at all (CLIENT REPLY OFF, a blocked client that left)
     Push                RESP that is no reply (SUBSCRIBE's confirmations): sent to who wants no replies, too
 
@@ -107,7 +107,7 @@ class Verbatim:
 
 
 @dataclass(frozen=True, slots=True)
-class Park:
+class Block:
     """The read found nothing; run the same command again when one of `keys` changes.
 
     `deadline_ms` is unix time, None for ever.  `argv` is the command to run again, with what must not be

@@ -262,7 +262,7 @@ def _enter_state(executor: Executor) -> None:
     signals = executor.wakeups.signals
     for session in executor.context.sessions.values():
         session.watch_broken = bool(session.watched) or session.watch_broken
-        if session.parked is not None:
-            signals += [(session.db, key) for key in session.parked.keys]
+        if session.blocked is not None:
+            signals += [(session.db, key) for key in session.blocked.keys]
     if signals:
         executor.want_tick()

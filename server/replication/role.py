@@ -127,7 +127,7 @@ class Replication:
         """
         executor = self._executor
         for session in list(executor.context.sessions.values()):
-            if session.parked is not None:
+            if session.blocked is not None:
                 executor.wakeups.end_settled(session, CommandError(UNBLOCKED))
                 executor.control.kill(session)
                 executor.flush(session)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from riverbed.server.protocol.replies import Park
+from riverbed.server.protocol.replies import Block
 
 if TYPE_CHECKING:
     from riverbed.server.commands.session import Request, Session
@@ -22,7 +22,7 @@ class _Wait:
     `local` is None for WAIT.
     """
 
-    park: Park
+    block: Block
     target: int | None
     count: int
     local: int | None
@@ -40,17 +40,17 @@ class Waits:
         return len(self._waiting)
 
     def wait(self, request: Request, count: int, deadline_ms: int | None, local: int | None) -> Reply:
-        """The reply if what is asked for is so already, or nobody may wait here; otherwise a Park."""
+        """The reply if what is asked for is so already, or nobody may wait here; otherwise a Block."""
         session = request.session
         is_committed = not request.txn.log
         target = session.written_offset
         if (is_committed and self._is_met(target, count, local)) or not request.may_block:
             return self._reply(target, local)
-        wait = _Wait(Park((), deadline_ms, request.argv), target if is_committed else None, count, local)
-        wait.park = Park((), deadline_ms, request.argv, on_timeout=lambda: self._give_up(session, wait))
+        wait = _Wait(Block((), deadline_ms, request.argv), target if is_committed else None, count, local)
+        wait.block = Block((), deadline_ms, request.argv, on_timeout=lambda: self._give_up(session, wait))
         self._waiting[session] = wait
         self._executor.want_tick()
-        return wait.park
+        return wait.block
 
     def committed(self) -> int | None:
         """A tick is in the log: answer those whose wait is over; -> the highest offset that is still waited for."""
@@ -64,7 +64,7 @@ class Waits:
     def check(self) -> None:
         """Something was acknowledged or synced."""
         for session, wait in list(self._waiting.items()):
-            if session.parked is not wait.park:
+            if session.blocked is not wait.block:
                 del self._waiting[session]  # it has left, or was unblocked
             elif wait.target is not None and self._is_met(wait.target, wait.count, wait.local):
                 del self._waiting[session]

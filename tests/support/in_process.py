@@ -17,7 +17,7 @@ from riverbed.server.commands.session import Request, Session
 from riverbed.server.commands.slices import Slices
 from riverbed.server.errors import CommandError, wrong_arity
 from riverbed.server.protocol.encode import encode
-from riverbed.server.protocol.replies import NULL_ARRAY, OK, LongReply, Park
+from riverbed.server.protocol.replies import NULL_ARRAY, OK, Block, LongReply
 from riverbed.store.databases import consumer_ttl as consumerttl
 from riverbed.store.engine import Engine
 from riverbed.store.options import Fsync, Options
@@ -76,7 +76,7 @@ class Product:
                 reply = reply.step(request)
         finally:
             self.engine.commit(self.clock.now_ms)
-        if isinstance(reply, Park):
+        if isinstance(reply, Block):
             return NULL_ARRAY
         if isinstance(reply, LongReply):
             wire = b"".join(reply.pieces)

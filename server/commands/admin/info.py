@@ -110,7 +110,7 @@ def _input_bytes(session: Session) -> int:
 
 
 def _waiting_with_deadline(sessions: Iterable[Session]) -> int:
-    return sum(session.parked is not None and session.parked.deadline_ms is not None for session in sessions)
+    return sum(session.blocked is not None and session.blocked.deadline_ms is not None for session in sessions)
 
 
 def _memory(request: Request) -> Fields:

@@ -11,7 +11,7 @@ from riverbed.server.errors import CommandError
 
 if TYPE_CHECKING:
     from riverbed.server.commands.session import Request
-    from riverbed.server.protocol.replies import Park
+    from riverbed.server.protocol.replies import Block
 
 
 container("RIVERBED", group="server", since="8.8.0", summary="Container of the commands that only Riverbed has.")
@@ -35,7 +35,7 @@ declare_help(
     summary="Freezes the store as files, for backups and analytics.",
     tips=("nondeterministic_output",),
 )
-def riverbed_snapshot(request: Request) -> Park:
+def riverbed_snapshot(request: Request) -> Block:
     """RIVERBED SNAPSHOT [name | KEEP count] -> a map with name, path, offset, ..., once it is complete.
 
     It holds what the offset stands for and nothing else, and everything that ran before this command is in it.
@@ -63,6 +63,6 @@ def riverbed_snapshot(request: Request) -> Park:
     summary="Lists the snapshots in the data directory.",
     tips=("nondeterministic_output",),
 )
-def riverbed_snapshots(request: Request) -> Park:
+def riverbed_snapshots(request: Request) -> Block:
     """RIVERBED SNAPSHOTS -> a list of maps, the oldest first."""
     return request.context.control.list_snapshots(request)

@@ -1,7 +1,7 @@
 """CLIENT KILL, PAUSE, UNPAUSE and UNBLOCK: how one client ends, holds back and wakes others.
 
 Chooses them by what their sessions say, and asks `context.control` to do it: sees no socket, and does not know how
-a client is held or parked.
+a client is held or blocked.
 """
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ def _flags(session: Session, in_transaction: bool) -> bytes:
         (session.is_monitor, b"O"),
         (session.is_subscriber, b"P"),
         (in_transaction or session.queued is not None, b"x"),
-        (session.parked is not None, b"b"),
+        (session.blocked is not None, b"b"),
         (session.watch_broken, b"d"),
         (session.closing, b"c"),
         (session.peer.address.startswith("/"), b"U"),

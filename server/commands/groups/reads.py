@@ -17,7 +17,7 @@ from riverbed.server.commands.streams.options import ReadOptions, parse_read
 from riverbed.server.commands.streams.reads import ReadBudget, read_keys, stream_head, streams_head
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
-from riverbed.server.protocol.replies import NULL_ARRAY, Park
+from riverbed.server.protocol.replies import NULL_ARRAY, Block
 from riverbed.store.format.rows import array_head, id_bulk
 from riverbed.store.groups.group import PendingEntry
 from riverbed.store.ids import MAX_ID, StreamID, pack_id, unpack_id
@@ -155,7 +155,7 @@ def _read(options: ReadOptions, group_name: bytes, request: Request) -> Work:
     if options.claim_min_idle_ms is not None:
         retry_ms = _next_claim_ms(request, options.claim_min_idle_ms, [group for _, _, group in work])
     topics = tuple((group_name, read.min_idle_ms) for read, _, _ in work)
-    return Park(tuple(options.keys), deadline_ms, request.argv, retry_ms, topics)
+    return Block(tuple(options.keys), deadline_ms, request.argv, retry_ms, topics)
 
 
 def _delivered(count: int) -> str:

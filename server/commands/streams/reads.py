@@ -13,7 +13,7 @@ from riverbed.server.commands.streams.entries import entries_wire
 from riverbed.server.commands.streams.options import ReadOptions, parse_range_end, parse_range_start, parse_read
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
-from riverbed.server.protocol.replies import NULL_ARRAY, Park
+from riverbed.server.protocol.replies import NULL_ARRAY, Block
 from riverbed.store.format.rows import array_head, bulk
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text
 from riverbed.store.streams.view import StreamView
@@ -163,7 +163,7 @@ def _wait(request: Request, options: ReadOptions, resolved: list[bytes], positio
     # `+` is another position for everybody at every look
     topics = [None if word == b"+" else position for word, position in zip(resolved, positions, strict=True)]
     argv = request.argv[: options.first_id] + resolved
-    return Park(tuple(options.keys), deadline_ms, argv, topics=tuple(topics))
+    return Block(tuple(options.keys), deadline_ms, argv, topics=tuple(topics))
 
 
 def _long_read(options: ReadOptions, resolved: list[bytes], request: Request) -> Work:

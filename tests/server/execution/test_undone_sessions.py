@@ -245,8 +245,8 @@ class World:
         self.client.send(*lines)
         await self.ticks.settle()
         for _ in range(10_000):
-            park = self.client.session.parked
-            if park is None or not park.is_for_work:
+            block = self.client.session.blocked
+            if block is None or not block.is_for_work:
                 break
             await asyncio.sleep(0.001)  # a thread works for it
         return self.client.replies()

@@ -8,7 +8,7 @@ import pytest
 
 from riverbed.server.commands.session import Session
 from riverbed.server.execution.waiters import Waiters, Watches, add_interest, drop_interest
-from riverbed.server.protocol.replies import Park
+from riverbed.server.protocol.replies import Block
 from tests.support.ticks import Client, Ticks, in_loop
 
 NULL_ARRAY = b"*-1\r\n"
@@ -23,8 +23,8 @@ class Room:
         self.sessions = [client.session for client in self.clients]
         self.db = ticks.engine.txn.databases[0]
 
-    def park(self, number: int, *keys: bytes, deadline_ms: int | None = None, retry_ms: int | None = None) -> None:
-        self.waiters.park(self.sessions[number], Park(keys, deadline_ms, [b"XREAD"], retry_ms))
+    def block(self, number: int, *keys: bytes, deadline_ms: int | None = None, retry_ms: int | None = None) -> None:
+        self.waiters.block(self.sessions[number], Block(keys, deadline_ms, [b"XREAD"], retry_ms))
 
     def waiting(self, key: bytes) -> list[int]:
         return [self.sessions.index(session) for session in self.waiters.waiting_for((self.db, key))]
@@ -39,12 +39,12 @@ def test_those_who_wait_for_a_key_come_in_order_of_arrival(tmp_path: Path) -> No
     async def body() -> None:
         ticks, room = in_room(tmp_path)
         for number in (3, 0, 4, 1):
-            room.park(number, b"k", b"other" if number else b"k")
+            room.block(number, b"k", b"other" if number else b"k")
         assert room.waiting(b"k") == [3, 0, 4, 1]
         assert room.waiting(b"other") == [3, 4, 1]
         room.waiters.release(room.sessions[0])
         # who comes again comes last
-        room.park(0, b"k")
+        room.block(0, b"k")
         assert room.waiting(b"k") == [3, 4, 1, 0]
         assert len(room.waiters) == 4
         assert room.sessions[2] not in room.waiters
@@ -56,9 +56,9 @@ def test_those_who_wait_for_a_key_come_in_order_of_arrival(tmp_path: Path) -> No
 def test_one_wait_is_for_all_its_keys_and_ends_for_all_of_them(tmp_path: Path) -> None:
     async def body() -> None:
         ticks, room = in_room(tmp_path)
-        room.park(0, b"a", b"b", b"a", b"c")
+        room.block(0, b"a", b"b", b"a", b"c")
         assert room.db.interest == {b"a": 1, b"b": 1, b"c": 1}
-        room.park(1, b"b")
+        room.block(1, b"b")
         assert room.db.interest == {b"a": 1, b"b": 2, b"c": 1}
         room.waiters.release(room.sessions[0])
         assert room.db.interest == {b"b": 1}
@@ -78,8 +78,8 @@ def test_databases_are_waited_for_apart(tmp_path: Path) -> None:
         ticks, room = in_room(tmp_path)
         other = ticks.engine.txn.databases[7]
         room.sessions[1].db = other
-        room.park(0, b"k")
-        room.park(1, b"k")
+        room.block(0, b"k")
+        room.block(1, b"k")
         assert room.waiting(b"k") == [0]
         assert room.waiters.waiting_for((other, b"k")) == [room.sessions[1]]
         assert room.db.interest == other.interest == {b"k": 1}
@@ -101,7 +101,7 @@ def test_deadlines_are_due_when_they_have_passed_the_earliest_first(tmp_path: Pa
     async def body() -> None:
         ticks, room = in_room(tmp_path)
         for number, deadline_ms in enumerate((300, None, 100, 200, 100)):
-            room.park(number, b"k", deadline_ms=deadline_ms)
+            room.block(number, b"k", deadline_ms=deadline_ms)
         assert room.waiters.next_deadline_ms == 100
         assert due(room, 100) == []
         assert due(room, 101) == [2, 4]
@@ -117,8 +117,8 @@ def test_deadlines_are_due_when_they_have_passed_the_earliest_first(tmp_path: Pa
 def test_a_moment_to_try_again_counts_like_a_deadline_and_can_be_put_off(tmp_path: Path) -> None:
     async def body() -> None:
         ticks, room = in_room(tmp_path)
-        room.park(0, b"k", deadline_ms=500, retry_ms=100)
-        room.park(1, b"k", retry_ms=200)
+        room.block(0, b"k", deadline_ms=500, retry_ms=100)
+        room.block(1, b"k", retry_ms=200)
         assert room.waiters.next_deadline_ms == 100
         room.waiters.postpone(room.sessions[0], 300)
         assert room.waiters.next_deadline_ms == 200
@@ -285,10 +285,10 @@ def test_a_session_waits_with_one_command(tmp_path: Path) -> None:
         client = ticks.connect()
         session: Session = client.session
         await ticks.ask(client, "XREAD BLOCK 0 STREAMS k $", "XREAD BLOCK 0 STREAMS l $")
-        assert session.parked is not None
+        assert session.blocked is not None
         # the position is remembered, not the `$`
-        assert session.parked.argv[-1] == b"0-0"
-        assert session.parked.keys == (b"k",)
+        assert session.blocked.argv[-1] == b"0-0"
+        assert session.blocked.keys == (b"k",)
         assert [len(session.backlog), session.must_wait, session.plain] == [1, True, {}]
         ticks.close()
 

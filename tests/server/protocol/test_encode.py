@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.encode import array_header, bulk, encode, error_line, integer
-from riverbed.server.protocol.replies import NO_REPLY, NULL_ARRAY, OK, Park, Reply, Verbatim
+from riverbed.server.protocol.replies import NO_REPLY, NULL_ARRAY, OK, Block, Reply, Verbatim
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_bug_in_a_handler_is_not_sent() -> None:
     with pytest.raises(TypeError):
         encode([object()], 2)
     with pytest.raises(AssertionError):
-        encode(Park((b"k",), None, [b"XREAD"]), 2)
+        encode(Block((b"k",), None, [b"XREAD"]), 2)
 
 
 def test_helpers_agree_with_encode() -> None:
