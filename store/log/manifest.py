@@ -42,8 +42,8 @@ MAX_MANIFEST_BYTES: Final = 64 * 1024 * 1024
 CHECKSUM_NAME: Final = "crc32c"
 _GUARD = re.compile(rb"#CK:crc32c=([0-9a-f]{8})\n")
 _NUMBER = re.compile(r"\d{1,19}", re.ASCII)
-_LINEAGE_START: Final = b"#RB:replid "
-_LINEAGE = re.compile(rb"#RB:replid ([0-9a-f]{40}) ([0-9a-f]{40}) (-1|\d{1,19})\n")
+_REPLIDS_START: Final = b"#RB:replid "
+_REPLIDS = re.compile(rb"#RB:replid ([0-9a-f]{40}) ([0-9a-f]{40}) (-1|\d{1,19})\n")
 _STORE_START: Final = b"#RB:store "
 _STORE = re.compile(rb"#RB:store ([0-9a-f]{40})\n")
 
@@ -121,7 +121,7 @@ def serialize(manifest: Manifest) -> bytes:
 
 def _replids_line(replids: ReplicationIds) -> bytes:
     words = f"{replids.replication_id} {replids.previous_id} {replids.branch_offset}"
-    line = b"%b%b\n" % (_LINEAGE_START, words.encode())
+    line = b"%b%b\n" % (_REPLIDS_START, words.encode())
     return line + b"%b%b\n" % (_STORE_START, replids.store_id.encode()) if replids.store_id else line
 
 
@@ -160,7 +160,7 @@ def parse(data: bytes, file: str) -> Manifest:
                 raise ValueError(f"line of more than {MAX_LINE} bytes")
             if not line.endswith(b"\n"):
                 raise ValueError("the last line has no end")
-            if line.startswith(_LINEAGE_START):
+            if line.startswith(_REPLIDS_START):
                 replids = _parse_replids(line)
             elif line.startswith(_STORE_START):
                 replids = _with_store(replids, line)
@@ -198,7 +198,7 @@ def parse(data: bytes, file: str) -> Manifest:
 
 
 def _parse_replids(line: bytes) -> ReplicationIds:
-    found = _LINEAGE.fullmatch(line)
+    found = _REPLIDS.fullmatch(line)
     if found is None:
         raise ValueError("malformed line about the replication id")
     return ReplicationIds(found[1].decode(), found[2].decode(), int(found[3]))

@@ -25,7 +25,7 @@ from tests.support.store.stores import Store
 
 SOURCE = "sync-1"
 SEQ = 1001
-LINEAGE = ReplicationIds("7c2a8d3f" * 5)
+REPLIDS = ReplicationIds("7c2a8d3f" * 5)
 
 
 class WatchedFiles(OsFiles):
@@ -115,7 +115,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
         size = write_base(source / DIRECTORY_NAME / name, pieces(tables, txn), OsFiles(), offset=offset, now_ms=1)
     primary.engine.close()
     base = LogFile(name, SEQ, FileType.BASE, size=size.size, is_checksummed=True, command_bytes=size.command_bytes)
-    options: dict[str, Any] = {"dirname": DIRECTORY_NAME, "filename": FILE_NAME, "seq": SEQ, "replids": LINEAGE}
+    options: dict[str, Any] = {"dirname": DIRECTORY_NAME, "filename": FILE_NAME, "seq": SEQ, "replids": REPLIDS}
     Log.begin(source, OsFiles(), start_offset=offset, base=base, **options).close()
     arriving = Store(source, is_replica=True)
     grow(arriving, 12)
@@ -148,7 +148,7 @@ def old(template: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, 
 @pytest.fixture(scope="module")
 def new(template: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Any]:
     found = contents(shutil.copytree(template / SOURCE, tmp_path_factory.mktemp("new") / "data"))
-    assert found[0] == LINEAGE.replication_id
+    assert found[0] == REPLIDS.replication_id
     return found
 
 

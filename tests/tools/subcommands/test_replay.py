@@ -136,14 +136,14 @@ def test_moments_before_and_after_all_batches(log: Path, tmp_path: Path) -> None
 
 def test_a_copy_is_the_same_store_with_another_replication_id(log: Path, tmp_path: Path) -> None:
     replay(log, tmp_path / "new")
-    lineages = []
+    found_ids = []
     for place in (log, tmp_path / "new"):
         found = manifest.load(place / LOG / "appendonly.aof.manifest", OsFiles())
         assert found is not None
         assert found.replids is not None
-        lineages.append(found.replids)
-    assert lineages[0].replication_id not in (lineages[1].replication_id, lineages[1].previous_id)
-    assert lineages[0].store_id == lineages[1].store_id
+        found_ids.append(found.replids)
+    assert found_ids[0].replication_id not in (found_ids[1].replication_id, found_ids[1].previous_id)
+    assert found_ids[0].store_id == found_ids[1].store_id
 
 
 def test_a_rewritten_log_goes_back_to_its_base(start_riverbed: StartRiverbed, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from riverbed.tools.spark.streaming.counting import EntryCounts
 from riverbed.tools.spark.streaming.offsets import Mark, Offset, Progress, StreamName
 
 
-def lineage_of(reader: TableReader) -> ReplicationIds | None:
+def replids_of(reader: TableReader) -> ReplicationIds | None:
     """Which store it is, and its replication ids; None of tables that a tool has made."""
     return decode_replids(lambda name: reader.get("meta", name))
 
@@ -46,7 +46,7 @@ def progress_at(reader: TableReader, stream: StreamHere, end: StreamID, *, is_ne
 
 def other_store(reader: TableReader, begin: Offset, here: Mapping[StreamName, StreamHere]) -> str | None:
     """Why this is not the store that was read up to `begin`; None when it is, or nothing speaks against it."""
-    was, found = {begin.store_id, begin.replication_id} - {""}, lineage_of(reader)
+    was, found = {begin.store_id, begin.replication_id} - {""}, replids_of(reader)
     if not begin.streams or not was or (found is not None and is_same_store(was, found)):
         return None
     marks = [(here[name], at.mark) for name, at in begin.streams.items() if name in here and at.mark is not None]

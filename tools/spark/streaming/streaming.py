@@ -35,10 +35,10 @@ from riverbed.tools.spark.reading.streamwalk import StreamHere, streams_of
 from riverbed.tools.spark.streaming.continuity import (
     deleted_loss,
     is_another,
-    lineage_of,
     loss,
     other_store,
     progress_at,
+    replids_of,
 )
 from riverbed.tools.spark.streaming.counting import EntryCounts, Unread, common_cut
 from riverbed.tools.spark.streaming.offsets import Offset, Progress, StreamName
@@ -246,7 +246,7 @@ def _everything(place: Place) -> Span:
 
 
 def _offset(reader: TableReader, place: Place, streams: dict[StreamName, Progress]) -> Offset:
-    replids = lineage_of(reader)
+    replids = replids_of(reader)
     ids = ("", "") if replids is None else (replids.replication_id, replids.store_id)
     return Offset(_name(place), streams, place.time_ms, *ids)
 
