@@ -55,7 +55,7 @@ def open_log(config: Config) -> None:
     """
     handler: logging.Handler
     if config.logfile:
-        # reopened by itself when something moved it away, so that log rotation needs no signal
+        # reopened when something moved it away, so that log rotation needs no signal
         handler = logging.handlers.WatchedFileHandler(config.logfile, encoding="utf-8", errors="backslashreplace")
     else:
         if isinstance(sys.stdout, io.TextIOWrapper):

@@ -78,7 +78,7 @@ def run(config: Config) -> int:
     except (StoreError, OSError, lmdb.Error) as error:
         reason = _explained(error, config)
     log.error("%s", reason)
-    # whoever started it by hand should not have to look for the log to learn that it did not start
+    # a person who started it by hand should not have to look for the log to learn that it did not start
     return _complain(reason) if config.logfile else 1
 
 

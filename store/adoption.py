@@ -1,7 +1,7 @@
 """One store takes the place of another in its directory: what a full sync ends with.
 
     DIR/state/          \\                 DIR/SOURCE/state/           \\
-    DIR/appendonlydir/   > is replaced by  DIR/SOURCE/appendonlydir/    > which nobody uses any more then
+    DIR/appendonlydir/   > is replaced by  DIR/SOURCE/appendonlydir/    > which is used no more then
     ...                 /                  ...                         /
 
 The log decides.  Its manifest is replaced in one step, and the tables are away from before that step until after it: a

@@ -30,7 +30,7 @@ class Durability:
         self._begun = clock.monotonic()
         self._unsynced = log.unsynced
         self._once = threading.Lock()
-        self.is_over = False  # nobody waits for the disk any more
+        self.is_over = False  # no caller waits for the disk any more
         self._log_error: OSError | None = None
         self._tables_error: lmdb.Error | None = None
 

@@ -385,7 +385,7 @@ class Engine:
     def adopt(self, source: Path) -> None:
         """Let the store in `source` take the place of ours, between ticks: closed, durable, inside of our directory.
 
-        `log`, `tables` and what `txn` stands on are others then; nobody may read the old ones any more.  What the log
+        `log`, `tables` and what `txn` stands on are others then; the old ones may not be read any more.  What the log
         holds beyond the last checkpoint is executed.  Raises StateLostError: the next start finds one or the other.
         """
         options = self.options
@@ -447,8 +447,8 @@ class Engine:
     def begin_checkpoint(self) -> Durability:
         """Commit LMDB; -> what makes log and tables durable, for a thread to `run` while ticks go on.
 
-        `end_checkpoint` is to be called afterwards.  Whoever needs the checkpoint to be durable may call it before, and
-        waits; so does the next one.  Raises LogWriteError, lmdb.Error.
+        `end_checkpoint` is to be called afterwards.  A caller that needs the checkpoint to be durable may call it
+        before, and waits; so does the next one.  Raises LogWriteError, lmdb.Error.
         """
         self.end_checkpoint()
         self.tables.retry_mark()

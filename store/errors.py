@@ -71,4 +71,4 @@ class SnapshotError(StoreError):
 
 
 class StateLostError(StoreError):
-    """Undoing a failed write failed as well: what is in memory is nothing anybody may be told.  Start again."""
+    """Undoing a failed write failed as well: what is in memory may be answered to no client.  Start again."""

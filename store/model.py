@@ -60,7 +60,7 @@ class IdempotenceSettings:
 
 
 class DeliveryPolicy(NamedTuple):
-    """What a group does by itself about entries that are delivered again and again, and consumers that stay away.
+    """What the server does for a group about entries that are delivered again and again, and consumers that stay away.
 
     An entry that was delivered `max_deliveries` times goes to the stream `dead_letter` of the same database instead of
     being delivered once more; a consumer that was not seen for `consumer_ttl_ms` and has nothing pending is deleted.
@@ -76,7 +76,7 @@ NO_POLICY: Final = DeliveryPolicy()
 
 
 class Change(enum.Enum):
-    """What a mutator did to a key that somebody waits for or watches."""
+    """What a mutator did to a key that a client waits for or watches."""
 
     APPENDED = enum.auto()
     CREATED = enum.auto()  # the key came to be by another way than XADD: RENAME, COPY, SWAPDB, MKSTREAM ...

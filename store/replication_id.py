@@ -62,7 +62,7 @@ class ReplicationIds:
         """A new line that branches off at `offset`, the end of our log.
 
         When we have written nothing since the last branch, the line before it stays the one we come from: others
-        know that one, and nobody the one in between.
+        know that one, and no server the one in between.
         """
         past = self.previous_id if self.branch_offset == offset else self.replication_id
         return ReplicationIds(ReplicationIds.new().replication_id, past, offset, self.store_id)

@@ -5,7 +5,7 @@
     state/compact/data.mdb           3  moved in                      state/data.mdb
 
 The log decides: before 2 it is the old store, from 2 on it is the new one.  state/compact/plan.json, durable before 1,
-says which files were about to become the log, so that `settle` can tell the two apart.  Whoever opens a store calls it
+says which files were about to become the log, so that `settle` can tell the two apart.  Each opener of a store calls it
 first: tables that belong to the log are moved to their place, the rest is deleted, and nothing is read to do so.
 
 The lock file goes with its tables.  It says which of LMDB's two meta pages counts, and a reader that has the old tables
@@ -95,7 +95,7 @@ class Places:
 def put_in_place(
     places: Places, old: Manifest, base: LogFile, incr: LogFile, replids: ReplicationIds | None, files: Files
 ) -> None:
-    """Make the store that of `places.work`/data.mdb and `places.base`, which are durable, and nobody has open.
+    """Make the store that of `places.work`/data.mdb and `places.base`, which are durable and open nowhere.
 
     `old` is the manifest of now; `base` and `incr` are listed in the next one.  Raises OSError; `settle` is to be
     called then, and after success as well.
@@ -214,7 +214,7 @@ def _move(source: Path, target: Path, files: Files) -> bool:
 
 
 def _give(path: Path, owner: os.stat_result) -> None:
-    """To the server's user, when somebody else compacts, who must be root then; with the mode of its files."""
+    """To the server's user, when another user compacts, who must be root then; with the mode of its files."""
     with contextlib.suppress(PermissionError):
         os.chown(path, owner.st_uid, owner.st_gid)
         path.chmod(stat.S_IMODE(owner.st_mode))

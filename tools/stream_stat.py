@@ -12,7 +12,7 @@ from riverbed.tools.console.keytext import key_values
 class GroupStat:
     """`oldest_ms` is how long ago the entry with the smallest ID of those pending was delivered.
 
-    It is None when nothing is pending, or that entry belongs to nobody; `lag` and `entries_read` are None when they
+    It is None when nothing is pending, or that entry has no owner; `lag` and `entries_read` are None when they
     cannot be told.
     """
 

@@ -1,4 +1,4 @@
-"""What the server does by itself between requests: checkpoints, purging, expiry, looking at the disk.
+"""What the server does between requests: checkpoints, purging, expiry, looking at the disk.
 
 Each piece is a timer on the loop and takes a bounded slice of a turn, so that no client waits for more than a few
 milliseconds.
@@ -154,7 +154,7 @@ class Upkeep:
         return True
 
     def _synced(self, durability: Durability) -> None:
-        """The disk has it, unless somebody could not wait and has seen to it."""
+        """The disk has it, unless a caller that could not wait has ended it."""
         with self._retrying():
             if self._engine.is_syncing_of(durability):
                 self._end_checkpoint()

@@ -11,7 +11,7 @@
                                                     <-  {"entries": e, "bytes": b}                         now and then
                                                     <-  {"entries": e, "bytes": b, "command_bytes": c}     it is durable
 
-When the server has gone or wants no more of it, FILE is removed.  It fails by itself when less than `room_bytes` are
+When the server has gone or wants no more of it, FILE is removed.  It fails when less than `room_bytes` are
 free on the disk, which belong to the server.
 
 Nothing it does can harm the store: it has the tables open for reading only, and FILE is not part of the log until the

@@ -1,4 +1,4 @@
-"""Who listens to which channel, and what they are sent when somebody speaks.
+"""Who listens to which channel, and what they are sent when a client publishes.
 
     channel  ->  its subscribers, in the order they came          PUBLISH       message
     pattern  ->  its subscribers, and how it matches              PUBLISH       pmessage
@@ -36,7 +36,7 @@ Subscribers = dict["Session", None]
 
 
 class Channels:
-    """Names of one kind that somebody has subscribed to.
+    """Names of one kind that have subscribers.
 
     `names_of` finds a session's own names of this kind, so that both directions are changed in one place.
     """
@@ -184,7 +184,7 @@ class PubSub:
         session.refresh_special()
 
     def _send(self, subscribers: Iterable[Session], *words: bytes) -> int:
-        """Both wire forms are made at most once, whoever listens: they share the bytes."""
+        """Both wire forms are made at most once, however many listen: they share the bytes."""
         wires: dict[int, Push] = {}
         receivers = 0
         for session in subscribers:

@@ -57,7 +57,7 @@ class Control(Protocol):
     def unwatch(self, session: Session) -> None: ...
 
     def monitor(self, session: Session) -> None:
-        """Show the session every command that anybody sends, until `forget` (MONITOR)."""
+        """Show the session every command that any client sends, until `forget` (MONITOR)."""
 
     def forget(self, session: Session) -> None:
         """Undo everything a session has under way (RESET, disconnect).
@@ -100,7 +100,7 @@ class Replication(Protocol):
         """Be a primary from here on (REPLICAOF NO ONE)."""
 
     def fail_over(self, target: tuple[str, int] | None, timeout_ms: int | None, *, force: bool) -> None:
-        """Hand over to that replica, or to whoever has everything first (FAILOVER)."""
+        """Hand over to that replica, or to the one that has everything first (FAILOVER)."""
 
     def abort_failover(self) -> None:
         """Give up handing over (FAILOVER ABORT)."""

@@ -82,7 +82,7 @@ def render_line(name: str, words: list[str]) -> str:
 
 
 def replace_file(path: Path, lines: list[str]) -> None:
-    """Write `path` anew so that a crash leaves the old file or the new one.  Keeps its permissions.  Raises OSError."""
+    """Replace `path` so that a crash leaves the old file or the new one.  Keeps its permissions.  Raises OSError."""
     target = path.resolve()  # a link stays a link
     mode = target.stat().st_mode & 0o7777
     fd, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")

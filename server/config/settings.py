@@ -37,7 +37,7 @@ from riverbed.store.options import Options
 
 _MB: Final = 1 << 20
 
-# Lines of an ordinary redis.conf about things that do not exist here, and that nobody's data or safety hangs on: they
+# Lines of an ordinary redis.conf about things that do not exist here, and that no data and no safety hang on: they
 # are passed over, with a line in the server's log, so that such a file can be tried.  CONFIG GET does not know them.
 WITHOUT_MEANING: Final = frozenset(
     (
@@ -301,7 +301,7 @@ class Settings:
     metrics_bind = Addresses(
         Section.DIAGNOSTICS,
         ("127.0.0.1",),
-        "Addresses that metrics-port listens on; nobody is asked for a password there.",
+        "Addresses that metrics-port listens on; no password is asked for there.",
         at_start=True,
     )
     metrics_max_streams = Integer(

@@ -29,7 +29,7 @@ class UnknownSettingError(ConfigError):
 
 
 def defaults() -> dict[str, Any]:
-    """What each attribute is while nobody has said anything."""
+    """What each attribute is while nothing was set."""
     values = {setting.attribute: setting.default for setting in SETTINGS.values()}
     values["dir"] = Path.cwd()
     return values

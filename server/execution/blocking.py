@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from riverbed.store.groups.group import Group
     from riverbed.store.tables.namespace import Namespace
 
-# What wakes those who wait for a key.  Trims and deletions of entries wake nobody.
+# What wakes those who wait for a key.  Trims and deletions of entries wake no client.
 _WAKING: Final = frozenset(Change) - {Change.MODIFIED}
 _NO_GROUP: Final = b"-NOGROUP"
 # What breaks a transaction that watches a key.
@@ -39,7 +39,7 @@ class Wakeups:
         self._loop = asyncio.get_running_loop()
         self.waiters = Waiters()
         self.watches = Watches()
-        self.signals: list[Place] = []  # keys that changed and that somebody waits for
+        self.signals: list[Place] = []  # keys that changed and that a client waits for
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
 
@@ -52,7 +52,7 @@ class Wakeups:
         self._arm_deadline()
 
     def notify(self, change: Change, namespace: Namespace, key: bytes) -> None:
-        """The store tells of a change of a key that somebody waits for or watches."""
+        """The store reports a change of a key that a client waits for or watches."""
         place = (namespace, key)
         if change in _BREAKING:
             self.watches.changed(place)
@@ -73,9 +73,9 @@ class Wakeups:
                         self._tell_those_behind(place, block, reply)
 
     def _tell_those_behind(self, place: Place, block: Block, reply: tuple[bytes]) -> None:
-        """The group is gone: whoever waited for the same, and for nothing else, has the same reply.
+        """The group is gone: all clients that waited for the same, and for nothing else, have the same reply.
 
-        Of a thousand each takes 8 us for this, and 30 to find out by itself.
+        Of a thousand each takes 8 us for this, and 30 to find out alone.
         """
         for session in self.waiters.alike(place, block):
             self._executor.stats.count_error(reply[0][1:-2])
@@ -127,7 +127,7 @@ class Wakeups:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_ms = deadline_ms
-        # strictly past it, for it was reckoned from a whole millisecond: nobody waits for less than asked
+        # strictly past it, for it was reckoned from a whole millisecond: no client waits for less than it asked
         delay = max((deadline_ms + 1) / 1000 - self._executor.clock.time(), 0)
         self._timer = self._loop.call_later(delay, self.deadline_passed)
 

@@ -1,4 +1,4 @@
-"""Settings that somebody must be told of when they change: the store, the slow log's threshold, the connections."""
+"""Settings that other parts apply when they change: the store, the slow log's threshold, the connections."""
 
 from __future__ import annotations
 

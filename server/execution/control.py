@@ -55,7 +55,7 @@ class Controls:
 
     @property
     def watches_everything(self) -> bool:
-        """No request may take the fast path: somebody monitors, or there is a pause."""
+        """No request may take the fast path: a client monitors, or there is a pause."""
         return bool(self.monitors or self.is_pausing)
 
     # -- transactions --------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@
           log.write + fdatasync, once
           replies of all sessions go out
 
-No reply leaves before the tick's commit, so nobody sees what a crash could take back.  A failed commit undoes what the
+No reply leaves before the tick's commit, so no client sees what a crash may take back.  A failed commit undoes what the
 tick did to the tables, and each command behind that is answered with an error; what rests on no table stays, and is
 answered as it is, see `failures.py`.  Everything is one thread; nothing here waits.
 """
@@ -186,7 +186,7 @@ class Executor:
         self.disconnect(session)
 
     def refresh_special(self) -> None:
-        """Give everybody the fast path, or take it from them: for monitors, in a pause, while writes are refused."""
+        """Give all clients the fast path, or take it from them: for monitors, in a pause, while writes are refused."""
         self.txn.is_short_of_space = self.engine.refusal is not None
         replication = self.replication
         self.special = self.control.watches_everything or self.txn.is_short_of_space or replication.refuses_reads
@@ -568,7 +568,7 @@ class Executor:
             self.give_up(error)
 
     def give_up(self, error: StateLostError) -> None:
-        """Cut everybody off, unanswered, and have the server stop; the next start recovers from the disk.
+        """Cut all clients off, unanswered, and have the server stop; the next start recovers from the disk.
 
         Nothing runs from now on: not what waits for a key, nor what is under way in slices, nor a checkpoint.
         """

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from riverbed.server.execution.executor import Executor
     from riverbed.server.protocol.replies import Reply
 
-# Of each tick, whoever they belong to; a slice is done when it is done, mostly within one millisecond.
+# Of each tick, for all clients together; a slice is not interrupted, and mostly takes less than one millisecond.
 SLICES_S: Final = 0.003
 STOPPING: Final = "ERR the server is stopping"
 
@@ -112,7 +112,7 @@ class Slicing:
                 self._conclude(session, slices, (error_line(text.encode()),))
 
     def rest(self) -> None:
-        """Everybody has been kept waiting by something else: have requests read before the next slice."""
+        """All clients have been kept waiting by something else: have requests read before the next slice."""
         self._rests = bool(self._waiting)
 
     def _run(self) -> None:

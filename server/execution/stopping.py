@@ -1,4 +1,4 @@
-"""The one way in which a server stops, whoever asks for it.
+"""The one way in which a server stops, for signals and SHUTDOWN alike.
 
     SERVING --TERM, INT, SHUTDOWN--> WAITING --all replicas have everything, or `shutdown-timeout`--> ENDING
        ^                                |

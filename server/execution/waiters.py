@@ -1,7 +1,7 @@
 """Clients that wait: blocked reads by key, first come first served, each with a deadline.
 
 A client parks with the command it sent.  When one of its keys changes, the executor runs that command again; if there
-is still nothing, the client keeps its place.  So one wake-up may serve several streams, and nobody overtakes.
+is still nothing, the client keeps its place.  So one wake-up may serve several streams, and no client overtakes.
 
     key "jobs"    topic (group "g")    Alice(1)  Bob(2)  Dora(4) ... a thousand more
                   topic (group "h")    Carol(3)

@@ -282,7 +282,7 @@ def _groups(watched: Sample) -> Iterator[Figure]:
     now_ms = watched.looked_ms
     yield _gauges(
         "group_oldest_pending_seconds",
-        "How long ago the pending entry was delivered that has waited longest; absent when nobody has any.",
+        "How long ago the pending entry was delivered that has waited longest; absent when no consumer has any.",
         names,
         ((own, max(now_ms - each.oldest_ms, 0) / 1000) for own, each in groups if each.oldest_ms is not None),
     )

@@ -63,7 +63,7 @@ class Metrics:
         return b"ok\n"
 
     async def page(self) -> bytes:
-        """The page as it is now, or is just being made for somebody else."""
+        """The page as it is now, or is just being made for another client."""
         task = self._under_way
         if task is None:
             # those that await it report what goes wrong

@@ -67,7 +67,7 @@ _SETTLED_CONSTANTS: Final[dict[int, bytes]] = {}
 
 def settled_constant(wire: bytes) -> tuple[bytes]:
     """A reply for handlers on the fast path that is settled whenever it is given; made once, when a module is read."""
-    own = bytes(bytearray(wire))  # an object of its own, whoever else has the same bytes
+    own = bytes(bytearray(wire))  # an object of its own, even if the same bytes exist elsewhere
     _SETTLED_CONSTANTS[id(own)] = own
     return (own,)
 

@@ -6,7 +6,7 @@
 
 Writes wait from the first step on, so that the replica can come level.  It becomes the primary when we, who are its
 primary, ask it for the log with `PSYNC id offset FAILOVER`; the writes that waited are refused then, as by any replica.
-While there is no link nobody knows whether it has heard of it: only ABORT ends the wait then, and may leave two
+While there is no link it is not known whether it has heard of it: only ABORT ends the wait then, and may leave two
 primaries, as with Redis.
 """
 
@@ -74,7 +74,7 @@ class Failover:
     # -- what commands do ----------------------------------------------------------------------------------------------
 
     def begin(self, target: Place | None, timeout_ms: int | None, *, force: bool) -> None:
-        """Hand over to `target`, or to whoever has everything first.  Raises CommandError when that cannot be."""
+        """Hand over to `target`, or to the replica that is level first.  Raises CommandError when that cannot be."""
         if self.is_under_way:
             raise CommandError(ALREADY)
         if self._executor.replication.is_replica:

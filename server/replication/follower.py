@@ -2,7 +2,7 @@
 
     CONNECT -> CONNECTING -> HANDSHAKE -> CONNECTED      the log goes on where ours ends
        ^                         |            |
-       |                         '-> SYNC ----'          everything comes anew, beside what we have (`fullsync.py`)
+       |                         '-> SYNC ----'          everything comes again, beside what we have (`fullsync.py`)
        '---- lost, refused, damaged ----
 
 Batches are verified, executed and appended to our log as one step; then the primary is told how far we are.  What is
@@ -297,7 +297,7 @@ class Follower:
             self._damaged(error)
             return
         except ReplayError as error:
-            log.error("the state does not fit what the primary does, everything is asked for anew: %s", error)
+            log.error("the state does not fit what the primary does, everything is asked for again: %s", error)
             self._wants_all = True
             self._damaged(error)
             return

@@ -206,7 +206,7 @@ class Replication:
         return self.primary.waits.wait(request, count, deadline_ms, local)
 
     def committed(self) -> None:
-        """A tick is in the log, and somebody waits for replicas."""
+        """A tick is in the log, and a client waits for replicas."""
         target = self.primary.waits.committed()
         if target is not None:
             self.primary.ask_for_acks(target)

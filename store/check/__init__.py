@@ -4,7 +4,7 @@
     log.py        manifest, checksums, framing    deep.py, comparison.py                        the log made into tables
     snapshots.py  the same of a frozen copy                                                     again, and compared
 
-What is checked is the last checkpoint, read only: of a store that nobody uses, or beside its running server.  Steps are
+What is checked is the last checkpoint, read only: of a store at rest, or beside its running server.  Steps are
 generators that yield after every few rows, so that what they found goes out at once and memory stays bounded.
 
 Each half is checked on its own, and each against the other: the position in the tables is a place in the log, and, if
@@ -62,7 +62,7 @@ class Check:
         refolding: Refolding | None = None,
         is_held: bool = False,
     ) -> None:
-        """`is_held`: the caller holds the directory, so that nobody else uses it."""
+        """`is_held`: the caller holds the directory, so that no other process uses it."""
         self.directory = directory
         self.contents = Contents()
         self.meta: Meta | None = None

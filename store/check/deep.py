@@ -1,4 +1,4 @@
-"""The deep part of the check: the log is executed anew, up to where the tables are, and the two are compared.
+"""The deep part of the check: the log is executed again, up to where the tables are, and the two are compared.
 
     log, from its beginning  -- executed -->  tables in a directory of their own  <-- compared -->  the tables
     what follows             -- executed -->                                       it must fit, or no server starts
@@ -59,7 +59,7 @@ class MovedError(StoreError):
 
 
 def _unannounced(plan: FoldPlan) -> None:
-    """Nobody wants to know."""
+    """Progress that is not shown."""
 
 
 class Refolding:

@@ -1,6 +1,6 @@
 """What the parts of the check share: the tables as one checkpoint left them, what the trash excuses, and the finding.
 
-A row that nobody can see may lie about as long as a note in table `trash` says so.  `Notes` holds those notes;
+A row that no reader sees may stay as long as a note in table `trash` says so.  `Notes` holds those notes;
 everything else is walked with cursors, so that memory does not grow with the number of entries.
 """
 

@@ -136,7 +136,7 @@ def _check_group(view: View, where: str, stream_no: int, group_no: int, group: _
         _check_run(view, told, group_no, group, run, found, runs)
     for consumer_no, count in found.items():
         if count != counted[consumer_no]:
-            owner = "nobody" if consumer_no == NOBODY else f"consumer {consumer_no}"
+            owner = "no consumer" if consumer_no == NOBODY else f"consumer {consumer_no}"
             view.add("groups", where, f"{counted[consumer_no]} entries of {owner} counted, there are {count}")
     view.contents.groups += 1
     view.contents.pending += sum(found.values())

@@ -84,7 +84,7 @@ class LogCheck:
         yield from found
 
     def reload(self, position: LogPosition | None) -> bool:
-        """Look at the files of a log anew that has gone on; -> whether `position` is in one of them."""
+        """Look again at the files of a log that has gone on; -> whether `position` is in one of them."""
         self.manifest = manifests.load(self.manifest_path, self.files)
         self.parts = [] if self.manifest is None else list_parts(self._home, self.manifest, self.files)
         return position is None or any(part.number == position.file_seq for part in self.parts)

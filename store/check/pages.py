@@ -19,7 +19,7 @@ from lmdb import verify
 
 from riverbed.store.check.findings import Violation
 
-# A file that somebody writes may grow between two looks at it.
+# A file that is being written may grow between two looks at it.
 _TRIES: Final = 5
 _WAIT_S: Final = 0.1
 _PAGE: Final = re.compile(r"page (\d+)")
@@ -29,7 +29,7 @@ _PAGE_SIZE_AT: Final = 16 + 24  # within the first page: the header, then the me
 def check_pages(data: Path, is_stable: Callable[[], bool], waiting: Callable[[], None]) -> Iterator[Violation]:
     """What is wrong with the pages of the file `data`; `waiting` is called now and then meanwhile.
 
-    While `is_stable()` is false somebody may be writing it: then it takes several looks to be sure.  The caller holds a
+    While `is_stable()` is false a server may be writing it: then it takes several looks to be sure.  The caller holds a
     read transaction by the time it says so, so that no page is used again that was in use.  Raises OSError.
     """
     found = _look(data, waiting)

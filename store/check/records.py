@@ -69,7 +69,7 @@ def check_stream_records(view: View, key: str, settings: list[Any]) -> Pass:
 
 
 def _check_number(view: View, key: str, records_no: int) -> None:
-    """The number of the stream's records, which is to be nobody else's."""
+    """The number of the stream's records, which no other stream may have."""
     assert view.meta is not None
     if records_no >= view.meta.next_stream_no:
         view.add("keys", key, f"records_no {records_no}, and {view.meta.next_stream_no} is the next to be given out")

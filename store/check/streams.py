@@ -64,7 +64,7 @@ def _check_floor(view: View, key: str, stream: fmt.StreamRow) -> None:
         if found and cursor.key().startswith(prefix):
             entry_id = unpack_id(cursor.key()[8:])
             if entry_id >= purged_to:
-                told = f"is below the floor {show_id(stream.floor_id)} of {key}, and nobody is to purge it"
+                told = f"is below the floor {show_id(stream.floor_id)} of {key}, and no note has it purged"
                 view.add(table, _place(stream.stream_no, entry_id), told)
 
 

@@ -8,7 +8,7 @@ before has ended,
     look 2                [ 5000 rows ]              the best so far
     look 3                             [ 1200 rows ] the best of all; the next look begins again
 
-and reads the chosen ones anew.  Which are best: those with consumer groups, then the longest; of their groups those
+and reads the chosen ones again.  Which are best: those with consumer groups, then the longest; of their groups those
 with the most pending.
 """
 
@@ -36,7 +36,7 @@ GROUP_ROWS_A_STREAM: Final = 1000
 # Rows between two pauses: below a millisecond.
 _SLICE_ROWS: Final = 100
 _SLICE_DETAILS: Final = 8
-# Runs of deleted consumers that are stepped over to find the oldest that somebody has.
+# Runs of deleted consumers that are stepped over to find the oldest that a consumer has.
 _MAX_DEAD: Final = 64
 
 
@@ -56,7 +56,7 @@ class GroupFigures(NamedTuple):
     """One consumer group.
 
     `lag` is None when it cannot be told, `oldest_ms`, when the entry that is idle longest was delivered, when nothing
-    is pending that somebody owns.
+    is pending that a consumer owns.
     """
 
     stream: StreamFigures
@@ -235,12 +235,12 @@ def _group_rows(reader: TableReader, stream_no: int, first_no: int) -> Iterator[
 
 
 def _oldest_ms(reader: TableReader, group: GroupFigures) -> int | None:
-    """When the entry was delivered that is idle longest; None when nobody has any, or too many dead lie before it."""
+    """When the entry was delivered that is idle longest; None when there is none, or too many dead lie before it."""
     if not group.pending:
         return None
     prefix = fmt.group_prefix(group.group_no)
     cursor = reader.cursor("pel_by_time")
-    if not cursor.set_range(fmt.moment_prefix(group.group_no, 1)):  # what nobody owns stands before
+    if not cursor.set_range(fmt.moment_prefix(group.group_no, 1)):  # what no consumer owns stands before
         return None
     for key in islice(cursor.iternext(values=False), _MAX_DEAD):
         if not key.startswith(prefix):

@@ -1,4 +1,4 @@
-"""Work beside a server on the same machine that nobody waits for.
+"""Work beside a server on the same machine that no client waits for.
 
 The lowest niceness alone is not enough: a process of that kind keeps its processor until its slice of 3 ms is over,
 and with every reply of the server one more may have begun; the longest PING beside a rewrite was 28 ms, and is 14.

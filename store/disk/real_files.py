@@ -5,7 +5,7 @@ delete, what is elsewhere, and a pipe would have us wait for ever.  So the two d
 `state/` and that of the log, are looked through before anything in them is opened, and what is opened later is opened
 in a way that follows no link.  The data directory itself may be named by a link, and a disk may be mounted anywhere.
 
-Hard links are not looked for: whoever makes one may write the file anyway, and they are how the log of a Redis is
+Hard links are not looked for: a user who can make one may write the file anyway, and they are how the log of a Redis is
 backed up.
 """
 

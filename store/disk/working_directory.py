@@ -1,7 +1,7 @@
-"""Directories to work in: locked as long as somebody works there, and gone afterwards.
+"""Directories to work in: locked as long as a process works there, and gone afterwards.
 
-A kill leaves one behind.  Whoever works in the same folder next clears it away, and knows by the lock whether somebody
-is still at work; the lock goes with the process.
+A kill leaves one behind.  The next process that works in the same folder clears it away, and knows by the lock
+whether another is still at work; the lock goes with the process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from riverbed.store.disk.flock import hold_directory
 def working_directory(folder: Path, prefix: str) -> Iterator[Path]:
     """A new directory in `folder`; it may be given another name, and stays then.  Raises OSError.
 
-    Those with this prefix in which nobody works any more are cleared away first.
+    Those with this prefix in which no process works any more are cleared away first.
     """
     clear_leftovers(folder, prefix)
     path, fd = _make(folder, prefix)
@@ -36,7 +36,7 @@ def _make(folder: Path, prefix: str) -> tuple[Path, int]:
         path = name_for(folder, prefix)
         path.mkdir()
         fd = _lock(path)
-        # Somebody who clears leftovers away may have seen it before it was locked.
+        # A process that clears leftovers away may have seen it before it was locked.
         if fd is not None and path.exists():
             return path, fd
         if fd is not None:

@@ -380,7 +380,7 @@ def decode_node(row: bytes) -> tuple[int, int, int, StreamID]:
 
 
 def encode_run(consumer_no: int, delivery_time_ms: int, delivery_count: int, packed_ids: bytes) -> bytes:
-    """A run of pending entries; `consumer_no` 0 is nobody.  `packed_ids` are ascending, 16 bytes each."""
+    """A run of pending entries; `consumer_no` 0 is no consumer.  `packed_ids` are ascending, 16 bytes each."""
     return _RUN.pack(consumer_no, delivery_time_ms, delivery_count) + packed_ids
 
 

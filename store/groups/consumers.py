@@ -79,7 +79,7 @@ class Members:
         self.last_id = last_id
         self.entries_read = entries_read
         self.pel_count = 0
-        self.released_count = 0  # those of them that nobody owns
+        self.released_count = 0  # those of them that no consumer owns
         self.consumer_count = 0
         self.policy = NO_POLICY
         self.look_ms = 0  # under which the group stands in `consumer_ttls`, if its policy has one

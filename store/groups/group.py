@@ -129,7 +129,7 @@ class Group(Members):
             yield from map(self._run_of, self.pel.runs(start, end, self._owner_nos()))
 
     def idle_runs(self, until_ms: int, most: int) -> list[PendingRun] | None:
-        """What was delivered by `until_ms`, and what nobody owns, in no order; None when it takes long to say."""
+        """What was delivered by `until_ms`, and what no consumer owns, in no order; None when it takes long to say."""
         if not self.pel_count:
             return []
         found = self.pel.oldest(until_ms, most)
@@ -179,7 +179,7 @@ class Group(Members):
         None when those are more than `most_bytes`; with 0 they come without fields.
 
         Entries that are gone from the stream are stepped over.  Idle time is unsigned, so a delivery in the future,
-        after the clock was set back, is overdue too.  With a list `worn_out`, what the policy lets nobody have again
+        after the clock was set back, is overdue too.  With a list `worn_out`, what the policy gives no consumer again
         is put there instead, up to MAX_WORN_OUT of them, and MAX_WORN_OUT_BYTES.
         """
         if not self.pel_count:
@@ -239,7 +239,7 @@ class Group(Members):
             packed_ids = [key[8:] for key, _ in rows]
             is_past_all = self._pel_end is not None and before >= self._pel_end
             if self.pel_count and not is_past_all and self.pel.holds_any_from(StreamID(before + 1)):
-                # the position was set back: some may be pending already, and begin anew
+                # the position was set back: some may be pending already, and begin again
                 self._assign(dict.fromkeys(packed_ids, (now_ms, 1)), consumer)
             else:
                 self.pel.add_new(packed_ids, consumer.consumer_no, now_ms)
@@ -285,7 +285,7 @@ class Group(Members):
         self.claim(consumer, _once_more(entries), now_ms, now_ms)
 
     def redeliver(self, consumer: Consumer, entries: list[PendingEntry], now_ms: int) -> None:
-        """A consumer reads again what it has: each counts once more, but this makes nobody active.  Logs XCLAIM."""
+        """A consumer reads again what it has: each counts once more, but it does not become active.  Logs XCLAIM."""
         counts = _once_more(entries)
         if counts:
             self._assign({packed: (now_ms, count) for packed, count in counts.items()}, consumer)
@@ -340,7 +340,7 @@ class Group(Members):
         self.ack([pack_id(entry.entry_id) for entry, _ in worn_out])
 
     def release(self, counts: list[tuple[StreamID, int]]) -> None:
-        """Take entries, in this order, from their owners and give them to nobody; each with its count.
+        """Take entries, in this order, from their owners and give them back to the group; each with its count.
 
         Logs XNACK, hidden from Redis 7, one for each run of equal counts.
         """
@@ -359,7 +359,7 @@ class Group(Members):
         txn.notify_interest(Change.RELEASED, self.stream.namespace, self.stream.key)
 
     def _assign(self, wanted: dict[bytes, Delivery], owner: Consumer | None) -> None:
-        """Make `owner` the owner of entries, by packed ID, whoever had them before, if anybody."""
+        """Make `owner` the owner of entries, by packed ID, whether they had another owner before or none."""
         self._pel_end = None
         former = self.pel.assign(wanted, NOBODY if owner is None else owner.consumer_no)
         total = 0

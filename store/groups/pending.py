@@ -6,7 +6,7 @@ XREADGROUP has delivered.  Three tables hold it:
     pel               group_no, last id                -> consumer_no, delivery_time_ms, delivery_count, id id id ...
     pel_by_consumer   group_no, consumer_no, last id   -> nothing
     pel_by_time       group_no, time + 1, last id      -> nothing         the longest idle first
-                      group_no, 0, release_no          -> last id         what nobody owns, in order of release
+                      group_no, 0, release_no          -> last id         what no consumer owns, in order of release
 
     3-0 4-0 5-0 6-0 7-0 8-0 9-0      delivered to Alice, three at a time
     [---------] [---------] [-]      three runs, under 5-0, 8-0 and 9-0
@@ -199,7 +199,7 @@ class Pel:
         dead = 0
         size = 2  # most questions are for a few entries
         while cursor.set_range(low):
-            # the cursor is anybody's while a consumer of this generator has its turn
+            # others may move the cursor while the caller of this generator has its turn
             chunk = list(islice(cursor.iternext(), size))
             for key, row in chunk:
                 if not key.startswith(self._prefix) or row[_HEAD : _HEAD + ID_BYTES] > last:
@@ -223,7 +223,7 @@ class Pel:
                 low, dead = self._prefix + living, 0
 
     def _next_living(self, after: bytes, owners: Iterable[int]) -> bytes | None:
-        """The last ID of the first run behind the one that ends with `after` that somebody alive, or nobody, owns."""
+        """The last ID of the first run behind the one that ends with `after` that a living consumer, or none, owns."""
         cursor = self._txn.cursor("pel_by_consumer")
         ends = []
         for consumer_no in (NOBODY, *owners):
@@ -277,7 +277,7 @@ class Pel:
             low = chunk[-1] + b"\0"
 
     def oldest(self, until_ms: int, most: int) -> list[Run] | None:
-        """The runs nobody owns and those delivered by `until_ms`; None when there are `most` to be looked at."""
+        """The runs that no consumer owns and those delivered by `until_ms`; None when `most` are to be looked at."""
         found: list[Run] = []
         for looked_at, (_, run) in enumerate(self._places(b"")):
             if looked_at == most:

@@ -6,8 +6,8 @@ are mostly the very hundred that one XREADGROUP has given out.  What was known o
     note      1-0 1-1 1-2 ... 1-99     packed, and as RESP
     recall    the same words again     -> the same
 
-That is true of the words for ever, whoever says them.  Who has what pending is not known here, and nothing is lost when
-something is forgotten.
+That is true of the words for ever, whichever client says them.  Who has what pending is not known here, and nothing
+is lost when something is forgotten.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class HandedOut:
     def recall(self, words: list[bytes]) -> tuple[list[bytes], bytes] | None:
         """-> the packed IDs that `words` stand for, and their bulk strings, if they were given out together.
 
-        They are forgotten with that: nobody acknowledges twice.
+        They are forgotten with that: a consumer does not acknowledge twice.
         """
         batch = self._batches.get(words[0])
         if batch is None:

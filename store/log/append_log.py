@@ -77,7 +77,7 @@ class Base(NamedTuple):
 
 
 class Unsynced(NamedTuple):
-    """What was written to the present file up to a place, and was not durable when somebody asked."""
+    """What was written to the present file up to a place, and was not durable when this was made."""
 
     fd: int
     file_seq: int
@@ -468,7 +468,7 @@ class Log:
         self.rotate_error = None
 
     def _begin_file(self, first_seq: int = 1) -> None:
-        """Create the next incr file, then list it: a crash in between leaves a file that nobody reads."""
+        """Create the next incr file, then list it: a crash in between leaves a file that is never read."""
         old = self.manifest
         seq = max((file.seq for file in (*old.incrs, *old.history)), default=first_seq - 1) + 1
         file = LogFile(
@@ -528,7 +528,7 @@ class Log:
         self._replace_manifest(self.manifest)
 
     def hold_feeds(self) -> None:
-        """Have everybody who reads on take hold of the files that are still before them: some are about to go."""
+        """Have every tail open the files that it still has to read: some are about to be deleted."""
         for tail in list(self.tails):
             tail.hold()
 
@@ -552,7 +552,7 @@ class Log:
         try:
             self._replace_manifest(manifest)
         except LogWriteError:
-            if not self.broken:  # otherwise nobody knows whether it is listed
+            if not self.broken:  # otherwise it is not known whether it is listed
                 with contextlib.suppress(OSError):
                     self._files.unlink(path)
             raise
@@ -564,7 +564,7 @@ class Log:
         return adopted
 
     def leftovers(self) -> list[Path]:
-        """Files that nobody needs any more: history, and what a killed rewrite left behind.  Raises OSError."""
+        """Files that are no longer needed: history, and what a killed rewrite left behind.  Raises OSError."""
         names = [file.name for file in self.manifest.history]
         names += [name for name in self._files.names(self.directory) if name.startswith(TEMPORARY_PREFIX)]
         return [self.directory / name for name in names]

@@ -1,6 +1,6 @@
 """Pieces of a state as a file of the log: batches with annotations, synced on the way.
 
-Whether anybody then reads the file is decided by the manifest; until it is listed there it is worth nothing, and who
+Whether the file is then read is decided by the manifest; until it is listed there it is worth nothing, and who
 finds it may delete it.
 """
 

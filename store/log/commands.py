@@ -1,6 +1,6 @@
 """Commands put together into pieces that a file or a socket is given whole.
 
-A piece ends between two commands and after about a megabyte, so that whoever writes a state of any size holds no more
+A piece ends between two commands and after about a megabyte, so that the writer of a state of any size holds no more
 of it than that.  Commands that Redis 7 does not know stand in comment lines, and are left out on request.
 """
 

@@ -8,7 +8,7 @@
     #CK:crc32c=1b2c3d4e
 
 One base at most, then what happened since, oldest first; the last one is appended to.  Redis ignores keys it does not
-know and lines that start with `#`, and forgets both when it writes the file anew, so everything of ours is optional:
+know and lines that start with `#`, and drops both when it writes the file again, so everything of ours is optional:
 `checksum` marks a file whose every command is covered by annotation lines, `size` is the final length of a file that
 is closed, `commandbytes` how many bytes of a base are commands, the `#RB:` lines say whose offsets these are (see
 `store/replication_id.py`), and the last line guards the lines above it.  Where anything of ours stands, that line must
@@ -70,7 +70,7 @@ class LogFile:
 
     @property
     def is_ours(self) -> bool:
-        """Whether its line says what only we write; a Redis that writes the manifest anew leaves that out."""
+        """Whether its line says what only we write; a Redis that writes the manifest again leaves that out."""
         return self.is_checksummed or self.size is not None or self.command_bytes is not None
 
 
@@ -277,7 +277,7 @@ def replace(path: Path, manifest: Manifest, files: Files) -> None:
     """Put `manifest` in the place of whatever is at `path`, in one step that survives a crash.
 
     Raises OSError before the step with the old file untouched, or `ReplacedError` when it was taken and could not be
-    made durable: then nobody knows which of the two a crash would leave.
+    made durable: then it is not known which of the two a crash would leave.
     """
     temporary = path.with_name(f"temp-{path.name}")
     try:

@@ -5,7 +5,7 @@
 
 The bytes come from the files and not from memory, so a replica may be as far behind as the log reaches, and a slow one
 costs nothing.  A place between two batches is a `LogPosition`; `LogSearch` finds the one that a replication offset
-names.  Nothing here knows of links, or waits: whoever reads comes again when there is more.
+names.  Nothing here knows of links, or waits: the reader calls again when there is more.
 """
 
 from __future__ import annotations

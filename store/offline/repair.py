@@ -2,14 +2,14 @@
 
     found                                   done                                   kept in DIR/replaced/
     a torn tail of the log                  cut off, as the next start would       FILE.from-BYTE
-    tables that are broken, a sound log     made anew from all of the log          state
+    tables that are broken, a sound log     made again from all of the log         state
     no log at all, and sound tables         a new log of what the tables hold      nothing was there
 
 Anything else is refused, with what a person may do: where the log is damaged in its middle, or ends before what the
 tables cover, one of the two halves has to be given up, and that is not for a program to choose.
 
     DIR/repair/state   1  made, synced, and checked like any others     a kill here leaves a directory to delete
-    DIR/state          2  moved to DIR/replaced/                        a kill here: a start makes tables anew
+    DIR/state          2  moved to DIR/replaced/                        a kill here: a start makes new tables
     DIR/state          3  moved in
 
 A tail is copied and synced before it is cut.  So a kill at any moment leaves a store that is no worse, and another run
@@ -63,7 +63,7 @@ class Action(NamedTuple):
 
 
 def _unannounced(plan: FoldPlan) -> None:
-    """Nobody wants to know."""
+    """Progress that is not shown."""
 
 
 class Repair:
@@ -238,7 +238,7 @@ class Repair:
             files.sync_directory(self._directory)
         finally:
             shutil.rmtree(self._work, ignore_errors=True)
-        return Action(f"made the tables anew: {commands:,} commands, up to replication offset {end.offset}", kept)
+        return Action(f"made the tables again: {commands:,} commands, up to replication offset {end.offset}", kept)
 
     def _fold(self) -> tuple[int, LogPosition]:
         """Execute all of the log, into tables that are durable then."""

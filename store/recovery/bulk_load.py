@@ -40,7 +40,7 @@ _LOGGED: Final = 8
 def load_run(txn: WriteTxn, commands: Sequence[list[bytes]], at: int) -> int:
     """Enter what stands in `commands` from `at` on as far as it is simple; -> the index of what is not.
 
-    For a transaction that executes a log: keys do not expire, nobody listens, and what is logged is thrown away.
+    For a transaction that executes a log: keys do not expire, no client listens, and what is logged is thrown away.
     """
     if txn.log_db < 0:
         return at

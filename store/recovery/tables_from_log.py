@@ -1,4 +1,4 @@
-"""Tables made anew of a log, in a directory of their own: for a check, and for a repair.
+"""Tables made from a log, in a directory of their own: for a check, and for a repair.
 
 Memory is flat, as in recovery: what was executed is committed every 16 MB of log, and what it has deleted is purged, so
 that LMDB uses the pages again.

@@ -3,12 +3,12 @@
     XGROUP CREATE group last-id ENTRIESREAD n
     XGROUP CREATECONSUMER             for consumers that have nothing pending; XCLAIM makes the others
     XCLAIM id id ... TIME RETRYCOUNT  a run: neighbours in ID order with the same owner, time and count
-    XNACK id id ...                   what nobody owns, in order of release; hidden from Redis 7
+    XNACK id id ...                   what no consumer owns, in order of release; hidden from Redis 7
     XSEEN                             when each consumer was seen and active; hidden from Redis 7
     XGROUP POLICY                     when the group gives up on entries and consumers; hidden from Redis 7
 
 Redis 7 has no entries without an owner.  It is told that the first consumer of the group has had them for ever, so that
-whoever claims next takes them; our own XNACK comes after that.  A group without consumers has nobody to name.
+the next to claim takes them; our own XNACK comes after that.  A group without consumers has none to name.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Group:
 
     @property
     def stand_in(self) -> int | None:
-        """The number of the consumer who is named for entries that nobody owns."""
+        """The number of the consumer that is named for entries that no consumer owns."""
         return min(self.members, key=lambda number: self.members[number].name, default=None)
 
 
@@ -114,7 +114,7 @@ class GroupsRewrite:
                 self._out.command(b"XGROUP", b"CREATE", self._key, group.name, b"0-0")
                 yield from self._claims(group, self._parted(group, missing=True))
                 if group.stand_in is None:
-                    # nobody can hold them for now: give them back at once, in any order
+                    # no consumer can hold them for now: give them back at once, in any order
                     for count, packed in _counted(_released_by_id(self._parted(group, missing=True))):
                         self._nack(group, count, packed)
 
@@ -184,7 +184,7 @@ class GroupsRewrite:
         self._out.wire(b"*%d\r\n%b%b%b" % (len(texts) + 11, head, fmt.encode_words(texts), how))
 
     def _released(self, group: _Group) -> Iterator[tuple[int, bytes]]:
-        """(delivery count, ID) of what nobody owns, in order of release."""
+        """(delivery count, ID) of what no consumer owns, in order of release."""
         cursor = self._reader.cursor("pel")
         prefix = fmt.group_prefix(group.group_no)
         for _, last_id in self._reader.rows("pel_by_time", fmt.moment_prefix(group.group_no, 0)):

@@ -8,7 +8,7 @@ in the log alone, and is gone with it.
     3  the manifest lists both                           from here on the directory is whole
 
 Between 2 and 3 there is no manifest, which a server refuses, and another try begins at 1.  Damaged files are not looked
-at here: whoever calls moves them out of the way first.
+at here: the caller moves them out of the way first.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def rebuild_log(
 ) -> Rebuilt:
     """Make a log for `directory` from its tables alone.
 
-    Nobody may be using it; there must be tables, and no manifest of a log.  Raises StoreError with nothing changed,
+    No process may be using it; there must be tables, and no manifest of a log.  Raises StoreError with nothing changed,
     LockedError, VersionError, lmdb.Error, OSError.
     """
     files = files or OsFiles()

@@ -46,7 +46,7 @@ def pieces(
 
     Without `entries` the XADDs of entries are left out, which is of use to who wants to know the size of the rest.
 
-    Keys whose deadline has passed are there too: whoever goes on from here is told of their end.
+    Keys whose deadline has passed are there too: what goes on from here logs their end.
 
     Raises CorruptionError when the tables contradict themselves.
 

@@ -63,7 +63,7 @@ class SnapshotManifest:
 
     program: str
     source: str  # host and data directory, for people
-    is_automatic: bool  # the name was given by whoever made it, and retention may remove it
+    is_automatic: bool  # the server chose the name, and retention may remove it
     time_ms: int  # when the copy was begun
     position: LogPosition  # all of the log up to here is in it
     replication_id: str | None

@@ -7,7 +7,7 @@
 
 The copy is the snapshot: everything the manifest says is read from it and not from the live tables, so nothing that
 is written meanwhile can make the two differ.  A kill leaves a directory with a temporary name, which the next
-snapshot in the same place clears away; a lock on it tells whether somebody still works there.
+snapshot in the same place clears away; a lock on it tells whether a process still works there.
 
 LMDB cannot use pages again that are freed while it is copied: state/data.mdb may grow meanwhile.
 

@@ -172,7 +172,7 @@ class Stream:
     def node_total(self) -> int:
         """How many nodes there are: `radix-tree-keys` of XINFO.
 
-        A node goes with its last entry, but not when an exact trim took that one by itself, as in Redis.
+        A node goes with its last entry, but not when an exact trim took that entry alone, as in Redis.
         """
         return self.node_count + (self.tail_total > 0)
 

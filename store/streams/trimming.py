@@ -175,7 +175,7 @@ def _drop_below(stream: Stream, floor_id: StreamID, removed: int, dropped_nodes:
     """Everything below `floor_id` is dead: delete it now if it is little, else leave it to the purge."""
     old_floor = stream.floor_id
     if floor_id > MAX_ID:
-        # nothing is above the largest ID, so it cannot be below a floor: it goes by itself
+        # nothing is above the largest ID, so it cannot be below a floor: it is deleted as an entry
         floor_id = MAX_ID
         if stream.txn.reader.set_key(stream.prefix + pack_id(MAX_ID)):
             stream.txn.reader.delete()

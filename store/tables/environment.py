@@ -9,7 +9,7 @@
     groups                                -> consumer groups, and their consumers below them
     pel, pel_by_consumer, pel_by_time     -> runs of pending entries: by ID, by owner, by age
     consumer_ttls  look_ms, group         -> the group's name: when to look for consumers that have stayed away
-    trash     trash_no                    -> rows that nobody can see any more and that wait to be deleted
+    trash     trash_no                    -> rows that no reader sees any more and that wait to be deleted
     meta      name                        -> format version, log position, counters
 
 Knows nothing of streams or commands.
@@ -85,7 +85,7 @@ class Tables:
     ) -> None:
         """Open or create `directory`/state.  Raises StoreError, lmdb.Error, OSError.
 
-        `frozen` is for a snapshot: the tables are in `directory` itself, and nobody ever writes them, so that there is
+        `frozen` is for a snapshot: the tables are in `directory` itself, and are never written, so that there is
         no lock file either.  With `syncs_later` a commit does not wait for the disk: the next one may come only when
         `sync` has, see `power_loss.py`.  With `commits_later` what is missing is made in the transaction that `begin`
         gives first, and handles are good for as long as that one is not aborted.
@@ -183,7 +183,7 @@ class Tables:
         if version != fmt.FORMAT_VERSION:
             text = f"{self.path} has format version {version}; this program reads {fmt.FORMAT_VERSION}"
             if not frozen and isinstance(version, int) and version < fmt.FORMAT_VERSION:
-                text += ". Move it away, and the next start makes it anew from the log"
+                text += ". Move it away, and the next start makes it again from the log"
             raise VersionError(text)
         return False
 

@@ -124,7 +124,7 @@ class Transaction:
         self.largest_row = max(entries["psize"], self.node_max_bytes) + _ROW_HEAD_BYTES if is_bounded else UNBOUNDED_ROW
 
     def cursor(self, table: str) -> lmdb.Cursor[bytes]:
-        """This transaction's cursor over `table`; its place is lost to whoever uses it next."""
+        """This transaction's cursor over `table`; its place is lost to the next user of the cursor."""
         cursor = self._cursors.get(table)
         if cursor is None:
             cursor = self._cursors[table] = self.lmdb.cursor(self.handles[table])

@@ -71,7 +71,7 @@ class View:
             self._on_close(self)
 
     def cursor(self, table: str) -> lmdb.Cursor[bytes]:
-        """The cursor over `table`; its place is lost to whoever uses it next."""
+        """The cursor over `table`; its place is lost to the next user of the cursor."""
         cursor = self._cursors.get(table)
         if cursor is None:
             cursor = self._cursors[table] = self.new_cursor(table)

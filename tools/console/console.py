@@ -35,7 +35,7 @@ _UNITS: Final = ("KB", "MB", "GB", "TB", "PB")
 
 
 class _Console(Console):
-    """One that leaves it to `outputs.guarded` what becomes of a pipe that nobody reads."""
+    """One that leaves it to `outputs.guarded` what becomes of a pipe without a reader."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError

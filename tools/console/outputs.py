@@ -23,7 +23,7 @@ UNREAD: Final = 141  # as it reports SIGPIPE: who read standard output has gone
 def guarded() -> Iterator[None]:
     """Run a command that may be interrupted, and may not be able to write what it has to say.
 
-    What the encoding of an output lacks is escaped.  Output that nobody reads any more ends the command quietly; any
+    What the encoding of an output lacks is escaped.  Output whose reader has gone ends the command quietly; any
     other that cannot be written, on a full disk for instance, ends it with a line that says so.
     """
     for stream in (sys.stdout, sys.stderr):

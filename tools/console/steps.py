@@ -30,14 +30,14 @@ class StepProgress:
         self.pause()
 
     def pause(self) -> None:
-        """Take the bar away until the next `show`, so that something can be printed or asked; nobody's time passes."""
+        """Take the bar away until the next `show`, so that something can be printed or asked; no time is counted."""
         if self._meter is not None:
             self.seconds += self._meter.seconds
             self._meter.__exit__(None, None, None)
             self._meter = None
 
     def show(self, step: str, done: int, total: int) -> None:
-        """`done` of `total` bytes (0: nobody knows of how many), or of what `items` says, are done of `step`."""
+        """`done` of `total` bytes (0: of how many is not known), or of what `items` says, are done of `step`."""
         items = self._items.get(step)
         if self._meter is None or step != self._step:
             self.pause()

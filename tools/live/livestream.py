@@ -20,7 +20,7 @@ _PENDING_PAGE: Final = 500
 _CLOCK_TRIES: Final = 50
 _ENTRY_PAGE_BYTES: Final = 1 << 20
 _MAX_ENTRIES_A_PAGE: Final = 5000
-# How XPENDING tells that an entry belongs to nobody (8.8).
+# How XPENDING says that an entry belongs to no consumer (8.8).
 _RELEASED_IDLE: Final = -1
 NOBODY: Final = -1
 

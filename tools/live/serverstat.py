@@ -72,7 +72,7 @@ def _group(fields: dict[bytes, Any], first: Any) -> GroupStat:
         name=fields[b"name"],
         consumers=fields[b"consumers"],
         pending=fields[b"pending"],
-        oldest_ms=idle_ms if idle_ms >= 0 else None,  # nobody's are told as -1
+        oldest_ms=idle_ms if idle_ms >= 0 else None,  # -1 for those of no consumer
         lag=fields.get(b"lag"),
         last_id=fields[b"last-delivered-id"].decode(),
         entries_read=fields.get(b"entries-read"),

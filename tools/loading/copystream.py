@@ -1,4 +1,4 @@
-"""One stream of a live server as canonical commands: the shortest list that makes it anew elsewhere.
+"""One stream of a live server as canonical commands: the shortest list that makes it again elsewhere.
 
     XADD ...          each entry, and a placeholder for each deleted one that is still pending, in order
     XGROUP CREATE     each group, XCLAIM and XNACK for what it has pending, XSEEN for when its consumers were seen

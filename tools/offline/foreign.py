@@ -2,7 +2,7 @@
 
 A Redis holds keys of other types as well, and its log speaks of them.  They are skipped, but not without effect: SET
 over a stream ends the stream, and so does RENAME of a string to its key.  What remains goes through the handlers that
-clients use, and the mutators log it anew, in our canonical form.
+clients use, and the mutators log it again, in our canonical form.
 
 Errors of commands are ignored, as a Redis that loads its log does; they are counted too.
 """

@@ -26,7 +26,7 @@ _MARK: Final = ".partial-"
 def new_directory(target: Path) -> Iterator[Path]:
     """Yield an empty directory to build in; it becomes `target` when the block ends well, and is removed otherwise.
 
-    Whoever builds syncs the files.  Raises Failure when something is at `target` already, except an empty directory,
+    The builder syncs the files.  Raises Failure when something is at `target` already, except an empty directory,
     which is replaced and leaves its mode to the new one, and its owner to all that is in it; OSError.
     """
     target = target.resolve()

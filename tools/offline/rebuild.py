@@ -1,7 +1,7 @@
 """A data directory from a log, without a server: the fold of all batches up to a moment.
 
 A log of ours is copied, byte for byte up to the stop, so that its checksums and replication offsets stay what they are;
-the tables are built beside it.  A log that a Redis had a hand in is executed, and logged anew as our server would.
+the tables are built beside it.  A log that a Redis had a hand in is executed, and logged again as our server would.
 Neither keeps the source's replication id: from the stop on, the two may differ.  A copy keeps the id of the store, for
 its streams continue those of the source (see FORMAT.md).
 
@@ -72,7 +72,7 @@ class Rebuilt:
     time_ms: int | None = None
     next_offset: int | None = None  # of the batch that was the first one too many, None at the end of the log
     next_time_ms: int | None = None
-    copied: bool = True  # the log, byte for byte; otherwise it was written anew
+    copied: bool = True  # the log, byte for byte; otherwise it was written again
     torn_tail: TornTail | None = None
     contents: Contents = field(default_factory=Contents)
     skipped: Skipped = field(default_factory=Skipped)

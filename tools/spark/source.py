@@ -2,7 +2,7 @@
 
 `reader` and `partitions` run in a planner process beside the driver, `read` in the workers of executors; what they
 share is pickled.  So nothing is opened before `read`, and what only writers and streams need is loaded by them: each of
-these processes loads all of this anew.
+these processes loads all of this again.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _require_beginning(places: list[tuple[Place, Snapshot]], options: ReadOption
     """Raise DataLossError when a stream no longer has what was added from the ID on that was asked for.
 
     That is so when its first entry is younger, and there have been others.  Single entries that were deleted behind
-    its first one are not missed: somebody meant that.
+    its first one are not missed: that was meant.
     """
     first = options.range.first
     for place, snapshot in places:

@@ -31,7 +31,7 @@ from riverbed.tools.console.check_report import CheckReport
 from riverbed.tools.console.console import FOUND, Failure, failures_explained
 from riverbed.tools.console.steps import StepProgress
 
-# A broken index breaks one promise for every entry; nobody reads a million lines of it.
+# A broken index breaks one promise for every entry; a million lines of it help no reader.
 DEFAULT_LIMIT: Final = 100
 # Kept of each half to decide what can be mended.
 _KEPT: Final = 100
@@ -80,7 +80,7 @@ def check(
     agrees, and is counted right. --deep executes the log up to where the tables are, which takes space, and compares
     every entry, group and pending record.
 
-    --repair works on a stopped store. It cuts a torn tail off the log; makes broken tables anew from a sound log; and
+    --repair works on a stopped store. It cuts a torn tail off the log; makes broken tables again from a sound log; and
     makes a lost log from sound tables. What it replaces goes to PATH/replaced. Anything else it refuses, and says what
     you can do.
 

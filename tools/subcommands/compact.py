@@ -74,7 +74,7 @@ class Age(click.ParamType[int]):
 )
 @click.option("--keep-expired", is_flag=True, help="Leave keys whose time is over to the server.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and the space it takes; change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask. Nobody is asked where there is no terminal, or with --json.")
+@click.option("--yes", is_flag=True, help="Do not ask. Nothing is asked where there is no terminal, or with --json.")
 @click.option("--json", "as_json", is_flag=True, help="Report as one JSON object.")
 def compact(
     directory: Path,

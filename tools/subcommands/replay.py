@@ -113,7 +113,7 @@ def _what_is_missing(rebuilt: Rebuilt, until: Moment | None) -> list[str]:
 def _print_report(source: Source, directory: Path, rebuilt: Rebuilt, seconds: float, missing: list[str]) -> None:
     console = results()
     rate = rebuilt.commands / max(seconds, 0.001)
-    how = "copied" if rebuilt.copied else "logged anew"
+    how = "copied" if rebuilt.copied else "logged again"
     contents = rebuilt.contents
     lines = {
         "log": f"{escape(source.name)}, {size_text(source.size_bytes)}, {how}",

@@ -56,8 +56,8 @@ def stat(target: str, pattern: str | None, order: str, limit: int, by_group: boo
     DIR is a data directory, seen as its last checkpoint left it, beside its server or without one, or a snapshot.
     HOST:PORT is a server, Riverbed or Redis; with a password it is redis://[user]:password@host:port[/database].
 
-    "oldest" is the time since the entry with the smallest ID of those pending was last delivered: how long somebody
-    has been at it. "lag" is the number of entries that the group has still to be given, ? when nobody can tell.
+    "oldest" is the time since the entry with the smallest ID of those pending was last delivered: how long a consumer
+    has been at it. "lag" is the number of entries that the group has still to be given, ? when that is not known.
 
     \b
     Examples
@@ -85,7 +85,7 @@ def stat(target: str, pattern: str | None, order: str, limit: int, by_group: boo
     if chosen:
         console = results(soft_wrap=False)
         if not console.is_terminal:
-            console.width = _UNLIMITED  # whoever reads it takes it whole
+            console.width = _UNLIMITED  # its reader takes it whole
         console.print(_group_table(chosen, console.width) if by_group else _stream_table(chosen, console.width))
     else:
         what = "stream with groups" if totals.streams else "stream"

@@ -143,7 +143,7 @@ class _Watch:
             self._client = None
 
     def run(self, interval: float, count: int, show: Show) -> None:
-        """Until somebody presses q, or `count` samples were taken, if it is not 0.  Raises Failure at the first."""
+        """Until q is pressed, or `count` samples were taken, if it is not 0.  Raises Failure at the first."""
         last: Sample | None = None
         found = Rates()
         taken = 0

@@ -1,4 +1,4 @@
-"""Waiting in a terminal for the time to pass, or for somebody to press q."""
+"""Waiting in a terminal for the time to pass, or for a press of q."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands for whoever runs the server: its time, saving, shutting down, watching what it runs.
+"""Commands for the operator of the server: its time, saving, shutting down, watching what it runs.
 
 What they do to the server as a whole they ask of `context.control`; they know neither its event loop nor its files.
 SLOWLOG, LATENCY, MEMORY and DEBUG have modules of their own.
@@ -76,7 +76,7 @@ def bgsave(request: Request) -> str:
 
 @command("BGREWRITEAOF", Flag.ADMIN | Flag.NOSCRIPT, group="server", summary="Makes the log as short as it can be.")
 def bgrewriteaof(request: Request) -> str:
-    """BGREWRITEAOF -> a status.  A process of its own writes the state anew while the server goes on."""
+    """BGREWRITEAOF -> a status.  A process of its own writes the state while the server goes on."""
     context = request.context
     if context.rewrite.in_progress:
         raise CommandError(REWRITE_IN_PROGRESS)
@@ -117,7 +117,7 @@ def shutdown(request: Request) -> Reply:
     summary="Shows every command the server runs, as it runs.",
 )
 def monitor(request: Request) -> Reply:
-    """MONITOR -> OK, then a line for each command of anybody, until the client leaves or says RESET."""
+    """MONITOR -> OK, then a line for each command of every client, until this one leaves or says RESET."""
     if not request.may_block:
         raise CommandError(MONITOR_DENIED)
     request.context.control.monitor(request.session)

@@ -91,7 +91,7 @@ def config_rewrite(request: Request) -> Reply:
         rewrite(config)
     except OSError as error:
         raise CommandError(os.fsencode(f"ERR Rewriting config file: {error.strerror}")) from None
-    except (ConfigError, ConfigFileError) as error:  # somebody edited it into something unreadable
+    except (ConfigError, ConfigFileError) as error:  # an edit made it unreadable
         raise CommandError(os.fsencode(f"ERR Rewriting config file: {error}")) from None
     return OK
 

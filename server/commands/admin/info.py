@@ -1,7 +1,7 @@
 """INFO: the server's figures, as `field:value` lines under section headings.
 
 Field names are Redis's wherever the thing exists here, because clients, exporters and Sentinel read them; what has no
-Redis name begins with `riverbed_`.  A field that can only have one value here is still sent when somebody reads it.
+Redis name begins with `riverbed_`.  A field that can only have one value here is still sent when a client reads it.
 """
 
 from __future__ import annotations

@@ -198,17 +198,17 @@ def spublish(request: Request) -> int:
 container("PUBSUB", group="pubsub", since="2.8.0", summary="Container of commands about subscriptions.")
 
 
-@command("PUBSUB CHANNELS [pattern]", _LOOKING, since="2.8.0", summary="Lists the channels somebody listens to.")
+@command("PUBSUB CHANNELS [pattern]", _LOOKING, since="2.8.0", summary="Lists the channels with subscribers.")
 def pubsub_channels(request: Request) -> Reply:
-    """PUBSUB CHANNELS [pattern] -> the channels somebody has subscribed to; patterns of others do not show."""
+    """PUBSUB CHANNELS [pattern] -> the channels with subscribers; patterns do not show."""
     return _names(request, request.context.pubsub.channels)
 
 
 @command(
-    "PUBSUB SHARDCHANNELS [pattern]", _LOOKING, since="7.0.0", summary="Lists the shard channels somebody listens to."
+    "PUBSUB SHARDCHANNELS [pattern]", _LOOKING, since="7.0.0", summary="Lists the shard channels with subscribers."
 )
 def pubsub_shardchannels(request: Request) -> Reply:
-    """PUBSUB SHARDCHANNELS [pattern] -> the shard channels somebody has subscribed to."""
+    """PUBSUB SHARDCHANNELS [pattern] -> the shard channels with subscribers."""
     return _names(request, request.context.pubsub.shard_channels)
 
 
@@ -230,7 +230,7 @@ def pubsub_shardnumsub(request: Request) -> Reply:
     return _counts(request, request.context.pubsub.shard_channels)
 
 
-@command("PUBSUB NUMPAT", _LOOKING, since="2.8.0", summary="Counts the patterns somebody listens to.")
+@command("PUBSUB NUMPAT", _LOOKING, since="2.8.0", summary="Counts the patterns with subscribers.")
 def pubsub_numpat(request: Request) -> int:
     """PUBSUB NUMPAT -> how many different patterns there are."""
     return len(request.context.pubsub.patterns)
@@ -239,13 +239,13 @@ def pubsub_numpat(request: Request) -> int:
 declare_help(
     "PUBSUB",
     "CHANNELS [<pattern>]",
-    "    Channels that somebody listens to, all or those that match.",
+    "    Channels with subscribers, all or those that match.",
     "NUMPAT",
-    "    How many different patterns somebody listens to.",
+    "    How many different patterns have subscribers.",
     "NUMSUB [<channel> ...]",
     "    How many listen to each of these channels, not counting patterns.",
     "SHARDCHANNELS [<pattern>]",
-    "    Shard channels that somebody listens to, all or those that match.",
+    "    Shard channels with subscribers, all or those that match.",
     "SHARDNUMSUB [<shardchannel> ...]",
     "    How many listen to each of these shard channels.",
     since="6.2.0",

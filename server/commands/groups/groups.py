@@ -189,7 +189,7 @@ def xgroup_createconsumer(request: Request) -> int:
     summary="Deletes a consumer from a consumer group.",
 )
 def xgroup_delconsumer(request: Request) -> int:
-    """XGROUP DELCONSUMER key group consumer -> how much it had pending; that is given to nobody."""
+    """XGROUP DELCONSUMER key group consumer -> how much it had pending; no consumer is given that."""
     _, group = named_group(request)
     consumer = group.consumers.get(request.argv[4])
     return 0 if consumer is None else group.delete_consumer(consumer)

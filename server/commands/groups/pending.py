@@ -90,7 +90,7 @@ def _ack(request: Request) -> Work:
     Flag.WRITE | Flag.FAST,
     group="stream",
     since="8.8.0",
-    summary="Gives pending entries back to the group: they belong to nobody and are claimed first.",
+    summary="Gives pending entries back to the group: they belong to no consumer and are claimed first.",
 )
 def xnack(request: Request) -> Reply:
     """XNACK key group SILENT|FAIL|FATAL IDS numids id ... [RETRYCOUNT n] [FORCE] -> how many were given back."""

@@ -1,4 +1,4 @@
-"""XGROUP POLICY, a command of ours: what a group does by itself with worn-out entries and idle consumers.
+"""XGROUP POLICY, a command of ours: what a group does with entries over the delivery limit and idle consumers.
 
     XGROUP POLICY orders workers MAXDELIVERIES 5 DEADLETTER orders:dead CONSUMERTTL 3600000
 

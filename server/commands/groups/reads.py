@@ -46,7 +46,7 @@ _UNLIMITED: Final = 1 << 62
 # Entries that are read before the reply is measured: a slice's worth of those that LMDB keeps within its pages.
 _UNMEASURED_BYTES: Final = 5 << 20
 _FOUR: Final = b"*4\r\n"
-_NEW: Final = b":0\r\n:0\r\n"  # idle time and delivery count of an entry that nobody had
+_NEW: Final = b":0\r\n:0\r\n"  # idle time and delivery count of an entry that no consumer had
 
 
 @command(
@@ -147,7 +147,7 @@ def _read(options: ReadOptions, group_name: bytes, request: Request) -> Work:
     if not is_fresh:
         found_again = [need_group(request, read.key, group_name, _WHERE) for read, _, _ in work]
         if any(stream.last_live_id > group.last_id for stream, group in found_again):
-            # it came while others had their turn, and has woken nobody
+            # it came while others had their turn, and has woken no client
             return (yield from _read(options, group_name, request))
         work = [(read, *found) for (read, _, _), found in zip(work, found_again, strict=True)]
     deadline_ms = request.now_ms + options.block_ms if options.block_ms else None

@@ -122,7 +122,7 @@ def exists(request: Request) -> Reply:
     tips=("request_policy:multi_shard", "response_policy:agg_sum"),
 )
 def touch(request: Request) -> Reply:
-    """TOUCH key [key ...] -> how many exist.  Nothing is evicted here, so nobody asks when a key was last used."""
+    """TOUCH key [key ...] -> how many exist.  Nothing is evicted here, so nothing asks when a key was last used."""
     return _count_all(request, _look_up_some)
 
 

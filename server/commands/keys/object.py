@@ -76,7 +76,7 @@ def object_idletime(request: Request) -> int | None:
     """OBJECT IDLETIME key -> 0, or null for a missing key.
 
     Access times are not kept: a write for every read would be paid for a figure that only eviction needs.  Of the
-    two wrong answers, "just used" is the one after which nobody deletes a key.
+    two wrong answers, "just used" is the one after which no script deletes a key.
     """
     return None if lookup(request, request.argv[2]) is None else 0
 

@@ -160,7 +160,7 @@ def _wait(request: Request, options: ReadOptions, resolved: list[bytes], positio
     if options.block_ms is None or not request.may_block:
         return NULL_ARRAY
     deadline_ms = request.now_ms + options.block_ms if options.block_ms else None
-    # `+` is another position for everybody at every look
+    # `+` is another position for each client at every look
     topics = [None if word == b"+" else position for word, position in zip(resolved, positions, strict=True)]
     argv = request.argv[: options.first_id] + resolved
     return Block(tuple(options.keys), deadline_ms, argv, topics=tuple(topics))
@@ -246,7 +246,7 @@ class ReadBudget:
         self._entries_left = options.max_count
         self._bytes_left = options.max_size
         self._is_first = True
-        self.limits_all = options.max_count is not None or options.max_size is not None  # not each stream by itself
+        self.limits_all = options.max_count is not None or options.max_size is not None  # not each stream alone
         self.exhausted = False
 
     @property

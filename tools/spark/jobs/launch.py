@@ -107,7 +107,7 @@ def _start(launch: Launch, noise: IO[bytes]) -> SparkSession:
 
 
 def says_more_than_it_raises(record: logging.LogRecord) -> bool:
-    """Not so py4j, which writes the stack of what it raises, of a Ctrl-C for instance, with the logger of everybody."""
+    """Not so py4j, which writes the stack of what it raises, of a Ctrl-C for instance, with the root logger."""
     return "py4j" not in record.pathname
 
 

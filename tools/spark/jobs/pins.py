@@ -1,9 +1,9 @@
 """What keeps a stream's beginning: the group that needs its oldest entry, and how much it keeps alone.
 
-    entries   |  nobody needs them  |  only group A does   |  A and B do ...
+    entries   |  no group does      |  only group A does   |  A and B do ...
               first                 needed by A            needed by B
 
-A group needs what is pending, as long as the entry exists, and what it has not been given.  What nobody needs a trim
+A group needs what is pending, as long as the entry exists, and what it has not been given.  What no group needs a trim
 with ACKED takes, and `riverbed compact --acked`; what one group keeps alone is what it costs that the group is slow.
 Entries are counted by the parts that the manifest lists; only those of the part that a bound falls into are read.
 """
@@ -27,7 +27,7 @@ _KEYS: Final = "_db int, _key_binary binary"
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """The first entry that a group needs; of a consumer who has it pending for `idle_ms`, or not given to anybody."""
+    """The first entry that a group needs; of a consumer who has it pending for `idle_ms`, or not been given."""
 
     group: GroupName
     entry_id: StreamID
@@ -42,7 +42,7 @@ class Pin:
 
     stream: StreamSummary
     need: Need
-    spare: int  # entries that nobody needs
+    spare: int  # entries that no group needs
     kept_alone: int  # that only this group needs; 0 if another one needs the same first entry
     others: int  # groups of the stream beside it
 

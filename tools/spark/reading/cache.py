@@ -28,7 +28,7 @@ from riverbed.tools.spark.errors import SourceError
 
 _TEMPORARY: Final = ".temp-"
 _MOMENT_S: Final = 600.0
-# What is only a mark has no size, and goes when nobody has asked for so long.
+# What is only a mark has no size, and goes when it was not asked for so long.
 _FORGET_MARKS_S: Final = 30 * 86_400.0
 _ABANDONED_S: Final = 86_400.0
 _MAX_HELD: Final = 64
@@ -126,13 +126,13 @@ class Cache:
                 total -= size
 
     def _remove(self, entry: Path) -> bool:
-        """Take an entry away unless somebody holds it -> whether it is gone."""
+        """Take an entry away unless a reader holds it -> whether it is gone."""
         with contextlib.suppress(OSError):
             fd = os.open(entry, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 doomed = self._temporary()
-                os.rename(entry, doomed)  # in one step: nobody finds half of it
+                os.rename(entry, doomed)  # in one step: no reader finds half of it
                 shutil.rmtree(doomed, ignore_errors=True)
                 return True
             finally:

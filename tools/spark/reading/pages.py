@@ -1,6 +1,6 @@
 """One table of a frozen LMDB file, its leaf pages read by the hundred and taken apart by numpy, without LMDB.
 
-A cursor takes 250 ns a row, here it is 40.  The file must be one that nobody writes any more.  It
+A cursor takes 250 ns a row, here it is 40.  The file must be one that is never written any more.  It
 is read with `pread` and never mapped, so that one that is cut short under a reader is an error and not a signal; and
 what is read is looked at before it is followed, so that whatever the bytes are, nothing outside of them is touched:
 
@@ -138,7 +138,7 @@ class LeafRows:
 
 
 class PageTable:
-    """A table of a file that nobody writes, whose keys all have `key_bytes` bytes, a multiple of eight.
+    """A table of a file that is not written, whose keys all have `key_bytes` bytes, a multiple of eight.
 
     A context manager: it holds the file open.  Raises UnknownFileError for a file, or a kind of table, that it does not
     know; CorruptionError for a damaged one, then or later; OSError.
@@ -393,7 +393,7 @@ class PageTable:
         highs = behind[firsts + counts - 1].view(kind)[:, 0]
         if (lows < leaves.lows).any() or (highs >= leaves.highs).any():
             raise self._damage(int(leaves.numbers[0]), "or one of the next: keys that belong elsewhere")
-        # Each number of the keys by itself: what looks at one of them does not step over the others.
+        # Each number of the keys in an array of its own: a look at one of them does not step over the others.
         keys = np.ascontiguousarray(behind.T).byteswap(inplace=True).T
         if not _ascend(keys):
             raise self._damage(int(leaves.numbers[0]), "or one of the next: keys do not ascend")

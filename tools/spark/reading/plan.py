@@ -5,7 +5,7 @@
       a partition          cut at split keys into even ones             many short streams in one
 
 A partition is a range in the order of table `entries`, (stream, ID) to (stream, ID): the task finds the streams in
-between by itself, so that a plan for millions of streams stays small.
+between, so that a plan for millions of streams stays small.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _cut(stream: StreamSummary, asked: Range) -> Iterator[_Piece]:
 
 
 def _pack(place: Place, pieces: list[_Piece], target: int, *, may_count: bool) -> Iterator[Span]:
-    """Neighbours together until they are `target` rows; a piece that is more than that by itself is counted off."""
+    """Neighbours together until they are `target` rows; a piece that is more than that alone is counted off."""
     begun: _Piece | None = None
     last: _Piece | None = None
     rows = 0

@@ -123,7 +123,7 @@ class Unread:
 def common_cut(streams: Sequence[Unread], most: int) -> StreamID:
     """Up to which ID all of them are read so that it is at most `most` entries, MAX_ID: to their ends.
 
-    A millisecond stays whole unless it has more than `most` entries by itself; then the cut is at one sequence number
+    A millisecond stays whole unless it has more than `most` entries alone; then the cut is at one sequence number
     for all, and the batch has more only where that very ID is in more streams.  It has one entry at least.
     """
     counted, resume, bound = _count_runs(streams, most)

@@ -33,7 +33,7 @@ _Answer = TypeVar("_Answer")
 
 
 class Connection:
-    """A connection that is made anew when it breaks; close it in any case.
+    """A connection that is made again when it breaks; close it in any case.
 
     Every method raises SourceError when the server cannot be reached, after some tries, or refuses.
     """
@@ -70,7 +70,7 @@ class Connection:
                 self.close()
                 reason: Exception = failure
             except ReplyError as error:
-                self.close()  # there may be replies that nobody has taken
+                self.close()  # there may be replies that were not taken
                 if error.code not in _PASSING:
                     raise SourceError(f"{self._address} refuses: {_advised(error)}") from error
                 reason = error

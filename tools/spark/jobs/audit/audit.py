@@ -57,7 +57,7 @@ def audit(
     """Report on the consumer groups of SNAPSHOT.
 
     Names poison entries (delivered again and again), stuck ones (delivered long ago, never acknowledged), orphaned
-    ones (pending and deleted), idle consumers that hold entries, groups that nobody reads, and the group that keeps
+    ones (pending and deleted), idle consumers that hold entries, groups without a reader, and the group that keeps
     each stream from being trimmed; then lag and pending entries by group and by consumer. With --since it tells how
     much was delivered and settled in between.
 

@@ -45,7 +45,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Crew:
-    """A group.  `read_ms` is the time since anybody of it was heard of, None when there is nobody."""
+    """A group.  `read_ms` is the time since a consumer of it was heard of, None when it has none."""
 
     name: GroupName
     last_id: StreamID
@@ -80,7 +80,7 @@ class Findings:
 
     @property
     def problems(self) -> int:
-        """How many things there are that somebody should look at."""
+        """How many things there are to look at."""
         return sum(self.totals[kind] for kind in _NAMED) + len(self.unread) + len(self.idle)
 
 

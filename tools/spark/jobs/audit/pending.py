@@ -1,9 +1,9 @@
 """The pending entries of a snapshot, sorted into kinds, counted by consumer, and the worst of each kind by name.
 
-    orphaned    the entry is deleted: nobody can work on it, and only XACK or XAUTOCLAIM makes it go
-    poison      delivered again and again: whoever takes it seems to fail
+    orphaned    the entry is deleted: no consumer can work on it, and only XACK or XAUTOCLAIM makes it go
+    poison      delivered again and again: every consumer that takes it seems to fail
     stuck       delivered long ago and never acknowledged: its consumer has died, or has forgotten it
-    released    given back by XNACK: it belongs to nobody and waits for the next reader
+    released    given back by XNACK: it belongs to no consumer and waits for the next reader
     in work     none of these
 
 An entry is of the first kind that fits.
@@ -87,7 +87,7 @@ class Pending(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What one consumer of a group has pending; or what belongs to nobody, for consumer None."""
+    """What one consumer of a group has pending; or what belongs to no consumer, for consumer None."""
 
     group: GroupName
     consumer: bytes | None
@@ -107,7 +107,7 @@ class Work:
     """What a consumer did between two snapshots, as far as pending entries tell: at least so many."""
 
     taken: int  # delivered to it since, and still pending
-    settled: int  # it had them then, and nobody has them now
+    settled: int  # it had them then, and no consumer has them now
     lost: int  # it had them then, and another one has them now
 
 

@@ -331,7 +331,7 @@ def _require_same(stream: StreamSummary, at: Progress) -> None:
 def _has_gap(stream: StreamSummary, at: Progress, numbering: str) -> bool:
     """Whether entries that were not exported are gone: trimmed, or of a stream that was deleted and made again.
 
-    One that was deleted by itself is no gap (`continuity.py` has the tables, and knows more of those).
+    One that was deleted alone is no gap (`continuity.py` has the tables, and knows more of those).
     """
     if stream.length and stream.first_id <= at.last_id:
         return False

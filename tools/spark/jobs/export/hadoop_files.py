@@ -94,7 +94,7 @@ class HadoopFiles:
 
     @contextlib.contextmanager
     def locked(self, name: str) -> Iterator[None]:
-        """Nobody else may be in here at the same time: on this machine.  Stores of objects have no such thing."""
+        """No other process may be in here at the same time: on this machine.  Stores of objects have no such thing."""
         if not self._is_local:
             yield
             return
