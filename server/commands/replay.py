@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from riverbed.store.databases.transaction import WriteTxn
 
 
-class _NobodyThere:
+class _NoPeer:
     """The peer of a log: it is never answered."""
 
     address = "log"
@@ -39,7 +39,7 @@ class _NobodyThere:
         return 0
 
 
-NOBODY = _NobodyThere()
+NO_PEER = _NoPeer()
 
 
 class Replayer:
@@ -75,7 +75,7 @@ class Replayer:
         """Run one command of the log on `db`.  Raises ReplayError when it does not fit the state."""
         request = self._request
         if request is None:
-            session = Session(0, NOBODY, db, 0)
+            session = Session(0, NO_PEER, db, 0)
             request = self._request = Request(session, txn)
             request.from_log = True
             request.now_ms = self._now_ms

@@ -24,7 +24,7 @@ from riverbed.server.background.maintenance import Upkeep
 from riverbed.server.background.snapshots import Snapshots
 from riverbed.server.background.tasks import Tasks
 from riverbed.server.commands.dispatch import Plain, plain_commands
-from riverbed.server.commands.replay import NOBODY
+from riverbed.server.commands.replay import NO_PEER
 from riverbed.server.commands.request import Context
 from riverbed.server.commands.session import Request, Session
 from riverbed.server.commands.slices import Slices
@@ -128,8 +128,8 @@ class Executor:
         self.stopping = self.context.stopping = Stopping(self)
         self.gave_up = False
         self._time = clock.time
-        nobody = Session(0, NOBODY, self.txn.databases[0], 0)
-        self._request = Request(nobody, self.txn, self.context)  # of the fast path, whoever sends it
+        no_session = Session(0, NO_PEER, self.txn.databases[0], 0)
+        self._request = Request(no_session, self.txn, self.context)  # of the fast path, whoever sends it
         self._next_client_id = 1
         self.accounts = self.context.accounts
         self.accounts.clients.on_pressure = self._read_small_pieces

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from riverbed.store.check.findings import Violation, show, show_id
 from riverbed.store.format import rows as fmt
 from riverbed.store.format.meta import META_DATABASES
-from riverbed.store.groups.pending import NOBODY, Run
+from riverbed.store.groups.pending import UNOWNED, Run
 from riverbed.store.ids import StreamID, id_ms, pack_id, unpack_id
 from riverbed.store.tables.reader import TableReader
 
@@ -329,7 +329,7 @@ def _pending(reader: TableReader, group_no: int, names: dict[int, bytes]) -> Ite
     """The runs that somebody has, by ID.  Those of deleted consumers are dead."""
     for _, row in reader.rows("pel", fmt.group_prefix(group_no)):
         run = Run.decode(row)
-        if run.consumer_no == NOBODY:
+        if run.consumer_no == UNOWNED:
             yield _Pending(None, 0, run.delivery_count, run.packed)
         elif run.consumer_no in names:
             yield _Pending(names[run.consumer_no], run.time_ms, run.delivery_count, run.packed)

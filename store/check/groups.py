@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from riverbed.store.check.findings import Pass, View, integers, show, show_id
 from riverbed.store.format import rows as fmt
-from riverbed.store.groups.pending import MAX_IN_RUN, NOBODY, Run, time_key
+from riverbed.store.groups.pending import MAX_IN_RUN, UNOWNED, Run, time_key
 from riverbed.store.ids import ID_BYTES, StreamID, pack_id, unpack_id
 
 _PEL_TABLES: Final = ("pel", "pel_by_consumer", "pel_by_time")
@@ -98,7 +98,7 @@ def _decode_consumer(row: bytes) -> tuple[bytes, int]:
 
 
 def _check_group(view: View, where: str, stream_no: int, group_no: int, group: _Group) -> Pass:
-    counted: dict[int, int] = {NOBODY: group.released_count}
+    counted: dict[int, int] = {UNOWNED: group.released_count}
     names: dict[bytes, int] = {}
     for packed, row in view.rows("groups", fmt.group_key(stream_no, group_no)):
         yield
@@ -112,7 +112,7 @@ def _check_group(view: View, where: str, stream_no: int, group_no: int, group: _
             view.add("groups", where, f"consumer {show(consumer[0])} is there twice")
         names[consumer[0]] = consumer_no
         counted[consumer_no] = consumer[1]
-        if not NOBODY < consumer_no < group.next_consumer_no:
+        if not UNOWNED < consumer_no < group.next_consumer_no:
             view.add(
                 "groups", where, f"consumer {consumer_no}, and {group.next_consumer_no} is the next to be given out"
             )
@@ -136,7 +136,7 @@ def _check_group(view: View, where: str, stream_no: int, group_no: int, group: _
         _check_run(view, told, group_no, group, run, found, runs)
     for consumer_no, count in found.items():
         if count != counted[consumer_no]:
-            owner = "no consumer" if consumer_no == NOBODY else f"consumer {consumer_no}"
+            owner = "no consumer" if consumer_no == UNOWNED else f"consumer {consumer_no}"
             view.add("groups", where, f"{counted[consumer_no]} entries of {owner} counted, there are {count}")
     view.contents.groups += 1
     view.contents.pending += sum(found.values())
@@ -155,7 +155,7 @@ def _decode_run(packed: bytes, row: bytes) -> Run:
         raise ValueError("IDs that do not ascend")
     if packed[8:] != ids[-1]:
         raise ValueError(f"the last ID is {show_id(unpack_id(ids[-1]))}")
-    if len(ids) > (1 if run.consumer_no == NOBODY else MAX_IN_RUN):
+    if len(ids) > (1 if run.consumer_no == UNOWNED else MAX_IN_RUN):
         raise ValueError(f"{len(ids)} entries in one run")
     return run
 
@@ -173,7 +173,7 @@ def _check_run(
     if view.get("pel_by_consumer", fmt.owner_prefix(group_no, consumer_no) + run.last) is None:
         view.add("pel_by_consumer", told, f"is missing in the list of consumer {consumer_no}")
     listed = view.get("pel_by_time", time_key(group_no, run))
-    if consumer_no == NOBODY:
+    if consumer_no == UNOWNED:
         if run.time_ms >= group.next_release_no:
             told_no = f"release {run.time_ms}, and {group.next_release_no} is the next to be given out"
             view.add("pel", told, told_no)

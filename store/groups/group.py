@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from riverbed.store.format import rows as fmt
 from riverbed.store.groups.consumers import Consumer, Members
-from riverbed.store.groups.pending import NOBODY, Delivery, Pel, PelRow, Run
+from riverbed.store.groups.pending import UNOWNED, Delivery, Pel, PelRow, Run
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, pack_id, unpack_id
 from riverbed.store.model import Change
 
@@ -102,7 +102,7 @@ class Group(Members):
         return found
 
     def _entry_of(self, row: PelRow) -> PendingEntry:
-        if row.consumer_no == NOBODY:
+        if row.consumer_no == UNOWNED:
             return PendingEntry(row.entry_id, None, 0, row.delivery_count)
         return PendingEntry(row.entry_id, self._by_no[row.consumer_no], row.time_ms, row.delivery_count)
 
@@ -153,7 +153,7 @@ class Group(Members):
         return pending_runs
 
     def _run_of(self, run: Run) -> PendingRun:
-        if run.consumer_no == NOBODY:
+        if run.consumer_no == UNOWNED:
             return PendingRun(run.ids(), None, 0, run.delivery_count)
         return PendingRun(run.ids(), self._by_no[run.consumer_no], run.time_ms, run.delivery_count)
 
@@ -187,7 +187,7 @@ class Group(Members):
         found: list[Found] = []
         examined = size = worn_bytes = 0
         for place, run in self.pel.by_time(self._claim_place):
-            if run.consumer_no != NOBODY and 0 <= now_ms - run.time_ms < min_idle_ms:
+            if run.consumer_no != UNOWNED and 0 <= now_ms - run.time_ms < min_idle_ms:
                 break
             into = found
             if worn_out is not None and min(run.delivery_count + 1, MAX_COUNT) > self.policy.max_deliveries:
@@ -303,7 +303,7 @@ class Group(Members):
         if not removed:
             return 0
         for consumer_no, count in by_owner.items():
-            if consumer_no == NOBODY:
+            if consumer_no == UNOWNED:
                 self.released_count -= count
             else:
                 self._move_count(self._by_no[consumer_no], -count)
@@ -361,13 +361,13 @@ class Group(Members):
     def _assign(self, wanted: dict[bytes, Delivery], owner: Consumer | None) -> None:
         """Make `owner` the owner of entries, by packed ID, whether they had another owner before or none."""
         self._pel_end = None
-        former = self.pel.assign(wanted, NOBODY if owner is None else owner.consumer_no)
+        former = self.pel.assign(wanted, UNOWNED if owner is None else owner.consumer_no)
         total = 0
         for consumer_no, count in former.items():
             total += count
             if consumer_no is None:
                 self.pel_count += count
-            elif consumer_no == NOBODY:
+            elif consumer_no == UNOWNED:
                 self.released_count -= count
             else:
                 self._move_count(self._by_no[consumer_no], -count)

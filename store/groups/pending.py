@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from riverbed.store.tables.transaction import Transaction
     from riverbed.store.tables.view import View
 
-NOBODY: Final = 0
+UNOWNED: Final = 0
 # Two runs of this length fit a page of LMDB; a longer row would get pages of its own.
 MAX_IN_RUN: Final = 100
 # Runs read in one go.
@@ -133,7 +133,7 @@ class Pel:
         self._recent: Run | None = None  # the living run that `get` found last, as long as nothing has changed
 
     def _lives(self, consumer_no: int) -> bool:
-        return consumer_no == NOBODY or self._is_alive(consumer_no)
+        return consumer_no == UNOWNED or self._is_alive(consumer_no)
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
@@ -226,7 +226,7 @@ class Pel:
         """The last ID of the first run behind the one that ends with `after` that a living consumer, or none, owns."""
         cursor = self._txn.cursor("pel_by_consumer")
         ends = []
-        for consumer_no in (NOBODY, *owners):
+        for consumer_no in (UNOWNED, *owners):
             prefix = fmt.owner_prefix(self._group_no, consumer_no)
             if cursor.set_range(prefix + after + b"\0") and cursor.key().startswith(prefix):
                 ends.append(cursor.key()[len(prefix) :])
@@ -244,7 +244,7 @@ class Pel:
             found = cursor.prev()
         lists = self._txn.cursor("pel_by_consumer")
         ends = []
-        for consumer_no in (NOBODY, *owners):
+        for consumer_no in (UNOWNED, *owners):
             prefix = fmt.owner_prefix(self._group_no, consumer_no)
             past = fmt.owner_prefix(self._group_no, consumer_no + 1)
             found = lists.prev() if lists.set_range(past) else lists.last()
@@ -283,7 +283,7 @@ class Pel:
             if looked_at == most:
                 return None
             if run is not None:
-                if run.time_ms > until_ms and run.consumer_no != NOBODY:
+                if run.time_ms > until_ms and run.consumer_no != UNOWNED:
                     break
                 found.append(run)
         return found
@@ -428,7 +428,7 @@ class Pel:
         cursor, last = self._txn.cursor, run.last
         cursor("pel").put(self._prefix + last, self._encode(run))
         cursor("pel_by_consumer").put(fmt.owner_prefix(self._group_no, run.consumer_no) + last, b"")
-        cursor("pel_by_time").put(time_key(self._group_no, run), last if run.consumer_no == NOBODY else b"")
+        cursor("pel_by_time").put(time_key(self._group_no, run), last if run.consumer_no == UNOWNED else b"")
 
     def _delete(self, run: Run) -> None:
         self._recent = None
@@ -445,6 +445,6 @@ class Pel:
 
 def time_key(group_no: int, run: Run) -> bytes:
     """The key of a run's place in the order by time."""
-    if run.consumer_no == NOBODY:
+    if run.consumer_no == UNOWNED:
         return fmt.moment_prefix(group_no, 0) + run.time_ms.to_bytes(ID_BYTES, "big")
     return fmt.moment_prefix(group_no, run.time_ms + 1) + run.last

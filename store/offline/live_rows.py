@@ -18,7 +18,7 @@ from typing import Final
 
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format import rows as fmt
-from riverbed.store.groups.pending import NOBODY
+from riverbed.store.groups.pending import UNOWNED
 from riverbed.store.ids import StreamID, id_text, pack_id
 from riverbed.store.model import Row
 from riverbed.store.progress import ignore
@@ -175,7 +175,7 @@ class LiveRows:
             for packed, row in self._reader.rows("pel_by_time", prefix):
                 if dead is not None:
                     run = self._reader.get("pel", prefix + (row or packed[16:]))
-                    owner = NOBODY if run is None else fmt.decode_run_head(run)[0]
+                    owner = UNOWNED if run is None else fmt.decode_run_head(run)[0]
                     if owner in dead:
                         continue
                 yield packed, row

@@ -18,7 +18,7 @@ from riverbed.store.databases.database import Database
 from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.format import rows as fmt
 from riverbed.store.groups.groups import Groups
-from riverbed.store.groups.pending import NOBODY, Run
+from riverbed.store.groups.pending import UNOWNED, Run
 from riverbed.store.groups.reference_trim import trim_with_references
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, unpack_id
 from riverbed.store.model import References, Strategy, Trim
@@ -148,7 +148,7 @@ def _groups(reader: TableReader, row: fmt.StreamRow) -> Iterator[_Group]:
     for packed, values in reader.rows("groups", fmt.stream_prefix(row.stream_no)):
         group_no = fmt.decode_group_no(packed)
         if len(packed) == fmt.GROUP_KEY_BYTES:
-            found[group_no] = group_no, fmt.decode_group(values).last_id, {NOBODY}
+            found[group_no] = group_no, fmt.decode_group(values).last_id, {UNOWNED}
         elif group_no in found:
             found[group_no][2].add(fmt.decode_consumer_no(packed))
     yield from found.values()

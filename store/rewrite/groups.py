@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.store.format import rows as fmt
 from riverbed.store.groups.consumers import policy_words
-from riverbed.store.groups.pending import NOBODY, Run
+from riverbed.store.groups.pending import UNOWNED, Run
 from riverbed.store.ids import ID_BYTES, id_text, unpack_id
 from riverbed.store.log.commands import Composer, Piece
 from riverbed.store.tables.reader import TableReader
@@ -156,7 +156,7 @@ class GroupsRewrite:
         most = MAX_CLAIMED * ID_BYTES
         for run in runs:
             run_owner, run_time_ms = run.consumer_no, run.time_ms
-            if run_owner == NOBODY:
+            if run_owner == UNOWNED:
                 if stand_in is None:
                     continue
                 run_owner, run_time_ms = stand_in, 0
@@ -203,7 +203,7 @@ class GroupsRewrite:
         """The runs of a group in ID order, but for those of deleted consumers, which wait for the purge."""
         for _, row in self._reader.rows("pel", fmt.group_prefix(group.group_no)):
             run = Run.decode(row)
-            if run.consumer_no == NOBODY or run.consumer_no in group.members:
+            if run.consumer_no == UNOWNED or run.consumer_no in group.members:
                 yield run
 
     def _parted(self, group: _Group, *, missing: bool) -> Iterator[Run]:
@@ -235,7 +235,7 @@ class GroupsRewrite:
 
 
 def _released_by_id(runs: Iterable[Run]) -> Iterator[tuple[int, bytes]]:
-    return ((run.delivery_count, run.packed) for run in runs if run.consumer_no == NOBODY)
+    return ((run.delivery_count, run.packed) for run in runs if run.consumer_no == UNOWNED)
 
 
 def _counted(released: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:

@@ -22,7 +22,7 @@ _ENTRY_PAGE_BYTES: Final = 1 << 20
 _MAX_ENTRIES_A_PAGE: Final = 5000
 # How XPENDING says that an entry belongs to no consumer (8.8).
 _RELEASED_IDLE: Final = -1
-NOBODY: Final = -1
+UNOWNED: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class LivePending:
         return len(self._numbers) // 5
 
     def add(self, entry_id: StreamID, consumer: int, time_ms: int, count: int) -> None:
-        """`consumer` is an index of `consumers`, or NOBODY."""
+        """`consumer` is an index of `consumers`, or UNOWNED."""
         self._numbers.extend((id_ms(entry_id), id_seq(entry_id), consumer + 1, time_ms, count))
 
     def ids(self) -> Iterator[StreamID]:
@@ -157,7 +157,7 @@ class LivePending:
             yield make_id(numbers[at], numbers[at + 1])
 
     def rows(self) -> Iterator[tuple[StreamID, int, int, int]]:
-        """ID, index of the consumer or NOBODY, delivery time in unix ms, delivery count."""
+        """ID, index of the consumer or UNOWNED, delivery time in unix ms, delivery count."""
         numbers = self._numbers
         for at in range(0, len(numbers), 5):
             ms, seq, consumer, time_ms, count = numbers[at : at + 5]
@@ -174,7 +174,7 @@ def read_pending(client: RedisClient, key: bytes, group: bytes) -> LivePending:
         for entry_id, consumer, idle_ms, count in page:
             start = _id(entry_id)
             if idle_ms == _RELEASED_IDLE:
-                pending.add(start, NOBODY, 0, count)
+                pending.add(start, UNOWNED, 0, count)
                 continue
             place = places.get(consumer)
             if place is None:

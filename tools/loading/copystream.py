@@ -21,7 +21,7 @@ from typing import Final
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text
 from riverbed.tools.console.console import ProgressBar
 from riverbed.tools.live.livestream import (
-    NOBODY,
+    UNOWNED,
     LiveGroup,
     LivePending,
     LiveStream,
@@ -169,7 +169,7 @@ class _Copy:
         for consumer in group.consumers:
             sink.run([b"XGROUP", b"CREATECONSUMER", key, group.name, consumer.name])
         for consumer_no, time_ms, count, ids in _alike(pending):
-            if consumer_no == NOBODY:
+            if consumer_no == UNOWNED:
                 how_many = [b"IDS", b"%d" % len(ids), *map(id_text, ids)]
                 sink.run([b"XNACK", key, group.name, b"FAIL", *how_many, b"RETRYCOUNT", b"%d" % count, b"FORCE"])
                 continue

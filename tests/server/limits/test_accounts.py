@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from riverbed.server.commands.replay import NOBODY
+from riverbed.server.commands.replay import NO_PEER
 from riverbed.server.limits import accounts
 from riverbed.server.limits.accounts import Account, Accounts
 from tests.support.raw import encode
@@ -32,9 +32,9 @@ class Socket:
     def abort(self) -> None:
         self.is_aborted = True
 
-    close_soon = attend = NOBODY.close_soon
-    read_small_pieces = NOBODY.read_small_pieces
-    output_bytes = NOBODY.output_bytes
+    close_soon = attend = NO_PEER.close_soon
+    read_small_pieces = NO_PEER.read_small_pieces
+    output_bytes = NO_PEER.output_bytes
 
 
 def opened(book: Accounts, *, is_trusted: bool = True) -> tuple[Socket, Account]:

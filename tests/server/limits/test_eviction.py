@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from riverbed.server.commands.replay import NOBODY
+from riverbed.server.commands.replay import NO_PEER
 from riverbed.server.limits.accounts import Account, Accounts
 from riverbed.server.limits.eviction import MIN_LIMIT_BYTES
 from tests.support.raw import encode
@@ -18,7 +18,7 @@ KB = 1 << 10
 
 
 def opened(book: Accounts, size: int, *, is_trusted: bool = True) -> Account:
-    account = Account(book, NOBODY, is_trusted=is_trusted)
+    account = Account(book, NO_PEER, is_trusted=is_trusted)
     account.add(size)
     return account
 

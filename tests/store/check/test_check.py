@@ -161,7 +161,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "a group is lost": (do.delete("groups"), "groups counted, there are 0"),
     "a group's row is garbage": (do.change("groups", b"\x90"), "does not decode"),
     "pending entries are miscounted": (do.repack("groups", 3, 99), "99 pending entries counted"),
-    "released entries are miscounted": (do.repack("groups", 4, 0), "of nobody counted"),
+    "released entries are miscounted": (do.repack("groups", 4, 0), "of no consumer counted"),
     "consumers are miscounted": (do.repack("groups", 5, 1), "1 consumers counted"),
     "consumer numbers start again": (do.repack("groups", 6, 1), "next to be given out"),
     "a consumer's entries are miscounted": (do.repack("groups", 3, 50, 1), "50 entries of consumer 1 counted"),

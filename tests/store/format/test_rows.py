@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from riverbed.store.format import rows as fmt
 from riverbed.store.groups.consumers import Consumer
 from riverbed.store.groups.group import Group
-from riverbed.store.groups.pending import NOBODY, Run, time_key
+from riverbed.store.groups.pending import UNOWNED, Run, time_key
 from riverbed.store.groups.recent_deliveries import HandedOut
 from riverbed.store.ids import StreamID, make_id, pack_id, unpack_id
 from riverbed.store.model import NO_POLICY, DeliveryPolicy
@@ -166,7 +166,7 @@ def test_the_documents_pending_entries() -> None:
     assert run.ids() == [pack_id(make_id(1, 1)), last_id]
     assert fmt.encode_run(1, DEADLINE_MS, 1, run.packed) == row
     released = Run.decode(released_row)
-    assert (released.consumer_no, released.time_ms, released.delivery_count) == (NOBODY, 4, 2)
+    assert (released.consumer_no, released.time_ms, released.delivery_count) == (UNOWNED, 4, 2)
     assert released.ids() == [released_key[8:]] == [pack_id(make_id(2, 5))]
 
     ((key, row),) = examples("pel_by_consumer")

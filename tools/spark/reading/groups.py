@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from riverbed.store.format import rows as fmt
 from riverbed.store.groups.lag import lag
-from riverbed.store.groups.pending import NOBODY, Run
+from riverbed.store.groups.pending import UNOWNED, Run
 from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id, unpack_id
 from riverbed.store.model import NO_POLICY, DeliveryPolicy
 from riverbed.store.tables.reader import TableReader
@@ -208,7 +208,7 @@ def _runs(reader: TableReader, group: _Group, stream: StreamHere) -> Iterator[Ru
         run = Run.decode(row)
         if run.packed[: len(first)] > last:
             return
-        if run.consumer_no != NOBODY and run.consumer_no not in group.members:
+        if run.consumer_no != UNOWNED and run.consumer_no not in group.members:
             continue
         within = run.within(first, last)
         if within is not None:
@@ -229,7 +229,7 @@ class _Pending:
         ms, seq = halves[0::2], halves[1::2]
         count = len(ms)
         lengths = [len(run) for run in runs]
-        owned = [run.consumer_no != NOBODY for run in runs]
+        owned = [run.consumer_no != UNOWNED for run in runs]
         # Entries without an owner have the number of their release where others have a time.
         delivered = [run.time_ms if is_owned else -1 for run, is_owned in zip(runs, owned, strict=True)]
         delivered_ms = np.repeat(np.array(delivered, dtype=np.int64), lengths)
