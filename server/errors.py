@@ -31,7 +31,7 @@ def wrong_arity(command: bytes) -> CommandError:
 
 
 def unknown_subcommand(argv: list[bytes]) -> CommandError:
-    """`argv` of a container whose second word names none of its subcommands; it is told as typed, up to a NUL byte."""
+    """`argv` of a container whose second word names none of its subcommands; it is shown as typed, up to a NUL byte."""
     typed = argv[1][:128].partition(b"\0")[0]
     return CommandError(b"ERR unknown subcommand '%b'. Try %b HELP." % (typed, argv[0].upper()))
 

@@ -99,15 +99,15 @@ def _explained(error: StoreError | OSError | lmdb.Error, config: Config) -> str:
         case ForeignLogError():
             return str(error)
         case CorruptionError():
-            return f"damaged data: {error}; nothing was changed, `riverbed check {config.dir}` tells more"
+            return f"damaged data: {error}; nothing was changed, `riverbed check {config.dir}` shows more"
         case ReplayError():
-            return f"the log cannot be replayed: {error}; nothing was changed, `riverbed check {config.dir}` tells more"
+            return f"the log cannot be replayed: {error}; nothing was changed, `riverbed check {config.dir}` shows more"
         case VersionError():
             return f"{config.dir} is of another version of Riverbed: {error}"
         case StoreError():
             return f"{config.dir} cannot be opened: {error}"
         case lmdb.Error():
-            return f"{config.dir} cannot be opened: LMDB says {error}; `riverbed check {config.dir}` tells more"
+            return f"{config.dir} cannot be opened: LMDB says {error}; `riverbed check {config.dir}` shows more"
     detail = os.strerror(error.errno) if error.errno else str(error)
     if isinstance(error.filename, (str, bytes)):
         detail = f"{os.fsdecode(error.filename)}: {detail}"

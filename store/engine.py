@@ -214,7 +214,7 @@ class Engine:
         """Write what was logged since the last call, durable as the policy says; -> whether there was anything.
 
         Raises LogWriteError: then all of it is undone, and writes are refused from now on.  When it is an
-        `UnknownOutcomeError`, the next start may still find the batch, so that clients may be told neither.
+        `UnknownOutcomeError`, the next start may still find the batch, so that clients may be answered neither.
         """
         txn = self.txn
         if not txn.log:

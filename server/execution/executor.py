@@ -559,7 +559,7 @@ class Executor:
     # -- the tick ------------------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        """One tick; what cannot be undone ends the server, for nothing in memory may be told any more."""
+        """One tick; what cannot be undone ends the server, for nothing in memory may be answered any more."""
         if self.gave_up:
             return
         try:

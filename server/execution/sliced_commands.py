@@ -155,7 +155,7 @@ class Slicing:
         self._conclude(session, slices, reply)
 
     def _conclude(self, session: Session, slices: Slices, reply: Reply) -> None:
-        """Answer; should this tick be undone, the client is told of what was committed before."""
+        """Answer; should this tick be undone, the client is answered what was committed before."""
         executor = self._executor
         if reply.__class__ is tuple and reply[0].startswith(b"-"):
             reply = (error_line(slices.refusal(reply[0][1:-2])),)

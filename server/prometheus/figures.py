@@ -275,7 +275,7 @@ def _groups(watched: Sample) -> Iterator[Figure]:
     )
     yield _gauges(
         "group_lag_entries",
-        "Entries not delivered yet; absent when that cannot be told.",
+        "Entries not delivered yet; absent when that is not known.",
         names,
         ((own, each.lag) for own, each in groups if each.lag is not None),
     )

@@ -5,7 +5,7 @@
        |                         '-> SYNC ----'          everything comes again, beside what we have (`fullsync.py`)
        '---- lost, refused, damaged ----
 
-Batches are verified, executed and appended to our log as one step; then the primary is told how far we are.  What is
+Batches are verified, executed and appended to our log as one step; then the primary is sent how far we are.  What is
 not sound is not believed, but asked for again from where we are; what cannot be applied although it is sound means that
 our state is not what it should be, and everything is asked for.  Until a full sync is complete the old state serves.
 """
@@ -359,7 +359,7 @@ class Follower:
             self._full_sync.cancel()
             self._full_sync = None
 
-    # -- what INFO and ROLE tell ---------------------------------------------------------------------------------------
+    # -- what INFO and ROLE report -------------------------------------------------------------------------------------
 
     def role(self) -> Reply:
         offset = self._engine.log.end.offset if self.is_connected else -1

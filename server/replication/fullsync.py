@@ -59,7 +59,7 @@ _EXPECTED: Final = (SyncError, WorkerError, StoreError, lmdb.Error, OSError)
 class FullSync:
     """One full sync.
 
-    `on_done` gets the stream on which the log goes on, `on_failed` why there is none; `on_progress` is told whenever
+    `on_done` gets the stream on which the log goes on, `on_failed` why there is none; `on_progress` is called whenever
     the tables have come nearer, so that more may be taken.
     """
 

@@ -216,7 +216,7 @@ class Primary:
         least = config.min_replicas_to_write
         return bool(least and config.min_replicas_max_lag and self.good_count < least)
 
-    # -- what INFO and ROLE tell ---------------------------------------------------------------------------------------
+    # -- what INFO and ROLE report -------------------------------------------------------------------------------------
 
     def fields(self) -> Sequence[tuple[str, object]]:
         """connected_slaves and a line for each."""
@@ -241,7 +241,7 @@ class Primary:
 
 
 def _address(word: bytes) -> str:
-    """What a replica calls itself, which INFO and ROLE will tell; nothing for the address it is seen at."""
+    """What a replica calls itself, which INFO and ROLE will show; nothing for the address it is seen at."""
     if len(word) > _MAX_ADDRESS_BYTES:
         raise CommandError(f"ERR REPLCONF ip-address provided by replica instance is too long: {len(word)} bytes")
     address = word.decode(errors="surrogateescape")

@@ -72,7 +72,7 @@ class Refolding:
         *,
         announce: Callable[[FoldPlan], None] = _unannounced,
     ) -> None:
-        """`announce` is told what is about to happen, once that is known."""
+        """`announce` is called with what is about to happen, once that is known."""
         self._execute = execute
         self._parent = parent
         self._announce = announce

@@ -55,7 +55,7 @@ class StreamFigures(NamedTuple):
 class GroupFigures(NamedTuple):
     """One consumer group.
 
-    `lag` is None when it cannot be told, `oldest_ms`, when the entry that is idle longest was delivered, when nothing
+    `lag` is None when it is not known, `oldest_ms`, when the entry that is idle longest was delivered, when nothing
     is pending that a consumer owns.
     """
 

@@ -186,7 +186,7 @@ class Members:
     # -- entries_read and lag ------------------------------------------------------------------------------------------
 
     def lag(self) -> int | None:
-        """How many entries are still to be delivered, None when that cannot be told."""
+        """How many entries are still to be delivered, None when that is not known."""
         return lag(self.stream, self.last_id, self.entries_read)
 
     def _advance(self, rows: list[Row]) -> None:

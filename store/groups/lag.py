@@ -27,7 +27,7 @@ class StreamCounters(Protocol):
 
 
 def lag(stream: StreamCounters, last_id: StreamID, entries_read: int | None) -> int | None:
-    """How many entries a group has still to be given that has come to `last_id`; None when that cannot be told."""
+    """How many entries a group has still to be given that has come to `last_id`; None when that is not known."""
     if not stream.entries_added or not stream.length:
         return 0
     if last_id < stream.first_id and stream.max_deleted_id < stream.first_id:

@@ -35,7 +35,7 @@ def write_base(
 ) -> BaseSize:
     """Write `pieces` to a new file, each as a batch, and make it durable; -> its size.
 
-    `offset` is the replication offset at which the state stood.  `progress` is told after each piece and may raise to
+    `offset` is the replication offset at which the state stood.  `progress` is called after each piece and may raise to
     end it.  An exception leaves what was written so far.  Raises OSError.
     """
     written = BaseSize(0, 0, 0)

@@ -163,7 +163,7 @@ class Compaction:
         manifest = manifests.load(self._places.manifest, self._files)
         if manifest is None or not manifest.files:
             if self._places.data.exists():
-                raise StoreError(f"{self._places.home} has no log; `riverbed check` tells more")
+                raise StoreError(f"{self._places.home} has no log; `riverbed check` shows more")
             raise StoreError(f"{self._directory} holds no store")
         self._manifest = manifest
         self._parts = list_parts(self._places.home, manifest, self._files)

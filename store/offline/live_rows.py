@@ -188,7 +188,7 @@ class LiveRows:
                 yield packed, name
 
     def _wrong(self, reason: str) -> CorruptionError:
-        return CorruptionError(self._where, None, f"{reason}; `riverbed check` tells more")
+        return CorruptionError(self._where, None, f"{reason}; `riverbed check` shows more")
 
 
 # -- how much room they take -------------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def sizes_of(reader: TableReader) -> dict[str, TableSize]:
 def room_for(rows: Iterable[Row], page_bytes: int, counted: Callable[[int], None] = ignore) -> TableSize:
     """What `rows` take at most when they are put into an empty table in the order of their keys.
 
-    `counted` is told how many were looked at so far, now and then.  0.3 us a row.
+    `counted` is called with how many were looked at so far, now and then.  0.3 us a row.
     """
     rows = iter(rows)
     count = overflow_pages = longest_key = 0

@@ -81,7 +81,7 @@ class Repair:
         steps: Progress = ignore,
         announce: Callable[[FoldPlan], None] = _unannounced,
     ) -> None:
-        """`execute` runs one command of the log; `announce` is told of the space before it is taken."""
+        """`execute` runs one command of the log; `announce` is called with the space before it is taken."""
         self._directory = directory
         self._execute = execute
         self._now_ms = now_ms

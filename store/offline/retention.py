@@ -183,7 +183,7 @@ def apply(
 ) -> tuple[int, int]:
     """Trim every stream that is concerned; -> (streams, entries) that were trimmed.
 
-    `counted` is told of streams that were looked at, `pause` is called between commands and may commit.
+    `counted` is called with the streams that were looked at, `pause` is called between commands and may commit.
     """
     streams = entries = 0
     for db in txn.databases:

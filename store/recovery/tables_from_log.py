@@ -63,7 +63,7 @@ class Refold:
         return self._report.commands
 
     def run(self, batches: Iterable[Batch], watch: Callable[[int], None]) -> None:
-        """Execute `batches`; `watch` is told the bytes of each.
+        """Execute `batches`; `watch` is called with the bytes of each.
 
         Raises ReplayError when one does not fit, StoreError when the disk gets full, CorruptionError, lmdb.Error,
         OSError.

@@ -180,4 +180,4 @@ class _StreamRewrite:
 
 
 def _contradiction(tables: Tables, reason: str) -> CorruptionError:
-    return CorruptionError(str(tables.path), None, f"{reason}; `riverbed check` tells more")
+    return CorruptionError(str(tables.path), None, f"{reason}; `riverbed check` shows more")

@@ -42,7 +42,7 @@ _FIRST_INCR: Final = 1
 
 
 def restore_snapshot(snapshot: Snapshot, directory: Path, *, steps: Progress, files: Files | None = None) -> None:
-    """Fill the empty `directory`.  `steps` is told how far it has come: bytes, then entries.
+    """Fill the empty `directory`.  `steps` is called with how far it has come: bytes, then entries.
 
     Raises CorruptionError when the snapshot does not have the checksum its manifest promises, OSError, lmdb.Error.
     """

@@ -84,7 +84,7 @@ def take_snapshot(
     """Freeze what the last checkpoint of the store in `directory` holds.
 
     It goes to `out`, which must not exist; into `out` under a name of time and offset, when that is a folder; into
-    `directory`/snapshots without `out`.  `program` is written down as its maker, `steps` is told how far it has come.
+    `directory`/snapshots without `out`.  `program` is written down as its maker, `steps` is called with how far it is.
 
     What `steps` raises stops it between two steps.  Signals must raise nothing by themselves: the process would wait
     for ever for LMDB's copy, which waits for its reader.
@@ -308,7 +308,7 @@ def write_digested(
     wrote: Callable[[int], None] | None = None,
     unsynced_bytes: int = UNSYNCED_BYTES,
 ) -> FileDigest:
-    """`write_file`; `wrote` is told the length so far."""
+    """`write_file`; `wrote` is called with the length so far."""
     checksum = size = 0
 
     def digested() -> Iterator[bytes]:

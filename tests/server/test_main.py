@@ -164,7 +164,7 @@ def test_damaged_log_is_told_with_file_and_offset(start_riverbed: StartRiverbed,
     assert status == 1
     last = out.splitlines()[-1]
     assert f" # damaged data: {log.name} at byte " in last.replace(f"{log.parent}/", "")
-    assert f"`riverbed check {damaged}` tells more" in last
+    assert f"`riverbed check {damaged}` shows more" in last
     assert log.read_bytes() == data
 
 

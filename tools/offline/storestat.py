@@ -66,7 +66,7 @@ def frozen_tables(path: Path) -> Iterator[tuple[Tables, int]]:
 def store_stats(
     path: Path, is_wanted: Callable[[bytes], bool], progress: Callable[[int, int], None]
 ) -> Iterator[StreamStat]:
-    """Every stream whose key is wanted, in the order of creation; `progress` is told how many of how many are done.
+    """Every stream whose key is wanted, in the order of creation; `progress` is called with the done and all.
 
     Raises what `frozen_tables` does, and CorruptionError.
     """

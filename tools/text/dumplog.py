@@ -36,7 +36,7 @@ Progress = Callable[[int, int], None]
 def log_lines(path: Path, limit: int | None, progress: Progress) -> Iterator[str]:
     """The lines of a log, or of one file of it.  Raises Failure when it is none, CorruptionError, OSError.
 
-    `progress` is told how many bytes were read, and how many there are.
+    `progress` is called with how many bytes were read, and how many there are.
     """
     with HeldFiles() as files:
         yield from _lines(path, limit, progress, files)

@@ -1,6 +1,6 @@
 """Rows of LMDB tables as lines of JSON: what stands in the key and in the row, by the names that FORMAT.md gives.
 
-A row that does not decode is told in hexadecimal, with the reason, and the walk goes on: who looks at rows one by one
+A row that does not decode is shown in hexadecimal, with the reason, and the walk goes on: who looks at rows one by one
 may be looking for exactly that.
 """
 
@@ -36,7 +36,7 @@ Progress = Callable[[int, int], None]
 def table_lines(path: Path, tables: Sequence[str], limit: int | None, progress: Progress) -> Iterator[str]:
     """The rows of `tables` in a data directory or snapshot at `path`, at most `limit` of all.
 
-    `progress` is told how many rows were told, and how many there are.
+    `progress` is called with how many rows were told, and how many there are.
 
     Raises what `frozen_tables` does.
     """

@@ -26,7 +26,7 @@ class GroupRates:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Everything a second; None while it cannot be told: in the first sample, or after a restart."""
+    """Everything a second; None while it is not known: in the first sample, or after a restart."""
 
     commands: float | None = None
     added: float | None = None

@@ -310,7 +310,7 @@ def _plain(number: float | None) -> float | int | None:
 
 
 def as_json(address: str, sample: Sample, rates: Rates, order: str) -> dict[str, Any]:
-    """A sample as an object: null is what the server does not tell, or cannot be told yet."""
+    """A sample as an object: null is what the server does not tell, or does not know yet."""
     info = sample.info
     streams = []
     for stream in sorted_streams(sample, rates, order):

@@ -1,4 +1,4 @@
-"""COMMAND: what commands there are, told from the table of commands alone.
+"""COMMAND: what commands there are, from the table of commands alone.
 
 The shapes are those of Redis 7, which clients and cluster proxies read: flags, key positions, categories, key
 specifications and the tree of arguments.  What the table does not say (arguments, access to keys) is derived from
@@ -442,7 +442,7 @@ def command_getkeys(request: Request) -> Reply:
     "COMMAND GETKEYSANDFLAGS command [arg [arg ...]]",
     Flag.LOADING | Flag.STALE,
     since="7.0.0",
-    summary="Picks the keys out of a full command and tells how they are used.",
+    summary="Picks the keys out of a full command and says how they are used.",
     arity=-4,
     redact=_without_secrets,
 )

@@ -63,7 +63,7 @@ def _follow(request: Request) -> Reply:
     summary="Makes the server a replica of another, or a primary again.",
 )
 def replicaof(request: Request) -> Reply:
-    """REPLICAOF host port | NO ONE -> OK.  The link is made afterwards; INFO and ROLE tell of it."""
+    """REPLICAOF host port | NO ONE -> OK.  The link is made afterwards; INFO and ROLE show it."""
     return _follow(request)
 
 
@@ -87,7 +87,7 @@ def slaveof(request: Request) -> Reply:
     summary="Has a replica take over, and follows it.",
 )
 def failover(request: Request) -> Reply:
-    """FAILOVER [TO host port [FORCE]] [TIMEOUT ms] | ABORT -> OK.  It happens afterwards; INFO tells of it."""
+    """FAILOVER [TO host port [FORCE]] [TIMEOUT ms] | ABORT -> OK.  It happens afterwards; INFO shows it."""
     words, replication = request.argv[1:], request.context.replication
     if len(words) == 1 and words[0].lower() == b"abort":
         replication.abort_failover()

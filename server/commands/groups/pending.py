@@ -175,7 +175,7 @@ def _release_counts(
 def xpending(request: Request) -> Reply:
     """XPENDING key group -> [total first last [[consumer "count"] ...]]; with a range -> [[id consumer idle n] ...].
 
-    Deleted entries are told like any other.  Nothing is changed, no consumer is made.
+    Deleted entries are listed like any other.  Nothing is changed, no consumer is made.
     """
     argv = request.argv
     if len(argv) == 3:

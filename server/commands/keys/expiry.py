@@ -26,7 +26,7 @@ NO_DEADLINE: Final = -1
 
 
 def _parse_conditions(words: list[bytes]) -> set[bytes]:
-    """The option words after the time.  An unknown one is told as typed; clashes are told after all are read."""
+    """The option words after the time.  An unknown one is shown as typed; clashes are told after all are read."""
     conditions = set()
     for word in words:
         condition = word.upper()

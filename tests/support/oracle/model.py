@@ -132,7 +132,7 @@ class Stream:
         return entry_id != 0 and entry_id < self.max_deleted
 
     def estimate(self, entry_id: int) -> int | None:
-        """How many entries had been added when `entry_id` was the newest; None when that cannot be told."""
+        """How many entries had been added when `entry_id` was the newest; None when that is not known."""
         if self.added == 0:
             return 0
         if not self.entries and entry_id <= self.last_id:
