@@ -1,14 +1,15 @@
-"""Where copied streams go: into a new data directory, or to a running server."""
+"""Where copied streams and loaded entries go: into a data directory, or to a running server."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from riverbed.server.commands.replay import Replayer
-from riverbed.tools.console.console import Failure
+from riverbed.store.ids import MAX_ID, StreamID, id_text, make_id, parse_id
+from riverbed.tools.console.console import Failure, counted
 from riverbed.tools.live.redisclient import RedisClient, ReplyError
 from riverbed.tools.offline.rebuild import Builder, SystemClock
 
@@ -19,16 +20,29 @@ Words = list[bytes]
 
 
 class Sink(Protocol):
-    """Takes canonical commands, in order.  Every method raises Failure when it cannot go on."""
+    """Takes canonical commands, and entries, in order.  Every method raises Failure when it cannot go on.
+
+    `loaded` entries of those that were added are in their streams for good.
+    """
 
     knows_log_commands: bool  # those that only our log may hold
     is_riverbed: bool
+    loaded: int
 
     def select(self, database: int) -> None: ...
 
     def has(self, key: bytes) -> bool: ...
 
+    def last_id(self, key: bytes) -> StreamID:
+        """The last ID of a stream, 0-0 when there is none, as far as replies tell."""
+
     def run(self, words: Words) -> None: ...
+
+    def add(self, key: bytes, entry_id: bytes | None, words: Words, line: int = 0) -> None:
+        """Append an entry, with a new ID when it has none; `line` of a file is where messages say that it stands.
+
+        Raises ValueError, and appends nothing, when the stream cannot take that ID.
+        """
 
     def drop(self, key: bytes) -> None:
         """Undo what was begun with `key`."""
@@ -38,51 +52,86 @@ class Sink(Protocol):
 
 
 class DirectorySink:
-    """Builds a data directory offline; close it in any case."""
+    """Writes to a data directory that no server uses; close it in any case.  Raises LockedError when one does."""
 
     knows_log_commands = is_riverbed = True
 
-    def __init__(self, directory: Path) -> None:
-        clock = SystemClock()
-        self._builder = Builder(directory, clock)
+    def __init__(self, directory: Path, database: int = 0) -> None:
+        if directory.is_file():
+            raise Failure(f"{directory} is not a directory")
+        self.loaded = 0
+        self._builder = Builder(directory, SystemClock())
         self._txn = self._builder.txn
-        self._db = self._txn.databases[0]
         self._execute = Replayer(int(time.time() * 1000)).execute
+        self._waiting = self._waiting_bytes = self._waiting_entries = 0
+        try:
+            self.select(database)
+        except Failure:
+            self.close()
+            raise
 
     def select(self, database: int) -> None:
-        if database >= len(self._txn.databases):
-            raise Failure(f"the source has streams in database {database}; here are {len(self._txn.databases)}")
-        self._db = self._txn.databases[database]
+        databases = self._txn.databases
+        if database >= len(databases):
+            raise Failure(f"there is no database {database} here; there are {len(databases)}")
+        self._db = databases[database]
 
     def has(self, key: bytes) -> bool:
         return self._db.stream(key, 0) is not None
 
+    def last_id(self, key: bytes) -> StreamID:
+        stream = self._db.stream(key, 0)
+        return StreamID(0) if stream is None else stream.last_id
+
     def run(self, words: Words) -> None:
         self._execute(self._txn, self._db, words)
-        if len(self._txn.log) >= _COMMANDS_A_BATCH:
-            self._builder.commit()
+        self._count(words)
+
+    def add(self, key: bytes, entry_id: bytes | None, words: Words, line: int = 0) -> None:
+        last_id = self.last_id(key)
+        new_id = _next_id(last_id) if entry_id is None else _explicit_id(entry_id, last_id)
+        (self._db.stream(key, 0) or self._db.create(key)).append_entry(new_id, words)
+        self._waiting_entries += 1
+        self._count(words)
+
+    def _count(self, words: Words) -> None:
+        self._waiting += 1
+        self._waiting_bytes += sum(map(len, words))
+        if self._waiting >= _COMMANDS_A_BATCH or self._waiting_bytes >= _BYTES_A_BATCH:
+            self._commit()
+
+    def _commit(self) -> None:
+        self._builder.commit()
+        self.loaded += self._waiting_entries
+        self._waiting = self._waiting_bytes = self._waiting_entries = 0
 
     def drop(self, key: bytes) -> None:
         if self.has(key):
             self.run([b"DEL", key])
 
     def finish(self) -> None:
-        self._builder.finish()
+        self._commit()
+        self._builder.checkpoint()
 
     def close(self) -> None:
         self._builder.close()
 
 
 class ServerSink:
-    """Sends to a running Riverbed, or a Redis from 7 on."""
+    """Sends to a running Riverbed, or a Redis from 7 on, some hundred commands at a time.
+
+    IDs are looked at before anything is sent: of a batch in which the server refuses one, it takes those behind it.
+    """
 
     knows_log_commands = False
 
     def __init__(self, client: RedisClient) -> None:
+        self.loaded = 0
         self._client = client
         self.is_riverbed = client.is_riverbed
-        self._waiting: list[Words] = []
+        self._waiting: list[tuple[Words, int]] = []  # with the line of an entry
         self._waiting_bytes = 0
+        self._last_ids: dict[bytes, StreamID] = {}  # of streams to which entries are added
 
     def select(self, database: int) -> None:
         self._flush()
@@ -92,8 +141,26 @@ class ServerSink:
         self._flush()
         return bool(self._call(b"EXISTS", key))
 
+    def last_id(self, key: bytes) -> StreamID:
+        if key not in self._last_ids:
+            last_id = None
+            if self.has(key):
+                reply = self._call(b"XINFO", b"STREAM", key)
+                last_id = parse_id(dict(zip(reply[::2], reply[1::2], strict=True))[b"last-generated-id"])
+            self._last_ids[key] = last_id or StreamID(0)
+        return self._last_ids[key]
+
     def run(self, words: Words) -> None:
-        self._waiting.append(words)
+        self._send(words, 0)
+
+    def add(self, key: bytes, entry_id: bytes | None, words: Words, line: int = 0) -> None:
+        last_id = self.last_id(key)
+        if entry_id is not None:
+            self._last_ids[key] = _explicit_id(entry_id, last_id)
+        self._send([b"XADD", key, entry_id or b"*", *words], line)
+
+    def _send(self, words: Words, line: int) -> None:
+        self._waiting.append((words, line))
         self._waiting_bytes += sum(map(len, words))
         if len(self._waiting) >= _COMMANDS_A_BATCH or self._waiting_bytes >= _BYTES_A_BATCH:
             self._flush()
@@ -109,16 +176,47 @@ class ServerSink:
 
     def _flush(self) -> None:
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        if waiting:
+        refused: list[tuple[Words, int, ReplyError]] = []
+        self._client.send([words for words, _ in waiting])
+        for words, line in waiting:
             try:
-                self._client.call_all(waiting)
+                reply = self._client.receive()
             except ReplyError as error:
-                raise Failure(
-                    f"{self._client.address} refused {waiting[0][0].decode()} and what follows: {error}"
-                ) from error
+                refused.append((words, line, error))
+                continue
+            if line:
+                self._last_ids[words[1]] = max(self._last_ids[words[1]], parse_id(reply) or StreamID(0))
+                self.loaded += 1
+        if refused:
+            words, line, reason = refused[0]
+            if not line:
+                raise Failure(f"{self._client.address} refused {words[0].decode()}: {reason}") from reason
+            raise Failure(
+                f"line {line}: {self._client.address} refuses it: {reason}; {counted(len(refused), 'entry')} of those "
+                f"up to line {waiting[-1][1]} {'is' if len(refused) == 1 else 'are'} not loaded, and nothing behind"
+            ) from reason
 
-    def _call(self, *words: bytes) -> object:
+    def _call(self, *words: bytes) -> Any:
         try:
             return self._client.call(*words)
         except ReplyError as error:
             raise Failure(f"{self._client.address}: {error}") from error
+
+
+def _next_id(last_id: StreamID) -> StreamID:
+    """As XADD with * chooses."""
+    now = make_id(time.time_ns() // 1_000_000, 0)
+    if now > last_id:
+        return now
+    if last_id == MAX_ID:
+        raise ValueError("the stream has the largest ID there is: nothing can follow")
+    return StreamID(last_id + 1)
+
+
+def _explicit_id(text: bytes, last_id: StreamID) -> StreamID:
+    entry_id = parse_id(text)
+    if entry_id is None:
+        raise ValueError(f"not an ID: {text.decode(errors='replace')[:60]!r}")
+    if entry_id <= last_id:
+        raise ValueError(f"the ID {text.decode()} is not above {id_text(last_id).decode()}, the last one of the stream")
+    return entry_id

@@ -26,7 +26,7 @@ from riverbed.tools.console.console import (
 from riverbed.tools.console.keytext import key_bytes, name_text
 from riverbed.tools.live.redisclient import RedisClient
 from riverbed.tools.live.target import server_address
-from riverbed.tools.loading.loadsinks import DirectoryLoad, LoadSink, Refused, ServerLoad
+from riverbed.tools.loading.sinks import DirectorySink, ServerSink, Sink
 from riverbed.tools.text.entryjson import decode_entry, row_words
 
 _TIMEOUT_S: Final = 60.0
@@ -94,35 +94,36 @@ def load(
         if form is None:
             form = "csv" if file is not None and file.suffix.lower() == ".csv" else "jsonl"
         address = server_address(target)
-        sink: LoadSink
+        sink: Sink
         if address is None:
-            sink = held.enter_context(contextlib.closing(DirectoryLoad(Path(target), db, key_bytes(key))))
+            sink = held.enter_context(contextlib.closing(DirectorySink(Path(target), db)))
         else:
-            client = held.enter_context(RedisClient(address, _TIMEOUT_S))
-            sink = ServerLoad(client, db, key_bytes(key))
+            sink = ServerSink(held.enter_context(RedisClient(address, _TIMEOUT_S)))
+            sink.select(db)
         with ProgressBar(f"loading {name_text(key_bytes(key))}"[:32], size) as bar:
             lines = _counted_lines(source, bar)
             entries = _csv_entries(lines, id_field) if form == "csv" else _json_entries(lines, id_field)
-            last_id = _load(entries, sink, bar, new_ids=new_ids, skip=skip)
+            last_id = _load(entries, sink, key_bytes(key), bar, new_ids=new_ids, skip=skip)
             loaded, seconds = bar.done_items, bar.seconds
     _report(target, key, loaded, last_id, seconds, as_json=as_json)
 
 
 def _load(
-    entries: Iterator[NumberedEntry], sink: LoadSink, bar: ProgressBar, *, new_ids: bool, skip: int
+    entries: Iterator[NumberedEntry], sink: Sink, key: bytes, bar: ProgressBar, *, new_ids: bool, skip: int
 ) -> StreamID | None:
     """-> the last ID.  Raises Failure with the line at fault, and what is loaded."""
-    number = 0
     try:
         for number, entry_id, words in entries:
             if skip:
                 skip -= 1
                 continue
-            sink.add(number, None if new_ids else entry_id, words)
+            try:
+                sink.add(key, None if new_ids else entry_id, words, number)
+            except ValueError as error:
+                raise _BadLine(f"line {number}: {error}") from error
             bar.advance(0, 1)
-        return sink.finish()
-    except Refused as refused:
-        raise Failure(f"line {refused.line}: {refused}; {_so_far(sink)}") from refused
+        sink.finish()
+        return sink.last_id(key) if sink.loaded else None
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted: at least {counted(sink.loaded, 'entry')} of it are loaded") from None
     except _BadLine as bad:
@@ -132,7 +133,7 @@ def _load(
         raise Failure(f"{failure}; at least {_so_far(sink)}") from failure
 
 
-def _so_far(sink: LoadSink) -> str:
+def _so_far(sink: Sink) -> str:
     return f"{counted(sink.loaded, 'entry')} before that {'is' if sink.loaded == 1 else 'are'} loaded"
 
 
@@ -140,7 +141,7 @@ def _so_far(sink: LoadSink) -> str:
 
 
 class _BadLine(Exception):
-    """A line that is no entry."""
+    """A line that is no entry, or one that the stream does not take."""
 
 
 def _counted_lines(source: IO[bytes], bar: ProgressBar) -> Iterator[bytes]:

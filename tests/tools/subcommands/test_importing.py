@@ -242,7 +242,7 @@ def test_one_database_of_several(start_redis: StartRedis, start_riverbed: StartR
         for database in (0, 7, 30):
             client.ask("SELECT", database)
             client.ask("XADD", f"in{database}", "1-1", "f", "v")
-    assert "the source has streams in database 30; here are 16" in refused(url(redis), tmp_path / "new")
+    assert "there is no database 30 here; there are 16" in refused(url(redis), tmp_path / "new")
     assert imported(url(redis, "/7"), tmp_path / "new")["streams"] == 1
     assert list(shown_by(start_riverbed(tmp_path / "new"))) == [(7, b"in7")]
     assert "DB index is out of range" in refused(url(redis, "/99"), tmp_path / "other")

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from riverbed.tools.cli import main
 from riverbed.tools.console.console import Failure, ProgressBar
-from riverbed.tools.loading.loadsinks import DirectoryLoad
+from riverbed.tools.loading.sinks import DirectorySink
 from tests.conftest import broken_invariants
 from tests.support.raw import RawClient
 from tests.support.servers import RedisServer, RiverbedServer
@@ -196,11 +196,11 @@ def test_a_snapshot_is_not_loaded_into(tmp_path: Path) -> None:
 
 
 def test_a_load_that_cannot_go_on_says_how_much_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: DirectoryLoad, line: int, entry_id: bytes | None, words: list[bytes]) -> None:
+    def fail(self: DirectorySink, key: bytes, entry_id: bytes | None, words: list[bytes], line: int) -> None:
         self.loaded = 300
         raise Failure("the disk is nearly full")
 
-    monkeypatch.setattr(DirectoryLoad, "add", fail)
+    monkeypatch.setattr(DirectorySink, "add", fail)
     told = refused(tmp_path / "data", "s", given=LINES)
     assert told == "riverbed: the disk is nearly full; at least 300 entries before that are loaded"
 

@@ -26,7 +26,7 @@ from riverbed.store.errors import StoreError
 from riverbed.store.format.log_lines import encode_command
 from riverbed.store.ids import id_text
 from riverbed.tools.console.console import Failure
-from riverbed.tools.loading.loadsinks import DirectoryLoad
+from riverbed.tools.loading.sinks import DirectorySink
 from riverbed.tools.offline.newdirectory import new_directory, refuse_existing
 from riverbed.tools.spark.errors import OptionError, SourceError
 from riverbed.tools.spark.writing.rows import Entry
@@ -87,9 +87,9 @@ class BulkLoad:
     def finish(self, parts: list[Part]) -> None:
         """On the driver: make the store.  Raises SourceError; then there is no target."""
         try:
-            with new_directory(self.target) as partial, contextlib.closing(DirectoryLoad(partial, self.db)) as load:
-                _fill(load, self._entries(parts))
-                load.finish()
+            with new_directory(self.target) as partial, contextlib.closing(DirectorySink(partial, self.db)) as sink:
+                _fill(sink, self._entries(parts))
+                sink.finish()
         except (Failure, StoreError, lmdb.Error, OSError) as error:
             raise SourceError(f"cannot make {self.target}: {error}") from error
         finally:
@@ -125,12 +125,12 @@ def _commands(path: Path, checksum: int) -> Iterator[list[bytes]]:
         raise SourceError(f"{path} is damaged: its checksum is another one")
 
 
-def _fill(load: DirectoryLoad, entries: Iterator[Entry]) -> None:
+def _fill(sink: DirectorySink, entries: Iterator[Entry]) -> None:
     for key, entry_id, words in entries:
         try:
-            load.append(key, entry_id, words)
+            sink.add(key, entry_id, words)
         except ValueError as error:
-            last_id = id_text(load.last_id(key)).decode()
+            last_id = id_text(sink.last_id(key)).decode()
             where = f"stream {key.decode(errors='backslashreplace')} of the new store, which is at {last_id}"
             raise SourceError(
                 f"{where}: {error}; rows are taken in order, so order them by key and both numbers of the ID"
