@@ -87,7 +87,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "another entry's row": (do.change("entries", fmt.encode_entry(sid("1-1"), [b"f", b"v"])), "is the row of 1-1"),
     "entries of nobody": (do.put("entries", fmt.entry_key(50, sid("1-0")), b"*0\r\n"), "belongs to no key"),
     "a short key of an entry": (do.put("entries", b"\0\0\0", b""), "too short"),
-    "the floor is too high": (do.stream(floor_id=sid("3-0")), "nobody is to purge it"),
+    "the floor is too high": (do.stream(floor_id=sid("3-0")), "no note has it purged"),
     "living entries are to be purged": (
         do.change("trash", fmt.pack_row([2, 1, pack_id(sid("5-0"))])),
         "below 5-0 are to be purged",
