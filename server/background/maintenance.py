@@ -160,7 +160,7 @@ class Upkeep:
                 self._end_checkpoint()
         if self._is_due:
             self._checkpoint()
-        self._executor.views.checkpointed()
+        self._executor.slicing.look_for_views()
 
     @contextlib.contextmanager
     def _retrying(self) -> Iterator[None]:
@@ -247,7 +247,7 @@ class Upkeep:
         now_s = self._clock.monotonic()
         self._executor.accounts.check_growing(now_s)
         self._executor.evictor.report()
-        patience_s = CROWDED_REPLY_S if self._executor.views.is_full else LONG_REPLY_S
+        patience_s = CROWDED_REPLY_S if self._executor.slicing.is_crowded else LONG_REPLY_S
         for session in list(self._executor.context.sessions.values()):
             if session.attention:
                 session.peer.attend()

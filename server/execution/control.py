@@ -337,7 +337,7 @@ class Controls:
     # -- the server ----------------------------------------------------------------------------------------------------
 
     def views(self) -> tuple[int, int]:
-        return self._executor.views.open_count, self._executor.views.waiting_count
+        return self._executor.views.open_count, self._executor.slicing.count_waiting_for_view
 
     def checkpoint(self) -> None:
         try:

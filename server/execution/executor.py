@@ -43,7 +43,6 @@ from riverbed.server.execution.timing import Timing
 from riverbed.server.execution.transaction_replies import SpoolSpace
 from riverbed.server.limits.accounts import Account
 from riverbed.server.limits.eviction import Evictor
-from riverbed.server.limits.views import Views
 from riverbed.server.protocol.encode import encode, error_line
 from riverbed.server.protocol.replies import NO_REPLY, Block, LongReply, Push, Settled, is_settled, settled_constant
 from riverbed.server.protocol.request_reader import RequestReader
@@ -112,9 +111,9 @@ class Executor:
         self._fast_path = self._plain
         self._caller: Session | None = None  # whose command is running on the careful path
         self.wakeups = Wakeups(self)
-        self.views = Views(self)
         self.spool_space = SpoolSpace(engine, lambda: config.maxclients - len(self.context.sessions))
         self.slicing = Slicing(self)
+        self.views = self.slicing.views
         self.releases = Releases(self)
         self.admission = Admission(self)
         self.timing = Timing(self.config, self.stats, clock)
@@ -122,6 +121,7 @@ class Executor:
         self.waiters = self.wakeups.waiters
         self.watches = self.wakeups.watches
         self.upkeep = Upkeep(self)
+        self.views.checkpoint_soon = self.upkeep.checkpoint_soon
         self.replication = self.context.replication = Replication(self)
         self.rewriting = Rewriting(self)
         self.snapshots = Snapshots(self)
@@ -133,7 +133,7 @@ class Executor:
         self._next_client_id = 1
         self.accounts = self.context.accounts
         self.accounts.clients.on_pressure = self._read_small_pieces
-        self.evictor = Evictor(self)
+        self.evictor = Evictor(self.accounts.holders, self.stats, self.cut_off)
         self._inbox = Inbox(self._finish, clock.time)
         self._arrivals = self._inbox.arrivals
         self.ran: list[Session] = []  # sessions that may have replies of this tick
@@ -151,8 +151,7 @@ class Executor:
         self._next_client_id += 1
         session.request = Request(session, self.txn, self.context)
         session.authenticated = not self.config.requirepass
-        session.account = Account(self.accounts, peer, is_trusted=session.authenticated)
-        session.account.session = session
+        session.account = Account(self.accounts, session.id, peer, is_trusted=session.authenticated)
         session.input = RequestReader(
             authenticated=session.authenticated,
             max_bulk_bytes=self.config.proto_max_bulk_len,
@@ -180,8 +179,9 @@ class Executor:
         session.account.close()
         self.replication.disconnect(session)
 
-    def cut_off(self, session: Session) -> None:
+    def cut_off(self, client_id: int) -> None:
         """End a client's connection and all that is kept for it now, unanswered; between two ticks."""
+        session = self.context.sessions[client_id]
         session.peer.abort()
         self.disconnect(session)
 

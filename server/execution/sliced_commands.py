@@ -11,10 +11,13 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+import lmdb
+
 from riverbed.server.commands.dispatch import client_command
 from riverbed.server.commands.slices import NO_CHECKPOINT
 from riverbed.server.commands.table import Flag
 from riverbed.server.errors import CommandError
+from riverbed.server.limits.views import Views
 from riverbed.server.protocol.encode import error_line
 from riverbed.server.protocol.replies import Conclusion
 from riverbed.store.tables.view import OpenView
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 
 # Of each tick, for all clients together; a slice is not interrupted, and mostly takes less than one millisecond.
 SLICES_S: Final = 0.003
+NO_SLOT: Final = "ERR this reply needs a reader of the tables, and all of them are taken; try again later"
 STOPPING: Final = "ERR the server is stopping"
 
 
@@ -35,12 +39,14 @@ class Slicing:
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
-        self._waiting: deque[Session] = deque()
+        self.views = Views(executor.engine, executor.clock.monotonic, self.look_for_views)
+        self._waiting: deque[Session] = deque()  # for the next slice
+        self._waiting_for_view: dict[Session, None] = {}  # in the order in which they get one
         self._sliced: list[Session] = []  # those that had a slice since the last commit
         self._gave_way = self._rests = False
 
     def __bool__(self) -> bool:
-        return bool(self._waiting or self._executor.views)
+        return bool(self._waiting or self._waiting_for_view)
 
     def begin(self, session: Session, slices: Slices) -> None:
         """The first slice has been run; the client waits for the others."""
@@ -52,10 +58,10 @@ class Slicing:
         """For the next turn, or for a view first."""
         self._sliced.append(session)
         if slices.needs_view:
-            self._executor.views.wait(session)
+            self._waiting_for_view[session] = None
         else:
             self._waiting.append(session)
-            self._executor.want_tick()
+        self._executor.want_tick()
 
     def take_turn(self, *, has_requests: bool) -> None:
         """Have those under way go on, unless requests have come while they did: then with the next tick.
@@ -77,14 +83,20 @@ class Slicing:
     def _show_views(self) -> None:
         """Let commands that get a view now go on at once: what they look up has to be what the view shows."""
         executor = self._executor
-        if not executor.views or executor.control.stalls_slices:
+        if not self._waiting_for_view or executor.control.stalls_slices:
             return
         if executor.txn.log:  # of requests that ran ahead of this tick: their commit comes first
             executor.want_tick()
             return
-        view, waiting = executor.views.take()
+        try:
+            view = self.views.take()
+        except lmdb.Error:
+            self.refuse_views(list(self._waiting_for_view), NO_SLOT)
+            return
         if view is None:
             return
+        # those that ask for another view from now on are behind those that have no turn now
+        waiting, self._waiting_for_view = list(self._waiting_for_view), {}
         end = time.perf_counter() + SLICES_S
         served = 0
         for session in waiting:
@@ -101,8 +113,24 @@ class Slicing:
             served += 1
             if time.perf_counter() >= end:
                 break
-        executor.views.put_back(waiting[served:])
+        if late := waiting[served:]:
+            self._waiting_for_view = dict.fromkeys(late) | self._waiting_for_view
+            executor.want_tick()
         view.release()
+
+    def look_for_views(self) -> None:
+        """There may be a view for those that wait for one."""
+        if self._waiting_for_view:
+            self._executor.want_tick()
+
+    @property
+    def is_crowded(self) -> bool:
+        """A command waits because there are as many views as there may be."""
+        return bool(self._waiting_for_view) and self.views.is_full
+
+    @property
+    def count_waiting_for_view(self) -> int:
+        return len(self._waiting_for_view)
 
     def refuse_views(self, waiting: Iterable[Session], text: str) -> None:
         """These commands cannot go on."""
@@ -171,7 +199,7 @@ class Slicing:
 
     def is_writing(self) -> bool:
         """Whether a command that writes is under way, or waits for a view to go on with."""
-        return any(map(_writes, self._waiting)) or any(map(_writes, self._executor.views.waiting))
+        return any(map(_writes, self._waiting)) or any(map(_writes, self._waiting_for_view))
 
     def finish_writes(self) -> None:
         """Run what is left of the commands that write, at once: the server ends, and leaves none half done.
@@ -182,14 +210,14 @@ class Slicing:
             session = self._waiting.popleft()
             if session.slices is not None and session.slices.writes:
                 self._step(session, session.slices)
-        self.refuse_views([session for session in self._executor.views.waiting if _writes(session)], STOPPING)
+        self.refuse_views([session for session in self._waiting_for_view if _writes(session)], STOPPING)
 
     def drop(self, session: Session) -> None:
         """The client waits no longer; the rest of its command is not done."""
         if session.slices is not None:
             session.slices.close()
             session.end_slices()
-            self._executor.views.forget(session)
+            self._waiting_for_view.pop(session, None)
             self._executor.stopping.look_soon()
 
     def committed(self) -> None:

@@ -25,14 +25,12 @@ read only while its pool is full; then these clients go on one after the other.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
-from riverbed.server.limits.eviction import Holders
+from riverbed.server.limits.holders import Holders
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from riverbed.server.commands.session import Peer, Session
 
 _MB: Final = 1 << 20
 
@@ -51,11 +49,23 @@ _PRESSED_OUTPUT_A_TICK: Final = 64 << 10
 STUCK_S: Final = 10.0
 
 
+class Socket(Protocol):
+    """What an account may do to the client's connection."""
+
+    address: str
+
+    def set_reading(self, on: bool) -> None:
+        """Read from the client, or leave what it sends with it."""
+
+    def abort(self) -> None:
+        """Close now, dropping what was not sent."""
+
+
 class Pool:
     """Clients that are bounded together: under pressure above half of `most_bytes`, and until a quarter of it."""
 
     def __init__(
-        self, holders: Holders, most_bytes: int, most_growing: int, *, is_always_pressed: bool = False
+        self, holders: Holders[Account], most_bytes: int, most_growing: int, *, is_always_pressed: bool = False
     ) -> None:
         self.holders = holders
         self.bytes = 0
@@ -137,7 +147,7 @@ class Pool:
             self._grown = (account, account.growing)
             self._grown_s = now_s
         elif now_s - self._grown_s > STUCK_S:
-            account.peer.abort()
+            account.socket.abort()
 
 
 class Account:
@@ -147,19 +157,19 @@ class Account:
         "_accounts",
         "_is_read",
         "bucket",
+        "client_id",
         "growing",
         "is_spared",
         "kept",
         "owed",
-        "peer",
         "pool",
-        "session",
+        "socket",
         "waiting",
     )
 
-    session: Session  # set by `Executor.connect`
-
-    def __init__(self, accounts: Accounts, peer: Peer, *, is_trusted: bool) -> None:
+    def __init__(self, accounts: Accounts, client_id: int, socket: Socket, *, is_trusted: bool) -> None:
+        self.client_id = client_id
+        self.socket = socket
         self._accounts = accounts
         self.pool = accounts.clients if is_trusted else accounts.strangers
         self.owed = 0
@@ -168,7 +178,6 @@ class Account:
         self.growing = 0
         self.bucket = 0  # `Holders` keeps it
         self.is_spared = False  # not to be evicted
-        self.peer = peer
         self._is_read = True
 
     @property
@@ -218,7 +227,7 @@ class Account:
         is_read = self.pool.may_grow(self) and self.waiting <= (bound if self._is_read else bound >> 1)
         if is_read is not self._is_read:
             self._is_read = is_read
-            self.peer.set_reading(is_read)
+            self.socket.set_reading(is_read)
 
     def trust(self, on: bool) -> None:
         """Count with the clients that have authenticated from now on, or with the strangers."""
@@ -246,12 +255,12 @@ class Account:
 
 
 class Accounts:
-    """The pools of one executor."""
+    """The pools of one server."""
 
     def __init__(self) -> None:
-        self.holders = Holders()
-        self.clients = Pool(self.holders, CLIENTS_BYTES, MAX_WAITING_BYTES)
-        self.strangers = Pool(self.holders, STRANGERS_BYTES, _PRESSED_WAITING, is_always_pressed=True)
+        self.holders: Holders[Account] = Holders()
+        self.clients: Pool = Pool(self.holders, CLIENTS_BYTES, MAX_WAITING_BYTES)
+        self.strangers: Pool = Pool(self.holders, STRANGERS_BYTES, _PRESSED_WAITING, is_always_pressed=True)
         self.replicas = Pool(Holders(), CLIENTS_BYTES, MAX_WAITING_BYTES)
         # When clients have sent so many bytes since the start, there is pressure before any of it has been counted.
         self.alarm = self.clients.headroom

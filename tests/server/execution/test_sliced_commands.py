@@ -657,7 +657,7 @@ def test_a_client_that_takes_too_little_of_a_long_reply_is_closed_and_its_view_w
             await ticks.ask(other, "XADD s 9000-0 f v")
             other.send("XRANGE s - +")
             await ticks.settle()
-            assert ticks.executor.views.is_full
+            assert ticks.executor.slicing.is_crowded
         upkeep = ticks.executor.upkeep
         patience_ms = int(1000 * (CROWDED_REPLY_S if is_crowded else LONG_REPLY_S))
         for passed_ms in (patience_ms - 1, 2):

@@ -282,7 +282,7 @@ async def claim_at_length(ticks: Ticks) -> Client:
     client.send(f"XCLAIM s g c 0 {' '.join(small + large)} FORCE")
     for _ in range(1000):
         await asyncio.sleep(0)
-        if ticks.executor.views.waiting_count:
+        if ticks.executor.slicing.count_waiting_for_view:
             return client
     raise AssertionError("it never waited for a view")
 
@@ -360,7 +360,7 @@ def test_reads_that_wait_for_a_view_end_with_the_connections(tmp_path: Path) -> 
         await ticks.ask(writer, "XADD s 10-1 f v")  # not in a checkpoint yet
         reader.send("XRANGE s - +")
         await asyncio.sleep(0)
-        assert ticks.executor.views.waiting_count == 1
+        assert ticks.executor.slicing.count_waiting_for_view == 1
         ticks.executor.let_go()
         ticks.executor.upkeep.stop()
         await ticks.settle()

@@ -39,7 +39,7 @@ class Socket:
 
 def opened(book: Accounts, *, is_trusted: bool = True) -> tuple[Socket, Account]:
     socket = Socket()
-    return socket, Account(book, socket, is_trusted=is_trusted)
+    return socket, Account(book, 1, socket, is_trusted=is_trusted)
 
 
 def test_the_total_is_the_sum_of_the_accounts_whatever_happens() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from riverbed.server.commands.replay import NO_PEER
 from riverbed.server.limits.accounts import Account, Accounts
-from riverbed.server.limits.eviction import MIN_LIMIT_BYTES
+from riverbed.server.limits.holders import MIN_LIMIT_BYTES
 from tests.support.raw import encode
 from tests.support.ticks import Client, Ticks, in_loop
 
@@ -18,7 +18,7 @@ KB = 1 << 10
 
 
 def opened(book: Accounts, size: int, *, is_trusted: bool = True) -> Account:
-    account = Account(book, NO_PEER, is_trusted=is_trusted)
+    account = Account(book, 1, NO_PEER, is_trusted=is_trusted)
     account.add(size)
     return account
 
