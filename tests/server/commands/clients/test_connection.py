@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from riverbed.server.version import REDIS_VERSION
 from tests.support.pair import Pair
@@ -233,12 +235,13 @@ def test_redis_py_connects_with_its_defaults(server: RiverbedServer, protocol: i
 
 
 def test_redis_py_gives_a_password(server: RiverbedServer, locked: Pair) -> None:
-    with redis.Redis(port=server.port, password=PASSWORD.decode()) as client:
+    once = Retry(NoBackoff(), 0)  # by default it tries again, and waits up to ten seconds before it does
+    with redis.Redis(port=server.port, password=PASSWORD.decode(), retry=once) as client:
         assert client.ping()
-    with redis.Redis(port=server.port, password="wrong") as client, pytest.raises(redis.AuthenticationError):
-        client.ping()
-    with redis.Redis(port=server.port) as client, pytest.raises(redis.AuthenticationError):
-        client.ping()
+    for wrong in ("wrong", None):
+        client = redis.Redis(port=server.port, password=wrong, retry=once)
+        with client, pytest.raises(redis.AuthenticationError):
+            client.ping()
 
 
 def test_flags_and_arity_are_those_of_redis(pair: Pair) -> None:
