@@ -22,14 +22,14 @@ help:
 run: .venv/installed
 	@exec $(BIN)/riverbed-server --port $(PORT) --dir $(DATA) $(ARGS)
 
-# pytest comes last, so that its summary is the last thing printed.
+# pytest comes last, so that its summary is the last thing printed.  PYTEST_ARGS='-n 0' runs one test at a time.
 test: lint
 	@sh .ci/install-test-tools
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(BIN)/pytest -n auto $(PYTEST_ARGS)
 
 quick: lint
 	@sh .ci/install-test-tools
-	$(BIN)/pytest -m 'not slow and not spark' $(PYTEST_ARGS)
+	$(BIN)/pytest -n auto -m 'not slow and not spark' $(PYTEST_ARGS)
 
 lint: .venv/installed-test
 	$(BIN)/ruff check .

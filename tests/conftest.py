@@ -10,12 +10,17 @@ import os
 import random
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.installation import Environment, build_wheel, copy_source, install
 from tests.support.servers import RedisServer, RiverbedServer
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadScopeScheduling
 
 TESTS = Path(__file__).parent
 MARKED_FOLDERS = {TESTS / "system": "slow", TESTS / "tools" / "spark": "spark"}
@@ -28,12 +33,27 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "spark: starts Java; every test of tests/tools/spark has it")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """For `-n auto`: one more than there are processors, because many tests wait for a disk or a clock."""
+    return (os.cpu_count() or 1) + 1
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
+    from tests.support.parallel import Shares
+
+    return Shares(config, log) if config.getoption("dist") == "load" else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         for folder, mark in MARKED_FOLDERS.items():
             if folder in item.path.parents:
                 item.add_marker(mark)
+    if hasattr(config, "workerinput"):  # in a worker of xdist
+        items.sort(key=lambda item: (not item.get_closest_marker("spark"), not item.get_closest_marker("slow")))
     if os.geteuid() == 0:
         return
     left_out = [item for item in items if item.get_closest_marker("needs_root")]
