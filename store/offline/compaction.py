@@ -1,18 +1,18 @@
-"""A stopped store made anew without what nobody can reach: smaller tables, and a log of one base.
+"""A stopped store written again without what no command can reach: smaller tables, and a log of one base.
 
-    state/compact/       1  the living rows, copied in the order of their keys     the store is as it was
-                         2  the log's tail executed, keys expired, streams trimmed
-                         3  if 2 left holes: copied once more
-    appendonlydir/       4  the base, the same state as commands, under a temporary name
-                         5  both take the place of the old ones (`store/swap.py`), which are deleted
+    state/data.mdb       1  dead rows are purged, if there are any           the state, and the log, are as they were
+    state/compact/       2  the rows, copied in the order of their keys
+                         3  the log's tail executed, keys expired, streams trimmed, what they leave purged
+                         4  if 3 left holes: copied once more
+    appendonlydir/       5  the base, the same state as commands, under a temporary name
+                         6  both take the place of the old ones (`store/swap.py`), which are deleted
 
-Nothing that is served is touched before 5, and from then on a kill is ended by whoever opens the store next: with the
-old store or the new one.
+What is served stays the same state until 6, and a kill from then on is ended by the next program that opens the store:
+with the old store or the new one.
 
-When keys were expired or streams trimmed the state is none that the old line of offsets has ever had, so the log begins
-a line of its own, and replicas begin with a full sync.  Otherwise the line goes on, and replicas at its end as well.
-
-What is said to be needed (`compaction_plan.py`) is enforced: the new tables cannot grow beyond it.
+When keys were expired or streams trimmed the state is none that the old replication id has ever had, so the log begins
+with an id of its own, and replicas begin with a full sync.  Otherwise the id stays, and replicas at the end of the log
+go on.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import contextlib
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -29,27 +30,25 @@ import lmdb
 from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.lock import lock_directory
+from riverbed.store.disk.ownership import give
 from riverbed.store.errors import CorruptionError, StoreError
-from riverbed.store.format import rows as fmt
-from riverbed.store.format.meta import META_POSITION, NO_DATABASE, decode_replids, replid_rows
-from riverbed.store.layout import DATA_NAME, DIRECTORY_NAME, FILE_NAME, STATE_DIRECTORY
+from riverbed.store.layout import DATA_NAME, DIRECTORY_NAME, FILE_NAME, LOCK_NAME, STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.base_file import BaseSize, write_base
 from riverbed.store.log.manifest import FileType, LogFile
 from riverbed.store.log.reader import Batch, LogReader, list_parts
 from riverbed.store.log.takeover import require_ours
-from riverbed.store.offline import retention
 from riverbed.store.offline.compaction_plan import (
     MEASURING,
     LogSize,
     Plan,
+    TableSize,
     Wishes,
     log_size,
     make_plan,
-    rows_to_copy,
+    sizes_of,
 )
-from riverbed.store.offline.live_rows import LiveRows, TableSize, sizes_of
-from riverbed.store.offline.retention import NO_RETENTION, Retention
+from riverbed.store.offline.retention import NO_RETENTION, Retention, apply_retention
 from riverbed.store.options import DEFAULT_MAP_BYTES
 from riverbed.store.position import LogPosition
 from riverbed.store.progress import Progress, counter, ignore
@@ -59,6 +58,7 @@ from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.rewrite.state import pieces
 from riverbed.store.swap import Places, put_in_place, settle
 from riverbed.store.tables.environment import Tables
+from riverbed.store.tables.purge import purge
 from riverbed.store.tables.reader import TableReader
 
 __all__ = [
@@ -66,15 +66,18 @@ __all__ = [
     "COPYING_AGAIN",
     "EXECUTING",
     "MEASURING",
+    "PURGING",
     "TRIMMING",
     "WRITING_LOG",
     "Compaction",
     "Plan",
     "Report",
     "SpaceError",
+    "TableSize",
 ]
 
-COPYING: Final = "copying the living rows"
+PURGING: Final = "purging dead rows"
+COPYING: Final = "copying the rows"
 EXECUTING: Final = "executing the end of the log"
 TRIMMING: Final = "trimming"
 COPYING_AGAIN: Final = "copying once more"
@@ -83,28 +86,29 @@ WRITING_LOG: Final = "writing the log"
 _COMMIT_BYTES: Final = 16 << 20
 _PUT_BYTES: Final = 1 << 20
 _COMMANDS_A_COMMIT: Final = 256
+# A purge looks up after 256 rows.
+_LOOKS_A_COMMIT: Final = 400
 # Below this part of free pages another copy is not worth its time.
 _FREE_PART: Final = 10
 
 
 @dataclass(slots=True)
 class Report:
-    """What was done."""
+    """What was done, and what there is now."""
 
-    plan: Plan
-    after: dict[str, TableSize] = field(default_factory=dict)
+    tables: dict[str, TableSize] = field(default_factory=dict)
     state_bytes: int = 0
     log: LogSize = field(default_factory=LogSize)
     expired: int = 0
     trimmed_streams: int = 0
     trimmed_entries: int = 0
     entries: int = 0
-    has_new_line: bool = False
+    has_new_id: bool = False  # for replication
     work_bytes: int = 0  # the most that lay beside the old store
 
 
 class SpaceError(StoreError):
-    """There is less space than a compaction needs.  Nothing was changed."""
+    """There is less space than a compaction needs.  Nothing but dead rows was touched."""
 
 
 class Compaction:
@@ -147,7 +151,8 @@ class Compaction:
                 raise StoreError(
                     f"{self._directory} has no tables: start riverbed-server on it once, which makes them from the log"
                 )
-            self._tables = self._held.enter_context(_opened(self._directory, DEFAULT_MAP_BYTES, readonly=True))
+            with self._old_tables():
+                pass
         except lmdb.NotFoundError:
             self._held.close()
             raise StoreError(f"the store in {self._directory} was never checkpointed; there is nothing in it") from None
@@ -168,138 +173,129 @@ class Compaction:
         self._manifest = manifest
         self._parts = list_parts(self._places.home, manifest, self._files)
 
-    def plan(self) -> Plan:
-        """Look at everything and write nothing.  Raises StoreError, lmdb.Error, OSError."""
-        return make_plan(self._tables, self._parts, self._places, self._wishes, self._steps, self._files)
+    def _old_tables(self) -> contextlib.AbstractContextManager[Tables]:
+        return _opened(self._directory, readonly=True)
 
-    def run(self, plan: Plan) -> Report:
+    def plan(self) -> Plan:
+        """Look at every stream and write nothing.  Raises StoreError, lmdb.Error, OSError."""
+        with self._old_tables() as tables:
+            return make_plan(tables, self._parts, self._places, self._wishes, self._steps, self._files)
+
+    def run(self) -> Report:
         """Do it.  Raises SpaceError, CorruptionError, lmdb.Error, OSError.
 
-        The old store is whole after any of them, and nothing is left behind.
+        After any of them the old store holds what it held, and nothing is left behind.
         """
+        self._purge_old()
+        plan = self.plan()
         if not plan.is_feasible:
             raise SpaceError(
                 f"not enough space in {self._directory}: {plan.needed_bytes:,} bytes are needed, "
                 f"{plan.free_bytes:,} are free"
             )
-        report = Report(plan)
+        report = Report()
         self._files.make_directory(self._places.work)
         try:
-            replids = self._make_tables(plan, report)
-            base, incr = self._write_log(plan, report, replids)
-            self._tables.close()
+            made, replids = self._make_tables(plan, report)
+            base, incr = self._write_log(made, plan, report)
+            self._files.rename(made / STATE_DIRECTORY / DATA_NAME, self._places.work / DATA_NAME)
+            shutil.rmtree(made)
             put_in_place(self._places, self._manifest, base, incr, replids, self._files)
-        except BaseException as error:
+        except BaseException:
             with contextlib.suppress(OSError, StoreError):
                 settle(self._places, self._files)
-            if isinstance(error, lmdb.MapFullError):
-                raise SpaceError(
-                    f"the end of the log makes more than {plan.needed_bytes:,} bytes of it: start riverbed-server on "
-                    f"{self._directory} once, which puts it into the tables"
-                ) from error
             raise
         settle(self._places, self._files)
         self._load_log()
-        report.state_bytes = self._places.data.stat().st_size
         report.log = log_size(self._parts)
         return report
 
     # -- tables --------------------------------------------------------------------------------------------------------
 
-    def _make_tables(self, plan: Plan, report: Report) -> ReplicationIds | None:
-        """Leave the new tables in the work directory; -> whose offsets the new log has."""
-        first = self._places.work / "first"
-        position = LogPosition(self._next_seq(plan), 0, plan.end.offset)
-        with self._tables.env.begin() as txn:
-            reader = TableReader(self._tables, txn)
-            replids = self._manifest.replids or decode_replids(lambda name: reader.get("meta", name))
-            room = plan.change_bytes if plan.has_changes else plan.copy_bytes
-            live = rows_to_copy(reader, str(self._tables.path), self._wishes, has_tail=plan.tail_bytes > 0)
-            with _opened(first, room) as target:
-                self._copy(live, target, COPYING, _rows_in(plan.after))
-                if not plan.has_changes:
-                    _set_position(target, position, replids)
-        if plan.has_changes:
-            with _opened(first, room) as target:
-                replids = self._change(target, plan, report, position, replids)
-                second = self._copy_holes(target, plan, report, position, replids)
-                first = second or first
-        self._adopt(first, report)
-        return replids
+    def _purge_old(self) -> None:
+        """Delete the dead rows of the old tables: they would be copied.  No position changes, so the log still fits."""
+        with self._old_tables() as tables, tables.env.begin() as reading:
+            if not TableReader(tables, reading).count("trash"):
+                return
+        with _opened(self._directory) as tables:
+            give(self._places.state / LOCK_NAME, self._places.data.stat())
+            txn = WriteTxn(tables)
+            try:
+                assert txn.position is not None, "the tables were opened for reading before"
+                self._purge(txn, txn.position, txn.synced)
+            finally:
+                _abort(txn)
 
-    def _copy_holes(
-        self, target: Tables, plan: Plan, report: Report, position: LogPosition, replids: ReplicationIds | None
-    ) -> Path | None:
-        """Copy once more what the changes have left, if they have left holes; -> where it is."""
-        report.work_bytes = (target.path / DATA_NAME).stat().st_size
-        with target.env.begin() as txn:
-            reader = TableReader(target, txn)
-            file_bytes = (target.env.info()["last_pgno"] + 1) * reader.stat("meta")["psize"]
-            has_holes = (file_bytes - target.used_bytes(txn)) * _FREE_PART > file_bytes
-            if not (reader.count("trash") or has_holes):
-                return None
-            second = self._places.work / "second"
-            with _opened(second, plan.copy_bytes) as copy:
-                live = LiveRows(reader, str(target.path))
-                self._copy(live, copy, COPYING_AGAIN, _rows_in(sizes_of(reader)))
-                _set_position(copy, position, replids)
-            report.work_bytes += (second / STATE_DIRECTORY / DATA_NAME).stat().st_size
-            return second
+    def _purge(self, txn: WriteTxn, position: list[int], synced: LogPosition | None = None) -> None:
+        """Delete all dead rows, and commit."""
+        looks = count(1)
+        first = txn.trash.notes
+        while purge(txn, lambda: next(looks) % _LOOKS_A_COMMIT == 0):
+            txn.commit(position, synced=synced)
+            first = max(first, txn.trash.notes)  # a note may make others
+            self._steps(PURGING, first - txn.trash.notes, first)
+        txn.commit(position, synced=synced)
 
-    def _adopt(self, made: Path, report: Report) -> None:
-        """What was made is the new data.mdb; whatever else lies there goes."""
-        work = self._places.work
-        self._files.rename(made / STATE_DIRECTORY / DATA_NAME, work / DATA_NAME)
-        for name in ("first", "second"):
-            shutil.rmtree(work / name, ignore_errors=True)
-        report.state_bytes = (work / DATA_NAME).stat().st_size
-        report.work_bytes = max(report.work_bytes, report.state_bytes)
+    def _make_tables(self, plan: Plan, report: Report) -> tuple[Path, ReplicationIds | None]:
+        """-> the directory of the new tables, and whose offsets the new log has."""
+        first, second = self._places.work / "first", self._places.work / "second"
+        with self._old_tables() as tables:
+            report.work_bytes = self._copy(tables, first, COPYING)
+        with _opened(first) as tables:
+            replids = self._change(tables, plan, report)
+            first_bytes = (tables.path / DATA_NAME).stat().st_size
+            has_holes = _has_holes(tables)
+            if has_holes:
+                report.work_bytes = first_bytes + self._copy(tables, second, COPYING_AGAIN)
+        if has_holes:
+            shutil.rmtree(first)
+        return second if has_holes else first, replids
 
-    def _next_seq(self, plan: Plan) -> int:
-        files = (*self._manifest.incrs, *self._manifest.history)
-        return max(0, plan.end.file_seq, *(file.seq for file in files)) + 1
+    def _copy(self, source: Tables, directory: Path, step: str) -> int:
+        """Copy every row into new tables in `directory`, in the order of the keys; -> the size of their file.
 
-    def _copy(self, live: LiveRows, target: Tables, step: str, total: int) -> None:
-        """Raises CorruptionError when the rows contradict each other."""
-        done = uncommitted = 0
-        txn = target.env.begin(write=True)
-        try:
-            for table, rows in live.tables():
-                for chunk, size in _chunks(rows):
-                    cursor = txn.cursor(target.handles[table])
-                    # meta has a row already, the version
-                    _, added = cursor.putmulti(chunk, append=table != "meta")
-                    if added != len(chunk) and table != "meta":
-                        raise CorruptionError(str(self._tables.path), None, f"{table}: keys that do not ascend")
-                    done += len(chunk)
-                    uncommitted += size
-                    self._steps(step, done, max(done, total))
-                    if uncommitted >= _COMMIT_BYTES:
-                        txn.commit()
-                        uncommitted = 0
-                        txn = target.env.begin(write=True)
-            txn.commit()
-        except BaseException:
-            with contextlib.suppress(lmdb.Error):  # a commit that failed has ended it
-                txn.abort()
-            raise
-        target.env.sync(True)
+        Raises CorruptionError when the keys are not in order.
+        """
+        with source.env.begin() as reading, _opened(directory) as target:
+            reader = TableReader(source, reading)
+            done, total = 0, sum(size.rows for size in sizes_of(reader).values())
+            writing = target.begin()
+            try:
+                uncommitted = 0
+                for table, handle in target.handles.items():
+                    for chunk, size in _chunks(reader.rows(table)):
+                        _, added = writing.cursor(handle).putmulti(chunk, append=table != "meta")
+                        if added != len(chunk) and table != "meta":  # which has a row already, the version
+                            raise CorruptionError(str(source.path), None, f"{table}: keys that do not ascend")
+                        done += len(chunk)
+                        uncommitted += size
+                        self._steps(step, done, total)
+                        if uncommitted >= _COMMIT_BYTES:
+                            writing.commit()
+                            uncommitted = 0
+                            writing = target.begin()
+                writing.commit()
+            except BaseException:
+                with contextlib.suppress(lmdb.Error):  # a commit that failed has ended it
+                    writing.abort()
+                raise
+            target.env.sync(True)
+            return (target.path / DATA_NAME).stat().st_size
 
-    def _change(
-        self, target: Tables, plan: Plan, report: Report, position: LogPosition, replids: ReplicationIds | None
-    ) -> ReplicationIds | None:
+    def _change(self, tables: Tables, plan: Plan, report: Report) -> ReplicationIds | None:
         """Execute the tail, expire and trim; -> whose offsets the log has then."""
+        position = LogPosition(self._next_seq(plan), 0, plan.end.offset)
         wishes = self._wishes
-        txn = WriteTxn(target)
+        txn = WriteTxn(tables)
         try:
-            place = list(txn.position or position)
+            place = txn.position
+            assert place is not None, "the plan has seen to it"
             if plan.tail_bytes:
                 start = LogPosition(*place)
                 batches = self._metered(LogReader(self._parts, self._files), start, plan.tail_bytes)
                 recovery.fold(batches, txn, self._execute, RecoveryReport())
                 place = list(plan.end)
                 txn.commit(place)
-
             selected = txn.log_db
 
             def pause() -> None:
@@ -313,30 +309,22 @@ class Compaction:
                     pause()
                 report.expired = txn.expired_keys - before
             if wishes.keep.is_anything:
-                streams = sum(db.size for db in txn.databases)
-                looked = 0
-
-                def counted(count: int) -> None:
-                    nonlocal looked
-                    looked += count
-                    self._steps(TRIMMING, looked, max(looked, streams))
-
+                looked_at = counter(self._steps, TRIMMING, sum(db.size for db in txn.databases))
                 now_ms = 0 if wishes.keep_expired else wishes.now_ms
-                report.trimmed_streams, report.trimmed_entries = retention.apply(
-                    txn, wishes.keep, counted, pause, now_ms
+                report.trimmed_streams, report.trimmed_entries = apply_retention(
+                    txn, wishes.keep, looked_at, pause, now_ms
                 )
+            replids = self._manifest.replids or txn.replids
             if report.expired or report.trimmed_entries:
                 replids = ReplicationIds.new("" if replids is None else replids.with_store().store_id)
-                report.has_new_line = True
+                report.has_new_id = True
             txn.log.clear()
             txn.log_db = selected  # what a primary sends next goes there
             txn.replids = replids
-            txn.commit(list(position))
+            self._purge(txn, list(position))
+            return replids
         finally:
-            with contextlib.suppress(lmdb.Error):
-                txn.abort()
-        target.env.sync(True)
-        return replids
+            _abort(txn)
 
     def _metered(self, reader: LogReader, start: LogPosition, total: int) -> Iterator[Batch]:
         executed = counter(self._steps, EXECUTING, total)
@@ -344,34 +332,26 @@ class Compaction:
             yield batch
             executed(batch.size)
 
+    def _next_seq(self, plan: Plan) -> int:
+        files = (*self._manifest.incrs, *self._manifest.history)
+        return max(0, plan.end.file_seq, *(file.seq for file in files)) + 1
+
     # -- log -----------------------------------------------------------------------------------------------------------
 
-    def _write_log(self, plan: Plan, report: Report, replids: ReplicationIds | None) -> tuple[LogFile, LogFile]:
+    def _write_log(self, made: Path, plan: Plan, report: Report) -> tuple[LogFile, LogFile]:
         """Write the base under a temporary name; -> it and the incr, as the manifest will list them."""
-        work = self._places.work
-        entries = 0
-        made = work / "base" / STATE_DIRECTORY
-        self._files.make_directory(made)
-        # tables are opened by their directory; the file has to be where its name is looked for
-        self._files.rename(work / DATA_NAME, made / DATA_NAME)
-
-        def progress(size: BaseSize) -> None:
-            self._steps(WRITING_LOG, size.entries, max(size.entries, entries))
-
-        with _opened(work / "base", DEFAULT_MAP_BYTES, readonly=True) as tables, tables.env.begin() as txn:
-            reader = TableReader(tables, txn)
-            entries = reader.count("entries")
-            report.after = sizes_of(reader)
+        with _opened(made, readonly=True) as tables, tables.env.begin() as txn:
+            report.tables = sizes_of(TableReader(tables, txn))
+            report.state_bytes = (tables.path / DATA_NAME).stat().st_size
+            entries = report.tables["entries"].rows
             size = write_base(
                 self._places.base,
                 pieces(tables, txn),
                 self._files,
                 offset=plan.end.offset,
                 now_ms=self._wishes.now_ms,
-                progress=progress,
+                progress=lambda size: self._steps(WRITING_LOG, size.entries, max(size.entries, entries)),
             )
-        self._files.rename(made / DATA_NAME, work / DATA_NAME)
-        shutil.rmtree(work / "base", ignore_errors=True)
         report.entries = size.entries
         report.work_bytes = max(report.work_bytes, report.state_bytes + size.size)
         return self._new_files(plan, size)
@@ -390,26 +370,23 @@ class Compaction:
 
 
 @contextlib.contextmanager
-def _opened(directory: Path, map_bytes: int, *, readonly: bool = False) -> Iterator[Tables]:
-    tables = Tables(directory, map_bytes, readonly=readonly)
+def _opened(directory: Path, *, readonly: bool = False) -> Iterator[Tables]:
+    tables = Tables(directory, DEFAULT_MAP_BYTES, readonly=readonly)
     try:
         yield tables
     finally:
         tables.close()
 
 
-def _set_position(tables: Tables, position: LogPosition, replids: ReplicationIds | None) -> None:
-    with tables.env.begin(write=True, db=tables.handles["meta"]) as txn:
-        row = txn.get(META_POSITION)
-        selected = NO_DATABASE if row is None else fmt.unpack_row(row)[-1]
-        txn.put(META_POSITION, fmt.pack_row([*position, selected]))
-        for name, line in replid_rows(replids):
-            txn.put(name, line)
-    tables.env.sync(True)
+def _abort(txn: WriteTxn) -> None:
+    with contextlib.suppress(lmdb.Error):  # a commit that failed has ended it
+        txn.abort()
 
 
-def _rows_in(sizes: dict[str, TableSize]) -> int:
-    return sum(size.rows for size in sizes.values())
+def _has_holes(tables: Tables) -> bool:
+    with tables.env.begin() as txn:
+        file_bytes = (tables.env.info()["last_pgno"] + 1) * tables.env.stat()["psize"]
+        return (file_bytes - tables.used_bytes(txn)) * _FREE_PART > file_bytes
 
 
 def _chunks(rows: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[list[tuple[bytes, bytes]], int]]:

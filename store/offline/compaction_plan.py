@@ -1,9 +1,9 @@
-"""What a compaction will make of a store, reckoned from its tables and the end of its log before anything is written.
+"""What is in a store before a compaction, and about what the compaction drops and how much space it takes.
 
-What it says is needed is an upper bound of what will lie beside the old store at any time: the new tables, again while
-a copy is made of a copy, and the new base.  The tables are opened with maps of these sizes, so they cannot take more.
+The space is an upper bound of the tables, and an estimate of the log: rows of a table that are put in the order of
+their keys fill no more pages than they do now, and a base is about as long as the rows that it is made of.
 
-Reads one LMDB transaction and the log behind the last checkpoint.
+Reads one LMDB transaction, no entry of it, and the log behind the last checkpoint.
 """
 
 from __future__ import annotations
@@ -13,35 +13,33 @@ from dataclasses import dataclass
 from typing import Final
 
 from riverbed.store.disk.files import Files
-from riverbed.store.errors import StoreError
+from riverbed.store.errors import CorruptionError, StoreError
 from riverbed.store.format import rows as fmt
 from riverbed.store.format.meta import META_POSITION
 from riverbed.store.log.reader import LogPart, LogReader, TornTail
-from riverbed.store.offline import retention
-from riverbed.store.offline.live_rows import LiveRows, TableSize, room_for, sizes_of
-from riverbed.store.offline.retention import Retention
+from riverbed.store.offline.retention import Retention, estimate_removals
 from riverbed.store.position import LogPosition
 from riverbed.store.progress import Progress
-from riverbed.store.rewrite.state import pieces
 from riverbed.store.swap import Places
-from riverbed.store.tables.environment import Tables
+from riverbed.store.tables.environment import TABLES, Tables
 from riverbed.store.tables.reader import TableReader
+from riverbed.store.tables.streams import MissingRowError, streams
 
 MEASURING: Final = "measuring"
-MEASURING_LOG: Final = "measuring the log to be"
-_UNKNOWN: Final = 0
 
-# Pages that are written anew by every commit, until those they replace can be used again.
-CHURN_BYTES: Final = 4 << 20
+# Pages that every commit copies, until those they replace can be used again.
+_CHURN_BYTES: Final = 4 << 20
 _MAX_CHANGED_BYTES: Final = 64 << 20
-# How many bytes of pages a byte of log may make.
+# How many bytes of pages, and of a base, a byte of log may make.
 _PAGES_A_LOGGED_BYTE: Final = 4
-_WITHOUT_EFFECT: Final = frozenset((b"SELECT", b"PING", b"REPLCONF"))
+# How many bytes of a base a byte of a row may make that is no entry: packed IDs become text.
+_BASE_A_ROW_BYTE: Final = 4
+_BASE_BYTES: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What is to be left out besides rows that nobody can reach."""
+    """What is to be left out besides rows that no command can reach."""
 
     now_ms: int
     keep: Retention
@@ -61,44 +59,47 @@ def log_size(parts: Sequence[LogPart]) -> LogSize:
 
 
 @dataclass(slots=True)
-class Plan:
-    """What is there, and what a compaction will make of it.  Sizes to come are upper bounds."""
+class TableSize:
+    """Rows of a table, and the bytes of the pages that hold them."""
 
-    before: dict[str, TableSize]
-    after: dict[str, TableSize]
-    state_bytes: int  # of the file now
+    rows: int = 0
+    bytes: int = 0
+
+
+def sizes_of(reader: TableReader) -> dict[str, TableSize]:
+    """What every table takes now, dead rows included."""
+    found = {}
+    for table in TABLES:
+        counts = reader.stat(table)
+        pages = counts["branch_pages"] + counts["leaf_pages"] + counts["overflow_pages"]
+        found[table] = TableSize(counts["entries"], pages * counts["psize"])
+    return found
+
+
+@dataclass(slots=True)
+class Plan:
+    """What is there, as the last checkpoint left it, and about what a compaction will make of it."""
+
+    tables: dict[str, TableSize]
+    state_bytes: int  # of the file
     log: LogSize
     expired: int  # keys whose deadline has passed, which go
     trimmed_streams: int
     trimmed_entries: int
     tail_bytes: int  # of the log behind the last checkpoint: nothing of it is counted here
     torn_tail: TornTail | None
+    copy_bytes: int  # of the tables, in the order of their keys
     base_bytes: int  # of the new base
     free_bytes: int
     end: LogPosition
-    has_changes: bool  # more than a copy has to be made
-
-    @property
-    def tables_bytes(self) -> int:
-        """Of the living rows."""
-        return sum(size.bytes for size in self.after.values())
-
-    @property
-    def copy_bytes(self) -> int:
-        """Of a copy of the living rows, with what the end of the log adds."""
-        return self.tables_bytes + CHURN_BYTES + _PAGES_A_LOGGED_BYTE * self.tail_bytes
-
-    @property
-    def change_bytes(self) -> int:
-        """Of the tables in which keys expire and streams are trimmed."""
-        return self.copy_bytes + min(2 * self.tables_bytes, _MAX_CHANGED_BYTES)
 
     @property
     def needed_bytes(self) -> int:
         """The most that will lie beside the old store."""
-        if not self.has_changes:
+        if not (self.tail_bytes or self.expired or self.trimmed_entries):
             return self.copy_bytes + self.base_bytes
-        return self.change_bytes + max(self.copy_bytes, self.base_bytes)
+        changed_bytes = min(2 * sum(size.bytes for size in self.tables.values()), _MAX_CHANGED_BYTES)
+        return self.copy_bytes + changed_bytes + max(self.copy_bytes, self.base_bytes)
 
     @property
     def is_feasible(self) -> bool:
@@ -109,86 +110,68 @@ class Plan:
 def make_plan(
     tables: Tables, parts: Sequence[LogPart], places: Places, wishes: Wishes, steps: Progress, files: Files
 ) -> Plan:
-    """Look at everything.
+    """Look at every stream, and at the end of the log.
 
     Raises StoreError when there was never a checkpoint, CorruptionError, lmdb.Error, OSError.
     """
-    where = str(tables.path)
     with tables.env.begin() as txn:
         reader = TableReader(tables, txn)
         row = reader.get("meta", META_POSITION)
         if row is None:
             raise StoreError(f"the store in {places.directory} was never checkpointed: start riverbed-server once")
-        before = sizes_of(reader)
-        done, total = 0, sum(size.rows for size in before.values())
-        steps(MEASURING, done, total)
-        *place, _ = fmt.unpack_row(row)
-        commands, tail_bytes, end, torn = _read_tail(parts, LogPosition(*place), files)
-        expired = 0 if wishes.keep_expired else _count_expired(reader, where, wishes.now_ms)
-        streams = entries = names_bytes = 0
-        live = rows_to_copy(reader, where, wishes, has_tail=commands > 0)
-        for stream in live.streams():
-            removed = retention.count_removals(reader, stream, wishes.keep)
-            streams += removed > 0
-            entries += removed
-            names_bytes += stream.row.length * (len(stream.key) + 32)
-        page_bytes = reader.stat("meta")["psize"]
-        after = {}
-
-        def counted(count: int) -> None:
-            steps(MEASURING, min(done + count, total), total)
-
-        for table, rows in live.tables():
-            after[table] = room_for(rows, page_bytes, counted)
-            done += before[table].rows
-        steps(MEASURING, total, total)
-        others = 0
-        for piece in pieces(tables, txn, entries=False):
-            others += piece.command_bytes + len(piece.data)
-            steps(MEASURING_LOG, others, _UNKNOWN)
-    base_bytes = after["entries"].bytes + names_bytes + others + (1 << 16)
-    base_bytes += (base_bytes >> 10) + _PAGES_A_LOGGED_BYTE * tail_bytes  # annotations, and what the tail adds
+        tail_bytes, end, torn = _read_tail(parts, LogPosition(*fmt.unpack_row(row)[:3]), files)
+        sizes = sizes_of(reader)
+        expired = trimmed_streams = trimmed_entries = names_bytes = 0
+        try:
+            for number, stream in enumerate(streams(reader), 1):
+                expired += not wishes.keep_expired and 0 < stream.row.expire_ms <= wishes.now_ms
+                removed = estimate_removals(reader, stream, wishes.keep)
+                trimmed_streams += removed > 0
+                trimmed_entries += removed
+                names_bytes += (stream.row.length + _BASE_A_ROW_BYTE) * len(stream.key)
+                steps(MEASURING, number, max(number, sizes["names"].rows))
+        except fmt.DECODE_ERRORS as error:
+            reason = error if isinstance(error, MissingRowError) else f"a row does not decode: {error!r}"
+            raise CorruptionError(str(tables.path), None, f"{reason}; `riverbed check` shows more") from error
+        tail_pages = _PAGES_A_LOGGED_BYTE * tail_bytes
+        others = sum(size.bytes for table, size in sizes.items() if table != "entries")
+        base_bytes = sizes["entries"].bytes + names_bytes + _BASE_A_ROW_BYTE * others + _BASE_BYTES + tail_pages
+        copy_bytes = _copy_bytes(reader) + _CHURN_BYTES + tail_pages
     return Plan(
-        before=before,
-        after=after,
+        tables=sizes,
         state_bytes=places.data.stat().st_size,
         log=log_size(parts),
         expired=expired,
-        trimmed_streams=streams,
-        trimmed_entries=entries,
-        tail_bytes=tail_bytes if commands else 0,
+        trimmed_streams=trimmed_streams,
+        trimmed_entries=trimmed_entries,
+        tail_bytes=tail_bytes,
         torn_tail=torn,
+        copy_bytes=copy_bytes,
         base_bytes=base_bytes,
         # where there is less of it, when log and tables are on two disks
         free_bytes=min(files.free_bytes(places.home), files.free_bytes(places.state)),
         end=end,
-        has_changes=bool(commands or expired or entries),
     )
 
 
-def rows_to_copy(reader: TableReader, where: str, wishes: Wishes, *, has_tail: bool) -> LiveRows:
-    """The living rows, without entries that go anyway.
+def _copy_bytes(reader: TableReader) -> int:
+    """Of the pages that the rows take in the order of their keys.
 
-    With a tail to execute everything is needed: it may speak of any entry.
+    Leaves are filled one by one, and no other cut makes fewer of them.  Branches are split in halves.
     """
-    keep = wishes.keep
-    if has_tail or not keep.is_anything or keep.acked:
-        return LiveRows(reader, where)
-    return LiveRows(reader, where, lambda stream: retention.first_kept(reader, stream, keep))
+    total = 0
+    for table in TABLES:
+        counts = reader.stat(table)
+        pages = counts["leaf_pages"] + counts["overflow_pages"] + 2 * counts["branch_pages"] + counts["depth"]
+        total += pages * counts["psize"]
+    return total
 
 
 def _read_tail(
     parts: Sequence[LogPart], position: LogPosition, files: Files
-) -> tuple[int, int, LogPosition, TornTail | None]:
-    """-> (commands that change anything, bytes, the end of the log, a torn tail) behind the last checkpoint."""
+) -> tuple[int, LogPosition, TornTail | None]:
+    """-> (bytes, the end of the log, a torn tail) behind the last checkpoint."""
     reader = LogReader(list(parts), files)
-    commands = size = 0
-    for batch in reader.batches(position, position):
-        commands += sum(words[0].upper() not in _WITHOUT_EFFECT for words in batch.commands)
-        size += batch.size
+    size = sum(batch.size for batch in reader.batches(position, position))
     assert reader.end is not None
-    return commands, size, reader.end, reader.torn_tail
-
-
-def _count_expired(reader: TableReader, where: str, now_ms: int) -> int:
-    return sum(0 < stream.row.expire_ms <= now_ms for stream in LiveRows(reader, where).streams())
+    return size, reader.end, reader.torn_tail

@@ -1,26 +1,24 @@
 """Which entries a store no longer has to keep, by age, by number, and by what every group has acknowledged.
 
-`count_removals` says it from a read transaction, `apply` does it with the store's mutators, which leave what XTRIM
-would leave: pending records of removed entries stay, unless only acknowledged ones go, counters tell of all that ever
-was.  The two agree to the entry; a test holds them together.
+`apply_retention` does it with the store's mutators, which leave what XTRIM would leave: pending records of removed
+entries stay, unless only acknowledged ones go, and counters count all that ever was.  `estimate_removals` says about
+how much that will be, from a read transaction and without a look at an entry.
 
 What is acknowledged, groups know: with `acked` streams without groups keep everything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from heapq import merge
 from typing import Final
 
 from riverbed.store.databases.database import Database
 from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.format import rows as fmt
 from riverbed.store.groups.groups import Groups
-from riverbed.store.groups.pending import UNOWNED, Run
 from riverbed.store.groups.reference_trim import trim_with_references
-from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, unpack_id
+from riverbed.store.ids import MIN_ID, StreamID
 from riverbed.store.model import References, Strategy, Trim
 from riverbed.store.streams import trimming
 from riverbed.store.streams.stream import Stream
@@ -61,129 +59,52 @@ NO_RETENTION: Final = Retention()
 # -- how much would go -------------------------------------------------------------------------------------------------
 
 
-def count_removals(reader: TableReader, stream: LiveStream, retention: Retention) -> int:
-    """How many entries of `stream` are to go."""
+def estimate_removals(reader: TableReader, stream: LiveStream, retention: Retention) -> int:
+    """About how many entries of `stream` are to go: whole nodes by age, and the longest list of what is pending."""
     row = stream.row
     if not row.length or not retention.concerns(stream.db, stream.key):
         return 0
-    if retention.acked:
-        return _count_acked(reader, row, retention) if row.group_count else 0
-    removed = 0 if retention.min_id is None else _count_below(reader, row, retention.min_id)
-    if retention.max_length is not None:
-        removed = max(removed, row.length - retention.max_length)
-    return removed
+    wanted = []
+    if retention.min_id is not None:
+        wanted.append(_count_below(reader, row, retention.min_id))
+    if retention.max_length is not None or not wanted:
+        wanted.append(max(row.length - (retention.max_length or 0), 0))
+    return min(max(wanted), _count_acked(reader, row)) if retention.acked else max(wanted)
 
 
-def first_kept(reader: TableReader, stream: LiveStream, retention: Retention) -> StreamID:
-    """The first ID of the first node of which anything may stay; what is below need not be copied to be trimmed.
-
-    Nodes before it go as a whole, by what their rows say, whether or not their entries are there.
-    """
-    row = stream.row
-    first_id = row.floor_id
-    if retention.acked or not retention.concerns(stream.db, stream.key):
-        return first_id
-    length = row.length
-    for node_id, live, last_id in _nodes(reader, row):
-        first_id = node_id
-        too_old = retention.min_id is not None and last_id < retention.min_id
-        too_many = retention.max_length is not None and length - live >= retention.max_length
-        if not (too_old or too_many):
-            return node_id
-        length -= live
-    return StreamID(min(row.last_id + 1, MAX_ID))
-
-
-def _nodes(reader: TableReader, row: fmt.StreamRow) -> Iterator[tuple[StreamID, int, StreamID]]:
-    """(first ID, live entries, last ID) of the nodes in order."""
-    for packed, node in node_rows(reader, row):
-        live, _, _, last_id = fmt.decode_node(node)
-        yield unpack_id(packed[8:]), live, last_id
-    if row.tail_total:
-        yield row.tail_first_id, row.tail_total - row.tail_dead, row.tail_last_id
+def _count_acked(reader: TableReader, row: fmt.StreamRow) -> int:
+    """About how many entries every group was given and none has pending."""
+    groups = [
+        fmt.decode_group(values)
+        for packed, values in reader.rows("groups", fmt.stream_prefix(row.stream_no))
+        if len(packed) == fmt.GROUP_KEY_BYTES
+    ]
+    if not groups:
+        return 0
+    given = _count_below(reader, row, StreamID(min(group.last_id for group in groups) + 1))
+    return max(given - max(group.pel_count for group in groups), 0)
 
 
 def _count_below(reader: TableReader, row: fmt.StreamRow, end: StreamID) -> int:
-    """How many entries there are below `end`."""
+    """How many entries there are in the nodes that are wholly below `end`."""
     count = 0
-    for node_id, live, last_id in _nodes(reader, row):
-        if node_id >= end:
-            break
-        if last_id < end:
-            count += live
-            continue
-        cursor = reader.cursor("entries")
-        stop = fmt.entry_key(row.stream_no, end)
-        if cursor.set_range(fmt.entry_key(row.stream_no, node_id)):
-            for packed in cursor.iternext(values=False):
-                if packed >= stop:
-                    break
-                count += 1
-        break
-    return count
-
-
-def _count_acked(reader: TableReader, row: fmt.StreamRow, retention: Retention) -> int:
-    """As `apply`: by age first, then by number; only what every group was given and none has pending."""
-    groups = list(_groups(reader, row))
-    given = StreamID(min(last_id for _, last_id, _ in groups) + 1)
-    if retention.min_id is None:
-        removed = 0
-    else:
-        removed = _count_unneeded(reader, row, groups, min(given, retention.min_id))
-        if retention.max_length is None:
-            return removed
-    excess = row.length - removed - (retention.max_length or 0)
-    if excess <= 0:
-        return removed
-    return removed + min(excess, _count_unneeded(reader, row, groups, given) - removed)
-
-
-# group_no, last_delivered_id, the numbers of its consumers
-_Group = tuple[int, StreamID, set[int]]
-
-
-def _groups(reader: TableReader, row: fmt.StreamRow) -> Iterator[_Group]:
-    found: dict[int, _Group] = {}
-    for packed, values in reader.rows("groups", fmt.stream_prefix(row.stream_no)):
-        group_no = fmt.decode_group_no(packed)
-        if len(packed) == fmt.GROUP_KEY_BYTES:
-            found[group_no] = group_no, fmt.decode_group(values).last_id, {UNOWNED}
-        elif group_no in found:
-            found[group_no][2].add(fmt.decode_consumer_no(packed))
-    yield from found.values()
-
-
-def _count_unneeded(reader: TableReader, row: fmt.StreamRow, groups: list[_Group], end: StreamID) -> int:
-    """Entries below `end` that no group has pending."""
-    entries = reader.cursor("entries")
-    prefix = fmt.stream_prefix(row.stream_no)
-    needed = 0
-    last = b""
-    for packed in merge(*(_pending(reader, group) for group in groups)):
-        if packed != last and row.first_id <= unpack_id(packed) < end:
-            needed += entries.set_key(prefix + packed)
-        last = packed
-    return _count_below(reader, row, end) - needed
-
-
-def _pending(reader: TableReader, group: _Group) -> Iterator[bytes]:
-    group_no, _, owners = group
-    for _, row in reader.rows("pel", fmt.group_prefix(group_no)):
-        run = Run.decode(row)
-        if run.consumer_no in owners:
-            yield from run.ids()
+    for _, node in node_rows(reader, row):
+        live, _, _, last_id = fmt.decode_node(node)
+        if last_id >= end:
+            return count
+        count += live
+    return row.length if row.last_live_id < end else count
 
 
 # -- letting it go -----------------------------------------------------------------------------------------------------
 
 
-def apply(
+def apply_retention(
     txn: WriteTxn, retention: Retention, counted: Callable[[int], None], pause: Callable[[], None], now_ms: int
 ) -> tuple[int, int]:
     """Trim every stream that is concerned; -> (streams, entries) that were trimmed.
 
-    `counted` is called with the streams that were looked at, `pause` is called between commands and may commit.
+    `counted` is called with how many streams were looked at, `pause` between commands; it may commit.
     """
     streams = entries = 0
     for db in txn.databases:
@@ -204,22 +125,16 @@ def apply(
 
 
 def _trim(db: Database, stream: Stream, retention: Retention, pause: Callable[[], None]) -> int:
-    if not retention.acked:
-        # One trim, by number: both limits cut from the front, so the longer cut holds the other.  The reader sees what
-        # was written back.
-        stream.txn.write_back()
-        reader = TableReader(stream.txn.tables, stream.txn.lmdb)
-        live = LiveStream(db.number, stream.key, fmt.decode_stream(stream.encode()))
-        removed = count_removals(reader, live, retention)
-        return trimming.trim(stream, Trim(Strategy.MAXLEN, stream.length - removed)) if removed else 0
-    if not stream.group_count:
+    if retention.acked and not stream.group_count:
         return 0
-    removed = 0
+    trims = []
     if retention.min_id is not None:
-        removed += _trim_acked(db, stream.key, Trim(Strategy.MINID, retention.min_id), pause)
-    if retention.max_length is not None or retention.min_id is None:
-        removed += _trim_acked(db, stream.key, Trim(Strategy.MAXLEN, retention.max_length or 0), pause)
-    return removed
+        trims.append(Trim(Strategy.MINID, retention.min_id))
+    if retention.max_length is not None or not trims:
+        trims.append(Trim(Strategy.MAXLEN, retention.max_length or 0))
+    if retention.acked:
+        return sum(_trim_acked(db, stream.key, trim, pause) for trim in trims)
+    return sum(trimming.trim(stream, trim) for trim in trims)
 
 
 def _trim_acked(db: Database, key: bytes, trim: Trim, pause: Callable[[], None]) -> int:

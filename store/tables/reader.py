@@ -28,10 +28,11 @@ class TableReader:
         return self._txn.stat(self._handles[table])["entries"]
 
     def stat(self, table: str) -> Mapping[str, int]:
-        """`psize`, `entries`, and how many `branch_pages`, `leaf_pages` and `overflow_pages` there are."""
+        """`psize`, `depth`, `entries`, and how many `branch_pages`, `leaf_pages` and `overflow_pages` there are."""
         found = self._txn.stat(self._handles[table])
         return {
             "psize": found["psize"],
+            "depth": found["depth"],
             "entries": found["entries"],
             "branch_pages": found["branch_pages"],
             "leaf_pages": found["leaf_pages"],

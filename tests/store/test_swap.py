@@ -31,7 +31,7 @@ KEPT = 40
 def compact(directory: Path, maxlen: int | None = None) -> None:
     keep = NO_RETENTION if maxlen is None else Retention(max_length=maxlen)
     with Compaction(directory, Replayer().execute, now_ms=1, keep=keep) as compaction:
-        compaction.run(compaction.plan())
+        compaction.run()
 
 
 def opened(directory: Path) -> Store:

@@ -23,13 +23,14 @@ from riverbed.store.offline.compaction import (
     COPYING,
     COPYING_AGAIN,
     MEASURING,
+    PURGING,
     TRIMMING,
     WRITING_LOG,
     Compaction,
     Plan,
     Report,
+    TableSize,
 )
-from riverbed.store.offline.live_rows import TableSize
 from riverbed.store.offline.retention import Retention
 from riverbed.tools.console.console import (
     Failure,
@@ -44,7 +45,14 @@ from riverbed.tools.console.console import (
 from riverbed.tools.console.keytext import key_bytes
 from riverbed.tools.console.steps import StepProgress
 
-_ITEMS: Final = {MEASURING: "rows", COPYING: "rows", COPYING_AGAIN: "rows", TRIMMING: "streams", WRITING_LOG: "entries"}
+_ITEMS: Final = {
+    MEASURING: "streams",
+    PURGING: "notes",
+    COPYING: "rows",
+    TRIMMING: "streams",
+    COPYING_AGAIN: "rows",
+    WRITING_LOG: "entries",
+}
 _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _AGE = re.compile(r"(\d{1,9})([smhdw])", re.ASCII)
 
@@ -73,7 +81,7 @@ class Age(click.ParamType[int]):
     "--db", type=click.IntRange(0, DATABASE_COUNT - 1), metavar="N", help="Drop entries of this database alone."
 )
 @click.option("--keep-expired", is_flag=True, help="Leave keys whose time is over to the server.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and the space it takes; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Say about what would be done, and the space it takes; change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask. Nothing is asked where there is no terminal, or with --json.")
 @click.option("--json", "as_json", is_flag=True, help="Report as one JSON object.")
 def compact(
@@ -94,9 +102,9 @@ def compact(
     --older-than, --maxlen or --acked entries go as well, as XTRIM would have it: both limits count, pending records of
     dropped entries stay, and --acked alone drops all that is acknowledged.
 
-    What it will come to, and the space it may take beside the old store, is reckoned and shown first, and on a terminal
-    you are asked. If that space is not free, nothing is begun. A kill or a full disk leaves the old store or the new
-    one; the next run, or the start of riverbed-server, clears up.
+    About what will be dropped, and the space it may take beside the old store, is shown first, and on a terminal you
+    are asked. If that space is not free, no more is done than to purge. A kill or a full disk leaves the old store or
+    the new one; the next run, or the start of riverbed-server, clears up.
 
     When keys expired or entries were dropped, replicas of this store begin with a full sync.
 
@@ -130,10 +138,10 @@ def compact(
                 notes().print("cleared up after a compaction that was interrupted")
             plan = compaction.plan()
             if not dry_run:
-                if not (yes or as_json) and plan.is_feasible and sys.stdin is not None and sys.stdin.isatty():
+                if not (yes or as_json) and sys.stdin is not None and sys.stdin.isatty():
                     steps.pause()
                     _ask(directory, plan)
-                report = compaction.run(plan)
+                report = compaction.run()
     if as_json:
         click.echo(json.dumps(_as_json(directory, plan, report, steps.seconds), indent=2))
     elif report is None:
@@ -141,7 +149,7 @@ def compact(
         console.print(f"[bold]{escape(str(directory))}[/] would be compacted; nothing was changed")
         _print_plan(console, plan)
     else:
-        _print_report(directory, report, steps.seconds)
+        _print_report(directory, plan, report, steps.seconds)
 
 
 def _ask(directory: Path, plan: Plan) -> None:
@@ -158,7 +166,7 @@ def _ask(directory: Path, plan: Plan) -> None:
 
 
 def _print_plan(console: Console, plan: Plan) -> None:
-    _print_tables(console, plan.before, plan.after, "at most")
+    _print_tables(console, plan.tables, None)
     lines = {
         "tables": f"{size_text(plan.state_bytes)} now",
         "log": f"{_log_text(plan)} now",
@@ -170,16 +178,15 @@ def _print_plan(console: Console, plan: Plan) -> None:
     _tell_tail(plan, "not counted here")
 
 
-def _print_report(directory: Path, report: Report, seconds: float) -> None:
+def _print_report(directory: Path, plan: Plan, report: Report, seconds: float) -> None:
     console = results()
-    plan = report.plan
     console.print(f"[green]compacted[/] [bold]{escape(str(directory))}[/] in {seconds_text(seconds)}")
-    _print_tables(console, plan.before, report.after, "")
+    _print_tables(console, plan.tables, report.tables)
     lines = {
         "tables": f"{size_text(plan.state_bytes)}, now {size_text(report.state_bytes)}",
         "log": f"{_log_text(plan)}, now {size_text(report.log.bytes)}",
         **_gone(report),
-        "replicas": "begin with a full sync" if report.has_new_line else "go on where they are, if that is the end",
+        "replicas": "begin with a full sync" if report.has_new_id else "go on where they are, if that is the end",
     }
     print_facts(console, lines)
     _tell_tail(plan, "executed")
@@ -191,17 +198,18 @@ def _log_text(plan: Plan) -> str:
 
 def _gone(found: Plan | Report) -> dict[str, str]:
     dropped = f"{counted(found.trimmed_entries, 'entry')} of {counted(found.trimmed_streams, 'stream')}"
-    return {"expired": counted(found.expired, "key"), "dropped": dropped}
+    about = "about " if isinstance(found, Plan) and found.trimmed_entries else ""
+    return {"expired": counted(found.expired, "key"), "dropped": f"{about}{dropped}"}
 
 
-def _print_tables(console: Console, before: dict[str, TableSize], after: dict[str, TableSize], bound: str) -> None:
+def _print_tables(console: Console, before: dict[str, TableSize], after: dict[str, TableSize] | None) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
-    for heading in ("  table", "rows", "after", "bytes", f"after {bound}".strip()):
+    for heading in ("  table", "rows", "bytes", *(() if after is None else ("rows now", "bytes now"))):
         table.add_column(heading, justify="left" if heading == "  table" else "right", no_wrap=True)
     for name, old in before.items():
-        new = after.get(name, TableSize())
-        if old.rows or new.rows:
-            table.add_row(f"  {name}", f"{old.rows:,}", f"{new.rows:,}", size_text(old.bytes), size_text(new.bytes))
+        sizes = [old] if after is None else [old, after[name]]
+        if any(size.rows for size in sizes):
+            table.add_row(f"  {name}", *(cell for size in sizes for cell in (f"{size.rows:,}", size_text(size.bytes))))
     console.print(table)
 
 
@@ -213,13 +221,12 @@ def _tell_tail(plan: Plan, what: str) -> None:
 
 
 def _as_json(directory: Path, plan: Plan, report: Report | None, seconds: float) -> dict[str, Any]:
-    after = plan.after if report is None else report.after
     found: dict[str, Any] = {
         "path": str(directory.resolve()),
         "done": report is not None,
         "tables": {
-            name: {"before": asdict(size), "after": asdict(after.get(name, TableSize()))}
-            for name, size in plan.before.items()
+            name: {"before": asdict(size), "after": None if report is None else asdict(report.tables[name])}
+            for name, size in plan.tables.items()
         },
         "state_bytes": {"before": plan.state_bytes, "after": None if report is None else report.state_bytes},
         "log": {"before": asdict(plan.log), "after": None if report is None else asdict(report.log)},
@@ -234,5 +241,5 @@ def _as_json(directory: Path, plan: Plan, report: Report | None, seconds: float)
         "seconds": round(seconds, 3),
     }
     if report is not None:
-        found |= {"work_bytes": report.work_bytes, "full_sync": report.has_new_line}
+        found |= {"work_bytes": report.work_bytes, "full_sync": report.has_new_id}
     return found

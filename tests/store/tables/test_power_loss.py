@@ -197,7 +197,7 @@ def test_a_store_that_nobody_wrote_to_since_its_start_is_whole_after_a_power_cut
 
     store.engine.close()
     with Compaction(store.directory, Replayer().execute, now_ms=store.clock.now_ms) as compaction:
-        compaction.run(compaction.plan())
+        compaction.run()
     cut_while_idle(store)
     assert store.dump() == expected
     store.engine.close()

@@ -130,7 +130,7 @@ def _repair(directory: Path, files: OsFiles) -> None:
 def _compact(directory: Path, files: OsFiles, maxlen: int | None) -> None:
     keep = NO_RETENTION if maxlen is None else Retention(max_length=maxlen)
     with Compaction(directory, Replayer().execute, now_ms=1, keep=keep, files=files) as compaction:
-        compaction.run(compaction.plan())
+        compaction.run()
 
 
 def _run(order: dict[str, Any]) -> int:
