@@ -16,21 +16,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 
+from riverbed.tools.spark.reading.lengths import (
+    LONGEST_LENGTH,
+    ONE_BYTE,
+    Item,
+    MalformedRowError,
+    announced_in,
+    mask,
+    parse_items,
+    word_at,
+)
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Positions = NDArray[np.int64]
-    Words = NDArray[np.uint64]
+    from riverbed.tools.spark.reading.lengths import Flags, Positions, Words
+
     Bytes = NDArray[np.uint8]
-    Flags = NDArray[np.bool_]
     Numbers = tuple[NDArray[np.uint64], NDArray[np.uint64]]
 
-__all__ = ["MARGIN", "EntryBatch", "Items", "MalformedRowError"]
 
 # Offsets of Arrow's binary arrays have 32 bits.
 MAX_BYTES: Final = (1 << 31) - 64
@@ -38,23 +47,12 @@ _MAX_SHAPES: Final = 16
 # Reading the eight bytes that end at a row's first bytes must not leave the buffer, nor those that begin at its last.
 MARGIN: Final = 24
 _DOLLAR: Final = np.uint64(ord("$"))
-_ZERO: Final = np.uint64(ord("0"))
-_NINE: Final = np.uint64(9)
-_ONE_BYTE: Final = np.uint64(0xFF)
-_TWO_BYTES: Final = np.uint64(0xFFFF)
-_CRLF: Final = np.uint64(0x0A0D)
 _CR: Final = ord("\r")
 _LF: Final = ord("\n")
 # Values of one length are copied without looking at each, up to this one.
 _LONGEST_EQUAL: Final = 256
-# Digits of a length that are read in step; the rows of longer values are parsed one by one.
-_LONGEST_LENGTH: Final = 5
 # One access to a row costs as much for this many bytes as for eight.
 _A_LOOK: Final = 64
-
-
-class MalformedRowError(ValueError):
-    """A row is not what `store/FORMAT.md` says of table `entries`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +85,6 @@ class _Shape:
         """The indexes of all names, or only those that no later one repeats."""
         names = self.names
         return [k for k in range(len(names)) if not unique or self.last_of(names[k]) == k]
-
-
-class _Announced(NamedTuple):
-    """Lengths as they stand in the rows: their values, how many digits they have, and whether they are numbers."""
-
-    length: Positions | int  # of all of them, if it is the same
-    digits: Positions | int
-    is_sound: Flags | bool
 
 
 class EntryBatch:
@@ -207,7 +197,7 @@ class EntryBatch:
             names = self._binary(name_starts, name_ends, order)
         return Items(offsets.astype(np.int32), names, self._binary(starts, ends, order))
 
-    def _last_of_each(self, items: list[_Item]) -> list[_Item]:
+    def _last_of_each(self, items: list[Item]) -> list[Item]:
         """Of the fields with the same name only the last, where it stands."""
         last = {self._bytes(start, end): place for place, (start, end, _, _) in enumerate(items)}
         return [items[place] for place in sorted(last.values())]
@@ -277,8 +267,8 @@ class EntryBatch:
     @cached_property
     def _ids(self) -> tuple[Positions, Positions]:
         words = self._words[self._starts]
-        announced = _announced_in(words >> np.uint64(8))
-        if not ((words & _ONE_BYTE == _DOLLAR) & announced.is_sound).all():
+        announced = announced_in(words >> np.uint64(8))
+        if not ((words & ONE_BYTE == _DOLLAR) & announced.is_sound).all():
             raise MalformedRowError("a length that is none")
         starts = self._starts + announced.digits + 3
         ends = starts + announced.length
@@ -336,7 +326,7 @@ class EntryBatch:
         while len(expected) > most:
             found = self._look(at, most)
             for column in range(most // 8):
-                is_there &= found[:, column] == _word(expected, 8 * column)
+                is_there &= found[:, column] == word_at(expected, 8 * column)
             at, expected = at + most, expected[most:]
         # What comes before them is read so that what comes behind them is a number of its own.
         before = -len(expected) % 8
@@ -345,12 +335,12 @@ class EntryBatch:
         for column in range(len(padded) // 8):
             words = found[:, column]
             if before and not column:
-                words = words & _mask(before, 8)
-            is_there &= words == _word(padded, 8 * column)
+                words = words & mask(before, 8)
+            is_there &= words == word_at(padded, 8 * column)
         return is_there, found[:, -1]
 
     @cached_property
-    def _parsed(self) -> tuple[list[_Shape], list[tuple[int, list[_Item]]]]:
+    def _parsed(self) -> tuple[list[_Shape], list[tuple[int, list[Item]]]]:
         left = np.arange(self.count, dtype=np.int64)
         heads = self._ids[1] + 2
         shapes: list[_Shape] = []
@@ -358,7 +348,7 @@ class EntryBatch:
         while len(left) and len(shapes) < _MAX_SHAPES and len(odd) <= self.count >> 3:
             first = int(left[0])
             items = self._parse_row(first, int(heads[first]))
-            if any(len(str(end - start)) > _LONGEST_LENGTH for _, _, start, end in items):
+            if any(len(str(end - start)) > LONGEST_LENGTH for _, _, start, end in items):
                 odd.append(first)
                 left = left[1:]
                 continue
@@ -378,7 +368,7 @@ class EntryBatch:
         return self._parsed[0]
 
     @property
-    def _odd_rows(self) -> list[tuple[int, list[_Item]]]:
+    def _odd_rows(self) -> list[tuple[int, list[Item]]]:
         return self._parsed[1]
 
     def _match(self, rows: Positions, at: Positions, names: tuple[bytes, ...]) -> tuple[_Shape, NDArray[np.bool_]]:
@@ -392,7 +382,7 @@ class EntryBatch:
             fixed = head + name + b"\r\n$"
             at = self._at(at, len(fixed) + 8)
             is_there, words = self._past(at, fixed)
-            announced = _announced_in(words)
+            announced = announced_in(words)
             is_same &= is_there & announced.is_sound
             name_starts.append(at + len(head))
             starts = at + (announced.digits + (len(fixed) + 2))
@@ -408,36 +398,10 @@ class EntryBatch:
         kept = ([places[is_same] for places in each] for each in (name_starts, value_starts, value_ends))
         return _Shape(rows[is_same], names, *kept), is_same
 
-    def _parse_row(self, row: int, at: int) -> list[_Item]:
+    def _parse_row(self, row: int, at: int) -> list[Item]:
         """One row by itself, whatever its lengths."""
         start = int(self._starts[row])
-        return [(start + a, start + b, start + c, start + d) for a, b, c, d in _parse_items(self.row(row), at - start)]
-
-
-def _parse_items(row: bytes, at: int) -> list[_Item]:
-    """Where names and values are in a row, whose ID ends before `at`."""
-    count, at = _announced(row, b"*", at)
-    if count % 2 or count > len(row) - at:
-        raise MalformedRowError(f"{count} names and values")
-    items = []
-    for _ in range(count // 2):
-        name_length, name_start = _announced(row, b"$", at)
-        name_end = name_start + name_length
-        value_length, start = _announced(row, b"$", name_end + 2)
-        at = start + value_length + 2
-        items.append((name_start, name_end, start, start + value_length))
-    if at != len(row):
-        raise MalformedRowError("an entry does not end with its row")
-    return items
-
-
-def _announced(row: bytes, mark: bytes, at: int) -> tuple[int, int]:
-    """The number after `mark` at a place, and the place behind its line."""
-    stop = row.find(b"\r\n", at, at + 24)
-    digits = row[at + 1 : stop]
-    if stop < 0 or row[at : at + 1] != mark or not digits.isdigit():
-        raise MalformedRowError("a length that is none")
-    return int(digits), stop + 2
+        return [(start + a, start + b, start + c, start + d) for a, b, c, d in parse_items(self.row(row), at - start)]
 
 
 def _repeated(words: list[bytes], times: int) -> pa.BinaryArray:
@@ -448,59 +412,3 @@ def _repeated(words: list[bytes], times: int) -> pa.BinaryArray:
     offsets[1:] = (np.arange(times)[:, None] * size + ends).reshape(-1)
     data = b"".join(words) * times
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
-
-
-def _announced_in(words: Words) -> _Announced:
-    """The number that each eight bytes begin with, and how many digits it has; CR LF must follow."""
-    first = int(words[0]).to_bytes(8, "little") if len(words) else b""
-    count = first.find(b"\r\n")
-    if 1 <= count <= _LONGEST_LENGTH:
-        if first[:count].isdigit() and (words & _mask(0, count + 2) == _word(first[: count + 2], 0)).all():
-            return _Announced(int(first[:count]), count, True)
-        if _has_crlf(words, count).all():
-            length, is_sound = _digits(words, count)
-            return _Announced((length * is_sound).astype(np.int64), count, is_sound)
-    length = np.zeros(len(words), dtype=np.uint64)
-    digits = np.ones(len(words), dtype=np.int64)
-    is_sound = np.zeros(len(words), dtype=np.bool_)
-    left = np.arange(len(words))
-    for count in range(1, _LONGEST_LENGTH + 1):
-        ends = _has_crlf(words, count)
-        here = left[ends]
-        number, is_number = _digits(words[ends], count)
-        length[here], digits[here], is_sound[here] = number * is_number, count, is_number
-        left, words = left[~ends], words[~ends]
-        if not len(left):
-            break
-    return _Announced(length.astype(np.int64), digits, is_sound)
-
-
-def _has_crlf(words: Words, place: int) -> Flags:
-    """Whether CR LF stands at a place of each eight bytes."""
-    ends: Flags = (words >> np.uint64(8 * place)) & _TWO_BYTES == _CRLF
-    return ends
-
-
-def _digits(words: Words, count: int) -> tuple[Words, NDArray[np.bool_]]:
-    """-> (the number that the first bytes of each eight are; whether they are digits at all)"""
-    number = (words & _ONE_BYTE) - _ZERO
-    is_number = number <= _NINE
-    for place in range(1, count):
-        digit = ((words >> np.uint64(8 * place)) & _ONE_BYTE) - _ZERO
-        is_number &= digit <= _NINE
-        number = number * np.uint64(10) + digit
-    return number, is_number
-
-
-def _word(text: bytes, place: int) -> np.uint64:
-    """Eight bytes, as they are read."""
-    return np.uint64(int.from_bytes(text[place : place + 8], "little"))
-
-
-def _mask(start: int, end: int) -> np.uint64:
-    """The bits of some of eight bytes."""
-    return np.uint64((1 << (8 * end)) - (1 << (8 * start)))
-
-
-# Where a name begins and ends, and where its value does.
-_Item = tuple[int, int, int, int]

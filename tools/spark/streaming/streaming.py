@@ -25,8 +25,8 @@ from pyspark.sql.types import StructType
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID
 from riverbed.store.tables.reader import TableReader
 from riverbed.tools.spark.errors import DataLossError, OptionError
+from riverbed.tools.spark.garbage import settle
 from riverbed.tools.spark.reading.entries import entry_batches
-from riverbed.tools.spark.reading.garbage import settle
 from riverbed.tools.spark.reading.locations import Place, live_place, open_place, series
 from riverbed.tools.spark.reading.options import ReadOptions, Table
 from riverbed.tools.spark.reading.plan import Span

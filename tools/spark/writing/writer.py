@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from riverbed.tools.spark.errors import OptionError, SourceError
-from riverbed.tools.spark.reading.garbage import settle
+from riverbed.tools.spark.garbage import settle
 from riverbed.tools.spark.writing.journal import Job, commit, end
 from riverbed.tools.spark.writing.load import BulkLoad, Part
 from riverbed.tools.spark.writing.options import WriteOptions, write_options

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from riverbed.store.format.rows import encode_entry
 from riverbed.store.ids import make_id
-from riverbed.tools.spark.reading.decode import EntryBatch, MalformedRowError
+from riverbed.tools.spark.reading.decode import EntryBatch
+from riverbed.tools.spark.reading.lengths import MalformedRowError
 
 Entry = tuple[int, int, list[tuple[bytes, bytes]]]
 
