@@ -1,21 +1,12 @@
 """Riverbed in Spark: a data source over snapshots, and jobs on top of it.
 
-    options      what a user may ask for, checked
-    locations    paths, globs, folders and URIs to snapshots; a live store to a frozen copy
-    cache        files on this machine's disk, fetched or frozen once
-    plan         partitions, cut where the snapshot's manifest says
-    columns      a schema to what must be read, and back to Arrow
-    fetch        rows of entries, by thousands         pages                LMDB's pages, read without LMDB
-    entries      rows of entries to batches            pending, groups      the other tables
-    decode       RESP rows to Arrow                    convert              text to numbers, times and the rest
-    streaming    what came since the last batch        offsets              how far that is
-    source       what Spark calls                      lookup/              how Spark finds it by name
+    source       what Spark calls; the package `pyspark_riverbed` is how Spark finds it by name
+    reading/     options, snapshots by path, partitions, and the rows of tables as Arrow batches
+    streaming/   what came since the last batch, and how far that is
+    writing/     rows to entries, and these to a server or a new data directory
+    jobs/        programs on top of the data source
+    errors       what users are shown
     garbage      of processes that are kept
-
-    writer       what Spark calls to write             writeoptions         what a user may ask of it
-    writerows    rows to entries                       writeidentity        their names, the same in every attempt
-    writeserver  entries to a server                   writejournal         whether an attempt may still send
-    writeload    entries to a new data directory
 
 Nothing here talks to a server but the writer.
 """
