@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,10 @@ from tests.support.servers import RedisServer, RiverbedServer
 if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import LoadScopeScheduling
+
+# A thousand servers are started: compiling all modules again would be half of what each start costs.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 TESTS = Path(__file__).parent
 MARKED_FOLDERS = {TESTS / "system": "slow", TESTS / "tools" / "spark": "spark"}
