@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from riverbed.tools.console.keytext import key_values
+
+# The step that is shown while streams are read.
+READING: Final = "reading"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import codecs
 import enum
 import time
 from typing import TYPE_CHECKING, Final
@@ -18,6 +17,7 @@ from riverbed.server.execution.transaction_replies import SpoolError, Transactio
 from riverbed.server.protocol.encode import encode, error_line
 from riverbed.server.protocol.replies import NULL_ARRAY, LongReply, Push, Settled
 from riverbed.store.errors import LogWriteError, StateLostError
+from riverbed.store.format.text import quoted
 
 if TYPE_CHECKING:
     from riverbed.server.commands.session import Request, Session
@@ -328,7 +328,7 @@ class Controls:
         """Show a command that has run to every monitor, without its secrets.  Redis hides administration as well."""
         if command.flags & (Flag.SKIP_MONITOR | Flag.ADMIN):
             return
-        words = b" ".join([b'"%b"' % _quoted(word) for word in command.shown(argv)])
+        words = " ".join(map(quoted, command.shown(argv))).encode()
         now, place = self._executor.clock.time(), session.peer.address.encode()
         line = Push(b"+%.6f [%d %b] %b\r\n" % (now, session.db.number, place, words))
         for monitor in self.monitors:
@@ -369,17 +369,3 @@ def _writes(session: Session, command: Command) -> bool:
     if command.name == b"EXEC":
         return any(client_command(argv).flags & Flag.WRITE for argv in session.queued or ())
     return bool(command.flags & Flag.WRITE)
-
-
-def _quoted(word: bytes) -> bytes:
-    """A word as MONITOR shows it: printable, with C escapes.
-
-    In C, as a word may have many megabytes: 20 ns a byte, ten times less than byte by byte.  Python has no short
-    escapes for two of them.
-    """
-    return b"\\a".join(b"\\b".join(map(_escaped, part.split(b"\b"))) for part in word.split(b"\a"))
-
-
-def _escaped(part: bytes) -> bytes:
-    """`part`, quoted in Python's way, which escapes the other kind of quotes."""
-    return codecs.escape_encode(part)[0].replace(b"\\'", b"'").replace(b'"', b'\\"')

@@ -14,7 +14,6 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 from typing import IO, Any, Final, Self
 
 import click
@@ -210,9 +209,7 @@ class ProgressBar:
         self._draw()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
     @property

@@ -6,16 +6,15 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+from riverbed.store.progress import Progress
 from riverbed.tools.live.redisclient import RedisClient, ReplyError, Word
-from riverbed.tools.stream_stat import GroupStat, StreamStat
+from riverbed.tools.stream_stat import READING, GroupStat, StreamStat
 
 _PAGE: Final = 500
 _KEYS = re.compile(rb"^db(\d+):keys=(\d+)", re.MULTILINE)
 
 
-def server_stats(
-    client: RedisClient, is_wanted: Callable[[bytes], bool], progress: Callable[[int, int], None]
-) -> Iterator[StreamStat]:
+def server_stats(client: RedisClient, is_wanted: Callable[[bytes], bool], progress: Progress) -> Iterator[StreamStat]:
     """Every stream whose key is wanted, of the database that the address names or of all; keys may come and go.
 
     A key that is seen twice by SCAN is told once.  Raises Failure when the connection fails, ReplyError.
@@ -30,7 +29,7 @@ def server_stats(
         for keys in _pages(client):
             yield from describe(client, db, [key for key in keys if is_wanted(key)])
             done += len(keys)
-            progress(done, max(total, done))
+            progress(READING, done, max(total, done))
 
 
 def _pages(client: RedisClient) -> Iterator[list[bytes]]:

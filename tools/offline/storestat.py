@@ -17,12 +17,13 @@ from riverbed.store.groups.lag import lag
 from riverbed.store.ids import id_text
 from riverbed.store.layout import DATA_NAME, DIRECTORY_NAME, FILE_NAME, MANIFEST_NAME, STATE_DIRECTORY
 from riverbed.store.log.takeover import refuse_redis
+from riverbed.store.progress import Progress
 from riverbed.store.snapshot.reader import StreamSummary, open_snapshot
 from riverbed.store.snapshot.stream_walk import StreamWalk
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.reader import TableReader
 from riverbed.tools.console.console import Failure
-from riverbed.tools.stream_stat import GroupStat, StreamStat
+from riverbed.tools.stream_stat import READING, GroupStat, StreamStat
 
 _MAP_BYTES: Final = 1 << 40
 _NOBODY: Final = 0
@@ -63,10 +64,8 @@ def frozen_tables(path: Path) -> Iterator[tuple[Tables, int]]:
         tables.close()
 
 
-def store_stats(
-    path: Path, is_wanted: Callable[[bytes], bool], progress: Callable[[int, int], None]
-) -> Iterator[StreamStat]:
-    """Every stream whose key is wanted, in the order of creation; `progress` is called with the done and all.
+def store_stats(path: Path, is_wanted: Callable[[bytes], bool], progress: Progress) -> Iterator[StreamStat]:
+    """Every stream whose key is wanted, in the order of creation.
 
     Raises what `frozen_tables` does, and CorruptionError.
     """
@@ -80,7 +79,7 @@ def store_stats(
                     yield StreamStat(
                         stream.db, stream.key, stream.length, stream.entries_added, stream.byte_count, groups
                     )
-                progress(number, walk.stream_count)
+                progress(READING, number, walk.stream_count)
         except fmt.DECODE_ERRORS as error:
             raise CorruptionError(str(tables.path / DATA_NAME), None, f"a row does not decode: {error!r}") from error
 

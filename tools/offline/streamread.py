@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +11,7 @@ from riverbed.store.format import rows as fmt
 from riverbed.store.format.meta import META_DATABASES
 from riverbed.store.ids import StreamID, id_text, parse_id
 from riverbed.store.layout import DATA_NAME
+from riverbed.store.progress import Progress
 from riverbed.store.tables.reader import TableReader
 from riverbed.tools.console.console import Failure
 from riverbed.tools.console.keytext import name_text
@@ -19,11 +20,8 @@ from riverbed.tools.offline.storestat import frozen_tables
 
 Entry = tuple[bytes, list[bytes]]  # the ID as text; names and values in turn
 
+READING: Final = "reading entries"
 _PAGE: Final = 1000
-
-
-# Called with how many entries were told, and how many there are at most.
-Progress = Callable[[int, int], None]
 
 
 def store_entries(
@@ -44,7 +42,7 @@ def store_entries(
                     if packed > high:
                         break
                     if not told % _PAGE:
-                        progress(told, row.length)
+                        progress(READING, told, row.length)
                     yield fmt.decode_entry(entry)
         except fmt.DECODE_ERRORS as error:
             raise CorruptionError(str(tables.path / DATA_NAME), None, f"a row does not decode: {error!r}") from error
@@ -76,7 +74,7 @@ def server_entries(
     end = id_text(last)
     told = 0
     while True:
-        progress(told, max(told, length))
+        progress(READING, told, max(told, length))
         page: list[Entry] = client.call("XRANGE", key, id_text(first), end, "COUNT", _PAGE)
         for entry in page:
             yield entry[0], entry[1]

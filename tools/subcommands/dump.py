@@ -22,17 +22,16 @@ from riverbed.tools.console.keytext import key_bytes, shown
 from riverbed.tools.console.steps import StepProgress
 from riverbed.tools.live.redisclient import RedisClient, ReplyError
 from riverbed.tools.live.target import server_address
+from riverbed.tools.offline import streamread
 from riverbed.tools.offline.streamread import Entry, server_entries, store_entries
+from riverbed.tools.text import dumptables
 from riverbed.tools.text.dumplog import log_lines, manifest_lines
 from riverbed.tools.text.dumptables import table_lines
 from riverbed.tools.text.entryjson import encode_entry
 
 _TIMEOUT_S: Final = 30.0
 _LINES_A_WRITE: Final = 500
-_READING: Final = "reading entries"
-_READING_TABLES: Final = "reading tables"
-_READING_LOG: Final = "reading the log"
-_ITEMS: Final = {_READING: "entries", _READING_TABLES: "rows"}
+_ITEMS: Final = {streamread.READING: "entries", dumptables.READING: "rows"}
 
 
 def _id(context: click.Context, option: click.Parameter, text: str | None) -> StreamID | None:
@@ -109,8 +108,8 @@ def _entry_lines(
 ) -> Iterator[str]:
     last = MAX_ID if last is None else last
 
-    def progress(told: int, total: int) -> None:
-        show(_READING, told, total if limit is None else min(total, limit))
+    def progress(step: str, told: int, total: int) -> None:
+        show(step, told, total if limit is None else min(total, limit))
 
     address = server_address(source)
     if address is None:
@@ -129,9 +128,6 @@ def _as_json(entries: Iterator[Entry], limit: int | None) -> Iterator[str]:
 
 
 def _file_lines(path: Path, tables: tuple[str, ...], limit: int | None, show: Progress) -> Iterator[str]:
-    def rows(told: int, total: int) -> None:
-        show(_READING_TABLES, told, total if limit is None else min(total, limit))
-
     if path.name in (MANIFEST_NAME, STREAMS_NAME) and path.is_file():
         snapshot = open_snapshot(path.parent)
         if path.name == STREAMS_NAME:
@@ -142,14 +138,14 @@ def _file_lines(path: Path, tables: tuple[str, ...], limit: int | None, show: Pr
     if path.name in (DATA_NAME, STATE_DIRECTORY) and path.exists():
         home = path.parent if path.name == DATA_NAME else path
         place = home if (home / MANIFEST_NAME).exists() else home.parent
-        return table_lines(place, tables or TABLES, limit, rows)
+        return table_lines(place, tables or TABLES, limit, show)
     if (path / MANIFEST_NAME).exists():
-        return table_lines(path, tables or TABLES, limit, rows)
+        return table_lines(path, tables or TABLES, limit, show)
     if (path / STATE_DIRECTORY).exists():
         raise Failure(f"{path} is a data directory: name a key, or {path / STATE_DIRECTORY}, or its log")
     if server_address(str(path)) is not None:
         raise Failure(f"{path} is a server: name a key")
-    return log_lines(path, limit, lambda done, total: show(_READING_LOG, done, total))
+    return log_lines(path, limit, show)
 
 
 def _text_lines(path: Path) -> Iterator[str]:

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from riverbed.server.glob import Glob
+from riverbed.store.progress import Progress
 from riverbed.tools.console.console import Failure, age_text, counted, failures_explained, notes, results, size_text
 from riverbed.tools.console.keytext import key_bytes, name_text, shown
 from riverbed.tools.console.steps import StepProgress
@@ -21,11 +22,10 @@ from riverbed.tools.live.redisclient import RedisClient, ReplyError
 from riverbed.tools.live.serverstat import server_stats
 from riverbed.tools.live.target import server_address
 from riverbed.tools.offline.storestat import store_stats
-from riverbed.tools.stream_stat import StreamStat
+from riverbed.tools.stream_stat import READING, StreamStat
 
 DEFAULT_LIMIT: Final = 20
 _TIMEOUT_S: Final = 30.0
-_READING: Final = "reading"
 _UNLIMITED: Final = 1 << 16
 _GAP: Final = 2  # between columns
 _MIN_NAME: Final = 8
@@ -69,8 +69,8 @@ def stat(target: str, pattern: str | None, order: str, limit: int, by_group: boo
     """
     is_wanted = _wanted(pattern)
     totals = _Totals()
-    with failures_explained(f"look at {target}"), StepProgress({_READING: "streams"}) as bar:
-        stats = _stats(target, is_wanted, lambda done, total: bar.show(_READING, done, total))
+    with failures_explained(f"look at {target}"), StepProgress({READING: "streams"}) as steps:
+        stats = _stats(target, is_wanted, steps.show)
         try:
             counted_stats = totals.count(stats)
             if by_group:
@@ -107,9 +107,7 @@ def _wanted(pattern: str | None) -> Callable[[bytes], bool]:
     return Glob(key_bytes(pattern)).matches
 
 
-def _stats(
-    target: str, is_wanted: Callable[[bytes], bool], progress: Callable[[int, int], None]
-) -> Iterator[StreamStat]:
+def _stats(target: str, is_wanted: Callable[[bytes], bool], progress: Progress) -> Iterator[StreamStat]:
     address = server_address(target)
     if address is None:
         yield from store_stats(Path(target), is_wanted, progress)

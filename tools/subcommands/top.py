@@ -11,7 +11,6 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Final, Self
 
 import click
@@ -126,9 +125,7 @@ class _Watch:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._disconnect()
 
     def connect(self) -> RedisClient:

@@ -10,9 +10,10 @@ any other.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.disk.real_files import read_file
@@ -23,6 +24,7 @@ from riverbed.store.log.file_reader import Batch, LogPart
 from riverbed.store.log.manifest import FileType
 from riverbed.store.log.reader import LogReader, list_parts
 from riverbed.store.position import LogPosition
+from riverbed.store.progress import Progress
 from riverbed.tools.console.console import Failure
 from riverbed.tools.console.keytext import shown
 from riverbed.tools.offline.heldfiles import HeldFiles
@@ -30,13 +32,13 @@ from riverbed.tools.offline.source import find_source
 
 _PLAIN = re.compile(rb"[!$-&(-\[\]-~][!#-&(-\[\]-~]*")  # no blank, quote or backslash; no comment
 
-Progress = Callable[[int, int], None]
+READING: Final = "reading the log"
 
 
 def log_lines(path: Path, limit: int | None, progress: Progress) -> Iterator[str]:
     """The lines of a log, or of one file of it.  Raises Failure when it is none, CorruptionError, OSError.
 
-    `progress` is called with how many bytes were read, and how many there are.
+    `progress` is called with the bytes that were read of all.
     """
     with HeldFiles() as files:
         yield from _lines(path, limit, progress, files)
@@ -49,7 +51,7 @@ def _lines(path: Path, limit: int | None, progress: Progress, files: HeldFiles) 
     done, total = 0, sum(part.size for part in parts)
     for batch in reader.batches(start, None):
         done += batch.size
-        progress(min(done, total), total)
+        progress(READING, min(done, total), total)
         yield _heading(batch)
         for words in batch.commands:
             if left is not None:

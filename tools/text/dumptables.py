@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from riverbed.store.format import rows as fmt
 from riverbed.store.ids import ID_BYTES, StreamID, id_text, unpack_id
+from riverbed.store.progress import Progress
 from riverbed.store.tables.reader import TableReader
 from riverbed.tools.console.keytext import key_values
 from riverbed.tools.offline.storestat import frozen_tables
@@ -28,24 +29,23 @@ _STREAM_IDS: Final = (
     "tail_first_id",
     "tail_last_id",
 )
+READING: Final = "reading tables"
 _ROWS_A_LOOK: Final = 1000
 Row = dict[str, Any]
-Progress = Callable[[int, int], None]
 
 
 def table_lines(path: Path, tables: Sequence[str], limit: int | None, progress: Progress) -> Iterator[str]:
     """The rows of `tables` in a data directory or snapshot at `path`, at most `limit` of all.
 
-    `progress` is called with how many rows were told, and how many there are.
-
-    Raises what `frozen_tables` does.
+    `progress` is called with how many rows were read, of how many.  Raises what `frozen_tables` does.
     """
     with frozen_tables(path) as (opened, _), opened.env.begin() as txn:
         reader = TableReader(opened, txn)
         total = sum(map(reader.count, tables))
+        total = total if limit is None else min(total, limit)
         for told, line in enumerate(islice(_lines(reader, tables), limit)):
             if not told % _ROWS_A_LOOK:
-                progress(told, total)
+                progress(READING, told, total)
             yield line
 
 

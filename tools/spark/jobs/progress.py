@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from types import TracebackType
 from typing import Final, Self
 
 from py4j.protocol import Py4JError
@@ -44,9 +43,7 @@ class TaskMeter:
         self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         if self._watcher is not None:
             self._watcher.join()

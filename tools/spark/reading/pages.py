@@ -32,7 +32,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import numpy as np
@@ -161,9 +160,7 @@ class PageTable:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._file)
 
     @property

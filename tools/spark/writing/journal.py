@@ -116,7 +116,7 @@ class Journal:
             self.lines += 1
         self._watched_by = client if length == self.lines else None
 
-    def no_progress(self) -> None:
+    def must_watch_again(self) -> None:
         """There is more in the journal than is known: a transaction was not executed, or rows were refused."""
         self._watched_by = None
 

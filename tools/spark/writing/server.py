@@ -154,7 +154,7 @@ class Sender:
         queued = [_reply_or_error(client) for _ in range(1 + len(commands))]
         executed, _, length = [_reply_or_error(client) for _ in range(3)]
         if executed is None:
-            self._journal.no_progress()
+            self._journal.must_watch_again()
             return False
         if isinstance(executed, ReplyError):
             raise next((reply for reply in queued if isinstance(reply, ReplyError)), executed)
@@ -162,7 +162,7 @@ class Sender:
             raise ReplyError(str(executed[-1]))
         found = self._sort_out(client, rows, executed)
         if self._refusal is not None:
-            self._journal.no_progress()  # and our own line is read as any other
+            self._journal.must_watch_again()  # and our own line is read as any other
             return True
         self._found = found
         self._journal.executed(client, executed[-1] if names else None, length)
@@ -194,7 +194,7 @@ class Sender:
             noted = [name for at, name in enumerate(self._refused) if at not in missing]
             if noted:
                 client.call(*self._journal.refusal_line(noted))
-                self._journal.no_progress()
+                self._journal.must_watch_again()
         raise self._refusal
 
     def _require_streams(self, client: RedisClient, keys: set[bytes]) -> None:
