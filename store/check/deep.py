@@ -30,7 +30,7 @@ from riverbed.store.log.reader import Batch, LogPart, LogReader
 from riverbed.store.position import LogPosition
 from riverbed.store.progress import Progress, counter
 from riverbed.store.recovery.replay import Execute
-from riverbed.store.recovery.tables_from_log import Refold, room_for_fold
+from riverbed.store.recovery.tables_from_log import TablesFromLog, room_for_tables
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.reader import TableReader
 
@@ -87,31 +87,31 @@ class Refolding:
             return  # there is no log, or none that can be read to its end
         with contextlib.ExitStack() as held:
             reader, position, files = self._begin(held, directory, log, meta)
-            needed = room_for_fold(log.size_bytes)
+            needed = room_for_tables(log.size_bytes)
             work = held.enter_context(working_directory(self._parent, WORK_PREFIX))
             free = self._files.free_bytes(work)
             self._announce(FoldPlan(work, log.size_bytes, needed, free))
             if free < needed:
                 raise SpaceError(f"{work.parent} has {free:,} bytes free, and executing the log may take {needed:,}")
-            refold = held.enter_context(Refold(work, self._execute, self._files))
+            made = held.enter_context(TablesFromLog(work, self._execute, self._files))
             executed = counter(steps, EXECUTING, log.size_bytes)
             is_ours = all(part.file.is_checksummed for part in log.parts)
             batches = LogReader(log.parts, files, plain_batch_commands=256 if is_ours else 1).batches(None, None)
             cut = _Cut(batches, position)
             try:
-                refold.run(cut.before(), executed)
+                made.try_replay(cut.before(), executed)
                 if reader is not None and position is not None:
-                    refold.commit(position)
-                    with refold.tables.env.begin() as txn:
-                        folded = TableReader(refold.tables, txn)
+                    made.commit(position)
+                    with made.tables.env.begin() as txn:
+                        folded = TableReader(made.tables, txn)
                         yield from self._compare(reader, folded, steps, has_times=is_ours)
-                refold.run(cut.after(), executed)
+                made.try_replay(cut.after(), executed)
             except ReplayError as error:
-                batch = refold.batch
+                batch = made.batch
                 place = (None, None) if batch is None else (batch.file, batch.start)
                 reason = error.__cause__ or error  # the place says it already
                 yield Violation("log", "", f"does not fit what came before: {reason}", *place)
-            self.commands = refold.commands
+            self.commands = made.commands
 
     def _begin(
         self, held: contextlib.ExitStack, directory: Path, log: LogCheck, meta: Meta | None

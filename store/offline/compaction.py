@@ -21,13 +21,11 @@ import contextlib
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from typing import Final
 
 import lmdb
 
-from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.lock import lock_directory
 from riverbed.store.disk.ownership import give
@@ -36,7 +34,7 @@ from riverbed.store.layout import DATA_NAME, DIRECTORY_NAME, FILE_NAME, LOCK_NAM
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.base_file import BaseSize, write_base
 from riverbed.store.log.manifest import FileType, LogFile
-from riverbed.store.log.reader import Batch, LogReader, list_parts
+from riverbed.store.log.reader import LogReader, list_parts
 from riverbed.store.log.takeover import require_ours
 from riverbed.store.offline.compaction_plan import (
     MEASURING,
@@ -52,13 +50,13 @@ from riverbed.store.offline.retention import NO_RETENTION, Retention, apply_rete
 from riverbed.store.options import DEFAULT_MAP_BYTES
 from riverbed.store.position import LogPosition
 from riverbed.store.progress import Progress, counter, ignore
-from riverbed.store.recovery import replay as recovery
-from riverbed.store.recovery.replay import Execute, RecoveryReport
+from riverbed.store.recovery.replay import Execute
+from riverbed.store.recovery.tables_from_log import TablesFromLog
 from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.rewrite.state import pieces
 from riverbed.store.swap import Places, put_in_place, settle
 from riverbed.store.tables.environment import Tables
-from riverbed.store.tables.purge import purge
+from riverbed.store.tables.purge import purge_all
 from riverbed.store.tables.reader import TableReader
 
 __all__ = [
@@ -86,8 +84,6 @@ WRITING_LOG: Final = "writing the log"
 _COMMIT_BYTES: Final = 16 << 20
 _PUT_BYTES: Final = 1 << 20
 _COMMANDS_A_COMMIT: Final = 256
-# A purge looks up after 256 rows.
-_LOOKS_A_COMMIT: Final = 400
 # Below this part of free pages another copy is not worth its time.
 _FREE_PART: Final = 10
 
@@ -217,36 +213,25 @@ class Compaction:
         with self._old_tables() as tables, tables.env.begin() as reading:
             if not TableReader(tables, reading).count("trash"):
                 return
-        with _opened(self._directory) as tables:
+        with TablesFromLog(self._directory, self._execute, self._files) as old:
             give(self._places.state / LOCK_NAME, self._places.data.stat())
-            txn = WriteTxn(tables)
-            try:
-                assert txn.position is not None, "the tables were opened for reading before"
-                self._purge(txn, txn.position, txn.synced)
-            finally:
-                _abort(txn)
+            assert old.txn.position is not None, "rows come with a position"
+            purge_all(old.txn, old.txn.position, synced=old.txn.synced, purged=self._purged)
 
-    def _purge(self, txn: WriteTxn, position: list[int], synced: LogPosition | None = None) -> None:
-        """Delete all dead rows, and commit."""
-        looks = count(1)
-        first = txn.trash.notes
-        while purge(txn, lambda: next(looks) % _LOOKS_A_COMMIT == 0):
-            txn.commit(position, synced=synced)
-            first = max(first, txn.trash.notes)  # a note may make others
-            self._steps(PURGING, first - txn.trash.notes, first)
-        txn.commit(position, synced=synced)
+    def _purged(self, done: int, total: int) -> None:
+        self._steps(PURGING, done, total)
 
     def _make_tables(self, plan: Plan, report: Report) -> tuple[Path, ReplicationIds | None]:
         """-> the directory of the new tables, and whose offsets the new log has."""
         first, second = self._places.work / "first", self._places.work / "second"
         with self._old_tables() as tables:
             report.work_bytes = self._copy(tables, first, COPYING)
-        with _opened(first) as tables:
-            replids = self._change(tables, plan, report)
-            first_bytes = (tables.path / DATA_NAME).stat().st_size
-            has_holes = _has_holes(tables)
+        with TablesFromLog(first, self._execute, self._files) as made:
+            replids = self._change(made, plan, report)
+            has_holes = _has_holes(made.tables)
             if has_holes:
-                report.work_bytes = first_bytes + self._copy(tables, second, COPYING_AGAIN)
+                report.work_bytes = (made.tables.path / DATA_NAME).stat().st_size
+                report.work_bytes += self._copy(made.tables, second, COPYING_AGAIN)
         if has_holes:
             shutil.rmtree(first)
         return second if has_holes else first, replids
@@ -282,55 +267,44 @@ class Compaction:
             target.env.sync(True)
             return (target.path / DATA_NAME).stat().st_size
 
-    def _change(self, tables: Tables, plan: Plan, report: Report) -> ReplicationIds | None:
+    def _change(self, made: TablesFromLog, plan: Plan, report: Report) -> ReplicationIds | None:
         """Execute the tail, expire and trim; -> whose offsets the log has then."""
-        position = LogPosition(self._next_seq(plan), 0, plan.end.offset)
-        wishes = self._wishes
-        txn = WriteTxn(tables)
-        try:
-            place = txn.position
-            assert place is not None, "the plan has seen to it"
-            if plan.tail_bytes:
-                start = LogPosition(*place)
-                batches = self._metered(LogReader(self._parts, self._files), start, plan.tail_bytes)
-                recovery.fold(batches, txn, self._execute, RecoveryReport())
-                place = list(plan.end)
+        wishes, txn = self._wishes, made.txn
+        place = txn.position
+        assert place is not None, "the plan has seen to it"
+        if plan.tail_bytes:
+            start = LogPosition(*place)
+            batches = LogReader(self._parts, self._files).batches(start, start)
+            made.replay(batches, counter(self._steps, EXECUTING, plan.tail_bytes))
+            place = list(plan.end)
+            txn.commit(place)
+        selected = txn.log_db
+
+        def pause() -> None:
+            if len(txn.log) >= _COMMANDS_A_COMMIT:
+                txn.log.clear()
                 txn.commit(place)
-            selected = txn.log_db
 
-            def pause() -> None:
-                if len(txn.log) >= _COMMANDS_A_COMMIT:
-                    txn.log.clear()
-                    txn.commit(place)
-
-            if not wishes.keep_expired:
-                before = txn.expired_keys
-                while txn.expire_due(wishes.now_ms, _COMMANDS_A_COMMIT):
-                    pause()
-                report.expired = txn.expired_keys - before
-            if wishes.keep.is_anything:
-                looked_at = counter(self._steps, TRIMMING, sum(db.size for db in txn.databases))
-                now_ms = 0 if wishes.keep_expired else wishes.now_ms
-                report.trimmed_streams, report.trimmed_entries = apply_retention(
-                    txn, wishes.keep, looked_at, pause, now_ms
-                )
-            replids = self._manifest.replids or txn.replids
-            if report.expired or report.trimmed_entries:
-                replids = ReplicationIds.new("" if replids is None else replids.with_store().store_id)
-                report.has_new_id = True
-            txn.log.clear()
-            txn.log_db = selected  # what a primary sends next goes there
-            txn.replids = replids
-            self._purge(txn, list(position))
-            return replids
-        finally:
-            _abort(txn)
-
-    def _metered(self, reader: LogReader, start: LogPosition, total: int) -> Iterator[Batch]:
-        executed = counter(self._steps, EXECUTING, total)
-        for batch in reader.batches(start, start):
-            yield batch
-            executed(batch.size)
+        if not wishes.keep_expired:
+            before = txn.expired_keys
+            while txn.expire_due(wishes.now_ms, _COMMANDS_A_COMMIT):
+                pause()
+            report.expired = txn.expired_keys - before
+        if wishes.keep.is_anything:
+            looked_at = counter(self._steps, TRIMMING, sum(db.size for db in txn.databases))
+            now_ms = 0 if wishes.keep_expired else wishes.now_ms
+            report.trimmed_streams, report.trimmed_entries = apply_retention(txn, wishes.keep, looked_at, pause, now_ms)
+        replids = self._manifest.replids or txn.replids
+        if report.expired or report.trimmed_entries:
+            replids = ReplicationIds.new("" if replids is None else replids.with_store().store_id)
+            report.has_new_id = True
+        txn.log.clear()
+        txn.log_db = selected  # what a primary sends next goes there
+        txn.replids = replids
+        position = LogPosition(self._next_seq(plan), 0, plan.end.offset)
+        purge_all(txn, list(position), purged=self._purged)
+        made.tables.env.sync(True)
+        return replids
 
     def _next_seq(self, plan: Plan) -> int:
         files = (*self._manifest.incrs, *self._manifest.history)
@@ -376,11 +350,6 @@ def _opened(directory: Path, *, readonly: bool = False) -> Iterator[Tables]:
         yield tables
     finally:
         tables.close()
-
-
-def _abort(txn: WriteTxn) -> None:
-    with contextlib.suppress(lmdb.Error):  # a commit that failed has ended it
-        txn.abort()
 
 
 def _has_holes(tables: Tables) -> bool:

@@ -41,7 +41,7 @@ from riverbed.store.log.takeover import require_ours
 from riverbed.store.position import LogPosition
 from riverbed.store.progress import Progress, counter, ignore
 from riverbed.store.recovery.replay import Execute
-from riverbed.store.recovery.tables_from_log import Refold, room_for_fold
+from riverbed.store.recovery.tables_from_log import TablesFromLog, room_for_tables
 from riverbed.store.rewrite.log_from_tables import rebuild_log
 from riverbed.store.swap import Places, settle
 
@@ -179,7 +179,7 @@ class Repair:
             raise RepairError(self._disagreement(check, broken_tables))
 
     def _require_space(self, check: Check) -> None:
-        needed = room_for_fold(check.log.size_bytes)
+        needed = room_for_tables(check.log.size_bytes)
         free = self._files.free_bytes(self._directory)
         self._announce(FoldPlan(self._work, check.log.size_bytes, needed, free))
         if free < needed:
@@ -225,7 +225,7 @@ class Repair:
     def _make_tables(self) -> Action:
         files, places = self._files, self._places
         try:
-            commands, end = self._fold()
+            commands, end = self._replay()
             for violation in check_state(self._work, lambda: True, Contents(), self._steps):
                 if isinstance(violation, Violation):
                     raise RepairError(f"the tables that the log makes are broken as well ({violation})")
@@ -240,7 +240,7 @@ class Repair:
             shutil.rmtree(self._work, ignore_errors=True)
         return Action(f"made the tables again: {commands:,} commands, up to replication offset {end.offset}", kept)
 
-    def _fold(self) -> tuple[int, LogPosition]:
+    def _replay(self) -> tuple[int, LogPosition]:
         """Execute all of the log, into tables that are durable then."""
         files, places = self._files, self._places
         manifest = manifests.load(places.manifest, files)
@@ -249,14 +249,13 @@ class Repair:
         executed = counter(self._steps, EXECUTING, sum(part.size for part in parts))
         reader = LogReader(parts, files)
         files.make_directory(self._work)
-        with Refold(self._work, self._execute, files) as refold:
-            refold.txn.replids = manifest.replids
-            refold.run(reader.batches(None, None), executed)
+        with TablesFromLog(self._work, self._execute, files) as made:
+            made.txn.replids = manifest.replids
+            made.try_replay(reader.batches(None, None), executed)
             end = reader.end
             assert end is not None, "the log was read to its end"
-            refold.commit(end)
-            refold.tables.env.sync(True)
-            return refold.commands, end
+            made.commit(end)
+            return made.commands, end
 
     # -- the log -------------------------------------------------------------------------------------------------------
 

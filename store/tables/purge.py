@@ -6,18 +6,22 @@ logged: what is purged was gone already.
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from riverbed.store.format import rows as fmt
+from riverbed.store.progress import ignore
 from riverbed.store.tables.dead_rows import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from riverbed.store.position import LogPosition
     from riverbed.store.tables.transaction import Transaction
 
 # Rows deleted between two looks at the clock: 0.4 us each.
 _ROWS_A_LOOK: Final = 256
+_LOOKS_A_COMMIT: Final = 400
 # The tables whose keys begin with a stream's number.
 _STREAM_TABLES: Final = ("entries", "nodes", "idmp", "idmp_ids", "idmp_times")
 _GROUP_TABLES: Final = ("pel", "pel_by_consumer", "pel_by_time")
@@ -42,6 +46,26 @@ def purge(txn: Transaction, expired: Callable[[], bool]) -> bool:
         if expired():
             return trash.notes > 0
     return False
+
+
+def purge_all(
+    txn: Transaction,
+    position: list[int],
+    *,
+    synced: LogPosition | None = None,
+    purged: Callable[[int, int], None] = ignore,
+) -> None:
+    """Delete all dead rows, and commit `position` (see `Transaction.commit`), every so often, as memory is to be flat.
+
+    `purged` is called with how many notes were worked off, and of how many.  Raises lmdb.Error.
+    """
+    looks = count(1)
+    total = txn.trash.notes
+    while purge(txn, lambda: next(looks) % _LOOKS_A_COMMIT == 0):
+        txn.commit(position, synced=synced)
+        total = max(total, txn.trash.notes)  # a note may make others
+        purged(total - txn.trash.notes, total)
+    txn.commit(position, synced=synced)
 
 
 class _Purge:

@@ -19,18 +19,17 @@ from typing import Final
 from riverbed.server.commands.replay import Replayer
 from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.disk.copying import copy_stretch
+from riverbed.store.disk.files import OsFiles
 from riverbed.store.engine import Engine
 from riverbed.store.layout import DIRECTORY_NAME, FILE_NAME
 from riverbed.store.log import manifest
 from riverbed.store.log.file_reader import PLAIN_BATCH_COMMANDS, Batch
 from riverbed.store.log.manifest import FileType, LogFile, Manifest
 from riverbed.store.log.reader import LogReader, TornTail
-from riverbed.store.options import DEFAULT_MAP_BYTES, Fsync, Options
+from riverbed.store.options import Fsync, Options
 from riverbed.store.position import LogPosition
-from riverbed.store.recovery import replay as recovery
-from riverbed.store.recovery.replay import RecoveryReport
+from riverbed.store.recovery.tables_from_log import TablesFromLog
 from riverbed.store.replication_id import ReplicationIds
-from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.purge import purge
 from riverbed.tools.console.console import Failure, ProgressBar
 from riverbed.tools.offline.foreign import ForeignLog, Skipped
@@ -151,33 +150,16 @@ def rebuild(source: Source, directory: Path, until: Moment | None, bar: Progress
 
 
 def _copy(source: Source, directory: Path, batches: LogUntil) -> Rebuilt:
-    report, folded = Rebuilt(), RecoveryReport()
-    tables = Tables(directory, DEFAULT_MAP_BYTES)
-    try:
-        txn = WriteTxn(tables)
-        recovery.fold(_purged(batches, txn), txn, Replayer().execute, folded)
+    report = Rebuilt()
+    with TablesFromLog(directory, Replayer().execute, OsFiles()) as made:
+        made.replay(batches)
         end = _copy_log(source, batches.end, directory)
-        purge(txn, lambda: False)
-        txn.commit(list(end))
-        report.contents = count_contents(txn)
-        txn.abort()
-    finally:
-        tables.close()
+        made.commit(end)
+        report.contents = count_contents(made.txn)
+        report.commands, report.new_offset = made.commands, end.offset
     # What a server would do first: it finds the end of the log where the tables say it is, or says what is wrong.
     Engine.open(directory, execute=Replayer().execute, clock=SystemClock(), options=Options(fsync=Fsync.NO)).close()
-    report.commands, report.new_offset = folded.commands, end.offset
     return report
-
-
-def _purged(batches: LogUntil, txn: WriteTxn) -> Iterator[Batch]:
-    """`batches`, with what they delete purged now and then, so that LMDB can use the pages again."""
-    unpurged = 0
-    for batch in batches:
-        yield batch
-        unpurged += batch.size
-        if unpurged >= CHECKPOINT_BYTES and txn.trash.notes:
-            purge(txn, lambda: False)
-            unpurged = 0
 
 
 def _copy_log(source: Source, end: LogPosition, directory: Path) -> LogPosition:

@@ -151,7 +151,7 @@ def test_what_only_the_log_can_tell_is_mended_when_it_was_looked_for(sound: Path
     store.engine.close()
     assert mend(sound) == []
     (action,) = mend(sound, is_deep=True)
-    assert "made the tables anew" in action.done
+    assert "made the tables again" in action.done
     assert is_sound(sound)
 
 
@@ -163,7 +163,7 @@ def test_what_came_after_the_last_checkpoint_is_in_the_new_tables(sound: Path) -
     tear(sound)
     damage(sound, do.stream(length=3))
     cut, made = mend(sound)
-    assert ("cut" in cut.done, "made the tables anew" in made.done) == (True, True)
+    assert ("cut" in cut.done, "made the tables again" in made.done) == (True, True)
     assert is_sound(sound)
     store = Store(sound)
     assert store.engine.recovery.commands == 0

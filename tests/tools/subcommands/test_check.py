@@ -230,7 +230,7 @@ def test_broken_tables_are_made_anew_and_the_old_ones_kept(directory: Path) -> N
     lose_rows(directory, "entries", 3)
     result = run("check", directory, "--repair")
     assert result.exit_code == 0
-    assert "repaired: made the tables anew" in result.stderr
+    assert "repaired: made the tables again" in result.stderr
     assert (directory / "replaced" / "state" / "data.mdb").exists()
     assert run("check", directory, "--deep").exit_code == 0
     again = run("check", directory, "--repair")
