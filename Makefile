@@ -43,14 +43,15 @@ bench: .venv/installed-test
 
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -f store/wire/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Editable, so that a change of code needs no new installation; a change of pyproject.toml does.
-.venv/installed: .venv/created pyproject.toml
+# Editable, so that a change of code needs no new installation; a change of pyproject.toml or of the native module does.
+.venv/installed: .venv/created pyproject.toml setup.py store/wire/native.c
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
-.venv/installed-test: .venv/created pyproject.toml
+.venv/installed-test: .venv/created pyproject.toml setup.py store/wire/native.c
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,spark]'
 	@touch .venv/installed $@
 

@@ -1,7 +1,9 @@
-"""Makes the links of `src/riverbed` again where a copy of this repository has lost them; `pyproject.toml` has the rest.
+"""Makes the links of `src/riverbed` again where a copy of this repository has lost them, and builds the native module.
 
 An unpacked zip, or a clone with `core.symlinks=false`, has a text file with the target in the place of a link.  In a
-source distribution the folders themselves are there.
+source distribution the folders themselves are there.  `pyproject.toml` has the rest.
+
+Without a C compiler the installation is complete all the same: `store/wire` has the module's reference in Python.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Extension, setup
 
 ROOT = Path(__file__).resolve().parent
 
@@ -31,4 +33,11 @@ def restore_link(link: Path, target: str) -> None:
 for name in ("server", "store", "tools"):
     restore_link(ROOT / "src" / "riverbed" / name, f"../../{name}")
 
-setup()
+NATIVE = Extension(
+    "riverbed.store.wire.native",
+    ["src/riverbed/store/wire/native.c"],
+    optional=True,
+    py_limited_api=True,
+)
+
+setup(ext_modules=[NATIVE], options={"bdist_wheel": {"py_limited_api": "cp311"}})

@@ -28,6 +28,7 @@ from riverbed.server.config.kinds import BadValueError
 from riverbed.server.config.values import ConfigError
 from riverbed.server.network.listener import serve
 from riverbed.server.version import REDIS_VERSION, VERSION
+from riverbed.store import wire
 from riverbed.store.errors import CorruptionError, ForeignLogError, LockedError, ReplayError, StoreError, VersionError
 
 # Descriptors that are not clients: listeners, log files, tables, the directory's lock, and some to spare.
@@ -61,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not config.unixsocket and not (config.port and config.bind):
         return _complain("nothing to listen on: give a port and an address to bind, or a unixsocket")
     log.info("riverbed-server %s, pid %d, data in %s", VERSION, os.getpid(), config.dir)
+    if not wire.IS_NATIVE:
+        log.info("without the native module, which a C compiler would have built: requests are read more slowly")
     for line in config.ignored:
         log.warning("%s: %s has no meaning here and is ignored", line.place, line.name)
     _allow_descriptors(config)
@@ -187,9 +190,10 @@ def _complain(reason: str) -> int:
 
 
 def _print_version() -> int:
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    form = "with" if wire.IS_NATIVE else "without"
     sys.stdout.write(
-        f"riverbed-server {VERSION} (commands of Redis {REDIS_VERSION}; "
-        f"{platform.python_implementation()} {platform.python_version()})\n"
+        f"riverbed-server {VERSION} (commands of Redis {REDIS_VERSION}; {python}, {form} the native module)\n"
     )
     return 0
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.installation import Environment, build_wheel, copy_source, install
+from tests.support.installation import Environment, build_native, build_wheel, copy_source, install
 from tests.support.servers import RedisServer, RiverbedServer
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ NEEDS_ROOT = "tests that mount file systems (power loss, full disk) did not run:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # once, for all workers of xdist
+        build_native()
     config.addinivalue_line("markers", "needs_root: mounts a file system; left out, with a notice, for anybody else")
     config.addinivalue_line("markers", "slow: takes more than about a second; every test of tests/system has it")
     config.addinivalue_line("markers", "spark: starts Java; every test of tests/tools/spark has it")

@@ -23,11 +23,12 @@ from tests.support.trees import tree
 StartRiverbed = Callable[..., RiverbedServer]
 
 
-def start_in_vain(*arguments: object) -> tuple[int, str, str]:
+def start_in_vain(*arguments: object, **variables: str) -> tuple[int, str, str]:
     """Exit status, output and errors of a server that is not expected to come up."""
     done = subprocess.run(
         [sys.executable, "-m", "riverbed.server.main", *map(str, arguments)],
         cwd=ROOT,
+        env={**os.environ, **variables},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=60,
@@ -55,6 +56,22 @@ def test_version_is_told() -> None:
     status, out, err = start_in_vain("--version")
     assert (status, err) == (0, "")
     assert out.startswith(f"riverbed-server {VERSION} ")
+    assert out.endswith(", with the native module)\n")
+
+
+def test_the_reference_of_the_native_module_runs_where_it_is_wanted(tmp_path: Path) -> None:
+    status, out, err = start_in_vain("--version", RIVERBED_NATIVE="0")
+    assert (status, err) == (0, "")
+    assert out.endswith(", without the native module)\n")
+    for wanted, line in (("0", b"without the native module"), ("1", b"")):
+        directory = tmp_path / wanted
+        directory.mkdir()
+        server = RiverbedServer(directory, tmp_path / "logs")
+        server.environment = {**os.environ, "RIVERBED_NATIVE": wanted}
+        with server, server.client() as client:
+            assert b"riverbed_native:%b\r\n" % wanted.encode() in client.ask("INFO", "server")
+            assert client.ask("XADD", "s", "1-1", "f", "v") == b"$3\r\n1-1\r\n"
+        assert (b"without the native module" in server.log_path.read_bytes()) == bool(line)
 
 
 # -- what keeps it from starting

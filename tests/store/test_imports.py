@@ -30,13 +30,16 @@ def test_what_a_folder_of_the_store_names_for_types_is_below_it_as_well() -> Non
 
 
 def circles(graph: grimp.ImportGraph, modules: set[str]) -> set[str]:
-    """What is left when modules that name none of the others, or that none of them names, are taken away in turn."""
+    """What is left when modules that name none of the others, or that none of them names, are taken away in turn.
+
+    A package that imports an extension module of its own names itself, as far as can be seen in Python.
+    """
     left = set(modules)
     while done := {
         module
         for module in left
-        if not graph.find_modules_directly_imported_by(module) & left
-        or not graph.find_modules_that_directly_import(module) & left
+        if not graph.find_modules_directly_imported_by(module) & (left - {module})
+        or not graph.find_modules_that_directly_import(module) & (left - {module})
     }:
         left -= done
     return left

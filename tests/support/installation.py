@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,16 @@ from tests.support.servers import ROOT
 FOLDERS = ("server", "store", "tools")
 _FILES = ("LICENSE", "README.md", "pyproject.toml", "setup.py")
 _OFFLINE = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-index")
+
+
+NATIVE_SOURCE = ROOT / "store" / "wire" / "native.c"
+_NATIVE = ROOT / "store" / "wire" / "native.abi3.so"
+
+
+def build_native() -> None:
+    """Have the native module be what its source is now: where it cannot be built, the tests that need it say so."""
+    if not _NATIVE.exists() or _NATIVE.stat().st_mtime < NATIVE_SOURCE.stat().st_mtime:
+        _run([sys.executable, "setup.py", "--quiet", "build_ext", "--inplace", "--force"], ROOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +49,7 @@ class Environment:
 def copy_source(directory: Path) -> Path:
     """The files that a build needs, as a clone has them."""
     for name in FOLDERS:
-        shutil.copytree(ROOT / name, directory / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, directory / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     shutil.copytree(
         ROOT / "src", directory / "src", symlinks=True, ignore=shutil.ignore_patterns("*.egg-info", "__pycache__")
     )
@@ -47,10 +58,13 @@ def copy_source(directory: Path) -> Path:
     return directory
 
 
-def build_wheel(source: Path, out: Path) -> Path:
-    """Raises CalledProcessError, whose `stderr` has what pip says, when it cannot be built."""
+def build_wheel(source: Path, out: Path, **variables: str) -> Path:
+    """With so many more variables in the environment.
+
+    Raises CalledProcessError, whose `stderr` has what pip says, when it cannot be built.
+    """
     words = ["wheel", *_OFFLINE, "--no-build-isolation", "--wheel-dir", str(out), str(source)]
-    _run([sys.executable, "-m", "pip", *words])
+    _run([sys.executable, "-m", "pip", *words], **variables)
     [path] = out.glob("*.whl")
     return path
 
@@ -74,5 +88,6 @@ def install(wheel: Path, directory: Path) -> Environment:
     return environment
 
 
-def _run(command: list[str], directory: Path | None = None) -> None:
-    subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=300, check=True)
+def _run(command: list[str], directory: Path | None = None, **variables: str) -> None:
+    environment = {**os.environ, **variables}
+    subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=300, check=True)

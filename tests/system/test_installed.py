@@ -232,6 +232,24 @@ def test_a_job_of_spark_runs(installed: Environment, foreign: Path, data: Path) 
     assert report["entries"] == 100
 
 
+# -- the native module -----------------------------------------------------------------------------------------------
+
+
+def test_a_wheel_has_the_native_module_for_every_python_from_3_11_on(
+    wheel: Path, installed: Environment, foreign: Path
+) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        assert "riverbed/store/wire/native.abi3.so" in archive.namelist()
+    assert "-cp311-abi3-" in wheel.name
+    assert "with the native module" in run([installed.program("riverbed-server"), "--version"], foreign)
+
+
+def test_an_installation_without_a_compiler_has_the_reference(foreign: Path, tmp_path: Path) -> None:
+    built = build_wheel(copy_source(tmp_path / "source"), tmp_path / "wheels", CC="false")
+    environment = install(built, tmp_path / "environment")
+    assert "without the native module" in run([environment.program("riverbed-server"), "--version"], foreign)
+
+
 # -- the source ------------------------------------------------------------------------------------------------------
 
 

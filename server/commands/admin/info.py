@@ -17,6 +17,7 @@ from riverbed.server.commands.table import Flag, command
 from riverbed.server.protocol.replies import Verbatim
 from riverbed.server.stats import process
 from riverbed.server.version import REDIS_VERSION, VERSION
+from riverbed.store import wire
 from riverbed.store.databases import sampling
 from riverbed.store.format.text import key_text
 
@@ -64,6 +65,7 @@ def _server(request: Request) -> Fields:
     yield "monotonic_clock", "POSIX clock_gettime"
     yield "multiplexing_api", "epoll" if sys.platform == "linux" else "kqueue"
     yield "riverbed_python_version", platform.python_version()
+    yield "riverbed_native", int(wire.IS_NATIVE)
     yield "process_id", os.getpid()
     yield "process_supervised", "no"
     yield "run_id", context.run_id

@@ -115,6 +115,7 @@ def test_the_server_section_names_version_process_and_port(client: RawClient, se
     found = fields(client, "server")
     assert found["redis_version"] == "8.8.0"
     assert found["riverbed_version"]
+    assert found["riverbed_native"] == "1"
     assert found["redis_mode"] == "standalone"
     assert int(found["process_id"]) == server.pid
     assert int(found["tcp_port"]) == server.port

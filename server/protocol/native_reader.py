@@ -1,0 +1,35 @@
+"""Whole requests, by the native module of `store/wire`.
+
+Unlike hiredis it makes room for nothing that has not arrived, says how much it took, and takes nothing but arrays of
+bulk strings, so that it may be given any bytes.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast
+
+from riverbed.store.wire import NO_RUNS, parse, parse_front
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Requests = list[list[bytes]]
+
+# Without runs all requests are lists of words.
+_parse = cast("Callable[[int, bytes], Requests | None]", parse)
+_parse_front = cast("Callable[[int, bytes, Requests], int]", parse_front)
+
+
+class NativeReader:
+    """Takes requests that are arrays of bulk strings and stand whole in their chunk; knows no limits.
+
+    `take_chunk(data)`: the requests of a chunk that is nothing but whole plain requests, None for any other chunk.
+    `take_front(data, requests)`: append the requests at the front of `data`; return how many bytes they are.
+    Both are functions in C, without one of Python's before them.
+    """
+
+    __slots__ = ()
+
+    take_chunk: Final = staticmethod(partial(_parse, NO_RUNS))
+    take_front: Final = staticmethod(partial(_parse_front, NO_RUNS))

@@ -1,0 +1,51 @@
+"""Requests and runs of XADD, cut out of their own bytes; a run is then expanded into rows, log lines and replies.
+
+    parse, parse_front    bytes -> requests: lists of words, and runs in the place of neighbours that are alike
+    expand, expand_one    a run, and the ID of its first entry -> rows, what the log is given, replies
+    load_xadds            a run out of a log -> rows
+
+They exist twice: `reference.py` says in Python what each function does, `native.c` does the same fast.  The native
+module is used where it was built, and RIVERBED_NATIVE=0 in the environment asks for the reference.  Knows no ID rule,
+no node rule, no limit, no time, no file, and nothing of those who use it.  Read `reference.py` first.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from riverbed.store.wire.reference import APPENDED, LOGGED, NO_RUNS
+
+__all__ = [
+    "APPENDED",
+    "IS_NATIVE",
+    "LOGGED",
+    "NO_RUNS",
+    "Request",
+    "Run",
+    "expand",
+    "expand_one",
+    "load_xadds",
+    "parse",
+    "parse_front",
+]
+
+
+def _has_native() -> bool:
+    if os.environ.get("RIVERBED_NATIVE") == "0":
+        return False
+    try:
+        from riverbed.store.wire import native  # noqa: F401  whether it was built
+    except ImportError:
+        return False
+    return True
+
+
+IS_NATIVE: Final = _has_native()
+
+if TYPE_CHECKING or IS_NATIVE:
+    from riverbed.store.wire.native import Run, expand, expand_one, load_xadds, parse, parse_front
+else:
+    from riverbed.store.wire.reference import Run, expand, expand_one, load_xadds, parse, parse_front
+
+Request = list[bytes] | Run

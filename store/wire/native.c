@@ -1,0 +1,829 @@
+/* Requests and runs of XADD, cut out of their own bytes.
+
+   What each function does, byte for byte, is said by `reference.py`; this is the same in C.  It takes lengths apart,
+   copies and formats.  It knows no ID rule, no node rule, no limit of a client, no time and no file.
+
+   Why C, and not Cython: there are seven functions that hold two or three objects each, so that Cython would save
+   little counting of references, and its output is 10,000 lines that need Cython where they are built.  This needs a C
+   compiler alone, and only what Python has promised to keep (the limited API of 3.11), so that one build serves every
+   Python from 3.11 on.
+
+   What is kept here throughout:
+     - Bytes come from strangers.  A number that is found in them has at most nine digits, so that no sum of one of them
+       and a position overflows, and it is compared with the bytes that are there before anything is made or read.
+     - A request is looked at to its end before the first object is made of it: what is not whole costs no memory.
+     - What is not understood is left where it is, for another reader to judge. */
+
+#define PY_SSIZE_T_CLEAN
+#ifndef Py_LIMITED_API
+#define Py_LIMITED_API 0x030B0000
+#endif
+#include <Python.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <structmember.h>
+
+#define MAX_DIGITS 9           /* of a length */
+#define MIN_WORD_BYTES 6      /* "$0\r\n\r\n" */
+#define MIN_XADD_WORDS 5      /* XADD key id field value */
+#define RUN_ENTRIES 256         /* as many make one run at most; they are noted on the stack first */
+#define HALF_DIGITS 20          /* of 64 bits */
+#define ID_TEXT_BYTES (2 * HALF_DIGITS + 1)
+#define ID_BULK_BYTES (ID_TEXT_BYTES + 7)       /* "$41\r\n" and "\r\n" */
+#define HEAD_BYTES 32           /* "*", a Py_ssize_t, "\r\n" */
+#define PREFIX_BYTES 8
+#define ID_BYTES 16
+#define KEY_BYTES (PREFIX_BYTES + ID_BYTES)
+
+/* What may become a run. */
+enum { NO_RUNS, APPENDED, LOGGED };     /* `XADD key * ...`, as clients send it; `XADD key id ...`, as a log has it */
+
+/* Where one XADD stands in its chunk: its head, its ID, its first field, and the byte behind its last value. */
+typedef struct {
+    Py_ssize_t start, id, fields, end;
+} Entry;
+
+typedef struct {
+    PyObject_VAR_HEAD           /* the size is the number of entries */
+    PyObject *chunk;
+    PyObject *key;
+    Py_ssize_t word_count;      /* fields and values of each entry */
+    Entry entries[1];
+} Run;
+
+typedef struct {
+    PyTypeObject *run_type;
+} State;
+
+/* -- reading ------------------------------------------------------------------------------------------------------ */
+
+/* A line of `kind` and a canonical length.  -> the byte behind it; -1 when there is none, or not all of it. */
+static Py_ssize_t
+take_length(const char *data, Py_ssize_t at, Py_ssize_t end, char kind, Py_ssize_t *length)
+{
+    if (at >= end || data[at] != kind)
+        return -1;
+    Py_ssize_t first = ++at, value = 0;
+    while (at < end && data[at] >= '0' && data[at] <= '9') {
+        if (at - first == MAX_DIGITS)
+            return -1;
+        value = 10 * value + (data[at++] - '0');
+    }
+    if (at == first || (data[first] == '0' && at - first > 1) || end - at < 2 || data[at] != '\r' || data[at + 1] != '\n')
+        return -1;
+    *length = value;
+    return at + 2;
+}
+
+/* One word.  -> the byte behind it and the two that end it, whatever these are; -1 when it is not all there. */
+static Py_ssize_t
+take_word(const char *data, Py_ssize_t at, Py_ssize_t end, Py_ssize_t *start, Py_ssize_t *length)
+{
+    at = take_length(data, at, end, '$', length);
+    if (at < 0 || *length > end - at - 2)
+        return -1;
+    *start = at;
+    return at + *length + 2;
+}
+
+/* As `take_word`, of a word that ends as it should. */
+static Py_ssize_t
+take_closed_word(const char *data, Py_ssize_t at, Py_ssize_t end, Py_ssize_t *start, Py_ssize_t *length)
+{
+    at = take_word(data, at, end, start, length);
+    return at >= 0 && data[at - 2] == '\r' && data[at - 1] == '\n' ? at : -1;
+}
+
+/* The head of a request.  -> the byte behind it; -1 when there is none, or fewer bytes than so many words have. */
+static Py_ssize_t
+take_head(const char *data, Py_ssize_t at, Py_ssize_t end, Py_ssize_t *count)
+{
+    at = take_length(data, at, end, '*', count);
+    return at >= 0 && *count > 0 && *count <= (end - at) / MIN_WORD_BYTES ? at : -1;
+}
+
+/* The canonical digits of 64 bits that stand between `start` and `end`.  -> 0, or -1 when they are none. */
+static int
+parse_half(const char *data, Py_ssize_t start, Py_ssize_t end, uint64_t *half)
+{
+    uint64_t value = 0;
+    if (start == end || end - start > HALF_DIGITS || (data[start] == '0' && end - start > 1))
+        return -1;
+    for (Py_ssize_t at = start; at < end; at++) {
+        if (data[at] < '0' || data[at] > '9')
+            return -1;
+        uint64_t digit = (uint64_t)(data[at] - '0');
+        if (value > (UINT64_MAX - digit) / 10)
+            return -1;
+        value = 10 * value + digit;
+    }
+    *half = value;
+    return 0;
+}
+
+/* `ms-seq`, both of them canonical.  -> 0, or -1. */
+static int
+parse_id(const char *data, Py_ssize_t start, Py_ssize_t length, uint64_t *ms, uint64_t *seq)
+{
+    const char *dash = length > 0 ? memchr(data + start, '-', (size_t)length) : NULL;
+    if (dash == NULL)
+        return -1;
+    Py_ssize_t middle = dash - data;
+    return parse_half(data, start, middle, ms) || parse_half(data, middle + 1, start + length, seq) ? -1 : 0;
+}
+
+/* The ID of an entry of a run, which was looked at when the run was made. */
+static int
+entry_id(const char *data, const Entry *entry, uint64_t *ms, uint64_t *seq)
+{
+    Py_ssize_t start, length;
+    if (take_closed_word(data, entry->id, entry->fields, &start, &length) < 0)
+        return -1;
+    return parse_id(data, start, length, ms, seq);
+}
+
+typedef struct {
+    Entry entry;
+    Py_ssize_t key, key_length, word_count;
+} Xadd;
+
+/* An XADD that may be of a run, from its head on.  -> the byte behind it; -1 for anything else. */
+static Py_ssize_t
+take_xadd(const char *data, Py_ssize_t start, Py_ssize_t end, int runs, Xadd *xadd)
+{
+    Py_ssize_t count, word, length;
+    Py_ssize_t at = take_head(data, start, end, &count);
+    if (at < 0 || count < MIN_XADD_WORDS || count % 2 == 0 || end - at < 10)
+        return -1;
+    if (memcmp(data + at, "$4\r\nXADD\r\n", 10) && (runs == LOGGED || memcmp(data + at, "$4\r\nxadd\r\n", 10)))
+        return -1;
+    at = take_closed_word(data, at + 10, end, &xadd->key, &xadd->key_length);
+    if (at < 0)
+        return -1;
+    xadd->entry.id = at;
+    at = take_closed_word(data, at, end, &word, &length);
+    if (at < 0)
+        return -1;
+    if (runs == APPENDED) {
+        if (length != 1 || data[word] != '*')
+            return -1;
+    }
+    else {
+        uint64_t ms, seq;
+        if (parse_id(data, word, length, &ms, &seq))
+            return -1;
+    }
+    xadd->entry.start = start;
+    xadd->entry.fields = at;
+    xadd->word_count = count - 3;
+    for (count -= 3; count > 0; count--) {
+        at = take_closed_word(data, at, end, &word, &length);
+        if (at < 0)
+            return -1;
+    }
+    xadd->entry.end = at;
+    return at;
+}
+
+/* The request at `start` as a list of words.  -> the byte behind it; -1 when it is not whole, or odd, or, with an
+   exception set, when there is no memory for it. */
+static Py_ssize_t
+take_words(const char *data, Py_ssize_t start, Py_ssize_t end, PyObject **words)
+{
+    Py_ssize_t count, word, length;
+    Py_ssize_t first = take_head(data, start, end, &count);
+    Py_ssize_t at = first;
+    if (first < 0)
+        return -1;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        at = take_word(data, at, end, &word, &length);
+        if (at < 0)
+            return -1;
+    }
+    *words = PyList_New(count);
+    if (*words == NULL)
+        return -1;
+    at = first;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        at = take_word(data, at, end, &word, &length);
+        PyObject *bytes = PyBytes_FromStringAndSize(data + word, length);
+        if (bytes == NULL || PyList_SetItem(*words, i, bytes) < 0) {
+            Py_CLEAR(*words);
+            return -1;
+        }
+    }
+    return at;
+}
+
+/* The XADD at `start` and its neighbours of the same name, key and number of words, as a run.  -> as `take_words`. */
+static Py_ssize_t
+take_run(State *state, PyObject *chunk, Py_ssize_t start, Py_ssize_t end, int runs, PyObject **run)
+{
+    const char *data = PyBytes_AsString(chunk);
+    Entry entries[RUN_ENTRIES];
+    Xadd first, next;
+    Py_ssize_t at = take_xadd(data, start, end, runs, &first);
+    if (at < 0)
+        return -1;
+    Py_ssize_t count = 1, found;
+    /* Neighbours begin with the same bytes up to the ID. */
+    Py_ssize_t shared = first.entry.id - first.entry.start;
+    entries[0] = first.entry;
+    while (count < RUN_ENTRIES && end - at > shared && !memcmp(data + at, data + start, (size_t)shared)) {
+        found = take_xadd(data, at, end, runs, &next);
+        if (found < 0)
+            break;
+        entries[count++] = next.entry;
+        at = found;
+    }
+    PyObject *key = PyBytes_FromStringAndSize(data + first.key, first.key_length);
+    if (key == NULL)
+        return -1;
+    Run *made = (Run *)PyType_GenericAlloc(state->run_type, count);
+    if (made == NULL) {
+        Py_DECREF(key);
+        return -1;
+    }
+    made->chunk = Py_NewRef(chunk);
+    made->key = key;
+    made->word_count = first.word_count;
+    memcpy(made->entries, entries, (size_t)count * sizeof(Entry));
+    *run = (PyObject *)made;
+    return at;
+}
+
+/* Append the requests between `start` and `end` to `requests`.  -> the byte behind them; -1 with an exception set. */
+static Py_ssize_t
+take_requests(State *state, PyObject *chunk, Py_ssize_t start, Py_ssize_t end, int runs, PyObject *requests)
+{
+    const char *data = PyBytes_AsString(chunk);
+    Py_ssize_t at = start;
+    while (at < end) {
+        PyObject *request = NULL;
+        Py_ssize_t next = -1;
+        if (runs != NO_RUNS)
+            next = take_run(state, chunk, at, end, runs, &request);
+        if (next < 0 && !PyErr_Occurred())
+            next = take_words(data, at, end, &request);
+        if (next < 0)
+            return PyErr_Occurred() ? -1 : at;
+        int failed = PyList_Append(requests, request);
+        Py_DECREF(request);
+        if (failed)
+            return -1;
+        at = next;
+    }
+    return at;
+}
+
+/* -- formatting --------------------------------------------------------------------------------------------------- */
+
+static char *
+put_number(char *to, uint64_t number)
+{
+    char digits[HALF_DIGITS];
+    int count = 0;
+    do {
+        digits[count++] = (char)('0' + number % 10);
+        number /= 10;
+    } while (number);
+    while (count)
+        *to++ = digits[--count];
+    return to;
+}
+
+static char *
+put_bytes(char *to, const char *from, Py_ssize_t size)
+{
+    memcpy(to, from, (size_t)size);
+    return to + size;
+}
+
+static char *
+put_big_endian(char *to, uint64_t number)
+{
+    for (int shift = 56; shift >= 0; shift -= 8)
+        *to++ = (char)(number >> shift);
+    return to;
+}
+
+/* `*n\r\n`  -> its length. */
+static Py_ssize_t
+format_head(char *to, Py_ssize_t count)
+{
+    char *at = to;
+    *at++ = '*';
+    at = put_number(at, (uint64_t)count);
+    at = put_bytes(at, "\r\n", 2);
+    return at - to;
+}
+
+/* An ID as a bulk string, and `ms-`, which all IDs of a run begin with. */
+typedef struct {
+    char head[HALF_DIGITS + 1];
+    Py_ssize_t head_size;
+} Millisecond;
+
+static void
+format_millisecond(Millisecond *to, uint64_t ms)
+{
+    char *at = put_number(to->head, ms);
+    *at++ = '-';
+    to->head_size = at - to->head;
+}
+
+static Py_ssize_t
+format_id(char *to, const Millisecond *ms, uint64_t seq)
+{
+    char digits[HALF_DIGITS];
+    Py_ssize_t seq_size = put_number(digits, seq) - digits;
+    char *at = to;
+    *at++ = '$';
+    at = put_number(at, (uint64_t)(ms->head_size + seq_size));
+    at = put_bytes(at, "\r\n", 2);
+    at = put_bytes(at, ms->head, ms->head_size);
+    at = put_bytes(at, digits, seq_size);
+    at = put_bytes(at, "\r\n", 2);
+    return at - to;
+}
+
+static PyObject *
+make_key(const char *prefix, uint64_t ms, uint64_t seq)
+{
+    char key[KEY_BYTES];
+    put_big_endian(put_big_endian(put_bytes(key, prefix, PREFIX_BYTES), ms), seq);
+    return PyBytes_FromStringAndSize(key, KEY_BYTES);
+}
+
+/* The row of an entry: its ID, the head of its fields, and these as they were sent. */
+static PyObject *
+make_row(const char *id, Py_ssize_t id_size, const char *head, Py_ssize_t head_size, const char *data, const Entry *entry)
+{
+    Py_ssize_t size = entry->end - entry->fields;
+    PyObject *row = PyBytes_FromStringAndSize(NULL, id_size + head_size + size);
+    if (row != NULL) {
+        char *at = PyBytes_AsString(row);
+        at = put_bytes(at, id, id_size);
+        at = put_bytes(at, head, head_size);
+        put_bytes(at, data + entry->fields, size);
+    }
+    return row;
+}
+
+/* Append (key, row) to `rows`; takes both, which may be NULL.  -> 0, or -1 with an exception set. */
+static int
+add_row(PyObject *rows, PyObject *key, PyObject *row)
+{
+    int failed = -1;
+    if (key != NULL && row != NULL) {
+        PyObject *pair = PyTuple_Pack(2, key, row);
+        if (pair != NULL) {
+            failed = PyList_Append(rows, pair);
+            Py_DECREF(pair);
+        }
+    }
+    Py_XDECREF(key);
+    Py_XDECREF(row);
+    return failed;
+}
+
+/* How many entries of `run` from `at` on, `most` of them, have less than `room` bytes of fields together. */
+static Py_ssize_t
+count_fitting(const Run *run, Py_ssize_t at, Py_ssize_t most, Py_ssize_t room, Py_ssize_t *size)
+{
+    Py_ssize_t left = run->ob_base.ob_size - at, made = 0;
+    if (most > left)
+        most = left;
+    *size = 0;
+    for (; made < most; made++) {
+        Py_ssize_t body = run->entries[at + made].end - run->entries[at + made].fields;
+        if (body >= room - *size)
+            break;
+        *size += body;
+    }
+    return made;
+}
+
+/* -- arguments ---------------------------------------------------------------------------------------------------- */
+
+static int
+has_count(const char *name, Py_ssize_t count, Py_ssize_t wanted)
+{
+    if (count == wanted)
+        return 1;
+    PyErr_Format(PyExc_TypeError, "%s takes %zd arguments, not %zd", name, wanted, count);
+    return 0;
+}
+
+static const Run *
+run_argument(PyObject *module, PyObject *argument)
+{
+    State *state = PyModule_GetState(module);
+    if (Py_IS_TYPE(argument, state->run_type))
+        return (const Run *)argument;
+    PyErr_SetString(PyExc_TypeError, "a run is needed");
+    return NULL;
+}
+
+/* The bytes of an argument that must have `size` of them, any number when that is -1. */
+static const char *
+bytes_argument(PyObject *argument, Py_ssize_t size)
+{
+    if (!PyBytes_Check(argument)) {
+        PyErr_SetString(PyExc_TypeError, "bytes are needed");
+        return NULL;
+    }
+    if (size >= 0 && PyBytes_Size(argument) != size) {
+        PyErr_Format(PyExc_ValueError, "%zd bytes are needed", size);
+        return NULL;
+    }
+    return PyBytes_AsString(argument);
+}
+
+static int
+list_argument(PyObject *argument)
+{
+    if (PyList_Check(argument))
+        return 1;
+    PyErr_SetString(PyExc_TypeError, "a list is needed");
+    return 0;
+}
+
+/* A position from 0 to `most`.  -> -1 with an exception set. */
+static Py_ssize_t
+position_argument(PyObject *argument, Py_ssize_t most)
+{
+    Py_ssize_t position = PyLong_AsSsize_t(argument);
+    if (position == -1 && PyErr_Occurred())
+        return -1;
+    if (position < 0 || position > most) {
+        PyErr_Format(PyExc_ValueError, "%zd is not from 0 to %zd", position, most);
+        return -1;
+    }
+    return position;
+}
+
+static int
+half_argument(PyObject *argument, uint64_t *half)
+{
+    *half = PyLong_AsUnsignedLongLong(argument);
+    return !(*half == UINT64_MAX && PyErr_Occurred());
+}
+
+static int
+runs_argument(PyObject *argument, int *runs)
+{
+    *runs = (int)position_argument(argument, LOGGED);
+    return *runs >= 0;
+}
+
+/* -- functions ---------------------------------------------------------------------------------------------------- */
+
+PyDoc_STRVAR(parse_doc,
+"parse(runs, chunk, start=0, end=len(chunk)) -> requests, or None\n\n"
+"The requests between two bytes of `chunk`; None when there is anything but whole plain requests.");
+
+static PyObject *
+parse(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    int runs;
+    if (!has_count("parse", count, count == 2 ? 2 : 4) || !runs_argument(args[0], &runs) ||
+        bytes_argument(args[1], -1) == NULL)
+        return NULL;
+    PyObject *chunk = args[1];
+    Py_ssize_t start = 0, end = PyBytes_Size(chunk);
+    if (count == 4) {
+        end = position_argument(args[3], end);
+        if (end < 0)
+            return NULL;
+        start = position_argument(args[2], end);
+        if (start < 0)
+            return NULL;
+    }
+    PyObject *requests = PyList_New(0);
+    if (requests == NULL)
+        return NULL;
+    Py_ssize_t at = take_requests(PyModule_GetState(module), chunk, start, end, runs, requests);
+    if (at == end && end > start)
+        return requests;
+    Py_DECREF(requests);
+    return at < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+PyDoc_STRVAR(parse_front_doc,
+"parse_front(runs, chunk, requests) -> where they end\n\n"
+"Append the whole plain requests at the front of `chunk` to `requests`.");
+
+static PyObject *
+parse_front(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    int runs;
+    if (!has_count("parse_front", count, 3) || !runs_argument(args[0], &runs) || bytes_argument(args[1], -1) == NULL ||
+        !list_argument(args[2]))
+        return NULL;
+    Py_ssize_t at = take_requests(PyModule_GetState(module), args[1], 0, PyBytes_Size(args[1]), runs, args[2]);
+    return at < 0 ? NULL : PyLong_FromSsize_t(at);
+}
+
+PyDoc_STRVAR(expand_doc,
+"expand(run, at, most, room, prefix, ms, seq, log_head, rows) -> (count, size, log, replies)\n\n"
+"Give the entries of `run` from `at` on the IDs from ms-seq on.");
+
+static PyObject *
+expand(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    uint64_t ms, seq;
+    if (!has_count("expand", count, 9))
+        return NULL;
+    const Run *run = run_argument(module, args[0]);
+    if (run == NULL)
+        return NULL;
+    Py_ssize_t at = position_argument(args[1], run->ob_base.ob_size);
+    if (at < 0)
+        return NULL;
+    Py_ssize_t most = position_argument(args[2], PY_SSIZE_T_MAX);
+    if (most < 0)
+        return NULL;
+    Py_ssize_t room = position_argument(args[3], PY_SSIZE_T_MAX);
+    if (room < 0)
+        return NULL;
+    const char *prefix = bytes_argument(args[4], PREFIX_BYTES);
+    if (prefix == NULL || !half_argument(args[5], &ms) || !half_argument(args[6], &seq))
+        return NULL;
+    const char *log_head = bytes_argument(args[7], -1);
+    if (log_head == NULL || !list_argument(args[8]))
+        return NULL;
+
+    const char *data = PyBytes_AsString(run->chunk);
+    Py_ssize_t head_size = PyBytes_Size(args[7]), size;
+    Py_ssize_t made = count_fitting(run, at, most, room, &size);
+    if (made > 0 && (uint64_t)(made - 1) > UINT64_MAX - seq) {
+        PyErr_SetString(PyExc_OverflowError, "the IDs do not fit");
+        return NULL;
+    }
+    char head[HEAD_BYTES], id[ID_BULK_BYTES];
+    Py_ssize_t array_size = format_head(head, run->word_count);
+    Millisecond millisecond;
+    format_millisecond(&millisecond, ms);
+    Py_ssize_t replies_size = 0;
+    for (Py_ssize_t i = 0; i < made; i++)
+        replies_size += format_id(id, &millisecond, seq + (uint64_t)i);
+
+    if (made > 0 && head_size > (PY_SSIZE_T_MAX - size - replies_size) / made)
+        return PyErr_NoMemory();
+    PyObject *log = PyBytes_FromStringAndSize(NULL, made * head_size + replies_size + size);
+    PyObject *replies = PyBytes_FromStringAndSize(NULL, replies_size);
+    if (log == NULL || replies == NULL)
+        goto failed;
+    char *log_to = PyBytes_AsString(log), *reply_to = PyBytes_AsString(replies);
+    for (Py_ssize_t i = 0; i < made; i++) {
+        const Entry *entry = &run->entries[at + i];
+        Py_ssize_t id_size = format_id(id, &millisecond, seq + (uint64_t)i);
+        PyObject *row = make_row(id, id_size, head, array_size, data, entry);
+        if (add_row(args[8], make_key(prefix, ms, seq + (uint64_t)i), row))
+            goto failed;
+        reply_to = put_bytes(reply_to, id, id_size);
+        log_to = put_bytes(log_to, log_head, head_size);
+        log_to = put_bytes(log_to, id, id_size);
+        log_to = put_bytes(log_to, data + entry->fields, entry->end - entry->fields);
+    }
+    return Py_BuildValue("nnNN", made, size, log, replies);
+
+failed:
+    Py_XDECREF(log);
+    Py_XDECREF(replies);
+    return NULL;
+}
+
+PyDoc_STRVAR(expand_one_doc,
+"expand_one(run, prefix, ms, seq, log_head) -> (key, row, size, log, reply)\n\n"
+"As `expand`, of the first entry alone, without lists.");
+
+static PyObject *
+expand_one(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    uint64_t ms, seq;
+    if (!has_count("expand_one", count, 5))
+        return NULL;
+    const Run *run = run_argument(module, args[0]);
+    if (run == NULL)
+        return NULL;
+    const char *prefix = bytes_argument(args[1], PREFIX_BYTES);
+    if (prefix == NULL || !half_argument(args[2], &ms) || !half_argument(args[3], &seq))
+        return NULL;
+    const char *log_head = bytes_argument(args[4], -1);
+    if (log_head == NULL)
+        return NULL;
+
+    const char *data = PyBytes_AsString(run->chunk);
+    const Entry *entry = &run->entries[0];
+    Py_ssize_t head_size = PyBytes_Size(args[4]), size = entry->end - entry->fields;
+    char head[HEAD_BYTES], id[ID_BULK_BYTES];
+    Py_ssize_t array_size = format_head(head, run->word_count);
+    Millisecond millisecond;
+    format_millisecond(&millisecond, ms);
+    Py_ssize_t id_size = format_id(id, &millisecond, seq);
+    if (head_size > PY_SSIZE_T_MAX - id_size - size)
+        return PyErr_NoMemory();
+    PyObject *log = PyBytes_FromStringAndSize(NULL, head_size + id_size + size);
+    PyObject *reply = PyBytes_FromStringAndSize(id, id_size);
+    PyObject *row = make_row(id, id_size, head, array_size, data, entry);
+    PyObject *key = make_key(prefix, ms, seq);
+    if (log == NULL || reply == NULL || row == NULL || key == NULL) {
+        Py_XDECREF(log);
+        Py_XDECREF(reply);
+        Py_XDECREF(row);
+        Py_XDECREF(key);
+        return NULL;
+    }
+    char *to = put_bytes(put_bytes(PyBytes_AsString(log), log_head, head_size), id, id_size);
+    put_bytes(to, data + entry->fields, size);
+    return Py_BuildValue("NNnNN", key, row, size, log, reply);
+}
+
+PyDoc_STRVAR(load_xadds_doc,
+"load_xadds(run, at, most, room, prefix, last, rows) -> (count, size, last)\n\n"
+"As `expand`, of a run out of a log, with the IDs that stand there, as long as they ascend.");
+
+static PyObject *
+load_xadds(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (!has_count("load_xadds", count, 7))
+        return NULL;
+    const Run *run = run_argument(module, args[0]);
+    if (run == NULL)
+        return NULL;
+    Py_ssize_t at = position_argument(args[1], run->ob_base.ob_size);
+    if (at < 0)
+        return NULL;
+    Py_ssize_t most = position_argument(args[2], PY_SSIZE_T_MAX);
+    if (most < 0)
+        return NULL;
+    Py_ssize_t room = position_argument(args[3], PY_SSIZE_T_MAX);
+    if (room < 0)
+        return NULL;
+    const char *prefix = bytes_argument(args[4], PREFIX_BYTES);
+    if (prefix == NULL)
+        return NULL;
+    const char *last_id = bytes_argument(args[5], ID_BYTES);
+    if (last_id == NULL || !list_argument(args[6]))
+        return NULL;
+
+    const char *data = PyBytes_AsString(run->chunk);
+    char head[HEAD_BYTES], last[ID_BYTES], id[ID_BYTES];
+    Py_ssize_t array_size = format_head(head, run->word_count);
+    Py_ssize_t size, made = 0, loaded = 0, fitting = count_fitting(run, at, most, room, &size);
+    memcpy(last, last_id, ID_BYTES);
+    for (; made < fitting; made++) {
+        const Entry *entry = &run->entries[at + made];
+        uint64_t ms, seq;
+        if (entry_id(data, entry, &ms, &seq))
+            break;
+        put_big_endian(put_big_endian(id, ms), seq);
+        if (memcmp(id, last, ID_BYTES) <= 0)
+            break;
+        PyObject *row = make_row(data + entry->id, entry->fields - entry->id, head, array_size, data, entry);
+        if (add_row(args[6], make_key(prefix, ms, seq), row))
+            return NULL;
+        memcpy(last, id, ID_BYTES);
+        loaded += entry->end - entry->fields;
+    }
+    return Py_BuildValue("nny#", made, loaded, last, (Py_ssize_t)ID_BYTES);
+}
+
+/* -- the type ----------------------------------------------------------------------------------------------------- */
+
+PyDoc_STRVAR(requests_doc, "requests() -> the requests one by one, as lists of words");
+
+static PyObject *
+run_requests(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    const Run *run = (const Run *)self;
+    const char *data = PyBytes_AsString(run->chunk);
+    PyObject *requests = PyList_New(run->ob_base.ob_size);
+    for (Py_ssize_t i = 0; requests != NULL && i < run->ob_base.ob_size; i++) {
+        PyObject *words = NULL;
+        if (take_words(data, run->entries[i].start, run->entries[i].end, &words) < 0 ||
+            PyList_SetItem(requests, i, words) < 0)
+            Py_CLEAR(requests);
+    }
+    return requests;
+}
+
+PyDoc_STRVAR(rest_doc, "rest(at) -> the run from entry `at` on, which there is");
+
+static PyObject *
+run_rest(PyObject *self, PyObject *argument)
+{
+    const Run *run = (const Run *)self;
+    Py_ssize_t at = position_argument(argument, run->ob_base.ob_size - 1);
+    if (at < 0)
+        return NULL;
+    Py_ssize_t count = run->ob_base.ob_size - at;
+    Run *rest = (Run *)PyType_GenericAlloc(Py_TYPE(self), count);
+    if (rest == NULL)
+        return NULL;
+    rest->chunk = Py_NewRef(run->chunk);
+    rest->key = Py_NewRef(run->key);
+    rest->word_count = run->word_count;
+    memcpy(rest->entries, run->entries + at, (size_t)count * sizeof(Entry));
+    return (PyObject *)rest;
+}
+
+static void
+run_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    Py_XDECREF(((Run *)self)->chunk);
+    Py_XDECREF(((Run *)self)->key);
+    freefunc release = PyType_GetSlot(type, Py_tp_free);
+    release(self);
+    Py_DECREF(type);
+}
+
+static PyMethodDef run_methods[] = {
+    {"requests", run_requests, METH_NOARGS, requests_doc},
+    {"rest", run_rest, METH_O, rest_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef run_members[] = {
+    {"count", T_PYSSIZET, offsetof(PyVarObject, ob_size), READONLY, "how many entries"},
+    {"key", T_OBJECT_EX, offsetof(Run, key), READONLY, "of the stream"},
+    {"word_count", T_PYSSIZET, offsetof(Run, word_count), READONLY, "fields and values of each entry"},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot run_slots[] = {
+    {Py_tp_doc, "XADDs of one key and as many words each, neighbours in a chunk."},
+    {Py_tp_dealloc, run_dealloc},
+    {Py_tp_methods, run_methods},
+    {Py_tp_members, run_members},
+    {0, NULL},
+};
+
+static PyType_Spec run_spec = {
+    .name = "riverbed.store.wire.native.Run",
+    .basicsize = offsetof(Run, entries),
+    .itemsize = sizeof(Entry),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = run_slots,
+};
+
+/* -- the module --------------------------------------------------------------------------------------------------- */
+
+static int
+fill_module(PyObject *module)
+{
+    State *state = PyModule_GetState(module);
+    state->run_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &run_spec, NULL);
+    return state->run_type == NULL ? -1 : PyModule_AddType(module, state->run_type);
+}
+
+static int
+traverse_module(PyObject *module, visitproc visit, void *arg)
+{
+    State *state = PyModule_GetState(module);
+    Py_VISIT(state->run_type);
+    return 0;
+}
+
+static int
+clear_module(PyObject *module)
+{
+    State *state = PyModule_GetState(module);
+    Py_CLEAR(state->run_type);
+    return 0;
+}
+
+static PyMethodDef functions[] = {
+    {"parse", (PyCFunction)(void (*)(void))parse, METH_FASTCALL, parse_doc},
+    {"parse_front", (PyCFunction)(void (*)(void))parse_front, METH_FASTCALL, parse_front_doc},
+    {"expand", (PyCFunction)(void (*)(void))expand, METH_FASTCALL, expand_doc},
+    {"expand_one", (PyCFunction)(void (*)(void))expand_one, METH_FASTCALL, expand_one_doc},
+    {"load_xadds", (PyCFunction)(void (*)(void))load_xadds, METH_FASTCALL, load_xadds_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot module_slots[] = {
+    {Py_mod_exec, fill_module},
+    {0, NULL},
+};
+
+static struct PyModuleDef module_definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "riverbed.store.wire.native",
+    .m_doc = "Requests and runs of XADD cut out of their own bytes; `reference.py` says what each function does.",
+    .m_size = sizeof(State),
+    .m_methods = functions,
+    .m_slots = module_slots,
+    .m_traverse = traverse_module,
+    .m_clear = clear_module,
+};
+
+PyMODINIT_FUNC
+PyInit_native(void)
+{
+    return PyModuleDef_Init(&module_definition);
+}

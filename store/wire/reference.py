@@ -1,0 +1,282 @@
+"""What the functions of `native.c` do, in Python: the two are compared with each other, byte for byte.
+
+A request is plain when it is an array of bulk strings with canonical lengths of at most nine digits, and whole.  The
+two bytes behind a word may be any, as in Redis.  What is anything else, also an empty array, is left to another reader.
+
+Neighbours may become a `Run`, with which nothing is done but to copy pieces of the chunk: XADDs of one key and as many
+words each, the name spelled alike, every word closed by CR LF, and where others have options
+
+    XADD key * field value ...          with APPENDED, as clients send it, the name also in lower case
+    XADD key ms-seq field value ...     with LOGGED, both halves canonical and of 64 bits
+
+    *7\r\n$4\r\nXADD\r\n$1\r\ns\r\n$1\r\n*\r\n$1\r\nf\r\n$1\r\nv\r\n ...
+    ^ start                        ^ id      ^ fields                ^ end
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+NO_RUNS: Final = 0
+APPENDED: Final = 1
+LOGGED: Final = 2
+
+_MIN_WORD_BYTES: Final = len(b"$0\r\n\r\n")
+_MIN_XADD_WORDS: Final = 5
+_RUN_ENTRIES: Final = 256
+_PREFIX_BYTES: Final = 8
+_ID_BYTES: Final = 16
+_MAX_HALF: Final = (1 << 64) - 1
+_ARRAY = re.compile(rb"\*([1-9][0-9]{0,8})\r\n")
+_BULK = re.compile(rb"\$(0|[1-9][0-9]{0,8})\r\n")
+_ID = re.compile(rb"(0|[1-9][0-9]{0,19})-(0|[1-9][0-9]{0,19})")
+
+
+class Entry(NamedTuple):
+    """Where one XADD stands in its chunk: its head, its ID, its first field, and the byte behind its last value."""
+
+    start: int
+    id: int
+    fields: int
+    end: int
+
+
+class Run:
+    """XADDs of one key and as many words each, neighbours in a chunk."""
+
+    __slots__ = ("_chunk", "_entries", "key", "word_count")
+
+    def __init__(self, chunk: bytes, key: bytes, word_count: int, entries: list[Entry]) -> None:
+        """`word_count` are the fields and values of each entry."""
+        self._chunk = chunk
+        self.key = key
+        self.word_count = word_count
+        self._entries = entries
+
+    @property
+    def count(self) -> int:
+        return len(self._entries)
+
+    def requests(self) -> list[list[bytes]]:
+        """The requests one by one, as lists of words."""
+        requests: list[list[bytes] | Run] = []
+        for entry in self._entries:
+            _take_words(self._chunk, entry.start, entry.end, requests)
+        return [request for request in requests if isinstance(request, list)]
+
+    def rest(self, at: int) -> Run:
+        """The run from entry `at` on.  ValueError when there is no such entry."""
+        if not 0 <= at < self.count:
+            raise ValueError(f"{at} is not from 0 to {self.count - 1}")
+        return Run(self._chunk, self.key, self.word_count, self._entries[at:])
+
+    def fitting(self, at: int, most: int, room: int) -> list[Entry]:
+        """The entries from `at` on, `most` of them, whose fields have less than `room` bytes together."""
+        if not 0 <= at <= self.count or most < 0 or room < 0:
+            raise ValueError("not a place in the run, or a negative bound")
+        entries = []
+        for entry in self._entries[at : at + most]:
+            room -= entry.end - entry.fields
+            if room <= 0:
+                break
+            entries.append(entry)
+        return entries
+
+    def fields(self, entry: Entry) -> bytes:
+        return self._chunk[entry.fields : entry.end]
+
+    def id_bulk(self, entry: Entry) -> bytes:
+        return self._chunk[entry.id : entry.fields]
+
+
+# -- parsing -----------------------------------------------------------------------------------------------------------
+
+
+def parse(runs: int, chunk: bytes, start: int = 0, end: int | None = None) -> list[list[bytes] | Run] | None:
+    """The requests between two bytes of `chunk`; None when there is anything but whole plain requests.
+
+    `runs` says what may become a run: NO_RUNS, APPENDED or LOGGED.  ValueError when the bytes are not of the chunk.
+    """
+    if end is None:
+        end = len(chunk)
+    if not 0 <= start <= end <= len(chunk):
+        raise ValueError("these are no bytes of the chunk")
+    requests: list[list[bytes] | Run] = []
+    at = _take_requests(chunk, start, end, runs, requests)
+    return requests if requests and at == end else None
+
+
+def parse_front(runs: int, chunk: bytes, requests: list[list[bytes] | Run]) -> int:
+    """Append the whole plain requests at the front of `chunk` to `requests`; -> how many bytes they are."""
+    return _take_requests(chunk, 0, len(chunk), runs, requests)
+
+
+def _take_requests(chunk: bytes, start: int, end: int, runs: int, requests: list[list[bytes] | Run]) -> int:
+    if not NO_RUNS <= runs <= LOGGED:
+        raise ValueError(f"{runs} is not from {NO_RUNS} to {LOGGED}")
+    at: int | None = start
+    while at is not None and at < end:
+        start = at
+        at = _take_run(chunk, start, end, runs, requests) if runs else None
+        if at is None:
+            at = _take_words(chunk, start, end, requests)
+    return start if at is None else at
+
+
+def _take_head(chunk: bytes, at: int, end: int) -> tuple[int, int] | None:
+    """-> how many words, and where they begin; None when there are too few bytes for so many."""
+    head = _ARRAY.match(chunk, at, end)
+    if head is None or int(head[1]) > (end - head.end()) // _MIN_WORD_BYTES:
+        return None
+    return int(head[1]), head.end()
+
+
+def _take_word(chunk: bytes, at: int, end: int) -> tuple[bytes, int] | None:
+    """A word, and where the next thing begins, behind two bytes that may be any."""
+    head = _BULK.match(chunk, at, end)
+    if head is None or int(head[1]) > end - head.end() - 2:
+        return None
+    word_end = head.end() + int(head[1])
+    return chunk[head.end() : word_end], word_end + 2
+
+
+def _take_words(chunk: bytes, at: int, end: int, requests: list[list[bytes] | Run]) -> int | None:
+    head = _take_head(chunk, at, end)
+    if head is None:
+        return None
+    count, at = head
+    words = []
+    for _ in range(count):
+        found = _take_word(chunk, at, end)
+        if found is None:
+            return None
+        word, at = found
+        words.append(word)
+    requests.append(words)
+    return at
+
+
+def _take_run(chunk: bytes, start: int, end: int, runs: int, requests: list[list[bytes] | Run]) -> int | None:
+    first = _take_xadd(chunk, start, end, runs)
+    if first is None:
+        return None
+    key, word_count, entry = first
+    shared = chunk[start : entry.id]
+    entries = [entry]
+    while len(entries) < _RUN_ENTRIES and chunk.startswith(shared, entries[-1].end, end):
+        found = _take_xadd(chunk, entries[-1].end, end, runs)
+        if found is None:
+            break
+        entries.append(found[2])
+    requests.append(Run(chunk, key, word_count, entries))
+    return entries[-1].end
+
+
+def _take_xadd(chunk: bytes, start: int, end: int, runs: int) -> tuple[bytes, int, Entry] | None:
+    """-> key, how many fields and values, and where it stands."""
+    requests: list[list[bytes] | Run] = []
+    after = _take_words(chunk, start, end, requests)
+    if after is None or not isinstance(words := requests[0], list):
+        return None
+    if len(words) < _MIN_XADD_WORDS or not len(words) % 2:
+        return None
+    if words[0] != b"XADD" and (words[0] != b"xadd" or runs == LOGGED):
+        return None
+    if not (words[2] == b"*" if runs == APPENDED else _is_id(words[2])):
+        return None
+    wire = [b"*%d\r\n" % len(words), *(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)]
+    if b"".join(wire) != chunk[start:after]:  # a word is not closed by CR LF
+        return None
+    id_at = start + sum(map(len, wire[:3]))
+    return words[1], len(words) - 3, Entry(start, id_at, id_at + len(wire[3]), after)
+
+
+def _is_id(text: bytes) -> bool:
+    found = _ID.fullmatch(text)
+    return found is not None and max(int(found[1]), int(found[2])) <= _MAX_HALF
+
+
+# -- formatting --------------------------------------------------------------------------------------------------------
+
+
+def expand(
+    run: Run,
+    at: int,
+    most: int,
+    room: int,
+    prefix: bytes,
+    ms: int,
+    seq: int,
+    log_head: bytes,
+    rows: list[tuple[bytes, bytes]],
+) -> tuple[int, int, bytes, bytes]:
+    """Give the entries of `run` from `at` on the IDs from ms-seq on; -> (count, bytes of fields, log, replies).
+
+    As many as there are, at most `most`, and those whose fields have less than `room` bytes together.  Their rows of
+    the table of entries are appended to `rows`; their keys begin with `prefix`.  Each line of the log is `log_head`,
+    the ID and the fields.  OverflowError when the IDs do not fit into 64 bits, and then nothing is appended.
+    """
+    _check_id(prefix, ms, seq)
+    entries = run.fitting(at, most, room)
+    if entries and seq + len(entries) - 1 > _MAX_HALF:
+        raise OverflowError("the IDs do not fit")
+    log, replies, size = [], [], 0
+    for number, entry in enumerate(entries, seq):
+        fields = run.fields(entry)
+        bulk = _id_bulk(ms, number)
+        rows.append((prefix + _packed(ms, number), b"%b*%d\r\n%b" % (bulk, run.word_count, fields)))
+        log += [log_head, bulk, fields]
+        replies.append(bulk)
+        size += len(fields)
+    return len(entries), size, b"".join(log), b"".join(replies)
+
+
+def expand_one(run: Run, prefix: bytes, ms: int, seq: int, log_head: bytes) -> tuple[bytes, bytes, int, bytes, bytes]:
+    """As `expand`, of the first entry alone; -> (key, row, bytes of fields, log, reply)."""
+    rows: list[tuple[bytes, bytes]] = []
+    _, size, log, reply = expand(run, 0, 1, 1 << 62, prefix, ms, seq, log_head, rows)
+    [(key, row)] = rows
+    return key, row, size, log, reply
+
+
+def load_xadds(
+    run: Run, at: int, most: int, room: int, prefix: bytes, last: bytes, rows: list[tuple[bytes, bytes]]
+) -> tuple[int, int, bytes]:
+    """As `expand`, of a run out of a log, with the IDs that stand there; -> (count, bytes of fields, last).
+
+    `last` is an ID as it is packed, above which they must be, and ascend: the first that does not ends it.
+    """
+    _check_id(prefix, 0, 0)
+    if len(last) != _ID_BYTES:
+        raise ValueError(f"{_ID_BYTES} bytes are needed")
+    count = size = 0
+    for entry in run.fitting(at, most, room):
+        bulk, fields = run.id_bulk(entry), run.fields(entry)
+        found = _ID.search(bulk, bulk.index(b"\n"))
+        if found is None:  # as a client sent it, so this is no log
+            break
+        packed = _packed(int(found[1]), int(found[2]))
+        if packed <= last:
+            break
+        rows.append((prefix + packed, b"%b*%d\r\n%b" % (bulk, run.word_count, fields)))
+        count += 1
+        size += len(fields)
+        last = packed
+    return count, size, last
+
+
+def _check_id(prefix: bytes, ms: int, seq: int) -> None:
+    if len(prefix) != _PREFIX_BYTES:
+        raise ValueError(f"{_PREFIX_BYTES} bytes are needed")
+    if not 0 <= min(ms, seq) <= max(ms, seq) <= _MAX_HALF:
+        raise OverflowError("an ID has two halves of 64 bits")
+
+
+def _packed(ms: int, seq: int) -> bytes:
+    return ms.to_bytes(8, "big") + seq.to_bytes(8, "big")
+
+
+def _id_bulk(ms: int, seq: int) -> bytes:
+    text = b"%d-%d" % (ms, seq)
+    return b"$%d\r\n%b\r\n" % (len(text), text)

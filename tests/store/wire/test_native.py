@@ -1,0 +1,224 @@
+"""The native module beside its reference, byte for byte; and that it neither leaks nor reads what is not there."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import sysconfig
+import tracemalloc
+from itertools import accumulate
+from pathlib import Path
+from shutil import which
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from riverbed.store.wire import reference
+from riverbed.store.wire.reference import APPENDED, LOGGED, NO_RUNS
+from tests.support.installation import NATIVE_SOURCE
+from tests.support.servers import ROOT
+from tests.support.wire_fuzz import KINDS, LOG_HEAD, PREFIX, compare, compare_runs, random_chunk, shown, wire
+
+NEEDS_GCC = "a C compiler and Python's headers are needed: sudo apt-get install gcc libc6-dev python3-dev"
+_SANITIZED = ("-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+
+XADD = wire([b"XADD", b"s", b"*", b"f", b"v"])
+PING = wire([b"PING"])
+
+
+@pytest.fixture(scope="module")
+def native() -> ModuleType:
+    try:
+        from riverbed.store.wire import native
+    except ImportError:
+        pytest.fail(f"the native module was not built; {NEEDS_GCC}")
+    return native
+
+
+def test_random_chunks_are_read_alike(native: ModuleType) -> None:
+    seed = os.environ.get("RIVERBED_SEED", "1")
+    rng = random.Random(None if seed == "random" else int(seed))
+    for _ in range(2_000):
+        compare(native, random_chunk(rng), rng)
+
+
+@settings(max_examples=300)
+@given(chunk=st.binary(max_size=60) | st.text("*$\r\n0123456789aXD", max_size=60).map(str.encode), seed=st.integers())
+def test_any_bytes_are_read_alike(native: ModuleType, chunk: bytes, seed: int) -> None:
+    compare(native, chunk, random.Random(seed))
+
+
+def test_a_chunk_that_is_cut_at_any_byte_is_read_alike_and_up_to_its_last_whole_request(native: ModuleType) -> None:
+    logged = [wire([b"XADD", b"s", b"1-%d" % seq, b"f", b"v" * 9]) for seq in range(9, 12)]
+    parts = [XADD, XADD, PING, wire([b"XADD", b"t", b"*", b"a", b"b", b"c", b"d"]), XADD, *logged]
+    data = b"".join(parts)
+    ends = list(accumulate(map(len, parts)))
+    rng = random.Random(2)
+    for cut in range(len(data) + 1):
+        for tail in (b"", b"*", b"\r", b"$1\r\n", b"\0"):
+            compare(native, data[:cut] + tail, rng)
+        for kind in KINDS:
+            found: list[Any] = []
+            assert native.parse_front(kind, data[:cut], found) == max([0, *(end for end in ends if end <= cut)])
+            assert b"".join(map(wire, flat(found))) == data[: native.parse_front(kind, data[:cut], [])]
+
+
+def flat(requests: list[Any]) -> list[list[bytes]]:
+    return [words for one in requests for words in ([one] if isinstance(one, list) else one.requests())]
+
+
+def test_a_planted_difference_is_found(native: ModuleType) -> None:
+    class Changed(ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            return getattr(native, name)
+
+    changed = Changed("changed")
+    changed.expand_one = lambda run, prefix, ms, seq, head: native.expand_one(run, prefix, ms, seq ^ 1, head)  # type: ignore[attr-defined]
+    rng = random.Random(1)
+    chunks = [random_chunk(rng) for _ in range(100)]
+
+    def compare_all() -> None:
+        for chunk in chunks:
+            compare(changed, chunk, rng)
+
+    with pytest.raises(AssertionError):
+        compare_all()
+
+
+def test_what_is_announced_takes_no_memory(native: ModuleType) -> None:
+    # names of numbers that are far more than what is there
+    many = b"*170\r\n" + b"$1\r\na\r\n" * 150
+    heads = [b"*999999999\r\n", b"*2\r\n$999999999\r\n", many, PING + b"*99999999\r\n$4\r\n"]
+    for data in heads:
+        for kind in KINDS:
+            native.parse_front(kind, data, [])
+            tracemalloc.start()
+            try:
+                for _ in range(50):
+                    native.parse_front(kind, data, [])
+                    assert native.parse(kind, data) is None
+                _, peak = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+            assert peak < 2_000, (data, kind)
+
+
+def test_nothing_is_left_behind(native: ModuleType) -> None:
+    rng = random.Random(3)
+    chunks = [random_chunk(rng) for _ in range(40)] + [XADD * 300]
+
+    def work() -> None:
+        again = random.Random(4)
+        for chunk in chunks:
+            for kind in KINDS:
+                requests: list[Any] = []
+                expected: list[Any] = []
+                native.parse_front(kind, chunk, requests)
+                reference.parse_front(kind, chunk, expected)
+                for run, same in zip(requests, expected, strict=True):
+                    if not isinstance(run, list):
+                        compare_runs(native, run, same, again)
+                native.parse(kind, chunk)
+
+    work()
+    counts = list(map(sys.getrefcount, [*chunks, PREFIX, LOG_HEAD, native.Run]))
+    blocks = sys.getallocatedblocks()
+    for _ in range(20):
+        work()
+    assert list(map(sys.getrefcount, [*chunks, PREFIX, LOG_HEAD, native.Run])) == counts
+    assert sys.getallocatedblocks() - blocks < 100  # of 20 rounds with some 4,000 objects each
+
+
+def test_a_run_keeps_its_chunk(native: ModuleType) -> None:
+    chunk = bytes(bytearray(XADD * 2))
+    before = sys.getrefcount(chunk)
+    [run] = native.parse(APPENDED, chunk)
+    rest = run.rest(1)
+    assert sys.getrefcount(chunk) == before + 2
+    del chunk, run
+    assert rest.requests() == [[b"XADD", b"s", b"*", b"f", b"v"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "error"),
+    [
+        ("parse", (), TypeError),
+        ("parse", (0, XADD, 0), TypeError),
+        ("parse", (0, bytearray(XADD)), TypeError),
+        ("parse", (0, XADD, 0, len(XADD) + 1), ValueError),
+        ("parse", (0, XADD, -1, 1), ValueError),
+        ("parse", (0, XADD, 2, 1), ValueError),
+        ("parse", (3, XADD), ValueError),
+        ("parse", (0, XADD, 0, 1 << 80), OverflowError),
+        ("parse", (0, XADD, 0, "1"), TypeError),
+        ("parse_front", (0, XADD, ()), TypeError),
+        ("expand", (None, 0, 1, 1, PREFIX, 1, 1, LOG_HEAD, []), TypeError),
+        ("expand", ("run", -1, 1, 1, PREFIX, 1, 1, LOG_HEAD, []), ValueError),
+        ("expand", ("run", 3, 1, 1, PREFIX, 1, 1, LOG_HEAD, []), ValueError),
+        ("expand", ("run", 0, -1, 1, PREFIX, 1, 1, LOG_HEAD, []), ValueError),
+        ("expand", ("run", 0, 1, -1, PREFIX, 1, 1, LOG_HEAD, []), ValueError),
+        ("expand", ("run", 0, 1, 1, PREFIX[1:], 1, 1, LOG_HEAD, []), ValueError),
+        ("expand", ("run", 0, 1, 1, PREFIX, -1, 1, LOG_HEAD, []), OverflowError),
+        ("expand", ("run", 0, 1, 1, PREFIX, 1, 1 << 64, LOG_HEAD, []), OverflowError),
+        ("expand", ("run", 0, 9, 99, PREFIX, 1, (1 << 64) - 1, LOG_HEAD, []), OverflowError),
+        ("expand", ("run", 0, 1, 1, PREFIX, 1, 1, "head", []), TypeError),
+        ("expand", ("run", 0, 1, 1, PREFIX, 1, 1, LOG_HEAD, ()), TypeError),
+        ("expand_one", ("run", PREFIX, 1, 1, None), TypeError),
+        ("load_xadds", ("run", 0, 1, 1, PREFIX, bytes(15), []), ValueError),
+        ("load_xadds", ("run", 0, 1, 1, PREFIX, bytes(16), None), TypeError),
+    ],
+)
+def test_wrong_arguments_are_refused(
+    native: ModuleType, name: str, arguments: tuple[Any, ...], error: type[Exception]
+) -> None:
+    [run] = native.parse(APPENDED, XADD * 2)
+    with pytest.raises(error):
+        getattr(native, name)(*(run if argument == "run" else argument for argument in arguments))
+
+
+def test_a_run_is_made_by_parsing_alone(native: ModuleType) -> None:
+    with pytest.raises(TypeError):
+        native.Run()
+    [run] = native.parse(APPENDED, XADD * 2)
+    for at in (-1, 2):
+        with pytest.raises(ValueError, match="is not from 0 to 1"):
+            run.rest(at)
+
+
+def test_the_native_module_and_the_reference_offer_the_same(native: ModuleType) -> None:
+    for name in ("Run", "expand", "expand_one", "load_xadds", "parse", "parse_front"):
+        assert hasattr(native, name)
+        assert hasattr(reference, name)
+    assert shown(native.parse(LOGGED, PING)) == [[b"PING"]]
+    assert native.parse(NO_RUNS, b"") is None
+
+
+def compiler_command(target: Path) -> list[str]:
+    include = sysconfig.get_path("include")
+    if which("gcc") is None or not (Path(include) / "Python.h").is_file():
+        pytest.fail(NEEDS_GCC)
+    warnings = ("-Wall", "-Wextra", "-Wconversion", "-Werror", "-Wno-missing-field-initializers")
+    return ["gcc", *_SANITIZED, *warnings, "-shared", "-fPIC", f"-I{include}", str(NATIVE_SOURCE), "-o", str(target)]
+
+
+@pytest.mark.slow
+def test_sanitizers_find_nothing(tmp_path: Path) -> None:
+    built = tmp_path / "native.so"
+    made = subprocess.run(compiler_command(built), capture_output=True, text=True, timeout=300, check=False)
+    assert made.returncode == 0, made.stderr
+    asan = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True).stdout
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": asan.strip(),
+        "ASAN_OPTIONS": "detect_leaks=0",  # Python keeps much to its end
+        "PYTHONMALLOC": "malloc",  # so that the sanitizer sees where each object ends
+        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+    }
+    command = [sys.executable, "-P", "-m", "tests.support.wire_fuzz", str(built), "400"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]

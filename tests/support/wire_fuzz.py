@@ -1,0 +1,187 @@
+"""Bytes that a stranger may send, and what the native module makes of them beside its reference.
+
+As a program it does so with a build of the module that is given by its path, for one that was built with sanitizers:
+
+    python -m tests.support.wire_fuzz PATH ROUNDS
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import sys
+from importlib.machinery import ExtensionFileLoader
+from types import ModuleType
+from typing import Any, Final
+
+from riverbed.store.wire import reference
+from riverbed.store.wire.reference import APPENDED, LOGGED, NO_RUNS
+
+KINDS: Final = (NO_RUNS, APPENDED, LOGGED)
+MAX_HALF: Final = (1 << 64) - 1
+PREFIX: Final = b"\0\1\2\3\4\5\6\xff"
+LOG_HEAD: Final = b"*5\r\n$4\r\nXADD\r\n$1\r\nk\r\n"
+ODD: Final = (
+    b"*0\r\n",
+    b"*-1\r\n",
+    b"*01\r\n$1\r\na\r\n",
+    b"*+1\r\n$1\r\na\r\n",
+    b"*999999999\r\n",
+    b"*9999999999\r\n",
+    b"*99999999999999999999999\r\n",
+    b"*1\r\n$999999999\r\na\r\n",
+    b"*1\r\n$18446744073709551617\r\na\r\n",
+    b"*1\r\n$-1\r\n",
+    b"*1\rx$1\r\na\r\n",
+    b"*1\r\n*1\r\n$1\r\na\r\n",
+    b"PING\r\n",
+    b"\r\n",
+    b"*",
+    b"*1",
+    b"*1\r",
+    b"*1\r\n$",
+    b"*1\r\n$3\r\nab",
+    b"%1\r\n$1\r\na\r\n$1\r\nb\r\n",
+)
+IDS: Final = (
+    b"*", b"0-0", b"0-1", b"1-1", b"1-2", b"7-0", b"1700000000000-0", b"18446744073709551615-18446744073709551615",
+    b"18446744073709551616-0", b"5-99999999999999999999", b"01-1", b"1-01", b"1", b"1-", b"-1", b"1-*", b"$", b"",
+    b"1-1-1",
+)  # fmt: skip
+
+
+def wire(words: list[bytes], end: bytes = b"\r\n") -> bytes:
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b%b" % (len(word), word, end) for word in words)
+
+
+def random_request(rng: random.Random) -> bytes:
+    if rng.random() < 0.1:
+        return rng.choice(ODD)
+    end = b"xx" if rng.random() < 0.05 else b"\r\n"
+    if rng.random() < 0.2:
+        return wire([rng.choice([b"PING", b"XACK", b"MULTI", b""])] * rng.randint(1, 9), end)
+    name = rng.choice([b"XADD"] * 6 + [b"xadd"] * 2 + [b"Xadd"])
+    wanted = rng.choice([b"*"] * 4 + [b"%d-%d" % (rng.randint(0, 3), rng.randint(0, 99))] * 3 + [rng.choice(IDS)])
+    words = [rng.randbytes(rng.choice([0, 1, 2, 9, 10, 120])) for _ in range(rng.choice([2, 2, 2, 4, 4, 3, 1, 10]))]
+    return wire([name, rng.choice([b"k", b"k", b"key", b""]), wanted, *words], end)
+
+
+def random_chunk(rng: random.Random) -> bytes:
+    """Requests that follow each other, mostly sound, with neighbours that are alike; some bytes may be changed."""
+    parts = []
+    for _ in range(rng.randint(1, 6)):
+        request = random_request(rng)
+        parts += [request] * rng.choice([1, 1, 1, 2, 2, 3, 3, 40, 300])
+    chunk = bytearray(b"".join(parts))
+    for _ in range(rng.choice([0, 0, 0, 1, 2, 5])):
+        at = rng.randrange(len(chunk) + 1)
+        chunk[at : at + rng.randint(0, 2)] = rng.choice([b"", b"*", b"$", b"\r\n", b"9", b"0", b"-", rng.randbytes(3)])
+    return bytes(chunk[: rng.randrange(len(chunk) + 1)] if rng.random() < 0.3 else chunk)
+
+
+def shown(requests: list[Any] | None) -> list[Any] | None:
+    """What the two modules' runs have in common, in a form that can be compared."""
+    if requests is None:
+        return None
+    return [one if isinstance(one, list) else (one.count, one.key, one.word_count, one.requests()) for one in requests]
+
+
+def outcome(function: Any, *arguments: Any) -> Any:
+    try:
+        return function(*arguments)
+    except (ValueError, OverflowError) as error:
+        return type(error)
+
+
+def compare(native: ModuleType, chunk: bytes, rng: random.Random) -> None:
+    """Raise AssertionError where the two differ on `chunk`."""
+    for kind in KINDS:
+        start, end = sorted((rng.randrange(len(chunk) + 1), rng.randrange(len(chunk) + 1)))
+        for first, last in ((0, len(chunk)), (start, end)):
+            found = shown(native.parse(kind, chunk, first, last))
+            assert found == shown(reference.parse(kind, chunk, first, last)), (chunk, first, last, kind)
+        of_native: list[Any] = []
+        of_reference: list[Any] = []
+        taken = native.parse_front(kind, chunk, of_native)
+        assert taken == reference.parse_front(kind, chunk, of_reference), (chunk, kind)
+        assert shown(of_native) == shown(of_reference), (chunk, kind)
+        for run, expected in zip(of_native, of_reference, strict=True):
+            if not isinstance(run, list):
+                compare_runs(native, run, expected, rng)
+
+
+def compare_runs(native: ModuleType, run: Any, expected: Any, rng: random.Random) -> None:
+    """The same for what is made of a run."""
+    at = rng.randint(0, run.count)
+    if at < run.count:
+        run, expected = run.rest(at), expected.rest(at)
+        assert shown([run]) == shown([expected])
+        at = rng.randint(0, run.count)
+    most, room = rng.choice([0, 1, 3, 1000]), rng.choice([0, 1, 20, 100, 4096, 1 << 62])
+    ms = rng.choice([0, 1, 1_700_000_000_000, MAX_HALF])
+    seq = rng.choice([0, 8, 9, 98, 999, MAX_HALF - 1, MAX_HALF, MAX_HALF - run.count])
+    rows: list[Any] = []
+    expected_rows: list[Any] = []
+    found = outcome(native.expand, run, at, most, room, PREFIX, ms, seq, LOG_HEAD, rows)
+    wanted = outcome(reference.expand, expected, at, most, room, PREFIX, ms, seq, LOG_HEAD, expected_rows)
+    assert found == wanted, (found, wanted)
+    found = outcome(native.expand_one, run, PREFIX, ms, seq, LOG_HEAD)
+    assert found == outcome(reference.expand_one, expected, PREFIX, ms, seq, LOG_HEAD)
+    last = rng.choice([bytes(16), bytes(15) + b"\1", b"\xff" * 16])
+    found = outcome(native.load_xadds, run, at, most, room, PREFIX, last, rows)
+    assert found == outcome(reference.load_xadds, expected, at, most, room, PREFIX, last, expected_rows)
+    assert rows == expected_rows
+
+
+def run_out_of_memory(native: ModuleType) -> None:
+    """Have each allocation of each function fail in turn: MemoryError, or what is returned without any memory."""
+    from _testcapi import remove_mem_hooks, set_nomemory
+
+    client = b"".join(wire([b"XADD", b"k", b"*", b"f", b"v"]) for _ in range(3)) + wire([b"PING", b"a"])
+    log = b"".join(wire([b"XADD", b"k", b"1-%d" % seq, b"f", b"v"]) for seq in range(1, 4))
+    [run, _] = native.parse(APPENDED, client)
+    [logged] = native.parse(LOGGED, log)
+    calls = [
+        lambda: native.parse(APPENDED, client),
+        lambda: native.parse_front(NO_RUNS, client, []),
+        lambda: native.expand(run, 0, 9, 1 << 40, PREFIX, 1 << 40, 1 << 40, LOG_HEAD, []),
+        lambda: native.expand_one(run, PREFIX, 1 << 40, 1 << 40, LOG_HEAD),
+        lambda: native.load_xadds(logged, 0, 9, 1 << 40, PREFIX, bytes(16), []),
+        run.requests,
+        lambda: run.rest(1),
+    ]
+    for call in calls:
+        was_refused = False
+        for number in range(40):
+            refused = False
+            set_nomemory(number, number + 1)
+            try:
+                call()
+            except MemoryError:
+                refused = True
+            finally:
+                remove_mem_hooks()
+            was_refused |= refused
+        assert was_refused
+
+
+def load_module(path: str) -> ModuleType:
+    """The native module that was built at `path`."""
+    loader = ExtensionFileLoader("native", path)
+    spec = importlib.util.spec_from_loader("native", loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def main(path: str, rounds: int) -> None:
+    native = load_module(path)
+    rng = random.Random(13)
+    for _ in range(rounds):
+        compare(native, random_chunk(rng), rng)
+    run_out_of_memory(native)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
