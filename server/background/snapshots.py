@@ -29,7 +29,8 @@ from riverbed.store.snapshot.reader import is_snapshot_name, list_snapshots
 from riverbed.store.snapshot.writer import WORKING_PREFIX
 
 if TYPE_CHECKING:
-    from riverbed.server.commands.session import Request, Session
+    from riverbed.server.commands.request import Request
+    from riverbed.server.commands.session import Session
     from riverbed.server.execution.executor import Executor
     from riverbed.server.protocol.replies import Reply
 

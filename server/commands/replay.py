@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from riverbed.server.commands import load_commands
 from riverbed.server.commands.dispatch import find_command
-from riverbed.server.commands.session import Request, Session
+from riverbed.server.commands.request import Request
+from riverbed.server.commands.session import Session
 from riverbed.server.commands.table import COMMANDS, Command, Flag
 from riverbed.server.errors import CommandError
 from riverbed.store.errors import ReplayError

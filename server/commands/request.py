@@ -1,6 +1,6 @@
-"""What commands may know of the server they run in, and what they may ask of it.
+"""One request of a client, what it may know of the server it runs in, and what it may ask of it.
 
-`Context` is passed along with every request; nothing is global.  `Control` is the part of the executor that commands
+`Context` is passed along with every `Request`; nothing is global.  `Control` is the part of the executor that commands
 call: they name no event loop and no socket.
 """
 
@@ -12,17 +12,20 @@ from typing import TYPE_CHECKING, Protocol
 
 from riverbed.server.commands.channels import PubSub
 from riverbed.server.limits.accounts import Accounts
+from riverbed.server.protocol.replies import LONG_BYTES
 from riverbed.server.stats.rewrite_status import RewriteStatus
 from riverbed.server.stats.stats import Stats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from riverbed.server.commands.session import Request, Session
+    from riverbed.server.commands.session import Session
     from riverbed.server.config.config import Config
     from riverbed.server.protocol.replies import Block, Reply
+    from riverbed.store.databases.transaction import WriteTxn
     from riverbed.store.engine import Engine
     from riverbed.store.options import Clock
+    from riverbed.store.tables.view import View
 
 
 class Control(Protocol):
@@ -162,3 +165,49 @@ class Context:
         self.started_ms = int(clock.time() * 1000)
         self.run_id = secrets.token_hex(20)
         self.directory: Path = engine.directory
+
+
+class Transaction(Protocol):
+    """The transaction that a request is a part of."""
+
+    def view(self) -> View:
+        """What a reply too long for memory is to be read from: it shows what the transaction sees now."""
+
+
+class Request:
+    """One command of one client.  Reused from request to request: keep nothing of it."""
+
+    __slots__ = ("argv", "context", "db", "from_log", "may_block", "now_ms", "room", "session", "transaction", "txn")
+
+    context: Context
+
+    def __init__(self, session: Session, txn: WriteTxn, context: Context | None = None) -> None:
+        """Without a context for the commands of a log: none that is logged needs one."""
+        if context is not None:
+            self.context = context
+        self.session = session
+        self.txn = txn
+        self.db = session.db
+        self.argv: list[bytes] = []
+        self.now_ms = 0
+        self.from_log = False  # replayed from a log or a primary: the decisions are in the words already
+        self.may_block = True
+        # bytes of its reply that may be kept in memory; None without a limit: nothing is made of a reply to a log
+        self.room: int | None = LONG_BYTES
+        self.transaction: Transaction | None = None  # whose part its reply is
+
+    @property
+    def in_transaction(self) -> bool:
+        return self.transaction is not None
+
+    def copy(self) -> Request:
+        """The same command, to be gone on with later."""
+        own = Request(self.session, self.txn, getattr(self, "context", None))
+        own.db = self.db
+        own.argv = self.argv
+        own.now_ms = self.now_ms
+        own.from_log = self.from_log
+        own.may_block = self.may_block
+        own.room = self.room
+        own.transaction = self.transaction
+        return own

@@ -1,24 +1,19 @@
-"""One client as commands see it, and one request of it.  No sockets here."""
+"""One client as commands see it.  No sockets here."""
 
 from __future__ import annotations
 
 from itertools import chain
 from typing import TYPE_CHECKING, Final, Protocol
 
-from riverbed.server.protocol.replies import LONG_BYTES
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from riverbed.server.commands.dispatch import Plain
-    from riverbed.server.commands.request import Context
     from riverbed.server.commands.slices import Slices
-    from riverbed.server.execution.transaction_replies import TransactionReplies
     from riverbed.server.limits.accounts import Account
     from riverbed.server.protocol.replies import Block, LongReply, Push
     from riverbed.server.protocol.request_reader import RequestReader
     from riverbed.store.databases.database import Database
-    from riverbed.store.databases.transaction import WriteTxn
     from riverbed.store.tables.namespace import Namespace
 
 
@@ -123,7 +118,6 @@ class Session:
         "queued",
         "queued_bytes",
         "replies_off",
-        "request",
         "resp",
         "send",
         "shard_channels",
@@ -197,7 +191,6 @@ class Session:
         # closing, or not reading its replies: look at it after each tick
         self.attention = False
         self.send: Callable[[bytes], None]  # hands replies over to be sent
-        self.request: Request  # set by whoever connects the session
 
     @property
     def closing(self) -> bool:
@@ -410,42 +403,3 @@ class Session:
             self.long_reply.close()
             self.long_reply = None
             self.refresh_special()
-
-
-class Request:
-    """One command of one client.  Reused from request to request: keep nothing of it."""
-
-    __slots__ = ("argv", "context", "db", "from_log", "may_block", "now_ms", "room", "session", "transaction", "txn")
-
-    context: Context
-
-    def __init__(self, session: Session, txn: WriteTxn, context: Context | None = None) -> None:
-        """Without a context for the commands of a log: none that is logged needs one."""
-        if context is not None:
-            self.context = context
-        self.session = session
-        self.txn = txn
-        self.db = session.db
-        self.argv: list[bytes] = []
-        self.now_ms = 0
-        self.from_log = False  # replayed from a log or a primary: the decisions are in the words already
-        self.may_block = True
-        # bytes of its reply that may be kept in memory; None without a limit: nothing is made of a reply to a log
-        self.room: int | None = LONG_BYTES
-        self.transaction: TransactionReplies | None = None  # whose part its reply is
-
-    @property
-    def in_transaction(self) -> bool:
-        return self.transaction is not None
-
-    def copy(self) -> Request:
-        """The same command, to be gone on with later."""
-        own = Request(self.session, self.txn, getattr(self, "context", None))
-        own.db = self.db
-        own.argv = self.argv
-        own.now_ms = self.now_ms
-        own.from_log = self.from_log
-        own.may_block = self.may_block
-        own.room = self.room
-        own.transaction = self.transaction
-        return own

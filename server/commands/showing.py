@@ -18,7 +18,7 @@ from riverbed.server.protocol.replies import LongReply
 from riverbed.store.streams.view import PIECE_BYTES, StreamView
 
 if TYPE_CHECKING:
-    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.request import Request
     from riverbed.server.commands.slices import Wish
     from riverbed.server.protocol.replies import Reply
     from riverbed.store.ids import StreamID

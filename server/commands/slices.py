@@ -37,7 +37,7 @@ from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import LONG_BYTES, LongReply
 
 if TYPE_CHECKING:
-    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.request import Request
     from riverbed.server.protocol.replies import Reply
     from riverbed.store.tables.view import View
 

@@ -20,7 +20,7 @@ from riverbed.server import errors
 from riverbed.server.commands.syntax import key_words, word_count
 
 if TYPE_CHECKING:
-    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.request import Request
     from riverbed.server.protocol.replies import Reply
 
     Handler = Callable[[Request], Reply]

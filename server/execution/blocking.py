@@ -83,12 +83,7 @@ class Wakeups:
 
     def _retry(self, session: Session, block: Block) -> Reply:
         """-> the reply, a Block when the client waits on."""
-        request = session.request
-        request.now_ms = self._executor.now_ms()
-        request.db = session.db
-        request.argv = block.argv
-        reply = self._executor.call(request, client_command(block.argv))
-        request.argv = []
+        reply = self._executor.call(session, client_command(block.argv), block.argv)
         if reply.__class__ is Block:
             self.waiters.postpone(session, reply.retry_ms)
             self._arm_deadline()

@@ -20,7 +20,8 @@ from riverbed.store.errors import LogWriteError, StateLostError
 from riverbed.store.format.text import quoted
 
 if TYPE_CHECKING:
-    from riverbed.server.commands.session import Request, Session
+    from riverbed.server.commands.request import Request
+    from riverbed.server.commands.session import Session
     from riverbed.server.commands.slices import Work
     from riverbed.server.execution.executor import Executor
     from riverbed.server.protocol.replies import Block, Reply

@@ -25,8 +25,8 @@ from riverbed.server.background.snapshots import Snapshots
 from riverbed.server.background.tasks import Tasks
 from riverbed.server.commands.dispatch import Plain, plain_commands
 from riverbed.server.commands.replay import NO_PEER
-from riverbed.server.commands.request import Context
-from riverbed.server.commands.session import Request, Session
+from riverbed.server.commands.request import Context, Request
+from riverbed.server.commands.session import Session
 from riverbed.server.commands.slices import Slices
 from riverbed.server.commands.table import Command, Flag
 from riverbed.server.errors import CommandError
@@ -129,7 +129,9 @@ class Executor:
         self.gave_up = False
         self._time = clock.time
         no_session = Session(0, NO_PEER, self.txn.databases[0], 0)
-        self._request = Request(no_session, self.txn, self.context)  # of the fast path, whoever sends it
+        # whichever client sends it: one of the fast path, and one of the careful path
+        self._request = Request(no_session, self.txn, self.context)
+        self._careful_request = Request(no_session, self.txn, self.context)
         self._next_client_id = 1
         self.accounts = self.context.accounts
         self.accounts.clients.on_pressure = self._read_small_pieces
@@ -149,7 +151,6 @@ class Executor:
         """A client has come."""
         session = Session(self._next_client_id, peer, self.txn.databases[0], self.now_ms())
         self._next_client_id += 1
-        session.request = Request(session, self.txn, self.context)
         session.authenticated = not self.config.requirepass
         session.account = Account(self.accounts, session.id, peer, is_trusted=session.authenticated)
         session.input = RequestReader(
@@ -409,7 +410,6 @@ class Executor:
             return Turn.GOES_ON
         if session.must_wait:
             return Turn.WAITS_BEFORE
-        request = session.request
         command = self.admission.admit(session, argv)
         if isinstance(command, bytes):
             self.answer(session, command)
@@ -423,12 +423,9 @@ class Executor:
             return Turn.GOES_ON
         if self.control.holds_back(session, command):
             return Turn.WAITS_BEFORE
-        request.now_ms = self.now_ms()
-        request.db = session.db
-        request.argv = argv
         session.last_command = command.full_name
         self._caller = session
-        reply = self.call(request, command)
+        reply = self.call(session, command, argv)
         self._caller = None
         if self.control.monitors:
             self.control.feed_monitors(session, command, argv)
@@ -438,7 +435,6 @@ class Executor:
             session.release_pushes()
         if self._signals:
             self.wakeups.serve()
-        request.argv = []  # or the words would stay as long as the client does
         # what the command may have changed: it blocked, or its reply is a long one
         must_wait: bool = session.must_wait
         return Turn.WAITS_AFTER if must_wait else Turn.GOES_ON
@@ -499,13 +495,19 @@ class Executor:
             session.out.append(message)
         self.flush(session)
 
-    def call(self, request: Request, command: Command) -> Reply:
-        """Run the handler, and account for it."""
+    def call(self, session: Session, command: Command, argv: list[bytes]) -> Reply:
+        """Run the command for the client, and account for it."""
+        request = self._careful_request
+        request.session = session
+        request.db = session.db
+        request.argv = argv
+        request.now_ms = self.now_ms()
         begun = time.perf_counter_ns()
         reply = self.attempt(request, command, command.handler)
         nanoseconds = time.perf_counter_ns() - begun
+        request.argv = []  # or the words would stay until the next one
         self.stats.counters(command.full_name).record(nanoseconds)
-        self.timing.note(request.session, command, request.argv, nanoseconds)
+        self.timing.note(session, command, argv, nanoseconds)
         return reply
 
     def attempt(self, request: Request, command: Command, handler: Handler) -> Reply:

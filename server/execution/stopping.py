@@ -29,7 +29,8 @@ from riverbed.store.errors import LogWriteError, StateLostError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from riverbed.server.commands.session import Request, Session
+    from riverbed.server.commands.request import Request
+    from riverbed.server.commands.session import Session
     from riverbed.server.execution.executor import Executor
     from riverbed.server.protocol.replies import Reply
     from riverbed.server.replication.sender import Sender

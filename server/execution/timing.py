@@ -9,7 +9,8 @@ from riverbed.server.stats.stats import SLOWLOG_WORDS
 
 if TYPE_CHECKING:
     from riverbed.server.commands.dispatch import Plain
-    from riverbed.server.commands.session import Request, Session
+    from riverbed.server.commands.request import Request
+    from riverbed.server.commands.session import Session
     from riverbed.server.config.config import Config
     from riverbed.server.stats.stats import Stats
     from riverbed.store.options import Clock

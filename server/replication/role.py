@@ -14,7 +14,8 @@ from riverbed.server.replication.fullsync import remove_leftovers
 from riverbed.server.replication.primary import Primary
 
 if TYPE_CHECKING:
-    from riverbed.server.commands.session import Request, Session
+    from riverbed.server.commands.request import Request
+    from riverbed.server.commands.session import Session
     from riverbed.server.execution.executor import Executor
     from riverbed.server.protocol.replies import Reply
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from riverbed.server.protocol.replies import Block
 
 if TYPE_CHECKING:
-    from riverbed.server.commands.session import Request, Session
+    from riverbed.server.commands.request import Request
+    from riverbed.server.commands.session import Session
     from riverbed.server.execution.executor import Executor
     from riverbed.server.protocol.replies import Reply
     from riverbed.server.replication.sender import Sender

@@ -13,7 +13,8 @@ from typing import Any
 
 from riverbed.server.commands.dispatch import client_command
 from riverbed.server.commands.replay import NO_PEER, Replayer
-from riverbed.server.commands.session import Request, Session
+from riverbed.server.commands.request import Request
+from riverbed.server.commands.session import Session
 from riverbed.server.commands.slices import Slices
 from riverbed.server.errors import CommandError, wrong_arity
 from riverbed.server.protocol.encode import encode

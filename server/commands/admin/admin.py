@@ -15,7 +15,7 @@ from riverbed.server.protocol.encode import encode, integer
 from riverbed.server.protocol.replies import OK, Settled
 
 if TYPE_CHECKING:
-    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.request import Request
     from riverbed.server.protocol.replies import Reply
 
 REWRITE_IN_PROGRESS: Final = "ERR Background append only file rewriting already in progress"

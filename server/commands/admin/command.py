@@ -22,7 +22,7 @@ from riverbed.server.protocol.encode import encode
 from riverbed.store.format.rows import array_head, bulk
 
 if TYPE_CHECKING:
-    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.request import Request
     from riverbed.server.commands.slices import Work
     from riverbed.server.protocol.replies import Reply
 

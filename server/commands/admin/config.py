@@ -21,7 +21,7 @@ from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import OK
 
 if TYPE_CHECKING:
-    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.request import Request
     from riverbed.server.commands.slices import Work
     from riverbed.server.protocol.replies import Reply
 

@@ -19,7 +19,7 @@ from riverbed.store.ids import ID_BYTES, StreamID, unpack_id
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.request import Request
     from riverbed.server.protocol.replies import Reply
     from riverbed.store.databases.database import Database
 

@@ -22,8 +22,8 @@ from riverbed.store.databases import sampling
 from riverbed.store.format.text import key_text
 
 if TYPE_CHECKING:
-    from riverbed.server.commands.request import Context
-    from riverbed.server.commands.session import Request, Session
+    from riverbed.server.commands.request import Context, Request
+    from riverbed.server.commands.session import Session
     from riverbed.server.stats.stats import SnapshotStatus
 
 DAY_SECONDS: Final = 86_400

@@ -11,7 +11,7 @@ from riverbed.server.commands.table import Flag, command, container, declare_hel
 from riverbed.server.protocol.replies import Verbatim
 
 if TYPE_CHECKING:
-    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.request import Request
     from riverbed.server.protocol.replies import Reply
     from riverbed.server.stats.stats import CommandCounters
 

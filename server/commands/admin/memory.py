@@ -16,7 +16,7 @@ from riverbed.server.protocol.replies import OK, Verbatim
 from riverbed.server.stats import process
 
 if TYPE_CHECKING:
-    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.request import Request
     from riverbed.server.protocol.replies import Reply
 
 _TIPS: Final = ("nondeterministic_output", "request_policy:all_shards", "response_policy:special")

@@ -15,7 +15,7 @@ from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import NO_REPLY, OK
 
 if TYPE_CHECKING:
-    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.request import Request
     from riverbed.server.protocol.replies import Reply
 
 BAD_HOST: Final = "ERR Invalid master host"

@@ -10,7 +10,7 @@ from riverbed.server.commands.table import Flag, command, container, declare_hel
 from riverbed.server.errors import CommandError
 
 if TYPE_CHECKING:
-    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.request import Request
     from riverbed.server.protocol.replies import Block
 
 

@@ -14,7 +14,7 @@ from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import OK
 
 if TYPE_CHECKING:
-    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.request import Request
     from riverbed.server.protocol.replies import Reply
 
 COUNT_TOO_LOW: Final = "ERR count should be greater than or equal to -1"

@@ -15,7 +15,7 @@ from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import NO_REPLY, OK
 
 if TYPE_CHECKING:
-    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.request import Request
     from riverbed.server.protocol.replies import Reply
 
 NO_TRACKING: Final = "ERR Client side caching is not supported: this server does not track keys"

@@ -17,7 +17,8 @@ from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import Verbatim
 
 if TYPE_CHECKING:
-    from riverbed.server.commands.session import Request, Session
+    from riverbed.server.commands.request import Request
+    from riverbed.server.commands.session import Session
     from riverbed.server.commands.slices import Work
     from riverbed.server.protocol.replies import Reply
 

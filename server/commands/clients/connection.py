@@ -20,7 +20,7 @@ from riverbed.server.protocol.replies import OK, SETTLED_OK, Settled, settled_co
 from riverbed.server.version import REDIS_VERSION
 
 if TYPE_CHECKING:
-    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.request import Request
     from riverbed.server.commands.slices import Work
     from riverbed.server.protocol.replies import Reply
 

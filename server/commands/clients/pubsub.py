@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from riverbed.server.commands.channels import Channels
-    from riverbed.server.commands.session import Request, Session
+    from riverbed.server.commands.request import Request
+    from riverbed.server.commands.session import Session
     from riverbed.server.commands.slices import Work
     from riverbed.server.protocol.replies import Reply
 

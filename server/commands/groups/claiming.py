@@ -27,7 +27,7 @@ from riverbed.store.tables.transaction import UNBOUNDED_ROW
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.request import Request
     from riverbed.server.commands.slices import Work
     from riverbed.server.protocol.replies import Reply
     from riverbed.store.groups.consumers import Consumer

@@ -13,7 +13,7 @@ from riverbed.store.groups.group import Group
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID
 
 if TYPE_CHECKING:
-    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.request import Request
     from riverbed.server.protocol.replies import Reply
     from riverbed.store.streams.stream import Stream
 

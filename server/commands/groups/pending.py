@@ -21,7 +21,7 @@ from riverbed.store.groups.group import MAX_COUNT
 from riverbed.store.ids import StreamID, id_text, pack_id, unpack_id
 
 if TYPE_CHECKING:
-    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.request import Request
     from riverbed.server.commands.slices import Work
     from riverbed.server.protocol.replies import Reply
     from riverbed.store.groups.consumers import Consumer

@@ -29,7 +29,7 @@ from riverbed.store.ids import MAX_ID, SEQ_BITS, StreamID
 from riverbed.store.model import DeliveryPolicy
 
 if TYPE_CHECKING:
-    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.request import Request
     from riverbed.server.protocol.replies import Reply
     from riverbed.store.groups.group import Group
 

@@ -23,7 +23,7 @@ from riverbed.store.groups.group import PendingEntry
 from riverbed.store.ids import MAX_ID, StreamID, pack_id, unpack_id
 
 if TYPE_CHECKING:
-    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.request import Request
     from riverbed.server.commands.slices import Work
     from riverbed.server.protocol.replies import Reply
     from riverbed.store.groups.consumers import Consumer

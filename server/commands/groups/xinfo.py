@@ -24,7 +24,7 @@ from riverbed.store.streams.view import StreamView
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.request import Request
     from riverbed.server.commands.slices import Work
     from riverbed.server.protocol.replies import Reply
     from riverbed.store.groups.group import Group, PendingRun

@@ -8,7 +8,7 @@ from riverbed.server.commands.arguments import parse_int
 from riverbed.server.errors import CommandError
 
 if TYPE_CHECKING:
-    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.request import Request
     from riverbed.store.databases.database import Database
 
 DB_OUT_OF_RANGE: Final = "ERR DB index is out of range"

@@ -12,7 +12,7 @@ from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
 
 if TYPE_CHECKING:
-    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.request import Request
 
 NX_WITH_OTHERS: Final = "ERR NX and XX, GT or LT options at the same time are not compatible"
 GT_WITH_LT: Final = "ERR GT and LT options at the same time are not compatible"

@@ -21,7 +21,7 @@ from riverbed.server.protocol.replies import OK
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.request import Request
     from riverbed.server.commands.slices import Work
     from riverbed.server.protocol.replies import Reply
     from riverbed.store.streams.stream import Stream

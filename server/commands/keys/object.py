@@ -13,7 +13,7 @@ from riverbed.server.commands.table import Flag, command, container, declare_hel
 from riverbed.server.errors import CommandError
 
 if TYPE_CHECKING:
-    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.request import Request
 
 NO_LFU: Final = (
     "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching "

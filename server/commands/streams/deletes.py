@@ -19,7 +19,7 @@ from riverbed.store.ids import unpack_id
 from riverbed.store.model import References
 
 if TYPE_CHECKING:
-    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.request import Request
     from riverbed.server.commands.slices import Work
     from riverbed.server.protocol.replies import Reply
     from riverbed.store.groups.group import Group

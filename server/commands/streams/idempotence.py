@@ -15,7 +15,7 @@ from riverbed.server.protocol.replies import OK
 from riverbed.store.streams.idempotence import Idempotence
 
 if TYPE_CHECKING:
-    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.request import Request
     from riverbed.server.protocol.replies import Reply
 
 

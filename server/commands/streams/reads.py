@@ -21,7 +21,7 @@ from riverbed.store.streams.view import StreamView
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.request import Request
     from riverbed.server.commands.slices import Work
     from riverbed.server.protocol.replies import Reply
     from riverbed.store.streams.stream import Stream

@@ -23,7 +23,7 @@ from riverbed.store.streams.idempotence import Idempotence, content_iid
 from riverbed.store.streams.stream import Stream
 
 if TYPE_CHECKING:
-    from riverbed.server.commands.session import Request
+    from riverbed.server.commands.request import Request
     from riverbed.server.commands.slices import Work
     from riverbed.server.protocol.replies import Reply
 

@@ -10,7 +10,8 @@ import pytest
 
 from riverbed.server.commands import channels as pubsub
 from riverbed.server.commands.clients import client_list as clientlist
-from riverbed.server.commands.session import Request, Session
+from riverbed.server.commands.request import Request
+from riverbed.server.commands.session import Session
 from riverbed.server.commands.table import COMMANDS
 from riverbed.server.execution import sliced_commands as slicing
 from riverbed.server.stats.stats import SLOWLOG_WORDS

@@ -127,7 +127,7 @@ def test_a_later_tick_that_fails_takes_no_late_reply_back(ticks_in: Path) -> Non
 
 
 def test_long_replies_have_turns_with_one_another(ticks_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("riverbed.server.commands.session.LONG_BYTES", 500)
+    monkeypatch.setattr("riverbed.server.commands.request.LONG_BYTES", 500)
     monkeypatch.setattr("riverbed.store.streams.view.PIECE_BYTES", 100)
     monkeypatch.setattr("riverbed.store.streams.view._FEW_ENTRIES", 5)
 

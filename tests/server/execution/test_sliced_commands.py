@@ -186,7 +186,7 @@ READS = {
 def test_a_long_read_in_pieces_shows_one_moment(
     ticks_of: Callable[[str], Ticks], monkeypatch: pytest.MonkeyPatch, name: str, resp: int
 ) -> None:
-    monkeypatch.setattr("riverbed.server.commands.session.LONG_BYTES", 1000)
+    monkeypatch.setattr("riverbed.server.commands.request.LONG_BYTES", 1000)
     monkeypatch.setattr("riverbed.store.streams.view.PIECE_BYTES", 1000)
 
     async def body() -> None:
@@ -612,7 +612,7 @@ def test_replies_of_many_megabytes_leave_in_pieces(ticks_of: Callable[[str], Tic
 
 
 def test_no_view_is_shared_behind_a_commit(ticks_of: Callable[[str], Ticks], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("riverbed.server.commands.session.LONG_BYTES", 1000)
+    monkeypatch.setattr("riverbed.server.commands.request.LONG_BYTES", 1000)
     monkeypatch.setattr("riverbed.store.streams.view.PIECE_BYTES", 1000)
 
     async def body() -> None:
@@ -638,7 +638,7 @@ def test_no_view_is_shared_behind_a_commit(ticks_of: Callable[[str], Ticks], mon
 def test_a_client_that_takes_too_little_of_a_long_reply_is_closed_and_its_view_with_it(
     ticks_of: Callable[[str], Ticks], monkeypatch: pytest.MonkeyPatch, is_crowded: bool
 ) -> None:
-    monkeypatch.setattr("riverbed.server.commands.session.LONG_BYTES", 1000)
+    monkeypatch.setattr("riverbed.server.commands.request.LONG_BYTES", 1000)
     monkeypatch.setattr("riverbed.store.streams.view.PIECE_BYTES", 1000)
     monkeypatch.setattr("riverbed.server.limits.views.MAX_VIEWS", 1)
 

@@ -22,7 +22,7 @@ import pytest
 
 from riverbed.server.commands import load_commands
 from riverbed.server.commands.dispatch import find_command
-from riverbed.server.commands.session import Request
+from riverbed.server.commands.request import Request
 from riverbed.server.commands.table import COMMANDS, Flag
 from riverbed.server.execution import transaction_replies
 from tests.support.raw import Frames

@@ -10,7 +10,8 @@ from typing import Any
 
 from riverbed.server.commands.dispatch import find_command
 from riverbed.server.commands.replay import NO_PEER, Replayer
-from riverbed.server.commands.session import Request, Session
+from riverbed.server.commands.request import Request
+from riverbed.server.commands.session import Session
 from riverbed.store.check import check
 from riverbed.store.databases.database import Database
 from riverbed.store.databases.transaction import WriteTxn

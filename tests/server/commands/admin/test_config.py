@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from riverbed.server.commands.admin import config as config_commands
-from riverbed.server.commands.session import Request
+from riverbed.server.commands.request import Request
 from riverbed.server.commands.table import COMMANDS
 from riverbed.server.config.config import Config
 from riverbed.server.errors import CommandError
