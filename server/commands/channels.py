@@ -181,7 +181,7 @@ class PubSub:
         """End all subscriptions of a client, silently."""
         for kind in (self.channels, self.patterns, self.shard_channels):
             kind.forget(session)
-        session.refresh_special()
+        session.refresh()
 
     def _send(self, subscribers: Iterable[Session], *words: bytes) -> int:
         """Both wire forms are made at most once, however many listen: they share the bytes."""

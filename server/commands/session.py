@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from riverbed.server.commands.dispatch import Plain
-    from riverbed.server.commands.slices import Slices
     from riverbed.server.limits.accounts import Account
     from riverbed.server.protocol.replies import Block, LongReply, Push
     from riverbed.server.protocol.request_reader import RequestReader
@@ -72,8 +70,8 @@ class Peer(Protocol):
 class Session:
     """A client's state between its requests.
 
-    `special` is True when the executor must take its careful path for this client (not authenticated, inside MULTI,
-    replies switched off, blocked, subscribed ...); `refresh_special` derives it.
+    `is_plain` is False when the executor must take its careful path for this client (not authenticated, inside MULTI,
+    replies switched off, blocked, subscribed ...); `refresh` derives it.
     """
 
     __slots__ = (
@@ -91,7 +89,6 @@ class Session:
         "congested",
         "created_ms",
         "db",
-        "fast_path",
         "held_push_bytes",
         "held_pushes",
         "id",
@@ -99,6 +96,7 @@ class Session:
         "input",
         "is_held",
         "is_monitor",
+        "is_plain",
         "is_replica",
         "last_command",
         "last_interaction_ms",
@@ -113,7 +111,6 @@ class Session:
         "patterns",
         "paused",
         "peer",
-        "plain",
         "queue_failed",
         "queued",
         "queued_bytes",
@@ -122,8 +119,7 @@ class Session:
         "send",
         "shard_channels",
         "skip_replies",
-        "slices",
-        "special",
+        "sliced_bytes",
         "watch_broken",
         "watch_until_ms",
         "watched",
@@ -171,7 +167,7 @@ class Session:
         self.paused = False  # by CLIENT PAUSE
         self.congested = False  # does not read what it is sent
         self.long_reply: LongReply | None = None
-        self.slices: Slices | None = None  # a command under way
+        self.sliced_bytes = 0  # of the words of a command under way in slices; `SlicedCommands` keeps it
         # what it has sent; requests of it that were taken out to be run and could not; whether it has a place in the
         # line of those whose requests run next, or is to have it back when it may go on (`is_held`)
         self.input: RequestReader  # set by `Executor.connect`
@@ -184,10 +180,7 @@ class Session:
         # replies of this tick, in order, one element a request
         self.out: list[bytes] = []
         self._closing = False
-        self.special = True
-        # the commands that may take the executor's fast path: all plain ones, or none while `special`
-        self.plain: dict[bytes, Plain] = {}
-        self.fast_path: dict[bytes, Plain] = {}
+        self.is_plain = False
         # closing, or not reading its replies: look at it after each tick
         self.attention = False
         self.send: Callable[[bytes], None]  # hands replies over to be sent
@@ -203,7 +196,7 @@ class Session:
         The fast path closes with it: left open, it would run fast commands without the MULTI or SELECT before them.
         """
         self._closing = True
-        self.refresh_special()
+        self.refresh()
 
     def authenticate(self, on: bool) -> None:
         """The client may do everything from now on, or only what strangers may."""
@@ -211,22 +204,21 @@ class Session:
         self.input.authenticated = on
         self.account.trust(on)
         self.peer.read_small_pieces(self.account.pool.is_pressed)
-        self.refresh_special()
+        self.refresh()
 
-    def refresh_special(self) -> None:
+    def refresh(self) -> None:
         """Derive what depends on several of the fields above; call it after changing one."""
-        self.special = (
-            not self.authenticated
-            or self.queued is not None
-            or self.replies_off
-            or self.skip_replies > 0
-            or self.is_monitor
-            or self.is_replica
-            or self.is_confined
-            or self._closing
-            or self.must_wait
+        self.is_plain = (
+            self.authenticated
+            and self.queued is None
+            and not self.replies_off
+            and not self.skip_replies
+            and not self.is_monitor
+            and not self.is_replica
+            and not self.is_confined
+            and not self._closing
+            and not self.must_wait
         )
-        self.plain = {} if self.special else self.fast_path
         self.attention = bool(self._closing or self.congested or self.is_held or self.long_reply)
 
     # -- names ---------------------------------------------------------------------------------------------------------
@@ -296,13 +288,13 @@ class Session:
     @property
     def must_wait_for_others(self) -> bool:
         """It waits for a key, for the end of a pause or of its own command, not for itself."""
-        return self.blocked is not None or self.paused or self.slices is not None
+        return self.blocked is not None or self.paused or self.is_sliced
 
     def hold_back(self, requests: list[list[bytes]]) -> None:
         """Keep `requests`, the rest of a batch, and what arrives behind them, until the client may go on."""
         self.put_back(requests)
         self.in_line = self.is_held = True
-        self.refresh_special()
+        self.refresh()
 
     def put_back(self, requests: list[list[bytes]]) -> None:
         """Keep `requests`, which were taken to be run, for later."""
@@ -334,33 +326,37 @@ class Session:
         if self.queued_bytes:
             self.account.grow(-self.queued_bytes)
             self.queued_bytes = 0
-        self.refresh_special()
+        self.refresh()
 
     def block(self, block: Block) -> None:
         """The client waits with this command from now on."""
         self.blocked = block
         self.account.add(_block_bytes(block))
-        self.refresh_special()
+        self.refresh()
 
     def unblock(self) -> Block | None:
         """The client waits no longer; -> what it waited with."""
         block, self.blocked = self.blocked, None
         if block is not None:
             self.account.add(-_block_bytes(block))
-        self.refresh_special()
+        self.refresh()
         return block
 
-    def begin_slices(self, slices: Slices) -> None:
-        """The client waits for the end of a command under way."""
-        self.slices = slices
-        self.account.add(request_bytes(slices.request.argv))
-        self.refresh_special()
+    @property
+    def is_sliced(self) -> bool:
+        """A command of the client is under way in slices."""
+        return self.sliced_bytes > 0
+
+    def begin_slices(self, argv: list[bytes]) -> None:
+        """The client waits for the end of the command with these words."""
+        self.sliced_bytes = request_bytes(argv)
+        self.account.add(self.sliced_bytes)
+        self.refresh()
 
     def end_slices(self) -> None:
-        if self.slices is not None:
-            self.account.add(-request_bytes(self.slices.request.argv))
-            self.slices = None
-            self.refresh_special()
+        self.account.add(-self.sliced_bytes)
+        self.sliced_bytes = 0
+        self.refresh()
 
     def drop_input(self) -> None:
         """None of what the client has sent will run."""
@@ -373,12 +369,8 @@ class Session:
     @property
     def taken_bytes(self) -> int:
         """Bytes of requests that were taken out of the input and could not run, and of the one that it waits with."""
-        size = self._backlog_bytes
-        if self.blocked is not None:
-            size += _block_bytes(self.blocked)
-        if self.slices is not None:
-            size += request_bytes(self.slices.request.argv)
-        return size
+        size = self._backlog_bytes + self.sliced_bytes
+        return size if self.blocked is None else size + _block_bytes(self.blocked)
 
     @property
     def output_bytes(self) -> int:
@@ -396,10 +388,10 @@ class Session:
     def begin_long_reply(self, reply: LongReply, now_s: float) -> None:
         self.long_reply = reply
         reply.progress_s = now_s
-        self.refresh_special()
+        self.refresh()
 
     def end_long_reply(self) -> None:
         if self.long_reply is not None:
             self.long_reply.close()
             self.long_reply = None
-            self.refresh_special()
+            self.refresh()

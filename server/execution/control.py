@@ -225,7 +225,7 @@ class Controls:
             self.monitors.remove(session)
             session.is_monitor = False
             self._executor.refresh_special()
-        session.refresh_special()
+        session.refresh()
 
     def kill(self, session: Session) -> None:
         session.begin_closing()
@@ -288,7 +288,7 @@ class Controls:
         paused, self._paused = self._paused, {}
         for session in paused:
             session.paused = False
-            session.refresh_special()
+            session.refresh()
             self._executor.resume(session)
 
     @property
@@ -313,7 +313,7 @@ class Controls:
             return False
         self._paused[session] = None
         session.paused = True
-        session.refresh_special()
+        session.refresh()
         return True
 
     # -- monitors ------------------------------------------------------------------------------------------------------
@@ -322,7 +322,7 @@ class Controls:
         if session not in self.monitors:
             self.monitors.append(session)
             session.is_monitor = True
-            session.refresh_special()
+            session.refresh()
             self._executor.refresh_special()
 
     def feed_monitors(self, session: Session, command: Command, argv: list[bytes]) -> None:

@@ -77,6 +77,8 @@ MIN_SECONDS_A_TICK: Final = 0.002
 MAX_SECONDS_OF_WAKING: Final = 0.004
 # More in one piece is more than runs in one tick, most likely.
 _LARGE_BYTES: Final = 16 << 10
+# The fast path of clients that may not take it.
+_NOTHING: Final[dict[bytes, Plain]] = {}
 # Fast commands between two looks at the clock.
 _LONGEST_RUN: Final = 32
 
@@ -108,7 +110,7 @@ class Executor:
         self.special = False  # no request may take the fast path
         self._plain = plain_commands(self.stats)
         self._plain_reads = {name: plain for name, plain in self._plain.items() if not plain.command.flags & Flag.WRITE}
-        self._fast_path = self._plain
+        self.fast_path = self._plain
         self._caller: Session | None = None  # whose command is running on the careful path
         self.wakeups = Wakeups(self)
         self.spool_space = SpoolSpace(engine, lambda: config.maxclients - len(self.context.sessions))
@@ -158,8 +160,7 @@ class Executor:
             max_bulk_bytes=self.config.proto_max_bulk_len,
             max_query_bytes=self.config.client_query_buffer_limit,
         )
-        session.fast_path = self._fast_path
-        session.refresh_special()
+        session.refresh()
         self.context.sessions[session.id] = session
         self.stats.connections_received += 1
         return session
@@ -191,12 +192,7 @@ class Executor:
         self.txn.is_short_of_space = self.engine.refusal is not None
         replication = self.replication
         self.special = self.control.watches_everything or self.txn.is_short_of_space or replication.refuses_reads
-        fast_path = {} if self.special else self._plain_reads if replication.refuses_writes else self._plain
-        if fast_path is not self._fast_path:
-            self._fast_path = fast_path
-            for session in self.context.sessions.values():
-                session.fast_path = fast_path
-                session.refresh_special()
+        self.fast_path = _NOTHING if self.special else self._plain_reads if replication.refuses_writes else self._plain
 
     def flush(self, session: Session) -> None:
         """Send the session's replies with the next tick although it has run nothing; close it then if it is closing."""
@@ -321,7 +317,7 @@ class Executor:
             request.session = session
             request.db = session.db
             out = session.out
-            plain = session.plain
+            plain = self.fast_path if session.is_plain else _NOTHING
             produced = 0
             waiting = iter(requests)
             for argv in waiting:
@@ -338,7 +334,7 @@ class Executor:
                     if begun >= end:
                         self._hold_back(session, [*waiting])
                         break
-                    plain = session.plain
+                    plain = self.fast_path if session.is_plain else _NOTHING
                     request.session = session
                     request.db = session.db
                     continue
@@ -453,7 +449,7 @@ class Executor:
             session.out.append(reply)
             if session.skip_replies:
                 session.skip_replies -= 1
-                session.refresh_special()
+                session.refresh()
         else:
             self.answer(session, encode(reply, session.resp))
 
@@ -529,7 +525,7 @@ class Executor:
         """One reply, unless the client has asked for none."""
         if session.skip_replies:
             session.skip_replies -= 1
-            session.refresh_special()
+            session.refresh()
         elif not session.replies_off:
             session.out.append(wire)
 
@@ -650,7 +646,7 @@ class Executor:
 
     def drained(self, session: Session) -> None:
         """A client that read too slowly has caught up."""
-        session.refresh_special()
+        session.refresh()
         self.replication.drained(session)
         self.ran.append(session)
         self.want_tick()

@@ -101,7 +101,7 @@ class Releases:
     def _is_late(self, session: Session, size: int) -> None:
         """So much more waits for its turn; one with much of that gets no more requests run until then."""
         session.late_bytes += size
-        session.refresh_special()
+        session.refresh()
         session.settle()
 
     # -- what is late --------------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class Releases:
         for data in _with_large_apart(self._late.pop(session)):
             session.send(data)
         session.late_bytes = 0
-        session.refresh_special()
+        session.refresh()
         session.settle()
         if session.attention:
             self._attend(session)

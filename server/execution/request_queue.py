@@ -109,7 +109,7 @@ class Inbox:
         while line:
             session = line.popleft()
             reader = session.input
-            if session.special or session.account.owed or reader.is_behind:
+            if not session.is_plain or session.account.owed or reader.is_behind:
                 requests = self._take_with_care(session)
             else:
                 # nearly always the client's only chunk, a short one, and nothing is left of it: a long one is owed
@@ -177,14 +177,14 @@ class Inbox:
         if requests or session.input.has_more:
             session.hold_back(requests)
         else:
-            session.refresh_special()
+            session.refresh()
         session.settle()
 
     def resume(self, session: Session) -> None:
         """Let the client go on, behind the clients that send something before the next tick."""
         if session.is_held:
             session.is_held = False
-            session.refresh_special()
+            session.refresh()
             self._resumed.append(session)
 
 

@@ -40,6 +40,7 @@ class Slicing:
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         self.views = Views(executor.engine, executor.clock.monotonic, self.look_for_views)
+        self._by_session: dict[Session, Slices] = {}
         self._waiting: deque[Session] = deque()  # for the next slice
         self._waiting_for_view: dict[Session, None] = {}  # in the order in which they get one
         self._sliced: list[Session] = []  # those that had a slice since the last commit
@@ -51,8 +52,13 @@ class Slicing:
     def begin(self, session: Session, slices: Slices) -> None:
         """The first slice has been run; the client waits for the others."""
         slices.writes = bool(client_command(slices.request.argv).flags & Flag.WRITE)
-        session.begin_slices(slices)
+        self._by_session[session] = slices
+        session.begin_slices(slices.request.argv)
         self._wait(session, slices)
+
+    def of(self, session: Session) -> Slices | None:
+        """The client's command under way."""
+        return self._by_session.get(session)
 
     def _wait(self, session: Session, slices: Slices) -> None:
         """For the next turn, or for a view first."""
@@ -100,7 +106,7 @@ class Slicing:
         end = time.perf_counter() + SLICES_S
         served = 0
         for session in waiting:
-            slices = session.slices
+            slices = self.of(session)
             if slices is not None and slices.needs_view:  # else the last one has killed it
                 if isinstance(view, OpenView) and slices.writes:
                     self.refuse_views([session], NO_CHECKPOINT)
@@ -135,7 +141,7 @@ class Slicing:
     def refuse_views(self, waiting: Iterable[Session], text: str) -> None:
         """These commands cannot go on."""
         for session in waiting:
-            slices = session.slices
+            slices = self.of(session)
             if slices is not None:
                 self._conclude(session, slices, (error_line(text.encode()),))
 
@@ -151,8 +157,9 @@ class Slicing:
         end = time.perf_counter() + SLICES_S
         while self._waiting:
             session = self._waiting.popleft()
-            if session.slices is not None:  # else it has left
-                self._step(session, session.slices)
+            slices = self.of(session)
+            if slices is not None:  # else it has left
+                self._step(session, slices)
                 if time.perf_counter() >= end:
                     break
         if self._waiting:
@@ -174,9 +181,9 @@ class Slicing:
         elapsed = time.perf_counter_ns() - begun
         slices.nanoseconds += elapsed
         counters.nanoseconds += elapsed
-        if session.slices is not slices:
+        if self.of(session) is not slices:
             return  # it failed, what came before it could not be committed either, and that was answered
-        if reply is slices and session.slices is slices:
+        if reply is slices:
             self._wait(session, slices)
             return
         executor.timing.note(session, command, request.argv, slices.nanoseconds)
@@ -199,7 +206,7 @@ class Slicing:
 
     def is_writing(self) -> bool:
         """Whether a command that writes is under way, or waits for a view to go on with."""
-        return any(map(_writes, self._waiting)) or any(map(_writes, self._waiting_for_view))
+        return any(slices.writes for slices in self._by_session.values())
 
     def finish_writes(self) -> None:
         """Run what is left of the commands that write, at once: the server ends, and leaves none half done.
@@ -208,14 +215,16 @@ class Slicing:
         """
         while self._waiting:
             session = self._waiting.popleft()
-            if session.slices is not None and session.slices.writes:
-                self._step(session, session.slices)
-        self.refuse_views([session for session in self._waiting_for_view if _writes(session)], STOPPING)
+            slices = self.of(session)
+            if slices is not None and slices.writes:
+                self._step(session, slices)
+        self.refuse_views([session for session, slices in self._by_session.items() if slices.writes], STOPPING)
 
     def drop(self, session: Session) -> None:
         """The client waits no longer; the rest of its command is not done."""
-        if session.slices is not None:
-            session.slices.close()
+        slices = self._by_session.pop(session, None)
+        if slices is not None:
+            slices.close()
             session.end_slices()
             self._waiting_for_view.pop(session, None)
             self._executor.stopping.look_soon()
@@ -223,7 +232,7 @@ class Slicing:
     def committed(self) -> None:
         """The slices that have run are in the log."""
         for session in self._sliced:
-            slices = session.slices
+            slices = self.of(session)
             if slices is not None:
                 slices.committed()
         self._sliced.clear()
@@ -240,13 +249,9 @@ class Slicing:
         """
         ended = []
         for session in dict.fromkeys(self._sliced):
-            if session.slices is not None and client_command(session.slices.request.argv).rests_on_tables:
-                ended.append((session, session.slices.kept))
+            slices = self.of(session)
+            if slices is not None and client_command(slices.request.argv).rests_on_tables:
+                ended.append((session, slices.kept))
                 self.drop(session)
         self._sliced.clear()
         return ended
-
-
-def _writes(session: Session) -> bool:
-    """Whether the client's command under way is one that writes."""
-    return session.slices is not None and session.slices.writes

@@ -82,7 +82,7 @@ class Connection(asyncio.Protocol):
         """The client reads too slowly: take no further requests of it."""
         self.session.congested = True
         self._read_or_not()
-        self.session.refresh_special()
+        self.session.refresh()
         self.session.settle()
 
     def resume_writing(self) -> None:

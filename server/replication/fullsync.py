@@ -251,7 +251,7 @@ def _remove(executor: Executor, path: Path) -> None:
 def _leave_state(executor: Executor) -> None:
     """The store is about to be another one: a client in the middle of reading it is cut off."""
     for session in list(executor.context.sessions.values()):
-        if session.long_reply is not None or session.slices is not None:
+        if session.long_reply is not None or session.is_sliced:
             session.end_long_reply()
             executor.slicing.drop(session)
             session.peer.abort()

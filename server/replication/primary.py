@@ -78,7 +78,7 @@ class Primary:
         self.senders[session] = sender
         session.is_replica = True
         session.account.follow()
-        session.refresh_special()
+        session.refresh()
         self._executor.engine.on_batches = self.batches
         log.info("replica %s asks for offset %d of %s", session.peer.address, offset, replication_id[:40])
         # behind the replies of this tick

@@ -146,7 +146,7 @@ def client_reply(request: Request) -> Reply:
             session.skip_replies = 1
     else:
         raise CommandError(errors.SYNTAX)
-    session.refresh_special()
+    session.refresh()
     return OK if mode == b"ON" or request.in_transaction else NO_REPLY
 
 

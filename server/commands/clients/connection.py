@@ -225,7 +225,7 @@ def ping(request: Request) -> Reply:
     words = request.argv
     if len(words) > 2:
         raise errors.wrong_arity(b"ping")
-    if request.session.special and request.session.is_confined:
+    if not request.session.is_plain and request.session.is_confined:
         return [b"pong", words[1] if len(words) == 2 else b""]
     return _PONG if len(words) == 1 else (Settled(bulk(words[1])),)
 

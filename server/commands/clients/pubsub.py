@@ -79,11 +79,11 @@ def _confirm_each(request: Request, names: list[bytes], change: Callable[[Sessio
         change(session, name)
         confirmations.append(_confirmation(session, kind, name, counted(session)))
         if not number % _NAMES_A_SLICE and request.may_block and number < len(names):
-            session.refresh_special()
+            session.refresh()
             request.context.pubsub.deliver(session, Push(b"".join(confirmations)))
             confirmations.clear()
             yield
-    session.refresh_special()
+    session.refresh()
     if not names:
         confirmations.append(_confirmation(session, kind, None, counted(session)))
     return Push(b"".join(confirmations))

@@ -39,7 +39,7 @@ def multi(request: Request) -> Reply:
         raise CommandError(NESTED_MULTI)
     session.queued = []
     session.queue_failed = False
-    session.refresh_special()
+    session.refresh()
     return OK
 
 

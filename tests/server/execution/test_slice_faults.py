@@ -122,7 +122,7 @@ def dry_run(directory: Path, command: str) -> tuple[States, dict[str, int], byte
         case.client.send(command)
         while not (replies := case.client.replies()):
             await asyncio.sleep(0)
-            slices = case.client.session.slices
+            slices = case.ticks.executor.slicing.of(case.client.session)
             if slices is not None:
                 states[slices.kept] = case.contents()
         [reply] = replies

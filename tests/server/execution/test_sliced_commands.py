@@ -120,7 +120,7 @@ async def begin(ticks: Ticks, client: Client, command: str) -> None:
     for _ in range(100):
         if ticks.engine.log.end.offset == offset:
             await asyncio.sleep(0)
-    assert client.session.slices is not None
+    assert client.session.is_sliced
     assert client.replies() == []
 
 
@@ -161,7 +161,7 @@ def test_a_command_in_slices_is_as_good_as_one_that_runs_whole(ticks_of: Callabl
         await fill(whole, second)
         first.send(LONG[name])
         await asyncio.sleep(0)
-        assert first.session.slices is not None or name == "XREADGROUP CLAIM"
+        assert first.session.is_sliced or name == "XREADGROUP CLAIM"
         (reply,) = await finish(sliced, first)
         second.send("MULTI", LONG[name], "EXEC")
         *_, executed = await finish(whole, second, 3)
@@ -314,7 +314,7 @@ def test_a_command_whose_group_goes_answers_what_it_has_done(
         (reply,) = await finish(ticks, client)
         assert not reply.startswith(b"-"), reply
         assert parse(reply)
-        assert client.session.slices is None
+        assert not client.session.is_sliced
         assert await ticks.ask(client, "ECHO next") == [encode_bulk("next")]
         close_and_check(ticks)
 
@@ -353,7 +353,7 @@ def test_the_rest_is_not_done_for_a_client_that_goes(ticks_of: Callable[[str], T
             await ticks.ask(other, f"CLIENT KILL ID {client.session.id}")
         now = contents(ticks)
         await ticks.settle()
-        assert client.session.slices is None
+        assert not client.session.is_sliced
         assert client.replies() == []
         assert contents(ticks) == now != before
         assert close_and_check(ticks) == now
@@ -377,7 +377,7 @@ def test_a_slice_that_cannot_be_logged_ends_the_command_and_those_before_it_stay
         assert replies[0].startswith(b"-PARTIAL %b was done in part, which stays: " % name.encode())
         assert b" The rest was not done: MISCONF The disk is full." in replies[0]
         assert replies[1] == encode_bulk("behind")
-        assert client.session.slices is None
+        assert not client.session.is_sliced
         assert contents(ticks) == before
         assert close_and_check(ticks) == before
 
@@ -532,7 +532,7 @@ def test_many_streams_are_waited_for_only_when_none_has_anything(ticks_of: Calla
         reader.send(command)
         for _ in range(6):
             await asyncio.sleep(0)
-        assert reader.session.slices is not None
+        assert reader.session.is_sliced
         producer.send("XADD k3 1-1 f v")
         (reply,) = await finish(ticks, reader)
         assert to_lists(reply) == [[b"k3", [[b"1-1", [b"f", b"v"]]]]]
@@ -622,7 +622,7 @@ def test_no_view_is_shared_behind_a_commit(ticks_of: Callable[[str], Ticks], mon
         slow.session.congested = True  # so that its view stays open
         slow.send("XRANGE s - +")
         await ticks.settle()
-        slow.session.refresh_special()
+        slow.session.refresh()
         await ticks.ask(other, "XADD s 9000-0 f late")
         ticks.executor.upkeep.checkpoint_now()
         for command in ("XRANGE s - +", "XREVRANGE s + -", "XREAD STREAMS s 0"):

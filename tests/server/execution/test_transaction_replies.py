@@ -236,7 +236,7 @@ def test_a_reply_that_waits_for_its_client_stays_true_when_a_later_commit_fails(
         client.session.congested = True
         client.send("MULTI", "XADD s 900-0 f v", "XRANGE s - +", "EXEC")
         client.session.congested = False
-        client.session.refresh_special()
+        client.session.refresh()
         await asyncio.sleep(0)
         client.session.congested = True
         await ticks.settle()

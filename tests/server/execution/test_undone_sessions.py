@@ -488,7 +488,7 @@ def test_a_server_that_has_lost_its_state_answers_no_client_and_writes_nothing_a
         sliced = ticks.connect()
         sliced.send_words("XACK", "k", "g", *(f"{number}-1" for number in range(1, 5000)))
         await asyncio.sleep(0)
-        assert sliced.session.slices is not None
+        assert sliced.session.is_sliced
         for client in (world.client, sliced, late):
             client.replies()
         ticks.files.fail("write", errno.EIO)

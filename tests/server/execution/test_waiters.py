@@ -289,7 +289,7 @@ def test_a_session_waits_with_one_command(tmp_path: Path) -> None:
         # the position is remembered, not the `$`
         assert session.blocked.argv[-1] == b"0-0"
         assert session.blocked.keys == (b"k",)
-        assert [len(session.backlog), session.must_wait, session.plain] == [1, True, {}]
+        assert [len(session.backlog), session.must_wait, session.is_plain] == [1, True, False]
         ticks.close()
 
     in_loop(body())
