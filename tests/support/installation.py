@@ -88,6 +88,14 @@ def install(wheel: Path, directory: Path) -> Environment:
     return environment
 
 
+def clean_environment() -> dict[str, str]:
+    """Without a word about Python or Spark: what is found is what is installed.
+
+    pip would take Riverbed for installed where PYTHONPATH, which the tests of Spark set, leads to our tree.
+    """
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PY", "SPARK", "VIRTUAL_ENV"))}
+
+
 def _run(command: list[str], directory: Path | None = None, **variables: str) -> None:
-    environment = {**os.environ, **variables}
+    environment = clean_environment() | variables
     subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=300, check=True)

@@ -6,7 +6,6 @@ Each foreign module leaves a trace when it is imported, and fails.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import tarfile
@@ -18,7 +17,15 @@ import pytest
 import redis
 
 from tests.conftest import broken_invariants
-from tests.support.installation import FOLDERS, Environment, build_sdist, build_wheel, copy_source, install
+from tests.support.installation import (
+    FOLDERS,
+    Environment,
+    build_sdist,
+    build_wheel,
+    clean_environment,
+    copy_source,
+    install,
+)
 from tests.support.replicas import follow, syncs, until_level
 from tests.support.servers import RiverbedServer
 from tests.support.waiting import rewritten
@@ -32,11 +39,6 @@ FOREIGN = [
     "store/rewrite/__init__.py",
     "tools/spark/__init__.py",
 ]
-
-
-def clean_environment() -> dict[str, str]:
-    """Without a word about Python or Spark: what is found is what is installed."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("PY", "SPARK", "VIRTUAL_ENV"))}
 
 
 def run(command: list[str | Path], directory: Path, status: int = 0, **variables: Path) -> str:

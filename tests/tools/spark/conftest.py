@@ -12,26 +12,31 @@ from pyspark.sql import SparkSession
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture(scope="session", autouse=True)
+# Of the package, which is the folder: tests that follow in the same process must not find these settings.
+
+
+@pytest.fixture(scope="package", autouse=True)
 def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What is cached by default goes where all else of the tests is."""
-    before = os.environ.get("TMPDIR")
-    os.environ["TMPDIR"] = str(tmp_path_factory.mktemp("temporary"))
-    tempfile.tempdir = None
-    yield
-    if before is None:
-        del os.environ["TMPDIR"]
-    else:
-        os.environ["TMPDIR"] = before
-    tempfile.tempdir = None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("temporary")))
+        patch.setattr(tempfile, "tempdir", None)
+        yield
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def spark(temporary: None) -> Iterator[SparkSession]:
     """One Spark for all tests: starting it takes longer than most of them."""
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src")])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "src")]))
+        session = start_spark()
+        yield session
+        session.stop()
+
+
+def start_spark() -> SparkSession:
     session = (
         SparkSession.builder.master("local[2,2]")
         .appName("riverbed tests")
@@ -47,5 +52,4 @@ def spark(temporary: None) -> Iterator[SparkSession]:
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
+    return session
