@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 # A thousand servers are started: compiling all modules again would be half of what each start costs.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# Started in the background, the tests would have programs that are to be interrupted ignore it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TESTS = Path(__file__).parent
 MARKED_FOLDERS = {TESTS / "system": "slow", TESTS / "tools" / "spark": "spark"}
