@@ -12,6 +12,7 @@ import contextlib
 import errno
 import math
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from typing import IO, Any, Final, Self
@@ -30,6 +31,8 @@ from riverbed.tools.console.outputs import FAILED, INTERRUPTED
 FOUND: Final = 1
 
 _REDRAW_S: Final = 0.1
+_AGE = re.compile(r"(\d{1,9})(ms|[smhdw])", re.ASCII)
+_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _UNITS: Final = ("KB", "MB", "GB", "TB", "PB")
 
 
@@ -119,6 +122,18 @@ class Seconds(click.FloatRange):
         if math.isnan(seconds):  # which is in every range
             self.fail(f"{value} is not a number of seconds", param, ctx)
         return seconds
+
+
+class Age(click.ParamType[int]):
+    """`500ms`, `90s`, `30m`, `12h`, `7d`, `2w` as milliseconds."""
+
+    name = "age"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        found = _AGE.fullmatch(str(value))
+        if found is None:
+            self.fail(f"{value!r} is not a time such as 90s, 30m, 12h, 7d or 2w", param, ctx)
+        return int(found[1]) * _UNITS_MS[found[2]]
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from riverbed.store.format.text import key_text
 
-__all__ = ["key_bytes", "key_text", "key_values", "name_text", "shown", "value_text"]
+_SHORT_BYTES: Final = 60
+
+__all__ = ["key_bytes", "key_text", "key_values", "name_text", "short_text", "shown", "value_text"]
 
 
 def key_bytes(word: str) -> bytes:
@@ -32,6 +34,12 @@ def _shown(letter: str) -> str:
 def name_text(data: bytes) -> str:
     """`key_text` for a table, or a sentence, in which nothing at all would not be seen."""
     return key_text(data) or "(empty)"
+
+
+def short_text(data: bytes) -> str:
+    """The beginning of a key in a list of examples."""
+    text = repr(data[:_SHORT_BYTES])[2:-1]
+    return f"{text}..." if len(data) > _SHORT_BYTES else text
 
 
 def key_values(name: str, data: bytes) -> dict[str, str]:

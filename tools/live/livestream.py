@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from riverbed.store.ids import MAX_ID, MIN_ID, SEQ_BITS, StreamID, id_ms, id_seq, id_text, make_id, parse_id
 from riverbed.tools.console.console import Failure
-from riverbed.tools.live.redisclient import RedisClient, ReplyError
+from riverbed.tools.live.redisclient import RedisClient, ReplyError, fields
 
 _PENDING_PAGE: Final = 500
 # A page is asked for again when the clock ticked meanwhile: idle times are told, and delivery times are wanted.
@@ -69,13 +69,13 @@ def describe(client: RedisClient, key: bytes) -> LiveStream | None:
     """What `key` is now; None when it is gone, or no stream any more."""
     try:
         try:
-            full = _fields(client.call("XINFO", "STREAM", key, "FULL", "COUNT", 1))
-            groups = tuple(_full_group(_fields(group)) for group in full[b"groups"])
+            full = fields(client.call("XINFO", "STREAM", key, "FULL", "COUNT", 1))
+            groups = tuple(_full_group(fields(group)) for group in full[b"groups"])
         except ReplyError as error:
             if error.code != "ERR" or "no such key" in str(error):
                 raise
             # before 6.0
-            full = _fields(client.call("XINFO", "STREAM", key))
+            full = fields(client.call("XINFO", "STREAM", key))
             groups = tuple(_old_groups(client, key))
         length = full[b"length"]
         return LiveStream(
@@ -94,10 +94,6 @@ def describe(client: RedisClient, key: bytes) -> LiveStream | None:
         raise Failure(f"{client.address}: XINFO of {key!r} tells nothing we know: {error!r}") from error
 
 
-def _fields(reply: Any) -> dict[bytes, Any]:
-    return dict(zip(reply[::2], reply[1::2], strict=True))
-
-
 def _id(text: bytes) -> StreamID:
     entry_id = parse_id(text)
     if entry_id is None:
@@ -107,12 +103,12 @@ def _id(text: bytes) -> StreamID:
 
 def _full_group(group: dict[bytes, Any]) -> LiveGroup:
     consumers = []
-    for fields in map(_fields, group[b"consumers"]):
-        seen_ms = fields[b"seen-time"]
+    for consumer in map(fields, group[b"consumers"]):
+        seen_ms = consumer[b"seen-time"]
         # 7.0 and before: what a later one makes of its data
-        active_ms = fields.get(b"active-time", seen_ms)
-        count = fields.get(b"pel-count", fields.get(b"pending", 0))
-        consumers.append(LiveConsumer(fields[b"name"], seen_ms, active_ms, count))
+        active_ms = consumer.get(b"active-time", seen_ms)
+        count = consumer.get(b"pel-count", consumer.get(b"pending", 0))
+        consumers.append(LiveConsumer(consumer[b"name"], seen_ms, active_ms, count))
     pending = group.get(b"pel-count", 0)
     return LiveGroup(
         group[b"name"], _id(group[b"last-delivered-id"]), group.get(b"entries-read"), pending, tuple(consumers)
@@ -120,13 +116,13 @@ def _full_group(group: dict[bytes, Any]) -> LiveGroup:
 
 
 def _old_groups(client: RedisClient, key: bytes) -> Iterator[LiveGroup]:
-    for fields in map(_fields, client.call("XINFO", "GROUPS", key)):
-        now_ms, told = client.call_all([("TIME",), ("XINFO", "CONSUMERS", key, fields[b"name"])])
+    for group in map(fields, client.call("XINFO", "GROUPS", key)):
+        now_ms, told = client.call_all([("TIME",), ("XINFO", "CONSUMERS", key, group[b"name"])])
         consumers = []
-        for consumer in map(_fields, told):
+        for consumer in map(fields, told):
             seen_ms = _milliseconds(now_ms) - consumer[b"idle"]
             consumers.append(LiveConsumer(consumer[b"name"], seen_ms, seen_ms, consumer[b"pending"]))
-        yield LiveGroup(fields[b"name"], _id(fields[b"last-delivered-id"]), None, fields[b"pending"], tuple(consumers))
+        yield LiveGroup(group[b"name"], _id(group[b"last-delivered-id"]), None, group[b"pending"], tuple(consumers))
 
 
 def _milliseconds(time: Any) -> int:
@@ -223,7 +219,7 @@ def delivery_policy(client: RedisClient, key: bytes, group: bytes) -> list[bytes
     """What follows `XGROUP POLICY key group` to set the group's policy; nothing when it has none."""
     if not client.is_riverbed:
         return []
-    told = _fields(client.call("XGROUP", "POLICY", key, group))
+    told = fields(client.call("XGROUP", "POLICY", key, group))
     words: list[bytes] = []
     if told[b"max-deliveries"]:
         words += [b"MAXDELIVERIES", b"%d" % told[b"max-deliveries"], b"DEADLETTER", told[b"dead-letter"]]

@@ -205,6 +205,11 @@ class RedisClient:
         return Failure(f"{self.address} {what}: {error.strerror or error}")
 
 
+def fields(reply: Any) -> dict[bytes, Any]:
+    """Names and values in turn, as a dictionary."""
+    return dict(zip(reply[::2], reply[1::2], strict=True))
+
+
 def _raise_error(reply: Any) -> None:
     if isinstance(reply, hiredis.ReplyError):
         raise ReplyError(str(reply))

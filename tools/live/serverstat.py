@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from riverbed.store.progress import Progress
-from riverbed.tools.live.redisclient import RedisClient, ReplyError, Word
+from riverbed.tools.live.redisclient import RedisClient, ReplyError, Word, fields
 from riverbed.tools.stream_stat import READING, GroupStat, StreamStat
 
-_PAGE: Final = 500
-_KEYS = re.compile(rb"^db(\d+):keys=(\d+)", re.MULTILINE)
+PAGE: Final = 500
+_KEYS = re.compile(rb"^db(\d{1,9}):keys=(\d{1,18})\b", re.MULTILINE)
 
 
 def server_stats(client: RedisClient, is_wanted: Callable[[bytes], bool], progress: Progress) -> Iterator[StreamStat]:
@@ -19,24 +19,30 @@ def server_stats(client: RedisClient, is_wanted: Callable[[bytes], bool], progre
 
     A key that is seen twice by SCAN is told once.  Raises Failure when the connection fails, ReplyError.
     """
-    databases = {int(db): int(keys) for db, keys in _KEYS.findall(client.call("INFO", "keyspace"))}
-    if client.address.database is not None:
-        databases = {client.address.database: databases.get(client.address.database, 0)}
-    total = sum(databases.values())
+    counts = databases(client, client.call("INFO", "keyspace"))
+    total = sum(counts.values())
     done = 0
-    for db in databases:
+    for db in counts:
         client.call("SELECT", db)
-        for keys in _pages(client):
+        for keys in scan(client, "TYPE", "stream"):
             yield from describe(client, db, [key for key in keys if is_wanted(key)])
             done += len(keys)
             progress(READING, done, max(total, done))
 
 
-def _pages(client: RedisClient) -> Iterator[list[bytes]]:
+def databases(client: RedisClient, info: bytes) -> dict[int, int]:
+    """How many keys INFO says are in the database that the client's address names, or in each that has any."""
+    found = {int(db): int(keys) for db, keys in _KEYS.findall(info)}
+    only = client.address.database
+    return found if only is None else {only: found.get(only, 0)}
+
+
+def scan(client: RedisClient, *options: Word) -> Iterator[list[bytes]]:
+    """The keys of the selected database, each once, a page at a time."""
     seen: set[bytes] = set()
     cursor = b"0"
     while True:
-        cursor, keys = client.call("SCAN", cursor, "COUNT", _PAGE, "TYPE", "stream")
+        cursor, keys = client.call("SCAN", cursor, "COUNT", PAGE, *options)
         new = [key for key in dict.fromkeys(keys) if key not in seen]
         seen.update(new)
         yield new
@@ -48,33 +54,33 @@ def describe(client: RedisClient, db: int, keys: Sequence[bytes]) -> Iterator[St
     """Those of the keys that are there; database `db` is selected.  Raises Failure."""
     streams = ask_all(client, [("XINFO", "STREAM", key) for key in keys])
     sizes = ask_all(client, [("MEMORY", "USAGE", key) for key in keys])
-    with_groups = [key for key, stream in zip(keys, streams, strict=True) if stream and _fields(stream)[b"groups"]]
+    with_groups = [key for key, stream in zip(keys, streams, strict=True) if stream and fields(stream)[b"groups"]]
     groups = dict(zip(with_groups, ask_all(client, [("XINFO", "GROUPS", key) for key in with_groups]), strict=True))
     waiting = [
         (key, group[b"name"])
         for key, found in groups.items()
-        for group in map(_fields, found or [])
+        for group in map(fields, found or [])
         if group[b"pending"]
     ]
     first = dict(zip(waiting, ask_all(client, [("XPENDING", *place, "-", "+", 1) for place in waiting]), strict=True))
     for key, stream, size in zip(keys, streams, sizes, strict=True):
         if stream is not None:  # else it is gone by now
-            found = sorted(map(_fields, groups.get(key) or []), key=lambda group: bytes(group[b"name"]))
+            found = sorted(map(fields, groups.get(key) or []), key=lambda group: bytes(group[b"name"]))
             stats = tuple(_group(group, first.get((key, group[b"name"]))) for group in found)
-            facts = _fields(stream)
+            facts = fields(stream)
             yield StreamStat(db, key, facts[b"length"], facts.get(b"entries-added"), size, stats)
 
 
-def _group(fields: dict[bytes, Any], first: Any) -> GroupStat:
+def _group(group: dict[bytes, Any], first: Any) -> GroupStat:
     idle_ms = first[0][2] if first else -1
     return GroupStat(
-        name=fields[b"name"],
-        consumers=fields[b"consumers"],
-        pending=fields[b"pending"],
+        name=group[b"name"],
+        consumers=group[b"consumers"],
+        pending=group[b"pending"],
         oldest_ms=idle_ms if idle_ms >= 0 else None,  # -1 for those of no consumer
-        lag=fields.get(b"lag"),
-        last_id=fields[b"last-delivered-id"].decode(),
-        entries_read=fields.get(b"entries-read"),
+        lag=group.get(b"lag"),
+        last_id=group[b"last-delivered-id"].decode(),
+        entries_read=group.get(b"entries-read"),
     )
 
 
@@ -92,9 +98,5 @@ def ask_all(client: RedisClient, commands: Sequence[Sequence[Word]]) -> list[Any
 
 
 def _batches(commands: Sequence[Sequence[Word]]) -> Iterator[Sequence[Sequence[Word]]]:
-    for at in range(0, len(commands), _PAGE):
-        yield commands[at : at + _PAGE]
-
-
-def _fields(reply: list[Any]) -> dict[bytes, Any]:
-    return dict(zip(reply[::2], reply[1::2], strict=True))
+    for at in range(0, len(commands), PAGE):
+        yield commands[at : at + PAGE]

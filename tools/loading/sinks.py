@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from riverbed.server.commands.replay import Replayer
 from riverbed.store.ids import MAX_ID, StreamID, id_text, make_id, parse_id
 from riverbed.tools.console.console import Failure, counted
-from riverbed.tools.live.redisclient import RedisClient, ReplyError
+from riverbed.tools.live.redisclient import RedisClient, ReplyError, fields
 from riverbed.tools.offline.rebuild import Builder, SystemClock
 
 _COMMANDS_A_BATCH: Final = 256
@@ -145,8 +145,7 @@ class ServerSink:
         if key not in self._last_ids:
             last_id = None
             if self.has(key):
-                reply = self._call(b"XINFO", b"STREAM", key)
-                last_id = parse_id(dict(zip(reply[::2], reply[1::2], strict=True))[b"last-generated-id"])
+                last_id = parse_id(fields(self._call(b"XINFO", b"STREAM", key))[b"last-generated-id"])
             self._last_ids[key] = last_id or StreamID(0)
         return self._last_ids[key]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 import time
 from dataclasses import asdict
@@ -33,6 +32,7 @@ from riverbed.store.offline.compaction import (
 )
 from riverbed.store.offline.retention import Retention
 from riverbed.tools.console.console import (
+    Age,
     Failure,
     counted,
     failures_explained,
@@ -53,20 +53,6 @@ _ITEMS: Final = {
     COPYING_AGAIN: "rows",
     WRITING_LOG: "entries",
 }
-_UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_AGE = re.compile(r"(\d{1,9})([smhdw])", re.ASCII)
-
-
-class Age(click.ParamType[int]):
-    """`90s`, `30m`, `12h`, `7d`, `2w` as milliseconds."""
-
-    name = "age"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        found = _AGE.fullmatch(str(value))
-        if found is None:
-            self.fail(f"{value} is not an age: a number and s, m, h, d or w, as in 7d", param, ctx)
-        return int(found[1]) * _UNITS_MS[found[2]]
 
 
 @click.command()

@@ -25,14 +25,14 @@ from riverbed.tools.console.console import (
     seconds_text,
     size_text,
 )
+from riverbed.tools.console.keytext import short_text
 from riverbed.tools.live.redisclient import SCHEMES, Address, RedisClient, ReplyError, parse_url, without_password
+from riverbed.tools.live.serverstat import databases, scan
 from riverbed.tools.loading.copystream import copy_stream
 from riverbed.tools.loading.sinks import DirectorySink, ServerSink, Sink
 from riverbed.tools.offline.newdirectory import new_directory, refuse_existing
 
-_SCAN_COUNT: Final = 1000
 _SHOWN_KEYS: Final = 5
-_SHOWN_KEY_BYTES: Final = 60
 
 
 @dataclass(slots=True)
@@ -113,10 +113,10 @@ def import_(
             other = held.enter_context(RedisClient(_parsed(target), timeout, tls_ca))
         with ProgressBar("importing") as bar:
             if is_server:
-                imported = _import(client, ServerSink(other), source.database, bar)
+                imported = _import(client, ServerSink(other), bar)
             else:
                 with new_directory(Path(target)) as partial, contextlib.closing(DirectorySink(partial)) as sink:
-                    imported = _import(client, sink, source.database, bar)
+                    imported = _import(client, sink, bar)
             seconds = bar.seconds
     shown = str(_parsed(target)) if is_server else target
     if as_json:
@@ -137,10 +137,10 @@ def _parsed(target: str) -> Address:
     return address
 
 
-def _import(client: RedisClient, sink: Sink, only: int | None, bar: ProgressBar) -> Imported:
+def _import(client: RedisClient, sink: Sink, bar: ProgressBar) -> Imported:
     imported = Imported()
     try:
-        for database in [only] if only is not None else _databases(client):
+        for database in databases(client, client.call("INFO", "keyspace")):
             client.call("SELECT", database)
             selected = False
             for key in _streams(client, database, imported):
@@ -154,21 +154,9 @@ def _import(client: RedisClient, sink: Sink, only: int | None, bar: ProgressBar)
     return imported
 
 
-def _databases(client: RedisClient) -> list[int]:
-    """The numbers of those that hold anything."""
-    lines = client.call("INFO", "keyspace").decode(errors="replace").splitlines()
-    numbers = [line.partition(":")[0].removeprefix("db") for line in lines if line.startswith("db")]
-    return [int(number) for number in numbers if number.isdecimal()]
-
-
 def _streams(client: RedisClient, database: int, imported: Imported) -> Iterator[bytes]:
     """The keys of streams, each once; keys of other types are counted on the way."""
-    seen: set[bytes] = set()  # SCAN may tell a key twice
-    cursor: bytes | int = 0
-    while True:
-        cursor, keys = client.call("SCAN", cursor, "COUNT", _SCAN_COUNT)
-        keys = [key for key in dict.fromkeys(keys) if key not in seen]
-        seen.update(keys)
+    for keys in scan(client):
         kinds = [kind.decode(errors="replace") for kind in client.call_all([("TYPE", key) for key in keys])]
         for key, kind in zip(keys, kinds, strict=True):
             if kind == "stream":
@@ -178,8 +166,6 @@ def _streams(client: RedisClient, database: int, imported: Imported) -> Iterator
                 shown = imported.left_keys.setdefault(kind, [])
                 if len(shown) < _SHOWN_KEYS:
                     shown.append(_name(database, key))
-        if int(cursor) == 0:
-            return
 
 
 def _import_stream(
@@ -207,7 +193,7 @@ def _import_stream(
 
 
 def _name(database: int, key: bytes) -> str:
-    text = repr(key[:_SHOWN_KEY_BYTES])[2:-1] + ("..." if len(key) > _SHOWN_KEY_BYTES else "")
+    text = short_text(key)
     return f"{database}:{text}" if database else text
 
 

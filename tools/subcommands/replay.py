@@ -22,6 +22,7 @@ from riverbed.tools.console.console import (
     seconds_text,
     size_text,
 )
+from riverbed.tools.console.keytext import short_text
 from riverbed.tools.offline.foreign import SHOWN_KEYS, Skipped
 from riverbed.tools.offline.heldfiles import HeldFiles
 from riverbed.tools.offline.moment import Moment, parse_moment, time_text
@@ -30,7 +31,6 @@ from riverbed.tools.offline.rebuild import Rebuilt, rebuild
 from riverbed.tools.offline.source import Source, find_source
 
 _SHOWN_REASONS: Final = 20
-_SHOWN_KEY_BYTES: Final = 60
 
 
 def _moment(context: click.Context, option: click.Parameter, text: str | None) -> Moment | None:
@@ -142,7 +142,7 @@ def _place(time_ms: int | None, offset: int) -> str:
 
 def _print_skipped(console: Console, skipped: Skipped) -> None:
     for name, count in skipped.commands.most_common():
-        keys = [_shown(key) for key in skipped.keys.get(name, [])]
+        keys = [short_text(key) for key in skipped.keys.get(name, [])]
         more = ", ..." if count > len(keys) == SHOWN_KEYS else ""
         console.print(f"  {escape(f'{name:<12}{count:>9,}')}  [dim]{escape(', '.join(keys))}{more}[/]")
     for number, count in sorted(skipped.databases.items()):
@@ -155,11 +155,6 @@ def _print_skipped(console: Console, skipped: Skipped) -> None:
         console.print(
             "  RESTORE may have held streams, in a form that is not read here: `riverbed import` copies those"
         )
-
-
-def _shown(key: bytes) -> str:
-    text = repr(key[:_SHOWN_KEY_BYTES])[2:-1]
-    return f"{text}..." if len(key) > _SHOWN_KEY_BYTES else text
 
 
 def _as_json(source: Source, directory: Path, rebuilt: Rebuilt, seconds: float, missing: list[str]) -> dict[str, Any]:
@@ -186,7 +181,7 @@ def _as_json(source: Source, directory: Path, rebuilt: Rebuilt, seconds: float, 
         else {"file": torn.file, "position": torn.position, "bytes": torn.byte_count, "reason": torn.reason},
         "skipped": {
             "commands": dict(skipped.commands.most_common()),
-            "keys": {name: [_shown(key) for key in keys] for name, keys in skipped.keys.items()},
+            "keys": {name: [short_text(key) for key in keys] for name, keys in skipped.keys.items()},
             "databases": {str(number): count for number, count in sorted(skipped.databases.items())},
             "refused": dict(skipped.refused.most_common()),
         },

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +27,7 @@ from riverbed.store.progress import Progress
 from riverbed.tools.console.console import Failure
 from riverbed.tools.console.keytext import shown
 from riverbed.tools.offline.heldfiles import HeldFiles
+from riverbed.tools.offline.moment import time_text
 from riverbed.tools.offline.source import find_source
 
 _PLAIN = re.compile(rb"[!$-&(-\[\]-~][!#-&(-\[\]-~]*")  # no blank, quote or backslash; no comment
@@ -88,10 +88,7 @@ def _begins_at(part: LogPart, listed: manifests.Manifest) -> int:
 
 def _heading(batch: Batch) -> str:
     time_ms = batch.time_ms or batch.noted_ms
-    when = ""
-    if time_ms is not None:
-        moment = datetime.fromtimestamp(time_ms // 1000, UTC)
-        when = f", {moment:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03d}Z"
+    when = "" if time_ms is None else f", {time_text(time_ms)}"
     name, end = shown(Path(batch.file).name), batch.end
     return f"# {name}, bytes {batch.start} to {end.position}: offset {end.offset}{when}"
 

@@ -15,10 +15,9 @@ from typing import Final
 
 from riverbed.tools.console.keytext import shown
 from riverbed.tools.live.redisclient import RedisClient
-from riverbed.tools.live.serverstat import ask_all, describe
+from riverbed.tools.live.serverstat import PAGE, ask_all, databases, describe
 from riverbed.tools.stream_stat import StreamStat
 
-_PAGE: Final = 500
 _KEYS_A_SAMPLE: Final = 1000
 _MIN_A_PAGE: Final = 50  # an empty page costs something too
 
@@ -66,23 +65,21 @@ class Sampler:
 
     def take(self, client: RedisClient) -> Sample:
         """Raises Failure when the connection fails, ReplyError when the server refuses."""
-        info = parse_info(client.call("INFO", "all"))
-        databases = _databases(info)
-        if client.address.database is not None:
-            databases = {client.address.database: databases.get(client.address.database, 0)}
+        text = client.call("INFO", "all")
+        info, counts = parse_info(text), databases(client, text)
         if self._most:
-            self._walk(client, databases)
+            self._walk(client, counts)
         streams = tuple(self._read(client))
         self._chosen = {(stream.db, stream.key): stream.length for stream in streams}
-        return Sample(time.monotonic(), time.time_ns() // 1_000_000, info, streams, sum(databases.values()))
+        return Sample(time.monotonic(), time.time_ns() // 1_000_000, info, streams, sum(counts.values()))
 
-    def _walk(self, client: RedisClient, databases: Mapping[int, int]) -> None:
+    def _walk(self, client: RedisClient, counts: Mapping[int, int]) -> None:
         """Look for longer streams for a while."""
         left = _KEYS_A_SAMPLE
         while True:
             db, cursor = self._place
-            if db not in databases:
-                later = [other for other in databases if other > db]
+            if db not in counts:
+                later = [other for other in counts if other > db]
                 if not later:
                     # that was all of them
                     self._chosen, self._found, self._place = self._found, {}, (0, b"0")
@@ -91,7 +88,7 @@ class Sampler:
             if left <= 0:
                 break
             client.call("SELECT", db)
-            cursor, keys = client.call("SCAN", cursor, "COUNT", _PAGE, "TYPE", "stream")
+            cursor, keys = client.call("SCAN", cursor, "COUNT", PAGE, "TYPE", "stream")
             new = [key for key in dict.fromkeys(keys) if self._is_wanted(key)]
             lengths = ask_all(client, [("XLEN", key) for key in new])
             self._found |= {(db, key): length for key, length in zip(new, lengths, strict=True) if length is not None}
@@ -116,13 +113,3 @@ def parse_info(text: bytes) -> dict[str, str]:
     """The fields of INFO, as they may be shown: who says that it is a Redis may say anything."""
     lines = (line for line in text.decode(errors="replace").splitlines() if not line.startswith("#"))
     return {shown(name): shown(value) for name, colon, value in (line.partition(":") for line in lines) if colon}
-
-
-def _databases(info: Mapping[str, str]) -> dict[int, int]:
-    """How many keys each database has."""
-    found = {}
-    for name, value in info.items():
-        if name.startswith("db") and name[2:].isdigit() and value.startswith("keys="):
-            count = value[5:].partition(",")[0]
-            found[int(name[2:])] = int(count) if count.isdigit() else 0
-    return found

@@ -10,6 +10,7 @@ import pytest
 
 from riverbed.tools.live.announced import MAX_MISSING, Announced, AnnouncementError
 from riverbed.tools.live.redisclient import Address, RedisClient
+from riverbed.tools.live.serverstat import databases
 from tests.support.impostor import impostor
 from tests.support.raw import encode
 from tests.support.servers import ROOT
@@ -61,6 +62,12 @@ def test_texts_that_look_like_long_lists_are_texts() -> None:
     with impostor(b"+PONG\r\n", *[reply] * 20) as port, RedisClient(Address("127.0.0.1", port), 60) as client:
         for _ in range(20):
             assert client.call("XRANGE", "s", "-", "+") == texts
+
+
+def test_counts_of_keys_that_no_server_has_are_passed_over() -> None:
+    with impostor(b"+PONG\r\n") as port, RedisClient(Address("127.0.0.1", port), 60) as client:
+        info = b"db0:keys=3,expires=0\r\ndb%b:keys=1\r\ndb1:keys=%b\r\n" % (b"9" * 9999, b"9" * 9999)
+        assert databases(client, info) == {0: 3}
 
 
 def take(announced: Announced, data: bytes, size: int) -> None:

@@ -104,7 +104,7 @@ def test_a_running_store_is_refused(start_riverbed: StartRiverbed) -> None:
     [
         (["{tmp}/none"], "is not a directory"),
         (["{tmp}"], "holds no store"),
-        (["{dir}", "--older-than", "7"], "7 is not an age"),
+        (["{dir}", "--older-than", "7"], "'7' is not a time such as 90s"),
         (["{dir}", "--key", "x*"], "add --older-than"),
         (["{dir}", "--maxlen", "-1"], "not in the range"),
     ],

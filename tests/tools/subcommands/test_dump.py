@@ -144,6 +144,16 @@ def test_the_log_of_a_redis_is_told(start_redis: StartRedis) -> None:
     assert "XADD s 1-0 field v1" in run(server.directory / "appendonlydir").stdout.splitlines()
 
 
+def test_a_time_beyond_all_calendars_is_a_number(tmp_path: Path) -> None:
+    log = tmp_path / "appendonly.aof"
+    log.write_bytes(b"#TS:999999999999\r\n*2\r\n$6\r\nSELECT\r\n$1\r\n0\r\n")
+
+    result = run(log)
+
+    assert result.exit_code == 0
+    assert result.stdout == "# appendonly.aof, bytes 0 to 41: offset 23, @999999999999000\nSELECT 0\n"
+
+
 @pytest.mark.parametrize("where", ["in the middle", "at the end"])
 def test_a_damaged_log_is_told_up_to_the_damage(stopped: Path, tmp_path: Path, where: str) -> None:
     log = tmp_path / "appendonlydir"

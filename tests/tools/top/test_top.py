@@ -155,7 +155,7 @@ def test_no_more_streams_are_looked_at_than_asked_for_and_those_are_the_longest(
             client.ask("SELECT", db)
             client.pipeline([("XADD", f"k{number}", "1-0", "f", "v") for number in range(60)])
         client.ask("XADD", "k59", "2-0", "f", "v")
-        with patch.object(topsample, "_KEYS_A_SAMPLE", 50), patch.object(topsample, "_PAGE", 25):
+        with patch.object(topsample, "_KEYS_A_SAMPLE", 50), patch.object(topsample, "PAGE", 25):
             sampler = Sampler(3)
             looked_at = []
             for _ in range(8):

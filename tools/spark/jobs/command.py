@@ -68,18 +68,6 @@ def _settings(
     return tuple(settings)
 
 
-_TIME = re.compile(r"([0-9]{1,9})(ms|s|m|h|d)", re.ASCII)
-_TIMES: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-def duration(context: click.Context, parameter: click.Parameter, value: str) -> int:
-    """An option's time in milliseconds."""
-    found = _TIME.fullmatch(value)
-    if found is None:
-        raise click.BadParameter(f"{value!r} is not a time such as 90s, 15m, 1h or 2d")
-    return int(found[1]) * _TIMES[found[2]]
-
-
 # -- snapshots ---------------------------------------------------------------------------------------------------------
 
 

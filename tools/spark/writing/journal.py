@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from riverbed.tools.live.redisclient import RedisClient, ReplyError, Word
+from riverbed.tools.live.redisclient import RedisClient, ReplyError, Word, fields
 from riverbed.tools.spark.errors import SourceError
 from riverbed.tools.spark.reading.options import JOURNAL_PREFIX
 from riverbed.tools.spark.writing.identity import NAME_BYTES, SortedRuns
@@ -139,7 +139,7 @@ class Journal:
         for line, words in page:
             self._last_line = line
             self.lines += 1
-            values = dict(zip(words[::2], words[1::2], strict=True))
+            values = fields(words)
             # The journal of an earlier batch may be there, when that had partitions that the next one had not.
             if values.get(b"batch") == batch:
                 for name, runs in ((b"rows", self._written), (b"refused", self._refused)):
@@ -152,7 +152,7 @@ def _last_batch_command(job: Job) -> Command:
 
 def _is_committed(lines: list[Any], job: Job) -> bool:
     for _, words in lines:
-        values = dict(zip(words[::2], words[1::2], strict=True))
+        values = fields(words)
         return int(values.get(b"batch", b"-1")) >= job.batch
     return False
 

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from riverbed.store.ids import MAX_ID, id_text
 from riverbed.tools.console.console import Failure
-from riverbed.tools.live.redisclient import RedisClient, ReplyError, Word
+from riverbed.tools.live.redisclient import RedisClient, ReplyError, Word, fields
 from riverbed.tools.spark.errors import SourceError
 from riverbed.tools.spark.writing.identity import Names
 from riverbed.tools.spark.writing.journal import Command, Job, Journal
@@ -209,7 +209,7 @@ class Sender:
             if isinstance(reply, ReplyError):
                 if _NO_KEY not in str(reply):
                     raise reply
-            elif dict(zip(reply[::2], reply[1::2], strict=True)).get(b"last-generated-id") == _LAST_ID:
+            elif fields(reply).get(b"last-generated-id") == _LAST_ID:
                 raise ReplyError("ERR The stream has exhausted the last possible ID")
         self._streams.update(asked)
 

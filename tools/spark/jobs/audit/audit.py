@@ -8,12 +8,12 @@ from typing import Final
 
 import click
 
-from riverbed.tools.console.console import FOUND, counted, results
+from riverbed.tools.console.console import FOUND, Age, counted, results
 from riverbed.tools.spark.jobs.audit.findings import Findings, audit_snapshot
 from riverbed.tools.spark.jobs.audit.page import audit_page
 from riverbed.tools.spark.jobs.audit.pending import Kind, Limits
 from riverbed.tools.spark.jobs.audit.report import audit_report
-from riverbed.tools.spark.jobs.command import duration, find_snapshot, running_job, spark_options
+from riverbed.tools.spark.jobs.command import find_snapshot, running_job, spark_options
 from riverbed.tools.spark.jobs.launch import Launch
 from riverbed.tools.spark.jobs.outdir import new_reports, print_report_path, write_reports
 from riverbed.tools.spark.jobs.page import html_page
@@ -28,13 +28,11 @@ _NAMES: Final = ("audit.html", "audit.json")
 @click.option(
     "--since", "earlier_source", metavar="EARLIER", help="An earlier snapshot: tells throughput between them."
 )
-@click.option(
-    "--stuck-after", default="1h", show_default=True, callback=duration, metavar="TIME", help="As 90s, 15m, 1h, 2d."
-)
+@click.option("--stuck-after", default="1h", show_default=True, type=Age(), metavar="TIME", help="As 90s, 15m, 1h, 2d.")
 @click.option(
     "--poison-from", type=click.IntRange(min=2), default=5, show_default=True, metavar="N", help="From N deliveries on."
 )
-@click.option("--idle-after", default="1d", show_default=True, callback=duration, metavar="TIME", help="Of consumers.")
+@click.option("--idle-after", default="1d", show_default=True, type=Age(), metavar="TIME", help="Of consumers.")
 @click.option("--match", "pattern", metavar="PATTERN", help="Only keys like this, as in KEYS: orders:*")
 @click.option(
     "--limit", type=click.IntRange(min=1), default=50, show_default=True, metavar="N", help="Longest list of anything."
