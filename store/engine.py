@@ -158,7 +158,7 @@ class Engine:
         is_saved = True
         if self.recovery.commands:
             try:
-                self.txn.commit(list(self.log.end), synced=self.log.synced)
+                self.txn.commit(self.log.end, synced=self.log.synced)
                 self.checkpoints += 1
             except lmdb.Error:
                 is_saved = False
@@ -423,7 +423,7 @@ class Engine:
     @property
     def needs_checkpoint(self) -> bool:
         """Something was committed, or purged, since the last one."""
-        return self.txn.position != list(self.log.end) or self.txn.swept
+        return self.txn.position != self.log.end or self.txn.swept
 
     @property
     def has_changes(self) -> bool:
@@ -456,7 +456,7 @@ class Engine:
             raise LogWriteError(self.log.refusal)
         durability = Durability(self.log, self.tables, self.clock)
         try:
-            self.txn.commit(list(self.log.end), synced=self.log.synced, is_synced=False)
+            self.txn.commit(self.log.end, synced=self.log.synced, is_synced=False)
         except lmdb.Error:
             self._tables_failed()
             self._restore()

@@ -32,11 +32,11 @@ from riverbed.server.background.child import Server, work_for_server
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.disk.priority import step_back
 from riverbed.store.errors import StoreError
-from riverbed.store.format import rows as fmt
-from riverbed.store.format.meta import META_POSITION
+from riverbed.store.format.meta import read_position
 from riverbed.store.log.base_file import BaseSize, write_base
 from riverbed.store.rewrite.state import entry_count, pieces
 from riverbed.store.tables.environment import Tables
+from riverbed.store.tables.reader import TableReader
 
 MODULE: Final = "riverbed.server.background.rewrite_worker"
 _REPORT_S: Final = 0.2
@@ -51,11 +51,10 @@ def work(server: Server) -> None:
         order = server.listen()
         while "go" in order:
             with tables.env.begin() as txn:
-                row = txn.get(META_POSITION, db=tables.handles["meta"])
+                row = read_position(TableReader(tables, txn).meta_row)
                 if row is None:
                     raise StoreError("nothing was ever checkpointed")
-                *held, _ = fmt.unpack_row(row)
-                server.say(held=held, total=entry_count(tables, txn))
+                server.say(held=row.place, total=entry_count(tables, txn))
                 order = server.listen()
                 if "go" not in order:
                     size = _write(server, path, tables, txn, order)

@@ -79,7 +79,7 @@ def _fold(home: Path, filename: str, txn: WriteTxn, end: LogPosition) -> None:
     reader = LogReader(parts, files, load_truncated=False)
     start = None if txn.position is None else LogPosition(*txn.position)
     fold(reader.batches(start, end), txn, Replayer().execute, RecoveryReport())
-    txn.commit(list(end))
+    txn.commit(end)
 
 
 if __name__ == "__main__":

@@ -17,11 +17,22 @@ from itertools import islice, zip_longest
 from typing import Any, Final, NamedTuple, TypeVar
 
 from riverbed.store.check.findings import Violation, show, show_id
-from riverbed.store.format import rows as fmt
-from riverbed.store.format.meta import META_DATABASES
-from riverbed.store.groups.pending import UNOWNED, Run
+from riverbed.store.format.groups import (
+    CONSUMER_KEY_BYTES,
+    GROUP_KEY_BYTES,
+    ConsumerRow,
+    GroupRow,
+    decode_consumer_no,
+    decode_group_no,
+    group_key,
+)
+from riverbed.store.format.idempotence import IidRow, ProducerRow, producer_of, without_records_no
+from riverbed.store.format.pending import UNOWNED, Run, group_prefix, release_prefix
+from riverbed.store.format.resp import decode_entry
+from riverbed.store.format.streams import StreamRow, encode_keyspace_no, packed_id_in, stream_prefix
 from riverbed.store.ids import StreamID, id_ms, pack_id, unpack_id
 from riverbed.store.tables.reader import TableReader
+from riverbed.store.tables.streams import keyspaces
 
 Value = TypeVar("Value")
 
@@ -46,11 +57,11 @@ class Side(NamedTuple):
     """A stream on one of the two sides."""
 
     reader: TableReader
-    row: fmt.StreamRow
+    row: StreamRow
 
     @property
     def prefix(self) -> bytes:
-        return fmt.stream_prefix(self.row.stream_no)
+        return stream_prefix(self.row.stream_no)
 
 
 class _Group(NamedTuple):
@@ -79,17 +90,15 @@ class Comparison:
 
         Raises one of DECODE_ERRORS when a row does not decode.
         """
-        for keyspaces in zip(_keyspaces(self._tables), _keyspaces(self._folded), strict=True):
+        for numbers in zip(keyspaces(self._tables), keyspaces(self._folded), strict=True):
             ours, theirs = (
-                _keys(reader, number) for reader, number in zip((self._tables, self._folded), keyspaces, strict=True)
+                _keys(reader, number) for reader, number in zip((self._tables, self._folded), numbers, strict=True)
             )
             for packed, row, folded in _join(ours, theirs):
                 yield None
                 yield from self._key(packed, row, folded)
 
-    def _key(
-        self, packed: bytes, row: fmt.StreamRow | None, folded: fmt.StreamRow | None
-    ) -> Iterator[Violation | None]:
+    def _key(self, packed: bytes, row: StreamRow | None, folded: StreamRow | None) -> Iterator[Violation | None]:
         known = row or folded
         assert known is not None
         key = show(packed[1:] if known.long_key is None else known.long_key)
@@ -102,7 +111,7 @@ class Comparison:
                 if name.endswith("_id"):
                     ours, theirs = show_id(ours), show_id(theirs)
                 yield Violation("keys", key, f"{name} is {ours}, the log makes it {theirs}")
-        settings = [None if each.idempotence is None else _without(each.idempotence, 2) for each in (row, folded)]
+        settings = [_settings(each) for each in (row, folded)]
         if settings[0] != settings[1]:
             yield Violation("keys", key, f"idempotence is {settings[0]}, the log makes it {settings[1]}")
         sides = Side(self._tables, row), Side(self._folded, folded)
@@ -198,7 +207,7 @@ class Comparison:
 
     def _has_expired(self, side: Side, entry_id: StreamID) -> bool:
         assert side.row.idempotence is not None
-        return id_ms(entry_id) + 1000 * (side.row.idempotence[0] or 0) <= self._now_ms
+        return id_ms(entry_id) + 1000 * (side.row.idempotence.duration_s or 0) <= self._now_ms
 
 
 def _one_sided(is_ours: bool) -> str:
@@ -207,8 +216,12 @@ def _one_sided(is_ours: bool) -> str:
     return "the log makes it, and it is not in the tables"
 
 
-def _without(values: list[Any], index: int) -> list[Any]:
-    return values[:index] + values[index + 1 :]
+def _settings(row: StreamRow) -> list[int | None] | None:
+    """What must be alike of the settings of idempotence; the number of the records is each side's own."""
+    if row.idempotence is None:
+        return None
+    settings = row.idempotence
+    return [settings.duration_s, settings.max_records, settings.records_added, settings.duplicates]
 
 
 def _shown_id(packed: bytes | None) -> str:
@@ -234,16 +247,11 @@ def _join(
             a, b = next(left, None), next(right, None)
 
 
-def _keyspaces(reader: TableReader) -> list[int]:
-    row = reader.get("meta", META_DATABASES)
-    return [keyspace_no for keyspace_no, _, _ in fmt.unpack_row(row)] if row is not None else []
-
-
-def _keys(reader: TableReader, keyspace_no: int) -> Iterator[tuple[bytes, fmt.StreamRow]]:
+def _keys(reader: TableReader, keyspace_no: int) -> Iterator[tuple[bytes, StreamRow]]:
     """The rows of one keyspace, by key, or digest."""
-    prefix = fmt.encode_keyspace_no(keyspace_no)
+    prefix = encode_keyspace_no(keyspace_no)
     for packed, row in reader.rows("keys", prefix):
-        yield packed[len(prefix) :], fmt.decode_stream(row)
+        yield packed[len(prefix) :], StreamRow.unpack(row)
 
 
 # -- entries -----------------------------------------------------------------------------------------------------------
@@ -257,7 +265,7 @@ def _values(side: Side) -> Iterator[bytes]:
 
 def _id_of(row: bytes) -> bytes:
     """The packed ID in an entry's row."""
-    ms, _, seq = fmt.decode_entry(row)[0].partition(b"-")
+    ms, _, seq = decode_entry(row)[0].partition(b"-")
     return int(ms).to_bytes(8, "big") + int(seq).to_bytes(8, "big")
 
 
@@ -270,8 +278,9 @@ def _rows_after(side: Side, past: bytes) -> Iterator[tuple[bytes, bytes]]:
         for packed, row in cursor.iternext():
             if packed > last:
                 return
-            if packed[8:] > past:
-                yield packed[8:], row
+            packed_id = packed_id_in(packed)
+            if packed_id > past:
+                yield packed_id, row
 
 
 # -- groups ------------------------------------------------------------------------------------------------------------
@@ -280,9 +289,9 @@ def _rows_after(side: Side, past: bytes) -> Iterator[tuple[bytes, bytes]]:
 def _groups(side: Side) -> dict[bytes, _Group]:
     found = {}
     for packed, row in side.reader.rows("groups", side.prefix):
-        if len(packed) != fmt.GROUP_KEY_BYTES:
+        if len(packed) != GROUP_KEY_BYTES:
             continue
-        group = fmt.decode_group(row)
+        group = GroupRow.unpack(row)
         shown = {
             "the last delivered ID": _shown_id(pack_id(group.last_id)),
             "entries_read": group.entries_read,
@@ -291,20 +300,20 @@ def _groups(side: Side) -> dict[bytes, _Group]:
             "the number of consumers": group.consumer_count,
             "the policy": None if group.policy is None else list(group.policy),
         }
-        found[group.name] = _Group(fmt.decode_group_no(packed), shown)
+        found[group.name] = _Group(decode_group_no(packed), shown)
     return found
 
 
 def _consumers(side: Side, group_no: int, has_times: bool) -> dict[bytes, tuple[int, dict[str, int]]]:
     """By name: number, and what must be alike."""
     found = {}
-    for packed, row in side.reader.rows("groups", fmt.group_key(side.row.stream_no, group_no)):
-        if len(packed) == fmt.CONSUMER_KEY_BYTES:
-            name, seen_ms, active_ms, pel_count = fmt.decode_consumer(row)
+    for packed, row in side.reader.rows("groups", group_key(side.row.stream_no, group_no)):
+        if len(packed) == CONSUMER_KEY_BYTES:
+            name, seen_ms, active_ms, pel_count = ConsumerRow.unpack(row)
             shown = {"the number of pending entries": pel_count}
             if has_times:
                 shown |= {"seen": seen_ms, "active": active_ms}
-            found[name] = (fmt.decode_consumer_no(packed), shown)
+            found[name] = (decode_consumer_no(packed), shown)
     return found
 
 
@@ -327,8 +336,8 @@ class _Pending(NamedTuple):
 
 def _pending(reader: TableReader, group_no: int, names: dict[int, bytes]) -> Iterator[_Pending]:
     """The runs that somebody has, by ID.  Those of deleted consumers are dead."""
-    for _, row in reader.rows("pel", fmt.group_prefix(group_no)):
-        run = Run.decode(row)
+    for _, row in reader.rows("pel", group_prefix(group_no)):
+        run = Run.unpack(row)
         if run.consumer_no == UNOWNED:
             yield _Pending(None, 0, run.delivery_count, run.packed)
         elif run.consumer_no in names:
@@ -363,7 +372,7 @@ def _unrolled(first: _Pending | None, others: Iterator[_Pending]) -> Iterator[tu
 
 def _released(reader: TableReader, group_no: int) -> Iterator[bytes]:
     """The IDs that nobody owns, in the order of their release."""
-    return (row for _, row in reader.rows("pel_by_time", fmt.moment_prefix(group_no, 0)))
+    return (row for _, row in reader.rows("pel_by_time", release_prefix(group_no)))
 
 
 # -- idempotence -------------------------------------------------------------------------------------------------------
@@ -371,16 +380,15 @@ def _released(reader: TableReader, group_no: int) -> Iterator[bytes]:
 
 def _records(side: Side) -> Iterator[tuple[bytes, StreamID]]:
     """(digests of producer and idempotent id, entry) of every record."""
-    assert side.row.idempotence is not None
-    records_no = side.row.idempotence[2]
+    records_no = side.row.records_no
     if records_no:
-        for packed, row in side.reader.rows("idmp_ids", fmt.stream_prefix(records_no)):
-            yield packed[8:], fmt.decode_record_id(row)[1]
+        for packed, row in side.reader.rows("idmp_ids", stream_prefix(records_no)):
+            yield without_records_no(packed), IidRow.unpack(row).entry_id
 
 
 def _is_full(side: Side, packed: bytes) -> bool:
     """Whether the producer of a record has as many as are kept: one that has expired may be there in its place."""
     assert side.row.idempotence is not None
-    _, max_records, records_no, *_ = side.row.idempotence
-    row = side.reader.get("idmp", fmt.stream_prefix(records_no) + packed[:16])
-    return row is not None and max_records is not None and fmt.unpack_row(row)[1] >= max_records
+    max_records = side.row.idempotence.max_records
+    row = side.reader.get("idmp", producer_of(stream_prefix(side.row.records_no) + packed))
+    return row is not None and max_records is not None and ProducerRow.unpack(row).records >= max_records

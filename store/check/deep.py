@@ -24,8 +24,8 @@ from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.real_files import open_file
 from riverbed.store.disk.working_directory import working_directory
 from riverbed.store.errors import CorruptionError, ReplayError, StoreError
-from riverbed.store.format import rows as fmt
-from riverbed.store.format.meta import META_POSITION
+from riverbed.store.format.meta import read_position
+from riverbed.store.format.rows import DECODE_ERRORS
 from riverbed.store.log.reader import Batch, LogPart, LogReader
 from riverbed.store.position import LogPosition
 from riverbed.store.progress import Progress, counter
@@ -132,8 +132,8 @@ class Refolding:
                     txn = tables.env.begin()
                     attempt.callback(txn.abort)
                     reader = TableReader(tables, txn)
-                    row = reader.get("meta", META_POSITION)
-                    position = None if row is None else LogPosition(*fmt.unpack_row(row)[:3])
+                    row = read_position(reader.meta_row)
+                    position = None if row is None else row.place
                 try:
                     has_moved = not is_stable or (meta is not None and position != meta.position)
                     if has_moved and not log.reload(position):
@@ -155,7 +155,7 @@ class Refolding:
                 if difference is not None:
                     yield difference
                 steps(COMPARING, min(comparison.entries, total), total)
-        except fmt.DECODE_ERRORS as error:
+        except DECODE_ERRORS as error:
             yield Violation("keys", "", f"cannot be compared with the log: {error}")
 
 

@@ -13,11 +13,13 @@ from typing import Any, Final, TypeVar
 import lmdb
 
 from riverbed.store.errors import CorruptionError
-from riverbed.store.format import rows as fmt
-from riverbed.store.ids import MIN_ID, StreamID, id_text, unpack_id
+from riverbed.store.format.dead_rows import DeadConsumer, DeadGroup, DeadKeyspace, DeadRange, DeadRows, DeadStream
+from riverbed.store.format.meta import DatabaseRow
+from riverbed.store.format.rows import DECODE_ERRORS
+from riverbed.store.format.streams import decode_stream_prefix, name_key, stream_prefix
+from riverbed.store.ids import MIN_ID, StreamID, id_text
 from riverbed.store.layout import DATA_NAME
 from riverbed.store.position import LogPosition
-from riverbed.store.tables.dead_rows import Kind
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.reader import TableReader
 
@@ -66,7 +68,7 @@ class Meta:
     next_stream_no: int
     next_group_no: int
     next_keyspace_no: int
-    databases: list[tuple[int, int, int]]  # keyspace_no, size, expiring
+    databases: list[DatabaseRow]
     position: LogPosition  # of the log, up to which all this is its fold
     log_db: int  # the database that is selected there, -1 for none
     has_replids: bool
@@ -83,21 +85,18 @@ class Notes:
     groups: set[int] = field(default_factory=set)
     consumers: set[tuple[int, int]] = field(default_factory=set)  # group_no, consumer_no
 
-    def add(self, kind: Kind, values: list[Any]) -> None:
-        """Raises one of DECODE_ERRORS when the values are not those of a note of this kind."""
-        match kind, values:
-            case Kind.STREAM, [int() as stream_no]:
+    def add(self, note: DeadRows) -> None:
+        match note:
+            case DeadStream(stream_no):
                 self.streams.add(stream_no)
-            case Kind.RANGE, [int() as stream_no, bytes() as floor] if len(floor) == 16:
-                self.floors[stream_no] = max(unpack_id(floor), self.floors.get(stream_no, MIN_ID))
-            case Kind.KEYSPACE, [int() as keyspace_no]:
+            case DeadRange(stream_no, floor_id):
+                self.floors[stream_no] = max(floor_id, self.floors.get(stream_no, MIN_ID))
+            case DeadKeyspace(keyspace_no):
                 self.keyspaces.add(keyspace_no)
-            case Kind.GROUP, [int() as group_no, int()]:
+            case DeadGroup(group_no, _):
                 self.groups.add(group_no)
-            case Kind.CONSUMER, [int() as group_no, int() as consumer_no]:
+            case DeadConsumer(group_no, consumer_no):
                 self.consumers.add((group_no, consumer_no))
-            case _:
-                raise ValueError(f"{values} is not what a note of kind {int(kind)} holds")
 
 
 @dataclass
@@ -142,15 +141,15 @@ class View(TableReader):
                 self.add(table, show(key), "the key is too short")
                 found = cursor.next()
                 continue
-            number = fmt.decode_stream_prefix(key)
+            number = decode_stream_prefix(key)
             yield number
-            found = number < (1 << 64) - 1 and cursor.set_range(fmt.stream_prefix(number + 1))
+            found = number < (1 << 64) - 1 and cursor.set_range(stream_prefix(number + 1))
 
     def decode(self, table: str, key: str, function: Callable[..., Decoded], *values: Any) -> Decoded | None:
         """`function(*values)`, or None and a finding."""
         try:
             return function(*values)
-        except fmt.DECODE_ERRORS as error:
+        except DECODE_ERRORS as error:
             self.add(table, key, f"does not decode: {error}")
             return None
 
@@ -164,17 +163,6 @@ class View(TableReader):
         found, self.found = self.found, []
         yield from found
 
-    def next_no(self, kind: Kind) -> int:
-        """The number to be given out next of what notes of `kind` speak of."""
-        assert self.meta is not None
-        match kind:
-            case Kind.STREAM | Kind.RANGE:
-                return self.meta.next_stream_no
-            case Kind.KEYSPACE:
-                return self.meta.next_keyspace_no
-            case Kind.GROUP | Kind.CONSUMER:
-                return self.meta.next_group_no
-
     # -- who is alive --------------------------------------------------------------------------------------------------
 
     def set_meta(self, meta: Meta) -> None:
@@ -187,10 +175,10 @@ class View(TableReader):
     def homes(self, stream_no: int) -> list[int]:
         """The keyspaces in which a stream of this number has a name, those that are to be purged included."""
         keyspaces = (*self._live_keyspaces, *self.notes.keyspaces)
-        return [home for home in keyspaces if self.get("names", fmt.name_key(home, stream_no)) is not None]
+        return [home for home in keyspaces if self.get("names", name_key(home, stream_no)) is not None]
 
     def is_live_stream(self, stream_no: int) -> bool:
-        return any(self.get("names", fmt.name_key(home, stream_no)) is not None for home in self._live_keyspaces)
+        return any(self.get("names", name_key(home, stream_no)) is not None for home in self._live_keyspaces)
 
     def is_dead_number(self, number: int) -> bool:
         """The purge will come to all rows under this number, of a stream or of idempotence records."""
@@ -199,7 +187,7 @@ class View(TableReader):
     def is_dead_stream(self, stream_no: int) -> bool:
         """The purge will come to its rows."""
         return stream_no in self.notes.streams or any(
-            self.get("names", fmt.name_key(home, stream_no)) is not None for home in self.notes.keyspaces
+            self.get("names", name_key(home, stream_no)) is not None for home in self.notes.keyspaces
         )
 
 

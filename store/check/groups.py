@@ -6,41 +6,53 @@ is gone.  Both are sound as long as a note in the trash speaks of them.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from riverbed.store.check.findings import Pass, View, integers, show, show_id
-from riverbed.store.format import rows as fmt
-from riverbed.store.groups.pending import MAX_IN_RUN, UNOWNED, Run, time_key
+from riverbed.store.format.groups import (
+    CONSUMER_KEY_BYTES,
+    GROUP_KEY_BYTES,
+    ConsumerRow,
+    GroupRow,
+    decode_consumer_no,
+    decode_group_no,
+    decode_look_key,
+    group_key,
+    look_key,
+)
+from riverbed.store.format.pending import (
+    OWNER_KEY_BYTES,
+    TIME_KEY_BYTES,
+    UNOWNED,
+    Run,
+    decode_group_prefix,
+    decode_owner_no,
+    group_prefix,
+    last_in_key,
+    owner_prefix,
+    time_key,
+)
+from riverbed.store.format.streams import StreamRow, stream_prefix
+from riverbed.store.groups.pending import MAX_IN_RUN
 from riverbed.store.ids import ID_BYTES, StreamID, pack_id, unpack_id
+from riverbed.store.model import DeliveryPolicy
 
 _PEL_TABLES: Final = ("pel", "pel_by_consumer", "pel_by_time")
 
 
-class _Group(NamedTuple):
-    """What a group's row says of its pending entries and consumers."""
-
-    name: bytes
-    pel_count: int
-    released_count: int
-    consumer_count: int
-    next_consumer_no: int
-    next_release_no: int
-    look_ms: int | None  # under which it stands in `consumer_ttls`
-
-
-def check_groups(view: View, key: str, stream: fmt.StreamRow) -> Pass:
+def check_groups(view: View, key: str, stream: StreamRow) -> Pass:
     """The groups of one stream."""
     assert view.meta is not None
     names: set[bytes] = set()
-    for packed, row in view.rows("groups", fmt.stream_prefix(stream.stream_no)):
+    for packed, row in view.rows("groups", stream_prefix(stream.stream_no)):
         yield
-        if len(packed) == fmt.CONSUMER_KEY_BYTES:
+        if len(packed) == CONSUMER_KEY_BYTES:
             _check_home(view, packed)
             continue
-        if len(packed) != fmt.GROUP_KEY_BYTES:
+        if len(packed) != GROUP_KEY_BYTES:
             view.add("groups", show(packed), "is the key of neither a group nor a consumer")
             continue
-        group_no = fmt.decode_group_no(packed)
+        group_no = decode_group_no(packed)
         group = view.decode("groups", f"group {group_no} of {key}", _decode_group, row)
         if group is None:
             continue
@@ -52,8 +64,8 @@ def check_groups(view: View, key: str, stream: fmt.StreamRow) -> Pass:
             view.add("groups", where, f"group_no {group_no}, and {view.meta.next_group_no} is the next to be given out")
         if group_no in view.notes.groups:
             view.add("groups", where, f"group {group_no} is in use, and to be purged as well")
-        if group.look_ms is not None:
-            listed = view.get("consumer_ttls", fmt.look_key(group.look_ms, stream.stream_no, group_no))
+        if _is_listed(group):
+            listed = view.get("consumer_ttls", look_key(group.look_ms, stream.stream_no, group_no))
             if listed != group.name:
                 view.add("consumer_ttls", where, f"is not listed at {group.look_ms} ms")
         yield from _check_group(view, where, stream.stream_no, group_no, group)
@@ -63,55 +75,58 @@ def check_groups(view: View, key: str, stream: fmt.StreamRow) -> Pass:
 
 def _check_home(view: View, packed: bytes) -> None:
     """A consumer's row stands below its group's, or the group is to be purged."""
-    if view.get("groups", packed[: fmt.GROUP_KEY_BYTES]) is None:
-        group_no = fmt.decode_group_no(packed)
+    if view.get("groups", packed[:GROUP_KEY_BYTES]) is None:
+        group_no = decode_group_no(packed)
         if group_no not in view.notes.groups:
             view.add("groups", show(packed), f"a consumer of group {group_no}, which is not there")
 
 
-def _decode_group(row: bytes) -> _Group:
-    name, last_id, entries_read, *counts, policy = fmt.unpack_row(row)
-    if type(name) is not bytes or type(last_id) is not bytes or len(last_id) != ID_BYTES:
+def _decode_group(row: bytes) -> GroupRow:
+    group = GroupRow.unpack(row)
+    if type(group.name) is not bytes:
         raise ValueError("not the row of a group")
-    integers([0 if entries_read is None else entries_read])
-    pel_count, released_count, consumer_count, next_consumer_no, next_release_no = integers(counts)
-    look_ms = None if policy is None else _decode_policy(policy)
-    return _Group(name, pel_count, released_count, consumer_count, next_consumer_no, next_release_no, look_ms)
+    integers([0 if group.entries_read is None else group.entries_read, group.pel_count, group.released_count])
+    integers([group.consumer_count, group.next_consumer_no, group.next_release_no])
+    if group.policy is not None:
+        _check_policy(group.policy, group.look_ms)
+    return group
 
 
-def _decode_policy(policy: list[Any]) -> int | None:
-    """-> when the consumers are to be looked at, None when never"""
-    max_deliveries, dead_letter, consumer_ttl_ms, look_ms = policy
+def _check_policy(policy: DeliveryPolicy, look_ms: int) -> None:
+    max_deliveries, dead_letter, consumer_ttl_ms = policy
     integers([max_deliveries, consumer_ttl_ms, look_ms])
     if (max_deliveries > 0) != (type(dead_letter) is bytes) or not max_deliveries | consumer_ttl_ms:
         raise ValueError(f"{policy} is no delivery policy")
-    return look_ms if consumer_ttl_ms else None
 
 
-def _decode_consumer(row: bytes) -> tuple[bytes, int]:
-    """-> (name, pel_count)"""
-    name, seen_ms, active_ms, pel_count = fmt.unpack_row(row)
-    integers([abs(seen_ms), abs(active_ms), pel_count])
-    if type(name) is not bytes:
+def _is_listed(group: GroupRow) -> bool:
+    """Its consumers are to be looked at, so that it stands in `consumer_ttls`."""
+    return group.policy is not None and group.policy.consumer_ttl_ms > 0
+
+
+def _decode_consumer(row: bytes) -> ConsumerRow:
+    consumer = ConsumerRow.unpack(row)
+    integers([abs(consumer.seen_ms), abs(consumer.active_ms), consumer.pel_count])
+    if type(consumer.name) is not bytes:
         raise ValueError("not the row of a consumer")
-    return name, pel_count
+    return consumer
 
 
-def _check_group(view: View, where: str, stream_no: int, group_no: int, group: _Group) -> Pass:
+def _check_group(view: View, where: str, stream_no: int, group_no: int, group: GroupRow) -> Pass:
     counted: dict[int, int] = {UNOWNED: group.released_count}
     names: dict[bytes, int] = {}
-    for packed, row in view.rows("groups", fmt.group_key(stream_no, group_no)):
+    for packed, row in view.rows("groups", group_key(stream_no, group_no)):
         yield
-        if len(packed) != fmt.CONSUMER_KEY_BYTES:
+        if len(packed) != CONSUMER_KEY_BYTES:
             continue
-        consumer_no = fmt.decode_consumer_no(packed)
+        consumer_no = decode_consumer_no(packed)
         consumer = view.decode("groups", f"consumer {consumer_no} of {where}", _decode_consumer, row)
         if consumer is None:
             continue
-        if consumer[0] in names:
-            view.add("groups", where, f"consumer {show(consumer[0])} is there twice")
-        names[consumer[0]] = consumer_no
-        counted[consumer_no] = consumer[1]
+        if consumer.name in names:
+            view.add("groups", where, f"consumer {show(consumer.name)} is there twice")
+        names[consumer.name] = consumer_no
+        counted[consumer_no] = consumer.pel_count
         if not UNOWNED < consumer_no < group.next_consumer_no:
             view.add(
                 "groups", where, f"consumer {consumer_no}, and {group.next_consumer_no} is the next to be given out"
@@ -124,13 +139,13 @@ def _check_group(view: View, where: str, stream_no: int, group_no: int, group: _
     found = dict.fromkeys(counted, 0)
     runs = dict.fromkeys(counted, 0)
     past = b""  # the last ID of the run before
-    for packed, row in view.rows("pel", fmt.group_prefix(group_no)):
+    for packed, row in view.rows("pel", group_prefix(group_no)):
         yield
         run = view.decode("pel", f"{where}, {show(packed)}", _decode_run, packed, row)
         if run is None:
             continue
         told = f"{where}, the run up to {show_id(unpack_id(run.last))}"
-        if run.packed[:ID_BYTES] <= past:
+        if run.first <= past:
             view.add("pel", told, "begins before the one before it ends")
         past = run.last
         _check_run(view, told, group_no, group, run, found, runs)
@@ -147,13 +162,13 @@ def _check_group(view: View, where: str, stream_no: int, group_no: int, group: _
 
 
 def _decode_run(packed: bytes, row: bytes) -> Run:
-    run = Run.decode(row)
+    run = Run.unpack(row)
     ids = run.ids()
     if not ids or len(run.packed) % ID_BYTES:
         raise ValueError(f"{len(run.packed)} bytes of IDs")
     if ids != sorted(set(ids)):
         raise ValueError("IDs that do not ascend")
-    if packed[8:] != ids[-1]:
+    if packed != group_prefix(decode_group_prefix(packed)) + ids[-1]:
         raise ValueError(f"the last ID is {show_id(unpack_id(ids[-1]))}")
     if len(ids) > (1 if run.consumer_no == UNOWNED else MAX_IN_RUN):
         raise ValueError(f"{len(ids)} entries in one run")
@@ -161,7 +176,7 @@ def _decode_run(packed: bytes, row: bytes) -> Run:
 
 
 def _check_run(
-    view: View, told: str, group_no: int, group: _Group, run: Run, found: dict[int, int], runs: dict[int, int]
+    view: View, told: str, group_no: int, group: GroupRow, run: Run, found: dict[int, int], runs: dict[int, int]
 ) -> None:
     """One row of `pel` is in the lists of its owner and of its age."""
     consumer_no = run.consumer_no
@@ -170,7 +185,7 @@ def _check_run(
         runs[consumer_no] += 1
     elif (group_no, consumer_no) not in view.notes.consumers:
         view.add("pel", told, f"is consumer {consumer_no}'s, who is not there, and is not to be purged either")
-    if view.get("pel_by_consumer", fmt.owner_prefix(group_no, consumer_no) + run.last) is None:
+    if view.get("pel_by_consumer", owner_prefix(group_no, consumer_no) + run.last) is None:
         view.add("pel_by_consumer", told, f"is missing in the list of consumer {consumer_no}")
     listed = view.get("pel_by_time", time_key(group_no, run))
     if consumer_no == UNOWNED:
@@ -186,14 +201,14 @@ def _check_run(
 def _check_owners(view: View, where: str, group_no: int, runs: dict[int, int]) -> Pass:
     """The lists of the consumers hold nothing else."""
     listed = dict.fromkeys(runs, 0)
-    for packed, row in view.rows("pel_by_consumer", fmt.group_prefix(group_no)):
+    for packed, row in view.rows("pel_by_consumer", group_prefix(group_no)):
         yield
         if row:
             view.add("pel_by_consumer", f"{where}, {show(packed)}", "holds something where nothing belongs")
-        last_id = view.decode("pel_by_consumer", show(packed), _decode_last_id, packed, 12)
+        last_id = view.decode("pel_by_consumer", show(packed), _decode_last_id, packed, OWNER_KEY_BYTES)
         if last_id is None:
             continue
-        consumer_no = fmt.decode_owner_no(packed)
+        consumer_no = decode_owner_no(packed)
         if consumer_no in listed:
             listed[consumer_no] += 1
         elif (group_no, consumer_no) not in view.notes.consumers:
@@ -207,10 +222,11 @@ def _check_owners(view: View, where: str, group_no: int, runs: dict[int, int]) -
 
 def _check_order(view: View, where: str, group_no: int) -> Pass:
     """The order by time holds nothing else."""
-    prefix = fmt.group_prefix(group_no)
+    prefix = group_prefix(group_no)
     for packed, row in view.rows("pel_by_time", prefix):
         yield
-        last_id = view.decode("pel_by_time", show(packed), _decode_last_id, row or packed, 0 if row else 16)
+        holder, size = (row, ID_BYTES) if row else (packed, TIME_KEY_BYTES)
+        last_id = view.decode("pel_by_time", show(packed), _decode_last_id, holder, size)
         if last_id is None:
             continue
         key = prefix + pack_id(last_id)
@@ -223,10 +239,10 @@ def _check_order(view: View, where: str, group_no: int) -> Pass:
             view.add("pel_by_time", told, "is not pending since then")
 
 
-def _decode_last_id(packed: bytes, start: int) -> StreamID:
-    if len(packed) != start + ID_BYTES:
-        raise ValueError(f"{len(packed)} bytes instead of {start + ID_BYTES}")
-    return unpack_id(packed[start:])
+def _decode_last_id(packed: bytes, size: int) -> StreamID:
+    if len(packed) != size:
+        raise ValueError(f"{len(packed)} bytes instead of {size}")
+    return unpack_id(last_in_key(packed))
 
 
 def check_group_tables(view: View) -> Pass:
@@ -237,10 +253,10 @@ def check_group_tables(view: View) -> Pass:
         yield
         if not view.is_live_stream(stream_no) and not view.is_dead_stream(stream_no):
             view.add("groups", f"stream {stream_no}", "belongs to no key, and is not to be purged either")
-        for packed, _ in view.rows("groups", fmt.stream_prefix(stream_no)):
+        for packed, _ in view.rows("groups", stream_prefix(stream_no)):
             yield
-            if len(packed) == fmt.GROUP_KEY_BYTES:
-                group_no = fmt.decode_group_no(packed)
+            if len(packed) == GROUP_KEY_BYTES:
+                group_no = decode_group_no(packed)
                 if group_no in group_nos:
                     view.add("groups", f"stream {stream_no}", f"group {group_no} is another stream's as well")
                 group_nos.add(group_no)
@@ -259,7 +275,7 @@ def _check_looks(view: View) -> Pass:
     assert view.meta is not None
     for packed, name in view.rows("consumer_ttls"):
         yield
-        key = view.decode("consumer_ttls", show(packed), fmt.decode_look_key, packed)
+        key = view.decode("consumer_ttls", show(packed), decode_look_key, packed)
         if key is None:
             continue
         look_ms, stream_no, group_no = key
@@ -268,7 +284,7 @@ def _check_looks(view: View) -> Pass:
             view.add("consumer_ttls", where, f"stream {stream_no} or group {group_no} is a number not given out yet")
         if not view.is_live_stream(stream_no):
             continue
-        row = view.get("groups", fmt.group_key(stream_no, group_no))
+        row = view.get("groups", group_key(stream_no, group_no))
         group = None if row is None else view.decode("groups", where, _decode_group, row)
-        if group is None or (group.name, group.look_ms) != (name, look_ms):
+        if group is None or not _is_listed(group) or (group.name, group.look_ms) != (name, look_ms):
             view.add("consumer_ttls", where, f"is listed at {look_ms} ms, of which its row knows nothing")

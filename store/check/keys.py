@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import astuple
 from typing import Final
 
 from riverbed.store.check.findings import Pass, View, integers, show
 from riverbed.store.check.streams import check_stream
-from riverbed.store.format import rows as fmt
+from riverbed.store.format.streams import (
+    StreamRow,
+    decode_expiry_key,
+    decode_key_key,
+    decode_keyspace_no,
+    decode_name_key,
+    encode_keyspace_no,
+    expiry_key,
+    key_key,
+    name_key,
+)
 
 # The tables whose keys begin with a stream's number.
 _ENTRY_TABLES: Final = ("entries", "nodes")
@@ -35,7 +46,7 @@ def _check_keys(view: View, sizes: Counter[int], expiring: Counter[int]) -> Pass
     for packed, row in view.rows("keys"):
         yield
         key = show(packed)
-        home = view.decode("keys", key, fmt.decode_key_key, packed)
+        home = view.decode("keys", key, decode_key_key, packed)
         stream = view.decode("keys", key, decode_stream, row)
         if home is None or stream is None:
             continue
@@ -44,11 +55,11 @@ def _check_keys(view: View, sizes: Counter[int], expiring: Counter[int]) -> Pass
             if keyspace_no not in view.notes.keyspaces:
                 view.add("keys", key, f"keyspace {keyspace_no} is no database's, and not to be purged either")
             elif stream.idempotence is not None:
-                view.records.add(stream.idempotence[2])
+                view.records.add(stream.records_no)
             continue
         if name is None:
             name = stream.long_key
-            if name is None or fmt.key_key(keyspace_no, name) != packed:
+            if name is None or key_key(keyspace_no, name) != packed:
                 view.add("keys", key, "is not the digest of the key in the row")
                 continue
         elif stream.long_key is not None:
@@ -57,11 +68,11 @@ def _check_keys(view: View, sizes: Counter[int], expiring: Counter[int]) -> Pass
         expiring[keyspace_no] += stream.expire_ms > 0
         if len(view.homes(stream.stream_no)) > 1:
             view.add("names", show(name), f"stream {stream.stream_no} has another name as well")
-        if view.get("names", fmt.name_key(keyspace_no, stream.stream_no)) != name:
+        if view.get("names", name_key(keyspace_no, stream.stream_no)) != name:
             view.add("names", f"keyspace {keyspace_no}, stream {stream.stream_no}", f"does not name {show(name)}")
         if stream.expire_ms:
-            deadline = view.get("expiry", fmt.expiry_key(stream.expire_ms, stream.stream_no))
-            if deadline != fmt.encode_keyspace_no(keyspace_no):
+            deadline = view.get("expiry", expiry_key(stream.expire_ms, stream.stream_no))
+            if deadline != encode_keyspace_no(keyspace_no):
                 view.add("expiry", show(name), f"the deadline {stream.expire_ms} is not in the list")
         yield from check_stream(view, show(name), stream)
 
@@ -70,7 +81,7 @@ def _check_names(view: View, names: Counter[int]) -> Pass:
     """Each row of `names`.  Counts them by keyspace."""
     for packed, name in view.rows("names"):
         yield
-        place = view.decode("names", show(packed), fmt.decode_name_key, packed)
+        place = view.decode("names", show(packed), decode_name_key, packed)
         if place is None:
             continue
         keyspace_no, stream_no = place
@@ -79,7 +90,7 @@ def _check_names(view: View, names: Counter[int]) -> Pass:
                 view.add("names", show(name), f"keyspace {keyspace_no} is no database's, and not to be purged either")
             continue
         names[keyspace_no] += 1
-        row_behind = view.get("keys", fmt.key_key(keyspace_no, name))
+        row_behind = view.get("keys", key_key(keyspace_no, name))
         if row_behind is None:
             view.add("names", show(name), f"stream {stream_no} of keyspace {keyspace_no} has no row in `keys`")
         else:
@@ -88,14 +99,11 @@ def _check_names(view: View, names: Counter[int]) -> Pass:
                 view.add("names", show(name), f"is stream {stream.stream_no}, not {stream_no}")
 
 
-def decode_stream(row: bytes) -> fmt.StreamRow:
-    stream = fmt.decode_stream(row)
+def decode_stream(row: bytes) -> StreamRow:
+    stream = StreamRow.unpack(row)
     integers(stream[i] for i, name in enumerate(stream._fields) if name not in ("long_key", "idempotence"))
     if stream.idempotence is not None:
-        duration_s, max_records, *numbers = stream.idempotence
-        integers([duration_s or 0, max_records or 0, *numbers])
-        if len(numbers) != 3:
-            raise ValueError(f"{stream.idempotence} are not the settings of idempotence")
+        integers(value or 0 for value in astuple(stream.idempotence))
     return stream
 
 
@@ -105,8 +113,8 @@ def check_expiry(view: View) -> Pass:
     for packed, row in view.rows("expiry"):
         yield
         key = show(packed)
-        deadline = view.decode("expiry", key, fmt.decode_expiry_key, packed)
-        keyspace_no = view.decode("expiry", key, fmt.decode_keyspace_no, row)
+        deadline = view.decode("expiry", key, decode_expiry_key, packed)
+        keyspace_no = view.decode("expiry", key, decode_keyspace_no, row)
         if deadline is None or keyspace_no is None:
             continue
         deadline_ms, stream_no = deadline
@@ -114,8 +122,8 @@ def check_expiry(view: View) -> Pass:
             view.add("expiry", key, f"keyspace {keyspace_no} was never given out")
         if not view.is_live_keyspace(keyspace_no):
             continue
-        name = view.get("names", fmt.name_key(keyspace_no, stream_no))
-        stream_row = None if name is None else view.get("keys", fmt.key_key(keyspace_no, name))
+        name = view.get("names", name_key(keyspace_no, stream_no))
+        stream_row = None if name is None else view.get("keys", key_key(keyspace_no, name))
         stream = None if stream_row is None else view.decode("keys", key, decode_stream, stream_row)
         if stream is None or stream.expire_ms != deadline_ms:
             view.add("expiry", key, f"no key of keyspace {keyspace_no} has the deadline {deadline_ms}")

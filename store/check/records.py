@@ -2,64 +2,75 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from riverbed.store.check.findings import Pass, View, integers, show
-from riverbed.store.format import rows as fmt
-from riverbed.store.ids import unpack_id
+from riverbed.store.format.idempotence import (
+    PRODUCER_KEY_BYTES,
+    RECORD_KEY_BYTES,
+    IidRow,
+    ProducerRow,
+    RecordRow,
+    RecordsRow,
+    decode_record_no,
+    iid_key,
+    producer_key,
+    producer_of,
+    record_time_key,
+)
+from riverbed.store.format.streams import decode_stream_prefix, stream_prefix
+from riverbed.store.model import IdempotenceSettings
 
 # The tables whose keys begin with the number of a stream's records.
 _RECORD_TABLES: Final = ("idmp", "idmp_ids", "idmp_times")
 
 
-def check_stream_records(view: View, key: str, settings: list[Any]) -> Pass:
+def check_stream_records(view: View, key: str, settings: IdempotenceSettings) -> Pass:
     """The records of one stream, whose row holds `settings`."""
-    duration_s, _, records_no, records_added, _ = settings
+    records_no = settings.records_no
     if not records_no:
         return
     _check_number(view, key, records_no)
     where = f"records {records_no}"
     producers = records = held = held_told = next_no = 0
-    counted: list[int] = []
+    totals: RecordsRow | None = None
     producer = b""
 
     def finish_producer() -> None:
         if held != held_told:
-            view.add(
-                "idmp", f"{where}, producer {show(producer[8:])}", f"{held_told} records counted, there are {held}"
-            )
+            view.add("idmp", f"{where}, producer {show(producer)}", f"{held_told} records counted, there are {held}")
 
-    for packed, row in view.rows("idmp", fmt.stream_prefix(records_no)):
+    for packed, row in view.rows("idmp", stream_prefix(records_no)):
         yield
-        if len(packed) == fmt.RECORD_KEY_BYTES:
+        if len(packed) == RECORD_KEY_BYTES:
             held += 1
             records += 1
             if not producer or not packed.startswith(producer):
                 view.add("idmp", show(packed), "a record without its producer")
-            elif fmt.decode_record_no(packed) >= next_no:
+            elif decode_record_no(packed) >= next_no:
                 view.add("idmp", show(packed), f"record_no not below {next_no}, the next to be given out")
             view.decode("idmp", show(packed), _check_record, view, packed, row)
-        elif len(packed) == fmt.PRODUCER_KEY_BYTES:
+        elif len(packed) == PRODUCER_KEY_BYTES:
             finish_producer()
             producer, held, held_told, next_no = packed, 0, 0, 0
             producers += 1
             values = view.decode("idmp", show(packed), _decode_producer, packed, row)
             if values is not None:
-                held_told, next_no = values
+                held_told, next_no = values.records, values.next_record_no
         else:
-            header = view.decode("idmp", show(packed), _decode_header, row)
-            if header is not None:
-                told_s, *counted = header
-                if told_s != duration_s:
-                    view.add("idmp", where, f"says that records live for {told_s} s, the stream for {duration_s} s")
+            totals = view.decode("idmp", show(packed), _decode_totals, row)
+            if totals is not None and totals.duration_s != settings.duration_s:
+                told = f"says that records live for {totals.duration_s} s, the stream for {settings.duration_s} s"
+                view.add("idmp", where, told)
     finish_producer()
+    counted = None if totals is None else [totals.producers, totals.records]
     if counted != [producers, records]:
         view.add("idmp", where, f"[producers, records] counted: {counted}, there are {[producers, records]}")
-    if records > records_added:
-        view.add("keys", key, f"{records} idempotence records, but only {records_added} were ever added")
+    if records > settings.records_added:
+        view.add("keys", key, f"{records} idempotence records, but only {settings.records_added} were ever added")
     for table in ("idmp_ids", "idmp_times"):
         found = 0
-        for packed, row in view.rows(table, fmt.stream_prefix(records_no)):
+        for packed, row in view.rows(table, stream_prefix(records_no)):
             found += 1
             if row and table == "idmp_times":
                 view.add(table, show(packed), "holds something where nothing belongs")
@@ -82,28 +93,26 @@ def _check_number(view: View, key: str, records_no: int) -> None:
     view.records.add(records_no)
 
 
-def _decode_header(row: bytes) -> list[int]:
-    """-> [duration_s, producers, records]"""
-    duration_s, producers, records = integers(fmt.unpack_row(row))
-    return [duration_s, producers, records]
+def _decode_totals(row: bytes) -> RecordsRow:
+    totals = RecordsRow.unpack(row)
+    integers(totals)
+    return totals
 
 
-def _decode_producer(packed: bytes, row: bytes) -> tuple[int, int]:
-    """-> (records, record_no to be given out next)"""
-    pid, *numbers = fmt.unpack_row(row)
-    if fmt.producer_key(fmt.decode_stream_prefix(packed), pid) != packed:
+def _decode_producer(packed: bytes, row: bytes) -> ProducerRow:
+    producer = ProducerRow.unpack(row)
+    if producer_key(decode_stream_prefix(packed), producer.pid) != packed:
         raise ValueError("the key is not the digest of the producer in the row")
-    records, next_no = integers(numbers)
-    return records, next_no
+    integers([producer.records, producer.next_record_no])
+    return producer
 
 
 def _check_record(view: View, packed: bytes, row: bytes) -> None:
-    iid, packed_id = fmt.unpack_row(row)
-    entry_id = unpack_id(packed_id)
-    producer, record_no = packed[: fmt.PRODUCER_KEY_BYTES], fmt.decode_record_no(packed)
-    if view.get("idmp_ids", fmt.iid_key(producer, iid)) != fmt.encode_record_id(record_no, entry_id):
+    record = RecordRow.unpack(row)
+    found_by_id = view.get("idmp_ids", iid_key(producer_of(packed), record.iid))
+    if found_by_id != IidRow(decode_record_no(packed), record.entry_id).pack():
         view.add("idmp_ids", show(packed), "the record is not found by its id")
-    if view.get("idmp_times", fmt.record_time_key(packed, entry_id)) is None:
+    if view.get("idmp_times", record_time_key(packed, record.entry_id)) is None:
         view.add("idmp_times", show(packed), "the record is not found by its age")
 
 

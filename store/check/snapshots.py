@@ -18,7 +18,7 @@ from riverbed.store.check.findings import Contents, Meta, Violation, show, viola
 from riverbed.store.check.pages import check_pages
 from riverbed.store.check.state import CHECKING_PAGES, check_tables
 from riverbed.store.errors import CorruptionError
-from riverbed.store.format import rows as fmt
+from riverbed.store.format.rows import DECODE_ERRORS
 from riverbed.store.layout import DATA_NAME, STREAMS_NAME
 from riverbed.store.progress import Progress, ignore
 from riverbed.store.snapshot.reader import Snapshot, open_snapshot, verify_file
@@ -119,7 +119,7 @@ class SnapshotCheck:
                         )
             except CorruptionError as error:
                 yield violation_of(_TABLE, error)
-            except fmt.DECODE_ERRORS as error:
+            except DECODE_ERRORS as error:
                 yield Violation(_TABLE, "", f"the streams do not decode: {error}", file)
 
 

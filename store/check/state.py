@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import lmdb
 
 from riverbed.store.check.findings import (
     Contents,
     Meta,
-    Notes,
     Pass,
     View,
     Violation,
@@ -29,7 +28,16 @@ from riverbed.store.check.pages import check_pages
 from riverbed.store.check.records import check_record_tables
 from riverbed.store.disk.real_files import require_plain
 from riverbed.store.errors import CorruptionError
-from riverbed.store.format import rows as fmt
+from riverbed.store.format.dead_rows import (
+    DeadConsumer,
+    DeadGroup,
+    DeadKeyspace,
+    DeadRange,
+    DeadRows,
+    DeadStream,
+    decode_note_key,
+    unpack_note,
+)
 from riverbed.store.format.meta import (
     META_COUNTERS,
     META_DATABASES,
@@ -38,12 +46,16 @@ from riverbed.store.format.meta import (
     META_STORE,
     META_SYNCED,
     META_VERSION,
+    read_counters,
+    read_databases,
+    read_position,
+    read_replication,
+    read_store_id,
+    read_synced,
 )
 from riverbed.store.layout import DATA_NAME, LOCK_NAME, STATE_DIRECTORY
-from riverbed.store.position import LogPosition
 from riverbed.store.progress import Progress
 from riverbed.store.replication_id import ReplicationIds
-from riverbed.store.tables.dead_rows import Kind
 from riverbed.store.tables.environment import MAX_READERS, TABLES, Tables
 
 MAP_BYTES: Final = 1 << 40
@@ -147,28 +159,23 @@ def check_tables(tables: Tables, contents: Contents, steps: Progress) -> Iterato
 
 
 def _check_meta(view: View) -> Pass:
-    rows = {name: view.get("meta", name) for name in (META_COUNTERS, META_DATABASES, META_POSITION)}
+    rows = {name: view.meta_row(name) for name in (META_COUNTERS, META_DATABASES, META_POSITION)}
     if all(row is None for row in rows.values()):
         for table in ("keys", "names", "entries", "groups", "pel", "trash"):
             if view.count(table):
                 view.add(table, "", "holds rows, but nothing was ever checkpointed")
         return
-    rows[META_VERSION] = view.get("meta", META_VERSION)
+    rows[META_VERSION] = view.meta_row(META_VERSION)
     for name, row in rows.items():
         if row is None:
             view.add("meta", name.decode(), "is missing")
             if name != META_VERSION:
                 return
     yield
-    replids, store_id = view.get("meta", META_REPLICATION), view.get("meta", META_STORE)
-    if replids is not None:
-        view.decode("meta", META_REPLICATION.decode(), lambda row: ReplicationIds(*fmt.unpack_row(row)), replids)
-    if store_id is not None:
-        view.decode("meta", META_STORE.decode(), lambda row: ReplicationIds.new(fmt.unpack_row(row)), store_id)
-    synced = view.get("meta", META_SYNCED)
-    if synced is not None:
-        view.decode("meta", META_SYNCED.decode(), _decode_synced, synced)
-    meta = view.decode("meta", "", _decode_meta, rows, replids is not None, store_id is not None)
+    view.decode("meta", META_REPLICATION.decode(), read_replication, view.meta_row)
+    view.decode("meta", META_STORE.decode(), _check_store_id, view)
+    view.decode("meta", META_SYNCED.decode(), _check_synced, view)
+    meta = view.decode("meta", "", _decode_meta, view)
     if meta is None:
         return
     numbers = [keyspace_no for keyspace_no, _, _ in meta.databases]
@@ -180,42 +187,58 @@ def _check_meta(view: View) -> Pass:
     view.set_meta(meta)
 
 
-def _decode_meta(rows: dict[bytes, Any], has_replids: bool, has_store: bool) -> Meta:
-    next_stream_no, next_group_no, next_keyspace_no = integers(fmt.unpack_row(rows[META_COUNTERS]))
-    databases = []
-    for row in fmt.unpack_row(rows[META_DATABASES]):
-        keyspace_no, size, expiring = integers(row)
-        databases.append((keyspace_no, size, expiring))
-    file_seq, position, offset, log_db = fmt.unpack_row(rows[META_POSITION])
-    integers([position, offset, log_db + 1, abs(file_seq)])
-    if log_db >= _DATABASES:
-        raise ValueError(f"there is no database {log_db}")
-    place = LogPosition(file_seq, position, offset)
-    return Meta(next_stream_no, next_group_no, next_keyspace_no, databases, place, log_db, has_replids, has_store)
+def _decode_meta(view: View) -> Meta:
+    get = view.meta_row
+    counters, databases, position = read_counters(get), read_databases(get), read_position(get)
+    assert counters is not None and position is not None, "looked for before"
+    integers(counters)
+    for database in databases:
+        integers(database)
+    integers([position.byte, position.offset, position.selected + 1, abs(position.file_seq)])
+    if position.selected >= _DATABASES:
+        raise ValueError(f"there is no database {position.selected}")
+    has_replids, has_store = (get(name) is not None for name in (META_REPLICATION, META_STORE))
+    return Meta(*counters, databases, position.place, position.selected, has_replids, has_store)
 
 
-def _decode_synced(row: bytes) -> LogPosition:
-    file_seq, position, offset = fmt.unpack_row(row)
-    integers([abs(file_seq), position, offset])
-    return LogPosition(file_seq, position, offset)
+def _check_store_id(view: View) -> None:
+    ReplicationIds.new(read_store_id(view.meta_row))
+
+
+def _check_synced(view: View) -> None:
+    synced = read_synced(view.meta_row)
+    if synced is not None:
+        integers([abs(synced.file_seq), synced.position, synced.offset])
 
 
 def _check_trash(view: View) -> Pass:
     assert view.meta is not None
     for key, row in view.rows("trash"):
         yield
-        name = view.decode("trash", show(key), fmt.decode_trash_key, key)
-        values = view.decode("trash", str(name), _decode_note, view.notes, row)
-        if name is None or values is None:
+        name = view.decode("trash", show(key), decode_note_key, key)
+        note = view.decode("trash", str(name), _decode_note, row)
+        if name is None or note is None:
             continue
-        kind, number = values
-        if number >= view.next_no(kind):
-            view.add("trash", str(name), f"speaks of {kind.name} {number}, a number not given out yet")
-        if kind is Kind.KEYSPACE and view.is_live_keyspace(number):
+        view.notes.add(note)
+        noun, number, next_no = _subject(note, view.meta)
+        if number >= next_no:
+            view.add("trash", str(name), f"speaks of {noun} {number}, a number not given out yet")
+        if isinstance(note, DeadKeyspace) and view.is_live_keyspace(number):
             view.add("trash", str(name), f"keyspace {number} is to be purged, and a database uses it")
 
 
-def _decode_note(notes: Notes, row: bytes) -> tuple[Kind, int]:
-    kind, *values = fmt.unpack_row(row)
-    notes.add(Kind(kind), values)
-    return Kind(kind), values[0]
+def _decode_note(row: bytes) -> DeadRows:
+    note = unpack_note(row)
+    integers(note)
+    return note
+
+
+def _subject(note: DeadRows, meta: Meta) -> tuple[str, int, int]:
+    """-> (what the note speaks of, its number, the number of these to be given out next)"""
+    match note:
+        case DeadStream(stream_no) | DeadRange(stream_no, _):
+            return "stream", stream_no, meta.next_stream_no
+        case DeadKeyspace(keyspace_no):
+            return "keyspace", keyspace_no, meta.next_keyspace_no
+        case DeadGroup(group_no, _) | DeadConsumer(group_no, _):
+            return "group", group_no, meta.next_group_no

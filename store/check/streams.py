@@ -14,18 +14,18 @@ import hiredis
 from riverbed.store.check.findings import Pass, View, show, show_id
 from riverbed.store.check.groups import check_groups
 from riverbed.store.check.records import check_stream_records
-from riverbed.store.format import rows as fmt
-from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id, unpack_id
+from riverbed.store.format.resp import array_head, decode_entry, encode_command, id_bulk
+from riverbed.store.format.streams import ENTRY_KEY_BYTES, NodeRow, StreamRow, id_in_key, stream_prefix
+from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id
 
 # A list of a hundred words, or text that looks like the head of one.
 _find_long_list: Final = re.compile(rb"[*>~%|][0-9]{3}").search
 _ENTRY_TABLES: Final = ("entries", "nodes")
-_ENTRY_KEY_BYTES: Final = 24
 # Rows between two looks at what was found.
 _ROWS_A_LOOK: Final = 256
 
 
-def check_stream(view: View, key: str, stream: fmt.StreamRow) -> Pass:
+def check_stream(view: View, key: str, stream: StreamRow) -> Pass:
     """The stream at `key`, whose row is `stream`, with its groups and records."""
 
     def broken(reason: str) -> None:
@@ -49,9 +49,9 @@ def check_stream(view: View, key: str, stream: fmt.StreamRow) -> Pass:
         yield from check_stream_records(view, key, stream.idempotence)
 
 
-def _check_floor(view: View, key: str, stream: fmt.StreamRow) -> None:
+def _check_floor(view: View, key: str, stream: StreamRow) -> None:
     """What lies below the floor is dead, and the trash knows it."""
-    prefix = fmt.stream_prefix(stream.stream_no)
+    prefix = stream_prefix(stream.stream_no)
     purged_to = view.notes.floors.get(stream.stream_no, MIN_ID)
     if purged_to > stream.floor_id:
         told = (
@@ -62,7 +62,7 @@ def _check_floor(view: View, key: str, stream: fmt.StreamRow) -> None:
         cursor = view.cursor(table)
         found = cursor.prev() if cursor.set_range(prefix + pack_id(stream.floor_id)) else cursor.last()
         if found and cursor.key().startswith(prefix):
-            entry_id = unpack_id(cursor.key()[8:])
+            entry_id = id_in_key(cursor.key())
             if entry_id >= purged_to:
                 told = f"is below the floor {show_id(stream.floor_id)} of {key}, and no note has it purged"
                 view.add(table, _place(stream.stream_no, entry_id), told)
@@ -85,10 +85,10 @@ class _NodeCount:
         self.found_bytes = 0
 
 
-def _check_entries(view: View, key: str, stream: fmt.StreamRow) -> Pass:
+def _check_entries(view: View, key: str, stream: StreamRow) -> Pass:
     """Entries and nodes side by side, from the floor on."""
     stream_no = stream.stream_no
-    prefix = fmt.stream_prefix(stream_no)
+    prefix = stream_prefix(stream_no)
     nodes = _nodes(view, stream)
     node: _NodeCount | None = None
     coming = next(nodes, None)
@@ -99,10 +99,10 @@ def _check_entries(view: View, key: str, stream: fmt.StreamRow) -> Pass:
     for packed, row in view.rows("entries", prefix, prefix + pack_id(stream.floor_id)):
         if not count % _ROWS_A_LOOK:
             yield
-        if len(packed) != _ENTRY_KEY_BYTES:
+        if len(packed) != ENTRY_KEY_BYTES:
             view.add("entries", show(packed), "is not the key of an entry")
             continue
-        entry_id = unpack_id(packed[8:])
+        entry_id = id_in_key(packed)
         count += 1
         first_id = first_id if count > 1 else entry_id
         last_id = entry_id
@@ -149,10 +149,10 @@ class EntrySizes:
         """-> what a node counts of the row, None when it is not the row that would have been written."""
         words = self._careful_words(row) if _find_long_list(row) else self._words(row)
         if type(words) is list and words and not len(words) % 2:
-            head = fmt.id_bulk(entry_id)
+            head = id_bulk(entry_id)
             try:
-                if row == head + fmt.encode_command(words):
-                    return len(row) - len(head) - len(fmt.array_head(len(words)))
+                if row == head + encode_command(words):
+                    return len(row) - len(head) - len(array_head(len(words)))
             except TypeError:  # a word that is none
                 pass
         return None
@@ -176,14 +176,14 @@ class EntrySizes:
         It makes a list as long as its head says before the first word is there.
         """
         try:
-            return fmt.decode_entry(row)[1]
+            return decode_entry(row)[1]
         except ValueError:
             return None
 
 
 def _measure_exactly(entry_id: StreamID, row: bytes) -> None:
     """Says what is wrong.  ValueError: the row is not the RESP that a reader can be sent."""
-    text, words = fmt.decode_entry(row)
+    text, words = decode_entry(row)
     if text != id_text(entry_id):
         raise ValueError(f"is the row of {text.decode(errors='replace')}")
     if not words or len(words) % 2:
@@ -191,12 +191,12 @@ def _measure_exactly(entry_id: StreamID, row: bytes) -> None:
     raise ValueError("a length is written in an unusual way")
 
 
-def _nodes(view: View, stream: fmt.StreamRow) -> Iterator[_NodeCount]:
+def _nodes(view: View, stream: StreamRow) -> Iterator[_NodeCount]:
     """The closed nodes above the floor, and the one that the stream's row holds."""
-    prefix = fmt.stream_prefix(stream.stream_no)
+    prefix = stream_prefix(stream.stream_no)
     for packed, row in view.rows("nodes", prefix, prefix + pack_id(stream.floor_id)):
-        first_id = unpack_id(packed[8:])
-        values = view.decode("nodes", _place(stream.stream_no, first_id), fmt.decode_node, row)
+        first_id = id_in_key(packed)
+        values = view.decode("nodes", _place(stream.stream_no, first_id), NodeRow.unpack, row)
         if values is not None:
             yield _NodeCount(first_id, *values)
     if stream.tail_total:
@@ -204,7 +204,7 @@ def _nodes(view: View, stream: fmt.StreamRow) -> Iterator[_NodeCount]:
         yield _NodeCount(stream.tail_first_id, live, stream.tail_total, stream.tail_bytes, stream.tail_last_id)
 
 
-def _finish_node(view: View, stream: fmt.StreamRow, node: _NodeCount | None, following: _NodeCount | None) -> None:
+def _finish_node(view: View, stream: StreamRow, node: _NodeCount | None, following: _NodeCount | None) -> None:
     if node is None:
         return
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Final
 
-from riverbed.store.format import rows as fmt
+from riverbed.store.format.groups import decode_look_key
+from riverbed.store.format.streams import name_key
 
 if TYPE_CHECKING:
     from riverbed.store.databases.transaction import WriteTxn
@@ -38,7 +39,7 @@ def sweep(
     cursor = txn.cursor("consumer_ttls")
     while cursor.first():
         key, name = cursor.item()
-        look_ms, stream_no, group_no = fmt.decode_look_key(key)
+        look_ms, stream_no, group_no = decode_look_key(key)
         if look_ms > now_ms:
             return True
         group = _find(txn, stream_no, name, now_ms)
@@ -55,7 +56,7 @@ def sweep(
 def _find(txn: WriteTxn, stream_no: int, name: bytes, now_ms: int) -> Group | None:
     """The group of that name of a stream, wherever the stream is by now."""
     for db in txn.databases:
-        key = txn.lmdb.get(fmt.name_key(db.keyspace_no, stream_no), db=txn.handles["names"])
+        key = txn.lmdb.get(name_key(db.keyspace_no, stream_no), db=txn.handles["names"])
         if key is not None:
             stream = db.stream(key, now_ms)
             return None if stream is None else db.groups(stream).get(name)

@@ -18,12 +18,14 @@ import contextlib
 from collections.abc import Generator, Iterable, Iterator
 from heapq import heappush, heapreplace, nlargest
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from riverbed.store.format import rows as fmt
+from riverbed.store.format.groups import consumer_key
+from riverbed.store.format.pending import Run, group_prefix, last_in_key, time_prefix
+from riverbed.store.format.streams import StreamRow, decode_key_key, stream_prefix
 from riverbed.store.groups.lag import lag
-from riverbed.store.ids import ID_BYTES, unpack_id
 from riverbed.store.streams.stream import estimated_bytes
+from riverbed.store.tables.groups import group_rows
 from riverbed.store.tables.reader import TableReader
 
 if TYPE_CHECKING:
@@ -120,8 +122,8 @@ class Sample:
                 rows = list(islice(cursor.iternext(), _SLICE_ROWS)) if found else []
             homes = {db.keyspace_no for db in self._txn.databases}
             for packed, row in rows:
-                if fmt.decode_key_key(packed)[0] in homes:  # else it is of a flushed database
-                    self._offer(packed, fmt.decode_stream(row))
+                if decode_key_key(packed)[0] in homes:  # else it is of a flushed database
+                    self._offer(packed, StreamRow.unpack(row))
             if len(rows) < _SLICE_ROWS:
                 self._place = b""
                 return True
@@ -129,7 +131,7 @@ class Sample:
             yield
         return False
 
-    def _offer(self, packed: bytes, row: fmt.StreamRow) -> None:
+    def _offer(self, packed: bytes, row: StreamRow) -> None:
         item = (_rank(row.group_count, row.length), row.stream_no, packed)
         if len(self._best) < self._most_streams:
             heappush(self._best, item)
@@ -154,12 +156,12 @@ class Sample:
 
     def _stream(self, reader: TableReader, packed: bytes) -> StreamFigures | None:
         encoded = reader.get("keys", packed)
-        keyspace_no, key = fmt.decode_key_key(packed)
+        keyspace_no, key = decode_key_key(packed)
         number = next((db.number for db in self._txn.databases if db.keyspace_no == keyspace_no), None)
         if encoded is None or number is None:
             return None
-        row = fmt.decode_stream(encoded)
-        prefix = fmt.stream_prefix(row.stream_no)
+        row = StreamRow.unpack(encoded)
+        prefix = stream_prefix(row.stream_no)
         byte_count = estimated_bytes(reader.cursor("nodes"), prefix, row.length, row.node_count, row.tail_bytes)
         return StreamFigures(
             number,
@@ -200,13 +202,16 @@ class Sample:
                 if encoded is None:
                     break
                 # as old as the rows of the groups: an older one would make a lag that there never was
-                row = fmt.decode_stream(encoded)
+                row = StreamRow.unpack(encoded)
                 if row.stream_no != stream.stream_no:
                     break
-                rows = list(islice(_group_rows(reader, row.stream_no, group_no), min(_SLICE_ROWS, most - len(groups))))
-            for group_no, (name, packed_id, entries_read, pending, _, consumers, *_) in rows:
-                behind = lag(row, unpack_id(packed_id), entries_read)
-                groups.append(GroupFigures(stream, group_no, name, consumers, pending, behind, None))
+                each = group_rows(reader.cursor("groups"), row.stream_no, group_no)
+                rows = list(islice(each, min(_SLICE_ROWS, most - len(groups))))
+            for group_no, group in rows:
+                behind = lag(row, group.last_id, group.entries_read)
+                groups.append(
+                    GroupFigures(stream, group_no, group.name, group.consumer_count, group.pel_count, behind, None)
+                )
             if len(rows) < _SLICE_ROWS:
                 break
             group_no += 1
@@ -221,36 +226,23 @@ def _group_rank(group: GroupFigures) -> tuple[int, int]:
     return group.pending, group.lag or 0
 
 
-def _group_rows(reader: TableReader, stream_no: int, first_no: int) -> Iterator[tuple[int, list[Any]]]:
-    """(number, row) of the groups of a stream from `first_no` on; consumers stand behind their group."""
-    cursor = reader.cursor("groups")
-    prefix = fmt.stream_prefix(stream_no)
-    found = cursor.set_range(fmt.group_key(stream_no, first_no))
-    while found and cursor.key().startswith(prefix):
-        key, row = cursor.item()
-        group_no = fmt.decode_group_no(key)
-        if len(key) == fmt.GROUP_KEY_BYTES:  # else the group is gone, and its consumers wait for the purge
-            yield group_no, fmt.unpack_row(row)
-        found = cursor.set_range(fmt.group_key(stream_no, group_no + 1))
-
-
 def _oldest_ms(reader: TableReader, group: GroupFigures) -> int | None:
     """When the entry was delivered that is idle longest; None when there is none, or too many dead lie before it."""
     if not group.pending:
         return None
-    prefix = fmt.group_prefix(group.group_no)
+    prefix = group_prefix(group.group_no)
     cursor = reader.cursor("pel_by_time")
-    if not cursor.set_range(fmt.moment_prefix(group.group_no, 1)):  # what no consumer owns stands before
+    if not cursor.set_range(time_prefix(group.group_no, 0)):  # what no consumer owns stands before
         return None
     for key in islice(cursor.iternext(values=False), _MAX_DEAD):
         if not key.startswith(prefix):
             return None
-        run = reader.get("pel", prefix + key[-ID_BYTES:])
-        if run is not None:
-            owner, delivery_time_ms, _ = fmt.decode_run_head(run)
-            consumer = fmt.consumer_key(group.stream.stream_no, group.group_no, owner)
+        row = reader.get("pel", prefix + last_in_key(key))
+        if row is not None:
+            run = Run.unpack(row)
+            consumer = consumer_key(group.stream.stream_no, group.group_no, run.consumer_no)
             if reader.get("groups", consumer) is not None:
-                return int(delivery_time_ms)
+                return run.time_ms
     return None
 
 

@@ -9,7 +9,8 @@ from itertools import islice
 from typing import Final
 
 from riverbed.store.databases.database import DATABASE_COUNT, Database
-from riverbed.store.format import rows as fmt
+from riverbed.store.format.resp import encode_command
+from riverbed.store.format.streams import decode_expiry_key, decode_keyspace_no, name_key
 from riverbed.store.groups.recent_deliveries import HandedOut
 from riverbed.store.model import Change
 from riverbed.store.position import LogPosition
@@ -32,7 +33,7 @@ class WriteTxn(Transaction):
         super().reload()
         self._forget_cached()
 
-    def commit(self, position: list[int], *, synced: LogPosition | None = None, is_synced: bool = True) -> None:
+    def commit(self, position: LogPosition, *, synced: LogPosition | None = None, is_synced: bool = True) -> None:
         super().commit(position, synced=synced, is_synced=is_synced)
         if sum(len(db.cached) for db in self.databases) > CACHED_STREAMS:
             self._forget_cached()
@@ -50,7 +51,7 @@ class WriteTxn(Transaction):
         for db in (first, second):
             db.forget_cached()
         # SWAPDB names its databases itself; it needs no SELECT before it
-        self.log.append(fmt.encode_command([b"SWAPDB", b"%d" % first.number, b"%d" % second.number]))
+        self.log.append(encode_command([b"SWAPDB", b"%d" % first.number, b"%d" % second.number]))
         for db in (first, second):
             for key in list(db.interest):
                 if first.stream(key, 0) is not None or second.stream(key, 0) is not None:
@@ -65,14 +66,14 @@ class WriteTxn(Transaction):
             return 0
         due = []
         for packed, row in islice(cursor.iternext(), most):
-            deadline_ms, stream_no = fmt.decode_expiry_key(packed)
+            deadline_ms, stream_no = decode_expiry_key(packed)
             if deadline_ms > now_ms:
                 break
-            due.append((packed, stream_no, fmt.decode_keyspace_no(row)))
+            due.append((packed, stream_no, decode_keyspace_no(row)))
         homes = {db.keyspace_no: db for db in self.databases}
         for packed, stream_no, keyspace_no in due:
             db = homes.get(keyspace_no)
-            key = self.lmdb.get(fmt.name_key(keyspace_no, stream_no), db=self.handles["names"])
+            key = self.lmdb.get(name_key(keyspace_no, stream_no), db=self.handles["names"])
             if db is None or key is None or db.stream(key, now_ms) is not None:
                 # left behind by a flushed database
                 self.lmdb.delete(packed, db=self.handles["expiry"])

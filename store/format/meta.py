@@ -1,15 +1,17 @@
-"""Table `meta`: the names of its rows, which every checkpoint writes and which say what the rest of the store is.
+"""Table `meta`: the rows that say what the rest of the store is.  Every checkpoint writes them.
 
-What is in them FORMAT.md tells; `store/tables/environment.py` writes the version, `store/databases/transaction.py` the
-others.
+Each `read_` function takes a look-up of a row by its name, and gives None, or an empty list, where the row is missing.
+What is there and does not decode raises one of DECODE_ERRORS.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
 
-from riverbed.store.format import rows as fmt
+from riverbed.store.format.rows import FORMAT_VERSION, pack_row, unpack_row
+from riverbed.store.position import LogPosition
 from riverbed.store.replication_id import ReplicationIds
 
 META_VERSION: Final = b"format_version"
@@ -24,20 +26,134 @@ META_NUMBERING: Final = b"numbering"
 # The database of a position where no SELECT stands before it in its log file.
 NO_DATABASE: Final = -1
 
+# The row of a name, None where there is none.
+Get = Callable[[bytes], bytes | None]
+
+
+class Counters(NamedTuple):
+    """`counters`: the numbers to be given out next."""
+
+    next_stream_no: int
+    next_group_no: int
+    next_keyspace_no: int
+
+    def pack(self) -> bytes:
+        return pack_row(self)
+
+
+class DatabaseRow(NamedTuple):
+    """One element of `databases`."""
+
+    keyspace_no: int
+    size: int  # keys
+    expiring: int  # keys with a deadline
+
+
+class PositionRow(NamedTuple):
+    """`position`: the end of the log that the tables hold, and the database that is selected there."""
+
+    file_seq: int
+    byte: int
+    offset: int
+    selected: int  # NO_DATABASE for none
+
+    @property
+    def place(self) -> LogPosition:
+        return LogPosition(*self[:3])
+
+    def pack(self) -> bytes:
+        return pack_row(self)
+
+
+def pack_version() -> bytes:
+    return pack_row(FORMAT_VERSION)
+
+
+def read_version(get: Get) -> Any:
+    """The number of the format, or whatever stands there instead."""
+    return _read(get, META_VERSION)
+
+
+def read_counters(get: Get) -> Counters | None:
+    values = _read(get, META_COUNTERS)
+    return None if values is None else Counters._make(values)
+
+
+def pack_databases(databases: Iterable[DatabaseRow]) -> bytes:
+    return pack_row(list(databases))
+
+
+def read_databases(get: Get) -> list[DatabaseRow]:
+    """One for each database, by its number."""
+    return [DatabaseRow._make(values) for values in _read(get, META_DATABASES) or ()]
+
+
+def read_position(get: Get) -> PositionRow | None:
+    values = _read(get, META_POSITION)
+    return None if values is None else PositionRow._make(values)
+
+
+def pack_synced(position: LogPosition) -> bytes:
+    return pack_row(position)
+
+
+def read_synced(get: Get) -> LogPosition | None:
+    """Up to where the log was known to be durable."""
+    values = _read(get, META_SYNCED)
+    return None if values is None else LogPosition._make(values)
+
 
 def replid_rows(replids: ReplicationIds | None) -> Iterator[tuple[bytes, bytes]]:
     """The rows that say whose offsets the position is on."""
     if replids is None:
         return
-    yield META_REPLICATION, fmt.pack_row([replids.replication_id, replids.previous_id, replids.branch_offset])
+    yield META_REPLICATION, pack_row([replids.replication_id, replids.previous_id, replids.branch_offset])
     if replids.store_id:
-        yield META_STORE, fmt.pack_row(replids.store_id)
+        yield META_STORE, pack_row(replids.store_id)
 
 
-def decode_replids(get: Callable[[bytes], bytes | None]) -> ReplicationIds | None:
-    """What those rows say, which `get` looks up by name; None without any.  Raises one of DECODE_ERRORS."""
-    line, store = get(META_REPLICATION), get(META_STORE)
-    if line is None:
+def read_replids(get: Get) -> ReplicationIds | None:
+    """What `replid_rows` has written."""
+    found = read_replication(get)
+    return None if found is None else replace(found, store_id=read_store_id(get))
+
+
+def read_replication(get: Get) -> ReplicationIds | None:
+    """As `read_replids`, without the id of the store."""
+    values = _read(get, META_REPLICATION)
+    if values is None:
         return None
-    replication_id, previous_id, branch_offset = fmt.unpack_row(line)
-    return ReplicationIds(replication_id, previous_id, branch_offset, "" if store is None else fmt.unpack_row(store))
+    replication_id, previous_id, branch_offset = values
+    return ReplicationIds(replication_id, previous_id, branch_offset)
+
+
+def read_store_id(get: Get) -> str:
+    """Which store this is; empty where an older version has made the tables."""
+    return _read(get, META_STORE) or ""
+
+
+def pack_numbering(numbering: str) -> bytes:
+    return pack_row(numbering)
+
+
+def read_numbering(get: Get) -> str:
+    """Which tables have given the streams their numbers; empty where an older version has made them."""
+    return str(_read(get, META_NUMBERING) or "")
+
+
+def _read(get: Get, name: bytes) -> Any:
+    row = get(name)
+    return None if row is None else unpack_row(row)
+
+
+# What reads the row of each name.
+META_READERS: Final[dict[bytes, Callable[[Get], Any]]] = {
+    META_VERSION: read_version,
+    META_COUNTERS: read_counters,
+    META_DATABASES: read_databases,
+    META_POSITION: read_position,
+    META_SYNCED: read_synced,
+    META_REPLICATION: read_replication,
+    META_STORE: read_store_id,
+    META_NUMBERING: read_numbering,
+}

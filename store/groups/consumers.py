@@ -16,10 +16,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Self
 
-from riverbed.store.format import rows as fmt
+from riverbed.store.format.groups import (
+    GROUP_KEY_BYTES,
+    ConsumerRow,
+    GroupRow,
+    consumer_key,
+    decode_consumer_no,
+    group_key,
+    look_key,
+)
+from riverbed.store.format.resp import encode_words
+from riverbed.store.format.streams import id_in_key
 from riverbed.store.groups.lag import estimate_read, is_tombstone_ahead, lag
 from riverbed.store.groups.pending import Pel
-from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, unpack_id
+from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text
 from riverbed.store.model import NO_POLICY, DeliveryPolicy
 
 if TYPE_CHECKING:
@@ -96,33 +106,30 @@ class Members:
 
     # -- rows of groups and consumers ----------------------------------------------------------------------------------
 
-    def encode(self) -> bytes:
-        return fmt.encode_group(
-            fmt.GroupRow(
-                self.name,
-                self.last_id,
-                self.entries_read,
-                self.pel_count,
-                self.released_count,
-                self.consumer_count,
-                self._next_consumer_no,
-                self._next_release_no,
-                None if self.policy is NO_POLICY else self.policy,
-                self.look_ms,
-            )
+    def row(self) -> GroupRow:
+        return GroupRow(
+            self.name,
+            self.last_id,
+            self.entries_read,
+            self.pel_count,
+            self.released_count,
+            self.consumer_count,
+            self._next_consumer_no,
+            self._next_release_no,
+            None if self.policy is NO_POLICY else self.policy,
+            self.look_ms,
         )
 
     @classmethod
-    def decode(cls, stream: Stream, group_no: int, row: bytes, handed_out: HandedOut) -> Self:
-        values = fmt.decode_group(row)
-        group = cls(stream, group_no, values.name, values.last_id, values.entries_read, handed_out)
-        group.pel_count = values.pel_count
-        group.released_count = values.released_count
-        group.consumer_count = values.consumer_count
-        group._next_consumer_no = values.next_consumer_no
-        group._next_release_no = values.next_release_no
-        group.policy = values.policy or NO_POLICY
-        group.look_ms = values.look_ms
+    def of_row(cls, stream: Stream, group_no: int, row: GroupRow, handed_out: HandedOut) -> Self:
+        group = cls(stream, group_no, row.name, row.last_id, row.entries_read, handed_out)
+        group.pel_count = row.pel_count
+        group.released_count = row.released_count
+        group.consumer_count = row.consumer_count
+        group._next_consumer_no = row.next_consumer_no
+        group._next_release_no = row.next_release_no
+        group.policy = row.policy or NO_POLICY
+        group.look_ms = row.look_ms
         return group
 
     def write_back(self) -> None:
@@ -130,12 +137,12 @@ class Members:
         txn = self.stream.txn
         groups = txn.handles["groups"]
         if self._is_dirty:
-            txn.lmdb.put(fmt.group_key(self.stream.stream_no, self.group_no), self.encode(), db=groups)
+            txn.lmdb.put(group_key(self.stream.stream_no, self.group_no), self.row().pack(), db=groups)
             self._is_dirty = False
         for consumer in self._dirty_consumers:
-            key = fmt.consumer_key(self.stream.stream_no, self.group_no, consumer.consumer_no)
-            row = fmt.ConsumerRow(consumer.name, consumer.seen_ms, consumer.active_ms, consumer.pel_count)
-            txn.lmdb.put(key, fmt.encode_consumer(row), db=groups)
+            key = consumer_key(self.stream.stream_no, self.group_no, consumer.consumer_no)
+            row = ConsumerRow(consumer.name, consumer.seen_ms, consumer.active_ms, consumer.pel_count)
+            txn.lmdb.put(key, row.pack(), db=groups)
         self._dirty_consumers.clear()
 
     def forget(self) -> None:
@@ -146,13 +153,13 @@ class Members:
     def _load_consumers(self) -> dict[bytes, Consumer]:
         self._consumers = {}
         cursor = self.stream.txn.cursor("groups")
-        prefix = fmt.group_key(self.stream.stream_no, self.group_no)
+        prefix = group_key(self.stream.stream_no, self.group_no)
         if self.consumer_count and cursor.set_range(prefix):
             for key, row in cursor.iternext():
                 if not key.startswith(prefix):
                     break
-                if len(key) > fmt.GROUP_KEY_BYTES:
-                    consumer = Consumer(fmt.decode_consumer_no(key), *fmt.decode_consumer(row))
+                if len(key) > GROUP_KEY_BYTES:
+                    consumer = Consumer(decode_consumer_no(key), *ConsumerRow.unpack(row))
                     self._consumers[consumer.name] = self._by_no[consumer.consumer_no] = consumer
         return self._consumers
 
@@ -192,10 +199,10 @@ class Members:
     def _advance(self, rows: list[Row]) -> None:
         """The entries in `rows`, which follow the group's position, are given out."""
         stream = self.stream
-        last_id = unpack_id(rows[-1][0][8:])
+        last_id = id_in_key(rows[-1][0])
         left = len(rows)
         while self.entries_read is None or is_tombstone_ahead(stream, self.last_id) or self.last_id < stream.first_id:
-            self.last_id = unpack_id(rows[-left][0][8:])
+            self.last_id = id_in_key(rows[-left][0])
             self.entries_read = estimate_read(stream, self.last_id)
             left -= 1
             if not left:
@@ -257,7 +264,7 @@ class Members:
             self.pel.remove([packed for run in owned for packed in run.ids()])
         else:
             txn.trash.add_consumer(self.group_no, consumer.consumer_no)
-        key = fmt.consumer_key(self.stream.stream_no, self.group_no, consumer.consumer_no)
+        key = consumer_key(self.stream.stream_no, self.group_no, consumer.consumer_no)
         txn.lmdb.delete(key, db=txn.handles["groups"])
         del self.consumers[consumer.name]
         del self._by_no[consumer.consumer_no]
@@ -282,7 +289,7 @@ class Members:
         """Have the sweep look at the consumers at `look_ms`, at once for 0, if the policy says how long they live."""
         self.look_ms = look_ms
         if self.policy.consumer_ttl_ms:
-            key = fmt.look_key(look_ms, self.stream.stream_no, self.group_no)
+            key = look_key(look_ms, self.stream.stream_no, self.group_no)
             self.stream.txn.cursor("consumer_ttls").put(key, self.name)
         self.touch()
 
@@ -290,7 +297,7 @@ class Members:
         """The sweep need not look at the consumers any more, or not when it was to."""
         if self.policy.consumer_ttl_ms:
             txn = self.stream.txn
-            key = fmt.look_key(self.look_ms, self.stream.stream_no, self.group_no)
+            key = look_key(self.look_ms, self.stream.stream_no, self.group_no)
             txn.lmdb.delete(key, db=txn.handles["consumer_ttls"])
 
     # -- mutators: position --------------------------------------------------------------------------------------------
@@ -317,7 +324,7 @@ class Members:
         self._logged_position = (self.last_id, self.entries_read)
         key = self.stream.key
         if self._position_head is None or self._position_head[0] != key:
-            self._position_head = (key, fmt.encode_words([b"XGROUP", b"SETID", key, self.name]))
+            self._position_head = (key, encode_words([b"XGROUP", b"SETID", key, self.name]))
         last_id = id_text(self.last_id)
         read = b"%d" % (UNKNOWN if self.entries_read is None else self.entries_read)
         self._log_wire(_POSITION % (self._position_head[1], len(last_id), last_id, len(read), read))

@@ -13,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from riverbed.store.format import rows as fmt
+from riverbed.store.format.pending import UNOWNED, PelRow, Run
+from riverbed.store.format.resp import bulk, decode_entry, encode_words, id_bulk, id_bulks
+from riverbed.store.format.streams import packed_ids_of
 from riverbed.store.groups.consumers import Consumer, Members
-from riverbed.store.groups.pending import UNOWNED, Delivery, Pel, PelRow, Run
+from riverbed.store.groups.pending import Delivery, Pel
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, pack_id, unpack_id
 from riverbed.store.model import Change
 
@@ -236,7 +238,7 @@ class Group(Members):
         self._advance(rows)
         self.touch(consumer)
         if to_pel:
-            packed_ids = [key[8:] for key, _ in rows]
+            packed_ids = packed_ids_of(rows)
             is_past_all = self._pel_end is not None and before >= self._pel_end
             if self.pel_count and not is_past_all and self.pel.holds_any_from(StreamID(before + 1)):
                 # the position was set back: some may be pending already, and begin again
@@ -247,7 +249,7 @@ class Group(Members):
                 consumer.pel_count += len(rows)
                 self._pel_end = self.last_id
             consumer.active_ms = now_ms
-            bulks = fmt.id_bulks(rows)
+            bulks = id_bulks(rows)
             self._handed_out.note(packed_ids, bulks)
             self._log_claims(consumer, {1: (len(rows), bulks)}, now_ms)
         self.note_position()
@@ -312,10 +314,10 @@ class Group(Members):
         if len(removed) < len(packed_ids):
             texts = bulks = None
         if bulks is None:
-            bulks = fmt.encode_words(texts) if texts else _bulks(removed)
+            bulks = encode_words(texts) if texts else _bulks(removed)
         key = self.stream.key
         if self._ack_head is None or self._ack_head[0] != key:
-            self._ack_head = (key, fmt.encode_words([b"XACK", key, self.name]))
+            self._ack_head = (key, encode_words([b"XACK", key, self.name]))
         self._log_wire(b"*%d\r\n%b%b" % (3 + len(removed), self._ack_head[1], bulks))
         return len(removed)
 
@@ -336,7 +338,7 @@ class Group(Members):
                 b"%d" % entry.delivery_count,
             )
             origin = [word for pair in zip(ORIGIN_FIELDS, values, strict=True) for word in pair]
-            target.append_entry(StreamID(number), fmt.decode_entry(row)[1] + origin)
+            target.append_entry(StreamID(number), decode_entry(row)[1] + origin)
         self.ack([pack_id(entry.entry_id) for entry, _ in worn_out])
 
     def release(self, counts: list[tuple[StreamID, int]]) -> None:
@@ -384,11 +386,11 @@ class Group(Members):
         """One XCLAIM for each delivery count, of (so many, bulk strings) IDs; Redis writes one for each entry."""
         key = self.stream.key
         if consumer.claim_head is None or consumer.claim_head[0] != key:
-            consumer.claim_head = (key, fmt.encode_words([b"XCLAIM", key, self.name, consumer.name, b"0"]))
+            consumer.claim_head = (key, encode_words([b"XCLAIM", key, self.name, consumer.name, b"0"]))
         head = consumer.claim_head[1]
         time_text, last_id = b"%d" % time_ms, id_text(self.last_id)
         for count, (size, bulks) in by_count.items():
-            how = _CLAIM_END % (len(time_text), time_text, fmt.bulk(b"%d" % count), len(last_id), last_id)
+            how = _CLAIM_END % (len(time_text), time_text, bulk(b"%d" % count), len(last_id), last_id)
             self._log_wire(b"*%d\r\n%b%b%b" % (13 + size, head, bulks, how))
         self._logged_position = (max(self.last_id, self._logged_position[0]), self._logged_position[1])
         consumer.is_logged = True
@@ -409,7 +411,7 @@ def _by_count(counts: dict[bytes, int]) -> dict[int, tuple[int, bytes]]:
 
 
 def _bulks(packed_ids: list[bytes]) -> bytes:
-    return b"".join([fmt.id_bulk(unpack_id(packed)) for packed in packed_ids])
+    return b"".join([id_bulk(unpack_id(packed)) for packed in packed_ids])
 
 
 def _runs(counts: list[tuple[StreamID, int]]) -> Iterator[tuple[int, list[StreamID]]]:

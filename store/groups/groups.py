@@ -8,13 +8,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from riverbed.store.format import rows as fmt
+from riverbed.store.format.groups import group_key
 from riverbed.store.groups.consumers import UNKNOWN, Consumer
 from riverbed.store.groups.group import Group
 from riverbed.store.groups.recent_deliveries import HandedOut
 from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id
 from riverbed.store.model import Change
 from riverbed.store.streams.stream import Stream
+from riverbed.store.tables.groups import group_rows
 
 
 class Groups:
@@ -29,17 +30,8 @@ class Groups:
             self._load()
 
     def _load(self) -> None:
-        cursor = self.stream.txn.cursor("groups")
-        prefix = fmt.stream_prefix(self.stream.stream_no)
-        found = cursor.set_range(prefix)
-        while found and cursor.key().startswith(prefix):
-            key, row = cursor.item()
-            group_no = fmt.decode_group_no(key)
-            if len(key) == fmt.GROUP_KEY_BYTES:
-                group = Group.decode(self.stream, group_no, row, self._handed_out)
-                self._by_name[group.name] = group
-            # consumers stand below their group; those of a destroyed one are there until the purge
-            found = cursor.set_range(fmt.group_key(self.stream.stream_no, group_no + 1))
+        for group_no, row in group_rows(self.stream.txn.cursor("groups"), self.stream.stream_no):
+            self._by_name[row.name] = Group.of_row(self.stream, group_no, row, self._handed_out)
 
     def get(self, name: bytes) -> Group | None:
         return self._by_name.get(name)
@@ -88,7 +80,7 @@ class Groups:
         """Forget a group; its rows are left to the purge.  Logs XGROUP DESTROY."""
         stream = self.stream
         txn = stream.txn
-        txn.lmdb.delete(fmt.group_key(stream.stream_no, group.group_no), db=txn.handles["groups"])
+        txn.lmdb.delete(group_key(stream.stream_no, group.group_no), db=txn.handles["groups"])
         txn.trash.add_group(group.group_no, stream.stream_no)
         group.unlist()
         group.forget()
@@ -111,7 +103,7 @@ class Groups:
         groups = Groups(copy, self._handed_out)
         groups._by_name.clear()
         for group in self:
-            new = Group.decode(copy, txn.next_group_no, group.encode(), self._handed_out)
+            new = Group.of_row(copy, txn.next_group_no, group.row(), self._handed_out)
             new._consumers = {}
             txn.next_group_no += 1
             groups._by_name[new.name] = new

@@ -30,93 +30,34 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from riverbed.store.format import rows as fmt
+from riverbed.store.format.pending import (
+    UNOWNED,
+    PelRow,
+    Run,
+    first_in_run,
+    group_prefix,
+    last_in_key,
+    owner_of_run,
+    owner_prefix,
+    time_key,
+)
 from riverbed.store.ids import ID_BYTES, StreamID, pack_id, unpack_id
 
 if TYPE_CHECKING:
     from riverbed.store.tables.transaction import Transaction
     from riverbed.store.tables.view import View
 
-UNOWNED: Final = 0
 # Two runs of this length fit a page of LMDB; a longer row would get pages of its own.
 MAX_IN_RUN: Final = 100
 # Runs read in one go.
 _CHUNK: Final = 16
 # After so many dead runs in a row the next living one is looked up in the consumers' own lists.
 _MAX_DEAD: Final = 64
-# Up to so many IDs are looked for in a run one by one.
-_FEW: Final = 8
-_HEAD: Final = fmt.RUN_HEAD_BYTES
-
 
 # When, and for the how-manieth time; without an owner the number of the release, and the count.
 Delivery = tuple[int, int]
-
-
-class PelRow(NamedTuple):
-    """One pending entry.  Without an owner `time_ms` is the number of its release."""
-
-    entry_id: StreamID
-    consumer_no: int
-    time_ms: int
-    delivery_count: int
-
-
-class Run:
-    """One row of `pel`.  `packed` are its IDs, ascending, 16 bytes each."""
-
-    __slots__ = ("consumer_no", "delivery_count", "packed", "time_ms")
-
-    def __init__(self, consumer_no: int, time_ms: int, delivery_count: int, packed: bytes) -> None:
-        self.consumer_no = consumer_no
-        self.time_ms = time_ms
-        self.delivery_count = delivery_count
-        self.packed = packed
-
-    @classmethod
-    def decode(cls, row: bytes) -> Run:
-        consumer_no, time_ms, delivery_count = fmt.decode_run_head(row)
-        return cls(consumer_no, time_ms, delivery_count, row[_HEAD:])
-
-    def __len__(self) -> int:
-        return len(self.packed) // ID_BYTES
-
-    @property
-    def last(self) -> bytes:
-        return self.packed[-ID_BYTES:]
-
-    def ids(self) -> list[bytes]:
-        packed = self.packed
-        return [packed[at : at + ID_BYTES] for at in range(0, len(packed), ID_BYTES)]
-
-    def rows(self) -> Iterator[PelRow]:
-        for packed in self.ids():
-            yield PelRow(unpack_id(packed), self.consumer_no, self.time_ms, self.delivery_count)
-
-    def within(self, first: bytes, last: bytes) -> Run | None:
-        """The part of the run with first <= id <= last, None when there is none."""
-        if self.packed[:ID_BYTES] >= first and self.last <= last:
-            return self
-        packed = b"".join([packed for packed in self.ids() if first <= packed <= last])
-        return Run(self.consumer_no, self.time_ms, self.delivery_count, packed) if packed else None
-
-    def held(self, order: list[bytes]) -> list[bytes]:
-        """Those of the ascending `order` that are here."""
-        if len(order) < _FEW:
-            return [packed for packed in order if self.find(packed) >= 0]
-        if b"".join(order) == self.packed:
-            return order
-        here = set(self.ids())
-        return [packed for packed in order if packed in here]
-
-    def find(self, packed_id: bytes) -> int:
-        """Where in `packed` an ID stands, -1 when it does not."""
-        at = self.packed.find(packed_id)
-        while at % ID_BYTES and at > 0:  # the end of one ID and the beginning of the next
-            at = self.packed.find(packed_id, at + 1)
-        return at
 
 
 class Pel:
@@ -128,7 +69,7 @@ class Pel:
     def __init__(self, txn: Transaction | View, group_no: int, is_alive: Callable[[int], bool]) -> None:
         self._txn = txn
         self._group_no = group_no
-        self._prefix = fmt.group_prefix(group_no)
+        self._prefix = group_prefix(group_no)
         self._is_alive = is_alive
         self._recent: Run | None = None  # the living run that `get` found last, as long as nothing has changed
 
@@ -143,14 +84,14 @@ class Pel:
         if cursor.set_range(self._prefix + packed_id):
             key, row = cursor.item()
             if key.startswith(self._prefix):
-                return Run.decode(row)
+                return Run.unpack(row)
         return None
 
     def get(self, entry_id: StreamID) -> PelRow | None:
         """One pending entry, unless it is dead."""
         packed = pack_id(entry_id)
         run = self._recent
-        if run is None or not run.packed[:ID_BYTES] <= packed <= run.last:
+        if run is None or not run.first <= packed <= run.last:
             run = self._run_for(packed)
             if run is None or not self._lives(run.consumer_no):
                 return None
@@ -173,7 +114,7 @@ class Pel:
             run = self._run_for(order[at])
             if run is None:
                 return
-            first = run.packed[:ID_BYTES]
+            first = run.first
             if order[at] < first:
                 at = bisect_left(order, first, at)
             end = bisect_right(order, run.last, at)
@@ -202,9 +143,9 @@ class Pel:
             # others may move the cursor while the caller of this generator has its turn
             chunk = list(islice(cursor.iternext(), size))
             for key, row in chunk:
-                if not key.startswith(self._prefix) or row[_HEAD : _HEAD + ID_BYTES] > last:
+                if not key.startswith(self._prefix) or first_in_run(row) > last:
                     return
-                run = Run.decode(row)
+                run = Run.unpack(row)
                 if self._lives(run.consumer_no):
                     dead = 0
                     cut = run.within(first, last)
@@ -217,7 +158,7 @@ class Pel:
             size = _CHUNK
             low = chunk[-1][0] + b"\0"
             if dead > _MAX_DEAD:
-                living = self._next_living(low[len(self._prefix) : -1], owners)
+                living = self._next_living(last_in_key(chunk[-1][0]), owners)
                 if living is None:
                     return
                 low, dead = self._prefix + living, 0
@@ -227,34 +168,34 @@ class Pel:
         cursor = self._txn.cursor("pel_by_consumer")
         ends = []
         for consumer_no in (UNOWNED, *owners):
-            prefix = fmt.owner_prefix(self._group_no, consumer_no)
+            prefix = owner_prefix(self._group_no, consumer_no)
             if cursor.set_range(prefix + after + b"\0") and cursor.key().startswith(prefix):
-                ends.append(cursor.key()[len(prefix) :])
+                ends.append(last_in_key(cursor.key()))
         return min(ends, default=None)
 
     def last_id(self, owners: Iterable[int]) -> StreamID | None:
         """The highest pending ID."""
         cursor = self._txn.cursor("pel")
-        found = cursor.prev() if cursor.set_range(fmt.group_prefix(self._group_no + 1)) else cursor.last()
+        found = cursor.prev() if cursor.set_range(group_prefix(self._group_no + 1)) else cursor.last()
         for _ in range(_MAX_DEAD):
             if not found or not cursor.key().startswith(self._prefix):
                 return None
-            if self._lives(fmt.decode_run_head(cursor.value())[0]):
-                return unpack_id(cursor.key()[len(self._prefix) :])
+            if self._lives(owner_of_run(cursor.value())):
+                return unpack_id(last_in_key(cursor.key()))
             found = cursor.prev()
         lists = self._txn.cursor("pel_by_consumer")
         ends = []
         for consumer_no in (UNOWNED, *owners):
-            prefix = fmt.owner_prefix(self._group_no, consumer_no)
-            past = fmt.owner_prefix(self._group_no, consumer_no + 1)
+            prefix = owner_prefix(self._group_no, consumer_no)
+            past = owner_prefix(self._group_no, consumer_no + 1)
             found = lists.prev() if lists.set_range(past) else lists.last()
             if found and lists.key().startswith(prefix):
-                ends.append(unpack_id(lists.key()[len(prefix) :]))
+                ends.append(unpack_id(last_in_key(lists.key())))
         return max(ends, default=None)
 
     def owned(self, consumer_no: int, start: StreamID, end: StreamID) -> Iterator[Run]:
         """As `runs`, of one living consumer."""
-        prefix = fmt.owner_prefix(self._group_no, consumer_no)
+        prefix = owner_prefix(self._group_no, consumer_no)
         first, last = pack_id(start), pack_id(end)
         low = prefix + first
         cursor = self._txn.cursor("pel_by_consumer")
@@ -264,9 +205,9 @@ class Pel:
             for key in chunk:
                 if not key.startswith(prefix):
                     return
-                run = self._run_for(key[len(prefix) :])
+                run = self._run_for(last_in_key(key))
                 assert run is not None, "a consumer's list holds what the group's does not"
-                if run.packed[:ID_BYTES] > last:
+                if run.first > last:
                     return
                 cut = run.within(first, last)
                 if cut is not None:
@@ -306,7 +247,7 @@ class Pel:
             for key, value in chunk:
                 if not key.startswith(self._prefix):
                     return
-                run = self._run_for(value or key[-ID_BYTES:])
+                run = self._run_for(value or last_in_key(key))
                 yield key, run if run is not None and self._lives(run.consumer_no) else None
             if len(chunk) < _CHUNK:
                 return
@@ -357,7 +298,7 @@ class Pel:
             run.packed = b"".join([packed for packed in run.ids() if packed not in gone])
         if run.last == last:
             self._recent = None
-            self._txn.cursor("pel").put(self._prefix + last, self._encode(run))
+            self._txn.cursor("pel").put(self._prefix + last, run.pack())
         else:
             self._delete(Run(run.consumer_no, run.time_ms, run.delivery_count, last))
             self._put(run)
@@ -374,7 +315,7 @@ class Pel:
         while at < len(order):
             run = self._run_for(order[at])
             begin = at
-            if run is not None and run.packed[:ID_BYTES] <= order[at]:
+            if run is not None and run.first <= order[at]:
                 at = bisect_right(order, run.last, at)
                 self._delete(run)
                 asked, old_ids = order[begin:at], run.ids()
@@ -387,7 +328,7 @@ class Pel:
                 ids = old_ids if had == len(asked) else sorted({*old_ids, *asked})
                 self._put_pieces(ids, wanted, consumer_no, run)
             else:
-                at = len(order) if run is None else bisect_left(order, run.packed[:ID_BYTES], at)
+                at = len(order) if run is None else bisect_left(order, run.first, at)
                 former[None] = former.get(None, 0) + at - begin
                 self._put_pieces(order[begin:at], wanted, consumer_no, None)
         return former
@@ -419,15 +360,11 @@ class Pel:
 
     # -- rows ----------------------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def _encode(run: Run) -> bytes:
-        return fmt.encode_run(run.consumer_no, run.time_ms, run.delivery_count, run.packed)
-
     def _put(self, run: Run) -> None:
         self._recent = None
         cursor, last = self._txn.cursor, run.last
-        cursor("pel").put(self._prefix + last, self._encode(run))
-        cursor("pel_by_consumer").put(fmt.owner_prefix(self._group_no, run.consumer_no) + last, b"")
+        cursor("pel").put(self._prefix + last, run.pack())
+        cursor("pel_by_consumer").put(owner_prefix(self._group_no, run.consumer_no) + last, b"")
         cursor("pel_by_time").put(time_key(self._group_no, run), last if run.consumer_no == UNOWNED else b"")
 
     def _delete(self, run: Run) -> None:
@@ -435,16 +372,9 @@ class Pel:
         cursor, last = self._txn.cursor, run.last
         for table, key in (
             ("pel", self._prefix + last),
-            ("pel_by_consumer", fmt.owner_prefix(self._group_no, run.consumer_no) + last),
+            ("pel_by_consumer", owner_prefix(self._group_no, run.consumer_no) + last),
             ("pel_by_time", time_key(self._group_no, run)),
         ):
             # 0.36 us; a delete without a cursor takes 0.5
             if cursor(table).set_key(key):
                 cursor(table).delete()
-
-
-def time_key(group_no: int, run: Run) -> bytes:
-    """The key of a run's place in the order by time."""
-    if run.consumer_no == UNOWNED:
-        return fmt.moment_prefix(group_no, 0) + run.time_ms.to_bytes(ID_BYTES, "big")
-    return fmt.moment_prefix(group_no, run.time_ms + 1) + run.last

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from riverbed.store.format.streams import id_in_key, packed_ids_in
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, unpack_id
 from riverbed.store.model import Change, References, Strategy, Trim
 from riverbed.store.streams import trimming
@@ -121,7 +122,7 @@ def _front(stream: Stream, trim: Trim) -> Trim | None:
     if trim.strategy is Strategy.MAXLEN:
         threshold = stream.length - _SLICE
         return replace(trim, threshold=threshold) if threshold > trim.threshold else None
-    threshold = unpack_id(stream.keys(stream.first_id, MAX_ID, _SLICE + 1)[-1][8:])
+    threshold = id_in_key(stream.keys(stream.first_id, MAX_ID, _SLICE + 1)[-1])
     return replace(trim, threshold=threshold) if threshold < trim.threshold else None
 
 
@@ -166,4 +167,6 @@ def _unneeded(groups: Groups, first_id: StreamID, end: StreamID, most: int, trim
     for group in groups:
         for run in group.pending_runs(first_id, end):
             pending.update(run.packed_ids)
-    return [unpack_id(key[8:]) for key in groups.stream.keys(first_id, end) if key[8:] not in pending][:most]
+    return [unpack_id(packed) for packed in packed_ids_in(groups.stream.keys(first_id, end)) if packed not in pending][
+        :most
+    ]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from riverbed.store.format import rows as fmt
 from riverbed.store.format.log_lines import encode_extension
+from riverbed.store.format.resp import encode_command
 
 PIECE_BYTES: Final = 1 << 20
 
@@ -45,7 +45,7 @@ class Composer:
         return piece
 
     def command(self, *words: bytes) -> None:
-        self.wire(fmt.encode_command(list(words)))
+        self.wire(encode_command(list(words)))
 
     def wire(self, command: bytes) -> None:
         """A command that is encoded already."""

@@ -273,10 +273,9 @@ class Compaction:
         place = txn.position
         assert place is not None, "the plan has seen to it"
         if plan.tail_bytes:
-            start = LogPosition(*place)
-            batches = LogReader(self._parts, self._files).batches(start, start)
+            batches = LogReader(self._parts, self._files).batches(place, place)
             made.replay(batches, counter(self._steps, EXECUTING, plan.tail_bytes))
-            place = list(plan.end)
+            place = plan.end
             txn.commit(place)
         selected = txn.log_db
 
@@ -302,7 +301,7 @@ class Compaction:
         txn.log_db = selected  # what a primary sends next goes there
         txn.replids = replids
         position = LogPosition(self._next_seq(plan), 0, plan.end.offset)
-        purge_all(txn, list(position), purged=self._purged)
+        purge_all(txn, position, purged=self._purged)
         made.tables.env.sync(True)
         return replids
 

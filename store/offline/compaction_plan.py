@@ -14,8 +14,8 @@ from typing import Final
 
 from riverbed.store.disk.files import Files
 from riverbed.store.errors import CorruptionError, StoreError
-from riverbed.store.format import rows as fmt
-from riverbed.store.format.meta import META_POSITION
+from riverbed.store.format.meta import read_position
+from riverbed.store.format.rows import DECODE_ERRORS
 from riverbed.store.log.reader import LogPart, LogReader, TornTail
 from riverbed.store.offline.retention import Retention, estimate_removals
 from riverbed.store.position import LogPosition
@@ -116,10 +116,10 @@ def make_plan(
     """
     with tables.env.begin() as txn:
         reader = TableReader(tables, txn)
-        row = reader.get("meta", META_POSITION)
+        row = read_position(reader.meta_row)
         if row is None:
             raise StoreError(f"the store in {places.directory} was never checkpointed: start riverbed-server once")
-        tail_bytes, end, torn = _read_tail(parts, LogPosition(*fmt.unpack_row(row)[:3]), files)
+        tail_bytes, end, torn = _read_tail(parts, row.place, files)
         sizes = sizes_of(reader)
         expired = trimmed_streams = trimmed_entries = names_bytes = 0
         try:
@@ -130,7 +130,7 @@ def make_plan(
                 trimmed_entries += removed
                 names_bytes += (stream.row.length + _BASE_A_ROW_BYTE) * len(stream.key)
                 steps(MEASURING, number, max(number, sizes["names"].rows))
-        except fmt.DECODE_ERRORS as error:
+        except DECODE_ERRORS as error:
             reason = error if isinstance(error, MissingRowError) else f"a row does not decode: {error!r}"
             raise CorruptionError(str(tables.path), None, f"{reason}; `riverbed check` shows more") from error
         tail_pages = _PAGES_A_LOGGED_BYTE * tail_bytes

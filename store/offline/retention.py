@@ -15,13 +15,14 @@ from typing import Final
 
 from riverbed.store.databases.database import Database
 from riverbed.store.databases.transaction import WriteTxn
-from riverbed.store.format import rows as fmt
+from riverbed.store.format.streams import NodeRow, StreamRow
 from riverbed.store.groups.groups import Groups
 from riverbed.store.groups.reference_trim import trim_with_references
 from riverbed.store.ids import MIN_ID, StreamID
 from riverbed.store.model import References, Strategy, Trim
 from riverbed.store.streams import trimming
 from riverbed.store.streams.stream import Stream
+from riverbed.store.tables.groups import group_rows
 from riverbed.store.tables.reader import TableReader
 from riverbed.store.tables.streams import LiveStream, node_rows
 
@@ -72,24 +73,20 @@ def estimate_removals(reader: TableReader, stream: LiveStream, retention: Retent
     return min(max(wanted), _count_acked(reader, row)) if retention.acked else max(wanted)
 
 
-def _count_acked(reader: TableReader, row: fmt.StreamRow) -> int:
+def _count_acked(reader: TableReader, row: StreamRow) -> int:
     """About how many entries every group was given and none has pending."""
-    groups = [
-        fmt.decode_group(values)
-        for packed, values in reader.rows("groups", fmt.stream_prefix(row.stream_no))
-        if len(packed) == fmt.GROUP_KEY_BYTES
-    ]
+    groups = [group for _, group in group_rows(reader.cursor("groups"), row.stream_no)]
     if not groups:
         return 0
     given = _count_below(reader, row, StreamID(min(group.last_id for group in groups) + 1))
     return max(given - max(group.pel_count for group in groups), 0)
 
 
-def _count_below(reader: TableReader, row: fmt.StreamRow, end: StreamID) -> int:
+def _count_below(reader: TableReader, row: StreamRow, end: StreamID) -> int:
     """How many entries there are in the nodes that are wholly below `end`."""
     count = 0
     for _, node in node_rows(reader, row):
-        live, _, _, last_id = fmt.decode_node(node)
+        live, _, _, last_id = NodeRow.unpack(node)
         if last_id >= end:
             return count
         count += live

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from riverbed.store.format import rows as fmt
+from riverbed.store.format.resp import BULK_HEADS, array_head, encode_words
+from riverbed.store.format.streams import packed_ids_in
 from riverbed.store.ids import ID_BYTES, SEQ_BITS, StreamID, pack_id, parse_id, unpack_id
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _MAX_ROWS: Final = 1024
 _HALF_BYTES: Final = SEQ_BITS // 8
 # The sequence numbers that nearly all entries have.
 _SEQS: Final = {b"%d" % seq: seq.to_bytes(_HALF_BYTES, "big") for seq in range(1000)}
-_HEADS: Final = fmt.BULK_HEADS
+_HEADS: Final = BULK_HEADS
 # Twenty digits may be more than 64 bits hold.
 _MAX_DIGITS: Final = 19
 _FIRST_ID: Final = 5
@@ -103,12 +104,12 @@ def _append_run(db: Database, commands: Sequence[list[bytes]], at: int) -> int:
                 _, _, _, a, b = words
                 row = join((heads[len(text)], text, b"*2", heads[len(a)], a, heads[len(b)], b, b""))
             else:
-                row = b"%b\r\n%b\r\n*%d\r\n%b" % (heads[len(text)], text, size - 3, fmt.encode_words(words[3:]))
+                row = b"%b\r\n%b\r\n*%d\r\n%b" % (heads[len(text)], text, size - 3, encode_words(words[3:]))
         except IndexError:  # a word of 1 KB or more
-            row = b"%b\r\n%b\r\n*%d\r\n%b" % (heads[len(text)], text, size - 3, fmt.encode_words(words[3:]))
+            row = b"%b\r\n%b\r\n*%d\r\n%b" % (heads[len(text)], text, size - 3, encode_words(words[3:]))
         if len(text) != text_size or size != word_count:
             text_size, word_count = len(text), size
-            overhead = len(heads[text_size]) + text_size + 4 + len(fmt.array_head(size - 3))
+            overhead = len(heads[text_size]) + text_size + 4 + len(array_head(size - 3))
         body_size = len(row) - overhead
         if total == 0 or total >= node_max_entries or tail_bytes + body_size >= node_max_bytes:
             if count:
@@ -219,6 +220,6 @@ def _has_all(stream: Stream, packed_ids: list[bytes]) -> bool:
     if not cursor.set_key(prefix + first):
         return False
     keys = list(islice(cursor.iternext(values=False), len(packed_ids)))
-    if [key[8:] for key in keys] == packed_ids:
+    if packed_ids_in(keys) == packed_ids:
         return True
     return all(cursor.set_key(prefix + packed) for packed in packed_ids)

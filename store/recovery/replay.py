@@ -49,7 +49,7 @@ def recover(
     """
     begun = time.monotonic()
     report = RecoveryReport()
-    start = None if txn.position is None else LogPosition(*txn.position)
+    start = txn.position
     if commits and not txn.tables.is_new and log.bytes_from(start) >= _BYTES_A_CHECKPOINT:
         log.verify(start)  # damage must be found before the first of several commits; it takes a quarter of the time
     batches = log.read(start, durable=durable or txn.synced)
@@ -96,7 +96,7 @@ def fold(
             txn.extension_bytes = 0
             uncommitted += batch.end.position - batch.start
             if commits and uncommitted >= _BYTES_A_CHECKPOINT:
-                txn.commit(list(batch.end), synced=batch.end if is_durable else None)
+                txn.commit(batch.end, synced=batch.end if is_durable else None)
                 uncommitted = 0
     finally:
         txn.keep_expired = keep_expired

@@ -98,5 +98,5 @@ class TablesFromLog:
 
     def commit(self, position: LogPosition) -> None:
         """Make the tables those of `position`, durably, without dead rows."""
-        purge_all(self.txn, list(position))
+        purge_all(self.txn, position)
         self.tables.env.sync(True)

@@ -18,11 +18,13 @@ from heapq import merge
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from riverbed.store.format import rows as fmt
+from riverbed.store.format.pending import UNOWNED, Run, group_prefix, release_prefix
+from riverbed.store.format.resp import bulk, encode_words, id_bulk, unpack_id_texts
+from riverbed.store.format.streams import StreamRow, packed_ids_in, stream_prefix
 from riverbed.store.groups.consumers import policy_words
-from riverbed.store.groups.pending import UNOWNED, Run
 from riverbed.store.ids import ID_BYTES, id_text, unpack_id
 from riverbed.store.log.commands import Composer, Piece
+from riverbed.store.tables.groups import LiveGroup, live_groups
 from riverbed.store.tables.reader import TableReader
 
 if TYPE_CHECKING:
@@ -35,85 +37,51 @@ MAX_RELEASED: Final = 64
 _CLAIM_END: Final = b"$4\r\nTIME\r\n$%d\r\n%b\r\n$10\r\nRETRYCOUNT\r\n$%d\r\n%b\r\n$6\r\nJUSTID\r\n$5\r\nFORCE\r\n"
 
 
-class _Group:
-    """A group's row, and its consumers by number."""
-
-    def __init__(self, group_no: int, row: bytes) -> None:
-        values = fmt.decode_group(row)
-        self.group_no = group_no
-        self.name = values.name
-        self.last_id = values.last_id
-        self.entries_read = values.entries_read
-        self.pel_count = values.pel_count
-        self.released_count = values.released_count
-        self.policy = values.policy
-        self.members: dict[int, fmt.ConsumerRow] = {}
-        self.has_missing = False
-
-    def sorted_members(self) -> list[fmt.ConsumerRow]:
-        return sorted(self.members.values())
-
-    @property
-    def stand_in(self) -> int | None:
-        """The number of the consumer that is named for entries that no consumer owns."""
-        return min(self.members, key=lambda number: self.members[number].name, default=None)
-
-
 class GroupsRewrite:
     """All groups of the stream with this row."""
 
-    def __init__(self, reader: TableReader, out: Composer, key: bytes, row: fmt.StreamRow) -> None:
+    def __init__(self, reader: TableReader, out: Composer, key: bytes, row: StreamRow) -> None:
         self._reader = reader
         self._out = out
         self._key = key
         self._row = row
-        self._prefix = fmt.stream_prefix(row.stream_no)
-        self._groups = sorted(self._load(), key=lambda group: group.name)
-
-    def _load(self) -> list[_Group]:
-        """Consumers stand below their group; those of a destroyed one are there until the purge."""
-        groups: dict[int, _Group] = {}
-        for packed, row in self._reader.rows("groups", self._prefix):
-            group_no = fmt.decode_group_no(packed)
-            if len(packed) == fmt.GROUP_KEY_BYTES:
-                groups[group_no] = _Group(group_no, row)
-            elif group_no in groups:
-                groups[group_no].members[fmt.decode_consumer_no(packed)] = fmt.decode_consumer(row)
-        return list(groups.values())
+        self._prefix = stream_prefix(row.stream_no)
+        self._groups = live_groups(reader, row.stream_no)
+        self._missing: set[int] = set()  # the numbers of groups with anything pending whose entry is gone
 
     # -- pending records without an entry ------------------------------------------------------------------------------
 
     def any_missing(self) -> bool:
         """Whether anything is pending whose entry is gone.  To be asked before anything else."""
-        for group in self._groups:
-            group.has_missing = bool(group.pel_count) and any(self._parted(group, missing=True))
-        return any(group.has_missing for group in self._groups)
+        pending = [group for group in self._groups if group.row.pel_count]
+        self._missing = {group.group_no for group in pending if any(self._parted(group, missing=True))}
+        return bool(self._missing)
 
     def placeholders(self) -> Iterator[Piece]:
         """XADD of an entry for each ID that is pending without one."""
         out = self._out
-        begin = b"*5\r\n$4\r\nXADD\r\n" + fmt.bulk(self._key)
+        begin = b"*5\r\n$4\r\nXADD\r\n" + bulk(self._key)
         end = b"$1\r\nx\r\n$1\r\ny\r\n"
         last = b""
-        ids = [self._missing_ids(group) for group in self._groups if group.has_missing]
+        ids = [self._missing_ids(group) for group in self._groups if group.group_no in self._missing]
         for packed in merge(*ids):
             if packed != last:
                 last = packed
-                out.wire(begin + fmt.id_bulk(unpack_id(packed)) + end)
+                out.wire(begin + id_bulk(unpack_id(packed)) + end)
                 if out.is_full:
                     yield out.take()
 
-    def _missing_ids(self, group: _Group) -> Iterator[bytes]:
+    def _missing_ids(self, group: LiveGroup) -> Iterator[bytes]:
         for run in self._parted(group, missing=True):
             yield from run.ids()
 
     def claim_placeholders(self) -> Iterator[Piece]:
         """Have the groups that need placeholders claim them; their positions come with `pieces`."""
         for group in self._groups:
-            if group.has_missing:
-                self._out.command(b"XGROUP", b"CREATE", self._key, group.name, b"0-0")
+            if group.group_no in self._missing:
+                self._out.command(b"XGROUP", b"CREATE", self._key, group.row.name, b"0-0")
                 yield from self._claims(group, self._parted(group, missing=True))
-                if group.stand_in is None:
+                if _stand_in(group) is None:
                     # no consumer can hold them for now: give them back at once, in any order
                     for count, packed in _counted(_released_by_id(self._parted(group, missing=True))):
                         self._nack(group, count, packed)
@@ -124,32 +92,33 @@ class GroupsRewrite:
         """Everything but what the placeholders were for."""
         out = self._out
         for group in self._groups:
-            read = UNKNOWN if group.entries_read is None else b"%d" % group.entries_read
-            how = b"SETID" if group.has_missing else b"CREATE"
-            out.command(b"XGROUP", how, self._key, group.name, id_text(group.last_id), b"ENTRIESREAD", read)
-            members = group.sorted_members()
+            read = UNKNOWN if group.row.entries_read is None else b"%d" % group.row.entries_read
+            how = b"SETID" if group.group_no in self._missing else b"CREATE"
+            out.command(b"XGROUP", how, self._key, group.row.name, id_text(group.row.last_id), b"ENTRIESREAD", read)
+            members = sorted(group.consumers.values())
             for member in members:
                 if not member.pel_count:
-                    out.command(b"XGROUP", b"CREATECONSUMER", self._key, group.name, member.name)
-            if group.pel_count:
-                runs = self._parted(group, missing=False) if group.has_missing else self._living(group)
+                    out.command(b"XGROUP", b"CREATECONSUMER", self._key, group.row.name, member.name)
+            if group.row.pel_count:
+                is_parted = group.group_no in self._missing
+                runs = self._parted(group, missing=False) if is_parted else group.runs(self._reader)
                 yield from self._claims(group, runs)
-            if group.released_count:
+            if group.row.released_count:
                 for count, packed in _counted(self._released(group)):
                     self._nack(group, count, packed)
                     if out.is_full:
                         yield out.take()
             for member in members:
                 times = b"%d" % member.seen_ms, b"%d" % member.active_ms
-                out.extension(b"XSEEN", self._key, group.name, member.name, *times)
+                out.extension(b"XSEEN", self._key, group.row.name, member.name, *times)
                 if out.is_full:
                     yield out.take()
-            if group.policy is not None:
-                out.extension(*policy_words(self._key, group.name, group.policy))
+            if group.row.policy is not None:
+                out.extension(*policy_words(self._key, group.row.name, group.row.policy))
 
-    def _claims(self, group: _Group, runs: Iterable[Run]) -> Iterator[Piece]:
+    def _claims(self, group: LiveGroup, runs: Iterable[Run]) -> Iterator[Piece]:
         """XCLAIM of `runs`; neighbours that are alike become one, however they were cut."""
-        stand_in = group.stand_in
+        stand_in = _stand_in(group)
         head = b""
         owner = time_ms = count = -1
         packed = bytearray()
@@ -165,8 +134,8 @@ class GroupsRewrite:
                     self._claim(head, bytes(packed), time_ms, count)
                     packed.clear()
                 if run_owner != owner:
-                    words = [b"XCLAIM", self._key, group.name, group.members[run_owner].name, b"0"]
-                    head = fmt.encode_words(words)
+                    words = [b"XCLAIM", self._key, group.row.name, group.consumers[run_owner].name, b"0"]
+                    head = encode_words(words)
                 owner, time_ms, count = run_owner, run_time_ms, run.delivery_count
             packed += run.packed
             while len(packed) >= most:
@@ -178,38 +147,31 @@ class GroupsRewrite:
             self._claim(head, bytes(packed), time_ms, count)
 
     def _claim(self, head: bytes, packed: bytes, time_ms: int, count: int) -> None:
-        texts = fmt.unpack_id_texts(packed)
+        texts = unpack_id_texts(packed)
         time_text, count_text = b"%d" % time_ms, b"%d" % count
         how = _CLAIM_END % (len(time_text), time_text, len(count_text), count_text)
-        self._out.wire(b"*%d\r\n%b%b%b" % (len(texts) + 11, head, fmt.encode_words(texts), how))
+        self._out.wire(b"*%d\r\n%b%b%b" % (len(texts) + 11, head, encode_words(texts), how))
 
-    def _released(self, group: _Group) -> Iterator[tuple[int, bytes]]:
+    def _released(self, group: LiveGroup) -> Iterator[tuple[int, bytes]]:
         """(delivery count, ID) of what no consumer owns, in order of release."""
         cursor = self._reader.cursor("pel")
-        prefix = fmt.group_prefix(group.group_no)
-        for _, last_id in self._reader.rows("pel_by_time", fmt.moment_prefix(group.group_no, 0)):
+        prefix = group_prefix(group.group_no)
+        for _, last_id in self._reader.rows("pel_by_time", release_prefix(group.group_no)):
             if cursor.set_key(prefix + last_id):
-                run = Run.decode(cursor.value())
+                run = Run.unpack(cursor.value())
                 yield run.delivery_count, run.packed
 
-    def _nack(self, group: _Group, count: int, packed: bytes) -> None:
-        texts = fmt.unpack_id_texts(packed)
-        words = [b"XNACK", self._key, group.name, b"FAIL", b"IDS", b"%d" % len(texts), *texts]
+    def _nack(self, group: LiveGroup, count: int, packed: bytes) -> None:
+        texts = unpack_id_texts(packed)
+        words = [b"XNACK", self._key, group.row.name, b"FAIL", b"IDS", b"%d" % len(texts), *texts]
         self._out.extension(*words, b"RETRYCOUNT", b"%d" % count, b"FORCE")
 
     # -- runs ----------------------------------------------------------------------------------------------------------
 
-    def _living(self, group: _Group) -> Iterator[Run]:
-        """The runs of a group in ID order, but for those of deleted consumers, which wait for the purge."""
-        for _, row in self._reader.rows("pel", fmt.group_prefix(group.group_no)):
-            run = Run.decode(row)
-            if run.consumer_no == UNOWNED or run.consumer_no in group.members:
-                yield run
-
-    def _parted(self, group: _Group, *, missing: bool) -> Iterator[Run]:
-        """As `_living`; of each run only the IDs that have no entry any more (`missing`), or those that have one."""
+    def _parted(self, group: LiveGroup, *, missing: bool) -> Iterator[Run]:
+        """The runs of a group; of each only the IDs that have no entry any more (`missing`), or those that have one."""
         entries = self._reader.cursor("entries")
-        for run in self._living(group):
+        for run in group.runs(self._reader):
             if self._has_all(entries, run.packed):
                 if not missing:
                     yield run
@@ -227,11 +189,16 @@ class GroupsRewrite:
         if not self._row.length or unpack_id(low) < self._row.floor_id or not entries.set_key(self._prefix + low):
             return False
         keys = islice(entries.iternext(values=False), len(packed) // ID_BYTES)
-        return b"".join([key[8:] for key in keys]) == packed
+        return b"".join(packed_ids_in(keys)) == packed
 
     def _has(self, entries: lmdb.Cursor[bytes], packed: bytes) -> bool:
         """Rows below the floor are dead."""
         return unpack_id(packed) >= self._row.floor_id and entries.set_key(self._prefix + packed)
+
+
+def _stand_in(group: LiveGroup) -> int | None:
+    """The number of the consumer that is named for entries that no consumer owns."""
+    return min(group.consumers, key=lambda number: group.consumers[number].name, default=None)
 
 
 def _released_by_id(runs: Iterable[Run]) -> Iterator[tuple[int, bytes]]:

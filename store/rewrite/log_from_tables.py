@@ -22,17 +22,16 @@ from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.lock import lock_directory
 from riverbed.store.disk.real_files import require_plain
 from riverbed.store.errors import StoreError
-from riverbed.store.format import rows as fmt
-from riverbed.store.format.meta import META_POSITION
+from riverbed.store.format.meta import META_POSITION, PositionRow, read_position
 from riverbed.store.layout import DIRECTORY_NAME, FILE_NAME, STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.base_file import BaseSize, write_base
 from riverbed.store.log.commands import Piece
 from riverbed.store.log.manifest import FileType, LogFile, Manifest
 from riverbed.store.options import DEFAULT_MAP_BYTES
-from riverbed.store.position import LogPosition
 from riverbed.store.rewrite.state import pieces
 from riverbed.store.tables.environment import Tables
+from riverbed.store.tables.reader import TableReader
 
 _BASE_SEQ: Final = 1
 
@@ -71,11 +70,9 @@ def rebuild_log(
         tables = Tables(directory, map_bytes)
         try:
             with tables.env.begin() as txn:
-                row = txn.get(META_POSITION, db=tables.handles["meta"])
-                if row is None:
+                before = read_position(TableReader(tables, txn).meta_row)
+                if before is None:
                     raise StoreError(f"{tables.path} was never checkpointed: there is no state to make a log from")
-                *place, selected = fmt.unpack_row(row)
-                before = LogPosition(*place)
                 # a number that the tables' position never had
                 seq = max(before.file_seq, 0) + 1
                 files.make_directory(home)
@@ -84,8 +81,9 @@ def rebuild_log(
                     home, log_filename, pieces(tables, txn), files, offset=before.offset, seq=seq, now_ms=now_ms
                 )
             with tables.env.begin(write=True) as txn:
-                row = fmt.pack_row([seq, 0, before.offset, selected])
-                txn.put(META_POSITION, row, db=tables.handles["meta"])
+                txn.put(
+                    META_POSITION, PositionRow(seq, 0, before.offset, before.selected).pack(), db=tables.handles["meta"]
+                )
             tables.env.sync(True)
         finally:
             tables.close()

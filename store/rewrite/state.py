@@ -27,9 +27,18 @@ from itertools import islice
 import lmdb
 
 from riverbed.store.errors import CorruptionError
-from riverbed.store.format import rows as fmt
-from riverbed.store.format.meta import META_DATABASES
-from riverbed.store.ids import id_text, unpack_id
+from riverbed.store.format.idempotence import PRODUCER_KEY_BYTES, RECORD_KEY_BYTES, ProducerRow, RecordRow
+from riverbed.store.format.meta import read_databases
+from riverbed.store.format.resp import array_head, bulk
+from riverbed.store.format.streams import (
+    StreamRow,
+    decode_name_key,
+    encode_keyspace_no,
+    entry_key,
+    key_key,
+    stream_prefix,
+)
+from riverbed.store.ids import id_text
 from riverbed.store.log.commands import PIECE_BYTES, Composer, Piece
 from riverbed.store.model import IdempotenceSettings
 from riverbed.store.rewrite.groups import GroupsRewrite
@@ -54,16 +63,15 @@ def pieces(
     """
     reader = TableReader(tables, txn)
     out = Composer(extensions=extensions)
-    row = reader.get("meta", META_DATABASES)
-    for number, (keyspace_no, size, _) in enumerate([] if row is None else fmt.unpack_row(row)):
+    for number, (keyspace_no, size, _) in enumerate(read_databases(reader.meta_row)):
         if not size:
             continue
         out.command(b"SELECT", b"%d" % number)
-        for packed, key in reader.rows("names", fmt.encode_keyspace_no(keyspace_no)):
-            row = reader.get("keys", fmt.key_key(keyspace_no, key))
+        for packed, key in reader.rows("names", encode_keyspace_no(keyspace_no)):
+            row = reader.get("keys", key_key(keyspace_no, key))
             if row is None:
-                raise _contradiction(tables, f"stream {fmt.decode_name_key(packed)[1]} has a name and no row")
-            yield from _StreamRewrite(tables, reader, out, key, fmt.decode_stream(row)).pieces(entries)
+                raise _contradiction(tables, f"stream {decode_name_key(packed)[1]} has a name and no row")
+            yield from _StreamRewrite(tables, reader, out, key, StreamRow.unpack(row)).pieces(entries)
     if out.size:
         yield out.take()
 
@@ -76,7 +84,7 @@ def entry_count(tables: Tables, txn: lmdb.Transaction[bytes]) -> int:
 class _StreamRewrite:
     """One stream."""
 
-    def __init__(self, tables: Tables, reader: TableReader, out: Composer, key: bytes, row: fmt.StreamRow) -> None:
+    def __init__(self, tables: Tables, reader: TableReader, out: Composer, key: bytes, row: StreamRow) -> None:
         self._tables = tables
         self._reader = reader
         self._out = out
@@ -103,7 +111,7 @@ class _StreamRewrite:
         if groups is not None:
             yield from groups.pieces()
         if row.idempotence is not None:
-            yield from self._idempotence(IdempotenceSettings(*row.idempotence))
+            yield from self._idempotence(row.idempotence)
         if row.expire_ms:
             out.command(b"PEXPIREAT", key, b"%d" % row.expire_ms)
         if out.is_full:
@@ -113,10 +121,10 @@ class _StreamRewrite:
         """XADD of every entry: its row, but for the place of the ID, is the end of the command already."""
         out, row = self._out, self._row
         cursor = self._reader.cursor("entries")
-        first = fmt.entry_key(row.stream_no, row.first_id)
+        first = entry_key(row.stream_no, row.first_id)
         if not cursor.set_range(first) or cursor.key() != first:
             raise self._wrong("its first entry is not there")
-        begin = b"$4\r\nXADD\r\n" + fmt.bulk(self._key)
+        begin = b"$4\r\nXADD\r\n" + bulk(self._key)
         count = head = b""
         commands: list[bytes] = []
         size = 0
@@ -125,7 +133,7 @@ class _StreamRewrite:
             if not entry.startswith(count, star) or not count:
                 end = entry.index(b"\r\n", star) + 2
                 count = entry[star:end]
-                head = fmt.array_head(int(count[1:]) + 3) + begin
+                head = array_head(int(count[1:]) + 3) + begin
             command = head + entry[:star] + entry[star + len(count) :]
             commands.append(command)
             size += len(command)
@@ -134,7 +142,7 @@ class _StreamRewrite:
                 yield out.take()
                 commands.clear()
                 size = 0
-        if cursor.key() != fmt.entry_key(row.stream_no, row.last_live_id):
+        if cursor.key() != entry_key(row.stream_no, row.last_live_id):
             raise self._wrong(f"it has not {row.length} entries up to {id_text(row.last_live_id).decode()}")
         out.adds(commands, size)
 
@@ -163,12 +171,12 @@ class _StreamRewrite:
             out.extension(b"XCFGSET", key, *words)
         if settings.records_no:
             pid = b""
-            for packed, row in self._reader.rows("idmp", fmt.stream_prefix(settings.records_no)):
-                if len(packed) == fmt.PRODUCER_KEY_BYTES:
-                    pid = fmt.unpack_row(row)[0]
-                elif len(packed) == fmt.RECORD_KEY_BYTES:
-                    iid, packed_id = fmt.unpack_row(row)
-                    out.extension(b"XIDMPRECORD", key, pid, iid, id_text(unpack_id(packed_id)))
+            for packed, row in self._reader.rows("idmp", stream_prefix(settings.records_no)):
+                if len(packed) == PRODUCER_KEY_BYTES:
+                    pid = ProducerRow.unpack(row).pid
+                elif len(packed) == RECORD_KEY_BYTES:
+                    record = RecordRow.unpack(row)
+                    out.extension(b"XIDMPRECORD", key, pid, record.iid, id_text(record.entry_id))
                     if out.is_full:
                         yield out.take()
         if settings.records_added or settings.duplicates:

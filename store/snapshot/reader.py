@@ -29,7 +29,7 @@ from crc32c import crc32c
 
 from riverbed.store.disk.real_files import read_file, require_file
 from riverbed.store.errors import CorruptionError, NoSnapshotError, VersionError
-from riverbed.store.format import rows as fmt
+from riverbed.store.format.rows import FORMAT_VERSION
 from riverbed.store.ids import StreamID, id_text, parse_id
 from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, SNAPSHOTS_DIRECTORY, STREAMS_NAME
 from riverbed.store.position import LogPosition
@@ -255,7 +255,7 @@ def encode_manifest(manifest: SnapshotManifest, time_text: str) -> bytes:
     values = {
         "format": SNAPSHOT_FORMAT,
         "version": SNAPSHOT_VERSION,
-        "tables_version": fmt.FORMAT_VERSION,
+        "tables_version": FORMAT_VERSION,
         "program": manifest.program,
         "source": manifest.source,
         "automatic": manifest.is_automatic,
@@ -300,7 +300,7 @@ def decode_manifest(data: bytes, file: str) -> SnapshotManifest:
         values = json.loads(data)
         if values["format"] != SNAPSHOT_FORMAT:
             raise NoSnapshotError(f"{file} is not the manifest of a snapshot of Riverbed")
-        for name, known in (("version", SNAPSHOT_VERSION), ("tables_version", fmt.FORMAT_VERSION)):
+        for name, known in (("version", SNAPSHOT_VERSION), ("tables_version", FORMAT_VERSION)):
             if _number(values[name]) != known:
                 reason = f"has {name.replace('_', ' ')} {values[name]}; this program reads {known}"
                 raise VersionError(f"{file} {reason} (it was written by {values.get('program')})")

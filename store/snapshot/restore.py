@@ -20,8 +20,8 @@ from typing import Final
 
 from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.errors import CorruptionError
-from riverbed.store.format import rows as fmt
-from riverbed.store.format.meta import META_POSITION, NO_DATABASE, decode_replids
+from riverbed.store.format.meta import META_POSITION, NO_DATABASE, PositionRow, read_position, read_replids
+from riverbed.store.format.rows import DECODE_ERRORS
 from riverbed.store.layout import DATA_NAME, DIRECTORY_NAME, FILE_NAME, STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.commands import Piece
@@ -53,11 +53,11 @@ def restore_snapshot(snapshot: Snapshot, directory: Path, *, steps: Progress, fi
     tables = Tables(directory, _MAP_BYTES)
     try:
         with tables.env.begin(write=True, db=tables.handles["meta"]) as txn:
-            was_at = txn.get(META_POSITION)
+            was_at = read_position(txn.get)
             # what a primary sends next goes to the database that was selected there
-            selected = NO_DATABASE if was_at is None else fmt.unpack_row(was_at)[-1]
-            txn.put(META_POSITION, fmt.pack_row([*position, selected]))
-            replids = decode_replids(txn.get)
+            selected = NO_DATABASE if was_at is None else was_at.selected
+            txn.put(META_POSITION, PositionRow(*position, selected).pack())
+            replids = read_replids(txn.get)
         tables.env.sync(True)
         with tables.env.begin() as txn:
             state = _watched(pieces(tables, txn), snapshot, steps)
@@ -72,7 +72,7 @@ def restore_snapshot(snapshot: Snapshot, directory: Path, *, steps: Progress, fi
                 now_ms=snapshot.manifest.time_ms,
             )
         manifests.replace(home / f"{FILE_NAME}.manifest", replace(manifest, replids=replids), files)
-    except fmt.DECODE_ERRORS as error:
+    except DECODE_ERRORS as error:
         raise CorruptionError(str(snapshot.path / DATA_NAME), None, f"a row does not decode: {error!r}") from error
     finally:
         tables.close()

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from riverbed.store.format import rows as fmt
-from riverbed.store.format.meta import META_DATABASES, META_NUMBERING, META_POSITION, decode_replids
-from riverbed.store.ids import StreamID, unpack_id
+from riverbed.store.format.meta import read_databases, read_numbering, read_position, read_replids
+from riverbed.store.format.streams import NodeRow, StreamRow, id_in_key
+from riverbed.store.ids import StreamID
 from riverbed.store.position import LogPosition
 from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.snapshot.reader import StreamPart, StreamSummary
@@ -29,33 +29,28 @@ class StreamWalk:
     def __init__(self, reader: TableReader, split_every: int | None = None) -> None:
         self._reader = reader
         self._split_every = NEVER if split_every is None else split_every
-        self.stream_count: int = sum(size for _, size, _ in fmt.unpack_row(self._meta(META_DATABASES)))
-
-    def _meta(self, name: bytes) -> bytes:
-        row = self._reader.get("meta", name)
-        if row is None:
-            raise ValueError(f"no row {name.decode()} in meta")
-        return row
+        self.stream_count: int = sum(database.size for database in read_databases(reader.meta_row))
 
     def position(self) -> LogPosition:
         """Of the log, up to which all this is its fold."""
-        file_seq, byte, offset, _ = fmt.unpack_row(self._meta(META_POSITION))
-        return LogPosition(file_seq, byte, offset)
+        row = read_position(self._reader.meta_row)
+        if row is None:
+            raise ValueError("no row position in meta")
+        return row.place
 
     def replids(self) -> ReplicationIds | None:
         """The line that the position's offset is on."""
-        return decode_replids(lambda name: self._reader.get("meta", name))
+        return read_replids(self._reader.meta_row)
 
     def numbering(self) -> str | None:
         """Of the tables in which a stream has this number; None of tables that an older version has made."""
-        row = self._reader.get("meta", META_NUMBERING)
-        return None if row is None else str(fmt.unpack_row(row))
+        return read_numbering(self._reader.meta_row) or None
 
     def streams(self) -> Iterator[StreamSummary]:
         """Those of all databases, by number."""
         return (self._summary(stream.db, stream.key, stream.row) for stream in streams(self._reader))
 
-    def _summary(self, db: int, key: bytes, row: fmt.StreamRow) -> StreamSummary:
+    def _summary(self, db: int, key: bytes, row: StreamRow) -> StreamSummary:
         return StreamSummary(
             stream_no=row.stream_no,
             db=db,
@@ -71,7 +66,7 @@ class StreamWalk:
             parts=tuple(self._parts(row)) if row.length else (),
         )
 
-    def _parts(self, row: fmt.StreamRow) -> Iterator[StreamPart]:
+    def _parts(self, row: StreamRow) -> Iterator[StreamPart]:
         """Cuts at nodes, so that no entry has to be looked at."""
         start, entries, size = row.first_id, 0, 0
         for first_id, node_entries, node_bytes in self._runs(row):
@@ -82,11 +77,11 @@ class StreamWalk:
             size += node_bytes
         yield StreamPart(start, entries, size)
 
-    def _runs(self, row: fmt.StreamRow) -> Iterator[tuple[StreamID, int, int]]:
+    def _runs(self, row: StreamRow) -> Iterator[tuple[StreamID, int, int]]:
         """(first_id, entries, bytes) of each node, the last one included; tombstones count in neither."""
         for key, node in node_rows(self._reader, row):
-            live, total, size, _ = fmt.decode_node(node)
-            yield unpack_id(key[8:]), live, size * live // max(total, 1)
+            live, total, size, _ = NodeRow.unpack(node)
+            yield id_in_key(key), live, size * live // max(total, 1)
         if row.tail_total:
             live = row.tail_total - row.tail_dead
             yield row.tail_first_id, live, row.tail_bytes * live // row.tail_total

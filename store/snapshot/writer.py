@@ -38,7 +38,7 @@ from riverbed.store.disk.ownership import give
 from riverbed.store.disk.real_files import require_directory
 from riverbed.store.disk.working_directory import name_for, working_directory
 from riverbed.store.errors import CorruptionError, SnapshotError
-from riverbed.store.format import rows as fmt
+from riverbed.store.format.rows import DECODE_ERRORS
 from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, SNAPSHOTS_DIRECTORY, STATE_DIRECTORY, STREAMS_NAME
 from riverbed.store.position import LogPosition
 from riverbed.store.progress import Progress, ignore
@@ -280,7 +280,7 @@ class _Maker:
                 walk = StreamWalk(reader, self.split_every)
                 self.position, self.replids, self.numbering = walk.position(), walk.replids(), walk.numbering()
                 self.streams_file = self.write(STREAMS_NAME, self._lines(walk))
-        except fmt.DECODE_ERRORS as error:
+        except DECODE_ERRORS as error:
             raise CorruptionError(str(path), None, f"a row does not decode: {error!r}") from error
         except lmdb.Error as error:
             raise CorruptionError(str(path), None, str(error)) from error

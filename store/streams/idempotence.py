@@ -20,8 +20,22 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
-from riverbed.store.format import rows as fmt
-from riverbed.store.ids import MAX_HALF, StreamID, id_ms, id_text, pack_id, unpack_id
+from riverbed.store.format.idempotence import (
+    RECORD_KEY_BYTES,
+    IidRow,
+    ProducerRow,
+    RecordRow,
+    RecordsRow,
+    decode_record_time_key,
+    iid_key,
+    producer_key,
+    producer_of,
+    record_key,
+    record_time_key,
+    with_records_no,
+)
+from riverbed.store.format.streams import decode_stream_prefix, stream_prefix
+from riverbed.store.ids import MAX_HALF, StreamID, id_ms, id_text
 from riverbed.store.model import IdempotenceSettings
 from riverbed.store.streams.stream import Stream
 
@@ -63,17 +77,17 @@ class Idempotence:
 
     def tracked(self) -> tuple[int, int]:
         """-> (producers, records) held now."""
-        _, producers, records = self._header()
-        return producers, records
+        found = self._totals()
+        return found.producers, found.records
 
     def find(self, pid: bytes, iid: bytes) -> StreamID | None:
         """The entry that `iid` of producer `pid` has become, as far as is remembered."""
         records_no = self._settings.records_no
         if not records_no:
             return None
-        key = fmt.iid_key(fmt.producer_key(records_no, pid), iid)
+        key = iid_key(producer_key(records_no, pid), iid)
         row = self._txn.lmdb.get(key, db=self._txn.handles["idmp_ids"])
-        return None if row is None else fmt.decode_record_id(row)[1]
+        return None if row is None else IidRow.unpack(row)[1]
 
     # -- mutators ------------------------------------------------------------------------------------------------------
 
@@ -90,26 +104,25 @@ class Idempotence:
         if not settings.records_no:
             settings.records_no = txn.next_stream_no
             txn.next_stream_no += 1
-        duration_s, producers, records = self._header()
-        producer_key = fmt.producer_key(settings.records_no, pid)
-        row = txn.lmdb.get(producer_key, db=txn.handles["idmp"])
+        duration_s, producers, records = self._totals()
+        packed_producer = producer_key(settings.records_no, pid)
+        row = txn.lmdb.get(packed_producer, db=txn.handles["idmp"])
         if row is None:
             held, record_no = 0, 1
             producers += 1
         else:
-            _, held, record_no = fmt.unpack_row(row)
-        record_key = fmt.record_key(producer_key, record_no)
+            _, held, record_no = ProducerRow.unpack(row)
+        packed_record = record_key(packed_producer, record_no)
         put = txn.lmdb.put
-        put(record_key, fmt.pack_row([iid, pack_id(entry_id)]), db=txn.handles["idmp"])
-        ids_row = fmt.encode_record_id(record_no, entry_id)
-        put(fmt.iid_key(producer_key, iid), ids_row, db=txn.handles["idmp_ids"])
-        put(fmt.record_time_key(record_key, entry_id), b"", db=txn.handles["idmp_times"])
-        put(producer_key, fmt.pack_row([pid, held + 1, record_no + 1]), db=txn.handles["idmp"])
-        _store_header(txn, settings.records_no, duration_s, producers, records + 1)
+        put(packed_record, RecordRow(iid, entry_id).pack(), db=txn.handles["idmp"])
+        put(iid_key(packed_producer, iid), IidRow(record_no, entry_id).pack(), db=txn.handles["idmp_ids"])
+        put(record_time_key(packed_record, entry_id), b"", db=txn.handles["idmp_times"])
+        put(packed_producer, ProducerRow(pid, held + 1, record_no + 1).pack(), db=txn.handles["idmp"])
+        _put_totals(txn, settings.records_no, RecordsRow(duration_s, producers, records + 1))
         settings.records_added += 1
         if held + 1 > self.max_records:
             cursor = txn.cursor("idmp")
-            cursor.set_range(fmt.record_key(producer_key, 1))
+            cursor.set_range(record_key(packed_producer, 1))
             _drop_record(txn, cursor.key())
         self._stream.touch()
         words = [b"XIDMPRECORD", self._stream.key, pid, iid, id_text(entry_id)]
@@ -120,10 +133,10 @@ class Idempotence:
 
         So it is in a log when the record had expired before: what the sweep does is not logged.
         """
-        producer_key = fmt.producer_key(self._settings.records_no, pid)
-        row = self._txn.lmdb.get(fmt.iid_key(producer_key, iid), db=self._txn.handles["idmp_ids"])
+        producer = producer_key(self._settings.records_no, pid)
+        row = self._txn.lmdb.get(iid_key(producer, iid), db=self._txn.handles["idmp_ids"])
         assert row is not None, "the caller has found it"
-        _drop_record(self._txn, fmt.record_key(producer_key, fmt.decode_record_id(row)[0]))
+        _drop_record(self._txn, record_key(producer, IidRow.unpack(row).record_no))
         self.record(pid, iid, entry_id)
 
     def _keep_settings(self) -> None:
@@ -177,23 +190,19 @@ class Idempotence:
         txn = self._txn
         copy.idempotence.records_no = txn.next_stream_no
         txn.next_stream_no += 1
-        old, new = fmt.stream_prefix(records_no), fmt.stream_prefix(copy.idempotence.records_no)
+        old, new_no = stream_prefix(records_no), copy.idempotence.records_no
         for table in ("idmp", "idmp_ids", "idmp_times"):
             source, target = txn.lmdb.cursor(txn.handles[table]), txn.cursor(table)
             found = source.set_range(old)
             while found and source.key().startswith(old):
-                target.put(new + source.key()[8:], source.value())
+                target.put(with_records_no(source.key(), new_no), source.value())
                 found = source.next()
 
-    def _header(self) -> tuple[int, int, int]:
-        """-> (duration_s, producers, records)"""
+    def _totals(self) -> RecordsRow:
         row = None
         if self._settings.records_no:
-            row = self._txn.lmdb.get(fmt.stream_prefix(self._settings.records_no), db=self._txn.handles["idmp"])
-        if row is None:
-            return self.duration_s, 0, 0
-        duration_s, producers, records = fmt.unpack_row(row)
-        return duration_s, producers, records
+            row = self._txn.lmdb.get(stream_prefix(self._settings.records_no), db=self._txn.handles["idmp"])
+        return RecordsRow(self.duration_s, 0, 0) if row is None else RecordsRow.unpack(row)
 
 
 def content_iid(words: list[bytes]) -> bytes:
@@ -226,49 +235,47 @@ def sweep(txn: Transaction, now_ms: int, expired: Callable[[], bool]) -> bool:
     times = txn.cursor("idmp_times")
     start = b""
     while times.set_range(start):
-        records_no = fmt.decode_stream_prefix(times.key())
-        prefix = fmt.stream_prefix(records_no)
-        header = txn.lmdb.get(prefix, db=txn.handles["idmp"])
-        duration_s = 0 if header is None else fmt.unpack_row(header)[0]
-        while times.key()[:8] == prefix:
-            key = times.key()
-            record_key, entry_id = fmt.decode_record_time_key(key)
+        records_no = decode_stream_prefix(times.key())
+        prefix = stream_prefix(records_no)
+        row = txn.lmdb.get(prefix, db=txn.handles["idmp"])
+        duration_s = 0 if row is None else RecordsRow.unpack(row).duration_s
+        while (key := times.key()).startswith(prefix):
+            packed_record, entry_id = decode_record_time_key(key)
             if id_ms(entry_id) > now_ms - duration_s * 1000:
                 break
-            _drop_record(txn, record_key)
+            _drop_record(txn, packed_record)
             txn.swept = True
             if expired():
                 return False
             if not times.set_range(key):
                 break
-        start = fmt.stream_prefix(records_no + 1)
+        start = stream_prefix(records_no + 1)
     return True
 
 
-def _drop_record(txn: Transaction, record_key: bytes) -> None:
+def _drop_record(txn: Transaction, packed_record: bytes) -> None:
     """Delete one record from all three tables, and its producer with the last one."""
-    assert len(record_key) == fmt.RECORD_KEY_BYTES
+    assert len(packed_record) == RECORD_KEY_BYTES
     idmp = txn.handles["idmp"]
-    row = txn.lmdb.get(record_key, db=idmp)
+    row = txn.lmdb.get(packed_record, db=idmp)
     assert row is not None, "an idempotence record without its row"
-    iid, packed_id = fmt.unpack_row(row)
-    producer_key = record_key[: fmt.PRODUCER_KEY_BYTES]
-    txn.lmdb.delete(record_key, db=idmp)
-    txn.lmdb.delete(fmt.iid_key(producer_key, iid), db=txn.handles["idmp_ids"])
-    txn.lmdb.delete(fmt.record_time_key(record_key, unpack_id(packed_id)), db=txn.handles["idmp_times"])
-    records_no = fmt.decode_stream_prefix(record_key)
-    header, producer = txn.lmdb.get(fmt.stream_prefix(records_no), db=idmp), txn.lmdb.get(producer_key, db=idmp)
-    assert header is not None and producer is not None, "an idempotence record without a producer"
-    duration_s, producers, records = fmt.unpack_row(header)
-    pid, held, next_no = fmt.unpack_row(producer)
+    iid, entry_id = RecordRow.unpack(row)
+    packed_producer = producer_of(packed_record)
+    txn.lmdb.delete(packed_record, db=idmp)
+    txn.lmdb.delete(iid_key(packed_producer, iid), db=txn.handles["idmp_ids"])
+    txn.lmdb.delete(record_time_key(packed_record, entry_id), db=txn.handles["idmp_times"])
+    records_no = decode_stream_prefix(packed_record)
+    totals, producer = txn.lmdb.get(stream_prefix(records_no), db=idmp), txn.lmdb.get(packed_producer, db=idmp)
+    assert totals is not None and producer is not None, "an idempotence record without a producer"
+    duration_s, producers, records = RecordsRow.unpack(totals)
+    pid, held, next_no = ProducerRow.unpack(producer)
     if held == 1:
-        txn.lmdb.delete(producer_key, db=idmp)
+        txn.lmdb.delete(packed_producer, db=idmp)
         producers -= 1
     else:
-        txn.lmdb.put(producer_key, fmt.pack_row([pid, held - 1, next_no]), db=idmp)
-    _store_header(txn, records_no, duration_s, producers, records - 1)
+        txn.lmdb.put(packed_producer, ProducerRow(pid, held - 1, next_no).pack(), db=idmp)
+    _put_totals(txn, records_no, RecordsRow(duration_s, producers, records - 1))
 
 
-def _store_header(txn: Transaction, records_no: int, duration_s: int, producers: int, records: int) -> None:
-    row = fmt.pack_row([duration_s, producers, records])
-    txn.lmdb.put(fmt.stream_prefix(records_no), row, db=txn.handles["idmp"])
+def _put_totals(txn: Transaction, records_no: int, totals: RecordsRow) -> None:
+    txn.lmdb.put(stream_prefix(records_no), totals.pack(), db=txn.handles["idmp"])

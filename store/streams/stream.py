@@ -18,12 +18,21 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import astuple
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from riverbed.store.format import rows as fmt
-from riverbed.store.format.rows import ARRAY_HEADS, array_head, encode_words, id_bulk
+from riverbed.store.format.resp import ARRAY_HEADS, array_head, bulk, encode_words, id_bulk
+from riverbed.store.format.streams import (
+    MAX_PLAIN_KEY,
+    NodeRow,
+    StreamRow,
+    by_packed_id,
+    entry_key,
+    id_in_key,
+    key_key,
+    packed_id_in,
+    stream_prefix,
+)
 from riverbed.store.ids import ID_BYTES, MIN_ID, StreamID, id_text, pack_id, unpack_id
 from riverbed.store.model import Change, IdempotenceSettings, Row
 from riverbed.store.tables import ranges
@@ -76,7 +85,7 @@ class Stream:
         self.namespace = namespace
         self.key = key
         self.stream_no = stream_no
-        self.prefix = fmt.stream_prefix(stream_no)
+        self.prefix = stream_prefix(stream_no)
         self.length = 0
         self.first_id = MIN_ID
         self.last_id = MIN_ID
@@ -100,10 +109,9 @@ class Stream:
 
     def encode(self) -> bytes:
         """The stream's row in table `keys`; see FORMAT.md."""
-        idempotence = self.idempotence
-        row = fmt.StreamRow(
+        row = StreamRow(
             self.stream_no,
-            self.key if len(self.key) > fmt.MAX_PLAIN_KEY else None,
+            self.key if len(self.key) > MAX_PLAIN_KEY else None,
             self.length,
             self.entries_added,
             self.expire_ms,
@@ -119,13 +127,13 @@ class Stream:
             self.tail_total,
             self.tail_dead,
             self.tail_bytes,
-            None if idempotence is None else list(astuple(idempotence)),
+            self.idempotence,
         )
-        return fmt.encode_stream(row)
+        return row.pack()
 
     @classmethod
     def decode(cls, txn: Transaction, namespace: Namespace, key: bytes, row: bytes) -> Stream:
-        values = fmt.decode_stream(row)
+        values = StreamRow.unpack(row)
         stream = cls(txn, namespace, key, values.stream_no)
         stream.length = values.length
         stream.entries_added = values.entries_added
@@ -142,8 +150,7 @@ class Stream:
         stream.tail_total = values.tail_total
         stream.tail_dead = values.tail_dead
         stream.tail_bytes = values.tail_bytes
-        if values.idempotence is not None:
-            stream.idempotence = IdempotenceSettings(*values.idempotence)
+        stream.idempotence = values.idempotence
         return stream
 
     def touch(self) -> None:
@@ -156,7 +163,7 @@ class Stream:
         """Put the row into its table, if it has changed and the stream was not deleted."""
         if self.dirty:
             txn = self.txn
-            txn.lmdb.put(fmt.key_key(self.namespace.keyspace_no, self.key), self.encode(), db=txn.handles["keys"])
+            txn.lmdb.put(key_key(self.namespace.keyspace_no, self.key), self.encode(), db=txn.handles["keys"])
             self.dirty = False
 
     def renamed(self, namespace: Namespace, key: bytes) -> None:
@@ -269,9 +276,9 @@ class Stream:
             return {packed: row for packed in packed_ids if (row := self.entry(unpack_id(packed))) is not None}
         many = 2 * len(packed_ids)
         rows = self.rows(unpack_id(packed_ids[0]), unpack_id(packed_ids[-1]), many)
-        found = {key[8:]: row for key, row in rows}
+        found = by_packed_id(rows)
         if len(rows) == many:
-            for packed in packed_ids[bisect_right(packed_ids, rows[-1][0][8:]) :]:
+            for packed in packed_ids[bisect_right(packed_ids, packed_id_in(rows[-1][0])) :]:
                 row = self.txn.get_entry(self.prefix + packed)
                 if row is not None:
                     found[packed] = row
@@ -296,10 +303,10 @@ class Stream:
         txn = self.txn
         body = encode_words(words)
         count = len(words)
-        bulk = id_bulk(entry_id)
+        id_wire = id_bulk(entry_id)
         array = ARRAY_HEADS[count] if count < 1024 else array_head(count)
         put = txn.put_entry  # no method, and Python is slow at calling what it takes for one
-        put(self.prefix + entry_id.to_bytes(16, "big"), bulk + array + body)
+        put(self.prefix + entry_id.to_bytes(16, "big"), id_wire + array + body)
 
         size = len(body)
         total = self.tail_total
@@ -323,11 +330,11 @@ class Stream:
             txn.log_select(namespace.number)
         head = self.log_heads.get(count)
         if head is None:
-            head = self.log_heads[count] = b"*%d\r\n$4\r\nXADD\r\n%b" % (count + 3, fmt.bulk(self.key))
-        txn.log.append(head + bulk + body)
+            head = self.log_heads[count] = b"*%d\r\n$4\r\nXADD\r\n%b" % (count + 3, bulk(self.key))
+        txn.log.append(head + id_wire + body)
         if self.key in namespace.interest:
             txn.notify(Change.APPENDED, namespace, self.key)
-        return bulk
+        return id_wire
 
     def delete_entries(self, entry_ids: list[StreamID]) -> list[bool]:
         """Delete those of `entry_ids` that exist, in order; -> which did.  Logs `XDEL key id ...`, only the hits."""
@@ -345,11 +352,11 @@ class Stream:
         """Give `copy` the same entries and nodes."""
         txn = self.txn
         for cursor, table in ((txn.reader, "entries"), (txn.nodes, "nodes")):
-            found = cursor.set_range(fmt.entry_key(self.stream_no, self.floor_id))
+            found = cursor.set_range(entry_key(self.stream_no, self.floor_id))
             target = txn.lmdb.cursor(txn.handles[table])
             while found and cursor.key().startswith(self.prefix):
                 key, row = cursor.item()
-                target.put(copy.prefix + key[8:], row)
+                target.put(copy.prefix + packed_id_in(key), row)
                 found = cursor.next()
 
     def set_id(
@@ -380,7 +387,7 @@ class Stream:
         """Close the tail node, if it holds anything, and begin one at `first_id`."""
         if self.tail_total:
             live = self.tail_total - self.tail_dead
-            row = fmt.encode_node(live, self.tail_total, self.tail_bytes, self.tail_last_id)
+            row = NodeRow(live, self.tail_total, self.tail_bytes, self.tail_last_id).pack()
             self.txn.nodes.put(self.prefix + pack_id(self.tail_first_id), row)
             self.node_count += 1
         self.tail_first_id = first_id
@@ -393,14 +400,14 @@ class Stream:
         self.tail_last_id = min(self.tail_last_id, last_id)
         nodes = self.txn.nodes
         while True:
-            found = nodes.set_range(fmt.stream_prefix(self.stream_no + 1))
+            found = nodes.set_range(stream_prefix(self.stream_no + 1))
             found = nodes.prev() if found else nodes.last()
             if not found or nodes.key() < self.prefix + pack_id(self.floor_id):
                 return
-            live, total, size, node_last_id = fmt.decode_node(nodes.value())
-            if unpack_id(nodes.key()[8:]) <= last_id:
+            live, total, size, node_last_id = NodeRow.unpack(nodes.value())
+            if id_in_key(nodes.key()) <= last_id:
                 if node_last_id > last_id:
-                    nodes.put(nodes.key(), fmt.encode_node(live, total, size, last_id))
+                    nodes.put(nodes.key(), NodeRow(live, total, size, last_id).pack())
                 return
             nodes.delete()
             self.node_count -= 1
@@ -427,9 +434,9 @@ class Stream:
             # the node that holds an entry is the last one to begin at or before it
             found = nodes.prev() if found else nodes.last()
         assert found and nodes.key().startswith(self.prefix), "an entry without a node"
-        live, total, size, last_id = fmt.decode_node(nodes.value())
+        live, total, size, last_id = NodeRow.unpack(nodes.value())
         if live > 1:
-            nodes.put(nodes.key(), fmt.encode_node(live - 1, total, size, last_id))
+            nodes.put(nodes.key(), NodeRow(live - 1, total, size, last_id).pack())
         else:
             nodes.delete()
             self.node_count -= 1
@@ -451,12 +458,12 @@ class Stream:
         if not self.has(self.first_id):
             found = reader.set_range(self.prefix + pack_id(max(self.first_id, self.floor_id)))
             assert found and reader.key().startswith(self.prefix), "a length without an entry"
-            self.first_id = unpack_id(reader.key()[8:])
+            self.first_id = id_in_key(reader.key())
         if not self.has(self.last_live_id):
             found = reader.set_range(self.prefix + pack_id(self.last_live_id))
             found = reader.prev() if found else reader.last()
             assert found and reader.key().startswith(self.prefix), "a length without an entry"
-            self.last_live_id = unpack_id(reader.key()[8:])
+            self.last_live_id = id_in_key(reader.key())
 
     def node_chunks(self) -> Iterator[list[bytes]]:
         """The rows of the closed nodes, oldest first, a thousand at a time; the last few hundred are left out."""
@@ -475,8 +482,7 @@ class Stream:
             for key, row in nodes.iternext():
                 if not key.startswith(self.prefix):
                     return
-                live, total, size, last_id = fmt.decode_node(row)
-                yield unpack_id(key[8:]), live, total, size, last_id
+                yield id_in_key(key), *NodeRow.unpack(row)
 
     def _notify_modified(self) -> None:
         if self.key in self.namespace.interest:
@@ -490,7 +496,7 @@ def estimated_bytes(nodes: lmdb.Cursor[bytes], prefix: bytes, length: int, node_
         for key, row in islice(nodes.iternext(), 64):
             if not key.startswith(prefix):
                 break
-            size += fmt.decode_node(row)[2]
+            size += NodeRow.unpack(row).size
             seen += 1
     if node_count > seen > 0:
         size = size * node_count // seen

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from riverbed.store.format import rows as fmt
-from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, pack_id, unpack_id
+from riverbed.store.format.resp import encode_words
+from riverbed.store.format.streams import NodeRow, decode_live_counts, id_in_key
+from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, pack_id
 from riverbed.store.model import NOT_TRIMMED, Change, References, Strategy, Trim, Trimmed
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def append_and_trim(stream: Stream, entry_id: StreamID, words: list[bytes], trim
         log, count = stream.txn.log, len(words)
         front = [b"XADD", stream.key, *exact_words(stream, trim, trimmed)]
         rest = log[-1][len(stream.log_heads[count]) :]
-        log[-1] = b"*%d\r\n%b%b" % (count + 1 + len(front), fmt.encode_words(front), rest)
+        log[-1] = b"*%d\r\n%b%b" % (count + 1 + len(front), encode_words(front), rest)
     return bulk
 
 
@@ -109,9 +110,9 @@ def _pass_over(stream: Stream, trim: Trim) -> tuple[int, int, int, StreamID]:
     removed = count = dead = 0
     boundary = StreamID(stream.floor_id - 1)
     for rows in stream.node_chunks() if not trim.limit else ():
-        lives = fmt.decode_live_counts(rows)
+        lives = decode_live_counts(rows)
         live = sum(lives)
-        last_id = fmt.decode_node(rows[-1])[3]
+        last_id = NodeRow.unpack(rows[-1]).last_id
         if trim.strategy is Strategy.MAXLEN:
             if stream.length - removed - live <= trim.threshold:
                 break
@@ -154,7 +155,7 @@ def _trim_node(stream: Stream, trim: Trim, node: tuple[StreamID, int, int, int, 
     if gone:
         nodes = stream.txn.nodes
         nodes.set_key(stream.prefix + pack_id(first_id))
-        nodes.put(nodes.key(), fmt.encode_node(live - gone, total, size, last_id))
+        nodes.put(nodes.key(), NodeRow(live - gone, total, size, last_id).pack())
     return gone
 
 
@@ -197,7 +198,7 @@ def _after_trim(stream: Stream, removed: int, dead_nodes: int) -> Trimmed:
             reader = stream.txn.reader
             found = reader.set_range(stream.prefix + pack_id(max(stream.first_id, stream.floor_id)))
             assert found and reader.key().startswith(stream.prefix), "a length without an entry"
-            stream.first_id = unpack_id(reader.key()[8:])
+            stream.first_id = id_in_key(reader.key())
     if removed or dead_nodes:
         stream.touch()
     return Trimmed(removed, dead_nodes)

@@ -11,8 +11,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from riverbed.store.errors import CorruptionError
-from riverbed.store.format import rows as fmt
-from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, pack_id, unpack_id
+from riverbed.store.format.streams import NodeRow, id_in_key, packed_id_in
+from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, pack_id
 
 if TYPE_CHECKING:
     import lmdb
@@ -81,7 +81,7 @@ class StreamView:
             for key, row in cursor.iternext():
                 if key > high:
                     break
-                yield unpack_id(key[8:]), fmt.decode_node(row)[0]
+                yield id_in_key(key), NodeRow.unpack(row).live
         if self._tail_live and start <= self._tail_first_id <= end:
             yield self._tail_first_id, self._tail_live
 
@@ -105,14 +105,14 @@ class StreamView:
             return [], start
         found = [(bytes(key), len(row)) for key, row in islice(cursor.iternext(), count)]
         own = [(key, size) for key, size in found if key.startswith(self._prefix)]
-        return [size for _, size in own], StreamID(unpack_id(own[-1][0][8:]) + 1) if own else start
+        return [size for _, size in own], StreamID(id_in_key(own[-1][0]) + 1) if own else start
 
     def last_packed(self) -> bytes:
         """The ID of the last entry that the view has of the stream, empty if it has none."""
         cursor = self._view.new_cursor("entries")
         if _seek(cursor, self._prefix, self._prefix + pack_id(MAX_ID), reverse=True):
             key = cursor.key()
-            return key[8:] if key.startswith(self._prefix) else b""
+            return packed_id_in(key) if key.startswith(self._prefix) else b""
         return b""
 
     def sizes_of(self, packed_ids: list[bytes]) -> list[int]:

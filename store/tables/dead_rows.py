@@ -6,10 +6,20 @@ note here.  `purge.py` deletes the rows later, in slices.
 
 from __future__ import annotations
 
-import enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from riverbed.store.format import rows as fmt
+from riverbed.store.format.dead_rows import (
+    DeadConsumer,
+    DeadGroup,
+    DeadKeyspace,
+    DeadRange,
+    DeadRows,
+    DeadStream,
+    decode_note_key,
+    note_key,
+    pack_note,
+    unpack_note,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,55 +29,45 @@ if TYPE_CHECKING:
     from riverbed.store.ids import StreamID
 
 
-class Kind(enum.IntEnum):
-    """What a note speaks of.  These values are on disk: never renumber."""
-
-    STREAM = 1  # all rows of a stream number
-    RANGE = 2  # entries and nodes of a stream below an ID
-    KEYSPACE = 3  # all keys of a keyspace number, and their streams
-    GROUP = 4  # all pending entries of a group number, and its consumers under a stream number
-    CONSUMER = 5  # the pending entries of one consumer number of a group number
-
-
 class Trash:
     """The notes, in table `trash`."""
 
     def __init__(self, cursor: Callable[[str], lmdb.Cursor[bytes]], notes: int) -> None:
         self._cursor = cursor
         notes_cursor = cursor("trash")
-        self._next_no = fmt.decode_trash_key(notes_cursor.key()) + 1 if notes_cursor.last() else 1
+        self._next_no = decode_note_key(notes_cursor.key()) + 1 if notes_cursor.last() else 1
         self.notes = notes  # how many there are
         self.rows_purged = 0
 
     def add_stream(self, stream_no: int) -> None:
-        self._add(Kind.STREAM, stream_no)
+        self._add(DeadStream(stream_no))
 
     def add_range(self, stream_no: int, floor_id: StreamID) -> None:
-        self._add(Kind.RANGE, stream_no, fmt.pack_ids(floor_id))
+        self._add(DeadRange(stream_no, floor_id))
 
     def add_keyspace(self, keyspace_no: int) -> None:
-        self._add(Kind.KEYSPACE, keyspace_no)
+        self._add(DeadKeyspace(keyspace_no))
 
     def add_group(self, group_no: int, stream_no: int) -> None:
-        self._add(Kind.GROUP, group_no, stream_no)
+        self._add(DeadGroup(group_no, stream_no))
 
     def add_consumer(self, group_no: int, consumer_no: int) -> None:
-        self._add(Kind.CONSUMER, group_no, consumer_no)
+        self._add(DeadConsumer(group_no, consumer_no))
 
     def drop_ranges(self, stream_no: int) -> None:
         """Forget the notes on ranges of one stream; the caller has deleted the rows."""
         cursor = self._cursor("trash")
         found = cursor.first()
         while found:
-            kind, *values = fmt.unpack_row(cursor.value())
-            if kind == Kind.RANGE and values[0] == stream_no:
+            note = unpack_note(cursor.value())
+            if isinstance(note, DeadRange) and note.stream_no == stream_no:
                 cursor.delete()
                 self.notes -= 1
                 found = bool(cursor.key())
             else:
                 found = cursor.next()
 
-    def _add(self, kind: Kind, *values: Any) -> None:
-        self._cursor("trash").put(fmt.trash_key(self._next_no), fmt.pack_row([int(kind), *values]))
+    def _add(self, note: DeadRows) -> None:
+        self._cursor("trash").put(note_key(self._next_no), pack_note(note))
         self._next_no += 1
         self.notes += 1

@@ -30,8 +30,8 @@ from lmdb import verify
 from riverbed.store.disk.real_files import open_file, require_file, require_plain
 from riverbed.store.disk.serving import hold_instead_of_registering
 from riverbed.store.errors import CorruptionError, StoreError, VersionError
-from riverbed.store.format import rows as fmt
-from riverbed.store.format.meta import META_VERSION
+from riverbed.store.format.meta import META_VERSION, pack_version, read_version
+from riverbed.store.format.rows import FORMAT_VERSION
 from riverbed.store.layout import DATA_NAME, LOCK_NAME, STATE_DIRECTORY
 from riverbed.store.tables import power_loss as powercut
 
@@ -173,16 +173,15 @@ class Tables:
         """True when the environment was just created (or never reached its first checkpoint)."""
         meta = self.env.open_db(b"meta", txn=self._first, create=not readonly)
         with contextlib.nullcontext(self._first) if self._first else self.env.begin() as txn:
-            row = txn.get(META_VERSION, db=meta)
-        if row is None:
+            version = read_version(lambda name: txn.get(name, db=meta))
+        if version is None:
             if not readonly:
                 with contextlib.nullcontext(self._first) if self._first else self.env.begin(write=True) as txn:
-                    txn.put(META_VERSION, fmt.pack_row(fmt.FORMAT_VERSION), db=meta)
+                    txn.put(META_VERSION, pack_version(), db=meta)
             return True
-        version = fmt.unpack_row(row)
-        if version != fmt.FORMAT_VERSION:
-            text = f"{self.path} has format version {version}; this program reads {fmt.FORMAT_VERSION}"
-            if not frozen and isinstance(version, int) and version < fmt.FORMAT_VERSION:
+        if version != FORMAT_VERSION:
+            text = f"{self.path} has format version {version}; this program reads {FORMAT_VERSION}"
+            if not frozen and isinstance(version, int) and version < FORMAT_VERSION:
                 text += ". Move it away, and the next start makes it again from the log"
             raise VersionError(text)
         return False
@@ -193,7 +192,7 @@ class Tables:
         A power cut may make that one count, and a tool may have left it half done, or without the files it needs.
         """
         with self.env.begin(write=True, db=self.handles["meta"]) as txn:
-            txn.put(META_VERSION, fmt.pack_row(fmt.FORMAT_VERSION))
+            txn.put(META_VERSION, pack_version())
         self.env.sync(True)
 
     def used_bytes(self, txn: lmdb.Transaction[bytes]) -> int:

@@ -7,11 +7,21 @@ logged: what is purged was gone already.
 from __future__ import annotations
 
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from riverbed.store.format import rows as fmt
+from riverbed.store.format.dead_rows import (
+    DeadConsumer,
+    DeadGroup,
+    DeadKeyspace,
+    DeadRange,
+    DeadRows,
+    DeadStream,
+    unpack_note,
+)
+from riverbed.store.format.groups import decode_group_no, group_key
+from riverbed.store.format.pending import Run, group_prefix, last_in_key, owner_prefix, time_key
+from riverbed.store.format.streams import StreamRow, decode_name_key, entry_key, key_key, name_key, stream_prefix
 from riverbed.store.progress import ignore
-from riverbed.store.tables.dead_rows import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,8 +48,7 @@ def purge(txn: Transaction, expired: Callable[[], bool]) -> bool:
         cursor = txn.cursor("trash")
         cursor.first()
         note_key, row = cursor.item()
-        kind, *values = fmt.unpack_row(row)
-        if not work.delete_rows(Kind(kind), values):
+        if not work.delete_rows(unpack_note(row)):
             return True
         txn.lmdb.delete(note_key, db=txn.handles["trash"])
         trash.notes -= 1
@@ -50,7 +59,7 @@ def purge(txn: Transaction, expired: Callable[[], bool]) -> bool:
 
 def purge_all(
     txn: Transaction,
-    position: list[int],
+    position: LogPosition,
     *,
     synced: LogPosition | None = None,
     purged: Callable[[int, int], None] = ignore,
@@ -76,31 +85,30 @@ class _Purge:
         self._trash = txn.trash
         self._expired = expired
 
-    def delete_rows(self, kind: Kind, values: list[Any]) -> bool:
+    def delete_rows(self, note: DeadRows) -> bool:
         """Delete the rows of one note."""
-        if kind is Kind.STREAM:
-            return self._purge_stream(values[0])
-        if kind is Kind.RANGE:
-            stream_no, floor = values
-            low, high = fmt.stream_prefix(stream_no), fmt.stream_prefix(stream_no) + floor
-            return all(self._delete(table, low, high) for table in ("entries", "nodes"))
-        if kind is Kind.KEYSPACE:
-            return self._purge_keyspace(values[0])
-        if kind is Kind.GROUP:
-            return self._purge_group(values[0], values[1])
-        if kind is Kind.CONSUMER:
-            return self._purge_consumer(values[0], values[1])
-        raise AssertionError(kind)
+        match note:
+            case DeadStream(stream_no):
+                return self._purge_stream(stream_no)
+            case DeadRange(stream_no, floor_id):
+                low, high = stream_prefix(stream_no), entry_key(stream_no, floor_id)
+                return all(self._delete(table, low, high) for table in ("entries", "nodes"))
+            case DeadKeyspace(keyspace_no):
+                return self._purge_keyspace(keyspace_no)
+            case DeadGroup(group_no, stream_no):
+                return self._purge_group(group_no, stream_no)
+            case DeadConsumer(group_no, consumer_no):
+                return self._purge_consumer(group_no, consumer_no)
 
     def _purge_stream(self, stream_no: int) -> bool:
-        low, high = fmt.stream_prefix(stream_no), fmt.stream_prefix(stream_no + 1)
+        low, high = stream_prefix(stream_no), stream_prefix(stream_no + 1)
         for table in _STREAM_TABLES:
             if not self._delete(table, low, high):
                 return False
         groups = self._txn.cursor("groups")
         while groups.set_range(low) and groups.key() < high:
             # a group's row is the first one under its number, its consumers' follow
-            group_no = fmt.decode_group_no(groups.key())
+            group_no = decode_group_no(groups.key())
             groups.delete()
             self._trash.add_group(group_no, stream_no)
             if not self._delete_group_rows(group_no, stream_no):
@@ -109,29 +117,27 @@ class _Purge:
         return True
 
     def _purge_group(self, group_no: int, stream_no: int) -> bool:
-        low, high = fmt.group_prefix(group_no), fmt.group_prefix(group_no + 1)
+        low, high = group_prefix(group_no), group_prefix(group_no + 1)
         if not all(self._delete(table, low, high) for table in _GROUP_TABLES):
             return False
         return self._delete_group_rows(group_no, stream_no)
 
     def _delete_group_rows(self, group_no: int, stream_no: int) -> bool:
-        low, high = fmt.group_key(stream_no, group_no), fmt.group_key(stream_no, group_no + 1)
+        low, high = group_key(stream_no, group_no), group_key(stream_no, group_no + 1)
         return self._delete("groups", low, high)
 
     def _purge_consumer(self, group_no: int, consumer_no: int) -> bool:
         """Delete what a deleted consumer had pending."""
         txn = self._txn
         pel, by_time = txn.handles["pel"], txn.handles["pel_by_time"]
-        prefix = fmt.owner_prefix(group_no, consumer_no)
+        prefix = owner_prefix(group_no, consumer_no)
         cursor = txn.cursor("pel_by_consumer")
         found = cursor.set_range(prefix)
         while found and cursor.key().startswith(prefix):
             for _ in range(_ROWS_A_LOOK):
-                last_id = cursor.key()[12:]
-                run = txn.lmdb.pop(fmt.group_prefix(group_no) + last_id, db=pel)
+                run = txn.lmdb.pop(group_prefix(group_no) + last_in_key(cursor.key()), db=pel)
                 assert run is not None, "a consumer's list holds what the group's does not"
-                _, time_ms, _ = fmt.decode_run_head(run)
-                txn.lmdb.delete(fmt.moment_prefix(group_no, time_ms + 1) + last_id, db=by_time)
+                txn.lmdb.delete(time_key(group_no, Run.unpack(run)), db=by_time)
                 cursor.delete()
                 self._trash.rows_purged += 1
                 if not cursor.key().startswith(prefix):
@@ -144,16 +150,16 @@ class _Purge:
         """Turn the keys of a flushed database into notes of their streams."""
         txn = self._txn
         names = txn.cursor("names")
-        low = fmt.name_key(keyspace_no, 0)
+        low = name_key(keyspace_no, 0)
         while names.set_range(low):
             packed, key = names.item()
-            home, stream_no = fmt.decode_name_key(packed)
+            home, stream_no = decode_name_key(packed)
             if home != keyspace_no:
                 break
             names.delete()
-            row = txn.lmdb.pop(fmt.key_key(keyspace_no, key), db=txn.handles["keys"])
+            row = txn.lmdb.pop(key_key(keyspace_no, key), db=txn.handles["keys"])
             self._trash.add_stream(stream_no)
-            records_no = 0 if row is None else fmt.decode_stream(row).records_no
+            records_no = 0 if row is None else StreamRow.unpack(row).records_no
             if records_no:
                 self._trash.add_stream(records_no)
             if self._trash.notes % 64 == 0 and self._expired():

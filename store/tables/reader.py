@@ -24,6 +24,9 @@ class TableReader:
     def get(self, table: str, key: bytes) -> bytes | None:
         return self._txn.get(key, db=self._handles[table])
 
+    def meta_row(self, name: bytes) -> bytes | None:
+        return self.get("meta", name)
+
     def count(self, table: str) -> int:
         return self._txn.stat(self._handles[table])["entries"]
 

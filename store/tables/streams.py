@@ -9,8 +9,15 @@ from collections.abc import Callable, Iterator
 from heapq import merge
 from typing import Final, NamedTuple
 
-from riverbed.store.format import rows as fmt
-from riverbed.store.format.meta import META_DATABASES
+from riverbed.store.format.meta import read_databases
+from riverbed.store.format.streams import (
+    StreamRow,
+    decode_name_key,
+    encode_keyspace_no,
+    key_key,
+    name_key,
+    stream_prefix,
+)
 from riverbed.store.ids import pack_id
 from riverbed.store.model import Row
 from riverbed.store.tables.reader import TableReader
@@ -23,7 +30,7 @@ class LiveStream(NamedTuple):
 
     db: int
     key: bytes
-    row: fmt.StreamRow
+    row: StreamRow
 
 
 class MissingRowError(ValueError):
@@ -32,8 +39,7 @@ class MissingRowError(ValueError):
 
 def keyspaces(reader: TableReader) -> list[int]:
     """The numbers of the keyspaces, by database.  Raises one of DECODE_ERRORS."""
-    row = reader.get("meta", META_DATABASES)
-    return [] if row is None else [keyspace_no for keyspace_no, _, _ in fmt.unpack_row(row)]
+    return [database.keyspace_no for database in read_databases(reader.meta_row)]
 
 
 def streams(
@@ -49,25 +55,25 @@ def streams(
     each = [_names(reader, *keyspace, first_no, last_no) for keyspace in enumerate(keyspaces(reader))]
     for _, db, keyspace_no, key in merge(*each):
         if wants(db, key):
-            row = reader.get("keys", fmt.key_key(keyspace_no, key))
+            row = reader.get("keys", key_key(keyspace_no, key))
             if row is None:
                 raise MissingRowError(f"the key {key[:60]!r} has a number and no row")
-            yield LiveStream(db, key, fmt.decode_stream(row))
+            yield LiveStream(db, key, StreamRow.unpack(row))
 
 
 def _names(
     reader: TableReader, db: int, keyspace_no: int, first_no: int, last_no: int
 ) -> Iterator[tuple[int, int, int, bytes]]:
-    first = fmt.name_key(keyspace_no, first_no)
-    for packed, key in reader.rows("names", fmt.encode_keyspace_no(keyspace_no), first):
-        _, stream_no = fmt.decode_name_key(packed)
+    first = name_key(keyspace_no, first_no)
+    for packed, key in reader.rows("names", encode_keyspace_no(keyspace_no), first):
+        _, stream_no = decode_name_key(packed)
         if stream_no > last_no:
             return
         yield stream_no, db, keyspace_no, key
 
 
-def node_rows(reader: TableReader, row: fmt.StreamRow) -> Iterator[Row]:
+def node_rows(reader: TableReader, row: StreamRow) -> Iterator[Row]:
     """The rows of a stream's nodes, from its floor on; the tail is not among them."""
     if row.node_count:
-        prefix = fmt.stream_prefix(row.stream_no)
+        prefix = stream_prefix(row.stream_no)
         yield from reader.rows("nodes", prefix, prefix + pack_id(row.floor_id))

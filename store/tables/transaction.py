@@ -14,7 +14,6 @@ from typing import Final, Protocol
 
 import lmdb
 
-from riverbed.store.format import rows as fmt
 from riverbed.store.format.log_lines import encode_extension
 from riverbed.store.format.meta import (
     META_COUNTERS,
@@ -23,9 +22,22 @@ from riverbed.store.format.meta import (
     META_POSITION,
     META_SYNCED,
     NO_DATABASE,
-    decode_replids,
+    Counters,
+    DatabaseRow,
+    PositionRow,
+    pack_databases,
+    pack_numbering,
+    pack_synced,
+    read_counters,
+    read_databases,
+    read_numbering,
+    read_position,
+    read_replids,
+    read_synced,
     replid_rows,
 )
+from riverbed.store.format.resp import encode_command
+from riverbed.store.format.streams import entry_key, stream_prefix
 from riverbed.store.ids import StreamID
 from riverbed.store.model import Change
 from riverbed.store.position import LogPosition
@@ -75,7 +87,7 @@ class Transaction:
         self.idmp_max_records = 100
         self.swept = False  # rows went since the last checkpoint that no logged command accounts for
         self.notify: Notify = _ignore_change
-        self.position: list[int] | None = None  # of the log, as the last commit recorded it
+        self.position: LogPosition | None = None  # of the log, as the last commit recorded it
         self.synced: LogPosition | None = None  # the end of what was known to be durable of the log before that commit
         self.replids: ReplicationIds | None = None  # whose offsets those of the log are
         self.reload()
@@ -130,7 +142,7 @@ class Transaction:
             cursor = self._cursors[table] = self.lmdb.cursor(self.handles[table])
         return cursor
 
-    def commit(self, position: list[int], *, synced: LogPosition | None = None, is_synced: bool = True) -> None:
+    def commit(self, position: LogPosition, *, synced: LogPosition | None = None, is_synced: bool = True) -> None:
         """Write back what is cached, record `position` (see `engine.py`), commit, and open the next transaction.
 
         The log is durable up to `synced`; None when that is not known.
@@ -161,61 +173,55 @@ class Transaction:
 
     def _load_meta(self) -> None:
         meta = self.handles["meta"]
-        counters = self.lmdb.get(META_COUNTERS, db=meta)
-        databases = self.lmdb.get(META_DATABASES, db=meta)
-        position = self.lmdb.get(META_POSITION, db=meta)
-        if counters is None or databases is None:
-            self.next_stream_no = 1
-            self.next_group_no = 1
-            self.next_keyspace_no = len(self.namespaces)
-            self.log_db = NO_DATABASE
-            rows = [[namespace.number, 0, 0] for namespace in self.namespaces]
-        else:
-            self.next_stream_no, self.next_group_no, self.next_keyspace_no = fmt.unpack_row(counters)
-            rows = fmt.unpack_row(databases)
-        for namespace, (keyspace_no, size, expiring) in zip(self.namespaces, rows, strict=True):
-            namespace.keyspace_no, namespace.size, namespace.expiring = keyspace_no, size, expiring
-        if position is not None:
-            *self.position, self.log_db = fmt.unpack_row(position)
-            synced = self.lmdb.get(META_SYNCED, db=meta)
-            if synced is not None:  # it may be older than what a tool has made of the tables since, and later than that
-                self.synced = min(LogPosition(*fmt.unpack_row(synced)), LogPosition(*self.position))
-        if self.replids is None:  # what an undone tick leaves behind is not older than this
-            self.replids = decode_replids(lambda name: self.lmdb.get(name, db=meta))
-        numbering = self.lmdb.get(META_NUMBERING, db=meta)
-        self._numbering = numbering or fmt.pack_row(secrets.token_hex(_NUMBERING_BYTES))
 
-    def _store_meta(self, position: list[int], synced: LogPosition | None) -> None:
+        def get(name: bytes) -> bytes | None:
+            return self.lmdb.get(name, db=meta)
+
+        counters, databases, position = read_counters(get), read_databases(get), read_position(get)
+        if counters is None or not databases:
+            counters = Counters(1, 1, len(self.namespaces))
+            self.log_db = NO_DATABASE
+            databases = [DatabaseRow(namespace.number, 0, 0) for namespace in self.namespaces]
+        self.next_stream_no, self.next_group_no, self.next_keyspace_no = counters
+        for namespace, row in zip(self.namespaces, databases, strict=True):
+            namespace.keyspace_no, namespace.size, namespace.expiring = row
+        if position is not None:
+            self.position, self.log_db = position.place, position.selected
+            synced = read_synced(get)
+            if synced is not None:  # it may be older than what a tool has made of the tables since, and later than that
+                self.synced = min(synced, position.place)
+        if self.replids is None:  # what an undone tick leaves behind is not older than this
+            self.replids = read_replids(get)
+        self._numbering = read_numbering(get) or secrets.token_hex(_NUMBERING_BYTES)
+
+    def _store_meta(self, position: LogPosition, synced: LogPosition | None) -> None:
         meta = self.handles["meta"]
         put = self.lmdb.put
-        put(
-            META_COUNTERS,
-            fmt.pack_row([self.next_stream_no, self.next_group_no, self.next_keyspace_no]),
-            db=meta,
-        )
-        rows = [[namespace.keyspace_no, namespace.size, namespace.expiring] for namespace in self.namespaces]
-        put(META_DATABASES, fmt.pack_row(rows), db=meta)
-        put(META_POSITION, fmt.pack_row([*position, self.log_db]), db=meta)
+        counters = Counters(self.next_stream_no, self.next_group_no, self.next_keyspace_no)
+        put(META_COUNTERS, counters.pack(), db=meta)
+        databases = [DatabaseRow(each.keyspace_no, each.size, each.expiring) for each in self.namespaces]
+        put(META_DATABASES, pack_databases(databases), db=meta)
+        put(META_POSITION, PositionRow(*position, self.log_db).pack(), db=meta)
         if synced is not None:
-            put(META_SYNCED, fmt.pack_row(list(synced)), db=meta)
+            put(META_SYNCED, pack_synced(synced), db=meta)
         else:
             self.lmdb.delete(META_SYNCED, db=meta)
         for name, row in replid_rows(self.replids):
             put(name, row, db=meta)
-        put(META_NUMBERING, self._numbering, db=meta)
+        put(META_NUMBERING, pack_numbering(self._numbering), db=meta)
 
     # -- the log -------------------------------------------------------------------------------------------------------
 
     def log_select(self, number: int) -> None:
         """What follows in the log is for database `number`."""
-        self.log.append(fmt.encode_command([b"SELECT", b"%d" % number]))
+        self.log.append(encode_command([b"SELECT", b"%d" % number]))
         self.log_db = number
 
     def log_command(self, number: int, words: list[bytes]) -> None:
         """Log one canonical command of database `number`."""
         if self.log_db != number:
             self.log_select(number)
-        self.log.append(fmt.encode_command(words))
+        self.log.append(encode_command(words))
 
     def log_extension(self, number: int, words: list[bytes]) -> None:
         """Log a command that real Redis 7 does not know: it stands in comment lines, which Redis skips."""
@@ -248,4 +254,4 @@ class Transaction:
     def clear_below(self, stream_no: int, floor_id: StreamID) -> None:
         """Delete now what `discard_below` has left to the purge."""
         self.trash.drop_ranges(stream_no)
-        self.delete_range(fmt.stream_prefix(stream_no), fmt.entry_key(stream_no, floor_id))
+        self.delete_range(stream_prefix(stream_no), entry_key(stream_no, floor_id))

@@ -20,9 +20,9 @@ from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.engine import Engine
 from riverbed.store.errors import CorruptionError, LockedError, LogWriteError, ReplayError, VersionError
-from riverbed.store.format import rows as fmt
 from riverbed.store.format.log_lines import encode_command
 from riverbed.store.format.meta import META_NUMBERING, META_STORE
+from riverbed.store.format.rows import unpack_row
 from riverbed.store.ids import MAX_ID, MIN_ID, id_ms
 from riverbed.store.layout import DIRECTORY_NAME
 from riverbed.store.log import manifest as manifests
@@ -248,7 +248,7 @@ def test_a_checkpoint_is_due_after_a_commit_or_a_purge_and_not_otherwise(store: 
 def test_the_position_of_a_checkpoint_is_the_end_of_the_log(store: Store) -> None:
     store.fill(b"s", 5)
     store.checkpoint()
-    assert store.txn.position == list(store.engine.log.end)
+    assert store.txn.position == store.engine.log.end
     end = store.engine.log.end
     store.restart()
     assert store.engine.log.end == end
@@ -388,7 +388,7 @@ def test_a_store_of_an_older_version_gets_the_id_that_its_readers_know(store: St
     assert list(check(store.directory)) == []
     tables = Tables(store.directory, 1 << 28, readonly=True)
     with tables.env.begin(db=tables.handles["meta"]) as txn:
-        assert fmt.unpack_row(txn.get(META_STORE)) == line.replication_id
+        assert unpack_row(txn.get(META_STORE)) == line.replication_id
         assert txn.get(META_NUMBERING) is not None
     tables.close()
     store.open()

@@ -12,7 +12,8 @@ import lmdb
 
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import CorruptionError
-from riverbed.store.format import rows as fmt
+from riverbed.store.format.pending import UNOWNED
+from riverbed.store.format.rows import DECODE_ERRORS
 from riverbed.store.groups.lag import lag
 from riverbed.store.ids import id_text
 from riverbed.store.layout import DATA_NAME, DIRECTORY_NAME, FILE_NAME, MANIFEST_NAME, STATE_DIRECTORY
@@ -21,12 +22,12 @@ from riverbed.store.progress import Progress
 from riverbed.store.snapshot.reader import StreamSummary, open_snapshot
 from riverbed.store.snapshot.stream_walk import StreamWalk
 from riverbed.store.tables.environment import Tables
+from riverbed.store.tables.groups import LiveGroup, live_groups
 from riverbed.store.tables.reader import TableReader
 from riverbed.tools.console.console import Failure
 from riverbed.tools.stream_stat import READING, GroupStat, StreamStat
 
 _MAP_BYTES: Final = 1 << 40
-_NOBODY: Final = 0
 
 
 @contextlib.contextmanager
@@ -80,41 +81,26 @@ def store_stats(path: Path, is_wanted: Callable[[bytes], bool], progress: Progre
                         stream.db, stream.key, stream.length, stream.entries_added, stream.byte_count, groups
                     )
                 progress(READING, number, walk.stream_count)
-        except fmt.DECODE_ERRORS as error:
+        except DECODE_ERRORS as error:
             raise CorruptionError(str(tables.path / DATA_NAME), None, f"a row does not decode: {error!r}") from error
 
 
 def _groups(reader: TableReader, stream: StreamSummary, now_ms: int) -> Iterator[GroupStat]:
-    """By name.  A group's consumers stand behind it in the table; those that are left of a destroyed one are dead."""
-    rows: dict[int, fmt.GroupRow] = {}
-    consumers: dict[int, set[int]] = {}
-    for key, row in reader.rows("groups", fmt.stream_prefix(stream.stream_no)):
-        group_no = fmt.decode_group_no(key)
-        if len(key) == fmt.GROUP_KEY_BYTES:
-            rows[group_no], consumers[group_no] = fmt.decode_group(row), set()
-        elif group_no in rows:
-            consumers[group_no].add(fmt.decode_consumer_no(key))
-    found = []
-    for group_no, group in rows.items():
-        found.append(
-            GroupStat(
-                group.name,
-                len(consumers[group_no]),
-                group.pel_count,
-                _oldest_ms(reader, group_no, consumers[group_no], now_ms) if group.pel_count else None,
-                lag(stream, group.last_id, group.entries_read),
-                id_text(group.last_id).decode(),
-                group.entries_read,
-            )
+    """By name."""
+    for group in live_groups(reader, stream.stream_no):
+        row = group.row
+        yield GroupStat(
+            row.name,
+            len(group.consumers),
+            row.pel_count,
+            _oldest_ms(reader, group, now_ms) if row.pel_count else None,
+            lag(stream, row.last_id, row.entries_read),
+            id_text(row.last_id).decode(),
+            row.entries_read,
         )
-    yield from sorted(found, key=lambda group: group.name)
 
 
-def _oldest_ms(reader: TableReader, group_no: int, consumers: set[int], now_ms: int) -> int | None:
-    for _, row in reader.rows("pel", fmt.group_prefix(group_no)):
-        owner, delivery_time_ms, _ = fmt.decode_run_head(row)
-        if owner == _NOBODY:
-            return None
-        if owner in consumers:  # else it was deleted, and these wait for the purge
-            return max(now_ms - int(delivery_time_ms), 0)
-    return None
+def _oldest_ms(reader: TableReader, group: LiveGroup, now_ms: int) -> int | None:
+    """How long the first of its pending entries is pending; None when it has no owner."""
+    run = next(group.runs(reader), None)
+    return None if run is None or run.consumer_no == UNOWNED else max(now_ms - run.time_ms, 0)

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Final
 
 from riverbed.store.errors import CorruptionError
-from riverbed.store.format import rows as fmt
-from riverbed.store.format.meta import META_DATABASES
+from riverbed.store.format.resp import decode_entry
+from riverbed.store.format.rows import DECODE_ERRORS
+from riverbed.store.format.streams import StreamRow, entry_key, key_key
 from riverbed.store.ids import StreamID, id_text, parse_id
 from riverbed.store.layout import DATA_NAME
 from riverbed.store.progress import Progress
 from riverbed.store.tables.reader import TableReader
+from riverbed.store.tables.streams import keyspaces
 from riverbed.tools.console.console import Failure
 from riverbed.tools.console.keytext import name_text
 from riverbed.tools.live.redisclient import RedisClient, ReplyError
@@ -34,8 +36,8 @@ def store_entries(
             row = _stream_row(reader, db, key)
             if row is None:
                 raise Failure(f"there is no stream {name_text(key)} in database {db} of {path}")
-            low = fmt.entry_key(row.stream_no, max(first, row.first_id))
-            high = fmt.entry_key(row.stream_no, min(last, row.last_live_id))
+            low = entry_key(row.stream_no, max(first, row.first_id))
+            high = entry_key(row.stream_no, min(last, row.last_live_id))
             cursor = reader.cursor("entries")
             if row.length and cursor.set_range(low):
                 for told, (packed, entry) in enumerate(cursor.iternext()):
@@ -43,19 +45,17 @@ def store_entries(
                         break
                     if not told % _PAGE:
                         progress(READING, told, row.length)
-                    yield fmt.decode_entry(entry)
-        except fmt.DECODE_ERRORS as error:
+                    yield decode_entry(entry)
+        except DECODE_ERRORS as error:
             raise CorruptionError(str(tables.path / DATA_NAME), None, f"a row does not decode: {error!r}") from error
 
 
-def _stream_row(reader: TableReader, db: int, key: bytes) -> fmt.StreamRow | None:
-    databases = reader.get("meta", META_DATABASES)
-    assert databases is not None, "looked at when the tables were opened"
-    rows = fmt.unpack_row(databases)
-    if db >= len(rows):
-        raise Failure(f"there is no database {db}; there are {len(rows)}")
-    row = reader.get("keys", fmt.key_key(rows[db][0], key))
-    return None if row is None else fmt.decode_stream(row)
+def _stream_row(reader: TableReader, db: int, key: bytes) -> StreamRow | None:
+    numbers = keyspaces(reader)
+    if db >= len(numbers):
+        raise Failure(f"there is no database {db}; there are {len(numbers)}")
+    row = reader.get("keys", key_key(numbers[db], key))
+    return None if row is None else StreamRow.unpack(row)
 
 
 def server_entries(

@@ -8,11 +8,35 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, is_dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from riverbed.store.format import rows as fmt
+from riverbed.store.format.dead_rows import decode_note_key, unpack_note
+from riverbed.store.format.groups import GROUP_KEY_BYTES, ConsumerRow, GroupRow, decode_consumer_no, decode_group_no
+from riverbed.store.format.idempotence import (
+    PRODUCER_KEY_BYTES,
+    RECORD_KEY_BYTES,
+    ProducerRow,
+    RecordRow,
+    RecordsRow,
+    decode_record_no,
+)
+from riverbed.store.format.meta import META_READERS
+from riverbed.store.format.pending import Run, decode_group_prefix, decode_owner_no, group_prefix, last_in_key
+from riverbed.store.format.resp import decode_entry
+from riverbed.store.format.rows import DECODE_ERRORS, unpack_ids
+from riverbed.store.format.streams import (
+    NodeRow,
+    StreamRow,
+    decode_entry_key,
+    decode_expiry_key,
+    decode_key_key,
+    decode_keyspace_no,
+    decode_name_key,
+    decode_stream_prefix,
+)
 from riverbed.store.ids import ID_BYTES, StreamID, id_text, unpack_id
 from riverbed.store.progress import Progress
 from riverbed.store.tables.reader import TableReader
@@ -20,15 +44,6 @@ from riverbed.tools.console.keytext import key_values
 from riverbed.tools.offline.storestat import frozen_tables
 
 _encode: Final = json.JSONEncoder(separators=(", ", ": ")).encode
-_STREAM_IDS: Final = (
-    "first_id",
-    "last_id",
-    "last_live_id",
-    "max_deleted_id",
-    "floor_id",
-    "tail_first_id",
-    "tail_last_id",
-)
 READING: Final = "reading tables"
 _ROWS_A_LOOK: Final = 1000
 Row = dict[str, Any]
@@ -55,7 +70,7 @@ def _lines(reader: TableReader, tables: Sequence[str]) -> Iterator[str]:
         for key, row in reader.rows(table):
             try:
                 values = decode(key, row)
-            except fmt.DECODE_ERRORS as error:
+            except DECODE_ERRORS as error:
                 values = {"key_hex": key.hex(), "row_hex": row.hex(), "error": f"does not decode: {error}"}
             yield _encode({"table": table, **values})
 
@@ -63,8 +78,8 @@ def _lines(reader: TableReader, tables: Sequence[str]) -> Iterator[str]:
 # -- one table each ----------------------------------------------------------------------------------------------------
 
 
-def _id(entry_id: StreamID) -> str:
-    return id_text(entry_id).decode()
+def _id(entry_id: int) -> str:
+    return id_text(StreamID(entry_id)).decode()
 
 
 def _packed_id(packed: bytes) -> str:
@@ -74,103 +89,112 @@ def _packed_id(packed: bytes) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What msgpack held, for JSON: bytes as text where they are UTF-8."""
+    """A value for JSON: bytes as text where they are UTF-8, rows by the names of their fields, with IDs as text."""
     if isinstance(value, bytes):
         return key_values("text", value).get("text", {"hex": value.hex()})
-    if isinstance(value, (list, tuple)):
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if hasattr(value, "_asdict"):
+        return {
+            name: _id(each) if name.endswith("_id") and type(each) is int else _plain(each)
+            for name, each in value._asdict().items()
+        }
+    if isinstance(value, list):
         return [_plain(each) for each in value]
     return value
 
 
+def _with_name(row: GroupRow | ConsumerRow) -> Row:
+    values = _plain(row)
+    del values["name"]
+    return {**key_values("name", row.name), **values}
+
+
 def _meta(key: bytes, row: bytes) -> Row:
-    return {"name": key.decode(), "value": _plain(fmt.unpack_row(row))}
+    return {"name": key.decode(), "value": _plain(META_READERS[key](lambda _: row))}
 
 
 def _keys(key: bytes, row: bytes) -> Row:
-    keyspace_no, name = fmt.decode_key_key(key)
-    values = fmt.decode_stream(row)._asdict()
-    long_key = values.pop("long_key")
-    shown = {name: _id(value) if name in _STREAM_IDS else _plain(value) for name, value in values.items()}
-    return {"keyspace_no": keyspace_no, **key_values("key", long_key if name is None else name), **shown}
+    keyspace_no, name = decode_key_key(key)
+    stream = StreamRow.unpack(row)
+    values = _plain(stream)
+    del values["long_key"]
+    return {"keyspace_no": keyspace_no, **key_values("key", stream.long_key or b"" if name is None else name), **values}
 
 
 def _names(key: bytes, row: bytes) -> Row:
-    keyspace_no, stream_no = fmt.decode_name_key(key)
+    keyspace_no, stream_no = decode_name_key(key)
     return {"keyspace_no": keyspace_no, "stream_no": stream_no, **key_values("key", row)}
 
 
 def _entries(key: bytes, row: bytes) -> Row:
-    stream_no, entry_id = fmt.decode_entry_key(key)
-    _, words = fmt.decode_entry(row)
+    stream_no, entry_id = decode_entry_key(key)
+    _, words = decode_entry(row)
     return {"stream_no": stream_no, "id": _id(entry_id), "words": _plain(words)}
 
 
 def _nodes(key: bytes, row: bytes) -> Row:
-    stream_no, first_id = fmt.decode_entry_key(key)
-    live, total, size, last_id = fmt.decode_node(row)
+    stream_no, first_id = decode_entry_key(key)
+    node = NodeRow.unpack(row)
     return {
         "stream_no": stream_no,
         "first_id": _id(first_id),
-        "live": live,
-        "total": total,
-        "bytes": size,
-        "last_id": _id(last_id),
+        "live": node.live,
+        "total": node.total,
+        "bytes": node.size,
+        "last_id": _id(node.last_id),
     }
 
 
 def _expiry(key: bytes, row: bytes) -> Row:
-    deadline_ms, stream_no = fmt.decode_expiry_key(key)
-    return {"deadline_ms": deadline_ms, "stream_no": stream_no, "keyspace_no": fmt.decode_keyspace_no(row)}
+    deadline_ms, stream_no = decode_expiry_key(key)
+    return {"deadline_ms": deadline_ms, "stream_no": stream_no, "keyspace_no": decode_keyspace_no(row)}
+
+
+def _idmp(key: bytes, row: bytes) -> Row:
+    records_no = {"records_no": decode_stream_prefix(key)}
+    if len(key) == RECORD_KEY_BYTES:
+        return {**records_no, "record_no": decode_record_no(key), **_plain(RecordRow.unpack(row))}
+    kind = ProducerRow if len(key) == PRODUCER_KEY_BYTES else RecordsRow
+    return {**records_no, **_plain(kind.unpack(row))}
 
 
 def _groups(key: bytes, row: bytes) -> Row:
-    place = {"stream_no": fmt.decode_stream_prefix(key), "group_no": fmt.decode_group_no(key)}
-    name, *values = fmt.unpack_row(row)
-    if len(key) != fmt.GROUP_KEY_BYTES:
-        seen_ms, active_ms, pel_count = values
-        times = {"seen_ms": seen_ms, "active_ms": active_ms, "pel_count": pel_count}
-        return {**place, "consumer_no": fmt.decode_consumer_no(key), **key_values("name", name), **times}
-    last_id, entries_read, pel_count, released_count, consumer_count, *rest = values
-    return {
-        **place,
-        **key_values("name", name),
-        "last_delivered_id": _packed_id(last_id),
-        "entries_read": entries_read,
-        "pel_count": pel_count,
-        "released_count": released_count,
-        "consumer_count": consumer_count,
-        "rest": _plain(rest),
-    }
+    place = {"stream_no": decode_stream_prefix(key), "group_no": decode_group_no(key)}
+    if len(key) != GROUP_KEY_BYTES:
+        return {**place, "consumer_no": decode_consumer_no(key), **_with_name(ConsumerRow.unpack(row))}
+    values = _with_name(GroupRow.unpack(row))
+    return {**place, "last_delivered_id": values.pop("last_id"), **values}
 
 
 def _pel(key: bytes, row: bytes) -> Row:
-    consumer_no, delivery_time_ms, delivery_count = fmt.decode_run_head(row)
+    run = Run.unpack(row)
     return {
-        "group_no": fmt.decode_stream_prefix(key),
-        "last_id": _packed_id(key[8:]),
-        "consumer_no": consumer_no,
-        "delivery_time_ms": delivery_time_ms,
-        "delivery_count": delivery_count,
-        "ids": [_id(entry_id) for entry_id in fmt.unpack_ids(row[fmt.RUN_HEAD_BYTES :])],
+        "group_no": decode_group_prefix(key),
+        "last_id": _packed_id(key.removeprefix(group_prefix(decode_group_prefix(key)))),
+        "consumer_no": run.consumer_no,
+        "delivery_time_ms": run.time_ms,
+        "delivery_count": run.delivery_count,
+        "ids": [_id(entry_id) for entry_id in unpack_ids(run.packed)],
     }
 
 
 def _pel_by_consumer(key: bytes, row: bytes) -> Row:
     return {
-        "group_no": fmt.decode_stream_prefix(key),
-        "consumer_no": fmt.decode_owner_no(key),
-        "last_id": _packed_id(key[12:]),
+        "group_no": decode_group_prefix(key),
+        "consumer_no": decode_owner_no(key),
+        "last_id": _packed_id(last_in_key(key)),
     }
+
+
+def _trash(key: bytes, row: bytes) -> Row:
+    note = unpack_note(row)
+    return {"note_no": decode_note_key(key), "kind": type(note).__name__, **_plain(note)}
 
 
 def _any_row(key: bytes, row: bytes) -> Row:
     """Numbers and digests: FORMAT.md tells them apart."""
-    if not row:
-        return {"key_hex": key.hex()}
-    try:
-        return {"key_hex": key.hex(), "row": _plain(fmt.unpack_row(row))}
-    except fmt.DECODE_ERRORS:
-        return {"key_hex": key.hex(), "row_hex": row.hex()}
+    return {"key_hex": key.hex(), "row_hex": row.hex()} if row else {"key_hex": key.hex()}
 
 
 _DECODERS: Final[dict[str, Callable[[bytes, bytes], Row]]] = {
@@ -180,7 +204,9 @@ _DECODERS: Final[dict[str, Callable[[bytes, bytes], Row]]] = {
     "entries": _entries,
     "nodes": _nodes,
     "expiry": _expiry,
+    "idmp": _idmp,
     "groups": _groups,
     "pel": _pel,
     "pel_by_consumer": _pel_by_consumer,
+    "trash": _trash,
 }

@@ -19,7 +19,7 @@ from riverbed.server.commands.table import COMMANDS, Command, Flag, command, dec
 from riverbed.server.errors import CommandError
 from riverbed.server.glob import Glob
 from riverbed.server.protocol.encode import encode
-from riverbed.store.format.rows import array_head, bulk
+from riverbed.store.format.resp import array_head, bulk
 
 if TYPE_CHECKING:
     from riverbed.server.commands.request import Request

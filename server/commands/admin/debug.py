@@ -14,7 +14,8 @@ from riverbed.server import errors
 from riverbed.server.commands.table import Flag, command, help_text
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import OK, Verbatim
-from riverbed.store.ids import ID_BYTES, StreamID, unpack_id
+from riverbed.store.format.streams import id_in_key, packed_id_in
+from riverbed.store.ids import StreamID
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,8 +65,8 @@ def _stream_digest(database: Database, key: bytes, now_ms: int) -> bytes:
     while rows := stream.rows(start, stream.last_id, DIGEST_SLICE):
         for row_key, fields in rows:
             # Only the ID of the row's key: where the stream is stored does not count.
-            digest.update(row_key[-ID_BYTES:] + fields)
-        start = StreamID(unpack_id(rows[-1][0][-ID_BYTES:]) + 1)
+            digest.update(packed_id_in(row_key) + fields)
+        start = StreamID(id_in_key(rows[-1][0]) + 1)
     return digest.digest()
 
 

@@ -12,7 +12,7 @@ from riverbed.server import errors
 from riverbed.server.commands.slices import in_pieces, in_slices
 from riverbed.server.commands.table import NO_KEYS, Flag, command, container, declare_help
 from riverbed.server.protocol.replies import Push
-from riverbed.store.format.rows import array_head, bulk
+from riverbed.store.format.resp import array_head, bulk
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ from riverbed.server.commands.streams.entries import entry_wire, id_wire
 from riverbed.server.commands.streams.options import parse_range_start
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
-from riverbed.store.format.rows import array_head, id_bulk
+from riverbed.store.format.resp import array_head, id_bulk
 from riverbed.store.groups.group import MAX_COUNT, PendingEntry
 from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id, parse_id, unpack_id
 from riverbed.store.tables.transaction import UNBOUNDED_ROW

@@ -16,7 +16,7 @@ from riverbed.server.commands.streams.options import parse_range_end, parse_rang
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import NULL_ARRAY, OK
-from riverbed.store.format.rows import array_head, bulk, id_bulk
+from riverbed.store.format.resp import array_head, bulk, id_bulk
 from riverbed.store.groups.group import MAX_COUNT
 from riverbed.store.ids import StreamID, id_text, pack_id, unpack_id
 

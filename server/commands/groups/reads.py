@@ -18,7 +18,8 @@ from riverbed.server.commands.streams.reads import ReadBudget, read_keys, stream
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import NULL_ARRAY, Block
-from riverbed.store.format.rows import array_head, id_bulk
+from riverbed.store.format.resp import array_head, id_bulk
+from riverbed.store.format.streams import id_in_key, packed_ids_in, packed_ids_of
 from riverbed.store.groups.group import PendingEntry
 from riverbed.store.ids import MAX_ID, StreamID, pack_id, unpack_id
 
@@ -275,14 +276,14 @@ class _StreamRead:
         else:
             keys = stream.keys(start, self._end, most)
             # rows that end behind the ID: the entries are read when they are sent
-            rows = [(key, id_bulk(unpack_id(key[8:])) + b"*") for key in keys]
-            sizes = showing.sizes([key[8:] for key in keys]) if self._budget.measures else [0] * len(keys)
+            rows = [(key, id_bulk(id_in_key(key)) + b"*") for key in keys]
+            sizes = showing.sizes(packed_ids_in(keys)) if self._budget.measures else [0] * len(keys)
         read = len(rows)
         rows = rows[: self._cut(sizes)]
         if rows:
             group.deliver(consumer, rows, request.now_ms, to_pel=not self._options.noack)
             if showing is not None:
-                packed_ids = [key[8:] for key, _ in rows]
+                packed_ids = packed_ids_of(rows)
                 if self.min_idle_ms is None:
                     self._parts += showing.parts(packed_ids)
                 else:

@@ -15,7 +15,7 @@ from riverbed.server.commands.table import Flag, command, container, declare_hel
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.encode import encode
 from riverbed.server.protocol.replies import LongReply
-from riverbed.store.format.rows import array_head, bulk, id_bulk
+from riverbed.store.format.resp import array_head, bulk, id_bulk
 from riverbed.store.groups.consumers import NEVER, Consumer
 from riverbed.store.ids import MAX_ID, MIN_ID, id_text, unpack_id
 from riverbed.store.streams.idempotence import Idempotence

@@ -17,7 +17,7 @@ from riverbed.server.commands.slices import in_pieces, in_slices
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
 from riverbed.server.glob import Glob
-from riverbed.store.format.rows import array_head, bulk
+from riverbed.store.format.resp import array_head, bulk
 
 if TYPE_CHECKING:
     from riverbed.server.commands.request import Request

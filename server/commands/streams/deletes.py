@@ -14,7 +14,7 @@ from riverbed.server.commands.slices import SLICE_IDS, first_ids, in_slices, par
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import OK
-from riverbed.store.format.rows import array_head
+from riverbed.store.format.resp import array_head
 from riverbed.store.ids import unpack_id
 from riverbed.store.model import References
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from riverbed.store.format.rows import array_head
+from riverbed.store.format.resp import array_head
 
 PAIR: Final = b"*2\r\n"
 

@@ -14,7 +14,7 @@ from riverbed.server.commands.streams.options import ReadOptions, parse_range_en
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import NULL_ARRAY, Block
-from riverbed.store.format.rows import array_head, bulk
+from riverbed.store.format.resp import array_head, bulk
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text
 from riverbed.store.streams.view import StreamView
 

@@ -14,10 +14,15 @@ import pytest
 from riverbed.store.check import Violation, check
 from riverbed.store.engine import Engine
 from riverbed.store.errors import VersionError
-from riverbed.store.format import rows as fmt
+from riverbed.store.format.groups import consumer_key, group_key, look_key
 from riverbed.store.format.meta import META_NUMBERING, META_SYNCED
+from riverbed.store.format.pending import group_prefix, owner_prefix, time_prefix
+from riverbed.store.format.resp import encode_entry
+from riverbed.store.format.rows import pack_row
+from riverbed.store.format.streams import decode_stream_prefix, entry_key, expiry_key, name_key, stream_prefix
 from riverbed.store.ids import MAX_ID, make_id, pack_id
 from riverbed.store.layout import DIRECTORY_NAME
+from riverbed.store.model import IdempotenceSettings
 from riverbed.store.tables.environment import TABLES, Tables
 from tests.support.servers import ROOT
 from tests.support.store.planting import (
@@ -60,7 +65,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "a key's row is lost": (do.delete("keys"), "has no row in `keys`"),
     "a name is lost": (do.delete("names"), "does not name"),
     "a name is another": (do.change("names", b"other"), "does not name"),
-    "a stream in two databases": (do.put("names", fmt.name_key(9, 1), b"s"), "has another name as well"),
+    "a stream in two databases": (do.put("names", name_key(9, 1), b"s"), "has another name as well"),
     "a key's row is garbage": (do.change("keys", b"\xc1"), "does not decode"),
     "a key's row is cut": (lambda rows: rows.change("keys", rows.all("keys")[0][1][:40]), "does not decode"),
     "a counter is text": (do.stream(length=b"ten"), "does not decode"),
@@ -77,19 +82,19 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "too few were added": (do.stream(entries_added=3), "were ever added"),
     "an entry is lost": (do.delete("entries", 3), "but there are"),
     "an entry too many": (
-        do.put("entries", fmt.entry_key(1, sid("5-5")), fmt.encode_entry(sid("5-5"), [b"a", b""])),
+        do.put("entries", entry_key(1, sid("5-5")), encode_entry(sid("5-5"), [b"a", b""])),
         "but there are",
     ),
     "an entry is cut": (lambda rows: rows.change("entries", rows.all("entries")[0][1][:-1], 0), "does not decode"),
-    "a field without a value": (do.change("entries", fmt.encode_entry(sid("1-0"), [b"a"])), "not fields with values"),
-    "an entry of nothing": (do.change("entries", fmt.encode_entry(sid("1-0"), [])), "not fields with values"),
+    "a field without a value": (do.change("entries", encode_entry(sid("1-0"), [b"a"])), "not fields with values"),
+    "an entry of nothing": (do.change("entries", encode_entry(sid("1-0"), [])), "not fields with values"),
     "a length with a zero": (do.change("entries", b"$3\r\n1-0\r\n*2\r\n$01\r\nf\r\n$1\r\nv\r\n"), "unusual"),
-    "another entry's row": (do.change("entries", fmt.encode_entry(sid("1-1"), [b"f", b"v"])), "is the row of 1-1"),
-    "entries of nobody": (do.put("entries", fmt.entry_key(50, sid("1-0")), b"*0\r\n"), "belongs to no key"),
+    "another entry's row": (do.change("entries", encode_entry(sid("1-1"), [b"f", b"v"])), "is the row of 1-1"),
+    "entries of nobody": (do.put("entries", entry_key(50, sid("1-0")), b"*0\r\n"), "belongs to no key"),
     "a short key of an entry": (do.put("entries", b"\0\0\0", b""), "too short"),
     "the floor is too high": (do.stream(floor_id=sid("3-0")), "no note has it purged"),
     "living entries are to be purged": (
-        do.change("trash", fmt.pack_row([2, 1, pack_id(sid("5-0"))])),
+        do.change("trash", pack_row([2, 1, pack_id(sid("5-0"))])),
         "below 5-0 are to be purged",
     ),
     # nodes
@@ -103,8 +108,8 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "the last node counts wrongly": (do.stream(tail_dead=9), "entries of the last node are gone"),
     # deadlines
     "a deadline is lost": (do.empty("expiry"), "is not in the list"),
-    "a deadline of nobody": (do.put("expiry", fmt.expiry_key(5, 3), bytes(4)), "has the deadline 5"),
-    "a deadline in no keyspace": (do.put("expiry", fmt.expiry_key(5, 3), b"\0\0\1\0"), "was never given out"),
+    "a deadline of nobody": (do.put("expiry", expiry_key(5, 3), bytes(4)), "has the deadline 5"),
+    "a deadline in no keyspace": (do.put("expiry", expiry_key(5, 3), b"\0\0\1\0"), "was never given out"),
     # meta
     "keys are miscounted": (set_meta(b"databases", 0, [0, 9, 1]), "9 keys counted"),
     "deadlines are miscounted": (set_meta(b"databases", 0, [0, 2, 2]), "2 keys with a deadline counted"),
@@ -118,7 +123,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "no version": (lambda rows: rows.delete("meta", meta_rows(rows)[b"format_version"]), "format_version: is missing"),
     "no replids": (lambda rows: rows.delete("meta", meta_rows(rows)[b"replication"]), "replication: is missing"),
     "no store": (lambda rows: rows.delete("meta", meta_rows(rows)[b"store"]), "store: is missing"),
-    "a store that is none": (do.put("meta", b"store", fmt.pack_row("abc")), "store: does not decode"),
+    "a store that is none": (do.put("meta", b"store", pack_row("abc")), "store: does not decode"),
     "a line of offsets that is none": (set_meta(b"replication", 0, "abc"), "replication: does not decode"),
     "a database that is none": (set_meta(b"position", 3, 16), "does not decode"),
     "another database is selected": (set_meta(b"position", 3, 7), "database 7 is selected there, and the log says 0"),
@@ -133,7 +138,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "records are miscounted": (do.repack("idmp", 2, 5), "counted"),
     "records live for another time": (do.repack("idmp", 0, 7), "says that records live for 7 s"),
     "records of a stream that has none": (
-        lambda rows: rows.stream(idempotence=[None, None, 0, 2, 0]),
+        lambda rows: rows.stream(idempotence=IdempotenceSettings(records_added=2)),
         "are no stream's",
     ),
     "a producer's records are miscounted": (do.repack("idmp", 1, 5, 1), "5 records counted, there are 2"),
@@ -142,21 +147,24 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "a record is not found by id": (do.delete("idmp_ids"), "not found by its id"),
     "a record is not found by age": (do.delete("idmp_times"), "not found by its age"),
     "a record's age holds something": (do.change("idmp_times", b"x"), "where nothing belongs"),
-    "records under a stream's number": (do.stream(idempotence=[100, 100, 1, 2, 0]), "have a stream's number"),
+    "records under a stream's number": (
+        do.stream(idempotence=IdempotenceSettings(100, 100, 1, 2, 0)),
+        "have a stream's number",
+    ),
     "an id too many": (
         lambda rows: rows.put("idmp_ids", rows.all("idmp_ids")[0][0][:24] + bytes(16), bytes(24)),
         "3 rows for 2 records",
     ),
-    "records of nobody": (do.put("idmp", fmt.stream_prefix(3), fmt.pack_row([1, 0, 0])), "are no stream's"),
+    "records of nobody": (do.put("idmp", stream_prefix(3), pack_row([1, 0, 0])), "are no stream's"),
     # trash
     "the trash is lost": (do.empty("trash"), "not to be purged"),
     "a note of no kind": (do.repack("trash", 0, 77), "does not decode"),
-    "a note of another form": (do.change("trash", fmt.pack_row([2, 1])), "does not decode"),
-    "a note on a living stream": (do.change("trash", fmt.pack_row([1, 1])), "is in use, and to be purged"),
-    "a note on a living keyspace": (do.change("trash", fmt.pack_row([3, 0])), "and a database uses it"),
-    "a note on a living group": (do.change("trash", fmt.pack_row([4, 1, 1])), "is in use, and to be purged"),
-    "a note on a living consumer": (do.change("trash", fmt.pack_row([5, 1, 1])), "is in use, and to be purged"),
-    "a note on the future": (do.change("trash", fmt.pack_row([1, 500])), "not given out yet"),
+    "a note of another form": (do.change("trash", pack_row([2, 1])), "does not decode"),
+    "a note on a living stream": (do.change("trash", pack_row([1, 1])), "is in use, and to be purged"),
+    "a note on a living keyspace": (do.change("trash", pack_row([3, 0])), "and a database uses it"),
+    "a note on a living group": (do.change("trash", pack_row([4, 1, 1])), "is in use, and to be purged"),
+    "a note on a living consumer": (do.change("trash", pack_row([5, 1, 1])), "is in use, and to be purged"),
+    "a note on the future": (do.change("trash", pack_row([1, 500])), "not given out yet"),
     # groups
     "a group is lost": (do.delete("groups"), "groups counted, there are 0"),
     "a group's row is garbage": (do.change("groups", b"\x90"), "does not decode"),
@@ -167,36 +175,36 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "a consumer's entries are miscounted": (do.repack("groups", 3, 50, 1), "50 entries of consumer 1 counted"),
     "a consumer is lost": (do.delete("groups", 1), "consumer 1's, who is not there"),
     "two consumers of one name": (do.repack("groups", 0, b"Alice", 2), "is there twice"),
-    "a consumer of no group": (do.put("groups", fmt.consumer_key(1, 9, 1), b""), "a consumer of group 9"),
+    "a consumer of no group": (do.put("groups", consumer_key(1, 9, 1), b""), "a consumer of group 9"),
     "a group of two streams": (
-        lambda rows: rows.put("groups", fmt.group_key(3, 1), rows.all("groups")[0][1]),
+        lambda rows: rows.put("groups", group_key(3, 1), rows.all("groups")[0][1]),
         "group 1 is another stream's as well",
     ),
-    "a group of no stream": (do.put("groups", fmt.group_key(77, 2), b""), "belongs to no key"),
+    "a group of no stream": (do.put("groups", group_key(77, 2), b""), "belongs to no key"),
     "a pending entry is lost": (do.delete("pel"), "counted"),
     "a pending row is cut": (do.change("pel", b"\0\0\0\1"), "does not decode"),
     "an owner's list is short": (do.delete("pel_by_consumer"), "is missing in the list of"),
     "an owner's list holds something": (do.change("pel_by_consumer", b"x"), "where nothing belongs"),
     "an owner's list is long": (
-        do.put("pel_by_consumer", fmt.owner_prefix(1, 1) + pack_id(MAX_ID), b""),
+        do.put("pel_by_consumer", owner_prefix(1, 1) + pack_id(MAX_ID), b""),
         "the list of consumer 1",
     ),
     "the order by time is short": (do.empty("pel_by_time"), "is missing at"),
     "the order by time is long": (
-        do.put("pel_by_time", fmt.moment_prefix(1, 5) + pack_id(make_id(7, 7)), b""),
+        do.put("pel_by_time", time_prefix(1, 4) + pack_id(make_id(7, 7)), b""),
         "pel_by_time",
     ),
     "nobody looks for idle consumers": (do.empty("consumer_ttls"), "is not listed at"),
     "somebody looks for idle consumers twice": (
-        do.put("consumer_ttls", fmt.look_key(5, 1, 1), b"g"),
+        do.put("consumer_ttls", look_key(5, 1, 1), b"g"),
         "is listed at 5 ms, of which its row knows nothing",
     ),
     "somebody looks in a group that is not there yet": (
-        do.put("consumer_ttls", fmt.look_key(5, 1, 77), b"g"),
+        do.put("consumer_ttls", look_key(5, 1, 77), b"g"),
         "a number not given out yet",
     ),
     "a policy without a dead-letter stream": (do.repack("groups", 8, [5, None, 0, 0]), "is no delivery policy"),
-    "pending entries of no group": (do.put("pel", fmt.group_prefix(60) + bytes(16), bytes(20)), "is of no stream"),
+    "pending entries of no group": (do.put("pel", group_prefix(60) + bytes(16), bytes(20)), "is of no stream"),
 }
 
 
@@ -223,7 +231,7 @@ def test_any_row_that_is_lost_is_noticed(sound: Path) -> None:
                 tables = Tables(sound, 1 << 28)
                 with tables.env.begin(write=True) as txn:
                     txn.put(key, row, db=tables.handles[table])
-                is_dead = table in ("entries", "nodes") and fmt.decode_stream_prefix(key) != 1
+                is_dead = table in ("entries", "nodes") and decode_stream_prefix(key) != 1
                 assert found or is_dead or key in (META_SYNCED, META_NUMBERING), (table, key)
     finally:
         tables.close()
@@ -401,7 +409,7 @@ def test_a_store_can_be_checked_while_it_is_being_written(tmp_path: Path) -> Non
 MEMORY = """
 import resource
 from riverbed.store.check.streams import EntrySizes
-from riverbed.store.format.rows import id_bulk
+from riverbed.store.format.resp import id_bulk
 from riverbed.store.ids import StreamID
 
 limit = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + (48 << 20)

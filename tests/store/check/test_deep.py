@@ -12,8 +12,9 @@ from riverbed.server.commands.replay import Replayer
 from riverbed.store.check import Refolding, check
 from riverbed.store.check.deep import FoldPlan, SpaceError
 from riverbed.store.disk.lock import lock_directory
-from riverbed.store.format import rows as fmt
 from riverbed.store.format.log_lines import encode_annotation, encode_command
+from riverbed.store.format.resp import encode_entry
+from riverbed.store.format.streams import entry_key
 from riverbed.store.layout import DIRECTORY_NAME
 from riverbed.store.log.manifest import FileType, LogFile, Manifest, serialize
 from riverbed.store.model import Strategy, Trim
@@ -139,8 +140,8 @@ def test_the_order_of_release_is_compared(sound: Path) -> None:
 
 
 def test_fields_of_the_same_length_are_compared(sound: Path) -> None:
-    key = fmt.entry_key(1, sid("6-0"))
-    damage(sound, lambda rows: rows.put("entries", key, fmt.encode_entry(sid("6-0"), [b"f", b"w"])))
+    key = entry_key(1, sid("6-0"))
+    damage(sound, lambda rows: rows.put("entries", key, encode_entry(sid("6-0"), [b"f", b"w"])))
     assert violations(sound) == []
     assert differences(sound) == ["entries: stream 1 ('s'), 6-0: has other fields than the log gives it"]
 

@@ -9,7 +9,7 @@ from crc32c import crc32c
 
 from riverbed.store.check.snapshots import SnapshotCheck
 from riverbed.store.errors import NoSnapshotError, VersionError
-from riverbed.store.format import rows as fmt
+from riverbed.store.format.rows import pack_row
 from riverbed.store.ids import MIN_ID
 from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, STREAMS_NAME
 from riverbed.store.snapshot.reader import (
@@ -176,7 +176,7 @@ def test_what_is_no_snapshot_or_a_newer_one_is_refused(snapshot: Path) -> None:
         found(snapshot.parent / "store")
     tables = Tables(snapshot.parent / "other", 1 << 28)
     with tables.env.begin(write=True) as txn:
-        txn.put(b"format_version", fmt.pack_row(9), db=tables.handles["meta"])
+        txn.put(b"format_version", pack_row(9), db=tables.handles["meta"])
     tables.close()
     (snapshot / DATA_NAME).write_bytes((snapshot.parent / "other" / "state" / DATA_NAME).read_bytes())
     seal(snapshot)

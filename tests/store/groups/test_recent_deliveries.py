@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from riverbed.store.format.rows import encode_words, id_bulk, id_bulks
+from riverbed.store.format.resp import encode_words, id_bulk, id_bulks
 from riverbed.store.groups import recent_deliveries as handedout
 from riverbed.store.groups.recent_deliveries import HandedOut
 from riverbed.store.ids import StreamID, id_text, make_id, pack_id

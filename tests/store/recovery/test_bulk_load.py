@@ -51,7 +51,7 @@ def one_by_one() -> Iterator[None]:
 
 def rows_of(store: Store) -> Rows:
     """All that is in the tables, and what will be logged of it next time."""
-    store.txn.commit([1, 0, 0])
+    store.txn.commit(LogPosition(1, 0, 0))
     with store.engine.tables.env.begin() as txn:
         return {
             name: [item for item in txn.cursor(store.txn.handles[name]) if item[0] not in _OF_ONE_STORE]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import CorruptionError
-from riverbed.store.format import rows as fmt
 from riverbed.store.format.log_lines import CommandCollector, parse_frame
+from riverbed.store.format.streams import StreamRow, key_key
 from riverbed.store.layout import DIRECTORY_NAME, FILE_NAME
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.commands import PIECE_BYTES, Piece
@@ -278,11 +278,11 @@ def test_tables_that_contradict_themselves_are_not_rewritten(store: Store, chang
     store.fill(b"s", 5)
     store.fill(b"t", 5)
     store.checkpoint()
-    key = fmt.key_key(0, b"s")
+    key = key_key(0, b"s")
     tables = store.engine.tables
     original = store.txn.lmdb.get(key, db=tables.handles["keys"])
     assert original is not None
-    row = fmt.encode_stream(fmt.decode_stream(original)._replace(**change))
+    row = StreamRow.unpack(original)._replace(**change).pack()
     store.txn.lmdb.put(key, row, db=tables.handles["keys"])
     with pytest.raises(CorruptionError, match="riverbed check"):
         list(pieces(tables, store.txn.lmdb))

@@ -18,7 +18,7 @@ from riverbed.store.check import check
 from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import NoSnapshotError, SnapshotError
-from riverbed.store.format import rows as fmt
+from riverbed.store.format.streams import entry_key
 from riverbed.store.ids import StreamID
 from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, STREAMS_NAME
 from riverbed.store.snapshot.reader import Snapshot, encode_manifest, list_snapshots, open_snapshot
@@ -137,7 +137,7 @@ def check_parts(snapshot: Snapshot) -> None:
         assert starts[0] == stream.first_id
         ends = [*starts[1:], StreamID(stream.last_live_id + 1)]
         for part, end in zip(stream.parts, ends, strict=True):
-            low, high = fmt.entry_key(stream.stream_no, part.first_id), fmt.entry_key(stream.stream_no, end)
+            low, high = entry_key(stream.stream_no, part.first_id), entry_key(stream.stream_no, end)
             assert rows_of(snapshot, low, high) == part.entries
 
 

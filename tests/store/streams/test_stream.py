@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from riverbed.store.errors import CorruptionError
-from riverbed.store.format import rows as fmt
+from riverbed.store.format.resp import decode_entry, encode_command, encode_entry, encode_words
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, pack_id, unpack_id
 from riverbed.store.model import Strategy, Trim
 from riverbed.store.streams import stream as streams
@@ -58,7 +58,7 @@ class Model:
         return [entry_id for node in self.nodes for entry_id in node.live]
 
     def append(self, entry_id: StreamID, words: list[bytes]) -> None:
-        size = len(fmt.encode_words(words))
+        size = len(encode_words(words))
         tail = self.nodes[-1] if self.is_tail_open else None
         if tail is None or len(tail.entries) >= NODE_MAX_ENTRIES or tail.size + size >= NODE_MAX_BYTES:
             tail = ModelNode()
@@ -68,7 +68,7 @@ class Model:
         self.is_tail_open = True
         self.last_id = entry_id
         self.entries_added += 1
-        self.values[entry_id] = fmt.encode_entry(entry_id, words)
+        self.values[entry_id] = encode_entry(entry_id, words)
 
     def delete(self, entry_ids: list[StreamID]) -> list[bool]:
         return [self._delete_one(entry_id) for entry_id in entry_ids]
@@ -389,7 +389,7 @@ def test_fields_and_values_come_back_after_every_kind_of_start(store: Store, wor
         start_again()
         row = store.stream().entry(sid("1-1"))
         assert row is not None
-        assert fmt.decode_entry(row) == (b"1-1", list(words))
+        assert decode_entry(row) == (b"1-1", list(words))
 
 
 def test_keys_of_every_length_are_different_streams(store: Store) -> None:
@@ -483,7 +483,7 @@ def test_a_trim_that_takes_tombstones_alone_is_kept_and_logged(store: Store, app
     assert (stream.length, stream.node_total) == (0, 1)
     assert trimming.trim(stream, Trim(Strategy.MINID, sid("7-0"), approximate=approximate)) == 0
     assert stream.node_total == 0
-    assert store.txn.log[-1] == fmt.encode_command([b"XTRIM", b"s", b"MINID", b"=", threshold.encode()])
+    assert store.txn.log[-1] == encode_command([b"XTRIM", b"s", b"MINID", b"=", threshold.encode()])
     store.restart()
     assert store.stream().node_total == 0
     store.rebuild()
@@ -547,14 +547,14 @@ def test_an_append_trims_after_adding_and_logs_one_exact_command(store: Store) -
     trimming.append_and_trim(stream, sid("13-0"), [b"f", b"v"], Trim(Strategy.MAXLEN, 6, approximate=True))
     assert ids_of(stream) == [f"{number}-0" for number in range(5, 14)]
     expected = [b"XADD", b"s", b"MAXLEN", b"=", b"9", b"13-0", b"f", b"v"]
-    assert store.txn.log == [fmt.encode_command(expected)]
+    assert store.txn.log == [encode_command(expected)]
 
 
 def test_an_append_whose_trim_finds_nothing_logs_none(store: Store) -> None:
     stream = store.fill(b"s", 2)
     store.commit()
     trimming.append_and_trim(stream, sid("3-0"), [b"f", b"v"], Trim(Strategy.MAXLEN, 6))
-    assert store.txn.log == [fmt.encode_command([b"XADD", b"s", b"3-0", b"f", b"v"])]
+    assert store.txn.log == [encode_command([b"XADD", b"s", b"3-0", b"f", b"v"])]
 
 
 def test_the_estimate_of_size_grows_with_the_entries(store: Store) -> None:

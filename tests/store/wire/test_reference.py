@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from riverbed.store.format import rows as fmt
+from riverbed.store.format.resp import bulk, encode_entry, encode_words
+from riverbed.store.format.streams import stream_prefix
 from riverbed.store.ids import make_id, pack_id
 from riverbed.store.wire.reference import (
     APPENDED,
@@ -19,7 +20,7 @@ from riverbed.store.wire.reference import (
 )
 from tests.support.wire_fuzz import IDS, ODD, wire
 
-PREFIX = fmt.stream_prefix(7)
+PREFIX = stream_prefix(7)
 PING = wire([b"PING"])
 MS = 1_700_000_000_000
 
@@ -115,25 +116,25 @@ def test_a_run_is_expanded_into_rows_log_and_replies() -> None:
     count, size, log, replies = expand(run, 0, 9, 1 << 30, PREFIX, MS, 9, head, rows)
     ids = [make_id(MS, 9 + number) for number in range(3)]
     assert rows == [
-        (PREFIX + pack_id(entry_id), fmt.encode_entry(entry_id, words[3:]))
+        (PREFIX + pack_id(entry_id), encode_entry(entry_id, words[3:]))
         for entry_id, words in zip(ids, commands, strict=True)
     ]
     texts = [b"%d-%d" % (MS, 9 + number) for number in range(3)]
     assert log == b"".join(wire([b"XADD", b"s", text, *words[3:]]) for text, words in zip(texts, commands, strict=True))
-    assert replies == b"".join(map(fmt.bulk, texts))
-    assert (count, size) == (3, sum(len(fmt.encode_words(words[3:])) for words in commands))
+    assert replies == b"".join(map(bulk, texts))
+    assert (count, size) == (3, sum(len(encode_words(words[3:])) for words in commands))
     one = expand_one(run.rest(2), PREFIX, MS, 11, head)
     assert one == (
         *rows[2],
-        len(fmt.encode_words([b"f", b""])),
+        len(encode_words([b"f", b""])),
         wire([b"XADD", b"s", texts[2], b"f", b""]),
-        fmt.bulk(texts[2]),
+        bulk(texts[2]),
     )
 
 
 def test_a_run_is_expanded_as_far_as_there_is_room() -> None:
     run = one_run([xadd(b"a")] * 5)
-    size = len(fmt.encode_words([b"f", b"a"]))
+    size = len(encode_words([b"f", b"a"]))
     for most, room, wanted in ((2, 1 << 30, 2), (9, 1 << 30, 4), (9, 2 * size, 1), (9, 2 * size + 1, 2), (9, 0, 0)):
         rows: list[tuple[bytes, bytes]] = []
         found = expand(run, 1, most, room, PREFIX, 1, 1, b"", rows)
@@ -148,8 +149,8 @@ def test_a_run_of_a_log_keeps_its_ids_and_ends_where_they_do_not_ascend() -> Non
     rows: list[tuple[bytes, bytes]] = []
     count, size, last = load_xadds(run, 0, 9, 1 << 30, PREFIX, pack_id(make_id(1, 8)), rows)
     ids = [make_id(1, 9), make_id(1, 10), make_id(2, 0)]
-    assert rows == [(PREFIX + pack_id(one), fmt.encode_entry(one, [b"f", b"a"])) for one in ids]
-    assert (count, size, last) == (3, 3 * len(fmt.encode_words([b"f", b"a"])), pack_id(ids[-1]))
+    assert rows == [(PREFIX + pack_id(one), encode_entry(one, [b"f", b"a"])) for one in ids]
+    assert (count, size, last) == (3, 3 * len(encode_words([b"f", b"a"])), pack_id(ids[-1]))
     assert load_xadds(run, 3, 9, 1 << 30, PREFIX, last, rows) == (0, 0, last)
     assert load_xadds(run, 4, 9, 1 << 30, PREFIX, last, rows)[0] == 1
     assert load_xadds(one_run([xadd(b"a")]), 0, 9, 1 << 30, PREFIX, bytes(16), rows)[0] == 0

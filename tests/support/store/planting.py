@@ -9,7 +9,8 @@ from typing import Any
 import lmdb
 
 from riverbed.store.check import check
-from riverbed.store.format import rows as fmt
+from riverbed.store.format.rows import pack_row, unpack_row
+from riverbed.store.format.streams import NodeRow, StreamRow
 from riverbed.store.model import Strategy, Trim
 from riverbed.store.streams import trimming
 from riverbed.store.tables.environment import Tables
@@ -45,14 +46,14 @@ class Rows:
     def repack(self, table: str, index: int, value: Any, number: int = 0) -> None:
         """Change one element of a msgpack row."""
         key, row = self.all(table)[number]
-        values = fmt.unpack_row(row)
+        values = unpack_row(row)
         values[index] = value
-        self.put(table, key, fmt.pack_row(values))
+        self.put(table, key, pack_row(values))
 
     def stream(self, number: int = 0, **changes: Any) -> None:
         """Change counters of a stream's row."""
         key, row = self.all("keys")[number]
-        self.put("keys", key, fmt.encode_stream(fmt.decode_stream(row)._replace(**changes)))
+        self.put("keys", key, StreamRow.unpack(row)._replace(**changes).pack())
 
 
 def make_sound(directory: Path) -> None:
@@ -101,7 +102,7 @@ do = Do()
 
 
 def node(live: int, total: int, size: int, last_id: str) -> bytes:
-    return fmt.encode_node(live, total, size, sid(last_id))
+    return NodeRow(live, total, size, sid(last_id)).pack()
 
 
 def meta_rows(rows: Rows) -> dict[bytes, int]:
@@ -114,4 +115,4 @@ def set_meta(name: bytes, index: int, value: Any) -> Damage:
 
 def drop_database(rows: Rows) -> None:
     number = meta_rows(rows)[b"databases"]
-    rows.change("meta", fmt.pack_row(fmt.unpack_row(rows.all("meta")[number][1])[1:]), number)
+    rows.change("meta", pack_row(unpack_row(rows.all("meta")[number][1])[1:]), number)

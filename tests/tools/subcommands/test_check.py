@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from riverbed.server.version import VERSION
-from riverbed.store.format import rows as fmt
+from riverbed.store.format.rows import FORMAT_VERSION, pack_row
+from riverbed.store.format.streams import entry_key
 from riverbed.store.layout import DIRECTORY_NAME
 from riverbed.store.snapshot.writer import take_snapshot
 from riverbed.store.tables.environment import Tables
@@ -105,7 +106,7 @@ def test_json_says_what_there_is(directory: Path) -> None:
 def test_deep_finds_what_only_the_log_can_tell(directory: Path) -> None:
     tables = Tables(directory, 1 << 28)
     with tables.env.begin(write=True) as txn:
-        key = fmt.entry_key(1, 7 << 64)
+        key = entry_key(1, 7 << 64)
         row = txn.get(key, db=tables.handles["entries"])
         assert row is not None
         txn.put(key, row.replace(b"\r\nv\r\n", b"\r\nw\r\n"), db=tables.handles["entries"])
@@ -159,7 +160,7 @@ def test_a_log_under_other_names_is_found(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_checked_is_status_2(directory: Path, tmp_path: Path) -> None:
     tables = Tables(directory, 1 << 28)
     with tables.env.begin(write=True) as txn:
-        txn.put(b"format_version", fmt.pack_row(0), db=tables.handles["meta"])
+        txn.put(b"format_version", pack_row(0), db=tables.handles["meta"])
     tables.close()
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()
@@ -167,7 +168,7 @@ def test_a_directory_that_cannot_be_checked_is_status_2(directory: Path, tmp_pat
         (tmp_path / "none", "there is no "),
         (tmp_path / "empty", "holds no store: neither state/ nor appendonlydir/ is there"),
         (tmp_path / "file", "is not a directory"),
-        (directory, f"has format version 0; this program reads {fmt.FORMAT_VERSION}"),
+        (directory, f"has format version 0; this program reads {FORMAT_VERSION}"),
     ):
         for option in ("--deep", "--repair", "--json"):
             result = run("check", path, option)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from riverbed.store.format import rows as fmt
+from riverbed.store.format.resp import decode_entry
 from riverbed.store.tables.reader import TableReader
 from riverbed.tools.spark.errors import MalformedValueError
 from riverbed.tools.spark.reading.decode import EntryBatch
@@ -74,7 +74,7 @@ class _BatchMaker:
     def _found_malformed(self, bad: Any, fetched: Fetched, column: EntryColumn, malformed: Any) -> None:
         if self._mode is Mode.FAILFAST:
             number = int(np.flatnonzero(bad)[0])
-            entry_id, words = fmt.decode_entry(fetched.batch.row(number))
+            entry_id, words = decode_entry(fetched.batch.row(number))
             where = f"entry {entry_id.decode()} of stream {_whose(fetched, number).key_text}"
             what = dict(zip(words[::2], words[1::2], strict=True)).get(column.field or b"", entry_id)
             raise MalformedValueError(f"{where}: {column.name} is {what[:100]!r}, which is no {column.type}")
@@ -157,7 +157,7 @@ def _corrupt_texts(batch: EntryBatch, malformed: Any) -> pa.Array:
     """The whole entry as JSON for rows in which something did not fit, null for the others."""
     texts: list[str | None] = [None] * batch.count
     for number in np.flatnonzero(malformed).tolist():
-        entry_id, words = fmt.decode_entry(batch.row(number))
+        entry_id, words = decode_entry(batch.row(number))
         texts_of = [word.decode(errors="backslashreplace") for word in words]
         fields = dict(zip(texts_of[::2], texts_of[1::2], strict=True))
         texts[number] = json.dumps({"_id": entry_id.decode(), **fields}, ensure_ascii=False)

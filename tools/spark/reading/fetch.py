@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from riverbed.store.errors import CorruptionError
-from riverbed.store.format import rows as fmt
+from riverbed.store.format.streams import entry_key
 from riverbed.store.ids import SEQ_BITS, StreamID
 from riverbed.store.layout import DATA_NAME
 from riverbed.store.tables.reader import TableReader
@@ -112,7 +112,7 @@ def _group_of(streams: Iterator[StreamHere]) -> list[StreamHere]:
 
 def _keys_of(stream: StreamHere) -> tuple[bytes, bytes]:
     wanted = stream.live_range
-    return fmt.entry_key(stream.row.stream_no, wanted.first), fmt.entry_key(stream.row.stream_no, wanted.last)
+    return entry_key(stream.row.stream_no, wanted.first), entry_key(stream.row.stream_no, wanted.last)
 
 
 def _rows_of(
@@ -225,8 +225,8 @@ def _by_cursor(reader: TableReader, streams: Iterator[StreamHere], span: Span, b
 def _rows_by_cursor(reader: TableReader, stream: StreamHere, span: Span, batch_rows: int) -> Iterator[list[bytes]]:
     wanted = stream.live_range
     cursor = reader.cursor("entries")
-    last_key = fmt.entry_key(stream.row.stream_no, wanted.last)
-    if not cursor.set_range(fmt.entry_key(stream.row.stream_no, wanted.first)):
+    last_key = entry_key(stream.row.stream_no, wanted.last)
+    if not cursor.set_range(entry_key(stream.row.stream_no, wanted.first)):
         return
     left = span.take
     if span.skip:

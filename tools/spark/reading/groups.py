@@ -7,16 +7,17 @@ begins, a pending entry in the one that its ID is in: also when the entry itself
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from riverbed.store.format import rows as fmt
+from riverbed.store.format.pending import UNOWNED, Run
+from riverbed.store.format.streams import NodeRow, StreamRow, entry_key, stream_prefix
 from riverbed.store.groups.lag import lag
-from riverbed.store.groups.pending import UNOWNED, Run
-from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id, unpack_id
+from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id
 from riverbed.store.model import NO_POLICY, DeliveryPolicy
+from riverbed.store.tables.groups import LiveGroup, live_groups
 from riverbed.store.tables.reader import TableReader
 from riverbed.tools.spark.reading.entries import longs, readable, timestamps
 from riverbed.tools.spark.reading.options import ReadOptions, Table, key_text
@@ -25,26 +26,6 @@ from riverbed.tools.spark.reading.streamwalk import StreamHere, streams_of
 
 _MAX_ROWS: Final = 16384
 Row = dict[str, Any]
-
-
-class _Member(NamedTuple):
-    name: bytes
-    seen_ms: int
-    active_ms: int
-    pel_count: int
-
-
-class _Group(NamedTuple):
-    """A group's row, and its consumers by number."""
-
-    group_no: int
-    name: bytes
-    last_id: StreamID
-    entries_read: int | None
-    pel_count: int
-    released_count: int
-    policy: DeliveryPolicy
-    members: dict[int, _Member]
 
 
 def group_batches(reader: TableReader, span: Span, options: ReadOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -66,23 +47,6 @@ def group_batches(reader: TableReader, span: Span, options: ReadOptions, schema:
         yield pa.RecordBatch.from_pylist(rows, schema=schema)
 
 
-def _groups(reader: TableReader, stream_no: int) -> list[_Group]:
-    """By name; consumers that are left of a destroyed group are no one's."""
-    groups: dict[int, _Group] = {}
-    for packed, row in reader.rows("groups", fmt.stream_prefix(stream_no)):
-        group_no = fmt.decode_group_no(packed)
-        values = fmt.unpack_row(row)
-        if len(packed) == fmt.GROUP_KEY_BYTES:
-            name, last_id, entries_read, pel_count, released_count = values[:5]
-            policy = NO_POLICY if values[-1] is None else DeliveryPolicy(*values[-1][:-1])
-            groups[group_no] = _Group(
-                group_no, name, unpack_id(last_id), entries_read, pel_count, released_count, policy, {}
-            )
-        elif group_no in groups:
-            groups[group_no].members[fmt.decode_consumer_no(packed)] = _Member(*values[:4])
-    return sorted(groups.values(), key=lambda group: group.name)
-
-
 # -- small tables ------------------------------------------------------------------------------------------------------
 
 
@@ -90,8 +54,8 @@ def _about_stream(stream: StreamHere, span: Span) -> Row:
     return {"key": stream.key_text, "key_binary": stream.key, "db": stream.db, "snapshot": span.place.name}
 
 
-def _about_group(group: _Group) -> Row:
-    return {"group": key_text(group.name), "group_binary": group.name}
+def _about_group(group: LiveGroup) -> Row:
+    return {"group": key_text(group.row.name), "group_binary": group.row.name}
 
 
 def _policy_text(policy: DeliveryPolicy) -> str | None:
@@ -117,7 +81,7 @@ def _stream_rows(reader: TableReader, stream: StreamHere, span: Span) -> Iterato
     row = stream.row
     nodes = sum(
         size * live // max(total, 1)
-        for live, total, size, _ in (fmt.decode_node(node) for _, node in _live_nodes(reader, row))
+        for live, total, size, _ in (NodeRow.unpack(node) for _, node in _live_nodes(reader, row))
     )
     tail = row.tail_bytes * (row.tail_total - row.tail_dead) // row.tail_total if row.tail_total else 0
     yield {
@@ -134,30 +98,30 @@ def _stream_rows(reader: TableReader, stream: StreamHere, span: Span) -> Iterato
     }
 
 
-def _live_nodes(reader: TableReader, row: fmt.StreamRow) -> Iterator[tuple[bytes, bytes]]:
-    floor = fmt.entry_key(row.stream_no, row.floor_id)
-    return (each for each in reader.rows("nodes", fmt.stream_prefix(row.stream_no)) if each[0] >= floor)
+def _live_nodes(reader: TableReader, row: StreamRow) -> Iterator[tuple[bytes, bytes]]:
+    floor = entry_key(row.stream_no, row.floor_id)
+    return (each for each in reader.rows("nodes", stream_prefix(row.stream_no)) if each[0] >= floor)
 
 
 def _group_rows(reader: TableReader, stream: StreamHere, span: Span) -> Iterator[Row]:
-    for group in _groups(reader, stream.row.stream_no):
+    for group in live_groups(reader, stream.row.stream_no):
         yield {
             **_about_stream(stream, span),
             **_about_group(group),
-            "policy": _policy_text(group.policy),
-            "last_delivered_id": _text(group.last_id),
-            "entries_read": group.entries_read,
-            "lag": lag(stream.row, group.last_id, group.entries_read),
-            "pending": group.pel_count,
-            "released": group.released_count,
-            "consumers": len(group.members),
+            "policy": _policy_text(group.row.policy or NO_POLICY),
+            "last_delivered_id": _text(group.row.last_id),
+            "entries_read": group.row.entries_read,
+            "lag": lag(stream.row, group.row.last_id, group.row.entries_read),
+            "pending": group.row.pel_count,
+            "released": group.row.released_count,
+            "consumers": len(group.consumers),
         }
 
 
 def _consumer_rows(reader: TableReader, stream: StreamHere, span: Span) -> Iterator[Row]:
     now_ms = span.place.time_ms
-    for group in _groups(reader, stream.row.stream_no):
-        for member in sorted(group.members.values()):
+    for group in live_groups(reader, stream.row.stream_no):
+        for member in sorted(group.consumers.values()):
             was_active = member.active_ms >= 0
             yield {
                 **_about_stream(stream, span),
@@ -186,7 +150,7 @@ def _pending(reader: TableReader, span: Span, options: ReadOptions, schema: pa.S
     for stream in streams_of(reader, span, options):
         if stream.range.is_empty:
             continue
-        for group in _groups(reader, stream.row.stream_no):
+        for group in live_groups(reader, stream.row.stream_no):
             pending = _Pending(stream, group, span, schema)
             count = 0
             runs: list[Run] = []
@@ -200,16 +164,12 @@ def _pending(reader: TableReader, span: Span, options: ReadOptions, schema: pa.S
                 yield pending.batch(reader, runs)
 
 
-def _runs(reader: TableReader, group: _Group, stream: StreamHere) -> Iterator[Run]:
-    """The runs of a group in the range, cut to it; those of consumers who are gone are dead."""
+def _runs(reader: TableReader, group: LiveGroup, stream: StreamHere) -> Iterator[Run]:
+    """The runs of a group in the range, cut to it."""
     first, last = pack_id(stream.range.first), pack_id(stream.range.last)
-    prefix = fmt.group_prefix(group.group_no)
-    for _, row in reader.rows("pel", prefix, prefix + first):
-        run = Run.decode(row)
-        if run.packed[: len(first)] > last:
+    for run in group.runs(reader, first):
+        if run.first > last:
             return
-        if run.consumer_no != UNOWNED and run.consumer_no not in group.members:
-            continue
         within = run.within(first, last)
         if within is not None:
             yield within
@@ -218,7 +178,7 @@ def _runs(reader: TableReader, group: _Group, stream: StreamHere) -> Iterator[Ru
 class _Pending:
     """Makes the batches of one group."""
 
-    def __init__(self, stream: StreamHere, group: _Group, span: Span, schema: pa.Schema) -> None:
+    def __init__(self, stream: StreamHere, group: LiveGroup, span: Span, schema: pa.Schema) -> None:
         self._stream = stream
         self._group = group
         self._span = span
@@ -239,8 +199,8 @@ class _Pending:
             "key": lambda: pa.repeat(pa.scalar(self._stream.key_text), count),
             "db": lambda: pa.repeat(pa.scalar(self._stream.db, type=pa.int32()), count),
             "key_binary": lambda: pa.repeat(pa.scalar(self._stream.key), count),
-            "group": lambda: pa.repeat(pa.scalar(key_text(self._group.name)), count),
-            "group_binary": lambda: pa.repeat(pa.scalar(self._group.name), count),
+            "group": lambda: pa.repeat(pa.scalar(key_text(self._group.row.name)), count),
+            "group_binary": lambda: pa.repeat(pa.scalar(self._group.row.name), count),
             "consumer": lambda: readable(self._consumers(runs, lengths)),
             "consumer_binary": lambda: self._consumers(runs, lengths),
             "id": lambda: pa.array([f"{a}-{b}" for a, b in zip(ms.tolist(), seq.tolist(), strict=True)]),
@@ -257,8 +217,8 @@ class _Pending:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _consumers(self, runs: list[Run], lengths: list[int]) -> pa.Array:
-        numbers = sorted(self._group.members)
-        names = pa.array([self._group.members[number].name for number in numbers], type=pa.binary())
+        numbers = sorted(self._group.consumers)
+        names = pa.array([self._group.consumers[number].name for number in numbers], type=pa.binary())
         place = {number: at for at, number in enumerate(numbers)}
         wanted = np.repeat(np.array([place.get(run.consumer_no, -1) for run in runs], dtype=np.int64), lengths)
         nobody = wanted < 0
@@ -267,7 +227,7 @@ class _Pending:
     def _exist(self, reader: TableReader, runs: list[Run]) -> pa.Array:
         """Whether each entry is still in its stream."""
         row = self._stream.row
-        prefix = fmt.stream_prefix(row.stream_no)
+        prefix = stream_prefix(row.stream_no)
         first, last = pack_id(row.first_id), pack_id(row.last_live_id)
         cursor = reader.cursor("entries")
         return pa.array(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from riverbed.store.format import rows as fmt
+from riverbed.store.format.streams import StreamRow
 from riverbed.store.ids import StreamID
 from riverbed.store.tables.reader import TableReader
 from riverbed.store.tables.streams import streams
@@ -19,7 +19,7 @@ class StreamHere:
 
     db: int
     key: bytes
-    row: fmt.StreamRow
+    row: StreamRow
     range: Range  # of IDs that are in the span and asked for, whether there are entries or not
 
     @property

@@ -21,9 +21,9 @@ from typing import Any
 
 import xxhash
 
-from riverbed.store.format import rows as fmt
-from riverbed.store.format.meta import META_NUMBERING, decode_replids
-from riverbed.store.ids import StreamID, id_text, unpack_id
+from riverbed.store.format.meta import read_numbering, read_replids
+from riverbed.store.format.streams import StreamRow, entry_key, id_in_key, stream_prefix
+from riverbed.store.ids import StreamID, id_text
 from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.tables.reader import TableReader
 from riverbed.tools.spark.reading.options import key_text
@@ -34,7 +34,7 @@ from riverbed.tools.spark.streaming.offsets import Mark, Offset, Progress, Strea
 
 def replids_of(reader: TableReader) -> ReplicationIds | None:
     """Which store it is, and its replication ids; None of tables that a tool has made."""
-    return decode_replids(lambda name: reader.get("meta", name))
+    return read_replids(reader.meta_row)
 
 
 def progress_at(reader: TableReader, stream: StreamHere, end: StreamID, *, is_new: bool = False) -> Progress:
@@ -110,18 +110,17 @@ def deleted_loss(streams: Mapping[StreamName, Progress]) -> str:
 
 def _numbering(reader: TableReader) -> str:
     """Of the tables that gave the streams their numbers; empty where an older version has made them."""
-    row = reader.get("meta", META_NUMBERING)
-    return "" if row is None else str(fmt.unpack_row(row))
+    return read_numbering(reader.meta_row)
 
 
-def _missing(row: fmt.StreamRow, at: Progress) -> int:
+def _missing(row: StreamRow, at: Progress) -> int:
     """How many entries were added beyond `at` and are not there; 0 while the front of the stream was read."""
     if row.length and row.first_id <= at.last_id:
         return 0
     return row.entries_added - at.seen - row.length
 
 
-def _holes(reader: TableReader, row: fmt.StreamRow, read_id: StreamID) -> int:
+def _holes(reader: TableReader, row: StreamRow, read_id: StreamID) -> int:
     """How many entries beyond `read_id` were surely deleted one by one: in nodes that no trim has reached, or one."""
     if row.max_deleted_id <= read_id:
         return 0
@@ -135,29 +134,29 @@ def _holes(reader: TableReader, row: fmt.StreamRow, read_id: StreamID) -> int:
     return max(holes, 1)
 
 
-def _mark(reader: TableReader, row: fmt.StreamRow, end: StreamID) -> Mark | None:
+def _mark(reader: TableReader, row: StreamRow, end: StreamID) -> Mark | None:
     """The youngest entry up to `end`."""
     if not row.length or row.first_id > end:
         return None
     cursor = reader.cursor("entries")
-    key = fmt.entry_key(row.stream_no, min(end, row.last_live_id))
+    key = entry_key(row.stream_no, min(end, row.last_live_id))
     if not cursor.set_range(key):
         cursor.last()
     elif cursor.key() != key:
         cursor.prev()
     found: Any = cursor.key()
-    entry_id = unpack_id(found[8:])
+    entry_id = id_in_key(found)
     digest = _digest(reader, row, entry_id)
-    return None if digest is None or not found.startswith(fmt.stream_prefix(row.stream_no)) else Mark(entry_id, digest)
+    return None if digest is None or not found.startswith(stream_prefix(row.stream_no)) else Mark(entry_id, digest)
 
 
-def _is_there(reader: TableReader, row: fmt.StreamRow, mark: Mark) -> bool:
+def _is_there(reader: TableReader, row: StreamRow, mark: Mark) -> bool:
     return _digest(reader, row, mark.entry_id) == mark.digest
 
 
-def _digest(reader: TableReader, row: fmt.StreamRow, entry_id: StreamID) -> str | None:
+def _digest(reader: TableReader, row: StreamRow, entry_id: StreamID) -> str | None:
     """Of an entry, None when it is not there."""
     if not row.length or not row.first_id <= entry_id <= row.last_live_id:
         return None
-    value = reader.get("entries", fmt.entry_key(row.stream_no, entry_id))
+    value = reader.get("entries", entry_key(row.stream_no, entry_id))
     return None if value is None else xxhash.xxh3_64_hexdigest(value)

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
 
-from riverbed.store.format import rows as fmt
-from riverbed.store.ids import MAX_ID, StreamID, id_ms, make_id, pack_id, unpack_id
+from riverbed.store.format.streams import NodeRow, StreamRow, decode_live_counts, entry_key, id_in_key, stream_prefix
+from riverbed.store.ids import MAX_ID, StreamID, id_ms, make_id, pack_id
 from riverbed.store.tables.reader import TableReader
 
 _NODES_A_LOOK: Final = 4096
@@ -37,10 +37,10 @@ class Run(NamedTuple):
 class EntryCounts:
     """The entries of one stream in one transaction."""
 
-    def __init__(self, reader: TableReader, row: fmt.StreamRow) -> None:
+    def __init__(self, reader: TableReader, row: StreamRow) -> None:
         self._reader = reader
         self._row = row
-        self._prefix = fmt.stream_prefix(row.stream_no)
+        self._prefix = stream_prefix(row.stream_no)
 
     def ids(self, first: StreamID, last: StreamID = MAX_ID) -> Iterator[StreamID]:
         """The entries from `first` to `last`."""
@@ -49,13 +49,13 @@ class EntryCounts:
         if not row.length or first > last:
             return
         cursor = self._reader.cursor("entries")
-        if not cursor.set_range(fmt.entry_key(row.stream_no, first)):
+        if not cursor.set_range(entry_key(row.stream_no, first)):
             return
-        last_key = fmt.entry_key(row.stream_no, last)
+        last_key = entry_key(row.stream_no, last)
         for key in cursor.iternext(keys=True, values=False):
             if key > last_key:
                 return
-            yield unpack_id(key[8:])
+            yield id_in_key(key)
 
     def runs(self, first: StreamID) -> Iterator[Run]:
         """The entries from `first` on."""
@@ -84,7 +84,7 @@ class EntryCounts:
             found = cursor.set_range(self._prefix + pack_id(StreamID(head.last_id + 1)))
             nodes = cursor.iternext() if found else iter(())
             while rows := [row for key, row in islice(nodes, _NODES_A_LOOK) if key.startswith(self._prefix)]:
-                count += sum(fmt.decode_live_counts(rows))
+                count += sum(decode_live_counts(rows))
             count += self._row.tail_total - self._row.tail_dead
         return count
 
@@ -103,9 +103,9 @@ class EntryCounts:
             for node_key, node in cursor:
                 if not node_key.startswith(self._prefix):
                     break
-                live, total, _, last_id = fmt.decode_node(node)
+                live, total, _, last_id = NodeRow.unpack(node)
                 if last_id >= first:
-                    yield Run(unpack_id(node_key[8:]), last_id, live, total - live)
+                    yield Run(id_in_key(node_key), last_id, live, total - live)
         if row.tail_total and row.tail_last_id >= first:
             live = row.tail_total - row.tail_dead
             yield Run(row.tail_first_id, row.tail_last_id, live, row.tail_dead)

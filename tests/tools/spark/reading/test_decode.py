@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from riverbed.store.format.rows import encode_entry
+from riverbed.store.format.resp import encode_entry
 from riverbed.store.ids import make_id
 from riverbed.tools.spark.reading.decode import EntryBatch
 from riverbed.tools.spark.reading.lengths import MalformedRowError

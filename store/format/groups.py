@@ -1,0 +1,103 @@
+"""Tables `groups` and `consumer_ttls`: consumer groups and their consumers, and when consumers are to be looked at.
+
+groups         stream_no:u64 group_no:u64                    -> a group
+groups         stream_no:u64 group_no:u64 consumer_no:u32    -> a consumer of it
+consumer_ttls  look_ms:u64 stream_no:u64 group_no:u64        -> name of the group
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final, NamedTuple
+
+from riverbed.store.format.rows import pack_ids, pack_row, unpack_ids, unpack_row
+from riverbed.store.ids import StreamID
+from riverbed.store.model import DeliveryPolicy
+
+GROUP_KEY_BYTES: Final = 16
+CONSUMER_KEY_BYTES: Final = 20
+
+_GROUP: Final = Struct(">QQ")  # stream_no:u64 group_no:u64
+_CONSUMER: Final = Struct(">QQI")  # stream_no:u64 group_no:u64 consumer_no:u32
+_LOOK: Final = Struct(">QQQ")  # look_ms:u64 stream_no:u64 group_no:u64
+
+assert _GROUP.size == GROUP_KEY_BYTES
+assert _CONSUMER.size == CONSUMER_KEY_BYTES
+assert _LOOK.size == 24
+
+
+class GroupRow(NamedTuple):
+    """A group: `[name, last_id:16, entries_read, ... next_release_no, policy or nil]`; see `groups/consumers.py`."""
+
+    name: bytes
+    last_id: StreamID
+    entries_read: int | None
+    pel_count: int
+    released_count: int
+    consumer_count: int
+    next_consumer_no: int
+    next_release_no: int
+    policy: DeliveryPolicy | None
+    look_ms: int  # 0 without a policy
+
+    def pack(self) -> bytes:
+        name, last_id, *counts, policy, look_ms = self
+        return pack_row([name, pack_ids(last_id), *counts, None if policy is None else [*policy, look_ms]])
+
+    @classmethod
+    def unpack(cls, row: bytes) -> GroupRow:
+        name, packed_id, *counts, policy = unpack_row(row)
+        (last_id,) = unpack_ids(packed_id)
+        if policy is None:
+            return cls._make((name, last_id, *counts, None, 0))
+        max_deliveries, dead_letter, consumer_ttl_ms, look_ms = policy
+        policy = DeliveryPolicy(max_deliveries, dead_letter, consumer_ttl_ms)
+        return cls._make((name, last_id, *counts, policy, look_ms))
+
+
+class ConsumerRow(NamedTuple):
+    """A consumer."""
+
+    name: bytes
+    seen_ms: int
+    active_ms: int  # -1 for never
+    pel_count: int
+
+    def pack(self) -> bytes:
+        return pack_row(self)
+
+    @classmethod
+    def unpack(cls, row: bytes) -> ConsumerRow:
+        return cls._make(unpack_row(row))
+
+
+def group_key(stream_no: int, group_no: int) -> bytes:
+    """The key of a group's row, which its consumers' keys begin with."""
+    return _GROUP.pack(stream_no, group_no)
+
+
+def consumer_key(stream_no: int, group_no: int, consumer_no: int) -> bytes:
+    return _CONSUMER.pack(stream_no, group_no, consumer_no)
+
+
+def decode_group_no(packed: bytes) -> int:
+    """The group_no in the key of a group or of a consumer."""
+    _, group_no = _GROUP.unpack_from(packed)
+    return int(group_no)
+
+
+def decode_consumer_no(packed: bytes) -> int:
+    """The consumer_no in the key of a consumer."""
+    _, _, consumer_no = _CONSUMER.unpack(packed)
+    return int(consumer_no)
+
+
+def look_key(look_ms: int, stream_no: int, group_no: int) -> bytes:
+    """When to look for consumers of a group that have stayed away."""
+    return _LOOK.pack(look_ms, stream_no, group_no)
+
+
+def decode_look_key(packed: bytes) -> tuple[int, int, int]:
+    """-> (look_ms, stream_no, group_no)"""
+    look_ms, stream_no, group_no = _LOOK.unpack(packed)
+    return look_ms, stream_no, group_no

@@ -1,0 +1,134 @@
+"""Tables `idmp`, `idmp_ids` and `idmp_times`: which entries the idempotent ids of producers have become.
+
+    idmp        records_no:u64                                          -> [duration_s, producers, records]
+    idmp        records_no:u64 digest(pid):16                           -> [pid, records, next record_no]
+    idmp        records_no:u64 digest(pid):16 record_no:u64             -> [iid, id]
+    idmp_ids    records_no:u64 digest(pid):16 digest(iid):16            -> record_no:u64 id:16
+    idmp_times  records_no:u64 ms:u64 seq:u64 digest(pid):16 record_no:u64
+
+`records_no` is one of the numbers of streams, so that the purge deletes records as it does streams.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from struct import Struct
+from typing import Final, NamedTuple
+
+from riverbed.store.format.rows import pack_row, unpack_ids, unpack_row
+from riverbed.store.format.streams import stream_prefix
+from riverbed.store.ids import ID_BYTES, StreamID, pack_id, unpack_id
+
+PRODUCER_KEY_BYTES: Final = 24
+RECORD_KEY_BYTES: Final = 32
+
+_RECORD: Final = Struct(">Q")  # record_no:u64
+_IID: Final = Struct(">Q16s")  # record_no:u64 id:16
+
+
+class RecordsRow(NamedTuple):
+    """All records of one stream."""
+
+    duration_s: int
+    producers: int
+    records: int
+
+    def pack(self) -> bytes:
+        return pack_row(self)
+
+    @classmethod
+    def unpack(cls, row: bytes) -> RecordsRow:
+        return cls._make(unpack_row(row))
+
+
+class ProducerRow(NamedTuple):
+    """The records of one producer, which is called `pid`."""
+
+    pid: bytes
+    records: int
+    next_record_no: int
+
+    def pack(self) -> bytes:
+        return pack_row(self)
+
+    @classmethod
+    def unpack(cls, row: bytes) -> ProducerRow:
+        return cls._make(unpack_row(row))
+
+
+class RecordRow(NamedTuple):
+    """One record: the idempotent id `iid` has become the entry `entry_id`."""
+
+    iid: bytes
+    entry_id: StreamID
+
+    def pack(self) -> bytes:
+        return pack_row([self.iid, pack_id(self.entry_id)])
+
+    @classmethod
+    def unpack(cls, row: bytes) -> RecordRow:
+        iid, packed_id = unpack_row(row)
+        return cls(iid, *unpack_ids(packed_id))
+
+
+class IidRow(NamedTuple):
+    """The number of a record and its entry, by the digest of its iid."""
+
+    record_no: int
+    entry_id: StreamID
+
+    def pack(self) -> bytes:
+        return _IID.pack(self.record_no, pack_id(self.entry_id))
+
+    @classmethod
+    def unpack(cls, row: bytes) -> IidRow:
+        record_no, packed_id = _IID.unpack(row)
+        return cls(record_no, unpack_id(packed_id))
+
+
+def producer_key(records_no: int, pid: bytes) -> bytes:
+    """What the keys of the producer's records begin with."""
+    return stream_prefix(records_no) + _digest(pid)
+
+
+def record_key(packed_producer: bytes, record_no: int) -> bytes:
+    return packed_producer + _RECORD.pack(record_no)
+
+
+def producer_of(packed_record: bytes) -> bytes:
+    """The producer's key in the key of a record, in `idmp` or `idmp_ids`."""
+    return packed_record[:PRODUCER_KEY_BYTES]
+
+
+def decode_record_no(packed: bytes) -> int:
+    """The record_no in the key of a record."""
+    (record_no,) = _RECORD.unpack(packed[PRODUCER_KEY_BYTES:])
+    return int(record_no)
+
+
+def iid_key(packed_producer: bytes, iid: bytes) -> bytes:
+    return packed_producer + _digest(iid)
+
+
+def record_time_key(packed_record: bytes, entry_id: StreamID) -> bytes:
+    return packed_record[:8] + pack_id(entry_id) + packed_record[8:]
+
+
+def decode_record_time_key(packed: bytes) -> tuple[bytes, StreamID]:
+    """-> (key of the record, entry_id)"""
+    return packed[:8] + packed[8 + ID_BYTES :], unpack_id(packed[8 : 8 + ID_BYTES])
+
+
+def with_records_no(packed: bytes, records_no: int) -> bytes:
+    """The same key under another number."""
+    return stream_prefix(records_no) + packed[8:]
+
+
+def without_records_no(packed: bytes) -> bytes:
+    """What is the same in the keys of two stores that have numbered their records otherwise."""
+    return packed[8:]
+
+
+def _digest(text: bytes) -> bytes:
+    """A stand-in of fixed length for producer and idempotent ids of any length."""
+    return hashlib.blake2b(text, digest_size=16).digest()

@@ -1,0 +1,68 @@
+"""The consumer groups of a stream as one transaction sees them, with their consumers and what these have pending.
+
+What waits for the purge is no part of it: consumers of destroyed groups, and pending entries of deleted consumers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from riverbed.store.format.groups import (
+    GROUP_KEY_BYTES,
+    ConsumerRow,
+    GroupRow,
+    decode_consumer_no,
+    decode_group_no,
+    group_key,
+)
+from riverbed.store.format.pending import UNOWNED, Run, group_prefix
+from riverbed.store.format.streams import stream_prefix
+
+if TYPE_CHECKING:
+    import lmdb
+
+    from riverbed.store.tables.reader import TableReader
+
+
+class LiveGroup(NamedTuple):
+    """A group's row, and its consumers by number."""
+
+    group_no: int
+    row: GroupRow
+    consumers: dict[int, ConsumerRow]
+
+    def runs(self, reader: TableReader, first: bytes = b"") -> Iterator[Run]:
+        """What is pending, in ID order, from the run on that may hold the packed ID `first`."""
+        prefix = group_prefix(self.group_no)
+        for _, row in reader.rows("pel", prefix, prefix + first):
+            run = Run.unpack(row)
+            if run.consumer_no == UNOWNED or run.consumer_no in self.consumers:
+                yield run
+
+
+def live_groups(reader: TableReader, stream_no: int) -> list[LiveGroup]:
+    """The groups of a stream, by name.  Consumers stand below their group."""
+    groups: dict[int, LiveGroup] = {}
+    for packed, row in reader.rows("groups", stream_prefix(stream_no)):
+        group_no = decode_group_no(packed)
+        if len(packed) == GROUP_KEY_BYTES:
+            groups[group_no] = LiveGroup(group_no, GroupRow.unpack(row), {})
+        elif group_no in groups:
+            groups[group_no].consumers[decode_consumer_no(packed)] = ConsumerRow.unpack(row)
+    return sorted(groups.values(), key=lambda group: group.row.name)
+
+
+def group_rows(cursor: lmdb.Cursor[bytes], stream_no: int, first_no: int = 0) -> Iterator[tuple[int, GroupRow]]:
+    """(group_no, row) of the groups of a stream, by number from `first_no` on, without a look at their consumers.
+
+    The cursor is over table `groups`, and must not be moved in between.
+    """
+    prefix = stream_prefix(stream_no)
+    found = cursor.set_range(group_key(stream_no, first_no))
+    while found and cursor.key().startswith(prefix):
+        key, row = cursor.item()
+        group_no = decode_group_no(key)
+        if len(key) == GROUP_KEY_BYTES:
+            yield group_no, GroupRow.unpack(row)
+        found = cursor.set_range(group_key(stream_no, group_no + 1))
