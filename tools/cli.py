@@ -18,6 +18,7 @@ from riverbed.tools.console import outputs
 _COMMANDS: Final = {
     "check": ("riverbed.tools.subcommands.check", "check"),
     "compact": ("riverbed.tools.subcommands.compact", "compact"),
+    "compare": ("riverbed.tools.subcommands.compare", "compare"),
     "dump": ("riverbed.tools.subcommands.dump", "dump"),
     "import": ("riverbed.tools.subcommands.importing", "import_"),
     "load": ("riverbed.tools.subcommands.load", "load"),

@@ -17,8 +17,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from riverbed.store.check.comparison import COMPARING, Comparison
-from riverbed.store.check.findings import Meta, Violation
+from riverbed.store.check.comparison import Comparison, Difference
+from riverbed.store.check.findings import Meta, Violation, show, violation_of
 from riverbed.store.check.log import LogCheck
 from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.real_files import open_file
@@ -35,10 +35,20 @@ from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.reader import TableReader
 
 EXECUTING: Final = "executing the log"
+COMPARING: Final = "comparing"
 WORK_PREFIX: Final = ".riverbed-check-"
 
 _MAP_BYTES: Final = 1 << 40
 _TRIES: Final = 5
+# Where the rows are of which the rewrite makes a command.
+_TABLES: Final = {
+    b"XADD": "entries",
+    b"XGROUP": "groups",
+    b"XSEEN": "groups",
+    b"XCLAIM": "pel",
+    b"XNACK": "pel",
+    b"XIDMPRECORD": "idmp_ids",
+}
 
 
 class FoldPlan(NamedTuple):
@@ -151,12 +161,26 @@ class Refolding:
         total = reader.count("entries")
         comparison = Comparison(reader, folded, now_ms=time.time_ns() // 1_000_000, has_times=has_times)
         try:
-            for difference in comparison.violations():
+            for difference in comparison.differences():
                 if difference is not None:
-                    yield difference
+                    yield _violation(difference)
                 steps(COMPARING, min(comparison.entries, total), total)
+        except CorruptionError as error:
+            yield violation_of("keys", error)
         except DECODE_ERRORS as error:
             yield Violation("keys", "", f"cannot be compared with the log: {error}")
+
+
+def _violation(difference: Difference) -> Violation:
+    key = f"{show(difference.key)} of database {difference.db}"
+    if difference.ours is None:
+        return Violation("keys", key, "the log makes it, and it is not in the tables")
+    if difference.theirs is None:
+        return Violation("keys", key, "is in the tables, and the log does not make it")
+    if difference.group is not None:
+        key = f"group {show(difference.group)} of {key}"
+    ours, theirs = difference.shown()
+    return Violation(_TABLES.get(difference.command, "keys"), key, f"the tables make {ours}; the log makes {theirs}")
 
 
 class _Cut:

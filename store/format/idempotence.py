@@ -124,11 +124,6 @@ def with_records_no(packed: bytes, records_no: int) -> bytes:
     return stream_prefix(records_no) + packed[8:]
 
 
-def without_records_no(packed: bytes) -> bytes:
-    """What is the same in the keys of two stores that have numbered their records otherwise."""
-    return packed[8:]
-
-
 def _digest(text: bytes) -> bytes:
     """A stand-in of fixed length for producer and idempotent ids of any length."""
     return hashlib.blake2b(text, digest_size=16).digest()

@@ -45,15 +45,11 @@ from riverbed.store.rewrite.groups import GroupsRewrite
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.reader import TableReader
 
-__all__ = ["Piece", "pieces"]
+__all__ = ["Piece", "pieces", "stream_pieces"]
 
 
-def pieces(
-    tables: Tables, txn: lmdb.Transaction[bytes], *, extensions: bool = True, entries: bool = True
-) -> Iterator[Piece]:
+def pieces(tables: Tables, txn: lmdb.Transaction[bytes], *, extensions: bool = True) -> Iterator[Piece]:
     """Yield the commands that make the state which `txn` sees; without `extensions` only what Redis 7 knows.
-
-    Without `entries` the XADDs of entries are left out, which is of use to who wants to know the size of the rest.
 
     Keys whose deadline has passed are there too: what goes on from here logs their end.
 
@@ -70,8 +66,19 @@ def pieces(
         for packed, key in reader.rows("names", encode_keyspace_no(keyspace_no)):
             row = reader.get("keys", key_key(keyspace_no, key))
             if row is None:
-                raise _contradiction(tables, f"stream {decode_name_key(packed)[1]} has a name and no row")
-            yield from _StreamRewrite(tables, reader, out, key, StreamRow.unpack(row)).pieces(entries)
+                raise _contradiction(reader, f"stream {decode_name_key(packed)[1]} has a name and no row")
+            yield from _StreamRewrite(reader, out, key, StreamRow.unpack(row)).pieces()
+    if out.size:
+        yield out.take()
+
+
+def stream_pieces(reader: TableReader, key: bytes, row: StreamRow, *, has_entries: bool) -> Iterator[Piece]:
+    """The commands that make one stream, in the database that is selected; without `has_entries` all but its XADDs.
+
+    Raises CorruptionError when the tables contradict themselves.
+    """
+    out = Composer(extensions=True)
+    yield from _StreamRewrite(reader, out, key, row).pieces(has_entries=has_entries)
     if out.size:
         yield out.take()
 
@@ -84,14 +91,13 @@ def entry_count(tables: Tables, txn: lmdb.Transaction[bytes]) -> int:
 class _StreamRewrite:
     """One stream."""
 
-    def __init__(self, tables: Tables, reader: TableReader, out: Composer, key: bytes, row: StreamRow) -> None:
-        self._tables = tables
+    def __init__(self, reader: TableReader, out: Composer, key: bytes, row: StreamRow) -> None:
         self._reader = reader
         self._out = out
         self._key = key
         self._row = row
 
-    def pieces(self, entries: bool) -> Iterator[Piece]:
+    def pieces(self, *, has_entries: bool = True) -> Iterator[Piece]:
         out, key, row = self._out, self._key, self._row
         groups = GroupsRewrite(self._reader, out, key, row) if row.group_count else None
         created = False
@@ -102,7 +108,7 @@ class _StreamRewrite:
             out.command(b"XSETID", key, b"0-0")
             created = True
         if row.length:
-            if entries:
+            if has_entries:
                 yield from self._entries()
         elif not created:
             # as Redis does it: the only way to a stream without entries and groups
@@ -184,8 +190,8 @@ class _StreamRewrite:
             out.extension(b"XIDMPCOUNTS", key, added, duplicates)
 
     def _wrong(self, reason: str) -> CorruptionError:
-        return _contradiction(self._tables, f"stream {self._row.stream_no}: {reason}")
+        return _contradiction(self._reader, f"stream {self._row.stream_no}: {reason}")
 
 
-def _contradiction(tables: Tables, reason: str) -> CorruptionError:
-    return CorruptionError(str(tables.path), None, f"{reason}; `riverbed check` shows more")
+def _contradiction(reader: TableReader, reason: str) -> CorruptionError:
+    return CorruptionError(str(reader.path), None, f"{reason}; `riverbed check` shows more")

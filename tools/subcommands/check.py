@@ -19,7 +19,7 @@ import click
 
 from riverbed.server.commands.replay import Replayer
 from riverbed.store.check import Check, Refolding, Violation
-from riverbed.store.check.comparison import COMPARING
+from riverbed.store.check.deep import COMPARING
 from riverbed.store.check.snapshots import COMPARING_STREAMS, SnapshotCheck
 from riverbed.store.check.state import CHECKING_ROWS
 from riverbed.store.disk.files import OsFiles

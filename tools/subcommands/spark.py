@@ -18,7 +18,6 @@ _JOBS: Final = {
     "audit": ("audit.audit", "audit", "Name what is stuck, poisoned or orphaned, and what holds streams back."),
     "export": ("export.export", "export", "Write entries to Parquet, by key and date, what is new at each run."),
     "rates": ("rates", "rates", "Count entries and bytes by minute, and the time between entries."),
-    "replay-check": ("replay_check", "replay_check", "Compare two snapshots and name every difference."),
 }
 
 

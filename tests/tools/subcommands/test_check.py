@@ -114,7 +114,7 @@ def test_deep_finds_what_only_the_log_can_tell(directory: Path) -> None:
     assert run("check", directory).exit_code == 0
     result = run("check", directory, "--deep")
     assert result.exit_code == 1
-    assert result.stdout == "entries: stream 1 ('s'), 7-0: has other fields than the log gives it\n"
+    assert result.stdout == "entries: 's' of database 0: the tables make XADD s 7-0 f w; the log makes XADD s 7-0 f v\n"
     assert "takes at most" in result.stderr
     assert list(directory.parent.glob(".riverbed-check-*")) == []
 

@@ -3,7 +3,6 @@
     export          entries to Parquet, by key and date, what is new at each run
     audit           who is stuck, poisoned or orphaned, and what holds streams back   pins
     rates           entries and bytes a minute, and the time between them
-    replay_check    two snapshots side by side                                        compare
 
     command         what all of them have in common: options, snapshots, ends
     launch          Spark itself, or why there is none                                progress

@@ -103,11 +103,11 @@ def test_the_list_of_jobs_loads_no_spark() -> None:
 
     result = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
 
-    for job in ("audit", "export", "rates", "replay-check"):
+    for job in ("audit", "export", "rates"):
         assert f"  {job} " in result.stdout
 
 
-@pytest.mark.parametrize("job", ["audit", "export", "rates", "replay-check"])
+@pytest.mark.parametrize("job", ["audit", "export", "rates"])
 def test_every_job_explains_itself(job: str) -> None:
     result = CliRunner().invoke(main, ["spark", job, "--help"], terminal_width=80)
 
