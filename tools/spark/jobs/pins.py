@@ -44,7 +44,6 @@ class Pin:
     need: Need
     spare: int  # entries that no group needs
     kept_alone: int  # that only this group needs; 0 if another one needs the same first entry
-    others: int  # groups of the stream beside it
 
 
 def find_pins(
@@ -70,13 +69,7 @@ def find_pins(
     spare = _count_before(job, frozen, streams, {name: firsts[name].entry_id for name in shown})
     kept = _count_before(job, frozen, streams, {name: seconds[name] for name in shown if name in seconds})
     pins = [
-        Pin(
-            streams[name],
-            firsts[name],
-            spare[name],
-            kept.get(name, streams[name].length) - spare[name],
-            streams[name].groups - 1,
-        )
+        Pin(streams[name], firsts[name], spare[name], kept.get(name, streams[name].length) - spare[name])
         for name in shown
     ]
     return sorted(pins, key=lambda pin: (-pin.kept_alone, pin.need.group))

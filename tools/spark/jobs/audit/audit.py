@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
 from riverbed.tools.console.console import FOUND, Age, counted, results
-from riverbed.tools.spark.jobs.audit.findings import Findings, audit_snapshot
+from riverbed.tools.spark.jobs.audit.findings import audit_snapshot
 from riverbed.tools.spark.jobs.audit.page import audit_page
-from riverbed.tools.spark.jobs.audit.pending import Kind, Limits
-from riverbed.tools.spark.jobs.audit.report import audit_report
+from riverbed.tools.spark.jobs.audit.pending import Limits
 from riverbed.tools.spark.jobs.command import find_snapshot, running_job, spark_options
 from riverbed.tools.spark.jobs.launch import Launch
 from riverbed.tools.spark.jobs.outdir import new_reports, print_report_path, write_reports
@@ -76,9 +76,8 @@ def audit(
     limits = Limits(stuck_after, poison_from, idle_after, limit)
     options = {} if pattern is None else {"streamPattern": pattern}
     with running_job(launch, f"audit {source}") as job:
-        found = audit_snapshot(job, frozen, earlier, limits, options)
+        report = audit_snapshot(job, frozen, earlier, limits, options)
         job.step("writing the report")
-        report = audit_report(frozen, earlier, found, limits)
         text = json.dumps(report, indent=2)
         if out is not None:
             page = html_page(audit_page(frozen.name, report))
@@ -86,24 +85,25 @@ def audit(
     if as_json:
         click.echo(text)
     else:
-        _print_summary(found, out)
-    if found.problems:
+        _print_summary(report, out)
+    if report["problems"]:
         raise SystemExit(FOUND)
 
 
-def _print_summary(found: Findings, out: Path | None) -> None:
+def _print_summary(report: Mapping[str, Any], out: Path | None) -> None:
     console = results()
+    pending = report["pending"]
     lines = [
-        (found.totals[Kind.POISON], "poison entry"),
-        (found.totals[Kind.STUCK], "stuck entry"),
-        (found.totals[Kind.ORPHANED], "orphaned entry"),
-        (len(found.idle), "idle consumer"),
-        (len(found.unread), "unread group"),
+        (pending["poison"], "poison entry"),
+        (pending["stuck"], "stuck entry"),
+        (pending["orphaned"], "orphaned entry"),
+        (report["idle_consumer_count"], "idle consumer"),
+        (report["unread_group_count"], "unread group"),
     ]
     for count, noun in lines:
         if count:
             console.print(f"[bold red]{counted(count, noun)}[/]")
-    if not found.problems:
+    if not report["problems"]:
         console.print("[green]nothing is stuck, poisoned or orphaned[/]")
     print_report_path(out, _NAMES[0])
 

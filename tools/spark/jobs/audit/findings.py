@@ -1,19 +1,29 @@
-"""What an audit finds in a snapshot: pending entries by kind, groups, consumers, and what holds streams.
+"""What an audit finds in a snapshot, as an object of JSON: pending entries by kind, groups, consumers, held streams.
 
 Works on the tables about groups; of the entries themselves it reads next to nothing.  Groups and consumers are held in
-memory, pending entries are not.  Knows no page.
+memory, pending entries are not.  Every list is cut at `Limits.shown`, and totals are whole.  Knows no page.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from riverbed.store.ids import MAX_ID, StreamID, parse_id
+from riverbed.store.ids import MAX_ID, StreamID, id_text, parse_id
 from riverbed.store.snapshot.reader import StreamSummary
 from riverbed.tools.console.console import Failure
-from riverbed.tools.spark.jobs.audit.pending import GroupName, Held, Kind, Limits, Pending, PendingEntries, Work
+from riverbed.tools.console.keytext import key_values
+from riverbed.tools.spark.jobs.audit.pending import (
+    AGES,
+    DELIVERIES,
+    GroupName,
+    Held,
+    Kind,
+    Limits,
+    Pending,
+    PendingEntries,
+    Work,
+)
 from riverbed.tools.spark.jobs.command import Frozen, Job
 from riverbed.tools.spark.jobs.pins import Need, Pin, find_pins
 from riverbed.tools.spark.reading.options import StreamName, Table, read_options
@@ -27,169 +37,181 @@ _CONSUMERS = (
     "inactive_ms bigint"
 )
 
-_NAMED = (Kind.ORPHANED, Kind.POISON, Kind.STUCK)
+_PROBLEMS: Final = (Kind.ORPHANED, Kind.POISON, Kind.STUCK)
+_KINDS: Final = (Kind.IN_WORK, Kind.STUCK, Kind.POISON, Kind.ORPHANED, Kind.RELEASED)
 
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A consumer.  `work` is known when there is an earlier snapshot."""
-
-    group: GroupName
-    name: bytes
-    pending: int
-    idle_ms: int  # since it was last heard of
-    inactive_ms: int | None  # since it was last given anything
-    held: Held | None
-    work: Work | None
-
-
-@dataclass(frozen=True, slots=True)
-class Crew:
-    """A group.  `read_ms` is the time since a consumer of it was heard of, None when it has none."""
-
-    name: GroupName
-    last_id: StreamID
-    entries_read: int | None
-    lag: int | None
-    pending: int
-    released: int
-    consumers: int
-    policy: str | None
-    read_ms: int | None
-    oldest_ms: int | None
-    read_since: int | None  # entries given out since the earlier snapshot
-    settled_since: int | None  # and acknowledged, or given up
-
-
-@dataclass(frozen=True, slots=True)
-class Findings:
-    """All that an audit has to say; what is to be named at length is cut at `Limits.shown`."""
-
-    streams: int
-    entries: int
-    minutes: float | None  # since the earlier snapshot
-    totals: dict[Kind, int]
-    worst: dict[Kind, list[Pending]]
-    ages: dict[Kind, list[int]]
-    deliveries: dict[Kind, list[int]]
-    groups: list[Crew]
-    members: list[Member]  # with the most pending entries first
-    unread: list[Crew]
-    idle: list[Member]
-    pins: list[Pin]
-
-    @property
-    def problems(self) -> int:
-        """How many things there are to look at."""
-        return sum(self.totals[kind] for kind in _NAMED) + len(self.unread) + len(self.idle)
+Row = dict[str, Any]
+Whose = tuple[GroupName, bytes | None]
 
 
 def audit_snapshot(
     job: Job, frozen: Frozen, earlier: Frozen | None, limits: Limits, options: dict[str, str]
-) -> Findings:
-    """Look at one snapshot, and at what changed since another one of the same store."""
+) -> dict[str, Any]:
+    """Look at one snapshot, and at what changed since another one of the same store -> the whole report.
+
+    `since`, and of groups and consumers what was done since, is there when there is an earlier snapshot.
+    """
     job.step("reading pending entries")
     pending = PendingEntries(job, frozen, limits, options)
     held = pending.held()
     totals = {kind: sum(each.counts[kind] for each in held) for kind in Kind}
-    worst = {kind: pending.worst(kind) if totals[kind] else [] for kind in _NAMED}
+    worst = {kind.value: [_message(each) for each in pending.worst(kind)] if totals[kind] else [] for kind in _PROBLEMS}
     ages, deliveries = pending.spread()
-    minutes = None
-    work: dict[tuple[GroupName, bytes | None], Work] = {}
-    before: dict[GroupName, Any] = {}
+    since: Row = {}
+    work: dict[Whose, Work] | None = None
+    before: dict[GroupName, Any] | None = None
     if earlier is not None:
         job.step(f"comparing with {earlier.name}")
-        minutes = _minutes_between(earlier, frozen)
+        since = {"since": _since(earlier, frozen)}
         then = PendingEntries(job, earlier, limits, options)
         work = pending.work_since(then, earlier.snapshot.manifest.time_ms)
         then.close()
         before = {_name(row): row for row in job.read(earlier, Table.GROUPS, _GROUPS, options).collect()}
     pending.close()
     job.step("reading groups and consumers")
-    held_by = {(each.group, each.consumer): each for each in held}
-    members = [
-        _member(row, held_by, work, has_work=earlier is not None)
-        for row in job.read(frozen, Table.CONSUMERS, _CONSUMERS, options).collect()
-    ]
-    members.sort(key=lambda member: (-member.pending, member.group, member.name))
-    groups = _crews(job.read(frozen, Table.GROUPS, _GROUPS, options).collect(), held, members, before)
+    members = _members(job.read(frozen, Table.CONSUMERS, _CONSUMERS, options).collect(), held, work)
+    groups = _groups(job.read(frozen, Table.GROUPS, _GROUPS, options).collect(), held, members, before)
+    idle = [row for _, row in members if row["pending"] and row["idle_ms"] >= limits.idle_ms]
+    unread = [row for _, _, row in groups if row["read_ms_ago"] is None or row["read_ms_ago"] >= limits.idle_ms]
     job.step("looking for what holds streams")
-    with_groups, streams, entries = _streams(frozen, {(group.name.db, group.name.key) for group in groups}, options)
-    return Findings(
-        streams=streams,
-        entries=entries,
-        minutes=minutes,
-        totals=totals,
-        worst=worst,
-        ages=ages,
-        deliveries=deliveries,
-        groups=groups,
-        members=members,
-        unread=[group for group in groups if group.read_ms is None or group.read_ms >= limits.idle_ms],
-        idle=[member for member in members if member.pending and member.idle_ms >= limits.idle_ms],
-        pins=find_pins(job, frozen, with_groups, list(_needs(groups, held, with_groups)), limits.shown),
-    )
+    with_groups, streams, entries = _streams(frozen, {(name.db, name.key) for name, _, _ in groups}, options)
+    pins = find_pins(job, frozen, with_groups, list(_needs(groups, held, with_groups)), limits.shown)
+    manifest = frozen.snapshot.manifest
+    return {
+        "snapshot": frozen.path,
+        "offset": manifest.offset,
+        "time_ms": manifest.time_ms,
+        **since,
+        "stuck_after_ms": limits.stuck_ms,
+        "poison_from": limits.poison_deliveries,
+        "idle_after_ms": limits.idle_ms,
+        "streams": streams,
+        "entries": entries,
+        "group_count": len(groups),
+        "consumer_count": len(members),
+        "idle_consumer_count": len(idle),
+        "unread_group_count": len(unread),
+        "problems": sum(totals[kind] for kind in _PROBLEMS) + len(unread) + len(idle),
+        "pending": {kind.value: totals[kind] for kind in _KINDS},
+        "pending_by_age": _spread(ages, AGES),
+        "pending_by_deliveries": _spread(deliveries, DELIVERIES),
+        **worst,
+        "idle_consumers": idle[: limits.shown],
+        "unread_groups": unread[: limits.shown],
+        "pins": [_pin(pin) for pin in pins],
+        "groups": [row for _, _, row in groups[: limits.shown]],
+        "consumers": [row for _, row in members[: limits.shown]],
+    }
 
 
-def _minutes_between(earlier: Frozen, frozen: Frozen) -> float:
-    first, last = earlier.snapshot.manifest, frozen.snapshot.manifest
-    if first.time_ms >= last.time_ms:
+def _since(earlier: Frozen, frozen: Frozen) -> Row:
+    first_ms, last_ms = earlier.snapshot.manifest.time_ms, frozen.snapshot.manifest.time_ms
+    if first_ms >= last_ms:
         raise Failure(f"{earlier.name} was not taken before {frozen.name}")
-    return (last.time_ms - first.time_ms) / 60_000
+    return {"snapshot": earlier.path, "time_ms": first_ms, "minutes": (last_ms - first_ms) / 60_000}
+
+
+def _spread(counts: dict[Kind, list[int]], bins: tuple[tuple[int | None, str], ...]) -> dict[str, dict[str, int]]:
+    return {kind.value: dict(zip((name for _, name in bins), counts[kind], strict=True)) for kind in _KINDS}
 
 
 def _name(row: Any) -> GroupName:
     return GroupName(row.db, bytes(row.key_binary), bytes(row.group_binary))
 
 
-def _member(
-    row: Any,
-    held_by: dict[tuple[GroupName, bytes | None], Held],
-    work: dict[tuple[GroupName, bytes | None], Work],
-    *,
-    has_work: bool,
-) -> Member:
-    name = _name(row)
-    consumer = bytes(row.consumer_binary)
-    done = work.get((name, consumer), Work(0, 0, 0)) if has_work else None
-    return Member(name, consumer, row.pending, row.idle_ms, row.inactive_ms, held_by.get((name, consumer)), done)
+# -- rows of the report ------------------------------------------------------------------------------------------------
 
 
-def _crews(rows: list[Any], held: list[Held], members: list[Member], before: dict[GroupName, Any]) -> list[Crew]:
-    """By lag, the largest first, those that cannot be told before them."""
+def _whose(name: GroupName) -> Row:
+    return {"db": name.db, **key_values("key", name.key), **key_values("group", name.group)}
+
+
+def _consumer(name: bytes | None) -> Row:
+    return {"consumer": None} if name is None else key_values("consumer", name)
+
+
+def _message(each: Pending) -> Row:
+    values = {"id": each.entry_id, "deliveries": each.deliveries, "idle_ms": each.idle_ms}
+    return {**_whose(each.group), **_consumer(each.consumer), **values}
+
+
+def _pin(pin: Pin) -> Row:
+    return {
+        **_whose(pin.need.group),
+        "needed_id": id_text(pin.need.entry_id).decode(),
+        "is_pending": pin.need.is_pending,
+        **_consumer(pin.need.consumer),
+        "idle_ms": pin.need.idle_ms,
+        "kept_alone": pin.kept_alone,
+        "needed_by_none": pin.spare,
+        "length": pin.stream.length,
+    }
+
+
+def _members(rows: list[Any], held: list[Held], work: dict[Whose, Work] | None) -> list[tuple[GroupName, Row]]:
+    """The consumers, those with the most pending entries first."""
+    held_by = {(each.group, each.consumer): each for each in held}
+    members = []
+    for row in rows:
+        name, consumer = _name(row), bytes(row.consumer_binary)
+        has = held_by.get((name, consumer))
+        values = {
+            **_whose(name),
+            **_consumer(consumer),
+            "pending": row.pending,
+            "idle_ms": row.idle_ms,  # since it was last heard of
+            "inactive_ms": row.inactive_ms,  # since it was last given anything
+            "oldest_pending_ms": has.oldest_idle_ms if has else None,
+            "taken_last_hour": has.taken_last_hour if has else 0,
+        }
+        if work is not None:
+            done = work.get((name, consumer), Work(0, 0, 0))
+            values |= {"taken_since": done.taken, "settled_since": done.settled, "lost_since": done.lost}
+        members.append((-row.pending, name, consumer, values))
+    return [(name, values) for _, name, _, values in sorted(members, key=lambda member: member[:3])]
+
+
+def _groups(
+    rows: list[Any], held: list[Held], members: list[tuple[GroupName, Row]], before: dict[GroupName, Any] | None
+) -> list[tuple[GroupName, StreamID, Row]]:
+    """With the last ID delivered; by lag, the largest first, those that cannot be told before them."""
     read: dict[GroupName, int] = {}
-    for member in members:
-        read[member.group] = min(read.get(member.group, member.idle_ms), member.idle_ms)
+    for name, member in members:
+        read[name] = min(read.get(name, member["idle_ms"]), member["idle_ms"])
     oldest: dict[GroupName, int] = {}
     for each in held:
         if each.oldest_idle_ms is not None:
             oldest[each.group] = max(oldest.get(each.group, 0), each.oldest_idle_ms)
     groups = []
     for row in rows:
-        name = _name(row)
-        then = before.get(name)
-        given = None
-        if then is not None and then.entries_read is not None and row.entries_read is not None:
-            given = max(row.entries_read - then.entries_read, 0)
-        last_id = parse_id(row.last_delivered_id.encode())
+        name, last_id = _name(row), parse_id(row.last_delivered_id.encode())
         assert last_id is not None
-        groups.append(
-            Crew(
-                name,
-                last_id,
-                row.entries_read,
-                row.lag,
-                row.pending,
-                row.released,
-                row.consumers,
-                row.policy,
-                read.get(name),
-                oldest.get(name),
-                given,
-                None if given is None or then is None else max(given - (row.pending - then.pending), 0),
-            )
-        )
-    return sorted(groups, key=lambda group: (group.lag is not None, -(group.lag or 0), -group.pending, group.name))
+        values = {
+            **_whose(name),
+            "lag": row.lag,
+            "pending": row.pending,
+            "released": row.released,
+            "consumers": row.consumers,
+            "last_delivered_id": row.last_delivered_id,
+            "read_ms_ago": read.get(name),  # since one of its consumers was heard of; None when it has none
+            "oldest_pending_ms": oldest.get(name),
+            "policy": row.policy,
+        }
+        if before is not None:
+            values |= _done_since(row, before.get(name))
+        groups.append(((row.lag is not None, -(row.lag or 0), -row.pending, name), last_id, values))
+    return [(order[-1], last_id, values) for order, last_id, values in sorted(groups, key=lambda group: group[0])]
+
+
+def _done_since(row: Any, then: Any) -> Row:
+    """Entries that were given out since, and those that were acknowledged, or given up."""
+    if then is None or then.entries_read is None or row.entries_read is None:
+        return {"delivered_since": None, "settled_since": None}
+    given = max(row.entries_read - then.entries_read, 0)
+    return {"delivered_since": given, "settled_since": max(given - (row.pending - then.pending), 0)}
+
+
+# -- what holds streams ------------------------------------------------------------------------------------------------
 
 
 def _streams(
@@ -208,7 +230,9 @@ def _streams(
     return found, count, entries
 
 
-def _needs(groups: list[Crew], held: list[Held], streams: dict[StreamName, StreamSummary]) -> Iterator[Need]:
+def _needs(
+    groups: list[tuple[GroupName, StreamID, Row]], held: list[Held], streams: dict[StreamName, StreamSummary]
+) -> Iterator[Need]:
     """The first entry that each group needs, of those that need any."""
     firsts: dict[GroupName, Need] = {}
     for each in held:
@@ -216,13 +240,13 @@ def _needs(groups: list[Crew], held: list[Held], streams: dict[StreamName, Strea
             need = Need(each.group, each.needed_id, True, each.consumer, each.needed_idle_ms)
             if each.group not in firsts or need.entry_id < firsts[each.group].entry_id:
                 firsts[each.group] = need
-    for group in groups:
-        stream = streams.get((group.name.db, group.name.key))
+    for name, last_id, _ in groups:
+        stream = streams.get((name.db, name.key))
         if stream is None:
             continue
-        first = firsts.get(group.name)
-        if group.last_id < stream.last_live_id and group.last_id < MAX_ID:
-            unread = Need(group.name, StreamID(group.last_id + 1), False)
+        first = firsts.get(name)
+        if last_id < stream.last_live_id and last_id < MAX_ID:
+            unread = Need(name, StreamID(last_id + 1), False)
             if first is None or unread.entry_id < first.entry_id:
                 first = unread
         if first is not None:

@@ -172,7 +172,7 @@ def _pins_section(report: _Report) -> Section:
         Column("first it needs", lambda row: str(row["needed_id"]), "id"),
         Column("because", _because, "text"),
         number_column("kept_alone", "kept for it alone"),
-        number_column("needed_by_nobody", "not needed"),
+        number_column("needed_by_none", "not needed"),
         number_column("length", "of entries"),
     )
     return Section(

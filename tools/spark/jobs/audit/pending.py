@@ -97,10 +97,6 @@ class Held:
     needed_id: StreamID | None  # the first of those whose entries exist
     needed_idle_ms: int | None
 
-    @property
-    def count(self) -> int:
-        return sum(self.counts.values())
-
 
 @dataclass(frozen=True, slots=True)
 class Work:

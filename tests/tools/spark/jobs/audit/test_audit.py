@@ -55,7 +55,7 @@ def test_groups_tell_what_holds_the_stream_and_what_was_done_since(
 
     [pin] = [each for each in found["pins"] if each.get("key") == "orders"]
     # The group that nobody reads needs all; of the first six entries it is the only one.
-    assert (pin["group"], pin["is_pending"], pin["kept_alone"], pin["needed_by_nobody"]) == ("forgotten", False, 6, 0)
+    assert (pin["group"], pin["is_pending"], pin["kept_alone"], pin["needed_by_none"]) == ("forgotten", False, 6, 0)
     groups = {each["group"]: each for each in found["groups"] if each.get("key") == "orders"}
     assert (groups["shipping"]["lag"], groups["shipping"]["pending"]) == (3, 4)
     assert (groups["shipping"]["delivered_since"], groups["shipping"]["settled_since"]) == (5, 3)
