@@ -7,7 +7,8 @@
 Only these forms, to the letter, and only where they do what they mostly do: IDs that ascend, entries that are there.
 Anything else is left to the command's handler, which decides and refuses.  Nothing is logged, for it stands in a log.
 
-Measured with entries of four fields and 66 bytes: 1.3 us an XADD against 4.0, 0.5 us a claimed ID against 3.1.
+Measured with entries of four fields and 66 bytes: 1.3 us an XADD against 4.0, 0.5 us a claimed ID against 3.1; with the
+native module, reading included, 0.4 us an XADD of one stream and 2.0 of a thousand, against 1.3 and 2.8.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ from typing import TYPE_CHECKING, Final
 from riverbed.store.format.resp import BULK_HEADS, array_head, encode_words
 from riverbed.store.format.streams import packed_ids_in
 from riverbed.store.ids import ID_BYTES, SEQ_BITS, StreamID, pack_id, parse_id, unpack_id
+from riverbed.store.streams.runs import load_run as load_into
+from riverbed.store.wire import Run
 
 if TYPE_CHECKING:
     from riverbed.store.databases.database import Database
     from riverbed.store.databases.transaction import WriteTxn
     from riverbed.store.streams.stream import Stream
+    from riverbed.store.wire import Request
 
 # Rows that are held before they are given to LMDB.
 _MAX_ROWS: Final = 1024
@@ -38,17 +42,20 @@ _REWRITTEN: Final = 6  # words behind the IDs of an XCLAIM
 _LOGGED: Final = 8
 
 
-def load_run(txn: WriteTxn, commands: Sequence[list[bytes]], at: int) -> int:
+def load_run(txn: WriteTxn, commands: list[Request], at: int) -> int:
     """Enter what stands in `commands` from `at` on as far as it is simple; -> the index of what is not.
 
+    Of a run that is simple up to some entry, the rest takes its place there.
     For a transaction that executes a log: keys do not expire, no client listens, and what is logged is thrown away.
     """
     if txn.log_db < 0:
         return at
-    name = commands[at][0]
-    if name == b"XADD":
-        return _append_run(txn.databases[txn.log_db], commands, at)
-    if name == b"XCLAIM" and _claim(txn.databases[txn.log_db], commands[at]):
+    first = commands[at]
+    if isinstance(first, Run):
+        return _append_runs(txn.databases[txn.log_db], commands, at)
+    if first[0] == b"XADD":
+        return _append_words(txn.databases[txn.log_db], commands, at)
+    if first[0] == b"XCLAIM" and _claim(txn.databases[txn.log_db], first):
         return at + 1
     return at
 
@@ -56,7 +63,31 @@ def load_run(txn: WriteTxn, commands: Sequence[list[bytes]], at: int) -> int:
 # -- XADD --------------------------------------------------------------------------------------------------------------
 
 
-def _append_run(db: Database, commands: Sequence[list[bytes]], at: int) -> int:
+def _append_runs(db: Database, commands: list[Request], at: int) -> int:
+    put = db.txn.appender.putmulti
+    rows: list[tuple[bytes, bytes]] = []
+    for run in islice(commands, at, None):
+        if not isinstance(run, Run):
+            break
+        stream = db.stream(run.key, 0)
+        if stream is None:
+            if run.requests()[0][2] == b"0-0":
+                break
+            stream = db.create(run.key)
+        loaded = load_into(stream, run, rows)
+        if loaded < run.count:
+            if loaded:
+                commands[at] = run.rest(loaded)
+            break
+        at += 1
+        if len(rows) >= _MAX_ROWS:
+            put(rows)
+            rows.clear()
+    put(rows)
+    return at
+
+
+def _append_words(db: Database, commands: Sequence[Request], at: int) -> int:
     txn = db.txn
     put = txn.appender.putmulti
     node_max_entries, node_max_bytes = txn.node_max_entries, txn.node_max_bytes
@@ -66,6 +97,8 @@ def _append_run(db: Database, commands: Sequence[list[bytes]], at: int) -> int:
     key = prefix = ms_text = ms_packed = last = b""
     total = tail_bytes = count = text_size = word_count = overhead = 0
     for words in islice(commands, at, None):
+        if isinstance(words, Run):
+            break
         size = len(words)
         if words[0] != b"XADD" or not size & 1 or size < 5:
             break

@@ -18,6 +18,7 @@ from riverbed.store.log.append_log import Log
 from riverbed.store.log.reader import Batch, TornTail
 from riverbed.store.position import LogPosition
 from riverbed.store.recovery.bulk_load import load_run
+from riverbed.store.wire import Run
 
 # A rebuild from nothing commits this often, so that dirty pages do not pile up in memory.
 _BYTES_A_CHECKPOINT: Final = 16 << 20
@@ -77,21 +78,25 @@ def fold(
     uncommitted = 0
     try:
         for batch in batches:
-            commands = batch.commands
-            count, at = len(commands), 0
-            while at < count:
-                begun, at = at, load_run(txn, commands, at)
+            requests = batch.requests
+            report.commands += sum([one.count if isinstance(one, Run) else 1 for one in requests])
+            at = 0
+            while at < len(requests):
+                begun, at = at, load_run(txn, requests, at)
                 if at > begun:
                     continue
+                words = requests[at]
+                if isinstance(words, Run):
+                    requests[at : at + 1] = words.requests()
+                    continue
                 try:
-                    execute_logged(txn, execute, commands[at])
+                    execute_logged(txn, execute, words)
                 except ReplayError as error:
                     # Redis ignores what does not fit in its own logs, but there are only so many databases
-                    if batch.time_ms is not None or commands[at][0].upper() == b"SELECT":
+                    if batch.time_ms is not None or words[0].upper() == b"SELECT":
                         raise ReplayError(f"{batch.file} at byte {batch.start}: {error}") from error
                     report.refused += 1
                 at += 1
-            report.commands += count
             txn.log.clear()
             txn.extension_bytes = 0
             uncommitted += batch.end.position - batch.start

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from riverbed.store.check import check
+from riverbed.store.log import file_reader
 from tests.support.store.stores import Store
 
 OpenStore = Callable[..., Store]
@@ -29,6 +30,14 @@ def open_store(tmp_path: Path) -> Iterator[OpenStore]:
         store.commit()
         store.engine.close()
         assert [str(violation) for violation in check(store.directory, files=store.files)] == []
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["native", "hiredis"])
+def log_parser(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Logs are read by the native module, and by what takes its place where it was not built."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(file_reader, "IS_NATIVE", request.param)
+        yield
 
 
 @pytest.fixture

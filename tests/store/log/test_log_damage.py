@@ -33,8 +33,11 @@ from tests.support.store.logs import (
     open_log,
     plain,
     reopened,
+    told,
     xadd,
 )
+
+pytestmark = pytest.mark.usefixtures("log_parser")
 
 # -- torn tails --------------------------------------------------------------------------------------------------------
 
@@ -363,7 +366,7 @@ def test_the_commands_of_a_base_do_not_move_the_offset() -> None:
     assert log.base_bytes == len(base)
     assert sorted(batch.end for batch in found) == [batch.end for batch in found]
     for number, batch in enumerate(found):
-        assert list(open_log(ROOT, files).read(batch.end)) == found[number + 1 :]
+        assert told(list(open_log(ROOT, files).read(batch.end))) == told(found[number + 1 :])
     data = files.data(HOME / "appendonly.aof.2.base.aof")
     for at in range(len(data)):
         data[at] ^= 1 << at % 8

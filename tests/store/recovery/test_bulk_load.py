@@ -35,6 +35,8 @@ from tests.support.scripts.random_commands import run_at_random
 from tests.support.store.mutations import CASES, Case
 from tests.support.store.stores import Store, rewrite
 
+pytestmark = pytest.mark.usefixtures("log_parser")
+
 Words = list[bytes]
 Rows = dict[str, list[tuple[bytes, bytes]]]
 

@@ -47,6 +47,11 @@ def reopened(files: FaultyFiles, **options: int) -> tuple[Log, list[Batch]]:
     return log, list(log.read())
 
 
+def told(batches: list[Batch]) -> list[tuple[object, ...]]:
+    """All that is known of batches, in a form that can be compared."""
+    return [(batch.commands, *batch[1:]) for batch in batches]
+
+
 def commands_of(batches: list[Batch]) -> list[list[Words]]:
     return [batch.commands for batch in batches]
 
