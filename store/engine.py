@@ -138,7 +138,7 @@ class Engine:
             return recovery.recover(self.log, self.txn, self._execute)
         if self.txn.position is not None or powercut.is_marked(self.tables.path):  # the log is made before the mark
             raise NoLogError(
-                f"there is no log in {self.log.directory}, and the tables hold what was in one: "
+                f"there is no log in {self.log.home.path}, and the tables hold what was in one: "
                 f"`riverbed check {self.directory} --repair` makes a new log of them"
             )
         self.log.create()
@@ -186,7 +186,7 @@ class Engine:
         A crash may have lost the end of a log that replicas had been sent already (`appendfsync` other than always),
         so what is written from here on is a line of its own.  A replica has written nothing of its own.
         """
-        replids = self.log.manifest.replids or self.txn.replids
+        replids = self.log.home.manifest.replids or self.txn.replids
         replids = ReplicationIds.new() if replids is None else self._next_replids(replids.with_store(self.txn.replids))
         if self.txn.position is not None and (self.txn.replids is None or not self.txn.replids.store_id):
             # Tables that a tool or an older version has made: they name the line and the store before the manifest
@@ -204,7 +204,7 @@ class Engine:
         """Continue another line of offsets from here on; also without the disk, which may be full."""
         replids = replids.with_store()
         self.txn.replids = replids
-        if replids != self.log.manifest.replids:
+        if replids != self.log.home.manifest.replids:
             with contextlib.suppress(LogWriteError):
                 self.log.set_replids(replids)
 

@@ -32,7 +32,7 @@ from riverbed.store.disk.real_files import read_file, require_plain
 from riverbed.store.errors import CorruptionError
 from riverbed.store.layout import DATA_NAME, LOCK_NAME, STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
-from riverbed.store.log.append_log import TEMPORARY_PREFIX
+from riverbed.store.log.home import TEMPORARY_PREFIX
 from riverbed.store.log.manifest import FileType, LogFile, Manifest
 from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.tables import power_loss as powercut

@@ -25,7 +25,7 @@ import lmdb
 from riverbed.server.background import rewrite_worker
 from riverbed.server.background.worker import Worker, WorkerError
 from riverbed.store.errors import LogWriteError, StateLostError
-from riverbed.store.log.append_log import TEMPORARY_PREFIX, Base
+from riverbed.store.log.home import TEMPORARY_PREFIX, Base
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -117,7 +117,7 @@ class Rewriting:
         """One rewrite, from beginning to end."""
         begun = self._monotonic()
         self._files += 1
-        path = self._engine.log.directory / f"{TEMPORARY_PREFIX}{os.getpid()}-{self._files}.aof"
+        path = self._engine.log.home.path / f"{TEMPORARY_PREFIX}{os.getpid()}-{self._files}.aof"
         before = self._engine.log.size_bytes
         try:
             base = await self._rewrite(path)
@@ -234,7 +234,7 @@ class Rewriting:
         """
         if self._removal is None and self._task is None and not self._stopped:
             with contextlib.suppress(OSError):
-                paths = self._engine.log.leftovers()
+                paths = self._engine.log.home.leftovers()
                 if paths:
                     self._removal = self._executor.tasks.start(
                         "removing old files of the log",

@@ -97,7 +97,7 @@ class FullSync:
 
     def _begin_log(self) -> Log:
         engine, head = self._engine, self._head
-        old = engine.log.manifest
+        old = engine.log.home.manifest
         seq = max((file.seq for file in (*old.files, *old.history)), default=0) + SPARE_NUMBERS
         base = None
         if head.base_bytes:
@@ -117,8 +117,8 @@ class FullSync:
         )
 
     def _begin_base(self) -> int:
-        base = self._log.manifest.base
-        return -1 if base is None else self._engine.files.create(self._log.directory / base.name)
+        base = self._log.home.manifest.base
+        return -1 if base is None else self._engine.files.create(self._log.home.path / base.name)
 
     def received(self, data: bytes) -> None:
         """Bytes of the base, then of the log.  Raises FrameError, SyncError, LogWriteError, OSError."""
@@ -192,9 +192,9 @@ class FullSync:
     def _make_durable(self) -> None:
         """In a thread: what is about to be relied on is synced, and it may be gigabytes."""
         files = self._engine.files
-        base = self._log.manifest.base
-        for name in [file.name for file in (base, *self._log.manifest.incrs) if file is not None]:
-            fd = files.open_append(self._log.directory / name)
+        base = self._log.home.manifest.base
+        for name in [file.name for file in (base, *self._log.home.manifest.incrs) if file is not None]:
+            fd = files.open_append(self._log.home.path / name)
             try:
                 files.sync(fd)
             finally:

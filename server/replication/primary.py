@@ -110,7 +110,7 @@ class Primary:
         """
         log_ = self._executor.engine.log
         base = log_.base
-        is_ours = all(file.is_checksummed for file in log_.manifest.incrs) and (
+        is_ours = all(file.is_checksummed for file in log_.home.manifest.incrs) and (
             base is None or base.command_bytes is not None
         )
         if is_ours and log_.size_bytes - log_.base_bytes <= max(REWRITE_BYTES, log_.base_bytes):

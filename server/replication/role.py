@@ -235,7 +235,7 @@ class Replication:
         yield "master_repl_offset", end.offset
         yield "second_repl_offset", replids.branch_offset + 1 if replids.branch_offset >= 0 else -1
         # what Redis keeps in memory for this is the log here, from its first incr on
-        first = engine.log.manifest.incrs[0].start_offset or 0
+        first = engine.log.home.manifest.incrs[0].start_offset or 0
         yield "repl_backlog_active", 1
         yield "repl_backlog_size", engine.log.size_bytes
         yield "repl_backlog_first_byte_offset", first + 1

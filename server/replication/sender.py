@@ -177,7 +177,7 @@ class Sender:
     def _send_all(self) -> None:
         """Announce the log as it is: where it begins and ends, and how long its base is; then send its files."""
         engine = self._executor.engine
-        manifest, end = engine.log.manifest, engine.log.end
+        manifest, end = engine.log.home.manifest, engine.log.end
         start = start_of(manifest)
         base = engine.log.base
         sizes = (base.size, base.command_bytes or 0) if base is not None else (0, 0)
@@ -190,7 +190,7 @@ class Sender:
     async def _send_commands(self) -> None:
         """Announce what a foreign replica understands: an RDB that holds nothing, then all of it as commands."""
         engine = self._executor.engine
-        manifest = engine.log.manifest
+        manifest = engine.log.home.manifest
         start = start_of(manifest)
         first = manifest.incrs[0]
         self._tail = self._new_tail(LogPosition(first.seq, 0, start.offset))

@@ -37,18 +37,15 @@ from riverbed.store.disk.shared_files import SharedFiles
 from riverbed.store.errors import LogWriteError
 from riverbed.store.format.log_lines import encode_annotation
 from riverbed.store.layout import DIRECTORY_NAME, FILE_NAME
-from riverbed.store.log import manifest as manifests
+from riverbed.store.log.home import Base, LogHome
 from riverbed.store.log.manifest import FileType, LogFile, Manifest, ReplacedError
-from riverbed.store.log.reader import Batch, LogPart, LogReader, TornTail, list_parts
+from riverbed.store.log.reader import Batch, LogPart, LogReader, TornTail
 from riverbed.store.log.resync import make_durable
-from riverbed.store.log.takeover import refuse_orphans
 from riverbed.store.position import LogPosition
 from riverbed.store.replication_id import ReplicationIds
 
 __all__ = ["Base", "Batch", "Log", "TornTail", "Unsynced"]
 
-# Bases that are being written.
-TEMPORARY_PREFIX: Final = "temp-rewrite-"
 DEFAULT_SEGMENT_BYTES: Final = 256 * 1024 * 1024
 
 _UNREAD: Final = "the log was not read to its end yet"
@@ -61,19 +58,6 @@ class Follower(Protocol):
 
     def hold(self) -> None:
         """Open the files that are still to be read; raises OSError."""
-
-
-class Base(NamedTuple):
-    """The file that the log begins with: the state at replication offset `start_offset`.
-
-    `command_bytes` of its `size` bytes are commands; None in a file that we did not write.
-    """
-
-    path: Path
-    seq: int
-    size: int
-    command_bytes: int | None
-    start_offset: int
 
 
 class Unsynced(NamedTuple):
@@ -91,11 +75,8 @@ class Log:
     For one thread, except that `sync_bytes` may run in another while this one appends; nothing may rotate meanwhile.
     """
 
-    def __init__(
-        self, directory: Path, filename: str, files: Files, manifest: Manifest, segment_bytes: int, load_truncated: bool
-    ) -> None:
-        self.directory = directory
-        self.manifest = manifest
+    def __init__(self, home: LogHome, files: Files, segment_bytes: int, load_truncated: bool) -> None:
+        self.home = home
         self.torn_tail: TornTail | None = None
         self.synced_offset = 0
         self.broken = False
@@ -103,7 +84,6 @@ class Log:
         self.refusal: str | None = _UNREAD
         # Why the next file could not be begun when it was due; None when it could.
         self.rotate_error: str | None = None
-        self._filename = filename
         self._files = files
         self._write = files.write
         self._segment_bytes = segment_bytes
@@ -136,28 +116,22 @@ class Log:
 
         Raises CorruptionError when the files are not what the manifest says; `read` looks at their contents.
         """
-        home = directory / dirname
-        manifest = manifests.load(home / f"{filename}.manifest", files) or Manifest()
-        if not manifest.files:
-            refuse_orphans(home, filename, files)
-        log = cls(home, filename, files, manifest, segment_bytes, load_truncated)
-        if manifest.files:
-            sizes = {part.file: part.size for part in list_parts(home, manifest, files)}
-            log._closed_bytes = sum(sizes.values())
-            log.base_bytes = sizes[manifest.base] if manifest.base is not None else 0
+        home = LogHome.find(directory / dirname, filename, files)
+        log = cls(home, files, segment_bytes, load_truncated)
+        sizes = {part.file: part.size for part in home.parts()}
+        log._closed_bytes = sum(sizes.values())
+        log.base_bytes = sizes[home.manifest.base] if home.manifest.base is not None else 0
         return log
 
     def create(self) -> None:
         """Make an empty log where there is none.  Raises OSError with nothing left of it."""
         assert self.is_missing
-        files, home = self._files, self.directory
-        had_home = files.exists(home)
+        had_home = self._files.exists(self.home.path)
         try:
-            files.make_directory(home)
-            files.sync_directory(home.parent)
+            self.home.create()
             self._begin_file()
         except OSError:
-            self._remove(with_home=not had_home)
+            self.home.remove(with_directory=not had_home)
             raise
         self.refusal = None
         self._was_created_with_home = not had_home
@@ -166,17 +140,7 @@ class Log:
         """Remove a log that `create` has made just now, for a start that fails after it.  Not for one that was used."""
         if self._was_created_with_home is not None:
             self.close()
-            self._remove(with_home=self._was_created_with_home)
-
-    def _remove(self, *, with_home: bool) -> None:
-        """Best effort; an empty file that no manifest lists does no harm."""
-        files, home, name = self._files, self.directory, f"{self._filename}.manifest"
-        with contextlib.suppress(OSError):
-            for path in (home / name, home / f"temp-{name}", home / f"{self._filename}.1.incr.aof"):
-                if files.exists(path):
-                    files.unlink(path)
-            if with_home and files.exists(home):
-                files.remove_directory(home)
+            self.home.remove(with_directory=self._was_created_with_home)
 
     @classmethod
     def begin(
@@ -195,8 +159,9 @@ class Log:
 
         The base is listed; it is for the caller to put it there.  Raises OSError.
         """
-        log = cls(directory / dirname, filename, files, Manifest(base=base, replids=replids), sys.maxsize, True)
-        files.make_directory(log.directory)
+        home = LogHome(directory / dirname, filename, files, Manifest(base=base, replids=replids))
+        log = cls(home, files, sys.maxsize, True)
+        files.make_directory(home.path)
         log._offset = start_offset
         log._begin_file(seq)
         log.refusal = None
@@ -207,7 +172,7 @@ class Log:
     @property
     def is_missing(self) -> bool:
         """There is no log yet."""
-        return not self.manifest.files
+        return not self.home.manifest.files
 
     @property
     def end(self) -> LogPosition:
@@ -223,7 +188,7 @@ class Log:
 
     @property
     def incr_count(self) -> int:
-        return len(self.manifest.incrs)
+        return len(self.home.manifest.incrs)
 
     @property
     def unsynced_bytes(self) -> int:
@@ -249,16 +214,12 @@ class Log:
     @property
     def base(self) -> Base | None:
         """What the first incr goes on from, None when that is nothing."""
-        file, incrs = self.manifest.base, self.manifest.incrs
-        if file is None:
-            return None
-        start_offset = (incrs[0].start_offset or 0) if incrs else 0
-        return Base(self.directory / file.name, file.seq, self.base_bytes, file.command_bytes, start_offset)
+        return self.home.base(self.base_bytes)
 
     @property
     def is_fresh(self) -> bool:
         """Whether nothing that counts was written since the present file was begun."""
-        incrs = self.manifest.incrs
+        incrs = self.home.manifest.incrs
         return self._fd >= 0 and bool(incrs) and incrs[-1].start_offset == self._offset
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -278,11 +239,11 @@ class Log:
         sets `torn_tail` and opens the log for appends.
         """
         is_first = self.refusal in (_UNREAD, _UNCUT)
-        parts = list_parts(self.directory, self.manifest, self._files)
+        parts = self.home.parts()
         if is_first:
             # It is about to be executed, checkpointed and shown to clients, and must not be lost after that.
             make_durable(parts, durable, self._files)
-            self._files.sync_directory(self.directory)  # the manifest, and the names that it lists
+            self._files.sync_directory(self.home.path)  # the manifest, and the names that it lists
         else:
             parts[-1] = replace(parts[-1], size=self._position)
         reader = LogReader(parts, self._files, load_truncated=self._load_truncated)
@@ -292,23 +253,11 @@ class Log:
 
     def verify(self, start: LogPosition | None) -> None:
         """Read everything from `start` on, and change nothing.  Raises CorruptionError, OSError."""
-        parts = list_parts(self.directory, self.manifest, self._files)
-        for _ in LogReader(parts, self._files, load_truncated=self._load_truncated).batches(start, start):
-            pass
-
-    def bytes_from(self, start: LogPosition | None) -> int:
-        """How many bytes of the log's files lie behind `start`.  Raises CorruptionError, OSError."""
-        size = 0
-        for part in list_parts(self.directory, self.manifest, self._files):
-            if start is None or part.number > start.file_seq:
-                size += part.size
-            elif part.number == start.file_seq:
-                size += max(part.size - start.position, 0)
-        return size
+        self.home.verify(start, load_truncated=self._load_truncated)
 
     def _continue_at(self, last: LogPart, end: LogPosition, torn_tail: TornTail | None) -> None:
         self._seq, self._position, self._offset = end
-        self._closed_bytes = sum(part.size for part in list_parts(self.directory, self.manifest, self._files)[:-1])
+        self._closed_bytes = sum(part.size for part in self.home.parts()[:-1])
         self.torn_tail = torn_tail
         if torn_tail is not None:
             self.refusal = _UNCUT
@@ -327,7 +276,7 @@ class Log:
         torn = self.torn_tail
         if torn is None or self.refusal != _UNCUT:
             return None
-        last = list_parts(self.directory, self.manifest, self._files)[-1]
+        last = self.home.parts()[-1]
         fd = self._files.open_append(last.path)
         try:
             self._files.truncate(fd, torn.position)
@@ -468,45 +417,23 @@ class Log:
         self.rotate_error = None
 
     def _begin_file(self, first_seq: int = 1) -> None:
-        """Create the next incr file, then list it: a crash in between leaves a file that is never read."""
-        old = self.manifest
-        seq = max((file.seq for file in (*old.incrs, *old.history)), default=first_seq - 1) + 1
-        file = LogFile(
-            f"{self._filename}.{seq}.incr.aof", seq, FileType.INCR, start_offset=self._offset, is_checksummed=True
-        )
-        base, incrs = old.base, old.incrs
-        if incrs:
-            incrs = (*incrs[:-1], replace(incrs[-1], size=self._position))
-        elif base is not None and base.size is None:
-            base = replace(base, size=self._position)
-        manifest = replace(old, base=base, incrs=(*incrs, file), replids=old.replids or ReplicationIds.new())
-        path = self.directory / file.name
-        fd = self._files.create(path)
-        try:
-            manifests.replace(self.directory / f"{self._filename}.manifest", manifest, self._files)
-        except OSError as error:
-            with contextlib.suppress(OSError):  # the error that counts is the first one
-                self._files.close(fd)
-            if not isinstance(error, ReplacedError):
-                with contextlib.suppress(OSError):  # the next try empties it
-                    self._files.unlink(path)
-            raise
+        """Append to the next incr file from now on.  Raises OSError, ReplacedError."""
+        file, fd = self.home.begin_file(self._offset, self._position, first_seq)
         if self._fd >= 0:
             with contextlib.suppress(OSError):  # it is synced, and the manifest lists the next one already
                 self._files.close(self._fd)
-        self.manifest = manifest
         self._fd = fd
         self._closed_bytes += self._position
-        self._seq = seq
+        self._seq = file.seq
         self._position = self._synced_position = 0
         self._rotate_at = self._segment_bytes
 
     # -- the manifest --------------------------------------------------------------------------------------------------
 
-    def _replace_manifest(self, manifest: Manifest) -> None:
+    def _put_manifest(self, manifest: Manifest) -> None:
         """Raises LogWriteError with the old one in place, or the log broken."""
         try:
-            manifests.replace(self.directory / f"{self._filename}.manifest", manifest, self._files)
+            self.home.put_manifest(manifest)
         except ReplacedError as error:
             raise self._break(str(error)) from error
         except OSError as error:
@@ -515,7 +442,7 @@ class Log:
     @property
     def replids(self) -> ReplicationIds:
         """The line of offsets that the log continues."""
-        replids = self.manifest.replids
+        replids = self.home.manifest.replids
         assert replids is not None, "set when the engine opened the log"
         return replids
 
@@ -524,8 +451,8 @@ class Log:
 
         Raises LogWriteError when it could not be made durable; it holds all the same until the server stops.
         """
-        self.manifest = replace(self.manifest, replids=replids)
-        self._replace_manifest(self.manifest)
+        self.home.manifest = replace(self.home.manifest, replids=replids)
+        self._put_manifest(self.home.manifest)
 
     def hold_feeds(self) -> None:
         """Have every tail open the files that it still has to read: some are about to be deleted."""
@@ -541,41 +468,32 @@ class Log:
         with one replacement of the manifest everything before becomes history: a crash leaves the log as it was, or as
         it will be.  Raises LogWriteError with the log as it was, unless it is broken.
         """
-        base = self.manifest.next_base(self._filename, size, command_bytes)
-        manifest = self.manifest.begun_with(base, from_seq)
-        path = self.directory / base.name
+        base = self.home.manifest.next_base(self.home.filename, size, command_bytes)
+        manifest = self.home.manifest.begun_with(base, from_seq)
+        path = self.home.path / base.name
         try:
             self.hold_feeds()
             self._files.rename(temporary, path)
         except OSError as error:
             raise LogWriteError(f"the rewritten log could not be put in place: {error}") from error
         try:
-            self._replace_manifest(manifest)
+            self._put_manifest(manifest)
         except LogWriteError:
             if not self.broken:  # otherwise it is not known whether it is listed
                 with contextlib.suppress(OSError):
                     self._files.unlink(path)
             raise
-        self.manifest = manifest
         self.base_bytes = size
         self._closed_bytes = size + sum(file.size or 0 for file in manifest.incrs[:-1])
         adopted = self.base
         assert adopted is not None
         return adopted
 
-    def leftovers(self) -> list[Path]:
-        """Files that are no longer needed: history, and what a killed rewrite left behind.  Raises OSError."""
-        names = [file.name for file in self.manifest.history]
-        names += [name for name in self._files.names(self.directory) if name.startswith(TEMPORARY_PREFIX)]
-        return [self.directory / name for name in names]
-
     def forget_history(self) -> None:
         """Take those files of the history from the manifest that are deleted.  Raises LogWriteError, OSError."""
-        old = self.manifest
-        history = tuple(file for file in old.history if self._files.exists(self.directory / file.name))
-        if history != old.history:
-            self._replace_manifest(replace(old, history=history))
-            self.manifest = replace(old, history=history)
+        manifest = self.home.without_deleted()
+        if manifest != self.home.manifest:
+            self._put_manifest(manifest)
 
     def close(self) -> None:
         """Let go of the files.  Syncs nothing, so there is nothing that a failure would tell."""

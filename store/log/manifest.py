@@ -92,6 +92,21 @@ class Manifest:
         listed = (*self.files, *self.history)
         return self.replids is not None or any(file.is_ours for file in listed)
 
+    def continued(self, filename: str, offset: int, last_size: int, first_seq: int) -> tuple[Manifest, LogFile]:
+        """-> (this log with one file of ours more, which begins at `offset`, the file).
+
+        The last file there is ends with `last_size` bytes; `first_seq` is the number of the first incr of all.
+        """
+        seq = max((file.seq for file in (*self.incrs, *self.history)), default=first_seq - 1) + 1
+        file = LogFile(f"{filename}.{seq}.incr.aof", seq, FileType.INCR, start_offset=offset, is_checksummed=True)
+        base, incrs = self.base, self.incrs
+        if incrs:
+            incrs = (*incrs[:-1], dataclasses.replace(incrs[-1], size=last_size))
+        elif base is not None and base.size is None:
+            base = dataclasses.replace(base, size=last_size)
+        replids = self.replids or ReplicationIds.new()
+        return dataclasses.replace(self, base=base, incrs=(*incrs, file), replids=replids), file
+
     def next_base(self, filename: str, size: int, command_bytes: int) -> LogFile:
         """A base of ours to come after the present one, under a name that no file of the log has."""
         seq = 1 + (self.base.seq if self.base is not None else 0)

@@ -42,7 +42,7 @@ def start_of(manifest: Manifest) -> LogPosition:
 
 def first_preface(log: Log, files: Files) -> bytes:
     """The SELECT that the first incr begins with, for who is sent the commands; nothing when it has no preface."""
-    first = log.manifest.incrs[0]
+    first = log.home.manifest.incrs[0]
     tail = LogTail(log, files, LogPosition(first.seq, 0, first.start_offset or 0), verbatim=False, preface_of=first.seq)
     try:
         return tail.preface()
@@ -117,11 +117,11 @@ class LogTail:
 
     def hold(self) -> None:
         """Take hold of the files still to be read: they are about to go."""
-        for file in self._log.manifest.files:
+        for file in self._log.home.manifest.files:
             number = number_of(file)
             is_ahead = number >= self.place.file_seq if number < 0 or self.place.file_seq > 0 else True
             if is_ahead and number not in self._held and not (number == self.place.file_seq and self._fd >= 0):
-                self._held[number] = file, self._open_files.open(self._log.directory / file.name)
+                self._held[number] = file, self._open_files.open(self._log.home.path / file.name)
 
     def close(self) -> None:
         self._log.tails.discard(self)
@@ -144,17 +144,17 @@ class LogTail:
         held = self._held.pop(number, None)
         if held is not None:
             return held
-        for file in self._log.manifest.files:
+        for file in self._log.home.manifest.files:
             if number_of(file) == number:
-                return file, self._open_files.open(self._log.directory / file.name)
-        raise CorruptionError(str(self._log.directory), None, f"file {number} of the log is not there any more")
+                return file, self._open_files.open(self._log.home.path / file.name)
+        raise CorruptionError(str(self._log.home.path), None, f"file {number} of the log is not there any more")
 
     def _next_file(self) -> bool:
         """Go on to the file after the present one, which was read to its end; False when it is the last."""
         present = self.place.file_seq
         if self._only_file:
             return False
-        incrs = {file.seq for file in self._log.manifest.incrs} | {number for number in self._held if number > 0}
+        incrs = {file.seq for file in self._log.home.manifest.incrs} | {number for number in self._held if number > 0}
         later = [number for number in incrs if number > present] if present > 0 else list(incrs)
         if not later:
             return False
@@ -177,7 +177,7 @@ class LogTail:
         size = min(most, limit - position)
         data = self._files.read_at(self._fd, size, position) if size > 0 else b""
         if len(data) < size:
-            raise CorruptionError(str(self._log.directory), position, f"file {number} became shorter than it was")
+            raise CorruptionError(str(self._log.home.path), position, f"file {number} became shorter than it was")
         self.place = LogPosition(number, position + len(data), offset)
         return data
 
@@ -197,7 +197,7 @@ class LogTail:
         assert file is not None
         if self._verbatim and position == 0:
             offset = file.start_offset or 0  # reading bytes does not keep count
-        reader = PartReader(self._files, self._fd, LogPart(self._log.directory / file.name, file, limit, is_last=False))
+        reader = PartReader(self._files, self._fd, LogPart(self._log.home.path / file.name, file, limit, is_last=False))
         reader.begin(LogPosition(number, position, offset))
         return reader
 
@@ -213,7 +213,7 @@ class LogTail:
                 self._batches = None  # the file may have grown by the next time
                 assert self._reader is not None
                 if self._reader.unsound is not None:
-                    raise CorruptionError(str(self._log.directory), self.place.position, self._reader.unsound)
+                    raise CorruptionError(str(self._log.home.path), self.place.position, self._reader.unsound)
                 break
             is_first = batch.start == 0 and batch.end.offset == self.place.offset
             self.place = batch.end
@@ -270,7 +270,7 @@ class LogSearch:
         log, offset = self._log, self._offset
         starts = [
             LogPosition(file.seq, 0, file.start_offset)
-            for file in log.manifest.incrs
+            for file in log.home.manifest.incrs
             if file.is_checksummed and file.start_offset is not None
         ]
         numbers = {place.file_seq for place in starts}
@@ -293,15 +293,15 @@ class LogSearch:
                     return
                 yield
                 start = batch.end
-            later = [file.seq for file in log.manifest.incrs if file.seq > start.file_seq]
+            later = [file.seq for file in log.home.manifest.incrs if file.seq > start.file_seq]
             if not later:
                 return
             start = LogPosition(min(later), 0, start.offset)
 
     def _batches(self, start: LogPosition, end: LogPosition) -> Iterator[tuple[LogPosition, Batch]]:
         """The batches of one file from `start` on, each with the place where it begins."""
-        file = next(file for file in self._log.manifest.incrs if file.seq == start.file_seq)
-        path = self._log.directory / file.name
+        file = next(file for file in self._log.home.manifest.incrs if file.seq == start.file_seq)
+        path = self._log.home.path / file.name
         fd = self._files.open_read(path)
         try:
             size = end.position if file.seq == end.file_seq else self._files.size(fd)

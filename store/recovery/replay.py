@@ -51,7 +51,7 @@ def recover(
     begun = time.monotonic()
     report = RecoveryReport()
     start = txn.position
-    if commits and not txn.tables.is_new and log.bytes_from(start) >= _BYTES_A_CHECKPOINT:
+    if commits and not txn.tables.is_new and log.home.bytes_from(start) >= _BYTES_A_CHECKPOINT:
         log.verify(start)  # damage must be found before the first of several commits; it takes a quarter of the time
     batches = log.read(start, durable=durable or txn.synced)
     fold(batches, txn, execute, report, commits=commits, is_durable=True)

@@ -9,9 +9,10 @@ import pytest
 
 from riverbed.store.errors import CorruptionError, LogWriteError
 from riverbed.store.format.log_lines import encode_command, encode_extension
-from riverbed.store.log.append_log import TEMPORARY_PREFIX, Base, Log
+from riverbed.store.log.append_log import Log
 from riverbed.store.log.base_file import write_base
 from riverbed.store.log.commands import Piece
+from riverbed.store.log.home import TEMPORARY_PREFIX, Base
 from tests.support.store.faulty_files import FaultyFiles
 from tests.support.store.logs import HOME, MANIFEST, SELECT, Words, append, commands_of, reopened, xadd
 
@@ -44,14 +45,14 @@ def begun(files: FaultyFiles, past: list[list[Words]] = PAST) -> tuple[Log, int]
 
 def adopt(log: Log, files: FaultyFiles, from_seq: int, state: list[Words] = STATE) -> Base:
     """What a rewrite that began where `from_seq` begins does to the log."""
-    begin = next(file.start_offset for file in log.manifest.incrs if file.seq == from_seq)
+    begin = next(file.start_offset for file in log.home.manifest.incrs if file.seq == from_seq)
     assert begin is not None
     size = write_base(TEMPORARY, pieces_of(state), files, offset=begin, now_ms=1)
     return log.adopt_base(TEMPORARY, size.size, size.command_bytes, from_seq)
 
 
 def remove_leftovers(log: Log, files: FaultyFiles) -> None:
-    for path in log.leftovers():
+    for path in log.home.leftovers():
         if files.exists(path):
             files.unlink(path)
     log.forget_history()
@@ -80,10 +81,13 @@ def test_what_came_before_is_history_until_it_is_deleted() -> None:
     files = FaultyFiles()
     log, seq = begun(files)
     adopt(log, files, seq)
-    assert [file.name for file in log.manifest.history] == ["appendonly.aof.1.incr.aof", "appendonly.aof.2.incr.aof"]
+    assert [file.name for file in log.home.manifest.history] == [
+        "appendonly.aof.1.incr.aof",
+        "appendonly.aof.2.incr.aof",
+    ]
     assert b"appendonly.aof.1.incr.aof seq 1 type h" in files.data(MANIFEST)
     remove_leftovers(log, files)
-    assert log.manifest.history == ()
+    assert log.home.manifest.history == ()
     assert b" type h" not in files.data(MANIFEST)
     assert sorted(files.names(HOME)) == ["appendonly.aof.1.base.aof", "appendonly.aof.3.incr.aof", MANIFEST.name]
 
@@ -94,7 +98,7 @@ def test_history_that_is_still_there_stays_listed() -> None:
     adopt(log, files, seq)
     files.unlink(HOME / "appendonly.aof.1.incr.aof")
     log.forget_history()
-    assert [file.name for file in log.manifest.history] == ["appendonly.aof.2.incr.aof"]
+    assert [file.name for file in log.home.manifest.history] == ["appendonly.aof.2.incr.aof"]
 
 
 def test_a_base_replaces_the_base_before_it_and_gets_a_new_name() -> None:
@@ -125,7 +129,7 @@ def test_files_that_a_killed_rewrite_left_are_found_and_not_read() -> None:
     files = FaultyFiles()
     log, _ = begun(files)
     write_base(TEMPORARY, pieces_of(STATE), files, offset=0, now_ms=1)
-    assert log.leftovers() == [TEMPORARY]
+    assert log.home.leftovers() == [TEMPORARY]
     _, batches = reopened(files)
     assert commands_of(batches) == PAST
 
@@ -181,14 +185,14 @@ def test_an_adoption_that_fails_leaves_the_log_as_it_was(operation: str) -> None
     files = FaultyFiles()
     log, seq = begun(files)
     append(log, LATER[0])
-    begin = next(file.start_offset for file in log.manifest.incrs if file.seq == seq)
+    begin = next(file.start_offset for file in log.home.manifest.incrs if file.seq == seq)
     assert begin is not None
     size = write_base(TEMPORARY, pieces_of(STATE), files, offset=begin, now_ms=1)
-    before = log.manifest
+    before = log.home.manifest
     files.fail(operation, errno.ENOSPC)
     with pytest.raises(LogWriteError):
         log.adopt_base(TEMPORARY, size.size, size.command_bytes, seq)
-    assert log.manifest == before
+    assert log.home.manifest == before
     assert log.base is None
     assert not files.exists(FIRST_BASE)
     append(log, LATER[1])

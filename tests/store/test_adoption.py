@@ -16,8 +16,9 @@ from riverbed.store.check import check
 from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.errors import StateLostError
 from riverbed.store.layout import DIRECTORY_NAME, FILE_NAME
-from riverbed.store.log.append_log import TEMPORARY_PREFIX, Log
+from riverbed.store.log.append_log import Log
 from riverbed.store.log.base_file import write_base
+from riverbed.store.log.home import TEMPORARY_PREFIX
 from riverbed.store.log.manifest import FileType, LogFile
 from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.rewrite.state import pieces
@@ -88,7 +89,7 @@ def begin_with_base(store: Store) -> None:
     """What a rewrite does."""
     log = store.engine.log
     end = store.engine.divide_log()
-    path = log.directory / f"{TEMPORARY_PREFIX}1.aof"
+    path = log.home.path / f"{TEMPORARY_PREFIX}1.aof"
     with store.engine.tables.env.begin() as txn:
         size = write_base(path, pieces(store.engine.tables, txn), OsFiles(), offset=end.offset, now_ms=1)
     log.adopt_base(path, size.size, size.command_bytes, end.file_seq)
@@ -130,11 +131,11 @@ def contents(directory: Path) -> tuple[str, Any]:
     store.fill(b"after", 3)
     store.restart()
     assert store.stream(b"after").length == 3
-    for path in store.engine.log.leftovers():
+    for path in store.engine.log.home.leftovers():
         path.unlink(missing_ok=True)
     store.engine.log.forget_history()
-    names = {file.name for file in store.engine.log.manifest.files}
-    assert {path.name for path in store.engine.log.directory.glob("*.aof")} == names, "files that nobody needs are left"
+    names = {file.name for file in store.engine.log.home.manifest.files}
+    assert {path.name for path in store.engine.log.home.path.glob("*.aof")} == names, "files that nobody needs are left"
     store.engine.close()
     assert [str(violation) for violation in check(directory)] == []
     return found

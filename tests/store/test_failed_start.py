@@ -317,7 +317,7 @@ def test_a_start_that_succeeds_ends_a_killed_compaction(directory: Path, left: C
     engine = start(directory)
     assert engine.has_settled
     assert engine.recovery.commands == 3
-    assert not engine.log.manifest.history
+    assert not engine.log.home.manifest.history
     engine.close()
     assert sorted(os.listdir(directory / "state")) == ["data.mdb", "lock.mdb"]
     assert not set(os.listdir(directory / _LOG)) & {"temp-rewrite-compact", "appendonly.aof.6.base.aof"}

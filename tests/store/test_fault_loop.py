@@ -139,14 +139,14 @@ class Round:
     def _rewrite(self) -> None:
         """What BGREWRITEAOF does, in this process."""
         engine = self.store.engine
-        path = engine.log.directory / "temp-rewrite-1.aof"
+        path = engine.log.home.path / "temp-rewrite-1.aof"
         with contextlib.suppress(LogWriteError, lmdb.Error, OSError):
             end = engine.divide_log()
             with engine.tables.env.begin() as txn:
                 size = write_base(path, pieces(engine.tables, txn), self.files, offset=end.offset, now_ms=1)
             engine.secure_checkpoint()
             engine.log.adopt_base(path, size.size, size.command_bytes, end.file_seq)
-            for leftover in engine.log.leftovers():
+            for leftover in engine.log.home.leftovers():
                 self.files.unlink(leftover)
             engine.log.forget_history()
 

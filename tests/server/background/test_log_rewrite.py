@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from riverbed.server.background.log_rewrite import RewriteError, Rewriting
-from riverbed.store.log.append_log import TEMPORARY_PREFIX, Base
+from riverbed.store.log.home import TEMPORARY_PREFIX, Base
 from tests.conftest import StartRiverbed
 from tests.support.faults.gate import Gate, child_of
 from tests.support.raw import RawClient
@@ -330,7 +330,7 @@ def test_the_file_of_a_rewrite_under_way_is_no_leftover(tmp_path: Path) -> None:
         ticks = Ticks(tmp_path)
         rewriting = ticks.executor.rewriting
         rewrite = rewriting.start()
-        path = ticks.engine.log.directory / f"{TEMPORARY_PREFIX}1-1.aof"
+        path = ticks.engine.log.home.path / f"{TEMPORARY_PREFIX}1-1.aof"
         ticks.files.put(path, b"half")  # as the log sees it
         path.parent.mkdir()
         path.write_bytes(b"half")

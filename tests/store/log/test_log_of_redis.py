@@ -112,7 +112,7 @@ def test_a_batch_of_redis_holds_what_was_written_in_one_second_and_whole_transac
         (1_700_000_001_000, 1),
         (None, 1),
     ]
-    parts = list_parts(HOME, open_log(ROOT, redis_log(text)).manifest, redis_log(text))
+    parts = list_parts(HOME, open_log(ROOT, redis_log(text)).home.manifest, redis_log(text))
     single = list(LogReader(parts, redis_log(text), plain_batch_commands=1).batches(None, None))
     assert [len(batch.commands) for batch in single] == [1, 1, 1, 4, 1, 1]
     assert flat(single) == flat(found)

@@ -87,10 +87,10 @@ def test_a_feed_that_holds_its_files_outlives_them(log: Log, verbatim: bool) -> 
     tail = LogTail(log, log._files, ends[3], verbatim=verbatim)
     got = tail.read(100)
     log.hold_feeds()
-    kept = log.manifest.incrs[-1:]
-    for file in log.manifest.incrs[:-1]:
+    kept = log.home.manifest.incrs[-1:]
+    for file in log.home.manifest.incrs[:-1]:
         log._files.unlink(HOME / file.name)
-    log.manifest = type(log.manifest)(incrs=kept, replids=log.manifest.replids)
+    log.home.manifest = type(log.home.manifest)(incrs=kept, replids=log.home.manifest.replids)
     got += all_of(tail, 100)
     tail.close()
     assert got == expected
@@ -118,7 +118,7 @@ def test_files_are_open_once_for_all_who_read_them(log: Log) -> None:
 
 def test_a_feed_whose_file_is_gone_says_so(log: Log) -> None:
     ends = grown(log, range(30))
-    log.manifest = type(log.manifest)(incrs=log.manifest.incrs[-1:])
+    log.home.manifest = type(log.home.manifest)(incrs=log.home.manifest.incrs[-1:])
     tail = LogTail(log, log._files, ends[0], verbatim=True)
     with pytest.raises(CorruptionError, match="not there any more"):
         tail.read(100)
@@ -157,11 +157,11 @@ def test_a_full_sync_reads_the_base_and_the_first_preface_too() -> None:
     log.write_preface(PREFACE, 1_700_000_000_000)
     append(log, [xadd(2)])
     covered = encode_command([b"SELECT", b"5"]) + encode_command(xadd(1, b"\n#value"))
-    text = covered + encode_annotation(covered, log.manifest.incrs[1].start_offset or 0, 1)
+    text = covered + encode_annotation(covered, log.home.manifest.incrs[1].start_offset or 0, 1)
     files.put(HOME / "base", text)
     base = LogFile("base", 1, FileType.BASE, is_checksummed=True)
-    log.manifest = type(log.manifest)(base=base, incrs=log.manifest.incrs[1:])
-    start = start_of(log.manifest)
+    log.home.manifest = type(log.home.manifest)(base=base, incrs=log.home.manifest.incrs[1:])
+    start = start_of(log.home.manifest)
     tail = LogTail(log, files, start, verbatim=True, preface_of=2)
     got = all_of(tail, 50)
     assert got == text + bytes(files.data(HOME / "appendonly.aof.2.incr.aof"))
@@ -200,8 +200,8 @@ def test_any_offset_is_found_by_those_who_count_bytes_and_batches_by_the_others(
 
 def test_an_offset_that_the_log_does_not_reach_is_not_found(log: Log) -> None:
     grown(log, range(40))
-    log.manifest = type(log.manifest)(incrs=log.manifest.incrs[3:])
-    first = log.manifest.incrs[0].start_offset or 0
+    log.home.manifest = type(log.home.manifest)(incrs=log.home.manifest.incrs[3:])
+    first = log.home.manifest.incrs[0].start_offset or 0
     assert search(log, first - 1, any_byte=True) == (None, 0)
     assert search(log, log.end.offset + 1, any_byte=True) == (None, 0)
     assert search(log, first, any_byte=False)[0] is not None

@@ -1,0 +1,136 @@
+"""The directory of the log: the manifest, and the files that it lists.
+
+Knows what is listed and where it lies.  What is appended to the last file, and how far that is durable, is
+`append_log.py`'s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, NamedTuple, Self
+
+from riverbed.store.disk.files import Files
+from riverbed.store.log import manifest as manifests
+from riverbed.store.log.manifest import LogFile, Manifest, ReplacedError
+from riverbed.store.log.reader import LogPart, LogReader, list_parts
+from riverbed.store.log.takeover import refuse_orphans
+from riverbed.store.position import LogPosition
+
+# Bases that are being written.
+TEMPORARY_PREFIX: Final = "temp-rewrite-"
+
+
+class Base(NamedTuple):
+    """The file that the log begins with: the state at replication offset `start_offset`.
+
+    `command_bytes` of its `size` bytes are commands; None in a file that we did not write.
+    """
+
+    path: Path
+    seq: int
+    size: int
+    command_bytes: int | None
+    start_offset: int
+
+
+class LogHome:
+    """The files of one log in the directory `path`."""
+
+    def __init__(self, path: Path, filename: str, files: Files, manifest: Manifest) -> None:
+        self.path = path
+        self.filename = filename
+        self.manifest = manifest
+        self._files = files
+
+    @classmethod
+    def find(cls, path: Path, filename: str, files: Files) -> Self:
+        """What lies in `path`, also when that is nothing.  Raises CorruptionError, OSError."""
+        manifest = manifests.load(path / f"{filename}.manifest", files) or Manifest()
+        if not manifest.files:
+            refuse_orphans(path, filename, files)
+        return cls(path, filename, files, manifest)
+
+    def create(self) -> None:
+        """Make the directory, durably.  Raises OSError."""
+        self._files.make_directory(self.path)
+        self._files.sync_directory(self.path.parent)
+
+    def remove(self, *, with_directory: bool) -> None:
+        """Delete a log of one empty file.  Best effort; an empty file that no manifest lists does no harm."""
+        files, name = self._files, f"{self.filename}.manifest"
+        with contextlib.suppress(OSError):
+            for path in (self.path / name, self.path / f"temp-{name}", self.path / f"{self.filename}.1.incr.aof"):
+                if files.exists(path):
+                    files.unlink(path)
+            if with_directory and files.exists(self.path):
+                files.remove_directory(self.path)
+
+    def put_manifest(self, manifest: Manifest) -> None:
+        """Let `manifest` be the list of the files, durably.
+
+        Raises OSError with the old one in place, or ReplacedError, when it is not known which one is.
+        """
+        manifests.replace(self.path / f"{self.filename}.manifest", manifest, self._files)
+        self.manifest = manifest
+
+    def begin_file(self, offset: int, last_size: int, first_seq: int) -> tuple[LogFile, int]:
+        """Create the next incr file, which begins at `offset`, behind a last one of `last_size` bytes, and list it.
+
+        -> (the file, its descriptor).  A crash in between leaves a file that is never read.  Raises as
+        `put_manifest` does.
+        """
+        manifest, file = self.manifest.continued(self.filename, offset, last_size, first_seq)
+        path = self.path / file.name
+        fd = self._files.create(path)
+        try:
+            self.put_manifest(manifest)
+        except OSError as error:
+            with contextlib.suppress(OSError):  # the error that counts is the first one
+                self._files.close(fd)
+            if not isinstance(error, ReplacedError):
+                with contextlib.suppress(OSError):  # the next try empties it
+                    self._files.unlink(path)
+            raise
+        return file, fd
+
+    # -- what is there -------------------------------------------------------------------------------------------------
+
+    def parts(self) -> list[LogPart]:
+        """What is loaded, in the order of loading.  Raises CorruptionError, OSError."""
+        return list_parts(self.path, self.manifest, self._files)
+
+    def base(self, size: int) -> Base | None:
+        """What the first incr goes on from, which has `size` bytes; None when that is nothing."""
+        file, incrs = self.manifest.base, self.manifest.incrs
+        if file is None:
+            return None
+        start_offset = (incrs[0].start_offset or 0) if incrs else 0
+        return Base(self.path / file.name, file.seq, size, file.command_bytes, start_offset)
+
+    def verify(self, start: LogPosition | None, *, load_truncated: bool) -> None:
+        """Read everything from `start` on, and change nothing.  Raises CorruptionError, OSError."""
+        for _ in LogReader(self.parts(), self._files, load_truncated=load_truncated).batches(start, start):
+            pass
+
+    def bytes_from(self, start: LogPosition | None) -> int:
+        """How many bytes of the files lie behind `start`.  Raises CorruptionError, OSError."""
+        size = 0
+        for part in self.parts():
+            if start is None or part.number > start.file_seq:
+                size += part.size
+            elif part.number == start.file_seq:
+                size += max(part.size - start.position, 0)
+        return size
+
+    def leftovers(self) -> list[Path]:
+        """Files that are no longer needed: history, and what a killed rewrite left behind.  Raises OSError."""
+        names = [file.name for file in self.manifest.history]
+        names += [name for name in self._files.names(self.path) if name.startswith(TEMPORARY_PREFIX)]
+        return [self.path / name for name in names]
+
+    def without_deleted(self) -> Manifest:
+        """The manifest without those files of the history that are deleted.  Raises OSError."""
+        history = tuple(file for file in self.manifest.history if self._files.exists(self.path / file.name))
+        return replace(self.manifest, history=history)
