@@ -112,6 +112,9 @@ AnySetting = Setting[Any]
 
 
 class Integer(Setting[int]):
+    usual_maximum = INT_MAX
+    usual_unit = ""
+
     def __init__(
         self,
         section: Section,
@@ -119,13 +122,13 @@ class Integer(Setting[int]):
         summary: str,
         *,
         minimum: int = 0,
-        maximum: int = INT_MAX,
+        maximum: int | None = None,
         unit: str = "",
         at_start: bool = False,
     ) -> None:
-        super().__init__(section, default, summary, unit=unit, at_start=at_start)
+        super().__init__(section, default, summary, unit=unit or self.usual_unit, at_start=at_start)
         self.minimum = minimum
-        self.maximum = maximum
+        self.maximum = self.usual_maximum if maximum is None else maximum
 
     def parse_word(self, word: str) -> int:
         if not _INTEGER.fullmatch(word) or abs(int(word)) > LLONG_MAX:
@@ -155,17 +158,8 @@ class Octal(Integer):
 class Memory(Integer):
     """Bytes, with the units of redis.conf."""
 
-    def __init__(
-        self,
-        section: Section,
-        default: int,
-        summary: str,
-        *,
-        minimum: int = 0,
-        maximum: int = LLONG_MAX,
-        at_start: bool = False,
-    ) -> None:
-        super().__init__(section, default, summary, minimum=minimum, maximum=maximum, unit="bytes", at_start=at_start)
+    usual_maximum = LLONG_MAX
+    usual_unit = "bytes"
 
     def parse_word(self, word: str) -> int:
         return self.check_bounds(parse_memory(word))
