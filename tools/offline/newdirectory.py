@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from riverbed.store.disk.files import OsFiles
 from riverbed.store.disk.ownership import give
 from riverbed.tools.console.console import Failure
 
@@ -37,12 +38,12 @@ def new_directory(target: Path) -> Iterator[Path]:
     try:
         yield partial
         _take_over_owner(target, partial)
-        _sync(partial)
+        OsFiles().sync_directory(partial)
         os.rename(partial, target)  # refused by the system when `target` holds something by now
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    _sync(target.parent)
+    OsFiles().sync_directory(target.parent)
 
 
 def refuse_existing(target: Path) -> None:
@@ -76,11 +77,3 @@ def _take_over_owner(target: Path, partial: Path) -> None:
         there = target.stat()
         partial.chmod(stat.S_IMODE(there.st_mode))
         give(partial, there)
-
-
-def _sync(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

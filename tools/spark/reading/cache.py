@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from riverbed.store.disk.flock import hold_directory
 from riverbed.tools.spark.errors import SourceError
 
 _TEMPORARY: Final = ".temp-"
@@ -128,9 +129,10 @@ class Cache:
     def _remove(self, entry: Path) -> bool:
         """Take an entry away unless a reader holds it -> whether it is gone."""
         with contextlib.suppress(OSError):
-            fd = os.open(entry, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fd = hold_directory(entry)
+            if fd is None:
+                return False
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 doomed = self._temporary()
                 os.rename(entry, doomed)  # in one step: no reader finds half of it
                 shutil.rmtree(doomed, ignore_errors=True)
