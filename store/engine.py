@@ -217,6 +217,7 @@ class Engine:
         `UnknownOutcomeError`, the next start may still find the batch, so that clients may be answered neither.
         """
         txn = self.txn
+        txn.end_command()
         if not txn.log:
             return False
         commands = b"".join(txn.log)
@@ -347,6 +348,7 @@ class Engine:
         Raises LogWriteError when they cannot be written; then all of the tick is undone.
         """
         txn = self.txn
+        txn.unlogged = None
         del txn.log[keep:]
         txn.extension_bytes = sum(len(lines) for lines in txn.log if lines.startswith(b"#"))
         self.commit(now_ms)

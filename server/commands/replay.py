@@ -89,5 +89,6 @@ class Replayer:
             raise ReplayError(f"not a command that a log may hold: {words[0][:64]!r}")
         try:
             command.handler(request)
+            txn.end_command()
         except CommandError as error:
             raise ReplayError(f"{command.full_name.decode()}: {error.text.decode(errors='replace')}") from error

@@ -97,6 +97,7 @@ class Slices:
         except BaseException:
             self.close()
             raise
+        request.txn.end_command()
         self.needs_view = told is Wish.VIEW
         if told.__class__ is str:
             self._done = told

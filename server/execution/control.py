@@ -129,7 +129,7 @@ class Controls:
             line = executor.undoing.fault(client_command([b"EXEC"]), error, mark)[0]
             return self._answer_undone(replies, line, error)
         executor.stats.commands_processed += len(queued)
-        executor.make_atomic(mark)
+        executor.end_command(mark)
         return reply
 
     def _answer_undone(self, replies: TransactionReplies, line: bytes, error: Exception) -> Reply:
@@ -197,6 +197,7 @@ class Controls:
                 counters.failed += 1
                 stats.count_error(error.text)
             reply = error
+        self._executor.txn.end_command()
         if not is_told:
             counters.record(time.perf_counter_ns() - begun)
         return reply

@@ -299,7 +299,8 @@ class Executor:
         request = self._request
         request.now_ms = now_ms = int(begun * 1000)
         ran = self.ran
-        logged = self.txn.log
+        txn = self.txn
+        logged = txn.log
         signals = self._signals
         most_output = self.accounts.clients.most_output
         record = self.timing.record
@@ -365,16 +366,18 @@ class Executor:
                 if reply.__class__ is tuple:
                     wire = reply[0]
                 elif reply.__class__ in _WAITS:
-                    if len(logged) - mark > 1:
-                        self.make_atomic(mark)
+                    self.end_command(mark)
                     self.deliver(session, reply)
                     self._hold_back(session, [*waiting])
                     break
                 else:
                     wire = encode(reply, session.resp)
                 out.append(wire)
-                if entry.is_compound and len(logged) - mark > 1:
-                    self.make_atomic(mark)
+                if entry.is_compound:
+                    if txn.unlogged is not None:
+                        txn.end_command()
+                    if len(logged) - mark > 1:
+                        self._make_atomic(mark)
                 if signals:
                     self.wakeups.serve()
                     ended = clock()
@@ -517,8 +520,7 @@ class Executor:
             raise
         except Exception as error:
             reply = self.undoing.fault(command, error, mark)
-        if len(self.txn.log) - mark > 1:
-            self.make_atomic(mark)
+        self.end_command(mark)
         return reply
 
     def answer(self, session: Session, wire: bytes) -> None:
@@ -529,7 +531,13 @@ class Executor:
         elif not session.replies_off:
             session.out.append(wire)
 
-    def make_atomic(self, mark: int) -> None:
+    def end_command(self, mark: int) -> None:
+        """Have all that the command did logged; its first line is number `mark` of the tick."""
+        self.txn.end_command()
+        if len(self.txn.log) - mark > 1:
+            self._make_atomic(mark)
+
+    def _make_atomic(self, mark: int) -> None:
         """A command whose effect is several logged commands stands between MULTI and EXEC, for foreign readers."""
         logged = self.txn.log
         if logged[mark : mark + 1] and logged[mark].startswith(_SELECT):

@@ -48,7 +48,8 @@ class Undoing:
 
     def fault(self, command: Command, error: Exception, mark: int) -> tuple[bytes]:
         """Something escaped a handler: undo that command, keep what came before it, tell the client."""
-        if isinstance(error, lmdb.ReadersFullError) and len(self._executor.txn.log) == mark:
+        txn = self._executor.txn
+        if isinstance(error, lmdb.ReadersFullError) and len(txn.log) == mark and txn.unlogged is None:
             # a read beside the transaction could not begin, and nothing was done
             return self.refused(command, CommandError(f"ERR {error}"))
         if isinstance(error, lmdb.Error):

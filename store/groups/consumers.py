@@ -5,8 +5,8 @@ checkpoint; hold none across ticks.  Counters live in these rows, so that no que
 
 Mutators change rows and log canonical commands, as everywhere.  A read through a group is logged as what it did:
 XCLAIM of what was delivered, XGROUP SETID for the position.  Its TIME is also when the consumer was seen and active;
-where that is not so (a read without a result, XCLAIM IDLE ...) an XSEEN line, hidden from Redis, says it.  `note` and
-`note_position` log what no other line implied, so every handler calls them last.
+where that is not so (a read without a result, XCLAIM IDLE ...) an XSEEN line, hidden from Redis, says it.  What no
+other line has said is logged when the command ends: a change of the position or of a consumer asks for that.
 
 Lag and entries_read follow the rules of Redis 8.  What is pending is `group.py`'s.
 """
@@ -100,6 +100,7 @@ class Members:
         self._consumers: dict[bytes, Consumer] | None = None
         self._by_no: dict[int, Consumer] = {}
         self._dirty_consumers: set[Consumer] = set()
+        self._unlogged: Consumer | None = None  # has changed, so that the log's lines may not say all
         self._logged_position: tuple[StreamID, int | None] = (last_id, entries_read)
         self._position_head: tuple[bytes, bytes] | None = None  # (key, how XGROUP SETID begins)
         self.pel = Pel(stream.txn, group_no, self._is_alive)
@@ -149,6 +150,8 @@ class Members:
         """The group was destroyed: never write its rows back."""
         self._is_dirty = False
         self._dirty_consumers.clear()
+        self._unlogged = None
+        self._logged_position = (self.last_id, self.entries_read)
 
     def _load_consumers(self) -> dict[bytes, Consumer]:
         self._consumers = {}
@@ -169,12 +172,23 @@ class Members:
         return consumer_no in self._by_no
 
     def touch(self, consumer: Consumer | None = None) -> None:
-        """Have the rows of the group, and of this consumer, written at the next checkpoint."""
+        """Have the rows of the group, and of this consumer, written at the next checkpoint.
+
+        What the command's lines do not say of the consumer and of the position is logged when it ends.
+        """
         if consumer is not None:
             self._dirty_consumers.add(consumer)
+            if self._unlogged is not consumer:
+                self._log_later(consumer)
         if not self._is_dirty:
             self._is_dirty = True
             self.stream.txn.dirty.append(self)
+
+    def _log_later(self, consumer: Consumer) -> None:
+        if self._unlogged is not None:
+            self.log_rest()
+        self.stream.txn.log_later(self)
+        self._unlogged = consumer
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
@@ -214,7 +228,12 @@ class Members:
     # -- mutators: consumers -------------------------------------------------------------------------------------------
 
     def meet(self, name: bytes, now_ms: int) -> Consumer:
-        """The consumer `name`, made if there is none, seen now.  What it then does is logged; `note` must follow."""
+        """The consumer `name`, made if there is none, seen now.
+
+        What an earlier read of the same command has left to be logged is logged first.
+        """
+        if self.stream.txn.unlogged is not None:
+            self.stream.txn.end_command()
         consumer = self.consumers.get(name)
         if consumer is None:
             consumer = Consumer(self._next_consumer_no, name, now_ms, NEVER, 0)
@@ -229,8 +248,13 @@ class Members:
             self.touch(consumer)
         return consumer
 
-    def note(self, consumer: Consumer) -> None:
-        """Log of the consumer what no line so far has implied: XGROUP CREATECONSUMER, and XSEEN, hidden from Redis."""
+    def log_rest(self) -> None:
+        """Log what no line so far has said: XGROUP SETID, XGROUP CREATECONSUMER, and XSEEN, hidden from Redis."""
+        if (self.last_id, self.entries_read) != self._logged_position:
+            self._log_position()
+        consumer, self._unlogged = self._unlogged, None
+        if consumer is None:
+            return
         if not consumer.is_logged:
             consumer.is_logged = True
             self._log([b"XGROUP", b"CREATECONSUMER", self.stream.key, self.name, consumer.name])
@@ -244,13 +268,10 @@ class Members:
         """What an XSEEN line says.  Logs it again: an import executes such lines too, and its log must have them."""
         consumer.seen_ms, consumer.active_ms = seen_ms, active_ms
         self.touch(consumer)
-        self.note(consumer)
 
     def create_consumer(self, name: bytes, now_ms: int) -> Consumer:
         """A new consumer; there is none of that name.  Logs XGROUP CREATECONSUMER."""
-        consumer = self.meet(name, now_ms)
-        self.note(consumer)
-        return consumer
+        return self.meet(name, now_ms)
 
     def delete_consumer(self, consumer: Consumer) -> int:
         """Forget a consumer and what it has pending; -> how much that was.  Logs XGROUP DELCONSUMER.
@@ -270,6 +291,8 @@ class Members:
         del self._by_no[consumer.consumer_no]
         self.pel.forget_recent()
         self._dirty_consumers.discard(consumer)
+        if self._unlogged is consumer:
+            self._unlogged = None
         self.consumer_count -= 1
         self.pel_count -= count
         self.touch()
@@ -310,15 +333,11 @@ class Members:
         self._log_position()
 
     def raise_position(self, last_id: StreamID) -> None:
-        """XCLAIM LASTID: never back.  `note_position` must follow."""
+        """XCLAIM LASTID: never back.  Logs XGROUP SETID when the command ends, unless its XCLAIM says it."""
         if last_id > self.last_id:
             self.last_id = last_id
             self.touch()
-
-    def note_position(self) -> None:
-        """Log the position unless what was logged already tells it."""
-        if (self.last_id, self.entries_read) != self._logged_position:
-            self._log_position()
+            self.stream.txn.log_later(self)
 
     def _log_position(self) -> None:
         self._logged_position = (self.last_id, self.entries_read)

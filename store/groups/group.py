@@ -252,7 +252,6 @@ class Group(Members):
             bulks = id_bulks(rows)
             self._handed_out.note(packed_ids, bulks)
             self._log_claims(consumer, {1: (len(rows), bulks)}, now_ms)
-        self.note_position()
 
     def claim(self, consumer: Consumer, counts: dict[bytes, int], time_ms: int, now_ms: int) -> None:
         """Make `consumer` the owner of entries, by packed ID, delivered at `time_ms` for the so-manieth time.
@@ -265,9 +264,12 @@ class Group(Members):
             self.touch(consumer)
             self._log_claims(consumer, _by_count(counts), time_ms)
 
-    def load_claim(self, name: bytes, packed_ids: list[bytes], time_ms: int, count: int) -> None:
+    def load_claim(
+        self, name: bytes, packed_ids: list[bytes], time_ms: int, count: int, last_id: StreamID = MIN_ID
+    ) -> None:
         """What an XCLAIM in a log says: `claim` of ascending IDs for the consumer `name`, which logs nothing."""
         consumer = self.meet(name, time_ms)
+        self.raise_position(last_id)
         is_past_all = self._pel_end is not None and packed_ids[0] > pack_id(self._pel_end)
         if is_past_all or not self.pel_count or not self.pel.holds_any_from(unpack_id(packed_ids[0])):
             self.pel.add_new(packed_ids, consumer.consumer_no, time_ms, count)

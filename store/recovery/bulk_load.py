@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.store.format.resp import BULK_HEADS, array_head, encode_words
 from riverbed.store.format.streams import packed_ids_in
-from riverbed.store.ids import ID_BYTES, SEQ_BITS, StreamID, pack_id, parse_id, unpack_id
+from riverbed.store.ids import ID_BYTES, MIN_ID, SEQ_BITS, pack_id, parse_id, unpack_id
 from riverbed.store.streams.runs import load_run as load_into
 from riverbed.store.wire import Run
 
@@ -190,12 +190,13 @@ def _claim(db: Database, words: list[bytes]) -> bool:
     """Enter one XCLAIM; False when it is not simple, and nothing was done."""
     if words[-2:] == [b"JUSTID", b"FORCE"]:
         how, end = words[-_REWRITTEN:], len(words) - _REWRITTEN
-        last_id: StreamID | None = None
+        last_id = MIN_ID
     elif words[-4:-1] == [b"FORCE", b"JUSTID", b"LASTID"]:
         how, end = words[-_LOGGED:], len(words) - _LOGGED
-        last_id = parse_id(words[-1])
-        if last_id is None:
+        logged_id = parse_id(words[-1])
+        if logged_id is None:
             return False
+        last_id = logged_id
     else:
         return False
     if end <= _FIRST_ID or words[4] != b"0" or how[0] != b"TIME" or how[2] != b"RETRYCOUNT":
@@ -208,9 +209,7 @@ def _claim(db: Database, words: list[bytes]) -> bool:
     packed_ids = _packed_ids(words[_FIRST_ID:end])
     if group is None or packed_ids is None or not _has_all(stream, packed_ids):
         return False
-    if last_id is not None:
-        group.raise_position(last_id)
-    group.load_claim(words[3], packed_ids, time_ms, count)
+    group.load_claim(words[3], packed_ids, time_ms, count, last_id)
     return True
 
 

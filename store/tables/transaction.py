@@ -62,6 +62,13 @@ class Dirty(Protocol):
         """Put the rows that have changed into their tables."""
 
 
+class Unlogged(Protocol):
+    """What has changed, so that the lines which the open command has logged may not say all."""
+
+    def log_rest(self) -> None:
+        """Log what they do not say."""
+
+
 def _ignore_change(change: Change, namespace: Namespace, key: bytes) -> None:
     """No change is of interest: offline tools and recovery."""
 
@@ -74,6 +81,7 @@ class Transaction:
         self.handles = tables.handles
         self.log: list[bytes] = []
         self.extension_bytes = 0
+        self.unlogged: Unlogged | None = None
         self.log_db = NO_DATABASE
         self.dirty: list[Dirty] = []
         self.namespaces = namespaces
@@ -108,6 +116,7 @@ class Transaction:
         self.begin()
         self.log.clear()
         self.extension_bytes = 0
+        self.unlogged = None
         self.dirty.clear()
         self._load_meta()
         self.trash = Trash(self.cursor, self.lmdb.stat(self.handles["trash"])["entries"])
@@ -230,6 +239,19 @@ class Transaction:
         lines = encode_extension(words)
         self.extension_bytes += len(lines)
         self.log.append(lines)
+
+    def log_later(self, changed: Unlogged) -> None:
+        """Log what the command's lines do not say of `changed`: when it ends, or before another thing changes."""
+        if self.unlogged is not changed:
+            self.end_command()
+            self.unlogged = changed
+
+    def end_command(self) -> None:
+        """Log what the lines of the command, or of a slice of it, do not say.  `Engine.commit` calls this too."""
+        changed = self.unlogged
+        if changed is not None:
+            self.unlogged = None
+            changed.log_rest()
 
     def notify_interest(self, change: Change, namespace: Namespace, key: bytes) -> None:
         if key in namespace.interest:

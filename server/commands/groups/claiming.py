@@ -179,8 +179,6 @@ class _Claims:
         if self._letters is not None:
             self._letters.move()
         self._group.claim(consumer, self._counts, self._time_ms, self._now_ms)
-        self._group.note_position()
-        self._group.note(consumer)
 
     def parts(self) -> list[Part]:
         """What was taken, without the head of the array."""
@@ -283,9 +281,10 @@ def _claim(request: Request) -> Work:
         if claims.needs_view:
             yield from room.wait_for_view()
             continue
+        consumer = group.meet(argv[3], now_ms)
         if not at:
             group.raise_position(options.last_id)
-        claims.apply(group.meet(argv[3], now_ms))
+        claims.apply(consumer)
         count += len(claims.taken)
         parts += claims.parts()
         at += _SLICE_IDS

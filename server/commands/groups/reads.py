@@ -99,7 +99,6 @@ def _read_plainly(request: Request, options: ReadOptions, group_name: bytes, cou
         return None
     consumer = group.meet(options.consumer, request.now_ms)
     group.deliver(consumer, rows, request.now_ms, to_pel=not options.noack)
-    group.note(consumer)
     return (wire,)
 
 
@@ -224,7 +223,6 @@ class _StreamRead:
                 self._left = _UNLIMITED if count is None else count
                 self._end = stream.last_live_id  # what is added from now on is for the next read
             step = self._read_slice(request, stream, group, consumer)
-        group.note(consumer)
         if step is not Step.NEEDS_VIEW and (self._budget.exhausted or not self._left):
             return Step.LAST
         return step

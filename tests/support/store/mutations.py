@@ -145,6 +145,24 @@ def group_of(store: Store, name: bytes, key: bytes = b"s") -> Group:
     return group
 
 
+def meetings(store: Store) -> None:
+    """A consumer that is only met, and a position that is only raised, are in no other line of the log."""
+    groups = store.db.groups(store.fill(b"s", 8))
+    for name in (b"g", b"h", b"i"):
+        groups.create(name, sid("0-0"), 0, is_first=False)
+    group_of(store, b"g").meet(b"Alice", NOW_MS)
+    group_of(store, b"g").meet(b"Bob", NOW_MS)
+    group_of(store, b"g").raise_position(sid("3-0"))
+    group_of(store, b"h").raise_position(sid("5-0"))
+    group_of(store, b"h").meet(b"Carol", NOW_MS)
+    group_of(store, b"h").meet(b"Carol", NOW_MS + 5)
+    group_of(store, b"i").raise_position(sid("7-0"))
+    alice, bob = (group_of(store, b"i").create_consumer(name, NOW_MS) for name in (b"Alice", b"Bob"))
+    group_of(store, b"i").set_times(alice, NOW_MS + 1, NOW_MS + 2)
+    group_of(store, b"i").set_times(bob, NOW_MS + 3, NOW_MS + 4)
+    group_of(store, b"i").set_times(alice, NOW_MS + 5, NOW_MS + 6)
+
+
 def deliveries(store: Store) -> None:
     store.fill(b"s", 30)
     store.deliver(b"s", 10)
@@ -219,6 +237,7 @@ CASES: list[Case] = [
     deadlines,
     records,
     groups,
+    meetings,
     deliveries,
     claims,
     removals_by_reference,

@@ -100,7 +100,9 @@ class Store:
         session = Session(1, NO_PEER, self.txn.databases[db], self.clock.now_ms)
         request = Request(session, self.txn)
         request.db, request.argv, request.now_ms, request.may_block = session.db, argv, self.clock.now_ms, False
-        return command.handler(request)
+        reply = command.handler(request)
+        self.txn.end_command()
+        return reply
 
     def deliver(self, key: bytes, count: int, group: str = "g", consumer: str = "Alice", db: int = 0) -> None:
         """Have a consumer read `count` entries through a group, which is made when there is none."""
