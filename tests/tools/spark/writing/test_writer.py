@@ -249,13 +249,33 @@ def test_a_connection_that_breaks_is_made_again_and_no_row_comes_twice(target: T
     assert numbers_of(redis.Redis(port=target.port), "s") == [number // 2 for number in range(600)]
 
 
+def lose_replies(proxy: Proxy, are_lost: Callable[[], bool]) -> None:
+    """Lose replies with their connections, while `are_lost`."""
+
+    def alter(data: bytes, passed: int) -> bytes:
+        if not are_lost():
+            return data
+        proxy.cut()
+        return b""
+
+    proxy.alter = alter
+
+
 def test_rows_whose_replies_were_lost_come_once_however_long_that_lasts(target: Target) -> None:
     client = redis.Redis(port=target.port)
     with Proxy(lambda: target.port) as proxy:
-        proxy.alter = lambda data, passed: b"" if client.xlen("s") and proxy.connections < 4 else data
-        append(proxy.port, some_entries(400), timeout_s=1)
 
-        assert proxy.connections == 4
+        def lose(data: bytes, passed: int) -> bytes:
+            if not client.xlen("s") or proxy.connections >= 4:
+                return data
+            if proxy.connections > 1:  # the first is silent, and given up after `timeout_s`
+                proxy.cut()
+            return b""
+
+        proxy.alter = lose
+        append(proxy.port, some_entries(400), timeout_s=3)
+
+        assert proxy.connections >= 4
     assert numbers_of(client, "s") == [number // 2 for number in range(400)]
 
 
@@ -408,9 +428,10 @@ def test_rows_that_are_refused_without_a_reply_are_not_taken_for_written(target:
     client = redis.Redis(port=target.port)
     client.xadd("full", {"n": 0}, id="18446744073709551615-18446744073709551615")
     with Proxy(lambda: target.port) as proxy:
-        proxy.alter = lambda data, passed: b"" if client.xlen("s") and proxy.connections < 2 else data
+        lose_replies(proxy, lambda: bool(client.xlen("s")) and proxy.connections < 2)
         with pytest.raises(SourceError, match="exhausted the last possible ID"):
-            append(proxy.port, [Entry(key, None, [b"n", b"1"]) for key in (b"s", b"full")], timeout_s=1)
+            append(proxy.port, [Entry(key, None, [b"n", b"1"]) for key in (b"s", b"full")])
+        assert proxy.connections == 2
 
 
 def test_refused_rows_are_taken_back_once_when_that_reply_is_lost(target: Target) -> None:
@@ -418,11 +439,9 @@ def test_refused_rows_are_taken_back_once_when_that_reply_is_lost(target: Target
     client.xadd("full", {"n": 0}, id="18446744073709551615-18446744073709551615")
     rows = [Entry(key, None, [b"n", b"1"]) for key in (b"s", b"full")]
     with Proxy(lambda: target.port) as proxy:
-        proxy.alter = lambda data, passed: (
-            b"" if client.xlen("riverbed:spark:j:0") == 2 and proxy.connections < 3 else data
-        )
+        lose_replies(proxy, lambda: client.xlen("riverbed:spark:j:0") == 2 and proxy.connections < 3)
         with pytest.raises(SourceError, match="exhausted the last possible ID"):
-            append(proxy.port, rows, timeout_s=1)
+            append(proxy.port, rows)
         assert proxy.connections == 3
     client.delete("full")
     for _ in range(2):
