@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from functools import cache
 
 
+@cache
 def load_commands() -> None:
     """Import every family, so that the table is complete."""
     for module in pkgutil.walk_packages(__path__, f"{__name__}."):
