@@ -78,6 +78,7 @@ def reaper() -> Iterator[Reaper]:
         yield reaper
 
 
+@pytest.mark.slow
 def test_a_stop_before_any_step_leaves_the_old_store_or_the_new_one_and_the_next_run_ends_it(
     original: Path, old: Any, new: Any, reaper: Reaper, tmp_path: Path
 ) -> None:
@@ -102,6 +103,7 @@ def test_a_stop_before_any_step_leaves_the_old_store_or_the_new_one_and_the_next
     assert found.count(new) > 5
 
 
+@pytest.mark.slow
 def test_fifty_kills_at_random_moments_leave_the_old_store_or_the_new_one(
     original: Path, old: Any, new: Any, reaper: Reaper, tmp_path: Path
 ) -> None:

@@ -62,6 +62,7 @@ def has_answered(client: RawClient) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [
@@ -79,6 +80,7 @@ def test_a_long_pattern_lets_others_pass(server: RiverbedServer, command: Words)
     assert longest_wait(server, command) < PATIENCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [
@@ -103,6 +105,7 @@ def test_what_is_said_of_a_command_is_the_same_for_each_time_it_is_named(server:
             assert found == b"*4\r\n" + one + null + sub + one
 
 
+@pytest.mark.slow
 def test_many_and_long_patterns_of_subscribers_let_others_pass(server: RiverbedServer) -> None:
     with server.client() as listener:
         listener.pipeline([("PSUBSCRIBE", SLOW), ("PSUBSCRIBE", LONG_CLASSES)])
@@ -111,6 +114,7 @@ def test_many_and_long_patterns_of_subscribers_let_others_pass(server: RiverbedS
         assert longest_wait(server, ("PUBLISH", LONG_KEY, "m"), ("PUBLISH", "abc", "m")) < PATIENCE
 
 
+@pytest.mark.slow
 def test_channels_are_listed_by_a_slow_pattern_without_keeping_others(server: RiverbedServer) -> None:
     with server.client() as listener:
         listener.pipeline([("SUBSCRIBE", LONG_KEY), *(("SUBSCRIBE", number) for number in range(5000))])

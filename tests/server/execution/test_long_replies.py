@@ -72,6 +72,7 @@ def wait_for_info(client: RawClient, name: str, value: int, timeout_s: float = 1
 # -- readers of the tables ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_two_hundred_clients_that_do_not_read_their_long_replies_disturb_nobody(tmp_path: Path) -> None:
     port = free_port()
     settings = {"appendfsync": "everysec", "metrics-port": port, "maxclients": 1000}
@@ -225,6 +226,7 @@ def drain_transaction(client: RawClient, *commands: tuple[str | int, ...]) -> in
     return drain(client, "EXEC")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resp", [2, 3])
 def test_memory_does_not_grow_with_what_a_transaction_reads(server: RiverbedServer, resp: int) -> None:
     """Replies of 120 MB in all: with a tenth of that in memory at any time, whether the transaction writes or not."""
@@ -260,6 +262,7 @@ def test_memory_does_not_grow_with_what_a_transaction_reads(server: RiverbedServ
         wait_for_info(client, "riverbed_views", 0)
 
 
+@pytest.mark.slow
 def test_lists_of_very_many_consumers_take_little_more_memory_than_their_bytes(server: RiverbedServer) -> None:
     with server.client() as client:
         client.ask("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
@@ -272,6 +275,7 @@ def test_lists_of_very_many_consumers_take_little_more_memory_than_their_bytes(s
     assert peak.growth < 7 * size
 
 
+@pytest.mark.slow
 def test_an_entry_of_many_megabytes_is_never_in_memory_as_a_whole(server: RiverbedServer) -> None:
     size = 60 << 20
     with server.client() as client:

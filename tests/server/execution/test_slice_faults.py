@@ -161,6 +161,7 @@ def test_how_much_was_done_is_told_in_what_the_command_counts(tmp_path: Path, na
     assert list(states)[1:3] == kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_reply_tells_what_was_done_whichever_file_operation_of_a_slice_fails(

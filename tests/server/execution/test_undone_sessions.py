@@ -331,6 +331,7 @@ SYNC_FAILS = {"sync": 0}
 OUTCOME_UNKNOWN = {"sync": 0, "truncate": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("monitored", "faults"), [(False, [WRITE_FAILS, OUTCOME_UNKNOWN]), (True, [SYNC_FAILS])], ids=["plain", "monitored"]
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from unittest.mock import patch
 
+import pytest
 from hiredis import Reader
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -93,6 +94,7 @@ def requests(draw: st.DrawFn) -> bytes:
     return head + b"".join(words)
 
 
+@pytest.mark.slow
 @settings(max_examples=600, deadline=None)
 @given(parts=st.lists(requests(), min_size=1, max_size=5), places=st.lists(st.integers(0, 1 << 20), max_size=6))
 def test_hiredis_is_given_no_count_that_takes_memory_and_all_is_read_as_it_is_byte_by_byte(

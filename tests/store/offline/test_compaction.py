@@ -83,6 +83,7 @@ def test_what_nobody_can_reach_goes_and_the_rest_stays(store: Store) -> None:
     assert store.violations() == []
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32), st.booleans(), st.booleans())
 @settings(max_examples=40, deadline=None)
 def test_random_states_stay_what_they_are(seed: int, killed: bool, purged: bool) -> None:
@@ -312,6 +313,7 @@ def test_a_full_disk_in_the_middle_leaves_the_old_store_untouched(disk: Path, ke
     store.engine.close()
 
 
+@pytest.mark.slow
 @pytest.mark.needs_root
 def test_a_full_disk_while_dead_rows_are_purged_leaves_the_state_and_the_log(disk: Path) -> None:
     store = large(disk)

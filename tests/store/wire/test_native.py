@@ -40,6 +40,7 @@ def native() -> ModuleType:
     return native
 
 
+@pytest.mark.slow
 def test_random_chunks_are_read_alike(native: ModuleType) -> None:
     seed = os.environ.get("RIVERBED_SEED", "1")
     rng = random.Random(None if seed == "random" else int(seed))
@@ -108,6 +109,7 @@ def test_what_is_announced_takes_no_memory(native: ModuleType) -> None:
             assert peak < 2_000, (data, kind)
 
 
+@pytest.mark.slow
 def test_nothing_is_left_behind(native: ModuleType) -> None:
     rng = random.Random(3)
     chunks = [random_chunk(rng) for _ in range(40)] + [XADD * 300]

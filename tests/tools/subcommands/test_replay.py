@@ -74,6 +74,7 @@ class Moments:
             self.found.append((end.offset, self.clock.now_ms, state))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(2))
 def test_replay_stops_at_the_exact_batch(tmp_path: Path, number: int) -> None:
     source = tmp_path / "source"

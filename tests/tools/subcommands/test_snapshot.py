@@ -104,6 +104,7 @@ def test_what_cannot_be_done_is_said_with_status_2(
     assert told in " ".join(result.stderr.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
 def test_an_interrupt_as_lmdb_begins_to_copy_ends_it(start_riverbed: StartRiverbed, tmp_path: Path, count: int) -> None:
     server = start_riverbed()

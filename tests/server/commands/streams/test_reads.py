@@ -441,6 +441,7 @@ def sliced(client: RawClient, name: str, start: str, end: str) -> bytes:
         edge = "(" + ID.findall(body)[-1].decode()
 
 
+@pytest.mark.slow
 def test_long_ranges_equal_the_same_read_in_slices(client: RawClient) -> None:
     fill_long(client)
     client.ask("XDEL", "s", *(f"{number}-1" for number in range(5, 16_000, 11)))
