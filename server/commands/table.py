@@ -12,7 +12,7 @@ subcommand's name has two words, `"XINFO STREAM key"`; its `container` is declar
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -208,10 +208,18 @@ def _no_such_subcommand(request: Request) -> Reply:
 
 
 def declare_help(name: str, *lines: str, since: str) -> None:
-    """Declare the subcommand HELP of container `name`, which replies `help_text`."""
-    text = help_text(name, *lines)
+    """Declare the subcommand HELP of container `name`; `lines` are Redis's own, else syntax and summaries are shown."""
     summary = f"Explains the subcommands of {name}."
-    command(f"{name} HELP", Flag.LOADING | Flag.STALE, since=since, summary=summary)(lambda _: text)
+    command(f"{name} HELP", Flag.LOADING | Flag.STALE, since=since, summary=summary)(
+        lambda _: help_text(name, *(lines or _syntax_and_summaries(name)))
+    )
+
+
+def _syntax_and_summaries(name: str) -> Iterator[str]:
+    for word, row in sorted(COMMANDS[name.encode()].subcommands.items()):
+        if word != b"HELP":
+            yield f"{word.decode()} {row.syntax}".rstrip()
+            yield f"    {row.summary}"
 
 
 def help_text(name: str, *lines: str) -> list[Reply]:

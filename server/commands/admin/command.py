@@ -451,21 +451,4 @@ def command_getkeysandflags(request: Request) -> Reply:
     return in_slices(request, _each_key_and_flags, is_short=len(request.argv) <= _NAMES_A_SLICE)
 
 
-declare_help(
-    "COMMAND",
-    "(no subcommand)",
-    "    Describe all commands.",
-    "COUNT",
-    "    Return the number of commands.",
-    "DOCS [<command-name> ...]",
-    "    Return the documentation of the named commands, or of all.",
-    "GETKEYS <full-command>",
-    "    Return the keys of a full command.",
-    "GETKEYSANDFLAGS <full-command>",
-    "    Return the keys of a full command and how it uses them.",
-    "INFO [<command-name> ...]",
-    "    Describe the named commands, or all.",
-    "LIST [FILTERBY (MODULE <module-name>|ACLCAT <category>|PATTERN <pattern>)]",
-    "    Return the names of commands.",
-    since="5.0.0",
-)
+declare_help("COMMAND", since="5.0.0")

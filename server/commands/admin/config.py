@@ -109,15 +109,4 @@ def config_resetstat(request: Request) -> Reply:
     return OK
 
 
-declare_help(
-    "CONFIG",
-    "GET <pattern> [<pattern> ...]",
-    "    Settings whose names match a pattern, with their values.",
-    "SET <name> <value> [<name> <value> ...]",
-    "    Change settings: all of them, or none when one cannot be changed.",
-    "RESETSTAT",
-    "    Set the counters of INFO back to zero.",
-    "REWRITE",
-    "    Write the settings in force to the configuration file.",
-    since="5.0.0",
-)
+declare_help("CONFIG", since="5.0.0")

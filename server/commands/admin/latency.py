@@ -49,20 +49,7 @@ def latency_doctor(request: Request) -> Verbatim:
     return Verbatim(b"".join(lines))
 
 
-declare_help(
-    "LATENCY",
-    "DOCTOR",
-    "    Report on latency spikes in words.",
-    "HISTOGRAM [COMMAND ...]",
-    "    Return how many calls of the named commands, or of all, took at most how long.",
-    "HISTORY <event>",
-    "    Return the time and height of the latest spikes of one kind.",
-    "LATEST",
-    "    Return the latest and the highest spike of each kind.",
-    "RESET [<event> ...]",
-    "    Forget the spikes of the named kinds, or all.",
-    since="2.8.13",
-)
+declare_help("LATENCY", since="2.8.13")
 
 
 @command(

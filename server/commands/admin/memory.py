@@ -38,21 +38,7 @@ def memory_doctor(request: Request) -> Verbatim:
     )
 
 
-declare_help(
-    "MEMORY",
-    "DOCTOR",
-    "    Report on the use of memory in words.",
-    "MALLOC-STATS",
-    "    Say that the allocator keeps no statistics.",
-    "PURGE",
-    "    Do nothing: streams are not kept in allocated memory.",
-    "STATS",
-    "    Return figures about the use of memory.",
-    "USAGE <key> [SAMPLES <count>]",
-    "    Return about how many bytes <key> and its stream take up. SAMPLES is accepted and not",
-    "    needed: the sizes are known without looking.",
-    since="4.0.0",
-)
+declare_help("MEMORY", since="4.0.0")
 
 
 @command(
@@ -105,7 +91,10 @@ def memory_stats(request: Request) -> dict[bytes, Reply]:
 
 
 @command(
-    "MEMORY USAGE key [SAMPLES count]", Flag.READONLY, since="4.0.0", summary="Estimates how many bytes a key takes up."
+    "MEMORY USAGE key [SAMPLES count]",
+    Flag.READONLY,
+    since="4.0.0",
+    summary="Returns about how many bytes a key takes up; SAMPLES is accepted and changes nothing.",
 )
 def memory_usage(request: Request) -> int | None:
     """MEMORY USAGE key [SAMPLES count] -> an estimate of the bytes on disk, or null for a missing key."""

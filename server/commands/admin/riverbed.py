@@ -17,22 +17,14 @@ if TYPE_CHECKING:
 container("RIVERBED", group="server", since="8.8.0", summary="Container of the commands that only Riverbed has.")
 
 
-declare_help(
-    "RIVERBED",
-    "SNAPSHOT [<name> | KEEP <count>]",
-    "    Freeze everything up to here as files below <dir>/snapshots, and answer where they are.",
-    "    Without a name they get one of time and offset; KEEP deletes all but the newest <count> of those.",
-    "SNAPSHOTS",
-    "    List the snapshots in <dir>/snapshots, the oldest first.",
-    since="8.8.0",
-)
+declare_help("RIVERBED", since="8.8.0")
 
 
 @command(
     "RIVERBED SNAPSHOT [name | KEEP count]",
     Flag.ADMIN | Flag.NOSCRIPT | Flag.BLOCKING | Flag.NO_MULTI,
     since="8.8.0",
-    summary="Freezes the store as files, for backups and analytics.",
+    summary="Writes a snapshot below <dir>/snapshots; KEEP deletes older ones that were given no name.",
     tips=("nondeterministic_output",),
 )
 def riverbed_snapshot(request: Request) -> Block:

@@ -55,17 +55,7 @@ def slowlog_get(request: Request) -> list[Reply]:
     ]
 
 
-declare_help(
-    "SLOWLOG",
-    "GET [<count>]",
-    "    Return the latest <count> slow commands (default: 10, -1 means all): id, time,",
-    "    duration in microseconds, words, client address, client name.",
-    "LEN",
-    "    Return how many slow commands are kept.",
-    "RESET",
-    "    Forget them.",
-    since="6.2.0",
-)
+declare_help("SLOWLOG", since="6.2.0")
 
 
 @command(

@@ -31,50 +31,7 @@ ADMIN_FLAGS: Final = FLAGS | Flag.ADMIN
 container("CLIENT", group="connection", since="2.4.0", summary="Container of commands about client connections.")
 
 
-declare_help(
-    "CLIENT",
-    "CACHING (YES|NO)",
-    "    Refused: keys are not tracked for clients.",
-    "GETNAME",
-    "    Return the name of this connection.",
-    "GETREDIR",
-    "    Return -1: keys are not tracked for clients.",
-    "ID",
-    "    Return the ID of this connection.",
-    "INFO",
-    "    Describe this connection.",
-    "KILL <ip:port>",
-    "    Close the connection from <ip:port>.",
-    "KILL <option> <value> [<option> <value> [...]]",
-    "    Close the connections that all options fit:",
-    "    * ADDR <ip:port>, LADDR <ip:port>: by their remote or local address.",
-    "    * ID <client-id>, TYPE (NORMAL|MASTER|REPLICA|PUBSUB), USER <username>.",
-    "    * MAXAGE <seconds>: those at least that old.",
-    "    * SKIPME (YES|NO): whether to spare this connection (default: YES).",
-    "LIST [TYPE (NORMAL|MASTER|REPLICA|PUBSUB) | ID <client-id> [<client-id> ...]]",
-    "    Describe connections, one a line.",
-    "NO-EVICT (ON|OFF)",
-    "    Mark this connection as one that is not evicted when clients hold more than maxmemory-clients.",
-    "NO-TOUCH (ON|OFF)",
-    "    Mark this connection as one that leaves times of access alone; none are kept.",
-    "PAUSE <timeout> [WRITE|ALL]",
-    "    Hold all commands, or those that write, back for <timeout> milliseconds.",
-    "REPLY (ON|OFF|SKIP)",
-    "    Say whether this connection wants replies; SKIP is for the next command.",
-    "SETINFO <LIB-NAME|LIB-VER> <value>",
-    "    Tell which client library this connection is used by.",
-    "SETNAME <name>",
-    "    Name this connection.",
-    "TRACKING (ON|OFF)",
-    "    ON is refused: keys are not tracked for clients.",
-    "TRACKINGINFO",
-    "    Tell that keys are not tracked.",
-    "UNBLOCK <client-id> [TIMEOUT|ERROR]",
-    "    End the wait of a blocked client.",
-    "UNPAUSE",
-    "    End a pause.",
-    since="5.0.0",
-)
+declare_help("CLIENT", since="5.0.0")
 
 
 # -- oneself -----------------------------------------------------------------------------------------------------------

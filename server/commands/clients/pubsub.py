@@ -237,20 +237,7 @@ def pubsub_numpat(request: Request) -> int:
     return len(request.context.pubsub.patterns)
 
 
-declare_help(
-    "PUBSUB",
-    "CHANNELS [<pattern>]",
-    "    Channels with subscribers, all or those that match.",
-    "NUMPAT",
-    "    How many different patterns have subscribers.",
-    "NUMSUB [<channel> ...]",
-    "    How many listen to each of these channels, not counting patterns.",
-    "SHARDCHANNELS [<pattern>]",
-    "    Shard channels with subscribers, all or those that match.",
-    "SHARDNUMSUB [<shardchannel> ...]",
-    "    How many listen to each of these shard channels.",
-    since="6.2.0",
-)
+declare_help("PUBSUB", since="6.2.0")
 
 
 def _names(request: Request, channels: Channels) -> Reply:

@@ -51,18 +51,7 @@ def object_freq(request: Request) -> None:
         raise CommandError(NO_LFU)
 
 
-declare_help(
-    "OBJECT",
-    "ENCODING <key>",
-    "    Return the encoding of the value at <key>: every value is a stream.",
-    "FREQ <key>",
-    "    Refused: no eviction policy here tracks how often a key is used.",
-    "IDLETIME <key>",
-    "    Return 0 for a <key> that exists: access times are not kept.",
-    "REFCOUNT <key>",
-    "    Return how often the value at <key> is referred to: always once.",
-    since="6.2.0",
-)
+declare_help("OBJECT", since="6.2.0")
 
 
 @command(

@@ -33,3 +33,14 @@ def test_help_is_lines(client: RawClient, line: str) -> None:
     lines = client.tree(*line.split())
     assert {child.kind for child in lines.children or ()} == {"+"}
     assert (lines.children or ())[-1].text == b"    Print this help."
+
+
+def test_help_shows_each_subcommand_by_its_syntax_and_summary(client: RawClient) -> None:
+    lines = [child.text for child in client.tree("SLOWLOG", "HELP").children or ()]
+    assert lines == [
+        b"SLOWLOG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+        *(b"GET [count]", b"    Lists the latest slow commands."),
+        *(b"LEN", b"    Counts the slow commands that are kept."),
+        *(b"RESET", b"    Forgets the slow commands."),
+        *(b"HELP", b"    Print this help."),
+    ]
