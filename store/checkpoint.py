@@ -7,9 +7,13 @@ thread while the next ticks change log and tables.  What came of it is told to b
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import lmdb
+
+from riverbed.store.errors import LogWriteError
+from riverbed.store.progress import ignore
 
 if TYPE_CHECKING:
     from riverbed.store.log.append_log import Log
@@ -63,3 +67,48 @@ class Durability:
             self._log.was_synced(self._unsynced, self._log_error)
         if self._tables_error is not None:
             raise self._tables_error
+
+
+class Checkpoints:
+    """The checkpoints of one store: the one that the disk still has to take, and what is known of those before."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.count = 0
+        self.last_ms = int(clock.time() * 1000)
+        self.last_ok = True
+        self.last_s = 0.0
+        # Called with the seconds that each of them took.
+        self.on_end: Callable[[float], None] = ignore
+        self._clock = clock
+        self._durability: Durability | None = None
+
+    @property
+    def is_syncing(self) -> bool:
+        """A checkpoint was begun and has not ended."""
+        return self._durability is not None
+
+    def is_syncing_of(self, durability: Durability) -> bool:
+        """It is this one."""
+        return self._durability is durability
+
+    def begun(self, durability: Durability) -> None:
+        """LMDB has committed one."""
+        self._durability = durability
+
+    def end(self) -> Durability | None:
+        """Have the one that was begun durable; -> which that was.  Raises as `Durability.settle` does."""
+        durability, self._durability = self._durability, None
+        if durability is None:
+            return None
+        durability.run()
+        try:
+            durability.settle()
+        except (LogWriteError, lmdb.Error):
+            self.last_ok = False
+            raise
+        self.count += 1
+        self.last_ok = True
+        self.last_ms = int(self._clock.time() * 1000)
+        self.last_s = durability.seconds
+        self.on_end(durability.seconds)
+        return durability

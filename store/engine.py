@@ -20,7 +20,7 @@ from typing import Final
 import lmdb
 
 from riverbed.store import adoption
-from riverbed.store.checkpoint import Durability
+from riverbed.store.checkpoint import Checkpoints, Durability
 from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.lock import lock_directory
@@ -47,14 +47,13 @@ from riverbed.store.recovery.replay import Execute, RecoveryReport
 from riverbed.store.recovery.start_changes import StartChanges, made_directory
 from riverbed.store.refusal import Refusal
 from riverbed.store.replication_id import ReplicationIds
+from riverbed.store.space import Space
 from riverbed.store.swap import KilledCompaction, Places
 from riverbed.store.tables import power_loss as powercut
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.purge import purge
 
 _NO_LIMIT: Final = 1 << 62
-# How many bytes of pages a checkpoint may write for a byte of log: half-full pages, and copies of the pages above them.
-_PAGES_A_LOGGED_BYTE: Final = 3
 _PING: Final = encode_command([b"PING"])
 
 
@@ -69,17 +68,10 @@ class Engine:
         self.files = files
         self._execute = execute
         self.refusal: Refusal | None = None
-        self.checkpoints = 0
-        self.last_checkpoint_ms = int(clock.time() * 1000)
-        self.last_checkpoint_ok = True
-        self.last_checkpoint_s = 0.0
-        # Called with the seconds that each sync of the log, and each checkpoint, took.
+        self.checkpoints = Checkpoints(clock)
+        self.space = Space(directory, options, files)
+        # Called with the seconds that each sync of the log took.
         self.on_sync: Callable[[float], None] = ignore
-        self.on_checkpoint: Callable[[float], None] = ignore
-        self._space_check_bytes = 0
-        self._committed_bytes = 0  # since the last checkpoint
-        self._unchecked_bytes = 0  # since free space was last looked at
-        self._durability: Durability | None = None  # of the checkpoint that was begun and has not ended
         self.known_offsets = KnownOffsets()
         # Called with batches once they are in the log, and durable if the policy says so.
         self.on_batches: Callable[[Sequence[StreamedBatch]], None] | None = None
@@ -159,7 +151,7 @@ class Engine:
         if self.recovery.commands:
             try:
                 self.txn.commit(self.log.end, synced=self.log.synced)
-                self.checkpoints += 1
+                self.checkpoints.count += 1
             except lmdb.Error:
                 is_saved = False
                 self._tables_failed()
@@ -169,7 +161,7 @@ class Engine:
         self.txn.change_tables(self.tables)
         if not is_saved:
             recovery.recover(self.log, self.txn, self._execute, commits=False)
-            self._committed_bytes = self.recovery.uncommitted_bytes
+            self.space.uncommitted_bytes = self.recovery.uncommitted_bytes
 
     def _clear_away(self, killed: KilledCompaction) -> bool:
         """-> whether that is the end of the compaction; else the next start ends it."""
@@ -263,11 +255,10 @@ class Engine:
         Raises nothing: the batch before this call counts, and its clients get their replies.  A failure shows in
         `refusal` and stops the next batch.
         """
-        self._committed_bytes += size
-        self._unchecked_bytes += size
+        self.space.take(size)
         if self.log.is_full:
             self._begin_file_if_needed()
-        if self._unchecked_bytes > self._space_check_bytes:
+        if self.space.is_due:
             self.check_space()
 
     def _begin_file_if_needed(self) -> None:
@@ -278,7 +269,7 @@ class Engine:
             self._log_failed(error)
 
     def _rotate_if_needed(self) -> None:
-        if self.is_syncing and self.log.is_full:
+        if self.checkpoints.is_syncing and self.log.is_full:
             self._end_quietly()  # the file under its hands is about to be closed
         if self.log.rotate_if_needed():
             self._write_preface()
@@ -435,7 +426,7 @@ class Engine:
     @property
     def dirty_bytes(self) -> int:
         """Log bytes since the last checkpoint: about what LMDB has changed in memory."""
-        return self._committed_bytes
+        return self.space.uncommitted_bytes
 
     def checkpoint(self) -> None:
         """Commit LMDB with the position of the log it covers, and make both durable.  Call it between ticks.
@@ -463,51 +454,33 @@ class Engine:
             self._tables_failed()
             self._restore()
             raise
-        self._committed_bytes = 0
+        self.space.uncommitted_bytes = 0
         self.txn.swept = False
-        self._durability = durability
+        self.checkpoints.begun(durability)
         return durability
 
     def end_checkpoint(self) -> None:
         """Have the checkpoint that was begun durable, if there is one.  Raises LogWriteError, lmdb.Error."""
-        durability, self._durability = self._durability, None
-        if durability is None:
-            return
-        durability.run()
         try:
-            durability.settle()
+            durability = self.checkpoints.end()
         except LogWriteError as error:
-            self.last_checkpoint_ok = False
             self._log_failed(error)
             raise
         except lmdb.Error:
             self._tables_failed()
             raise
-        if durability.log_s is not None:
-            self.on_sync(durability.log_s)
-        self.known_offsets.add(durability.place)
-        self.checkpoints += 1
-        self.last_checkpoint_ok = True
-        self.last_checkpoint_ms = int(self.clock.time() * 1000)
-        self.last_checkpoint_s = durability.seconds
-        self.on_checkpoint(durability.seconds)
+        if durability is not None:
+            if durability.log_s is not None:
+                self.on_sync(durability.log_s)
+            self.known_offsets.add(durability.place)
 
     def _end_quietly(self) -> None:
         """As `end_checkpoint`; a failure shows in `refusal`, and when there is to be another checkpoint."""
         with contextlib.suppress(LogWriteError, lmdb.Error):
             self.end_checkpoint()
 
-    @property
-    def is_syncing(self) -> bool:
-        """A checkpoint was begun and has not ended."""
-        return self._durability is not None
-
-    def is_syncing_of(self, durability: Durability) -> bool:
-        """It is this one."""
-        return self._durability is durability
-
     def _tables_failed(self) -> None:
-        self.last_checkpoint_ok = False
+        self.checkpoints.last_ok = False
         if self.tables.failure is not None:
             self.refusal = Refusal.TABLES_FAILED
         else:
@@ -534,33 +507,9 @@ class Engine:
         for _ in range(2):
             self.checkpoint()
 
-    @property
-    def reserve_bytes(self) -> int:
-        """Room that is kept free.  A small disk, or a small map, is not all reserve."""
-        options = self.options
-        return min(options.reserve_bytes, self.files.total_bytes(self.directory) >> 3, options.map_bytes >> 3)
-
     def check_space(self) -> None:
-        """Refuse writes while less than the reserve is free, so that deleting and trimming still have room.
-
-        The disk may be short of space, or the tables of what `map_bytes` lets them grow to.  While the disk does not
-        say how much it has, nothing changes, and the next batch asks again.
-        """
-        map_bytes = self.options.map_bytes
-        try:
-            room = min(self.files.free_bytes(self.directory), map_bytes - self.tables.used_bytes(self.txn.lmdb))
-            reserve = self.reserve_bytes
-        except (OSError, lmdb.Error):
-            return
-        self._unchecked_bytes = 0
-        # what the next checkpoint will write counts as written
-        free = room - _PAGES_A_LOGGED_BYTE * self._committed_bytes
-        self._space_check_bytes = reserve >> 4
-        if self.refusal in (None, Refusal.DISK_NEARLY_FULL, Refusal.DISK_FULL):
-            if free < reserve:
-                self.refusal = self.refusal or Refusal.DISK_NEARLY_FULL
-            elif self.refusal is not None and free >= reserve + (reserve >> 2):
-                self.refusal = None
+        """Refuse writes while less than the reserve is free, so that deleting and trimming still have room."""
+        self.refusal = self.space.judge(self.txn, self.refusal)
 
     # -- the rest ------------------------------------------------------------------------------------------------------
 

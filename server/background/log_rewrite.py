@@ -205,7 +205,7 @@ class Rewriting:
 
         An automatic rewrite must not be why writes are refused; when they are already, it may be the cure.
         """
-        reserve = self._engine.reserve_bytes
+        reserve = self._engine.space.reserve_bytes
         return reserve + (reserve >> 2) if self._engine.refusal is None else reserve >> 2
 
     async def _follow(self, worker: Worker) -> tuple[int, int, int]:

@@ -130,7 +130,7 @@ class Upkeep:
         """
         self._disarm_checkpoint()
         most = MAX_DIRTY * self._executor.config.checkpoint_dirty_bytes
-        if self._engine.is_syncing and self._engine.dirty_bytes < most:
+        if self._engine.checkpoints.is_syncing and self._engine.dirty_bytes < most:
             self._is_due = True
             return
         self._is_due = False
@@ -147,7 +147,7 @@ class Upkeep:
 
     def checkpoint_soon(self) -> bool:
         """Begin a checkpoint, or have one begin when the disk has the one before; -> whether it was tried now."""
-        if self._engine.is_syncing:
+        if self._engine.checkpoints.is_syncing:
             self._is_due = True
             return False
         self._checkpoint()
@@ -156,7 +156,7 @@ class Upkeep:
     def _synced(self, durability: Durability) -> None:
         """The disk has it, unless a caller that could not wait has ended it."""
         with self._retrying():
-            if self._engine.is_syncing_of(durability):
+            if self._engine.checkpoints.is_syncing_of(durability):
                 self._end_checkpoint()
         if self._is_due:
             self._checkpoint()

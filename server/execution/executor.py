@@ -105,7 +105,7 @@ class Executor:
         self.stats = self.context.stats
         self.tasks = Tasks(self.loop, self.stats.background)
         engine.on_sync = self.stats.fsync.record
-        engine.on_checkpoint = self.stats.checkpoint.record
+        engine.checkpoints.on_end = self.stats.checkpoint.record
         self.context.pubsub.deliver = self.push
         self.special = False  # no request may take the fast path
         self._plain = plain_commands(self.stats)

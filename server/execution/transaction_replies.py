@@ -76,7 +76,7 @@ class SpoolSpace:
             raise SpoolError(f"the replies of all transactions would take more than {MAX_SPOOLED_BYTES >> 30} GB")
         self._unchecked_bytes += size
         if self._unchecked_bytes >= _BYTES_A_SPACE_CHECK:
-            reserve = self._engine.reserve_bytes
+            reserve = self._engine.space.reserve_bytes
             # more than the reserve is left: no write is to be refused because of replies
             if self._engine.files.free_bytes(self.directory) - self._unchecked_bytes < reserve + (reserve >> 2):
                 raise SpoolError("its replies are too long for memory, and the disk is nearly full")

@@ -75,7 +75,7 @@ class Views:
         if self.is_full or self._must_gather():
             return None
         # one that has failed is tried again every second, whether there are long replies or none
-        if engine.has_changes and engine.last_checkpoint_ok and not self.checkpoint_soon():
+        if engine.has_changes and engine.checkpoints.last_ok and not self.checkpoint_soon():
             return None
         try:
             if engine.has_changes:

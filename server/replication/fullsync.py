@@ -123,7 +123,7 @@ class FullSync:
     def received(self, data: bytes) -> None:
         """Bytes of the base, then of the log.  Raises FrameError, SyncError, LogWriteError, OSError."""
         self.read_bytes += len(data)
-        if self._engine.files.free_bytes(self._directory) < self._engine.reserve_bytes:
+        if self._engine.files.free_bytes(self._directory) < self._engine.space.reserve_bytes:
             raise SyncError("the disk is nearly full")
         if self._base_left:
             piece = data[: self._base_left]

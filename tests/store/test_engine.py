@@ -535,7 +535,7 @@ def test_a_map_that_is_nearly_full_still_lets_entries_go_and_has_room_again_then
     assert store.stream().length == 10
     assert fill_the_map(store, heed=True) > 300
     store.restart()
-    assert store.engine.last_checkpoint_ok
+    assert store.engine.checkpoints.last_ok
 
 
 def test_a_checkpoint_that_finds_no_room_loses_nothing_and_is_made_with_a_larger_map(open_store: OpenStore) -> None:
@@ -562,11 +562,11 @@ def test_a_refused_checkpoint_refuses_writes_and_says_so(store: Store) -> None:
     store.commit()
     with patch.object(store.txn, "commit", side_effect=lmdb.MapFullError("full")), pytest.raises(lmdb.MapFullError):
         store.engine.checkpoint()
-    assert (store.engine.refusal, store.engine.last_checkpoint_ok) == (Refusal.DISK_FULL, False)
+    assert (store.engine.refusal, store.engine.checkpoints.last_ok) == (Refusal.DISK_FULL, False)
     assert ids_of(store) == ["1-0", "2-0", "3-0"]
     store.engine.check_space()
     store.checkpoint()
-    assert (store.engine.refusal, store.engine.last_checkpoint_ok) == (None, True)
+    assert (store.engine.refusal, store.engine.checkpoints.last_ok) == (None, True)
 
 
 # -- the log's disk is full, or broken ---------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ class Round:
     def _watch_tables(self) -> None:
         """Keep what is durable of the tables: all of it after a start, and when a checkpoint has become so."""
         self._note_durable_tables()
-        self.store.engine.on_checkpoint = lambda seconds: self._note_durable_tables()
+        self.store.engine.checkpoints.on_end = lambda seconds: self._note_durable_tables()
 
     def _note_durable_tables(self) -> None:
         self._tables = self._data.read_bytes()

@@ -48,7 +48,7 @@ def time(request: Request) -> Reply:
 )
 def lastsave(request: Request) -> Reply:
     """LASTSAVE -> unix seconds of the last checkpoint."""
-    return (Settled(integer(request.context.engine.last_checkpoint_ms // 1000)),)
+    return (Settled(integer(request.context.engine.checkpoints.last_ms // 1000)),)
 
 
 @command("SAVE", Flag.ADMIN | Flag.NOSCRIPT | Flag.NO_MULTI, group="server", summary="Makes a checkpoint.")

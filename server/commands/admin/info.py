@@ -181,11 +181,11 @@ def _persistence(request: Request) -> Fields:
     yield "current_save_keys_total", 0
     yield "rdb_changes_since_last_save", int(engine.dirty_bytes > 0 or bool(request.txn.log))
     yield "rdb_bgsave_in_progress", 0
-    yield "rdb_last_save_time", engine.last_checkpoint_ms // 1000
-    yield "rdb_last_bgsave_status", "ok" if engine.last_checkpoint_ok else "err"
-    yield "rdb_last_bgsave_time_sec", int(engine.last_checkpoint_s)
+    yield "rdb_last_save_time", engine.checkpoints.last_ms // 1000
+    yield "rdb_last_bgsave_status", "ok" if engine.checkpoints.last_ok else "err"
+    yield "rdb_last_bgsave_time_sec", int(engine.checkpoints.last_s)
     yield "rdb_current_bgsave_time_sec", -1
-    yield "rdb_saves", engine.checkpoints
+    yield "rdb_saves", engine.checkpoints.count
     yield "rdb_last_cow_size", 0
     yield "rdb_last_load_keys_expired", 0
     yield "rdb_last_load_keys_loaded", 0
@@ -238,9 +238,9 @@ def _own_persistence(request: Request) -> Fields:
     yield "riverbed_log_synced_offset", log.synced_offset
     yield "riverbed_log_unsynced_bytes", log.unsynced_bytes
     yield "riverbed_log_files", log.incr_count
-    yield "riverbed_checkpoints", engine.checkpoints
+    yield "riverbed_checkpoints", engine.checkpoints.count
     yield "riverbed_checkpoint_lag_bytes", engine.dirty_bytes
-    yield "riverbed_last_checkpoint_ms", f"{engine.last_checkpoint_s * 1000:.1f}"
+    yield "riverbed_last_checkpoint_ms", f"{engine.checkpoints.last_s * 1000:.1f}"
     yield "riverbed_average_checkpoint_ms", f"{stats.checkpoint.average_s * 1000:.1f}"
     yield "riverbed_longest_checkpoint_ms", f"{stats.checkpoint.longest_s * 1000:.1f}"
     yield "riverbed_fsyncs", stats.fsync.count

@@ -140,15 +140,15 @@ def test_a_checkpoint_follows_every_write_soon_and_nothing_else_does(tmp_path: P
         ticks = Ticks(tmp_path, checkpoint_interval_ms=5)
         client = ticks.connect()
         engine = ticks.engine
-        before = engine.checkpoints
+        before = engine.checkpoints.count
         await ticks.ask(client, "PING", "XLEN s")
         await asyncio.sleep(0.05)
-        assert engine.checkpoints == before
+        assert engine.checkpoints.count == before
         await ticks.ask(client, "XADD s 1-1 f v")
-        await until(lambda: engine.checkpoints == before + 1)
+        await until(lambda: engine.checkpoints.count == before + 1)
         assert not engine.needs_checkpoint
         await asyncio.sleep(0.05)
-        assert engine.checkpoints == before + 1
+        assert engine.checkpoints.count == before + 1
         ticks.close()
 
     in_loop(body())
@@ -158,12 +158,12 @@ def test_much_that_was_written_is_a_checkpoint_at_once(tmp_path: Path) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000, checkpoint_dirty_bytes=100_000)
         client = ticks.connect()
-        before = ticks.engine.checkpoints
+        before = ticks.engine.checkpoints.count
         client.send_words("XADD", "s", "1-1", "f", b"x" * 90_000)
         await ticks.settle()
-        assert ticks.engine.checkpoints == before
+        assert ticks.engine.checkpoints.count == before
         client.send_words("XADD", "s", "1-2", "f", b"x" * 90_000)
-        await until(lambda: ticks.engine.checkpoints == before + 1)
+        await until(lambda: ticks.engine.checkpoints.count == before + 1)
         ticks.close()
 
     in_loop(body())
@@ -190,9 +190,9 @@ def test_a_shorter_interval_holds_for_the_checkpoint_that_is_due(tmp_path: Path)
     async def body() -> None:
         ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000)
         client = ticks.connect()
-        before = ticks.engine.checkpoints
+        before = ticks.engine.checkpoints.count
         await ticks.ask(client, "XADD s 1-1 f v", "CONFIG SET checkpoint-interval-ms 5")
-        await until(lambda: ticks.engine.checkpoints == before + 1)
+        await until(lambda: ticks.engine.checkpoints.count == before + 1)
         ticks.close()
 
     in_loop(body())
@@ -258,17 +258,17 @@ def test_clients_are_served_while_the_disk_takes_its_time_and_hear_from_waitaof_
         for number in range(2, 20):
             await ticks.ask(client, f"XADD s {number}-1 f v", "PING")
             await asyncio.sleep(0.002)
-        assert (engine.checkpoints, slow_disk.begun, slow_disk.waited) == (0, 1, 0)
+        assert (engine.checkpoints.count, slow_disk.begun, slow_disk.waited) == (0, 1, 0)
         assert waiting.replies() == []
         assert engine.log.unsynced_bytes > 0
 
         slow_disk.released.release()
-        await until(lambda: engine.checkpoints == 1)
+        await until(lambda: engine.checkpoints.count == 1)
         await until(lambda: waiting.replies() == [b"*2\r\n:1\r\n:0\r\n"])
         # the others are in the next one, which was waiting for the disk
         await until(lambda: slow_disk.begun == 2)
         slow_disk.released.release()
-        await until(lambda: engine.checkpoints == 2)
+        await until(lambda: engine.checkpoints.count == 2)
         assert (engine.log.unsynced_bytes, engine.needs_checkpoint, slow_disk.waited) == (0, False, 0)
         ticks.close()
 
@@ -292,7 +292,7 @@ def test_what_waits_for_the_disk_is_bounded(
         await write(2)
         await until(lambda: slow_disk.begun == 1)
         await write(3)
-        assert (slow_disk.waited, ticks.engine.is_syncing) == (0, True)
+        assert (slow_disk.waited, ticks.engine.checkpoints.is_syncing) == (0, True)
         await write(3)
         assert slow_disk.waited == 1
         ticks.close()
@@ -307,11 +307,11 @@ def test_who_needs_a_checkpoint_to_be_durable_waits_for_the_disk(tmp_path: Path,
         await ticks.ask(client, "XADD s 1-1 f v")
         await until(lambda: slow_disk.begun == 1)
         assert await ticks.ask(client, "XADD s 2-1 f v", "SAVE") == [b"$3\r\n2-1\r\n", OK]
-        assert (ticks.engine.checkpoints, ticks.engine.log.unsynced_bytes) == (2, 0)
+        assert (ticks.engine.checkpoints.count, ticks.engine.log.unsynced_bytes) == (2, 0)
         slow_disk.released.release()
         await ticks.ask(client, "XADD s 3-1 f v")
         slow_disk.released.release()
-        await until(lambda: ticks.engine.checkpoints == 3)
+        await until(lambda: ticks.engine.checkpoints.count == 3)
         ticks.close()
 
     in_loop(body())

@@ -175,7 +175,7 @@ def test_without_space_for_the_replies_all_that_a_transaction_did_to_the_tables_
         await fill(ticks, client)
         transaction = ("SELECT 0", "XADD s 900-0 f v", "XRANGE s - +", "XDEL s 1-0", "SELECT 1", "XRANGE s - +")
         before = dump_database(ticks.engine.txn.databases[0])
-        ticks.files.free = ticks.engine.reserve_bytes * 9 // 8
+        ticks.files.free = ticks.engine.space.reserve_bytes * 9 // 8
         other.send("XADD other 1-0 f v")
         reply = await execute(client, transaction)
         undone = b"*6\r\n+OK\r\n-ERR EXEC was undone: "  # the first SELECT stays, the second has not run

@@ -251,7 +251,7 @@ def test_tables_that_could_not_be_synced_take_no_other_commit_and_the_next_start
     store.engine.begin_checkpoint()
     with pytest.raises(lmdb.DiskError):
         store.engine.end_checkpoint()
-    assert (store.engine.refusal, store.engine.last_checkpoint_ok) == (Refusal.TABLES_FAILED, False)
+    assert (store.engine.refusal, store.engine.checkpoints.last_ok) == (Refusal.TABLES_FAILED, False)
     tables.env = env
     with pytest.raises(lmdb.Error, match="could not be made durable"):
         store.engine.checkpoint()
