@@ -24,9 +24,9 @@ from riverbed.store.format.groups import consumer_key
 from riverbed.store.format.pending import Run, group_prefix, last_in_key, time_prefix
 from riverbed.store.format.streams import StreamRow, decode_key_key, stream_prefix
 from riverbed.store.groups.lag import lag
-from riverbed.store.streams.stream import estimated_bytes
 from riverbed.store.tables.groups import group_rows
 from riverbed.store.tables.reader import TableReader
+from riverbed.store.tables.streams import estimated_bytes
 
 if TYPE_CHECKING:
     from riverbed.store.databases.transaction import WriteTxn

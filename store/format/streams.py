@@ -73,6 +73,13 @@ class StreamRow(NamedTuple):
         """The number under which the stream's idempotence records stand, 0 when there are none."""
         return 0 if self.idempotence is None else self.idempotence.records_no
 
+    @property
+    def tail(self) -> NodeRow | None:
+        """The last node, which has no row of its own."""
+        if not self.tail_total:
+            return None
+        return NodeRow(self.tail_total - self.tail_dead, self.tail_total, self.tail_bytes, self.tail_last_id)
+
     def pack(self) -> bytes:
         stream_no, long_key, length, entries_added, expire_ms = self[:5]
         ids = pack_ids(*self[5:12])
@@ -96,6 +103,11 @@ class NodeRow(NamedTuple):
     total: int
     size: int  # bytes
     last_id: StreamID
+
+    @property
+    def live_bytes(self) -> int:
+        """What is left of its bytes, about."""
+        return self.size * self.live // max(self.total, 1)
 
     def pack(self) -> bytes:
         live, total, size, last_id = self

@@ -151,8 +151,8 @@ def _drop(stream: Stream, entry_ids: list[StreamID]) -> None:
 
 def _nodes(stream: Stream, start: StreamID) -> Iterator[tuple[StreamID, StreamID, int]]:
     """(first ID, last ID, live entries) of the nodes that begin at `start` or later."""
-    for first_id, live, _, _, last_id in stream.closed_nodes(start):
-        yield first_id, last_id, live
+    for first_id, node in trimming.closed_nodes(stream, start):
+        yield first_id, node.last_id, node.live
     if stream.tail_total:
         yield stream.tail_first_id, stream.tail_last_id, stream.tail_total - stream.tail_dead
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Final
 
 from riverbed.store.databases.database import Database
 from riverbed.store.databases.transaction import WriteTxn
-from riverbed.store.format.streams import NodeRow, StreamRow
+from riverbed.store.format.streams import StreamRow
 from riverbed.store.groups.groups import Groups
 from riverbed.store.groups.reference_trim import trim_with_references
 from riverbed.store.ids import MIN_ID, StreamID
@@ -24,7 +25,7 @@ from riverbed.store.streams import trimming
 from riverbed.store.streams.stream import Stream
 from riverbed.store.tables.groups import group_rows
 from riverbed.store.tables.reader import TableReader
-from riverbed.store.tables.streams import LiveStream, node_rows
+from riverbed.store.tables.streams import LiveStream, nodes_of
 
 # Commands between two looks at whether it is time to commit.
 _KEYS_A_SLICE: Final = 256
@@ -84,13 +85,10 @@ def _count_acked(reader: TableReader, row: StreamRow) -> int:
 
 def _count_below(reader: TableReader, row: StreamRow, end: StreamID) -> int:
     """How many entries there are in the nodes that are wholly below `end`."""
-    count = 0
-    for _, node in node_rows(reader, row):
-        live, _, _, last_id = NodeRow.unpack(node)
-        if last_id >= end:
-            return count
-        count += live
-    return row.length if row.last_live_id < end else count
+    if row.last_live_id < end:
+        return row.length
+    whole = takewhile(lambda node: node.last_id < end, (node for _, node in nodes_of(reader, row)))
+    return sum(node.live for node in whole)
 
 
 # -- letting it go -----------------------------------------------------------------------------------------------------

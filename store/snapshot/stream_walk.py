@@ -9,13 +9,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from riverbed.store.format.meta import read_databases, read_numbering, read_position, read_replids
-from riverbed.store.format.streams import NodeRow, StreamRow, id_in_key
-from riverbed.store.ids import StreamID
+from riverbed.store.format.streams import StreamRow
 from riverbed.store.position import LogPosition
 from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.snapshot.reader import StreamPart, StreamSummary
 from riverbed.store.tables.reader import TableReader
-from riverbed.store.tables.streams import node_rows, streams
+from riverbed.store.tables.streams import nodes_of, streams
 
 NEVER: Final = 1 << 63
 
@@ -69,19 +68,10 @@ class StreamWalk:
     def _parts(self, row: StreamRow) -> Iterator[StreamPart]:
         """Cuts at nodes, so that no entry has to be looked at."""
         start, entries, size = row.first_id, 0, 0
-        for first_id, node_entries, node_bytes in self._runs(row):
-            if entries >= self._split_every and node_entries:
+        for first_id, node in nodes_of(self._reader, row):
+            if entries >= self._split_every and node.live:
                 yield StreamPart(start, entries, size)
                 start, entries, size = first_id, 0, 0
-            entries += node_entries
-            size += node_bytes
+            entries += node.live
+            size += node.live_bytes
         yield StreamPart(start, entries, size)
-
-    def _runs(self, row: StreamRow) -> Iterator[tuple[StreamID, int, int]]:
-        """(first_id, entries, bytes) of each node, the last one included; tombstones count in neither."""
-        for key, node in node_rows(self._reader, row):
-            live, total, size, _ = NodeRow.unpack(node)
-            yield id_in_key(key), live, size * live // max(total, 1)
-        if row.tail_total:
-            live = row.tail_total - row.tail_dead
-            yield row.tail_first_id, live, row.tail_bytes * live // row.tail_total

@@ -17,8 +17,6 @@ cache of the stream's row and is written back at the next checkpoint.  It is val
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from riverbed.store.format.resp import ARRAY_HEADS, array_head, bulk, encode_words, id_bulk
@@ -33,18 +31,16 @@ from riverbed.store.format.streams import (
     packed_id_in,
     stream_prefix,
 )
-from riverbed.store.ids import ID_BYTES, MIN_ID, StreamID, id_text, pack_id, unpack_id
+from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id, unpack_id
 from riverbed.store.model import Change, IdempotenceSettings, Row
 from riverbed.store.tables import ranges
+from riverbed.store.tables.streams import estimated_bytes
 from riverbed.store.tables.transaction import UNBOUNDED_ROW
 
 if TYPE_CHECKING:
-    import lmdb
-
     from riverbed.store.tables.namespace import Namespace
     from riverbed.store.tables.transaction import Transaction
 
-_NODE_CHUNK: Final = 1000
 # More than entries can be large.
 _ANY_BYTES: Final = 1 << 124
 # Entries that are read without a look at where the stream ends.
@@ -465,39 +461,6 @@ class Stream:
             assert found and reader.key().startswith(self.prefix), "a length without an entry"
             self.last_live_id = id_in_key(reader.key())
 
-    def node_chunks(self) -> Iterator[list[bytes]]:
-        """The rows of the closed nodes, oldest first, a thousand at a time; the last few hundred are left out."""
-        nodes = self.txn.nodes
-        if nodes.set_range(self.prefix + pack_id(self.floor_id)):
-            values = nodes.iternext(keys=False)
-            while rows := list(islice(values, _NODE_CHUNK)):
-                if len(rows) < _NODE_CHUNK or not nodes.key().startswith(self.prefix):
-                    return
-                yield rows
-
-    def closed_nodes(self, start: StreamID = MIN_ID) -> Iterator[tuple[StreamID, int, int, int, StreamID]]:
-        """(first_id, live, total, bytes, last_id) of the closed nodes that begin at `start` or later, oldest first."""
-        nodes = self.txn.nodes
-        if nodes.set_range(self.prefix + pack_id(max(start, self.floor_id))):
-            for key, row in nodes.iternext():
-                if not key.startswith(self.prefix):
-                    return
-                yield id_in_key(key), *NodeRow.unpack(row)
-
     def _notify_modified(self) -> None:
         if self.key in self.namespace.interest:
             self.txn.notify(Change.MODIFIED, self.namespace, self.key)
-
-
-def estimated_bytes(nodes: lmdb.Cursor[bytes], prefix: bytes, length: int, node_count: int, tail_bytes: int) -> int:
-    """What the entries of a stream take on disk, from its counters and those of its first nodes."""
-    size = seen = 0
-    if node_count and nodes.set_range(prefix):
-        for key, row in islice(nodes.iternext(), 64):
-            if not key.startswith(prefix):
-                break
-            size += NodeRow.unpack(row).size
-            seen += 1
-    if node_count > seen > 0:
-        size = size * node_count // seen
-    return tail_bytes + size + length * (8 + ID_BYTES) + 200

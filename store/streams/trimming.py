@@ -6,6 +6,8 @@ heeded one layer up, in `reference_trim.py`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from riverbed.store.format.resp import encode_words
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 # Trims that remove at most this many rows delete them on the spot; larger ones leave them to the purge.
 INLINE_DELETES: Final = 256
+_NODE_CHUNK: Final = 1000
 
 
 def append_and_trim(stream: Stream, entry_id: StreamID, words: list[bytes], trim: Trim) -> bytes:
@@ -62,9 +65,9 @@ def trim_front(stream: Stream, trim: Trim) -> Trimmed:
     if not limit and _everything_goes(stream, trim):
         return _drop_everything(stream)
     removed, dropped_nodes, dead_nodes, boundary = _pass_over(stream, trim)
-    partial: tuple[StreamID, int, int, int, StreamID] | None = None
-    for node in stream.closed_nodes(StreamID(boundary + 1)):
-        _, live, _, _, last_id = node
+    partial: tuple[StreamID, NodeRow] | None = None
+    for first_id, node in closed_nodes(stream, StreamID(boundary + 1)):
+        live, last_id = node.live, node.last_id
         if by_length and stream.length - removed <= threshold:
             break
         if limit and removed + live > limit:
@@ -76,14 +79,14 @@ def trim_front(stream: Stream, trim: Trim) -> Trimmed:
             boundary = last_id
             continue
         if not trim.approximate:
-            partial = node
+            partial = first_id, node
         break
     else:
         return _trim_tail(stream, trim, removed, dropped_nodes, dead_nodes)
     if dropped_nodes:
         _drop_below(stream, StreamID(boundary + 1), removed, dropped_nodes)
     if partial is not None:
-        removed += _trim_node(stream, trim, partial)
+        removed += _trim_node(stream, trim, *partial)
     return _after_trim(stream, removed, dead_nodes)
 
 
@@ -109,7 +112,7 @@ def _pass_over(stream: Stream, trim: Trim) -> tuple[int, int, int, StreamID]:
     """
     removed = count = dead = 0
     boundary = StreamID(stream.floor_id - 1)
-    for rows in stream.node_chunks() if not trim.limit else ():
+    for rows in _node_chunks(stream) if not trim.limit else ():
         lives = decode_live_counts(rows)
         live = sum(lives)
         last_id = NodeRow.unpack(rows[-1]).last_id
@@ -148,14 +151,13 @@ def _trim_tail(stream: Stream, trim: Trim, removed: int, dropped_nodes: int, dea
     return _after_trim(stream, removed, dead_nodes)
 
 
-def _trim_node(stream: Stream, trim: Trim, node: tuple[StreamID, int, int, int, StreamID]) -> int:
+def _trim_node(stream: Stream, trim: Trim, first_id: StreamID, node: NodeRow) -> int:
     """Delete the front of one closed node.  Its row stays under the ID it began with, as its tombstones would."""
-    first_id, live, total, size, last_id = node
-    gone = _trim_rows(stream, trim, first_id, last_id)
+    gone = _trim_rows(stream, trim, first_id, node.last_id)
     if gone:
         nodes = stream.txn.nodes
         nodes.set_key(stream.prefix + pack_id(first_id))
-        nodes.put(nodes.key(), NodeRow(live - gone, total, size, last_id).pack())
+        nodes.put(nodes.key(), node._replace(live=node.live - gone).pack())
     return gone
 
 
@@ -220,6 +222,30 @@ def exact_words(stream: Stream, trim: Trim, trimmed: Trimmed) -> list[bytes]:
 
 def _front_id(stream: Stream) -> StreamID:
     """The ID that the first node began with, deleted or not; the largest ID when there is no node."""
-    for first_id, *_ in stream.closed_nodes():
+    for first_id, _ in closed_nodes(stream):
         return first_id
     return stream.tail_first_id if stream.tail_total else MAX_ID
+
+
+# -- nodes -------------------------------------------------------------------------------------------------------------
+
+
+def closed_nodes(stream: Stream, start: StreamID = MIN_ID) -> Iterator[tuple[StreamID, NodeRow]]:
+    """(first ID, node) of the closed nodes that begin at `start` or later, oldest first."""
+    nodes = stream.txn.nodes
+    if nodes.set_range(stream.prefix + pack_id(max(start, stream.floor_id))):
+        for key, row in nodes.iternext():
+            if not key.startswith(stream.prefix):
+                return
+            yield id_in_key(key), NodeRow.unpack(row)
+
+
+def _node_chunks(stream: Stream) -> Iterator[list[bytes]]:
+    """The rows of the closed nodes, oldest first, a thousand at a time; the last few hundred are left out."""
+    nodes = stream.txn.nodes
+    if nodes.set_range(stream.prefix + pack_id(stream.floor_id)):
+        values = nodes.iternext(keys=False)
+        while rows := list(islice(values, _NODE_CHUNK)):
+            if len(rows) < _NODE_CHUNK or not nodes.key().startswith(stream.prefix):
+                return
+            yield rows

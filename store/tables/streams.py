@@ -7,20 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from heapq import merge
-from typing import Final, NamedTuple
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from riverbed.store.format.meta import read_databases
 from riverbed.store.format.streams import (
+    NodeRow,
     StreamRow,
     decode_name_key,
     encode_keyspace_no,
+    entry_key,
+    id_in_key,
     key_key,
     name_key,
     stream_prefix,
 )
-from riverbed.store.ids import pack_id
-from riverbed.store.model import Row
+from riverbed.store.ids import ID_BYTES, StreamID
 from riverbed.store.tables.reader import TableReader
+
+if TYPE_CHECKING:
+    import lmdb
 
 _LAST_NO: Final = (1 << 64) - 1
 
@@ -72,8 +78,24 @@ def _names(
         yield stream_no, db, keyspace_no, key
 
 
-def node_rows(reader: TableReader, row: StreamRow) -> Iterator[Row]:
-    """The rows of a stream's nodes, from its floor on; the tail is not among them."""
+def nodes_of(reader: TableReader, row: StreamRow) -> Iterator[tuple[StreamID, NodeRow]]:
+    """(first ID, node) of a stream, in order, from its floor on; the last one, which has no row, included."""
     if row.node_count:
-        prefix = stream_prefix(row.stream_no)
-        yield from reader.rows("nodes", prefix, prefix + pack_id(row.floor_id))
+        for key, node in reader.rows("nodes", stream_prefix(row.stream_no), entry_key(row.stream_no, row.floor_id)):
+            yield id_in_key(key), NodeRow.unpack(node)
+    if row.tail is not None:
+        yield row.tail_first_id, row.tail
+
+
+def estimated_bytes(nodes: lmdb.Cursor[bytes], prefix: bytes, length: int, node_count: int, tail_bytes: int) -> int:
+    """What the entries of a stream take on disk, from its counters and those of its first nodes."""
+    size = seen = 0
+    if node_count and nodes.set_range(prefix):
+        for key, row in islice(nodes.iternext(), 64):
+            if not key.startswith(prefix):
+                break
+            size += NodeRow.unpack(row).size
+            seen += 1
+    if node_count > seen > 0:
+        size = size * node_count // seen
+    return tail_bytes + size + length * (8 + ID_BYTES) + 200

@@ -13,12 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from riverbed.store.format.pending import UNOWNED, Run
-from riverbed.store.format.streams import NodeRow, StreamRow, entry_key, stream_prefix
+from riverbed.store.format.streams import stream_prefix
 from riverbed.store.groups.lag import lag
 from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id
 from riverbed.store.model import NO_POLICY, DeliveryPolicy
 from riverbed.store.tables.groups import LiveGroup, live_groups
 from riverbed.store.tables.reader import TableReader
+from riverbed.store.tables.streams import nodes_of
 from riverbed.tools.spark.reading.entries import longs, readable, timestamps
 from riverbed.tools.spark.reading.options import ReadOptions, Table, key_text
 from riverbed.tools.spark.reading.plan import Span
@@ -79,11 +80,6 @@ def _moment(ms: int) -> int | None:
 
 def _stream_rows(reader: TableReader, stream: StreamHere, span: Span) -> Iterator[Row]:
     row = stream.row
-    nodes = sum(
-        size * live // max(total, 1)
-        for live, total, size, _ in (NodeRow.unpack(node) for _, node in _live_nodes(reader, row))
-    )
-    tail = row.tail_bytes * (row.tail_total - row.tail_dead) // row.tail_total if row.tail_total else 0
     yield {
         **_about_stream(stream, span),
         "length": row.length,
@@ -93,14 +89,9 @@ def _stream_rows(reader: TableReader, stream: StreamHere, span: Span) -> Iterato
         "max_deleted_id": _text(row.max_deleted_id),
         "entries_added": row.entries_added,
         "groups": row.group_count,
-        "bytes": nodes + tail,
+        "bytes": sum(node.live_bytes for _, node in nodes_of(reader, row)),
         "expires": _moment(row.expire_ms) if row.expire_ms else None,
     }
-
-
-def _live_nodes(reader: TableReader, row: StreamRow) -> Iterator[tuple[bytes, bytes]]:
-    floor = entry_key(row.stream_no, row.floor_id)
-    return (each for each in reader.rows("nodes", stream_prefix(row.stream_no)) if each[0] >= floor)
 
 
 def _group_rows(reader: TableReader, stream: StreamHere, span: Span) -> Iterator[Row]:
