@@ -6,7 +6,7 @@ What is there and does not decode raises one of DECODE_ERRORS.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -37,9 +37,6 @@ class Counters(NamedTuple):
     next_group_no: int
     next_keyspace_no: int
 
-    def pack(self) -> bytes:
-        return pack_row(self)
-
 
 class DatabaseRow(NamedTuple):
     """One element of `databases`."""
@@ -65,6 +62,30 @@ class PositionRow(NamedTuple):
         return pack_row(self)
 
 
+class Meta(NamedTuple):
+    """What a checkpoint writes."""
+
+    counters: Counters
+    databases: list[DatabaseRow]  # by the number of the database
+    position: PositionRow
+    synced: LogPosition | None  # up to where the log was known to be durable; None for unknown
+    replids: ReplicationIds | None
+    numbering: str
+
+    def rows(self) -> Iterator[tuple[bytes, bytes | None]]:
+        """(name, row) of each, None where there is to be none."""
+        yield META_COUNTERS, pack_row(self.counters)
+        yield META_DATABASES, pack_row(self.databases)
+        yield META_POSITION, self.position.pack()
+        yield META_SYNCED, None if self.synced is None else pack_row(self.synced)
+        replids = self.replids
+        if replids is not None:  # whose offsets the position is on
+            yield META_REPLICATION, pack_row([replids.replication_id, replids.previous_id, replids.branch_offset])
+            if replids.store_id:
+                yield META_STORE, pack_row(replids.store_id)
+        yield META_NUMBERING, pack_row(self.numbering)
+
+
 def pack_version() -> bytes:
     return pack_row(FORMAT_VERSION)
 
@@ -79,10 +100,6 @@ def read_counters(get: Get) -> Counters | None:
     return None if values is None else Counters._make(values)
 
 
-def pack_databases(databases: Iterable[DatabaseRow]) -> bytes:
-    return pack_row(list(databases))
-
-
 def read_databases(get: Get) -> list[DatabaseRow]:
     """One for each database, by its number."""
     return [DatabaseRow._make(values) for values in _read(get, META_DATABASES) or ()]
@@ -93,27 +110,14 @@ def read_position(get: Get) -> PositionRow | None:
     return None if values is None else PositionRow._make(values)
 
 
-def pack_synced(position: LogPosition) -> bytes:
-    return pack_row(position)
-
-
 def read_synced(get: Get) -> LogPosition | None:
     """Up to where the log was known to be durable."""
     values = _read(get, META_SYNCED)
     return None if values is None else LogPosition._make(values)
 
 
-def replid_rows(replids: ReplicationIds | None) -> Iterator[tuple[bytes, bytes]]:
-    """The rows that say whose offsets the position is on."""
-    if replids is None:
-        return
-    yield META_REPLICATION, pack_row([replids.replication_id, replids.previous_id, replids.branch_offset])
-    if replids.store_id:
-        yield META_STORE, pack_row(replids.store_id)
-
-
 def read_replids(get: Get) -> ReplicationIds | None:
-    """What `replid_rows` has written."""
+    """Whose offsets the position is on."""
     found = read_replication(get)
     return None if found is None else replace(found, store_id=read_store_id(get))
 
@@ -130,10 +134,6 @@ def read_replication(get: Get) -> ReplicationIds | None:
 def read_store_id(get: Get) -> str:
     """Which store this is; empty where an older version has made the tables."""
     return _read(get, META_STORE) or ""
-
-
-def pack_numbering(numbering: str) -> bytes:
-    return pack_row(numbering)
 
 
 def read_numbering(get: Get) -> str:

@@ -22,7 +22,6 @@ from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, pack_id, unpac
 from riverbed.store.model import Change
 
 if TYPE_CHECKING:
-    from riverbed.store.groups.recent_deliveries import HandedOut
     from riverbed.store.model import Row
     from riverbed.store.streams.stream import Stream
     from riverbed.store.tables.view import View
@@ -72,19 +71,9 @@ Found = tuple[PendingEntry, bytes]
 class Group(Members):
     """A consumer group of a stream."""
 
-    def __init__(
-        self,
-        stream: Stream,
-        group_no: int,
-        name: bytes,
-        last_id: StreamID,
-        entries_read: int | None,
-        handed_out: HandedOut,
-    ) -> None:
-        super().__init__(stream, group_no, name, last_id, entries_read, handed_out)
-        self._pel_end: StreamID | None = None  # nothing is pending above, as far as is known
-        self._claim_place = b""  # where the last CLAIM gave up, empty for the beginning
-        self._ack_head: tuple[bytes, bytes] | None = None  # (key, how XACK begins)
+    _pel_end: StreamID | None = None  # nothing is pending above, as far as is known
+    _claim_place = b""  # where the last CLAIM gave up, empty for the beginning
+    _ack_head: tuple[bytes, bytes] | None = None  # (key, how XACK begins)
 
     # -- questions -----------------------------------------------------------------------------------------------------
 

@@ -14,28 +14,9 @@ from typing import Final, Protocol
 
 import lmdb
 
+from riverbed.store.format import meta as meta_rows
 from riverbed.store.format.log_lines import encode_extension
-from riverbed.store.format.meta import (
-    META_COUNTERS,
-    META_DATABASES,
-    META_NUMBERING,
-    META_POSITION,
-    META_SYNCED,
-    NO_DATABASE,
-    Counters,
-    DatabaseRow,
-    PositionRow,
-    pack_databases,
-    pack_numbering,
-    pack_synced,
-    read_counters,
-    read_databases,
-    read_numbering,
-    read_position,
-    read_replids,
-    read_synced,
-    replid_rows,
-)
+from riverbed.store.format.meta import NO_DATABASE, Counters, DatabaseRow, Meta, PositionRow
 from riverbed.store.format.resp import encode_command
 from riverbed.store.format.streams import entry_key, stream_prefix
 from riverbed.store.ids import StreamID
@@ -186,7 +167,11 @@ class Transaction:
         def get(name: bytes) -> bytes | None:
             return self.lmdb.get(name, db=meta)
 
-        counters, databases, position = read_counters(get), read_databases(get), read_position(get)
+        counters, databases, position = (
+            meta_rows.read_counters(get),
+            meta_rows.read_databases(get),
+            meta_rows.read_position(get),
+        )
         if counters is None or not databases:
             counters = Counters(1, 1, len(self.namespaces))
             self.log_db = NO_DATABASE
@@ -196,28 +181,22 @@ class Transaction:
             namespace.keyspace_no, namespace.size, namespace.expiring = row
         if position is not None:
             self.position, self.log_db = position.place, position.selected
-            synced = read_synced(get)
+            synced = meta_rows.read_synced(get)
             if synced is not None:  # it may be older than what a tool has made of the tables since, and later than that
                 self.synced = min(synced, position.place)
         if self.replids is None:  # what an undone tick leaves behind is not older than this
-            self.replids = read_replids(get)
-        self._numbering = read_numbering(get) or secrets.token_hex(_NUMBERING_BYTES)
+            self.replids = meta_rows.read_replids(get)
+        self._numbering = meta_rows.read_numbering(get) or secrets.token_hex(_NUMBERING_BYTES)
 
     def _store_meta(self, position: LogPosition, synced: LogPosition | None) -> None:
-        meta = self.handles["meta"]
-        put = self.lmdb.put
         counters = Counters(self.next_stream_no, self.next_group_no, self.next_keyspace_no)
-        put(META_COUNTERS, counters.pack(), db=meta)
         databases = [DatabaseRow(each.keyspace_no, each.size, each.expiring) for each in self.namespaces]
-        put(META_DATABASES, pack_databases(databases), db=meta)
-        put(META_POSITION, PositionRow(*position, self.log_db).pack(), db=meta)
-        if synced is not None:
-            put(META_SYNCED, pack_synced(synced), db=meta)
-        else:
-            self.lmdb.delete(META_SYNCED, db=meta)
-        for name, row in replid_rows(self.replids):
-            put(name, row, db=meta)
-        put(META_NUMBERING, pack_numbering(self._numbering), db=meta)
+        place = PositionRow(*position, self.log_db)
+        for name, row in Meta(counters, databases, place, synced, self.replids, self._numbering).rows():
+            if row is None:
+                self.lmdb.delete(name, db=self.handles["meta"])
+            else:
+                self.lmdb.put(name, row, db=self.handles["meta"])
 
     # -- the log -------------------------------------------------------------------------------------------------------
 

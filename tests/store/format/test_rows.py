@@ -44,19 +44,13 @@ from riverbed.store.format.idempotence import (
     record_time_key,
 )
 from riverbed.store.format.meta import (
-    META_COUNTERS,
-    META_DATABASES,
-    META_NUMBERING,
-    META_POSITION,
     META_READERS,
     META_SYNCED,
     META_VERSION,
     Counters,
     DatabaseRow,
+    Meta,
     PositionRow,
-    pack_databases,
-    pack_numbering,
-    pack_synced,
     pack_version,
     read_counters,
     read_databases,
@@ -65,7 +59,6 @@ from riverbed.store.format.meta import (
     read_replids,
     read_synced,
     read_version,
-    replid_rows,
 )
 from riverbed.store.format.pending import (
     UNOWNED,
@@ -300,15 +293,10 @@ def test_the_documents_rows_of_meta() -> None:
     assert read_synced(rows.get) == LogPosition(6, 2048, 6144)
     assert read_replids(rows.get) == replids
     assert read_numbering(rows.get) == "9b440c5e1a7f2d38"
-    assert rows == {
-        META_VERSION: pack_version(),
-        META_COUNTERS: Counters(10, 4, 18).pack(),
-        META_DATABASES: pack_databases(databases),
-        META_POSITION: PositionRow(6, 4096, 8192, 0).pack(),
-        META_SYNCED: pack_synced(LogPosition(6, 2048, 6144)),
-        META_NUMBERING: pack_numbering("9b440c5e1a7f2d38"),
-        **dict(replid_rows(replids)),
-    }
+    position = PositionRow(6, 4096, 8192, 0)
+    meta = Meta(Counters(10, 4, 18), databases, position, LogPosition(6, 2048, 6144), replids, "9b440c5e1a7f2d38")
+    assert rows == {META_VERSION: pack_version(), **dict(meta.rows())}
+    assert dict(meta._replace(synced=None).rows())[META_SYNCED] is None
     assert set(META_READERS) == set(rows)
 
 
