@@ -5,19 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from riverbed.store.check.findings import Pass, View, integers, show
-from riverbed.store.format.idempotence import (
-    PRODUCER_KEY_BYTES,
-    RECORD_KEY_BYTES,
-    IidRow,
-    ProducerRow,
-    RecordRow,
-    RecordsRow,
-    decode_record_no,
-    iid_key,
-    producer_key,
-    producer_of,
-    record_time_key,
-)
+from riverbed.store.format import idempotence as idmp
 from riverbed.store.format.streams import decode_stream_prefix, stream_prefix
 from riverbed.store.model import IdempotenceSettings
 
@@ -33,7 +21,7 @@ def check_stream_records(view: View, key: str, settings: IdempotenceSettings) ->
     _check_number(view, key, records_no)
     where = f"records {records_no}"
     producers = records = held = held_told = next_no = 0
-    totals: RecordsRow | None = None
+    totals: idmp.RecordsRow | None = None
     producer = b""
 
     def finish_producer() -> None:
@@ -42,15 +30,15 @@ def check_stream_records(view: View, key: str, settings: IdempotenceSettings) ->
 
     for packed, row in view.rows("idmp", stream_prefix(records_no)):
         yield
-        if len(packed) == RECORD_KEY_BYTES:
+        if len(packed) == idmp.RECORD_KEY_BYTES:
             held += 1
             records += 1
             if not producer or not packed.startswith(producer):
                 view.add("idmp", show(packed), "a record without its producer")
-            elif decode_record_no(packed) >= next_no:
+            elif idmp.decode_record_no(packed) >= next_no:
                 view.add("idmp", show(packed), f"record_no not below {next_no}, the next to be given out")
             view.decode("idmp", show(packed), _check_record, view, packed, row)
-        elif len(packed) == PRODUCER_KEY_BYTES:
+        elif len(packed) == idmp.PRODUCER_KEY_BYTES:
             finish_producer()
             producer, held, held_told, next_no = packed, 0, 0, 0
             producers += 1
@@ -93,26 +81,26 @@ def _check_number(view: View, key: str, records_no: int) -> None:
     view.records.add(records_no)
 
 
-def _decode_totals(row: bytes) -> RecordsRow:
-    totals = RecordsRow.unpack(row)
+def _decode_totals(row: bytes) -> idmp.RecordsRow:
+    totals = idmp.RecordsRow.unpack(row)
     integers(totals)
     return totals
 
 
-def _decode_producer(packed: bytes, row: bytes) -> ProducerRow:
-    producer = ProducerRow.unpack(row)
-    if producer_key(decode_stream_prefix(packed), producer.pid) != packed:
+def _decode_producer(packed: bytes, row: bytes) -> idmp.ProducerRow:
+    producer = idmp.ProducerRow.unpack(row)
+    if idmp.producer_key(decode_stream_prefix(packed), producer.pid) != packed:
         raise ValueError("the key is not the digest of the producer in the row")
     integers([producer.records, producer.next_record_no])
     return producer
 
 
 def _check_record(view: View, packed: bytes, row: bytes) -> None:
-    record = RecordRow.unpack(row)
-    found_by_id = view.get("idmp_ids", iid_key(producer_of(packed), record.iid))
-    if found_by_id != IidRow(decode_record_no(packed), record.entry_id).pack():
+    record = idmp.RecordRow.unpack(row)
+    found_by_id = view.get("idmp_ids", idmp.iid_key(idmp.producer_of(packed), record.iid))
+    if found_by_id != idmp.IidRow(idmp.decode_record_no(packed), record.entry_id).pack():
         view.add("idmp_ids", show(packed), "the record is not found by its id")
-    if view.get("idmp_times", record_time_key(packed, record.entry_id)) is None:
+    if view.get("idmp_times", idmp.record_time_key(packed, record.entry_id)) is None:
         view.add("idmp_times", show(packed), "the record is not found by its age")
 
 

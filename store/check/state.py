@@ -28,16 +28,7 @@ from riverbed.store.check.pages import check_pages
 from riverbed.store.check.records import check_record_tables
 from riverbed.store.disk.real_files import require_plain
 from riverbed.store.errors import CorruptionError
-from riverbed.store.format.dead_rows import (
-    DeadConsumer,
-    DeadGroup,
-    DeadKeyspace,
-    DeadRange,
-    DeadRows,
-    DeadStream,
-    decode_note_key,
-    unpack_note,
-)
+from riverbed.store.format import dead_rows
 from riverbed.store.format.meta import (
     META_COUNTERS,
     META_DATABASES,
@@ -215,7 +206,7 @@ def _check_trash(view: View) -> Pass:
     assert view.meta is not None
     for key, row in view.rows("trash"):
         yield
-        name = view.decode("trash", show(key), decode_note_key, key)
+        name = view.decode("trash", show(key), dead_rows.decode_note_key, key)
         note = view.decode("trash", str(name), _decode_note, row)
         if name is None or note is None:
             continue
@@ -223,22 +214,22 @@ def _check_trash(view: View) -> Pass:
         noun, number, next_no = _subject(note, view.meta)
         if number >= next_no:
             view.add("trash", str(name), f"speaks of {noun} {number}, a number not given out yet")
-        if isinstance(note, DeadKeyspace) and view.is_live_keyspace(number):
+        if isinstance(note, dead_rows.DeadKeyspace) and view.is_live_keyspace(number):
             view.add("trash", str(name), f"keyspace {number} is to be purged, and a database uses it")
 
 
-def _decode_note(row: bytes) -> DeadRows:
-    note = unpack_note(row)
+def _decode_note(row: bytes) -> dead_rows.DeadRows:
+    note = dead_rows.unpack_note(row)
     integers(note)
     return note
 
 
-def _subject(note: DeadRows, meta: Meta) -> tuple[str, int, int]:
+def _subject(note: dead_rows.DeadRows, meta: Meta) -> tuple[str, int, int]:
     """-> (what the note speaks of, its number, the number of these to be given out next)"""
     match note:
-        case DeadStream(stream_no) | DeadRange(stream_no, _):
+        case dead_rows.DeadStream(stream_no) | dead_rows.DeadRange(stream_no, _):
             return "stream", stream_no, meta.next_stream_no
-        case DeadKeyspace(keyspace_no):
+        case dead_rows.DeadKeyspace(keyspace_no):
             return "keyspace", keyspace_no, meta.next_keyspace_no
-        case DeadGroup(group_no, _) | DeadConsumer(group_no, _):
+        case dead_rows.DeadGroup(group_no, _) | dead_rows.DeadConsumer(group_no, _):
             return "group", group_no, meta.next_group_no

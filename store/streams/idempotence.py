@@ -20,20 +20,7 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
-from riverbed.store.format.idempotence import (
-    RECORD_KEY_BYTES,
-    IidRow,
-    ProducerRow,
-    RecordRow,
-    RecordsRow,
-    decode_record_time_key,
-    iid_key,
-    producer_key,
-    producer_of,
-    record_key,
-    record_time_key,
-    with_records_no,
-)
+from riverbed.store.format import idempotence as idmp
 from riverbed.store.format.streams import decode_stream_prefix, stream_prefix
 from riverbed.store.ids import MAX_HALF, StreamID, id_ms, id_text
 from riverbed.store.model import IdempotenceSettings
@@ -85,9 +72,9 @@ class Idempotence:
         records_no = self._settings.records_no
         if not records_no:
             return None
-        key = iid_key(producer_key(records_no, pid), iid)
+        key = idmp.iid_key(idmp.producer_key(records_no, pid), iid)
         row = self._txn.lmdb.get(key, db=self._txn.handles["idmp_ids"])
-        return None if row is None else IidRow.unpack(row)[1]
+        return None if row is None else idmp.IidRow.unpack(row)[1]
 
     # -- mutators ------------------------------------------------------------------------------------------------------
 
@@ -105,24 +92,24 @@ class Idempotence:
             settings.records_no = txn.next_stream_no
             txn.next_stream_no += 1
         duration_s, producers, records = self._totals()
-        packed_producer = producer_key(settings.records_no, pid)
+        packed_producer = idmp.producer_key(settings.records_no, pid)
         row = txn.lmdb.get(packed_producer, db=txn.handles["idmp"])
         if row is None:
             held, record_no = 0, 1
             producers += 1
         else:
-            _, held, record_no = ProducerRow.unpack(row)
-        packed_record = record_key(packed_producer, record_no)
+            _, held, record_no = idmp.ProducerRow.unpack(row)
+        packed_record = idmp.record_key(packed_producer, record_no)
         put = txn.lmdb.put
-        put(packed_record, RecordRow(iid, entry_id).pack(), db=txn.handles["idmp"])
-        put(iid_key(packed_producer, iid), IidRow(record_no, entry_id).pack(), db=txn.handles["idmp_ids"])
-        put(record_time_key(packed_record, entry_id), b"", db=txn.handles["idmp_times"])
-        put(packed_producer, ProducerRow(pid, held + 1, record_no + 1).pack(), db=txn.handles["idmp"])
-        _put_totals(txn, settings.records_no, RecordsRow(duration_s, producers, records + 1))
+        put(packed_record, idmp.RecordRow(iid, entry_id).pack(), db=txn.handles["idmp"])
+        put(idmp.iid_key(packed_producer, iid), idmp.IidRow(record_no, entry_id).pack(), db=txn.handles["idmp_ids"])
+        put(idmp.record_time_key(packed_record, entry_id), b"", db=txn.handles["idmp_times"])
+        put(packed_producer, idmp.ProducerRow(pid, held + 1, record_no + 1).pack(), db=txn.handles["idmp"])
+        _put_totals(txn, settings.records_no, idmp.RecordsRow(duration_s, producers, records + 1))
         settings.records_added += 1
         if held + 1 > self.max_records:
             cursor = txn.cursor("idmp")
-            cursor.set_range(record_key(packed_producer, 1))
+            cursor.set_range(idmp.record_key(packed_producer, 1))
             _drop_record(txn, cursor.key())
         self._stream.touch()
         words = [b"XIDMPRECORD", self._stream.key, pid, iid, id_text(entry_id)]
@@ -133,10 +120,10 @@ class Idempotence:
 
         So it is in a log when the record had expired before: what the sweep does is not logged.
         """
-        producer = producer_key(self._settings.records_no, pid)
-        row = self._txn.lmdb.get(iid_key(producer, iid), db=self._txn.handles["idmp_ids"])
+        producer = idmp.producer_key(self._settings.records_no, pid)
+        row = self._txn.lmdb.get(idmp.iid_key(producer, iid), db=self._txn.handles["idmp_ids"])
         assert row is not None, "the caller has found it"
-        _drop_record(self._txn, record_key(producer, IidRow.unpack(row).record_no))
+        _drop_record(self._txn, idmp.record_key(producer, idmp.IidRow.unpack(row).record_no))
         self.record(pid, iid, entry_id)
 
     def _keep_settings(self) -> None:
@@ -195,14 +182,14 @@ class Idempotence:
             source, target = txn.lmdb.cursor(txn.handles[table]), txn.cursor(table)
             found = source.set_range(old)
             while found and source.key().startswith(old):
-                target.put(with_records_no(source.key(), new_no), source.value())
+                target.put(idmp.with_records_no(source.key(), new_no), source.value())
                 found = source.next()
 
-    def _totals(self) -> RecordsRow:
+    def _totals(self) -> idmp.RecordsRow:
         row = None
         if self._settings.records_no:
             row = self._txn.lmdb.get(stream_prefix(self._settings.records_no), db=self._txn.handles["idmp"])
-        return RecordsRow(self.duration_s, 0, 0) if row is None else RecordsRow.unpack(row)
+        return idmp.RecordsRow(self.duration_s, 0, 0) if row is None else idmp.RecordsRow.unpack(row)
 
 
 def content_iid(words: list[bytes]) -> bytes:
@@ -238,9 +225,9 @@ def sweep(txn: Transaction, now_ms: int, expired: Callable[[], bool]) -> bool:
         records_no = decode_stream_prefix(times.key())
         prefix = stream_prefix(records_no)
         row = txn.lmdb.get(prefix, db=txn.handles["idmp"])
-        duration_s = 0 if row is None else RecordsRow.unpack(row).duration_s
+        duration_s = 0 if row is None else idmp.RecordsRow.unpack(row).duration_s
         while (key := times.key()).startswith(prefix):
-            packed_record, entry_id = decode_record_time_key(key)
+            packed_record, entry_id = idmp.decode_record_time_key(key)
             if id_ms(entry_id) > now_ms - duration_s * 1000:
                 break
             _drop_record(txn, packed_record)
@@ -255,27 +242,27 @@ def sweep(txn: Transaction, now_ms: int, expired: Callable[[], bool]) -> bool:
 
 def _drop_record(txn: Transaction, packed_record: bytes) -> None:
     """Delete one record from all three tables, and its producer with the last one."""
-    assert len(packed_record) == RECORD_KEY_BYTES
-    idmp = txn.handles["idmp"]
-    row = txn.lmdb.get(packed_record, db=idmp)
+    assert len(packed_record) == idmp.RECORD_KEY_BYTES
+    table = txn.handles["idmp"]
+    row = txn.lmdb.get(packed_record, db=table)
     assert row is not None, "an idempotence record without its row"
-    iid, entry_id = RecordRow.unpack(row)
-    packed_producer = producer_of(packed_record)
-    txn.lmdb.delete(packed_record, db=idmp)
-    txn.lmdb.delete(iid_key(packed_producer, iid), db=txn.handles["idmp_ids"])
-    txn.lmdb.delete(record_time_key(packed_record, entry_id), db=txn.handles["idmp_times"])
+    iid, entry_id = idmp.RecordRow.unpack(row)
+    packed_producer = idmp.producer_of(packed_record)
+    txn.lmdb.delete(packed_record, db=table)
+    txn.lmdb.delete(idmp.iid_key(packed_producer, iid), db=txn.handles["idmp_ids"])
+    txn.lmdb.delete(idmp.record_time_key(packed_record, entry_id), db=txn.handles["idmp_times"])
     records_no = decode_stream_prefix(packed_record)
-    totals, producer = txn.lmdb.get(stream_prefix(records_no), db=idmp), txn.lmdb.get(packed_producer, db=idmp)
+    totals, producer = txn.lmdb.get(stream_prefix(records_no), db=table), txn.lmdb.get(packed_producer, db=table)
     assert totals is not None and producer is not None, "an idempotence record without a producer"
-    duration_s, producers, records = RecordsRow.unpack(totals)
-    pid, held, next_no = ProducerRow.unpack(producer)
+    duration_s, producers, records = idmp.RecordsRow.unpack(totals)
+    pid, held, next_no = idmp.ProducerRow.unpack(producer)
     if held == 1:
-        txn.lmdb.delete(packed_producer, db=idmp)
+        txn.lmdb.delete(packed_producer, db=table)
         producers -= 1
     else:
-        txn.lmdb.put(packed_producer, ProducerRow(pid, held - 1, next_no).pack(), db=idmp)
-    _put_totals(txn, records_no, RecordsRow(duration_s, producers, records - 1))
+        txn.lmdb.put(packed_producer, idmp.ProducerRow(pid, held - 1, next_no).pack(), db=table)
+    _put_totals(txn, records_no, idmp.RecordsRow(duration_s, producers, records - 1))
 
 
-def _put_totals(txn: Transaction, records_no: int, totals: RecordsRow) -> None:
+def _put_totals(txn: Transaction, records_no: int, totals: idmp.RecordsRow) -> None:
     txn.lmdb.put(stream_prefix(records_no), totals.pack(), db=txn.handles["idmp"])

@@ -8,18 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from riverbed.store.format.dead_rows import (
-    DeadConsumer,
-    DeadGroup,
-    DeadKeyspace,
-    DeadRange,
-    DeadRows,
-    DeadStream,
-    decode_note_key,
-    note_key,
-    pack_note,
-    unpack_note,
-)
+from riverbed.store.format import dead_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,39 +24,39 @@ class Trash:
     def __init__(self, cursor: Callable[[str], lmdb.Cursor[bytes]], notes: int) -> None:
         self._cursor = cursor
         notes_cursor = cursor("trash")
-        self._next_no = decode_note_key(notes_cursor.key()) + 1 if notes_cursor.last() else 1
+        self._next_no = dead_rows.decode_note_key(notes_cursor.key()) + 1 if notes_cursor.last() else 1
         self.notes = notes  # how many there are
         self.rows_purged = 0
 
     def add_stream(self, stream_no: int) -> None:
-        self._add(DeadStream(stream_no))
+        self._add(dead_rows.DeadStream(stream_no))
 
     def add_range(self, stream_no: int, floor_id: StreamID) -> None:
-        self._add(DeadRange(stream_no, floor_id))
+        self._add(dead_rows.DeadRange(stream_no, floor_id))
 
     def add_keyspace(self, keyspace_no: int) -> None:
-        self._add(DeadKeyspace(keyspace_no))
+        self._add(dead_rows.DeadKeyspace(keyspace_no))
 
     def add_group(self, group_no: int, stream_no: int) -> None:
-        self._add(DeadGroup(group_no, stream_no))
+        self._add(dead_rows.DeadGroup(group_no, stream_no))
 
     def add_consumer(self, group_no: int, consumer_no: int) -> None:
-        self._add(DeadConsumer(group_no, consumer_no))
+        self._add(dead_rows.DeadConsumer(group_no, consumer_no))
 
     def drop_ranges(self, stream_no: int) -> None:
         """Forget the notes on ranges of one stream; the caller has deleted the rows."""
         cursor = self._cursor("trash")
         found = cursor.first()
         while found:
-            note = unpack_note(cursor.value())
-            if isinstance(note, DeadRange) and note.stream_no == stream_no:
+            note = dead_rows.unpack_note(cursor.value())
+            if isinstance(note, dead_rows.DeadRange) and note.stream_no == stream_no:
                 cursor.delete()
                 self.notes -= 1
                 found = bool(cursor.key())
             else:
                 found = cursor.next()
 
-    def _add(self, note: DeadRows) -> None:
-        self._cursor("trash").put(note_key(self._next_no), pack_note(note))
+    def _add(self, note: dead_rows.DeadRows) -> None:
+        self._cursor("trash").put(dead_rows.note_key(self._next_no), dead_rows.pack_note(note))
         self._next_no += 1
         self.notes += 1

@@ -9,15 +9,7 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from riverbed.store.format.dead_rows import (
-    DeadConsumer,
-    DeadGroup,
-    DeadKeyspace,
-    DeadRange,
-    DeadRows,
-    DeadStream,
-    unpack_note,
-)
+from riverbed.store.format import dead_rows
 from riverbed.store.format.groups import decode_group_no, group_key
 from riverbed.store.format.pending import Run, group_prefix, last_in_key, owner_prefix, time_key
 from riverbed.store.format.streams import StreamRow, decode_name_key, entry_key, key_key, name_key, stream_prefix
@@ -48,7 +40,7 @@ def purge(txn: Transaction, expired: Callable[[], bool]) -> bool:
         cursor = txn.cursor("trash")
         cursor.first()
         note_key, row = cursor.item()
-        if not work.delete_rows(unpack_note(row)):
+        if not work.delete_rows(dead_rows.unpack_note(row)):
             return True
         txn.lmdb.delete(note_key, db=txn.handles["trash"])
         trash.notes -= 1
@@ -85,19 +77,19 @@ class _Purge:
         self._trash = txn.trash
         self._expired = expired
 
-    def delete_rows(self, note: DeadRows) -> bool:
+    def delete_rows(self, note: dead_rows.DeadRows) -> bool:
         """Delete the rows of one note."""
         match note:
-            case DeadStream(stream_no):
+            case dead_rows.DeadStream(stream_no):
                 return self._purge_stream(stream_no)
-            case DeadRange(stream_no, floor_id):
+            case dead_rows.DeadRange(stream_no, floor_id):
                 low, high = stream_prefix(stream_no), entry_key(stream_no, floor_id)
                 return all(self._delete(table, low, high) for table in ("entries", "nodes"))
-            case DeadKeyspace(keyspace_no):
+            case dead_rows.DeadKeyspace(keyspace_no):
                 return self._purge_keyspace(keyspace_no)
-            case DeadGroup(group_no, stream_no):
+            case dead_rows.DeadGroup(group_no, stream_no):
                 return self._purge_group(group_no, stream_no)
-            case DeadConsumer(group_no, consumer_no):
+            case dead_rows.DeadConsumer(group_no, consumer_no):
                 return self._purge_consumer(group_no, consumer_no)
 
     def _purge_stream(self, stream_no: int) -> bool:

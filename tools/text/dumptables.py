@@ -13,16 +13,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+from riverbed.store.format import idempotence as idmp
 from riverbed.store.format.dead_rows import decode_note_key, unpack_note
 from riverbed.store.format.groups import GROUP_KEY_BYTES, ConsumerRow, GroupRow, decode_consumer_no, decode_group_no
-from riverbed.store.format.idempotence import (
-    PRODUCER_KEY_BYTES,
-    RECORD_KEY_BYTES,
-    ProducerRow,
-    RecordRow,
-    RecordsRow,
-    decode_record_no,
-)
 from riverbed.store.format.meta import META_READERS
 from riverbed.store.format.pending import Run, decode_group_prefix, decode_owner_no, group_prefix, last_in_key
 from riverbed.store.format.resp import decode_entry
@@ -153,9 +146,9 @@ def _expiry(key: bytes, row: bytes) -> Row:
 
 def _idmp(key: bytes, row: bytes) -> Row:
     records_no = {"records_no": decode_stream_prefix(key)}
-    if len(key) == RECORD_KEY_BYTES:
-        return {**records_no, "record_no": decode_record_no(key), **_plain(RecordRow.unpack(row))}
-    kind = ProducerRow if len(key) == PRODUCER_KEY_BYTES else RecordsRow
+    if len(key) == idmp.RECORD_KEY_BYTES:
+        return {**records_no, "record_no": idmp.decode_record_no(key), **_plain(idmp.RecordRow.unpack(row))}
+    kind = idmp.ProducerRow if len(key) == idmp.PRODUCER_KEY_BYTES else idmp.RecordsRow
     return {**records_no, **_plain(kind.unpack(row))}
 
 
