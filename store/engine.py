@@ -93,7 +93,7 @@ class Engine:
             held.callback(self._abort)
             powercut.prepare_use(places.state)
             self.configure_nodes(options.node_max_entries, options.node_max_bytes)
-            self.recovery = self._recover()
+            self.recovery = self._recover(changes)
             held.push(self._take_back_log)
             self._enter_service()
             held.callback(self._end_quietly)
@@ -121,13 +121,16 @@ class Engine:
         with made_directory(directory):
             return cls(directory, options or Options(), execute, clock, files or OsFiles())
 
-    def _recover(self) -> RecoveryReport:
+    def _recover(self, changes: StartChanges) -> RecoveryReport:
         """Execute what the log holds beyond the tables; make the log if this is to be a new store.
 
         Raises StoreError, OSError; then nothing has changed but what `StartChanges` takes back.
         """
         if not self.log.is_missing:
-            return recovery.recover(self.log, self.txn, self._execute)
+            if self.tables.is_new or self.txn.replids is None:  # no start has come to its end with them
+                return recovery.recover(self.log, self.txn, self._execute)
+            with changes.uncommitted(self.tables):
+                return recovery.recover(self.log, self.txn, self._execute, commits=False)
         if self.txn.position is not None or powercut.is_marked(self.tables.path):  # the log is made before the mark
             raise NoLogError(
                 f"there is no log in {self.log.home.path}, and the tables hold what was in one: "

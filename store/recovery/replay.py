@@ -20,7 +20,7 @@ from riverbed.store.position import LogPosition
 from riverbed.store.recovery.bulk_load import load_run
 from riverbed.store.wire import Run
 
-# A rebuild from nothing commits this often, so that dirty pages do not pile up in memory.
+# A start from nothing commits this often, so that dirty pages do not pile up in memory; see `start_changes.py`.
 _BYTES_A_CHECKPOINT: Final = 16 << 20
 
 # What stands in a log for replicas alone, and which commands a batch keeps together anyway.

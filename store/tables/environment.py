@@ -53,9 +53,11 @@ TABLES: Final = (
     "meta",
 )
 # Slots for read transactions, of all processes together: long replies, rewrites, snapshots, full syncs, tools.  The
-# first process to open a store sets the number, so every `lmdb.open` of a store names this one; a slot takes 64 bytes.
+# first process to open a store sets the number, so every `lmdb.open` of a store names this one.
 MAX_READERS: Final = 1024
-_LOCK_FILE_BYTES: Final = 128 + 64 * MAX_READERS
+LOCK_HEAD_BYTES: Final = 128
+READER_BYTES: Final = 64
+_LOCK_FILE_BYTES: Final = LOCK_HEAD_BYTES + READER_BYTES * MAX_READERS
 
 
 class Reader(NamedTuple):
@@ -114,6 +116,7 @@ class Tables:
             syncs_later = syncs_later and powercut.prepare_use(path)
         self._syncs_later = syncs_later
         self._unserved: int | None = None  # held by a reader that LMDB does not know of
+        self._lock_file: int | None = None
         if readonly and not frozen:
             powercut.refuse_doubt(path)
             self._unserved = hold_instead_of_registering(directory, path)
@@ -145,6 +148,15 @@ class Tables:
         """A new write transaction.  Raises lmdb.Error."""
         first, self._first = self._first, None
         return first or self.env.begin(write=True)
+
+    def lock_file(self) -> int:
+        """A descriptor of LMDB's lock file, for as long as the tables are open.  Raises OSError.
+
+        To close any descriptor of that file before takes LMDB's locks away from the process: POSIX has it so.
+        """
+        if self._lock_file is None:
+            self._lock_file = open_file(self.path / LOCK_NAME, os.O_RDWR)
+        return self._lock_file
 
     def _let_servers_start(self) -> None:
         if self._unserved is not None:
@@ -243,6 +255,9 @@ class Tables:
                 self.env.sync(True)
                 powercut.end_use(self.path)
         self.env.close()
+        if self._lock_file is not None:
+            os.close(self._lock_file)
+            self._lock_file = None
         self._let_servers_start()
 
 

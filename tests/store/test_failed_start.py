@@ -21,7 +21,8 @@ import pytest
 from crc32c import crc32c
 
 from riverbed.server.commands.replay import Replayer
-from riverbed.store.check import Check, check
+from riverbed.store.check import Check, Refolding, check
+from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.engine import Engine
 from riverbed.store.errors import CorruptionError, LockedError, ReplayError, StoreError, VersionError
@@ -114,6 +115,31 @@ def log_nonsense(directory: Path) -> None:
     store.kill()
 
 
+def log_nonsense_far_behind(directory: Path) -> None:
+    """The same behind more log than a start from nothing executes between two commits."""
+    store = Store(directory, segment_bytes=9 << 20)
+    store.engine.secure_checkpoint()
+    for number in range(9000, 9200):
+        store.add(b"s", f"{number}-0", words=(b"f", b"x" * 100_000))
+        store.commit()
+    store.txn.log_command(0, [b"XSETID", b"nothing", b"1-0"])
+    store.commit()
+    store.kill()
+
+
+def lack_rows_and_log_nonsense_far_behind(directory: Path) -> None:
+    """Tables as a start leaves them that was killed at once."""
+    log_nonsense_far_behind(directory)
+    shutil.rmtree(directory / "state")
+    (directory / "state").mkdir()
+    lmdb.open(str(directory / "state")).close()
+
+
+def scramble_tables_and_log_nonsense_far_behind(directory: Path) -> None:
+    log_nonsense_far_behind(directory)
+    scramble_tables(directory)
+
+
 def other_version(directory: Path) -> None:
     tables = Tables(directory, 1 << 28)
     for _ in range(2):
@@ -165,6 +191,8 @@ BREAKS: dict[str, tuple[Callable[[Path], None], type[Exception]]] = {
     "the end of the log is damaged": (damage_last_file, CorruptionError),
     "the log is shorter than what the tables cover": (shorten_log, CorruptionError),
     "the log holds what does not fit": (log_nonsense, ReplayError),
+    "the log holds what does not fit far behind the tables": (log_nonsense_far_behind, ReplayError),
+    "the tables hold nothing and the log what does not fit": (lack_rows_and_log_nonsense_far_behind, ReplayError),
     "the tables are of another version": (other_version, VersionError),
     "the tables are no tables": (scramble_tables, lmdb.Error),
     "the tables are cut off": (cut_tables, StoreError),
@@ -245,6 +273,24 @@ def test_a_start_that_fails_takes_nothing_from_a_reader(directory: Path) -> None
         start(directory, execute=execute)
     (reader,) = readers
     assert str(reader.pid) in reader.communicate("")[0]
+
+
+def test_what_lmdb_has_written_before_the_end_of_a_start_that_fails_is_cut_off(directory: Path) -> None:
+    """Of a transaction with more than 512 MB of changed pages it writes some early, here behind the end of its file."""
+    log_nonsense(directory)
+    data = directory / "state" / "data.mdb"
+
+    def execute(txn: WriteTxn, *_: object) -> None:
+        assert [(reader.pid, reader.transaction_no) for reader in txn.tables.readers()] == [(os.getpid(), 0)]
+        with data.open("ab") as file:
+            file.write(b"x" * 8192)
+        raise ReplayError("refused")
+
+    before = tree(directory)
+    for _ in range(2):
+        with pytest.raises(ReplayError, match="refused"):
+            start(directory, execute=execute)
+        assert changes(before, tree(directory)) == []
 
 
 KILLED = {"base": "appendonly.aof.7.base.aof", "incr": "appendonly.aof.70.incr.aof"}
@@ -336,6 +382,28 @@ def test_what_can_be_mended_is_mended_after_a_start_that_failed(directory: Path,
     stream = engine.txn.databases[0].stream(b"s", 0)
     assert stream is not None and stream.length >= 60
     engine.close()
+
+
+def test_a_check_and_a_repair_of_a_log_that_does_not_fit_change_nothing(directory: Path) -> None:
+    log_nonsense_far_behind(directory)
+    before = tree(directory)
+    refolding = Refolding(Replayer().execute, directory.parent)
+    for _ in range(2):
+        assert any("does not fit" in str(violation) for violation in check(directory, refolding=refolding))
+        with pytest.raises(ReplayError):
+            start(directory)
+        repair(directory)
+        # a check reads the tables, and LMDB notes its readers
+        assert set(changes(before, tree(directory))) <= {"changed: state/lock.mdb"}
+
+
+def test_a_repair_whose_log_does_not_fit_leaves_broken_tables_as_they_were(directory: Path) -> None:
+    scramble_tables_and_log_nonsense_far_behind(directory)
+    before = tree(directory)
+    for _ in range(2):
+        with pytest.raises(ReplayError):
+            repair(directory)
+        assert changes(before, tree(directory)) == []
 
 
 def repair(directory: Path) -> None:
