@@ -8,7 +8,8 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
 
-from riverbed.store.format.rows import pack_ids, pack_row, unpack_ids, unpack_row
+from riverbed.store.format.packing import pack_row, unpack_row
+from riverbed.store.format.rows import pack_ids, unpack_ids
 from riverbed.store.ids import StreamID
 
 _NOTE: Final = Struct(">Q")  # number of the note:u64, in the order of arrival

@@ -10,7 +10,8 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final, NamedTuple
 
-from riverbed.store.format.rows import pack_ids, pack_row, unpack_ids, unpack_row
+from riverbed.store.format.packing import pack_row, unpack_row
+from riverbed.store.format.rows import pack_ids, unpack_ids
 from riverbed.store.ids import StreamID
 from riverbed.store.model import DeliveryPolicy
 

@@ -15,7 +15,8 @@ import hashlib
 from struct import Struct
 from typing import Final, NamedTuple
 
-from riverbed.store.format.rows import pack_row, unpack_ids, unpack_row
+from riverbed.store.format.packing import pack_row, unpack_row
+from riverbed.store.format.rows import unpack_ids
 from riverbed.store.format.streams import stream_prefix
 from riverbed.store.ids import ID_BYTES, StreamID, pack_id, unpack_id
 

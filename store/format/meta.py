@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from riverbed.store.format.rows import FORMAT_VERSION, pack_row, unpack_row
+from riverbed.store.format.packing import pack_row, unpack_row
+from riverbed.store.format.rows import FORMAT_VERSION
 from riverbed.store.position import LogPosition
 from riverbed.store.replication_id import ReplicationIds
 

@@ -1,4 +1,4 @@
-"""What the rows of all tables are made of: msgpack, and IDs of 16 bytes.
+"""What the rows of all tables have in common: the version, IDs of 16 bytes, and the errors of decoding.
 
 A module beside this one has the keys and rows of each kind of table, as pure functions and small types.  `FORMAT.md`
 says the same in prose with worked examples; a test decodes those with these modules.  Integers inside keys are
@@ -8,9 +8,7 @@ big-endian, so that byte order is number order.  The log's bytes are `log_lines.
 from __future__ import annotations
 
 from struct import Struct, error
-from typing import Any, Final
-
-import msgpack
+from typing import Final
 
 from riverbed.store.ids import SEQ_BITS, StreamID, pack_id
 
@@ -20,15 +18,6 @@ FORMAT_VERSION: Final = 2
 DECODE_ERRORS: Final = (error, ValueError, TypeError, IndexError)
 
 _ID: Final = Struct(">QQ")  # ms:u64 seq:u64
-
-
-def pack_row(values: Any) -> bytes:
-    """msgpack, the form of every row that is not on the hot path."""
-    return bytes(msgpack.packb(values))
-
-
-def unpack_row(row: bytes) -> Any:
-    return msgpack.unpackb(row, strict_map_key=False)
 
 
 def pack_ids(*ids: StreamID) -> bytes:

@@ -22,7 +22,7 @@ from riverbed.store.engine import Engine
 from riverbed.store.errors import CorruptionError, LockedError, LogWriteError, ReplayError, VersionError
 from riverbed.store.format.log_lines import encode_command
 from riverbed.store.format.meta import META_NUMBERING, META_STORE
-from riverbed.store.format.rows import unpack_row
+from riverbed.store.format.packing import unpack_row
 from riverbed.store.ids import MAX_ID, MIN_ID, id_ms
 from riverbed.store.layout import DIRECTORY_NAME
 from riverbed.store.log import manifest as manifests

@@ -16,9 +16,9 @@ from riverbed.store.engine import Engine
 from riverbed.store.errors import VersionError
 from riverbed.store.format.groups import consumer_key, group_key, look_key
 from riverbed.store.format.meta import META_NUMBERING, META_SYNCED
+from riverbed.store.format.packing import pack_row
 from riverbed.store.format.pending import group_prefix, owner_prefix, time_prefix
 from riverbed.store.format.resp import encode_entry
-from riverbed.store.format.rows import pack_row
 from riverbed.store.format.streams import decode_stream_prefix, entry_key, expiry_key, name_key, stream_prefix
 from riverbed.store.ids import MAX_ID, make_id, pack_id
 from riverbed.store.layout import DIRECTORY_NAME

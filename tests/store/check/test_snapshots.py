@@ -9,7 +9,7 @@ from crc32c import crc32c
 
 from riverbed.store.check.snapshots import SnapshotCheck
 from riverbed.store.errors import NoSnapshotError, VersionError
-from riverbed.store.format.rows import pack_row
+from riverbed.store.format.packing import pack_row
 from riverbed.store.ids import MIN_ID
 from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, STREAMS_NAME
 from riverbed.store.snapshot.reader import (

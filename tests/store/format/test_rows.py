@@ -60,6 +60,7 @@ from riverbed.store.format.meta import (
     read_synced,
     read_version,
 )
+from riverbed.store.format.packing import pack_row, unpack_row
 from riverbed.store.format.pending import (
     UNOWNED,
     Run,
@@ -83,7 +84,7 @@ from riverbed.store.format.resp import (
     encode_words,
     id_bulk,
 )
-from riverbed.store.format.rows import DECODE_ERRORS, FORMAT_VERSION, pack_row, unpack_row
+from riverbed.store.format.rows import DECODE_ERRORS, FORMAT_VERSION
 from riverbed.store.format.streams import (
     NodeRow,
     StreamRow,

@@ -9,7 +9,7 @@ from typing import Any
 import lmdb
 
 from riverbed.store.check import check
-from riverbed.store.format.rows import pack_row, unpack_row
+from riverbed.store.format.packing import pack_row, unpack_row
 from riverbed.store.format.streams import NodeRow, StreamRow
 from riverbed.store.model import Strategy, Trim
 from riverbed.store.streams import trimming

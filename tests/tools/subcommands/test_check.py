@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from riverbed.server.version import VERSION
-from riverbed.store.format.rows import FORMAT_VERSION, pack_row
+from riverbed.store.format.packing import pack_row
+from riverbed.store.format.rows import FORMAT_VERSION
 from riverbed.store.format.streams import entry_key
 from riverbed.store.layout import DIRECTORY_NAME
 from riverbed.store.snapshot.writer import take_snapshot
