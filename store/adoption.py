@@ -17,23 +17,23 @@ from typing import Final
 
 from riverbed.store.disk.files import Files
 from riverbed.store.errors import CorruptionError
-from riverbed.store.layout import STATE_DIRECTORY
+from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST, STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.manifest import FileType, LogFile
 
 _REPLACED: Final = "replaced-state"
 
 
-def move_in(directory: Path, source: Path, dirname: str, filename: str, files: Files) -> None:
+def move_in(directory: Path, source: Path, files: Files) -> None:
     """Put the log and the tables in `source`, which lies in `directory`, in the place of those in `directory`.
 
     Both are closed and durable, and numbers and names of their log files differ.  The old tables are in `source` then.
     Raises CorruptionError with nothing changed, OSError.
     """
-    home, arriving_home = directory / dirname, source / dirname
-    path = home / f"{filename}.manifest"
+    home, arriving_home = directory / LOG_DIRECTORY, source / LOG_DIRECTORY
+    path = home / LOG_MANIFEST
     old = manifests.load(path, files) or manifests.Manifest()
-    new = manifests.load(arriving_home / f"{filename}.manifest", files)
+    new = manifests.load(arriving_home / LOG_MANIFEST, files)
     listed = (*old.files, *old.history)
     if new is None or {file.name for file in listed} & {file.name for file in new.files}:
         raise CorruptionError(str(arriving_home), None, "these files cannot stand beside those that are here")

@@ -77,9 +77,9 @@ class Engine:
         self.on_batches: Callable[[Sequence[StreamedBatch]], None] | None = None
         with contextlib.ExitStack() as held:
             held.enter_context(lock_directory(directory))
-            places = Places(directory, options.log_directory, options.log_filename)
+            places = Places(directory)
             places.require_plain()
-            require_ours(directory, options.log_directory, options.log_filename, files)
+            require_ours(directory, files)
             self.log = self._find_log()
             held.callback(self._close_log)
             killed = KilledCompaction.find(places, files)
@@ -390,7 +390,7 @@ class Engine:
         self.tables.close()
         self.log.close()
         try:
-            adoption.move_in(self.directory, source, options.log_directory, options.log_filename, self.files)
+            adoption.move_in(self.directory, source, self.files)
             self.tables = Tables(self.directory, options.map_bytes, syncs_later=True)
             self.txn.change_tables(self.tables)
             self.log = self._find_log()
@@ -408,8 +408,6 @@ class Engine:
         return Log.find(
             self.directory,
             self.files,
-            dirname=options.log_directory,
-            filename=options.log_filename,
             segment_bytes=options.segment_bytes,
             load_truncated=options.load_truncated,
         )

@@ -33,8 +33,6 @@ class Options:
 
     fsync: Fsync = Fsync.ALWAYS
     map_bytes: int = DEFAULT_MAP_BYTES
-    log_directory: str = "appendonlydir"
-    log_filename: str = "appendonly.aof"
     segment_bytes: int = 1 << 30
     load_truncated: bool = True
     reserve_bytes: int = 64 << 20

@@ -30,7 +30,7 @@ from riverbed.store.disk.durable_file import write_file
 from riverbed.store.disk.files import Files
 from riverbed.store.disk.real_files import read_file, require_plain
 from riverbed.store.errors import CorruptionError
-from riverbed.store.layout import DATA_NAME, LOCK_NAME, STATE_DIRECTORY
+from riverbed.store.layout import DATA_NAME, LOCK_NAME, LOG_DIRECTORY, LOG_FILE, LOG_MANIFEST, STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.home import TEMPORARY_PREFIX
 from riverbed.store.log.manifest import FileType, LogFile, Manifest
@@ -50,8 +50,6 @@ class Places:
     """Where things are while the store in `directory` is compacted."""
 
     directory: Path
-    log_directory: str
-    log_filename: str
 
     @property
     def state(self) -> Path:
@@ -75,11 +73,11 @@ class Places:
     @property
     def home(self) -> Path:
         """The files of the log."""
-        return self.directory / self.log_directory
+        return self.directory / LOG_DIRECTORY
 
     @property
     def manifest(self) -> Path:
-        return self.home / f"{self.log_filename}.manifest"
+        return self.home / LOG_MANIFEST
 
     def require_plain(self) -> None:
         """Raise UnsafeFileError when anything in the tables' or the log's directory is a link, a pipe or a device."""
@@ -239,7 +237,7 @@ def _planned(places: Places, files: Files) -> tuple[str, str] | None:
 
 def _name(plan: dict[str, Any], kind: str, places: Places) -> str:
     name = plan.get(kind)
-    bare = rf"{re.escape(places.log_filename)}\.[0-9]{{1,19}}\.{kind}\.aof"
+    bare = rf"{re.escape(LOG_FILE)}\.[0-9]{{1,19}}\.{kind}\.aof"
     if not isinstance(name, str) or not re.fullmatch(bare, name):
         raise CorruptionError(str(places.work / _PLAN), None, f"{name!r} is not the name of a {kind} file of the log")
     return name

@@ -39,7 +39,9 @@ EVERYSEC_S: Final = 1.0
 LONG_REPLY_S: Final = 60.0
 CROWDED_REPLY_S: Final = 10.0
 CYCLES_A_SPACE_CHECK: Final = 10
-# As many times `checkpoint-dirty-bytes` may be waiting for a slow disk in memory, and then clients wait for it, too.
+# A checkpoint is due when this much was logged since the last, whatever the interval.
+CHECKPOINT_BYTES: Final = 1 << 20
+# As many times that may be waiting for a slow disk in memory, and then clients wait for it, too.
 MAX_DIRTY: Final = 32
 
 
@@ -80,7 +82,7 @@ class Upkeep:
 
     def committed(self) -> None:
         """Something was committed: have it in a checkpoint soon, at once if it is much."""
-        if self._engine.dirty_bytes >= self._executor.config.checkpoint_dirty_bytes:
+        if self._engine.dirty_bytes >= CHECKPOINT_BYTES:
             self._checkpoint()
         elif self._checkpoint_timer is None:
             self._arm_checkpoint()
@@ -129,7 +131,7 @@ class Upkeep:
         If the disk is still busy with the one before, the next begins when it is not, unless that would be too much.
         """
         self._disarm_checkpoint()
-        most = MAX_DIRTY * self._executor.config.checkpoint_dirty_bytes
+        most = MAX_DIRTY * CHECKPOINT_BYTES
         if self._engine.checkpoints.is_syncing and self._engine.dirty_bytes < most:
             self._is_due = True
             return

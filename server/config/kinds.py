@@ -227,15 +227,6 @@ class UserName(Text):
     is_secret = True
 
 
-class FileName(Setting[str]):
-    """The name of a file or folder inside the data directory."""
-
-    def parse_word(self, word: str) -> str:
-        if not word or "/" in word or word in (".", ".."):
-            raise BadValueError(f"{self.name} can't be a path, just a filename")
-        return word
-
-
 class Secret(Setting[bytes]):
     """A password: bytes, as clients send it."""
 
@@ -345,8 +336,8 @@ class Fixed(Setting[str]):
 
     takes_list = True
 
-    def __init__(self, value: str, reason: str) -> None:
-        super().__init__(Section.FIXED, value, reason)
+    def __init__(self, value: str, reason: str, *, at_start: bool = False) -> None:
+        super().__init__(Section.FIXED, value, reason, at_start=at_start)
 
     def parse(self, words: list[str], current: str) -> str:
         if " ".join(words).lower() != self.default:

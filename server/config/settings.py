@@ -18,7 +18,6 @@ from riverbed.server.config.kinds import (
     Boolean,
     Choice,
     Directory,
-    FileName,
     Fixed,
     Integer,
     Memory,
@@ -33,9 +32,11 @@ from riverbed.server.config.kinds import (
     Text,
     UserName,
 )
+from riverbed.store.layout import LOG_DIRECTORY, LOG_FILE
 from riverbed.store.options import Options
 
 _MB: Final = 1 << 20
+_LAYOUT: Final = "`riverbed replay DIR NEW` makes a data directory of a log with other names"
 
 # Lines of an ordinary redis.conf about things that do not exist here, and that no data and no safety hang on: they
 # are passed over, with a line in the server's log, so that such a file can be tried.  CONFIG GET does not know them.
@@ -159,9 +160,6 @@ class Settings:
         maximum=3_600_000,
         unit="milliseconds",
     )
-    checkpoint_dirty_bytes = Memory(
-        Section.DATA, _MB, "Do so earlier when this much was logged since the last time.", minimum=64 << 10
-    )
     log_segment_bytes = Memory(
         Section.DATA,
         Options.segment_bytes,
@@ -175,10 +173,6 @@ class Settings:
     auto_aof_rewrite_min_size = Memory(Section.DATA, 64 * _MB, "But not while the log is smaller than this.")
     aof_load_truncated = Boolean(
         Section.DATA, True, "Start although the log's last write was cut short, dropping that write and saying so."
-    )
-    appenddirname = FileName(Section.DATA, Options.log_directory, "Folder of the log files, inside dir.", at_start=True)
-    appendfilename = FileName(
-        Section.DATA, Options.log_filename, "What the log's file names begin with.", at_start=True
     )
     lmdb_map_size = Memory(
         Section.DATA,
@@ -304,20 +298,6 @@ class Settings:
         "Addresses that metrics-port listens on; no password is asked for there.",
         at_start=True,
     )
-    metrics_max_streams = Integer(
-        Section.DIAGNOSTICS,
-        100,
-        "Streams with metrics of their own: those with consumer groups first, then the longest.",
-        maximum=1000,
-        at_start=True,
-    )
-    metrics_max_groups = Integer(
-        Section.DIAGNOSTICS,
-        200,
-        "Consumer groups of them with metrics of their own: those with the most pending first.",
-        maximum=1000,
-        at_start=True,
-    )
 
     # -- fixed ---------------------------------------------------------------------------------------------------------
 
@@ -325,6 +305,8 @@ class Settings:
     databases = Integer(Section.FIXED, 16, "databases that SELECT chooses from", minimum=16, maximum=16, at_start=True)
     hz = Integer(Section.FIXED, 10, "background chores run ten times a second", minimum=10, maximum=10)
     appendonly = Fixed("yes", "the log is what the store is made of")
+    appenddirname = Fixed(LOG_DIRECTORY, _LAYOUT, at_start=True)
+    appendfilename = Fixed(LOG_FILE, _LAYOUT, at_start=True)
     save = Fixed("", "there are no RDB files; checkpoints happen by themselves")
     aof_use_rdb_preamble = Fixed("no", "the log is commands from its first byte")
     no_appendfsync_on_rewrite = Fixed("no", "a rewrite does not weaken durability")

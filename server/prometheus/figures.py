@@ -260,7 +260,7 @@ def _streams(watched: Sample) -> Iterator[Figure]:
     )
     yield _gauges("stream_bytes", "Size of its entries, about.", names, ((own, s.byte_count) for own, s in streams))
     yield _gauges("stream_groups", "Its consumer groups.", names, ((own, s.group_count) for own, s in streams))
-    yield _gauge("streams_omitted", "Streams that are not shown: see metrics-max-streams.", watched.streams_omitted)
+    yield _gauge("streams_omitted", "Streams that are not shown.", watched.streams_omitted)
 
 
 def _groups(watched: Sample) -> Iterator[Figure]:
@@ -286,9 +286,7 @@ def _groups(watched: Sample) -> Iterator[Figure]:
         names,
         ((own, max(now_ms - each.oldest_ms, 0) / 1000) for own, each in groups if each.oldest_ms is not None),
     )
-    yield _gauge(
-        "groups_omitted", "Groups of these streams that are not shown: see metrics-max-groups.", watched.groups_omitted
-    )
+    yield _gauge("groups_omitted", "Groups of these streams that are not shown.", watched.groups_omitted)
 
 
 def _stream_labels(stream: StreamFigures) -> Labels:

@@ -31,6 +31,10 @@ from riverbed.store.databases.sampling import Sample
 if TYPE_CHECKING:
     from riverbed.server.execution.executor import Executor
 
+# Streams with figures of their own, those with groups first, then the longest; and groups of them, those with the most
+# pending first.
+MAX_STREAMS: Final = 100
+MAX_GROUPS: Final = 200
 SLICE_S: Final = 0.002
 PAUSE_S: Final = 0.008
 # Values that become text in one go: half a millisecond.  A histogram has 14 lines a value.
@@ -44,8 +48,7 @@ class Metrics:
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
-        config = executor.config
-        self._survey = Sample(executor.txn, config.metrics_max_streams, config.metrics_max_groups)
+        self._survey = Sample(executor.txn, MAX_STREAMS, MAX_GROUPS)
         self._under_way: asyncio.Task[bytes] | None = None
         pages = {b"/metrics": (_CONTENT_TYPE, self.page), b"/healthz": ("text/plain", self._health)}
         self._http = MetricsHttp(pages, executor.tasks)

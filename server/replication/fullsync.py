@@ -27,7 +27,7 @@ from riverbed.server.replication import worker as foldprocess
 from riverbed.store.disk.durable_file import write_all
 from riverbed.store.errors import StoreError
 from riverbed.store.log.append_log import Log
-from riverbed.store.log.manifest import FileType, LogFile
+from riverbed.store.log.manifest import LogFile
 from riverbed.store.log.stream_reader import LogStream
 from riverbed.store.position import LogPosition
 from riverbed.store.replication_id import ReplicationIds
@@ -101,15 +101,11 @@ class FullSync:
         seq = max((file.seq for file in (*old.files, *old.history)), default=0) + SPARE_NUMBERS
         base = None
         if head.base_bytes:
-            name = f"{engine.options.log_filename}.{seq}.base.aof"
-            size, command_bytes = head.base_bytes, head.command_bytes
-            base = LogFile(name, seq, FileType.BASE, size=size, is_checksummed=True, command_bytes=command_bytes)
+            base = LogFile.base(seq, head.base_bytes, head.command_bytes)
         self._directory.mkdir()
         return Log.begin(
             self._directory,
             engine.files,
-            dirname=engine.options.log_directory,
-            filename=engine.options.log_filename,
             start_offset=head.start,
             seq=seq,
             base=base,
@@ -156,7 +152,7 @@ class FullSync:
     async def _make_tables(self) -> None:
         """Have a process replay what comes, until little is left.  Raises WorkerError."""
         options, txn = self._engine.options, self._engine.txn
-        arguments = [self._directory, options.log_directory, options.log_filename, options.map_bytes]
+        arguments = [self._directory, options.map_bytes]
         arguments += [txn.node_max_entries, txn.node_max_bytes]
         # its end is news, too: the primary may have nothing to send, or be left waiting
         worker = Worker(self._executor.tasks, foldprocess.MODULE, *arguments, on_end=self._news.set)

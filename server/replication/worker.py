@@ -1,6 +1,6 @@
 """The process that makes tables of the log a full sync receives, so that the server only writes and goes on serving.
 
-    python -m riverbed.server.replication.worker DIRECTORY DIRNAME FILENAME MAP-BYTES NODE-ENTRIES NODE-BYTES
+    python -m riverbed.server.replication.worker DIRECTORY MAP-BYTES NODE-ENTRIES NODE-BYTES
 
     server                                      this process
     {"replay": [file, byte, offset]}        ->  executes the log up to there
@@ -28,6 +28,7 @@ from riverbed.server.commands.replay import Replayer
 from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import StoreError
+from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.reader import LogReader, list_parts
 from riverbed.store.position import LogPosition
@@ -43,7 +44,7 @@ _NICENESS: Final = 5
 
 def work(server: Server) -> None:
     """Replay as the server asks."""
-    directory, dirname, filename, *numbers = sys.argv[1:]
+    directory, *numbers = sys.argv[1:]
     map_bytes, node_entries, node_bytes = map(int, numbers)
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
@@ -52,7 +53,7 @@ def work(server: Server) -> None:
         try:
             txn = WriteTxn(tables)
             txn.node_max_entries, txn.node_max_bytes = node_entries, node_bytes
-            _serve(server, Path(directory) / dirname, filename, txn)
+            _serve(server, Path(directory) / LOG_DIRECTORY, txn)
         finally:
             tables.close()
     except lmdb.MapFullError:
@@ -60,18 +61,18 @@ def work(server: Server) -> None:
     server.say(closed=True)
 
 
-def _serve(server: Server, home: Path, filename: str, txn: WriteTxn) -> None:
+def _serve(server: Server, home: Path, txn: WriteTxn) -> None:
     while "replay" in (order := server.listen()):
         end = LogPosition(*order["replay"])
-        _fold(home, filename, txn, end)
+        _fold(home, txn, end)
         server.say(at=end)
     txn.abort()
 
 
-def _fold(home: Path, filename: str, txn: WriteTxn, end: LogPosition) -> None:
+def _fold(home: Path, txn: WriteTxn, end: LogPosition) -> None:
     """Bring the tables up to `end`, which is in the last file.  Raises what reading and executing raise."""
     files = OsFiles()
-    manifest = manifests.load(home / f"{filename}.manifest", files)
+    manifest = manifests.load(home / LOG_MANIFEST, files)
     assert manifest is not None, "made before this process was"
     txn.replids = manifest.replids
     parts = list_parts(home, manifest, files)

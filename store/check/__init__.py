@@ -24,7 +24,7 @@ from riverbed.store.check.log import LogCheck
 from riverbed.store.check.state import check_state
 from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.serving import is_served
-from riverbed.store.layout import DATA_NAME, DIRECTORY_NAME, FILE_NAME, STATE_DIRECTORY
+from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, STATE_DIRECTORY
 from riverbed.store.log.reader import TornTail
 from riverbed.store.progress import Progress, ignore
 
@@ -34,8 +34,6 @@ __all__ = ["Check", "Refolding", "Violation", "check"]
 def check(
     directory: Path,
     *,
-    log_directory: str = DIRECTORY_NAME,
-    log_filename: str = FILE_NAME,
     files: Files | None = None,
     refolding: Refolding | None = None,
 ) -> Iterator[Violation]:
@@ -43,9 +41,7 @@ def check(
 
     Raises VersionError, and OSError when it cannot be read at all.
     """
-    yield from Check(
-        directory, log_directory=log_directory, log_filename=log_filename, files=files, refolding=refolding
-    ).violations()
+    yield from Check(directory, files=files, refolding=refolding).violations()
 
 
 class Check:
@@ -55,8 +51,6 @@ class Check:
         self,
         directory: Path,
         *,
-        log_directory: str = DIRECTORY_NAME,
-        log_filename: str = FILE_NAME,
         files: Files | None = None,
         steps: Progress = ignore,
         refolding: Refolding | None = None,
@@ -66,9 +60,7 @@ class Check:
         self.directory = directory
         self.contents = Contents()
         self.meta: Meta | None = None
-        self.log = LogCheck(
-            directory / log_directory, log_filename, files or OsFiles(), lambda: not self.is_in_use(), steps
-        )
+        self.log = LogCheck(directory / LOG_DIRECTORY, files or OsFiles(), lambda: not self.is_in_use(), steps)
         self.was_in_use = False  # a server was running at some moment when that mattered
         self._steps = steps
         self._refolding = refolding

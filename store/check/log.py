@@ -18,6 +18,7 @@ from riverbed.store.check.findings import Meta, Violation, violation_of
 from riverbed.store.disk.files import Files
 from riverbed.store.disk.real_files import read_file, require_plain
 from riverbed.store.errors import CorruptionError
+from riverbed.store.layout import LOG_MANIFEST
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.manifest import Manifest
 from riverbed.store.log.reader import Batch, LogPart, LogReader, TornTail, list_parts
@@ -36,7 +37,7 @@ _TRIES: Final = 5
 class LogCheck:
     """The log in `home`.  What is known of it once `violations` is exhausted:"""
 
-    def __init__(self, home: Path, filename: str, files: Files, is_stable: Callable[[], bool], steps: Progress) -> None:
+    def __init__(self, home: Path, files: Files, is_stable: Callable[[], bool], steps: Progress) -> None:
         self.manifest: Manifest | None = None
         self.parts: list[LogPart] = []
         self.end: LogPosition | None = None
@@ -44,14 +45,13 @@ class LogCheck:
         self.is_missing = False  # there is nothing of a log
         self.is_short = False  # it is whole, and ends before what the tables cover
         self._home = home
-        self._filename = filename
         self.files = files
         self.is_stable = is_stable
         self._steps = steps
 
     @property
     def manifest_path(self) -> Path:
-        return self._home / f"{self._filename}.manifest"
+        return self._home / LOG_MANIFEST
 
     @property
     def size_bytes(self) -> int:
@@ -101,7 +101,7 @@ class LogCheck:
         self.is_missing = self.is_short = False
         self.manifest = manifests.load(self.manifest_path, files)
         if self.manifest is None or not self.manifest.files:
-            refuse_orphans(self._home, self._filename, files)
+            refuse_orphans(self._home, files)
             self.is_missing = True
             if meta is not None:
                 yield Violation("log", "", "there is none, and the tables say how far they cover it", str(self._home))

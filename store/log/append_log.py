@@ -36,7 +36,7 @@ from riverbed.store.disk.files import Files
 from riverbed.store.disk.shared_files import SharedFiles
 from riverbed.store.errors import LogWriteError
 from riverbed.store.format.log_lines import encode_annotation
-from riverbed.store.layout import DIRECTORY_NAME, FILE_NAME
+from riverbed.store.layout import LOG_DIRECTORY
 from riverbed.store.log.home import Base, LogHome
 from riverbed.store.log.manifest import FileType, LogFile, Manifest, ReplacedError
 from riverbed.store.log.reader import Batch, LogPart, LogReader, TornTail
@@ -107,16 +107,14 @@ class Log:
         directory: Path,
         files: Files,
         *,
-        dirname: str = DIRECTORY_NAME,
-        filename: str = FILE_NAME,
         segment_bytes: int = DEFAULT_SEGMENT_BYTES,
         load_truncated: bool = True,
     ) -> Self:
-        """The log in `directory`/`dirname`, also when there is none yet.
+        """The log of the store in `directory`, also when there is none yet.
 
         Raises CorruptionError when the files are not what the manifest says; `read` looks at their contents.
         """
-        home = LogHome.find(directory / dirname, filename, files)
+        home = LogHome.find(directory / LOG_DIRECTORY, files)
         log = cls(home, files, segment_bytes, load_truncated)
         sizes = {part.file: part.size for part in home.parts()}
         log._closed_bytes = sum(sizes.values())
@@ -148,8 +146,6 @@ class Log:
         directory: Path,
         files: Files,
         *,
-        dirname: str,
-        filename: str,
         start_offset: int,
         seq: int,
         base: LogFile | None,
@@ -159,7 +155,7 @@ class Log:
 
         The base is listed; it is for the caller to put it there.  Raises OSError.
         """
-        home = LogHome(directory / dirname, filename, files, Manifest(base=base, replids=replids))
+        home = LogHome(directory / LOG_DIRECTORY, files, Manifest(base=base, replids=replids))
         log = cls(home, files, sys.maxsize, True)
         files.make_directory(home.path)
         log._offset = start_offset
@@ -468,7 +464,7 @@ class Log:
         with one replacement of the manifest everything before becomes history: a crash leaves the log as it was, or as
         it will be.  Raises LogWriteError with the log as it was, unless it is broken.
         """
-        base = self.home.manifest.next_base(self.home.filename, size, command_bytes)
+        base = self.home.manifest.next_base(size, command_bytes)
         manifest = self.home.manifest.begun_with(base, from_seq)
         path = self.home.path / base.name
         try:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from riverbed.store.disk.files import Files
+from riverbed.store.layout import LOG_MANIFEST, incr_name
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.manifest import LogFile, Manifest, ReplacedError
 from riverbed.store.log.reader import LogPart, LogReader, list_parts
@@ -38,19 +39,18 @@ class Base(NamedTuple):
 class LogHome:
     """The files of one log in the directory `path`."""
 
-    def __init__(self, path: Path, filename: str, files: Files, manifest: Manifest) -> None:
+    def __init__(self, path: Path, files: Files, manifest: Manifest) -> None:
         self.path = path
-        self.filename = filename
         self.manifest = manifest
         self._files = files
 
     @classmethod
-    def find(cls, path: Path, filename: str, files: Files) -> Self:
+    def find(cls, path: Path, files: Files) -> Self:
         """What lies in `path`, also when that is nothing.  Raises CorruptionError, OSError."""
-        manifest = manifests.load(path / f"{filename}.manifest", files) or Manifest()
+        manifest = manifests.load(path / LOG_MANIFEST, files) or Manifest()
         if not manifest.files:
-            refuse_orphans(path, filename, files)
-        return cls(path, filename, files, manifest)
+            refuse_orphans(path, files)
+        return cls(path, files, manifest)
 
     def create(self) -> None:
         """Make the directory, durably.  Raises OSError."""
@@ -59,9 +59,9 @@ class LogHome:
 
     def remove(self, *, with_directory: bool) -> None:
         """Delete a log of one empty file.  Best effort; an empty file that no manifest lists does no harm."""
-        files, name = self._files, f"{self.filename}.manifest"
+        files = self._files
         with contextlib.suppress(OSError):
-            for path in (self.path / name, self.path / f"temp-{name}", self.path / f"{self.filename}.1.incr.aof"):
+            for path in (self.path / name for name in (LOG_MANIFEST, f"temp-{LOG_MANIFEST}", incr_name(1))):
                 if files.exists(path):
                     files.unlink(path)
             if with_directory and files.exists(self.path):
@@ -72,7 +72,7 @@ class LogHome:
 
         Raises OSError with the old one in place, or ReplacedError, when it is not known which one is.
         """
-        manifests.replace(self.path / f"{self.filename}.manifest", manifest, self._files)
+        manifests.replace(self.path / LOG_MANIFEST, manifest, self._files)
         self.manifest = manifest
 
     def begin_file(self, offset: int, last_size: int, first_seq: int) -> tuple[LogFile, int]:
@@ -81,7 +81,7 @@ class LogHome:
         -> (the file, its descriptor).  A crash in between leaves a file that is never read.  Raises as
         `put_manifest` does.
         """
-        manifest, file = self.manifest.continued(self.filename, offset, last_size, first_seq)
+        manifest, file = self.manifest.continued(offset, last_size, first_seq)
         path = self.path / file.name
         fd = self._files.create(path)
         try:

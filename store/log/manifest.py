@@ -35,6 +35,7 @@ from riverbed.store.disk.durable_file import write_file
 from riverbed.store.disk.files import Files
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format.text import quote_text, split_text
+from riverbed.store.layout import base_name, incr_name
 from riverbed.store.replication_id import ReplicationIds
 
 MAX_LINE: Final = 1024
@@ -68,6 +69,17 @@ class LogFile:
     is_checksummed: bool = False
     command_bytes: int | None = None
 
+    @classmethod
+    def base(cls, seq: int, size: int, command_bytes: int) -> LogFile:
+        """A state of `size` bytes, written by us."""
+        name = base_name(seq)
+        return cls(name, seq, FileType.BASE, size=size, is_checksummed=True, command_bytes=command_bytes)
+
+    @classmethod
+    def incr(cls, seq: int, start_offset: int) -> LogFile:
+        """A file of ours that is appended to."""
+        return cls(incr_name(seq), seq, FileType.INCR, start_offset=start_offset, is_checksummed=True)
+
     @property
     def is_ours(self) -> bool:
         """Whether its line says what only we write; a Redis that writes the manifest again leaves that out."""
@@ -92,13 +104,13 @@ class Manifest:
         listed = (*self.files, *self.history)
         return self.replids is not None or any(file.is_ours for file in listed)
 
-    def continued(self, filename: str, offset: int, last_size: int, first_seq: int) -> tuple[Manifest, LogFile]:
+    def continued(self, offset: int, last_size: int, first_seq: int) -> tuple[Manifest, LogFile]:
         """-> (this log with one file of ours more, which begins at `offset`, the file).
 
         The last file there is ends with `last_size` bytes; `first_seq` is the number of the first incr of all.
         """
         seq = max((file.seq for file in (*self.incrs, *self.history)), default=first_seq - 1) + 1
-        file = LogFile(f"{filename}.{seq}.incr.aof", seq, FileType.INCR, start_offset=offset, is_checksummed=True)
+        file = LogFile.incr(seq, offset)
         base, incrs = self.base, self.incrs
         if incrs:
             incrs = (*incrs[:-1], dataclasses.replace(incrs[-1], size=last_size))
@@ -107,13 +119,13 @@ class Manifest:
         replids = self.replids or ReplicationIds.new()
         return dataclasses.replace(self, base=base, incrs=(*incrs, file), replids=replids), file
 
-    def next_base(self, filename: str, size: int, command_bytes: int) -> LogFile:
+    def next_base(self, size: int, command_bytes: int) -> LogFile:
         """A base of ours to come after the present one, under a name that no file of the log has."""
         seq = 1 + (self.base.seq if self.base is not None else 0)
         names = {file.name for file in (*self.files, *self.history)}
-        while (name := f"{filename}.{seq}.base.aof") in names:
+        while base_name(seq) in names:
             seq += 1
-        return LogFile(name, seq, FileType.BASE, size=size, is_checksummed=True, command_bytes=command_bytes)
+        return LogFile.base(seq, size, command_bytes)
 
     def begun_with(self, base: LogFile, from_seq: int) -> Manifest:
         """The log that begins with `base`, which incr `from_seq` goes on from; everything before becomes history."""

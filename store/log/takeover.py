@@ -22,7 +22,7 @@ from riverbed.store.disk.files import Files
 from riverbed.store.disk.other_writers import writer_of
 from riverbed.store.disk.real_files import read_file
 from riverbed.store.errors import CorruptionError, ForeignLogError, LockedError, UnsafeFileError
-from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
+from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, LOG_FILE, LOG_MANIFEST, STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.empty_rdb import MAGIC, MAX_EMPTY_BYTES, is_empty_rdb
 from riverbed.store.log.manifest import Manifest
@@ -35,11 +35,11 @@ _RDB: Final = ".rdb"
 _AOF: Final = ".aof"
 
 
-def refuse_orphans(home: Path, filename: str, files: Files) -> None:
+def refuse_orphans(home: Path, files: Files) -> None:
     """A log without its manifest must not be taken for no log, and written over."""
     if not files.exists(home):
         return
-    ours = re.compile(re.escape(filename) + r"\.\d+\.(base|incr)\.(aof|rdb)")
+    ours = re.compile(re.escape(LOG_FILE) + r"\.\d+\.(base|incr)\.(aof|rdb)")
     for name in sorted(files.names(home)):
         if ours.fullmatch(name):
             fd = files.open_read(home / name)
@@ -50,25 +50,26 @@ def refuse_orphans(home: Path, filename: str, files: Files) -> None:
                 files.close(fd)
 
 
-def require_ours(directory: Path, dirname: str, filename: str, files: Files) -> None:
+def require_ours(directory: Path, files: Files) -> None:
     """To be called before writing: `directory` is a store of ours, and no other process writes its log, or it is empty.
 
     Raises ForeignLogError, LockedError, CorruptionError.
     """
-    manifest = refuse_redis(directory, dirname, filename, files)
+    manifest = refuse_redis(directory, files)
     if manifest is not None and manifest.files:
-        writer = writer_of(directory / dirname / manifest.files[-1].name)
+        home = directory / LOG_DIRECTORY
+        writer = writer_of(home / manifest.files[-1].name)
         if writer is not None:
-            raise LockedError(f"{directory / dirname} is in use: {writer} writes the log in it")
+            raise LockedError(f"{home} is in use: {writer} writes the log in it")
 
 
-def refuse_redis(directory: Path, dirname: str, filename: str, files: Files) -> Manifest | None:
+def refuse_redis(directory: Path, files: Files) -> Manifest | None:
     """-> the manifest of our log in `directory`, if there is one.
 
     Raises ForeignLogError when a Redis keeps its data there, CorruptionError.
     """
-    home = directory / dirname
-    manifest = manifests.load(home / f"{filename}{_MANIFEST}", files)
+    home = directory / LOG_DIRECTORY
+    manifest = manifests.load(home / LOG_MANIFEST, files)
     if manifest is not None:
         if not manifest.is_ours:
             raise _log_of_redis(directory, home, manifest)

@@ -30,10 +30,10 @@ from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.lock import lock_directory
 from riverbed.store.disk.ownership import give
 from riverbed.store.errors import CorruptionError, StoreError
-from riverbed.store.layout import DATA_NAME, DIRECTORY_NAME, FILE_NAME, LOCK_NAME, STATE_DIRECTORY
+from riverbed.store.layout import DATA_NAME, LOCK_NAME, STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.base_file import BaseSize, write_base
-from riverbed.store.log.manifest import FileType, LogFile
+from riverbed.store.log.manifest import LogFile
 from riverbed.store.log.reader import LogReader, list_parts
 from riverbed.store.log.takeover import require_ours
 from riverbed.store.offline.compaction_plan import (
@@ -119,8 +119,6 @@ class Compaction:
         keep: Retention = NO_RETENTION,
         keep_expired: bool = False,
         steps: Progress = ignore,
-        log_directory: str = DIRECTORY_NAME,
-        log_filename: str = FILE_NAME,
         files: Files | None = None,
     ) -> None:
         """`execute` runs one command of the log, `keep` says which entries are kept."""
@@ -129,7 +127,7 @@ class Compaction:
         self._wishes = Wishes(now_ms, keep, keep_expired)
         self._steps = steps
         self._files = files or OsFiles()
-        self._places = Places(directory, log_directory, log_filename)
+        self._places = Places(directory)
         self._held = contextlib.ExitStack()
         self.has_settled = False  # an earlier one, that was killed
 
@@ -140,7 +138,7 @@ class Compaction:
         self._held.enter_context(lock_directory(self._directory))
         try:
             self._places.require_plain()
-            require_ours(self._directory, self._places.log_directory, self._places.log_filename, self._files)
+            require_ours(self._directory, self._files)
             self.has_settled = settle(self._places, self._files)
             self._load_log()
             if not self._places.data.exists():
@@ -331,15 +329,8 @@ class Compaction:
 
     def _new_files(self, plan: Plan, size: BaseSize) -> tuple[LogFile, LogFile]:
         """The base and the incr that the manifest will list, under names that no file of the old log has."""
-        old, filename = self._manifest, self._places.log_filename
-        names = {file.name for file in (*old.files, *old.history)}
-        seq = 1 + max((file.seq for file in (old.base, *old.history) if file is not None), default=0)
-        while (name := f"{filename}.{seq}.base.aof") in names:
-            seq += 1
-        base = LogFile(name, seq, FileType.BASE, size=size.size, is_checksummed=True, command_bytes=size.command_bytes)
-        seq = self._next_seq(plan)
-        name = f"{filename}.{seq}.incr.aof"
-        return base, LogFile(name, seq, FileType.INCR, start_offset=plan.end.offset, is_checksummed=True)
+        base = self._manifest.next_base(size.size, size.command_bytes)
+        return base, LogFile.incr(self._next_seq(plan), plan.end.offset)
 
 
 @contextlib.contextmanager

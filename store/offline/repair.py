@@ -34,7 +34,7 @@ from riverbed.store.disk.lock import lock_directory
 from riverbed.store.disk.ownership import give
 from riverbed.store.disk.real_files import require_directory
 from riverbed.store.errors import CorruptionError, StoreError
-from riverbed.store.layout import DIRECTORY_NAME, FILE_NAME, STATE_DIRECTORY
+from riverbed.store.layout import STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.reader import LogReader, TornTail, list_parts
 from riverbed.store.log.takeover import require_ours
@@ -75,8 +75,6 @@ class Repair:
         execute: Execute,
         *,
         now_ms: int,
-        log_directory: str = DIRECTORY_NAME,
-        log_filename: str = FILE_NAME,
         files: Files | None = None,
         steps: Progress = ignore,
         announce: Callable[[FoldPlan], None] = _unannounced,
@@ -85,7 +83,7 @@ class Repair:
         self._directory = directory
         self._execute = execute
         self._now_ms = now_ms
-        self._places = Places(directory, log_directory, log_filename)
+        self._places = Places(directory)
         self._files = files or OsFiles()
         self._steps = steps
         self._announce = announce
@@ -108,7 +106,7 @@ class Repair:
         for name in (WORK_DIRECTORY, REPLACED_DIRECTORY):
             require_directory(self._directory / name)
         with contextlib.suppress(CorruptionError):  # the check finds it as well
-            require_ours(self._directory, places.log_directory, places.log_filename, self._files)
+            require_ours(self._directory, self._files)
 
     @property
     def _work(self) -> Path:
@@ -264,8 +262,6 @@ class Repair:
         made = rebuild_log(
             self._directory,
             now_ms=self._now_ms,
-            log_directory=self._places.log_directory,
-            log_filename=self._places.log_filename,
             files=self._files,
         )
         give(self._places.home, self._directory.stat())

@@ -23,11 +23,11 @@ from riverbed.store.disk.lock import lock_directory
 from riverbed.store.disk.real_files import require_plain
 from riverbed.store.errors import StoreError
 from riverbed.store.format.meta import META_POSITION, PositionRow, read_position
-from riverbed.store.layout import DIRECTORY_NAME, FILE_NAME, STATE_DIRECTORY
+from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST, STATE_DIRECTORY, base_name
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.base_file import BaseSize, write_base
 from riverbed.store.log.commands import Piece
-from riverbed.store.log.manifest import FileType, LogFile, Manifest
+from riverbed.store.log.manifest import LogFile, Manifest
 from riverbed.store.options import DEFAULT_MAP_BYTES
 from riverbed.store.rewrite.state import pieces
 from riverbed.store.tables.environment import Tables
@@ -49,8 +49,6 @@ def rebuild_log(
     *,
     now_ms: int,
     map_bytes: int = DEFAULT_MAP_BYTES,
-    log_directory: str = DIRECTORY_NAME,
-    log_filename: str = FILE_NAME,
     files: Files | None = None,
 ) -> Rebuilt:
     """Make a log for `directory` from its tables alone.
@@ -59,8 +57,8 @@ def rebuild_log(
     LockedError, VersionError, lmdb.Error, OSError.
     """
     files = files or OsFiles()
-    home = directory / log_directory
-    manifest_path = home / f"{log_filename}.manifest"
+    home = directory / LOG_DIRECTORY
+    manifest_path = home / LOG_MANIFEST
     if files.exists(manifest_path):
         raise StoreError(f"{manifest_path} is there: a log that exists is not rebuilt")
     if not files.exists(directory / STATE_DIRECTORY / "data.mdb"):
@@ -78,7 +76,7 @@ def rebuild_log(
                 files.make_directory(home)
                 files.sync_directory(directory)
                 manifest, base = write_log(
-                    home, log_filename, pieces(tables, txn), files, offset=before.offset, seq=seq, now_ms=now_ms
+                    home, pieces(tables, txn), files, offset=before.offset, seq=seq, now_ms=now_ms
                 )
             with tables.env.begin(write=True) as txn:
                 txn.put(
@@ -92,22 +90,13 @@ def rebuild_log(
 
 
 def write_log(
-    home: Path, filename: str, state: Iterable[Piece], files: Files, *, offset: int, seq: int, now_ms: int
+    home: Path, state: Iterable[Piece], files: Files, *, offset: int, seq: int, now_ms: int
 ) -> tuple[Manifest, BaseSize]:
     """Write a base that holds `state`, and incr `seq`, empty, which begins at `offset`; -> a manifest of the two.
 
     The manifest is not in place yet.  Raises OSError.
     """
-    base_name, incr_name = f"{filename}.{_BASE_SEQ}.base.aof", f"{filename}.{seq}.incr.aof"
-    size = write_base(home / base_name, state, files, offset=offset, now_ms=now_ms)
-    base = LogFile(
-        base_name,
-        _BASE_SEQ,
-        FileType.BASE,
-        size=size.size,
-        is_checksummed=True,
-        command_bytes=size.command_bytes,
-    )
-    files.close(files.create(home / incr_name))
-    incr = LogFile(incr_name, seq, FileType.INCR, start_offset=offset, is_checksummed=True)
-    return Manifest(base=base, incrs=(incr,)), size
+    size = write_base(home / base_name(_BASE_SEQ), state, files, offset=offset, now_ms=now_ms)
+    incr = LogFile.incr(seq, offset)
+    files.close(files.create(home / incr.name))
+    return Manifest(base=LogFile.base(_BASE_SEQ, size.size, size.command_bytes), incrs=(incr,)), size

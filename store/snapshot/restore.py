@@ -22,7 +22,7 @@ from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format.meta import META_POSITION, NO_DATABASE, PositionRow, read_position, read_replids
 from riverbed.store.format.rows import DECODE_ERRORS
-from riverbed.store.layout import DATA_NAME, DIRECTORY_NAME, FILE_NAME, STATE_DIRECTORY
+from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, LOG_MANIFEST, STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.commands import Piece
 from riverbed.store.position import LogPosition
@@ -48,7 +48,7 @@ def restore_snapshot(snapshot: Snapshot, directory: Path, *, steps: Progress, fi
     """
     files = files or OsFiles()
     position = LogPosition(_FIRST_INCR, 0, snapshot.manifest.offset)
-    home = directory / DIRECTORY_NAME
+    home = directory / LOG_DIRECTORY
     _copy_tables(snapshot, directory / STATE_DIRECTORY, steps, files)
     tables = Tables(directory, _MAP_BYTES)
     try:
@@ -64,14 +64,13 @@ def restore_snapshot(snapshot: Snapshot, directory: Path, *, steps: Progress, fi
             files.make_directory(home)
             manifest, _ = write_log(
                 home,
-                FILE_NAME,
                 state,
                 files,
                 offset=position.offset,
                 seq=position.file_seq,
                 now_ms=snapshot.manifest.time_ms,
             )
-        manifests.replace(home / f"{FILE_NAME}.manifest", replace(manifest, replids=replids), files)
+        manifests.replace(home / LOG_MANIFEST, replace(manifest, replids=replids), files)
     except DECODE_ERRORS as error:
         raise CorruptionError(str(snapshot.path / DATA_NAME), None, f"a row does not decode: {error!r}") from error
     finally:

@@ -15,7 +15,7 @@ import pytest
 from riverbed.store.check import check
 from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.errors import StateLostError
-from riverbed.store.layout import DIRECTORY_NAME, FILE_NAME
+from riverbed.store.layout import LOG_DIRECTORY, LOG_FILE
 from riverbed.store.log.append_log import Log
 from riverbed.store.log.base_file import write_base
 from riverbed.store.log.home import TEMPORARY_PREFIX
@@ -110,13 +110,13 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     grow(primary, 11)
     primary.checkpoint()
     source, tables, offset = store.directory / SOURCE, primary.engine.tables, primary.engine.log.end.offset
-    name = f"{FILE_NAME}.{SEQ}.base.aof"
-    (source / DIRECTORY_NAME).mkdir(parents=True)
+    name = f"{LOG_FILE}.{SEQ}.base.aof"
+    (source / LOG_DIRECTORY).mkdir(parents=True)
     with tables.env.begin() as txn:
-        size = write_base(source / DIRECTORY_NAME / name, pieces(tables, txn), OsFiles(), offset=offset, now_ms=1)
+        size = write_base(source / LOG_DIRECTORY / name, pieces(tables, txn), OsFiles(), offset=offset, now_ms=1)
     primary.engine.close()
     base = LogFile(name, SEQ, FileType.BASE, size=size.size, is_checksummed=True, command_bytes=size.command_bytes)
-    options: dict[str, Any] = {"dirname": DIRECTORY_NAME, "filename": FILE_NAME, "seq": SEQ, "replids": REPLIDS}
+    options: dict[str, Any] = {"seq": SEQ, "replids": REPLIDS}
     Log.begin(source, OsFiles(), start_offset=offset, base=base, **options).close()
     arriving = Store(source, is_replica=True)
     grow(arriving, 12)
@@ -223,8 +223,8 @@ def test_a_sync_that_cannot_stand_beside_the_store_changes_nothing(
     template: Path, tmp_path: Path, old: tuple[str, Any]
 ) -> None:
     directory = shutil.copytree(template, tmp_path / "data")
-    shutil.rmtree(directory / SOURCE / DIRECTORY_NAME)
-    shutil.copytree(directory / DIRECTORY_NAME, directory / SOURCE / DIRECTORY_NAME)
+    shutil.rmtree(directory / SOURCE / LOG_DIRECTORY)
+    shutil.copytree(directory / LOG_DIRECTORY, directory / SOURCE / LOG_DIRECTORY)
     store = opened(directory, OsFiles())
     with pytest.raises(StateLostError, match="cannot stand beside"):
         store.engine.adopt(directory / SOURCE)

@@ -24,7 +24,7 @@ from riverbed.store.format.log_lines import encode_command
 from riverbed.store.format.meta import META_NUMBERING, META_STORE
 from riverbed.store.format.packing import unpack_row
 from riverbed.store.ids import MAX_ID, MIN_ID, id_ms
-from riverbed.store.layout import DIRECTORY_NAME
+from riverbed.store.layout import LOG_DIRECTORY
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.stream_reader import LogStream, StreamedBatch
 from riverbed.store.log.tail import LogTail
@@ -82,7 +82,7 @@ def test_a_failed_start_lets_go_of_everything(tmp_path: Path) -> None:
     store.fill(b"s", 10)
     store.commit()
     store.engine.close()
-    log = next((tmp_path / DIRECTORY_NAME).glob("*.incr.aof"))
+    log = next((tmp_path / LOG_DIRECTORY).glob("*.incr.aof"))
     whole = log.read_bytes()
     log.write_bytes(whole[:-30])
     for _ in range(3):
@@ -205,7 +205,7 @@ def test_a_torn_tail_is_cut_off_and_reported(store: Store) -> None:
     store.add(b"s", "4-0")
     store.commit()
     store.kill()
-    log = next((store.directory / DIRECTORY_NAME).glob("*.incr.aof"))
+    log = next((store.directory / LOG_DIRECTORY).glob("*.incr.aof"))
     os.truncate(log, log.stat().st_size - 1)
     store.open()
     torn = store.engine.recovery.torn_tail

@@ -15,7 +15,7 @@ from riverbed.server.commands.replay import Replayer
 from riverbed.store.check import check
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import CorruptionError
-from riverbed.store.layout import DIRECTORY_NAME
+from riverbed.store.layout import LOG_DIRECTORY
 from riverbed.store.offline.compaction import Compaction
 from riverbed.store.offline.retention import NO_RETENTION, Retention
 from riverbed.store.swap import Places, settle
@@ -45,7 +45,7 @@ def contents(directory: Path) -> Any:
     assert store.engine.recovery.commands == 0
     store.engine.close()
     assert sorted(os.listdir(directory / "state")) == ["data.mdb", "lock.mdb"]
-    assert len(os.listdir(directory / DIRECTORY_NAME)) <= 3
+    assert len(os.listdir(directory / LOG_DIRECTORY)) <= 3
     assert [str(violation) for violation in check(directory)] == []
     return found
 
@@ -176,7 +176,7 @@ def test_what_root_compacts_stays_its_owners(original: Path, tmp_path: Path) -> 
 def test_without_a_manifest_the_old_tables_are_put_back(original: Path, old: Any, tmp_path: Path) -> None:
     """Somebody lost the log after a kill: the tables are all there is."""
     directory = shutil.copytree(original, tmp_path / "data")
-    places = Places(directory, DIRECTORY_NAME, "appendonly.aof")
+    places = Places(directory)
     places.work.mkdir()
     (places.work / "plan.json").write_text('{"base": "appendonly.aof.2.base.aof", "incr": "appendonly.aof.9.incr.aof"}')
     places.data.rename(places.work / "old.mdb")
@@ -188,7 +188,7 @@ def test_without_a_manifest_the_old_tables_are_put_back(original: Path, old: Any
 
 def test_a_damaged_manifest_leaves_everything_where_it_is(original: Path, old: Any, tmp_path: Path) -> None:
     directory = shutil.copytree(original, tmp_path / "data")
-    places = Places(directory, DIRECTORY_NAME, "appendonly.aof")
+    places = Places(directory)
     places.work.mkdir()
     (places.work / "plan.json").write_text('{"base": "appendonly.aof.2.base.aof", "incr": "appendonly.aof.9.incr.aof"}')
     places.data.rename(places.work / "old.mdb")

@@ -168,7 +168,8 @@ def test_a_redis_with_other_names_is_refused(start_redis: StartRedis) -> None:
     redis.stop()
     assert f"the log in {redis.directory / 'other'} was written by a Redis" in refusal(redis.directory)
     names: dict[str, object] = {"appenddirname": "other", "appendfilename": "name"}
-    assert "was written by a Redis" in refusal(redis.directory, names)
+    reason = refusal(redis.directory, names)
+    assert "appenddirname: only 'appendonlydir' is supported: `riverbed replay DIR NEW` makes" in reason
 
 
 def test_a_store_of_ours_is_ours_whatever_lies_beside_it(riverbed: RiverbedServer) -> None:

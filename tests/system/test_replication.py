@@ -14,7 +14,7 @@ import pytest
 from riverbed.server.replication.sender import GETACK, PING
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.format.log_lines import encode_command
-from riverbed.store.layout import DIRECTORY_NAME, FILE_NAME
+from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.manifest import LogFile
 from riverbed.store.replication_id import ReplicationIds
@@ -68,7 +68,7 @@ def test_a_replica_that_goes_on_is_told_which_store_it_follows(start_riverbed: S
         fill(client, "s", 50)
     follow(replica, primary.port)
     replica.stop()
-    path = replica.directory / DIRECTORY_NAME / f"{FILE_NAME}.manifest"
+    path = replica.directory / LOG_DIRECTORY / LOG_MANIFEST
     listed = manifests.load(path, OsFiles())
     assert listed is not None and listed.replids is not None
     manifests.replace(path, replace(listed, replids=replace(listed.replids, store_id="9" * 40)), OsFiles())
@@ -207,7 +207,7 @@ def test_waiting_for_replicas_ends_in_time(start_riverbed: StartRiverbed) -> Non
 
 def questions(server: Server) -> int:
     """How often the log of a primary asks replicas how far they are."""
-    logs = (server.directory / DIRECTORY_NAME).glob("*.incr.aof")
+    logs = (server.directory / LOG_DIRECTORY).glob("*.incr.aof")
     return sum(path.read_bytes().count(GETACK) for path in logs)
 
 
@@ -340,7 +340,7 @@ def test_a_real_redis_follows_and_goes_on_after_a_cut(
 
 
 def base_of(server: RiverbedServer) -> LogFile:
-    found = manifests.load(server.directory / DIRECTORY_NAME / f"{FILE_NAME}.manifest", OsFiles())
+    found = manifests.load(server.directory / LOG_DIRECTORY / LOG_MANIFEST, OsFiles())
     assert found is not None and found.base is not None
     return found.base
 
@@ -382,7 +382,7 @@ def test_a_log_that_was_taken_over_from_a_redis_is_sent_to_a_redis(
         client.ask("XREADGROUP", "GROUP", "g", "Alice", "COUNT", 50, "STREAMS", "s", ">")
     rewritten(source)
     source.stop()
-    path = source.directory / DIRECTORY_NAME / f"{FILE_NAME}.manifest"
+    path = source.directory / LOG_DIRECTORY / LOG_MANIFEST
     listed = manifests.load(path, OsFiles())
     assert listed is not None
     manifests.replace(path, replace(listed, replids=ReplicationIds.new()), OsFiles())

@@ -21,7 +21,7 @@ from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.disk.copying import copy_stretch
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.engine import Engine
-from riverbed.store.layout import DIRECTORY_NAME, FILE_NAME
+from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST, base_name, incr_name
 from riverbed.store.log import manifest
 from riverbed.store.log.file_reader import PLAIN_BATCH_COMMANDS, Batch
 from riverbed.store.log.manifest import FileType, LogFile, Manifest
@@ -165,7 +165,7 @@ def _copy(source: Source, directory: Path, batches: LogUntil) -> Rebuilt:
 def _copy_log(source: Source, end: LogPosition, directory: Path) -> LogPosition:
     """Copy the log up to `end` -> the same place in the copy."""
     parts, files = source.parts, source.files
-    home = directory / DIRECTORY_NAME
+    home = directory / LOG_DIRECTORY
     files.make_directory(home)
     base: LogFile | None = None
     incrs: list[LogFile] = []
@@ -176,7 +176,7 @@ def _copy_log(source: Source, end: LogPosition, directory: Path) -> LogPosition:
         kind = "base" if part.file.type is FileType.BASE else "incr"
         file = replace(
             part.file,
-            name=f"{FILE_NAME}.{part.file.seq}.{kind}.aof",
+            name=(base_name if kind == "base" else incr_name)(part.file.seq),
             size=None if is_last and kind == "incr" else part.size,
         )
         copy_stretch(part.path, home / file.name, 0, end.position if is_last else part.size, files)
@@ -188,12 +188,11 @@ def _copy_log(source: Source, end: LogPosition, directory: Path) -> LogPosition:
         # An incr says at which offset the log goes on after its base.
         following = [part.file.seq for part in parts if part.file.type is FileType.INCR]
         seq = following[0] if following else 1
-        name = f"{FILE_NAME}.{seq}.incr.aof"
-        incrs.append(LogFile(name, seq, FileType.INCR, start_offset=end.offset, is_checksummed=True))
-        files.close(files.create(home / name))
+        incrs.append(LogFile.incr(seq, end.offset))
+        files.close(files.create(home / incrs[0].name))
         end = LogPosition(seq, 0, end.offset)
     listed = Manifest(base, (), tuple(incrs), ReplicationIds.new(source.store_id))
-    manifest.replace(home / f"{FILE_NAME}.manifest", listed, files)
+    manifest.replace(home / LOG_MANIFEST, listed, files)
     files.sync_directory(home)
     files.sync_directory(directory)
     return end

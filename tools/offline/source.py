@@ -19,7 +19,7 @@ from typing import Final
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format import log_lines as logformat
 from riverbed.store.format.log_lines import FrameError, parse_frame
-from riverbed.store.layout import FILE_NAME
+from riverbed.store.layout import LOG_FILE
 from riverbed.store.log import manifest
 from riverbed.store.log.file_reader import LogPart
 from riverbed.store.log.manifest import FileType, LogFile, Manifest
@@ -95,8 +95,8 @@ def _manifests(directory: Path) -> list[Path]:
 def _single(directory: Path) -> Path:
     """The one file that a Redis before 7 has written."""
     files = sorted(path for path in directory.glob("*.aof") if path.is_file())
-    if directory / FILE_NAME in files:
-        return directory / FILE_NAME
+    if directory / LOG_FILE in files:
+        return directory / LOG_FILE
     if len(files) == 1 and not files[0].name.endswith((".base.aof", ".incr.aof")):
         return files[0]
     if files:

@@ -16,7 +16,7 @@ from riverbed.store.format.pending import UNOWNED
 from riverbed.store.format.rows import DECODE_ERRORS
 from riverbed.store.groups.lag import lag
 from riverbed.store.ids import id_text
-from riverbed.store.layout import DATA_NAME, DIRECTORY_NAME, FILE_NAME, MANIFEST_NAME, STATE_DIRECTORY
+from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, MANIFEST_NAME, STATE_DIRECTORY
 from riverbed.store.log.takeover import refuse_redis
 from riverbed.store.progress import Progress
 from riverbed.store.snapshot.reader import StreamSummary, open_snapshot
@@ -42,12 +42,12 @@ def frozen_tables(path: Path) -> Iterator[tuple[Tables, int]]:
             tables = Tables(path, _MAP_BYTES, readonly=True)
         except lmdb.NotFoundError:
             raise Failure(f"the store in {path} was never checkpointed: there is nothing to see yet") from None
-    elif (path / DIRECTORY_NAME).is_dir():
-        refuse_redis(path, DIRECTORY_NAME, FILE_NAME, OsFiles())
+    elif (path / LOG_DIRECTORY).is_dir():
+        refuse_redis(path, OsFiles())
         raise Failure(f"{path} has a log and no tables: start riverbed-server on it once, which makes them")
     elif path.is_dir() and any(path.iterdir()):
         if not (path / MANIFEST_NAME).exists():
-            refuse_redis(path, DIRECTORY_NAME, FILE_NAME, OsFiles())
+            refuse_redis(path, OsFiles())
         snapshot = open_snapshot(path)
         tables, now_ms = snapshot.open_tables(), snapshot.manifest.time_ms
     elif path.is_dir():

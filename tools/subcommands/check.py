@@ -24,7 +24,7 @@ from riverbed.store.check.snapshots import COMPARING_STREAMS, SnapshotCheck
 from riverbed.store.check.state import CHECKING_ROWS
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import CorruptionError
-from riverbed.store.layout import DATA_NAME, DIRECTORY_NAME, FILE_NAME, MANIFEST_NAME, STATE_DIRECTORY
+from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, MANIFEST_NAME, STATE_DIRECTORY
 from riverbed.store.log.takeover import refuse_redis
 from riverbed.store.offline.repair import Repair, RepairError
 from riverbed.tools.console.check_report import CheckReport
@@ -56,8 +56,6 @@ _ITEMS: Final = {CHECKING_ROWS: "rows", COMPARING: "entries", COMPARING_STREAMS:
     metavar="N",
     help="Stop after N violations; 0 for all.",
 )
-@click.option("--appenddirname", default=DIRECTORY_NAME, metavar="NAME", help="As the server's setting, if it has one.")
-@click.option("--appendfilename", default=FILE_NAME, metavar="NAME", help="The same.")
 @click.option("--json", "as_json", is_flag=True, help="Report as one JSON object.")
 @click.pass_context
 def check(
@@ -67,8 +65,6 @@ def check(
     repair: bool,
     work: Path | None,
     limit: int,
-    appenddirname: str,
-    appendfilename: str,
     as_json: bool,
 ) -> None:
     """Go through the data in PATH and report what is wrong with it.
@@ -108,9 +104,9 @@ def check(
                 )
             _check_snapshot(path, report, steps)
         else:
-            _refuse_other(path, appenddirname, appendfilename)
+            _refuse_other(path)
             refolding = _refolding(path, work, report) if deep else None
-            store = _Store(path, appenddirname, appendfilename, steps, refolding)
+            store = _Store(path, steps, refolding)
             if repair:
                 _repair(store, report)
             else:
@@ -126,16 +122,12 @@ class _Store(NamedTuple):
     """A data directory, and how it is to be looked at."""
 
     path: Path
-    log_directory: str
-    log_filename: str
     steps: StepProgress
     refolding: Refolding | None
 
     def check(self, *, is_held: bool = False) -> Check:
         return Check(
             self.path,
-            log_directory=self.log_directory,
-            log_filename=self.log_filename,
             steps=self.steps.show,
             refolding=self.refolding,
             is_held=is_held,
@@ -146,20 +138,18 @@ class _Store(NamedTuple):
             self.path,
             Replayer().execute,
             now_ms=time.time_ns() // 1_000_000,
-            log_directory=self.log_directory,
-            log_filename=self.log_filename,
             steps=self.steps.show,
             announce=report.announce,
         )
 
 
-def _refuse_other(path: Path, log_directory: str, log_filename: str) -> None:
+def _refuse_other(path: Path) -> None:
     if not path.is_dir():
         raise Failure(f"{path} is not a directory")
     with contextlib.suppress(CorruptionError):  # which the check finds as well
-        refuse_redis(path, log_directory, log_filename, OsFiles())
-    if not (path / STATE_DIRECTORY).exists() and not (path / log_directory).exists():
-        raise Failure(f"{path} holds no store: neither {STATE_DIRECTORY}/ nor {log_directory}/ is there")
+        refuse_redis(path, OsFiles())
+    if not (path / STATE_DIRECTORY).exists() and not (path / LOG_DIRECTORY).exists():
+        raise Failure(f"{path} holds no store: neither {STATE_DIRECTORY}/ nor {LOG_DIRECTORY}/ is there")
 
 
 def _refolding(path: Path, work: Path | None, report: CheckReport) -> Refolding:

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from riverbed.server.version import VERSION
 from riverbed.store.disk.files import OsFiles
-from riverbed.store.layout import DATA_NAME, DIRECTORY_NAME, FILE_NAME, STATE_DIRECTORY
+from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
 from riverbed.store.log.takeover import refuse_redis
 from riverbed.store.snapshot.reader import Snapshot
 from riverbed.store.snapshot.writer import DEFAULT_SPLIT_EVERY, LISTING, delete_old, take_snapshot
@@ -66,7 +66,7 @@ def snapshot(directory: Path, out: Path | None, keep: int | None, split_every: i
     """
     with failures_explained(f"take a snapshot of {directory}"):
         if not (directory / STATE_DIRECTORY / DATA_NAME).exists() and directory.is_dir():
-            refuse_redis(directory, DIRECTORY_NAME, FILE_NAME, OsFiles())
+            refuse_redis(directory, OsFiles())
         if keep is not None and out is not None:
             out.mkdir(parents=True, exist_ok=True)
         with StepProgress({LISTING: "streams"}) as steps, interrupts_between_steps() as go_on:

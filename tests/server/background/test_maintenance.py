@@ -156,13 +156,13 @@ def test_a_checkpoint_follows_every_write_soon_and_nothing_else_does(tmp_path: P
 
 def test_much_that_was_written_is_a_checkpoint_at_once(tmp_path: Path) -> None:
     async def body() -> None:
-        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000, checkpoint_dirty_bytes=100_000)
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000)
         client = ticks.connect()
         before = ticks.engine.checkpoints.count
-        client.send_words("XADD", "s", "1-1", "f", b"x" * 90_000)
+        client.send_words("XADD", "s", "1-1", "f", b"x" * (upkeep.CHECKPOINT_BYTES - 1000))
         await ticks.settle()
         assert ticks.engine.checkpoints.count == before
-        client.send_words("XADD", "s", "1-2", "f", b"x" * 90_000)
+        client.send_words("XADD", "s", "1-2", "f", b"x" * 1000)
         await until(lambda: ticks.engine.checkpoints.count == before + 1)
         ticks.close()
 
@@ -279,9 +279,10 @@ def test_what_waits_for_the_disk_is_bounded(
     tmp_path: Path, slow_disk: SlowDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upkeep, "MAX_DIRTY", 4)
+    monkeypatch.setattr(upkeep, "CHECKPOINT_BYTES", 65536)
 
     async def body() -> None:
-        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000, checkpoint_dirty_bytes=65536, appendfsync="no")
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000, appendfsync="no")
         client = ticks.connect()
 
         async def write(times: int) -> None:

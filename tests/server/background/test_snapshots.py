@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from riverbed.store.databases.transaction import WriteTxn
-from riverbed.store.layout import DATA_NAME, DIRECTORY_NAME, FILE_NAME
+from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, LOG_FILE
 from riverbed.store.snapshot.reader import Snapshot, list_snapshots, open_snapshot
 from riverbed.store.tables.environment import Tables
 from tests.conftest import broken_invariants
@@ -320,9 +320,9 @@ def contents_of_tables(snapshot: Snapshot, place: Path) -> dict[int, dict[bytes,
 
 def contents_of_log(directory: Path, snapshot: Snapshot, place: Path) -> dict[int, dict[bytes, Any]]:
     """What a replay of the log makes, cut where the snapshot says it ends."""
-    shutil.copytree(directory / DIRECTORY_NAME, place / DIRECTORY_NAME)
+    shutil.copytree(directory / LOG_DIRECTORY, place / LOG_DIRECTORY)
     position = snapshot.manifest.position
-    log = place / DIRECTORY_NAME / f"{FILE_NAME}.{position.file_seq}.incr.aof"
+    log = place / LOG_DIRECTORY / f"{LOG_FILE}.{position.file_seq}.incr.aof"
     os.truncate(log, position.position)
     store = Store(place, map_bytes=1 << 30)
     assert store.engine.log.end.offset == snapshot.manifest.offset

@@ -104,7 +104,10 @@ def test_a_list_may_come_in_one_word() -> None:
         (["--loglevel", "x"], "command line: loglevel: argument(s) must be one of the following: debug, verbose, "),
         (["--unixsocketperm", "8"], "command line: unixsocketperm: argument couldn't be parsed into an octal"),
         (["--unixsocketperm", "1000"], "command line: unixsocketperm: argument must be between 0 and 777 inclusive"),
-        (["--appendfilename", "a/b"], "command line: appendfilename: appendfilename can't be a path, just a filename"),
+        (
+            ["--appendfilename", "log"],
+            "command line: appendfilename: only 'appendonly.aof' is supported: `riverbed replay DIR NEW` makes a",
+        ),
         (["--bind", '"'], "command line: bind: unbalanced quotes"),
     ],
 )

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from riverbed.server.prometheus.figures import LABEL_BYTES, Figure, label
 from riverbed.server.prometheus.http import MAX_CONNECTIONS
-from riverbed.server.prometheus.page import render
+from riverbed.server.prometheus.page import MAX_GROUPS, MAX_STREAMS, render
 from tests.support.servers import RiverbedServer, StartError, free_port
 from tests.support.waiting import until, until_blocked
 
@@ -91,7 +91,7 @@ def value(metrics: dict[str, Metric], name: str, /, **labels: str) -> float:
 @pytest.fixture
 def watched(start_riverbed: StartRiverbed) -> tuple[RiverbedServer, int]:
     """A server that can be scraped, and where."""
-    return start_watched(start_riverbed, {"metrics-max-streams": 3, "metrics-max-groups": 2})
+    return start_watched(start_riverbed, {})
 
 
 def start_watched(start_riverbed: StartRiverbed, options: dict[str, object]) -> tuple[RiverbedServer, int]:
@@ -124,10 +124,11 @@ def test_figures_are_what_was_done(watched: tuple[RiverbedServer, int]) -> None:
     server, port = watched
     with server.client() as client, server.client() as reader:
         client.pipeline([("XADD", "s", f"{number}-0", "f", "v") for number in range(1, 11)])
-        client.pipeline([("XADD", f"other{number}", "1-0", "f", "v") for number in range(4)])
+        client.pipeline([("XADD", f"other{number}", "1-0", "f", "v") for number in range(MAX_STREAMS + 1)])
         for name, count in (("g", 4), ("h", 2), ("i", 0)):
             client.ask("XGROUP", "CREATE", "s", name, "0")
             client.ask("XREADGROUP", "GROUP", name, "alice", "COUNT", count, "STREAMS", "s", ">")
+        client.pipeline([("XGROUP", "CREATE", "s", f"idle{number}", "0") for number in range(MAX_GROUPS - 2)])
         client.ask("XACK", "s", "g", "1-0")
         client.ask("XADD", "s", "1-0", "f", "v")
         client.ask("XADD", "s")
@@ -139,7 +140,7 @@ def test_figures_are_what_was_done(watched: tuple[RiverbedServer, int]) -> None:
     assert value(metrics, "riverbed_stream_entries", **s) == 10
     assert value(metrics, "riverbed_stream_added_entries_total", **s) == 10
     assert value(metrics, "riverbed_stream_bytes", **s) > 200
-    assert value(metrics, "riverbed_stream_groups", **s) == 3
+    assert value(metrics, "riverbed_stream_groups", **s) == MAX_GROUPS + 1
     assert value(metrics, "riverbed_streams_omitted") == 2
     # COUNT 0 is all there is
     assert value(metrics, "riverbed_group_pending_entries", **s, group="i") == 10
@@ -148,17 +149,17 @@ def test_figures_are_what_was_done(watched: tuple[RiverbedServer, int]) -> None:
     assert value(metrics, "riverbed_group_lag_entries", **s, group="g") == 6
     assert 0 <= value(metrics, "riverbed_group_oldest_pending_seconds", **s, group="g") < 600
     assert value(metrics, "riverbed_groups_omitted") == 1
-    assert value(metrics, "riverbed_commands_total", command="xadd") == 15
+    assert value(metrics, "riverbed_commands_total", command="xadd") == MAX_STREAMS + 12
     assert value(metrics, "riverbed_commands_failed_total", command="xadd") == 1
     assert value(metrics, "riverbed_commands_rejected_total", command="xadd") == 1
-    assert value(metrics, "riverbed_command_duration_seconds_count", command="xadd") == 15
+    assert value(metrics, "riverbed_command_duration_seconds_count", command="xadd") == MAX_STREAMS + 12
     assert value(metrics, "riverbed_error_replies_total", code="ERR") == 2
     assert value(metrics, "riverbed_clients_blocked") == 1
     assert value(metrics, "riverbed_clients_connected") == 2
     assert value(metrics, "riverbed_fsync_duration_seconds_count") > 0
     assert value(metrics, "riverbed_checkpoint_duration_seconds_count") > 0
-    assert value(metrics, "riverbed_keys", db="0") == 5
-    assert value(metrics, "riverbed_table_rows", table="entries") == 14
+    assert value(metrics, "riverbed_keys", db="0") == MAX_STREAMS + 2
+    assert value(metrics, "riverbed_table_rows", table="entries") == MAX_STREAMS + 11
     assert value(metrics, "riverbed_lmdb_file_bytes") >= value(metrics, "riverbed_lmdb_used_bytes") > 0
     assert value(metrics, "riverbed_lmdb_oldest_reader_transactions") == 0
     assert value(metrics, "riverbed_log_bytes") > value(metrics, "riverbed_replication_offset_bytes") > 300

@@ -15,7 +15,7 @@ from riverbed.store.disk.lock import lock_directory
 from riverbed.store.format.log_lines import encode_annotation, encode_command
 from riverbed.store.format.resp import encode_entry
 from riverbed.store.format.streams import entry_key
-from riverbed.store.layout import DIRECTORY_NAME
+from riverbed.store.layout import LOG_DIRECTORY
 from riverbed.store.log.manifest import FileType, LogFile, Manifest, serialize
 from riverbed.store.model import Strategy, Trim
 from riverbed.store.replication_id import ReplicationIds
@@ -198,7 +198,7 @@ def test_a_log_that_was_taken_over_from_a_redis_is_executed_too(tmp_path: Path) 
         b"XGROUP CREATECONSUMER s g Alice",
         b"XCLAIM s g Alice 0 1-0 TIME 5 RETRYCOUNT 1 FORCE JUSTID LASTID 1-0",
     )
-    home = tmp_path / "store" / DIRECTORY_NAME
+    home = tmp_path / "store" / LOG_DIRECTORY
     home.mkdir(parents=True)
     base = LogFile("appendonly.aof", 1, FileType.BASE)
     (home / base.name).write_bytes(b"".join(encode_command(command.split()) for command in commands))
@@ -211,7 +211,7 @@ def test_a_log_that_was_taken_over_from_a_redis_is_executed_too(tmp_path: Path) 
 
 
 def test_what_does_not_fit_the_state_is_found(sound: Path) -> None:
-    (log,) = (sound / DIRECTORY_NAME).glob("*.incr.aof")
+    (log,) = (sound / LOG_DIRECTORY).glob("*.incr.aof")
     data = log.read_bytes()
     offset = int(data[data.rindex(b";off=") + 5 :].split(b";")[0])
     commands = encode_command([b"SELECT", b"0"]) + encode_command([b"XGROUP", b"SETID", b"nokey", b"g", b"1-0"])

@@ -13,7 +13,7 @@ from riverbed.store.check.findings import Meta
 from riverbed.store.check.log import LogCheck
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.disk.lock import lock_directory
-from riverbed.store.layout import DIRECTORY_NAME, FILE_NAME
+from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST
 from riverbed.store.progress import ignore
 from riverbed.store.rewrite.log_from_tables import rebuild_log
 from tests.support.store.stores import Store
@@ -31,7 +31,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store.deliver(b"s", 1)
     store.checkpoint()
     store.engine.close()
-    shutil.rmtree(directory / DIRECTORY_NAME)
+    shutil.rmtree(directory / LOG_DIRECTORY)
     rebuild_log(directory, now_ms=1)
     store.open()
     store.add(b"t", "1-0", words=(b"f", b"a\r\n#CK:crc32c=00000000;len=1;off=9;t=1\r\nb"), db=2)
@@ -57,12 +57,12 @@ def meta(small: Path) -> Meta:
 @pytest.fixture
 def home(small: Path, tmp_path: Path) -> Path:
     """A copy of the log."""
-    return Path(shutil.copytree(small / DIRECTORY_NAME, tmp_path / DIRECTORY_NAME))
+    return Path(shutil.copytree(small / LOG_DIRECTORY, tmp_path / LOG_DIRECTORY))
 
 
 def is_found(home: Path, meta: Meta | None) -> bool:
     """Whether the check says anything, a torn tail included when there are no tables that tell it from damage."""
-    check = LogCheck(home, FILE_NAME, OsFiles(), lambda: True, ignore)
+    check = LogCheck(home, OsFiles(), lambda: True, ignore)
     found = list(check.violations(meta))
     assert all(violation.file is not None or violation.table == "meta" for violation in found)
     return bool(found) or (meta is None and check.torn_tail is not None)
@@ -90,12 +90,12 @@ def test_any_byte_of_the_log_that_is_another_one_is_found(home: Path, meta: Meta
 
 
 def test_any_byte_of_the_manifest_that_is_another_one_is_found(home: Path, meta: Meta) -> None:
-    manifest = home / f"{FILE_NAME}.manifest"
+    manifest = home / LOG_MANIFEST
     assert [place for place in flipped(manifest) if not (is_found(home, meta) and is_found(home, None))] == []
 
 
 def test_a_manifest_that_is_cut_anywhere_is_found(home: Path, meta: Meta) -> None:
-    manifest = home / f"{FILE_NAME}.manifest"
+    manifest = home / LOG_MANIFEST
     data = manifest.read_bytes()
     missed = []
     for size in range(len(data)):
@@ -141,7 +141,7 @@ def test_a_torn_tail_is_told_apart_from_damage(home: Path, meta: Meta) -> None:
     last = max(home.glob("*.incr.aof"))
     with last.open("ab") as file:
         file.write(b"*3\r\n$4\r\nXADD")
-    check = LogCheck(home, FILE_NAME, OsFiles(), lambda: True, ignore)
+    check = LogCheck(home, OsFiles(), lambda: True, ignore)
     assert list(check.violations(meta)) == []
     assert check.torn_tail is not None
     assert (check.torn_tail.file, check.torn_tail.byte_count) == (str(last), 12)

@@ -16,7 +16,7 @@ from riverbed.server.commands.replay import Replayer
 from riverbed.store.check import check
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import LockedError, StoreError
-from riverbed.store.layout import DIRECTORY_NAME, FILE_NAME
+from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST
 from riverbed.store.log import manifest as manifests
 from riverbed.store.offline.compaction import Compaction, Plan, Report
 from riverbed.store.offline.retention import NO_RETENTION, Retention
@@ -37,7 +37,7 @@ def compacted(store: Store, **options: Any) -> tuple[Plan, Report]:
         assert report.work_bytes <= plan.needed_bytes
         assert [str(violation) for violation in check(store.directory)] == []
         assert os.listdir(store.directory / "state") == ["data.mdb"]  # the check has made no lock file
-        assert len(os.listdir(store.directory / DIRECTORY_NAME)) == 3
+        assert len(os.listdir(store.directory / LOG_DIRECTORY)) == 3
     finally:
         store.open()
     return plan, report
@@ -50,7 +50,7 @@ def assert_the_log_says_the_same(store: Store) -> None:
 
 
 def replids(store: Store) -> Any:
-    manifest = manifests.load(store.directory / DIRECTORY_NAME / f"{FILE_NAME}.manifest", OsFiles())
+    manifest = manifests.load(store.directory / LOG_DIRECTORY / LOG_MANIFEST, OsFiles())
     assert manifest is not None
     return manifest.replids
 
@@ -322,7 +322,7 @@ def test_a_full_disk_while_dead_rows_are_purged_leaves_the_state_and_the_log(dis
     store.checkpoint()
     held = store.dump()
     store.engine.close()
-    log = contents(store.directory / DIRECTORY_NAME)
+    log = contents(store.directory / LOG_DIRECTORY)
     failed = 0
     for free in range(0, 9_000_000, 400_000):
         copy = shutil.copytree(store.directory, disk / "copy")
@@ -332,9 +332,9 @@ def test_a_full_disk_while_dead_rows_are_purged_leaves_the_state_and_the_log(dis
                 compaction.run()
             except (OSError, lmdb.Error):
                 failed += 1
-                assert contents(copy / DIRECTORY_NAME) == log
+                assert contents(copy / LOG_DIRECTORY) == log
         ballast.unlink()
-        is_done = contents(copy / DIRECTORY_NAME) != log
+        is_done = contents(copy / LOG_DIRECTORY) != log
         assert [str(violation) for violation in check(copy)] == []
         left = Store(copy, reserve_bytes=0)
         assert left.dump() == held

@@ -14,7 +14,7 @@ from riverbed.store.check import Check, Refolding, check
 from riverbed.store.check.deep import FoldPlan, SpaceError
 from riverbed.store.disk.lock import lock_directory
 from riverbed.store.errors import LockedError
-from riverbed.store.layout import DIRECTORY_NAME
+from riverbed.store.layout import LOG_DIRECTORY
 from riverbed.store.offline.repair import Action, Repair, RepairError
 from tests.support.store.dying import Reaper
 from tests.support.store.planting import Damage, damage, do, make_sound, set_meta, violations
@@ -37,7 +37,7 @@ def reaper() -> Iterator[Reaper]:
 
 
 def log_of(directory: Path) -> Path:
-    return max((directory / DIRECTORY_NAME).glob("*.incr.aof"))
+    return max((directory / LOG_DIRECTORY).glob("*.incr.aof"))
 
 
 def tear(directory: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_line_of_offsets_goes_on(sound: Path) -> None:
 
 def test_a_lost_log_is_made_of_the_tables(sound: Path) -> None:
     before = contents(sound)
-    shutil.rmtree(sound / DIRECTORY_NAME)
+    shutil.rmtree(sound / LOG_DIRECTORY)
     (action,) = mend(sound)
     assert "made a new log" in action.done
     assert is_sound(sound)
@@ -199,17 +199,17 @@ def test_what_root_mends_stays_its_owners(sound: Path) -> None:
     damage(sound, do.stream(length=3))
     mend(sound)
     assert {path.stat().st_uid for path in (sound / "state").rglob("*")} == {65534}
-    shutil.rmtree(sound / DIRECTORY_NAME)
+    shutil.rmtree(sound / LOG_DIRECTORY)
     mend(sound)
     assert {path.stat().st_uid for path in sound.rglob("*")} == {65534}
 
 
 def test_a_lost_log_beside_broken_tables_is_refused(sound: Path) -> None:
-    shutil.rmtree(sound / DIRECTORY_NAME)
+    shutil.rmtree(sound / LOG_DIRECTORY)
     damage(sound, do.stream(length=3))
     with pytest.raises(RepairError, match="both halves are broken"):
         mend(sound)
-    assert not (sound / DIRECTORY_NAME).exists()
+    assert not (sound / LOG_DIRECTORY).exists()
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ def test_a_lost_log_beside_broken_tables_is_refused(sound: Path) -> None:
 @pytest.mark.parametrize("what", ["middle", "manifest", "no manifest", "older"])
 def test_a_log_that_is_damaged_is_left_alone_and_the_way_out_is_said(sound: Path, what: str) -> None:
     log = log_of(sound)
-    manifest = next((sound / DIRECTORY_NAME).glob("*.manifest"))
+    manifest = next((sound / LOG_DIRECTORY).glob("*.manifest"))
     if what == "middle":
         flip(log, 500)
     elif what == "manifest":
@@ -228,11 +228,11 @@ def test_a_log_that_is_damaged_is_left_alone_and_the_way_out_is_said(sound: Path
     else:
         data = log.read_bytes()
         log.write_bytes(data[: data.rindex(b"#CK")])
-    files = {path: path.read_bytes() for path in (sound / DIRECTORY_NAME).iterdir()}
+    files = {path: path.read_bytes() for path in (sound / LOG_DIRECTORY).iterdir()}
     with pytest.raises(RepairError, match=r"move .*appendonlydir away and repair again; or restore a snapshot"):
         mend(sound)
-    assert {path: path.read_bytes() for path in (sound / DIRECTORY_NAME).iterdir()} == files
-    (sound / DIRECTORY_NAME).rename(sound / "damaged")
+    assert {path: path.read_bytes() for path in (sound / LOG_DIRECTORY).iterdir()} == files
+    (sound / LOG_DIRECTORY).rename(sound / "damaged")
     assert len(mend(sound)) == 1
     assert is_sound(sound)
 

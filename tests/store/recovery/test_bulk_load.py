@@ -19,7 +19,7 @@ from riverbed.store.databases.database import Database
 from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.engine import Engine
-from riverbed.store.layout import DIRECTORY_NAME, FILE_NAME
+from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.commands import Piece
 from riverbed.store.log.file_reader import Batch
@@ -107,10 +107,10 @@ def test_the_log_of_random_commands(seed: int, lengths: list[int]) -> None:
 
 def copied(state: list[Piece], directory: Path) -> Path:
     """A data directory with a log that holds a rewritten state, and no tables."""
-    home = directory / DIRECTORY_NAME
+    home = directory / LOG_DIRECTORY
     home.mkdir(parents=True)
-    manifest, _ = write_log(home, FILE_NAME, state, OsFiles(), offset=1, seq=1, now_ms=1)
-    manifests.replace(home / f"{FILE_NAME}.manifest", manifest, OsFiles())
+    manifest, _ = write_log(home, state, OsFiles(), offset=1, seq=1, now_ms=1)
+    manifests.replace(home / LOG_MANIFEST, manifest, OsFiles())
     return directory
 
 

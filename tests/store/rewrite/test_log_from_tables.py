@@ -9,7 +9,7 @@ import pytest
 
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import LockedError, StoreError
-from riverbed.store.layout import DIRECTORY_NAME, FILE_NAME
+from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST
 from riverbed.store.rewrite.log_from_tables import rebuild_log
 from tests.support.store.mutations import CASES, Case
 from tests.support.store.stores import Store, sid
@@ -24,7 +24,7 @@ def closed(store: Store) -> Store:
     store.fill(b"t", 3, db=7)
     store.checkpoint()
     store.engine.close()
-    shutil.rmtree(store.directory / DIRECTORY_NAME)
+    shutil.rmtree(store.directory / LOG_DIRECTORY)
     return store
 
 
@@ -34,7 +34,7 @@ def test_the_tables_alone_make_a_log_that_makes_the_same_tables(store: Store, ca
     before = store.dump()
     store.checkpoint()
     store.engine.close()
-    shutil.rmtree(store.directory / DIRECTORY_NAME)
+    shutil.rmtree(store.directory / LOG_DIRECTORY)
     rebuild_log(store.directory, now_ms=1)
     store.open()
     assert store.dump() == before
@@ -65,10 +65,10 @@ def test_a_log_that_exists_is_not_touched(store: Store) -> None:
     store.fill(b"s", 3)
     store.checkpoint()
     store.engine.close()
-    before = {path.name: path.read_bytes() for path in (store.directory / DIRECTORY_NAME).iterdir()}
+    before = {path.name: path.read_bytes() for path in (store.directory / LOG_DIRECTORY).iterdir()}
     with pytest.raises(StoreError, match="a log that exists is not rebuilt"):
         rebuild_log(store.directory, now_ms=1)
-    assert {path.name: path.read_bytes() for path in (store.directory / DIRECTORY_NAME).iterdir()} == before
+    assert {path.name: path.read_bytes() for path in (store.directory / LOG_DIRECTORY).iterdir()} == before
     store.open()
 
 
@@ -80,7 +80,7 @@ def test_a_directory_without_tables_is_refused(tmp_path: Path) -> None:
 
 def test_tables_that_were_never_checkpointed_are_refused(store: Store) -> None:
     store.kill()
-    shutil.rmtree(store.directory / DIRECTORY_NAME)
+    shutil.rmtree(store.directory / LOG_DIRECTORY)
     with pytest.raises(StoreError, match="never checkpointed"):
         rebuild_log(store.directory, now_ms=1)
     store.open()
@@ -88,10 +88,10 @@ def test_tables_that_were_never_checkpointed_are_refused(store: Store) -> None:
 
 def test_a_directory_in_use_is_refused(store: Store) -> None:
     store.checkpoint()
-    shutil.move(store.directory / DIRECTORY_NAME, store.directory / "away")
+    shutil.move(store.directory / LOG_DIRECTORY, store.directory / "away")
     with pytest.raises(LockedError):
         rebuild_log(store.directory, now_ms=1)
-    shutil.move(store.directory / "away", store.directory / DIRECTORY_NAME)
+    shutil.move(store.directory / "away", store.directory / LOG_DIRECTORY)
 
 
 class Failing(OsFiles):
@@ -121,7 +121,7 @@ def test_a_failure_at_any_operation_can_be_tried_again(closed: Store) -> None:
         try:
             rebuild_log(closed.directory, now_ms=1, files=Failing(at))
         except OSError:
-            if (closed.directory / DIRECTORY_NAME / f"{FILE_NAME}.manifest").exists():
+            if (closed.directory / LOG_DIRECTORY / LOG_MANIFEST).exists():
                 continue  # in place, but nobody knows for how long
             rebuild_log(closed.directory, now_ms=1)
             closed.open()

@@ -12,7 +12,7 @@ from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format.log_lines import CommandCollector, parse_frame
 from riverbed.store.format.streams import StreamRow, key_key
-from riverbed.store.layout import DIRECTORY_NAME, FILE_NAME
+from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.commands import PIECE_BYTES, Piece
 from riverbed.store.model import Strategy, Trim
@@ -27,10 +27,10 @@ from tests.support.store.stores import Store, rewrite, sid
 
 def load(state: list[Piece], directory: Path, **options: Any) -> Store:
     """A fresh store made from a rewrite."""
-    home = directory / DIRECTORY_NAME
+    home = directory / LOG_DIRECTORY
     home.mkdir(parents=True)
-    manifest, _ = write_log(home, FILE_NAME, state, OsFiles(), offset=12_345, seq=1, now_ms=1)
-    manifests.replace(home / f"{FILE_NAME}.manifest", manifest, OsFiles())
+    manifest, _ = write_log(home, state, OsFiles(), offset=12_345, seq=1, now_ms=1)
+    manifests.replace(home / LOG_MANIFEST, manifest, OsFiles())
     return Store(directory, **options)
 
 

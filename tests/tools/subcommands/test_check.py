@@ -12,7 +12,7 @@ from riverbed.server.version import VERSION
 from riverbed.store.format.packing import pack_row
 from riverbed.store.format.rows import FORMAT_VERSION
 from riverbed.store.format.streams import entry_key
-from riverbed.store.layout import DIRECTORY_NAME
+from riverbed.store.layout import LOG_DIRECTORY
 from riverbed.store.snapshot.writer import take_snapshot
 from riverbed.store.tables.environment import Tables
 from riverbed.tools.cli import main
@@ -48,7 +48,7 @@ def lose_rows(directory: Path, table: str, count: int = 1) -> None:
 
 
 def log_of(directory: Path) -> Path:
-    (log,) = (directory / DIRECTORY_NAME).glob("*.incr.aof")
+    (log,) = (directory / LOG_DIRECTORY).glob("*.incr.aof")
     return log
 
 
@@ -142,17 +142,6 @@ def test_a_running_server_is_checked_as_well(start_riverbed: Callable[..., River
         refused = run("check", server.directory, "--repair")
     assert refused.exit_code == 2
     assert "is in use by another process; stop its server first" in refused.stderr
-
-
-def test_a_log_under_other_names_is_found(tmp_path: Path) -> None:
-    store = Store(tmp_path / "store", log_directory="elsewhere", log_filename="log")
-    store.fill(b"s", 3)
-    store.checkpoint()
-    store.engine.close()
-    names = ("--appenddirname", "elsewhere", "--appendfilename", "log")
-    assert run("check", store.directory, *names).exit_code == 0
-    assert run("check", store.directory, "--repair", *names).exit_code == 0
-    assert run("check", store.directory).exit_code == 1
 
 
 # -- what cannot be checked --------------------------------------------------------------------------------------------
@@ -249,7 +238,7 @@ def test_what_cannot_be_mended_says_what_a_person_can_do(directory: Path) -> Non
     assert result.exit_code == 1
     assert "not repaired: the log is broken" in result.stderr
     assert log.read_bytes() == data
-    shutil.move(directory / DIRECTORY_NAME, directory / "damaged-log")
+    shutil.move(directory / LOG_DIRECTORY, directory / "damaged-log")
     result = run("check", directory, "--repair")
     assert result.exit_code == 0
     assert "made a new log of what the tables hold: 305 entries" in result.stderr

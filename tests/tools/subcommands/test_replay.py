@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +125,21 @@ def test_source_is_any_place_that_says_where_the_log_is(log: Path, tmp_path: Pat
     assert (report["entries"], report["commands"], report["copied"]) == (10, 11, True)
     assert file_of(tmp_path / "new").read_bytes() == file_of(log).read_bytes()
     assert opened(tmp_path / "new", 0) == opened(log, 0)
+
+
+def test_a_log_of_ours_under_other_names_becomes_one_under_ours(log: Path, tmp_path: Path) -> None:
+    expected = opened(shutil.copytree(log, tmp_path / "copy"), 1)
+    home = (log / LOG).rename(log / "elsewhere")
+    listed = manifest.load(home / "appendonly.aof.manifest", OsFiles())
+    assert listed is not None
+    (file,) = listed.files
+    (home / file.name).rename(home / "log.1.incr.aof")
+    (home / "appendonly.aof.manifest").unlink()
+    renamed = replace(listed, incrs=(replace(file, name="log.1.incr.aof"),))
+    manifest.replace(home / "log.manifest", renamed, OsFiles())
+    replay(log, tmp_path / "new")
+    assert opened(tmp_path / "new", 1) == expected
+    assert sorted(os.listdir(tmp_path / "new" / LOG)) == ["appendonly.aof.1.incr.aof", "appendonly.aof.manifest"]
 
 
 def test_moments_before_and_after_all_batches(log: Path, tmp_path: Path) -> None:
