@@ -147,9 +147,12 @@ class Primary:
     def ask_for_acks(self, target: int) -> None:
         """Have foreign replicas report whether they have everything up to the offset `target`.
 
-        They report every second without being asked, and ours report each batch.  The question has to be in the log: a
-        Redis counts every byte that it is sent in its offset, and that must stay an offset of the log, which any other
-        server may be asked for.  So it is asked once for what is waited for, not once for each tick of the wait.
+        They report every second without being asked, and ours report each batch, so ours are never asked.  The
+        question has to be in the log: a Redis counts every byte that it is sent in its offset, and asks any other
+        server to continue there after a failover, or when it has replicas.  Were the question sent beside the log, only
+        this server would know how far the replica's offset is ahead, and the other one would leave out as many bytes.
+        So it is asked once for each offset that is waited for, not once for each WAIT or tick: 93 bytes with the line
+        that ends the batch, measured, where a wait for a report takes up to a second instead of 0.1 ms.
         """
         engine, txn = self._executor.engine, self._executor.txn
         if target <= self._asked_offset or not self._may_log:

@@ -525,6 +525,23 @@ def test_a_start_whose_mark_cannot_be_written_leaves_every_byte_as_it_was(
     start(directory).close()
 
 
+def test_a_new_store_whose_tables_cannot_be_put_to_use_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(state: Path) -> None:
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+
+    (tmp_path / "kept").write_text("not ours")
+    before = tree(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(powercut, "begin_use", refuse)
+        for _ in range(2):
+            with pytest.raises(OSError, match="Permission denied"):
+                start(tmp_path)
+            assert changes(before, tree(tmp_path)) == []
+    start(tmp_path).close()
+
+
 def test_damage_behind_more_than_one_checkpoint_is_found_before_the_first_of_them(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

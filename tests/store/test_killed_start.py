@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from riverbed.store.check import check
 from tests.conftest import base_seed
 from tests.support.store.stores import Store
@@ -42,6 +44,7 @@ def start(directory: Path, reads: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.slow
 def test_a_start_that_is_killed_again_and_again_loses_nothing(tmp_path: Path) -> None:
     store = Store(tmp_path / "d", segment_bytes=9 << 20)
     store.fill(b"s", 300)

@@ -209,6 +209,21 @@ def test_a_key_that_changes_while_more_are_watched_breaks_the_transaction(
     in_loop(body())
 
 
+@pytest.mark.parametrize("changed", [NAMES[0], NAMES[SLICE - 1], NAMES[SLICE], NAMES[-1]])
+def test_every_key_of_many_is_watched_whichever_slice_it_is_in(
+    ticks_of: Callable[[str, int], Ticks], changed: str
+) -> None:
+    async def body() -> None:
+        ticks = ticks_of("d", SLICE)
+        client, other = ticks.connect(), ticks.connect()
+        assert await finish(client, f"WATCH {ALL}", 1) == [b"+OK\r\n"]
+        await ticks.ask(other, f"XADD {changed} 1-0 f v")
+        assert await ticks.ask(client, "MULTI", "EXEC") == [b"+OK\r\n", b"*-1\r\n"]
+        ticks.close()
+
+    in_loop(body())
+
+
 def test_a_client_that_is_listed_many_times_is_described_once(
     ticks_of: Callable[[str, int], Ticks], monkeypatch: pytest.MonkeyPatch
 ) -> None:
