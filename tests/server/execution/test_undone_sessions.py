@@ -12,7 +12,6 @@ import errno
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -317,14 +316,6 @@ def test_every_command_that_is_no_write_is_tried() -> None:
     assert [name for name in others if not find_command(name.split()).flags & (Flag.WRITE | Flag.LOG_ONLY)] == []
 
 
-@pytest.fixture
-def quick_directory(tmp_path: Path) -> Iterator[Path]:
-    """In memory where there is such a place: the stores' own syncs, which are not tried here, take most of the time."""
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else tmp_path) as name:
-        yield Path(name)
-
-
 # Of a tick with this policy, those that make its commit fail; the others come behind it.
 WRITE_FAILS = {"write": 0}
 SYNC_FAILS = {"sync": 0}
@@ -336,18 +327,18 @@ OUTCOME_UNKNOWN = {"sync": 0, "truncate": 0}
     ("monitored", "faults"), [(False, [WRITE_FAILS, OUTCOME_UNKNOWN]), (True, [SYNC_FAILS])], ids=["plain", "monitored"]
 )
 def test_what_a_command_is_answered_in_a_tick_that_fails_is_what_it_has_done(
-    quick_directory: Path, monitored: bool, faults: list[dict[str, int]]
+    tmp_path: Path, monitored: bool, faults: list[dict[str, int]]
 ) -> None:
     wrong: list[str] = []
 
     async def body() -> None:
         for call in ALL_CALLS:
-            done = await _world(quick_directory, call.before, call.lines, {}, monitored=monitored)
+            done = await _world(tmp_path, call.before, call.lines, {}, monitored=monitored)
             # an error ends a transaction, whatever it is
             instead = ["DISCARD"] if call.lines == ["EXEC"] and "MULTI" in call.before else []
-            not_done = await _world(quick_directory, call.before, instead, WRITE_FAILS, monitored=monitored)
+            not_done = await _world(tmp_path, call.before, instead, WRITE_FAILS, monitored=monitored)
             for fault in faults:
-                seen = await _world(quick_directory, call.before, call.lines, fault, monitored=monitored)
+                seen = await _world(tmp_path, call.before, call.lines, fault, monitored=monitored)
                 if fault is OUTCOME_UNKNOWN and seen.is_cut_off:
                     continue  # it knows nothing
                 expected = done
