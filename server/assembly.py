@@ -1,13 +1,27 @@
-"""An executor over the store in a directory, opened as the settings say."""
+"""The one place where the parts of a server are made and tied to each other, started and stopped."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from typing import TYPE_CHECKING
 
+import lmdb
+
+from riverbed.server.background.log_rewrite import Rewriting
+from riverbed.server.background.maintenance import Upkeep
+from riverbed.server.background.snapshots import Snapshots
+from riverbed.server.background.tasks import Tasks
 from riverbed.server.commands.replay import Replayer
+from riverbed.server.commands.request import Context
 from riverbed.server.execution.executor import Executor
+from riverbed.server.limits.eviction import Evictor
+from riverbed.server.replication.replacement import Replacement
+from riverbed.server.replication.role import Replication
+from riverbed.server.stopping import Stopping
 from riverbed.store.engine import Engine
+from riverbed.store.errors import LogWriteError
 from riverbed.store.options import Fsync, Options
 
 if TYPE_CHECKING:
@@ -15,6 +29,8 @@ if TYPE_CHECKING:
 
     from riverbed.server.config.config import Config
     from riverbed.store.options import Clock
+
+log = logging.getLogger("riverbed")
 
 
 class SystemClock:
@@ -24,8 +40,8 @@ class SystemClock:
     time = staticmethod(time.time)
 
 
-def open_executor(config: Config, directory: Path, clock: Clock | None = None) -> Executor:
-    """Open the store at `directory` and an executor over it.  Raises what `Engine.open` does."""
+def open_server(config: Config, directory: Path, clock: Clock | None = None) -> Server:
+    """Open the store at `directory` and make a server of it.  Raises what `Engine.open` does."""
     clock = clock or SystemClock()
     options = Options(
         fsync=Fsync(config.appendfsync),
@@ -39,4 +55,103 @@ def open_executor(config: Config, directory: Path, clock: Clock | None = None) -
     )
     replayer = Replayer(int(clock.time() * 1000))
     engine = Engine.open(directory, execute=replayer.execute, clock=clock, options=options)
-    return Executor(config, engine, clock)
+    return Server(config, engine, clock)
+
+
+class Server:
+    """All parts of one server but its sockets.  Needs a running asyncio loop."""
+
+    def __init__(self, config: Config, engine: Engine, clock: Clock) -> None:
+        self.engine = engine
+        self.context = core = Context(config, engine, clock)
+        self.tasks = tasks = Tasks(asyncio.get_running_loop(), core.stats.background)
+        self.executor = executor = Executor(core)
+        self.evictor = Evictor(core.accounts.holders, core.stats, executor.cut_off)
+        self.upkeep = Upkeep(
+            core,
+            executor,
+            tasks,
+            executor.gate,
+            undoing=executor.undoing,
+            slicing=executor.slicing,
+            wakeups=executor.wakeups,
+            evictor=self.evictor,
+        )
+        self.rewriting = Rewriting(core, executor, tasks)
+        self.snapshots = Snapshots(core, executor, tasks, self.upkeep.checkpoint)
+        self.replication = Replication(
+            core,
+            executor,
+            tasks,
+            executor.gate,
+            pauses=executor.pauses,
+            kill=executor.control.kill,
+            rewriting=self.rewriting,
+            replacement=Replacement(core, executor.slicing, executor.wakeups, self.rewriting),
+            applied=self._applied,
+        )
+        self.stopping = Stopping(
+            core,
+            executor,
+            pauses=executor.pauses,
+            slicing=executor.slicing,
+            replication=self.replication,
+            checkpoint=self.upkeep.checkpoint,
+            let_go=executor.let_go,
+        )
+        self._tie()
+
+    def _tie(self) -> None:
+        """Who hears of what, and what commands may ask of the parts."""
+        events, replication = self.executor.events, self.replication
+        events.tick_over.append(replication.tick_over)
+        events.committed.append(self.upkeep.committed)
+        events.undone.append(replication.primary.tick_was_undone)
+        events.disconnected.append(replication.disconnect)
+        events.drained.append(replication.drained)
+        events.command_over.append(self.stopping.look_soon)
+        events.gave_up += [self.upkeep.stop, self.stopping.give_up]
+        self.upkeep.on_checkpoint.append(replication.primary.waits.check)
+        self.upkeep.chores.append(self.rewriting.begin_if_due)
+        replication.on_progress = self.stopping.look_soon
+        self.executor.views.checkpoint_soon = self.upkeep.checkpoint_soon
+        context = self.context
+        context.checkpoints = self.upkeep
+        context.snapshots = self.snapshots
+        context.rewriting = self.rewriting
+        context.replication = replication
+        context.stopping = self.stopping
+
+    def _applied(self) -> None:
+        """Something of the primary is in the log, without a tick."""
+        self.upkeep.committed()
+        self.executor.wakeups.serve_soon()
+
+    def start(self) -> None:
+        """Begin with what works in the background."""
+        self.upkeep.start()
+        self.replication.start()
+        self.rewriting.remove_leftovers()
+
+    async def finish(self) -> int:
+        """End what works in the background, checkpoint, let go of the directory; -> the process's exit status."""
+        gave_up = self.executor.gave_up
+        saves = self.stopping.saves and not gave_up
+        log.info("stopping%s", "" if saves else " without a checkpoint")
+        self.upkeep.stop()
+        await self.replication.stop()
+        await self.rewriting.stop()
+        await self.snapshots.stop()
+        await self.tasks.close()
+        self.upkeep.close()
+        await asyncio.sleep(0)
+        if gave_up:
+            self.engine.abandon()
+            return 1
+        try:
+            self.engine.close(save=saves)
+        except (LogWriteError, lmdb.Error) as error:
+            log.warning("the last checkpoint failed; the next start replays the log: %s", error)
+            return 1
+        log.info("stopped")
+        return self.stopping.status

@@ -30,7 +30,9 @@ from riverbed.store.log.home import TEMPORARY_PREFIX, Base
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from riverbed.server.execution.executor import Executor
+    from riverbed.server.background.tasks import Tasks
+    from riverbed.server.commands.core import Core
+    from riverbed.server.execution.ticks import Ticks
 
 log = logging.getLogger("riverbed")
 
@@ -49,14 +51,16 @@ _EXPECTED: Final = (RewriteError, WorkerError, LogWriteError, StateLostError, lm
 
 
 class Rewriting:
-    """The rewrites of one executor.  `status` tells INFO about them."""
+    """The rewrites of one server.  `status` tells INFO about them."""
 
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
-        self._engine = executor.engine
+    def __init__(self, core: Core, ticks: Ticks, tasks: Tasks) -> None:
+        self.status = core.rewrite
+        self._core = core
+        self._engine = core.engine
+        self._monotonic = core.clock.monotonic
+        self._ticks = ticks
+        self._tasks = tasks
         self._loop = asyncio.get_running_loop()
-        self._monotonic = executor.clock.monotonic
-        self.status = executor.context.rewrite
         self._adopted: asyncio.Future[Base] | None = None
         self._task: asyncio.Task[None] | None = None
         self._worker: Worker | None = None
@@ -84,7 +88,7 @@ class Rewriting:
             self._adopted = self._loop.create_future()
             # an automatic rewrite has no caller that asks for the outcome
             self._adopted.add_done_callback(lambda future: future.cancelled() or future.exception())
-            self._task = self._executor.tasks.start(
+            self._task = self._tasks.start(
                 "rewriting the log", self._run(self._adopted), failed=self._failed, expected=_EXPECTED
             )
         return self._adopted
@@ -104,7 +108,7 @@ class Rewriting:
         Measured from the log's size after it, so that one which could not make the log smaller is not followed by
         another before there is something new.
         """
-        config, engine = self._executor.config, self._engine
+        config, engine = self._core.config, self._engine
         percentage, size = config.auto_aof_rewrite_percentage, engine.log.size_bytes
         if not percentage or size <= config.auto_aof_rewrite_min_size or engine.log.broken:
             return False
@@ -148,7 +152,7 @@ class Rewriting:
         if self._adopted is not None and not self._adopted.done():
             self._adopted.set_exception(RewriteError(reason))
         if isinstance(error, StateLostError):
-            self._executor.give_up(error)
+            self._ticks.give_up(error)
             return
         log.warning("the log was not rewritten: %s", reason)
         self.remove_leftovers()
@@ -158,7 +162,7 @@ class Rewriting:
         self._go_on()
         engine = self._engine
         arguments = [engine.directory, path, engine.options.map_bytes]
-        self._worker = Worker(self._executor.tasks, rewrite_worker.MODULE, *arguments)
+        self._worker = Worker(self._tasks, rewrite_worker.MODULE, *arguments)
         try:
             async with self._worker as worker:
                 self._go_on()
@@ -189,14 +193,14 @@ class Rewriting:
             seq, _, offset = answer["held"]
             if (seq, offset) == (end.file_seq, end.offset):
                 self.status.total = answer["total"]
-                worker.send(offset=end.offset, now_ms=self._executor.now_ms(), room_bytes=self._room())
+                worker.send(offset=end.offset, now_ms=self._core.now_ms(), room_bytes=self._room())
                 return end.file_seq
         raise RewriteError("no checkpoint stayed the last one for long enough")
 
     async def _reach_end_of_tick(self) -> None:
         """A checkpoint is not for an open tick, which answers for itself."""
         while self._engine.txn.log:
-            self._executor.want_tick()
+            self._ticks.want_tick()
             await asyncio.sleep(0)
         self._go_on()
 
@@ -236,7 +240,7 @@ class Rewriting:
             with contextlib.suppress(OSError):
                 paths = self._engine.log.home.leftovers()
                 if paths:
-                    self._removal = self._executor.tasks.start(
+                    self._removal = self._tasks.start(
                         "removing old files of the log",
                         self._remove(paths),
                         failed=lambda error: log.warning("old files of the log are still there: %s", error),
@@ -245,7 +249,7 @@ class Rewriting:
 
     async def _remove(self, paths: Iterable[Path]) -> None:
         try:
-            await self._executor.tasks.in_thread("unlinking old files of the log", _unlink, paths, expected=(OSError,))
+            await self._tasks.in_thread("unlinking old files of the log", _unlink, paths, expected=(OSError,))
             if not self._stopped:
                 self._engine.log.forget_history()
         finally:

@@ -9,19 +9,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 import lmdb
 
 from riverbed.server.background.readers import Readers
+from riverbed.server.errors import CommandError
 from riverbed.store.databases import consumer_ttl as consumerttl
 from riverbed.store.errors import LogWriteError, StateLostError
 from riverbed.store.streams import idempotence
 
 if TYPE_CHECKING:
-    from riverbed.server.execution.executor import Executor
+    from riverbed.server.background.tasks import Tasks
+    from riverbed.server.commands.core import Core
+    from riverbed.server.execution.blocking import Wakeups
+    from riverbed.server.execution.failures import Undoing
+    from riverbed.server.execution.gate import Gate
+    from riverbed.server.execution.sliced_commands import Slicing
+    from riverbed.server.execution.ticks import Ticks
+    from riverbed.server.limits.eviction import Evictor
     from riverbed.store.checkpoint import Durability
 
 log = logging.getLogger("riverbed")
@@ -46,13 +54,34 @@ MAX_DIRTY: Final = 32
 
 
 class Upkeep:
-    """The timers of one executor."""
+    """The timers of one server."""
 
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
-        self._engine = executor.engine
-        self._clock = executor.clock
-        self._stats = executor.stats
+    def __init__(
+        self,
+        core: Core,
+        ticks: Ticks,
+        tasks: Tasks,
+        gate: Gate,
+        *,
+        undoing: Undoing,
+        slicing: Slicing,
+        wakeups: Wakeups,
+        evictor: Evictor,
+    ) -> None:
+        self.on_checkpoint: list[Callable[[], None]] = []  # called when the log is durable up to its end
+        self.chores: list[Callable[[], None]] = []  # called ten times a second
+        self._core = core
+        self._config = core.config
+        self._engine = core.engine
+        self._clock = core.clock
+        self._stats = core.stats
+        self._ticks = ticks
+        self._tasks = tasks
+        self._gate = gate
+        self._undoing = undoing
+        self._slicing = slicing
+        self._wakeups = wakeups
+        self._evictor = evictor
         self._loop = asyncio.get_running_loop()
         self._checkpoint_timer: asyncio.TimerHandle | None = None
         self._purge_timer: asyncio.TimerHandle | None = None
@@ -64,7 +93,7 @@ class Upkeep:
         self._readers = Readers(lambda: self._engine.tables, self._clock.monotonic)
         self._disk = ThreadPoolExecutor(max_workers=1, thread_name_prefix="disk")
         for name in ("appendfsync", "checkpoint-interval-ms"):
-            executor.config.observe(name, self._follow_config)
+            self._config.observe(name, self._follow_config)
 
     def start(self) -> None:
         self._cycle_timer = self._loop.call_later(CYCLE_S, self._cycle)
@@ -90,7 +119,7 @@ class Upkeep:
             self._purge_timer = self._loop.call_later(PURGE_PAUSE_S, self._purge)
 
     def _arm_checkpoint(self) -> None:
-        config = self._executor.config
+        config = self._config
         delay = config.checkpoint_interval_ms / 1000
         if config.appendfsync == "everysec":
             delay = min(delay, EVERYSEC_S)  # it is the checkpoint that syncs the log then
@@ -107,6 +136,13 @@ class Upkeep:
             self._checkpoint_timer.cancel()
             self._arm_checkpoint()
 
+    def checkpoint(self) -> None:
+        """As `checkpoint_now`, for a client.  Raises CommandError."""
+        try:
+            self.checkpoint_now()
+        except (LogWriteError, lmdb.Error) as error:
+            raise CommandError(f"ERR the checkpoint failed: {error}") from None
+
     def checkpoint_now(self) -> None:
         """Commit what has run so far, and checkpoint, durably.  Raises LogWriteError, lmdb.Error."""
         self._begin_checkpoint()
@@ -114,7 +150,7 @@ class Upkeep:
 
     def _begin_checkpoint(self) -> Durability:
         self._disarm_checkpoint()
-        self._executor.undoing.commit_early()
+        self._undoing.commit_early()
         durability = self._engine.begin_checkpoint()
         self._stats.expired_keys += self._engine.txn.expired_keys
         self._engine.txn.expired_keys = 0
@@ -122,8 +158,8 @@ class Upkeep:
 
     def _end_checkpoint(self) -> None:
         self._engine.end_checkpoint()
-        if self._executor.replication.primary.waits:
-            self._executor.replication.primary.waits.check()  # the log is durable up to here
+        for report in self.on_checkpoint:
+            report()
 
     def _checkpoint(self) -> None:
         """Begin a checkpoint, which a thread makes durable while clients are served.
@@ -138,9 +174,9 @@ class Upkeep:
         self._is_due = False
         with self._retrying():
             durability = self._begin_checkpoint()
-            synced = self._executor.tasks.in_thread("making a checkpoint durable", durability.run, executor=self._disk)
+            synced = self._tasks.in_thread("making a checkpoint durable", durability.run, executor=self._disk)
             synced.add_done_callback(lambda task: None if task.cancelled() else self._synced(durability))
-        self._executor.slicing.rest()
+        self._slicing.rest()
 
     def checkpoint_later(self) -> None:
         """Begin a checkpoint behind the tick under way."""
@@ -162,17 +198,17 @@ class Upkeep:
                 self._end_checkpoint()
         if self._is_due:
             self._checkpoint()
-        self._executor.slicing.look_for_views()
+        self._slicing.look_for_views()
 
     @contextlib.contextmanager
     def _retrying(self) -> Iterator[None]:
         try:
             yield
         except StateLostError as error:
-            self._executor.give_up(error)
+            self._ticks.give_up(error)
         except (LogWriteError, lmdb.Error) as error:
             log.warning("checkpoint failed, to be tried again: %s", error)
-            self._executor.refresh_special()
+            self._gate.refresh()
             if self._checkpoint_timer is None:
                 self._checkpoint_timer = self._loop.call_later(RETRY_S, self._checkpoint)
 
@@ -185,9 +221,9 @@ class Upkeep:
         except lmdb.Error as error:
             log.warning("purge undone: %s", error)
             try:
-                self._executor.undoing.roll_back(len(self._engine.txn.log))
+                self._undoing.roll_back(len(self._engine.txn.log))
             except StateLostError as failure:
-                self._executor.give_up(failure)
+                self._ticks.give_up(failure)
                 return
             self._purge_timer = self._loop.call_later(RETRY_S, self._purge)
             return
@@ -201,18 +237,19 @@ class Upkeep:
     def _cycle(self) -> None:
         self._cycle_timer = self._loop.call_later(CYCLE_S, self._cycle)
         self._cycles += 1
-        now_ms = self._executor.now_ms()
+        now_ms = self._core.now_ms()
         txn = self._engine.txn
-        if not self._executor.control.are_writes_held:  # or the replicas, which are to come level, never would
+        if not self._gate.holds_writes:  # or the replicas, which are to come level, never would
             self._expire(now_ms)
         if txn.log:
-            self._executor.want_tick()
+            self._ticks.want_tick()
         if txn.trash.notes and self._purge_timer is None:
             self._purge_timer = self._loop.call_later(PURGE_PAUSE_S, self._purge)
         if self._cycles % CYCLES_A_SPACE_CHECK == 0:
             self._check_space()
             self._check_clients(now_ms)
-        self._executor.rewriting.begin_if_due()
+        for run in self.chores:
+            run()
         self._stats.sample(self._clock.monotonic())
 
     def _expire(self, now_ms: int) -> None:
@@ -223,7 +260,7 @@ class Upkeep:
             pass
         idempotence.sweep(txn, now_ms, lambda: self._clock.monotonic() >= end)
         if self._engine.refusal is None:
-            waiting = self._executor.wakeups.waiting_consumers
+            waiting = self._wakeups.waiting_consumers
             consumerttl.sweep(txn, now_ms, lambda: self._clock.monotonic() >= end, waiting)
 
     def _check_space(self) -> None:
@@ -237,7 +274,7 @@ class Upkeep:
                 log.info("there is space again: writes are taken")
             else:
                 log.warning("%s: writes are refused", after.value)
-            self._executor.refresh_special()
+            self._gate.refresh()
         error = self._engine.log.rotate_error
         if error is not None and error != self._rotate_error:
             log.warning("%s; it goes on in the present one", error)
@@ -245,12 +282,12 @@ class Upkeep:
 
     def _check_clients(self, now_ms: int) -> None:
         """Cut off who is idle for longer than `timeout`, over its output limit, or stuck in a long reply."""
-        timeout_ms = self._executor.config.timeout * 1000
+        timeout_ms = self._config.timeout * 1000
         now_s = self._clock.monotonic()
-        self._executor.accounts.check_growing(now_s)
-        self._executor.evictor.report()
-        patience_s = CROWDED_REPLY_S if self._executor.slicing.is_crowded else LONG_REPLY_S
-        for session in list(self._executor.context.sessions.values()):
+        self._core.accounts.check_growing(now_s)
+        self._evictor.report()
+        patience_s = CROWDED_REPLY_S if self._slicing.is_crowded else LONG_REPLY_S
+        for session in list(self._core.sessions.values()):
             if session.attention:
                 session.peer.attend()
             if session.long_reply is not None and now_s - session.long_reply.progress_s > patience_s:

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from riverbed.server.background import snapshot_worker as snapshotprocess
@@ -29,9 +29,11 @@ from riverbed.store.snapshot.reader import is_snapshot_name, list_snapshots
 from riverbed.store.snapshot.writer import WORKING_PREFIX
 
 if TYPE_CHECKING:
+    from riverbed.server.background.tasks import Tasks
+    from riverbed.server.commands.core import Core
     from riverbed.server.commands.request import Request
     from riverbed.server.commands.session import Session
-    from riverbed.server.execution.executor import Executor
+    from riverbed.server.execution.ticks import Ticks
     from riverbed.server.protocol.replies import Reply
 
 log = logging.getLogger("riverbed")
@@ -43,11 +45,15 @@ BAD_NAME: Final = "ERR a snapshot's name has letters, digits and ._+- and begins
 class Snapshots:
     """Those of one server."""
 
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
-        self._folder = executor.engine.directory / SNAPSHOTS_DIRECTORY
-        self._status = executor.stats.snapshot
-        self._tasks: set[asyncio.Task[None]] = set()
+    def __init__(self, core: Core, ticks: Ticks, tasks: Tasks, checkpoint: Callable[[], None]) -> None:
+        """`checkpoint` puts everything that has run so far into a checkpoint.  It raises CommandError."""
+        self._engine = core.engine
+        self._folder = core.engine.directory / SNAPSHOTS_DIRECTORY
+        self._status = core.stats.snapshot
+        self._ticks = ticks
+        self._tasks = tasks
+        self._checkpoint = checkpoint
+        self._running: set[asyncio.Task[None]] = set()
 
     # -- what clients ask for ------------------------------------------------------------------------------------------
 
@@ -58,13 +64,13 @@ class Snapshots:
         if name is not None and not is_snapshot_name(name):
             raise CommandError(BAD_NAME)
         self._require_folder()
-        self._executor.control.checkpoint()
+        self._checkpoint()
         self._status.begin()
         block = Block((), None, request.argv, is_for_work=True)
         self._start("snapshot", self._take(request.session, block, name, keep), request.session, block)
         return block
 
-    def tell_list(self, request: Request) -> Block:
+    def list(self, request: Request) -> Block:
         """Look at those there are, in a thread, as there may be many; the session waits."""
         self._require_folder()
         block = Block((), None, request.argv, is_for_work=True)
@@ -83,16 +89,16 @@ class Snapshots:
             log.warning("no %s: %s", what, error)
             self._answer(session, block, CommandError(f"ERR no {what}: {error}".replace("\n", " ")))
 
-        task = self._executor.tasks.start(what, work, failed=failed, expected=(WorkerError, OSError))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task = self._tasks.start(what, work, failed=failed, expected=(WorkerError, OSError))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
 
     async def stop(self) -> None:
         """The server ends: so does what is under way, and leaves nothing behind."""
-        for task in self._tasks:
+        for task in self._running:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if self._running:
+            await asyncio.wait(self._running)
 
     # -- the process ---------------------------------------------------------------------------------------------------
 
@@ -109,19 +115,19 @@ class Snapshots:
 
     async def _clear_leftovers(self) -> None:
         # a process that was killed leaves its place among LMDB's readers, which would keep pages from being used again
-        self._executor.engine.tables.env.reader_check()
+        self._engine.tables.env.reader_check()
         with contextlib.suppress(OSError):
-            await self._executor.tasks.in_thread(
+            await self._tasks.in_thread(
                 "clearing away a snapshot", clear_leftovers, self._folder, WORKING_PREFIX, expected=(OSError,)
             )
 
     async def _run(self, name: str | None, keep: int | None) -> dict[str, Any]:
         """-> what was made.  Raises WorkerError."""
-        engine = self._executor.engine
+        engine = self._engine
         arguments = [engine.directory, "--leave-bytes", engine.options.reserve_bytes]
         arguments += [] if name is None else ["--name", name]
         arguments += [] if keep is None else ["--keep", keep]
-        async with Worker(self._executor.tasks, snapshotprocess.MODULE, *arguments) as worker:
+        async with Worker(self._tasks, snapshotprocess.MODULE, *arguments) as worker:
             while True:
                 answer = await worker.receive()
                 if "made" in answer:
@@ -136,9 +142,7 @@ class Snapshots:
     # -- answers -------------------------------------------------------------------------------------------------------
 
     async def _answer_list(self, session: Session, block: Block) -> None:
-        found = await self._executor.tasks.in_thread(
-            "listing snapshots", list_snapshots, self._folder, expected=(OSError,)
-        )
+        found = await self._tasks.in_thread("listing snapshots", list_snapshots, self._folder, expected=(OSError,))
         self._answer(
             session,
             block,
@@ -157,4 +161,4 @@ class Snapshots:
 
     def _answer(self, session: Session, block: Block, reply: Reply) -> None:
         if session.blocked is block:  # else it has left, or waits for something else by now
-            self._executor.wakeups.end_settled(session, reply)
+            self._ticks.end_wait(session, reply)

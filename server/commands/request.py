@@ -6,40 +6,22 @@ call: they name no event loop and no socket.
 
 from __future__ import annotations
 
-import secrets
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from riverbed.server.commands.channels import PubSub
-from riverbed.server.limits.accounts import Accounts
+from riverbed.server.commands.core import Core
 from riverbed.server.protocol.replies import LONG_BYTES
-from riverbed.server.stats.rewrite_status import RewriteStatus
-from riverbed.server.stats.stats import Stats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from riverbed.server.commands.session import Session
-    from riverbed.server.config.config import Config
     from riverbed.server.protocol.replies import Block, Reply
     from riverbed.store.databases.transaction import WriteTxn
-    from riverbed.store.engine import Engine
-    from riverbed.store.options import Clock
     from riverbed.store.tables.view import View
 
 
 class Control(Protocol):
     """What a command may ask of the executor."""
-
-    monitors: list[Session]
-
-    def execute_queued(self, request: Request) -> Reply:
-        """Run the commands that the session has queued, as one transaction; -> the list of their replies (EXEC)."""
-
-    def pause(self, until_ms: int, *, writes_only: bool) -> None:
-        """Leave clients' commands, or only those that write, waiting until then (CLIENT PAUSE)."""
-
-    def unpause(self) -> None: ...
 
     def unblock(self, session: Session, *, error: bool) -> bool:
         """End a client's wait as by timeout, or with an error; -> whether it was waiting (CLIENT UNBLOCK)."""
@@ -54,14 +36,6 @@ class Control(Protocol):
 
     def watched_keys(self) -> int: ...
 
-    def watch(self, session: Session, key: bytes, expire_ms: int) -> None:
-        """Break the session's next transaction if `key` of its database changes, or expires then (WATCH)."""
-
-    def unwatch(self, session: Session) -> None: ...
-
-    def monitor(self, session: Session) -> None:
-        """Show the session every command that any client sends, until `forget` (MONITOR)."""
-
     def forget(self, session: Session) -> None:
         """Undo everything a session has under way (RESET, disconnect).
 
@@ -71,23 +45,68 @@ class Control(Protocol):
     def views(self) -> tuple[int, int]:
         """-> (views of the tables that long replies hold, commands that wait for one)."""
 
+    def sleep(self, seconds: float) -> None:
+        """Stall everything (DEBUG SLEEP)."""
+
+
+class Transactions(Protocol):
+    """What a command may ask of the transactions."""
+
+    def execute(self, request: Request) -> Reply:
+        """Run the commands that the session has queued, as one transaction; -> the list of their replies (EXEC)."""
+
+    def watch(self, session: Session, key: bytes, expire_ms: int) -> None:
+        """Break the session's next transaction if `key` of its database changes, or expires then (WATCH)."""
+
+    def unwatch(self, session: Session) -> None: ...
+
+
+class Pauses(Protocol):
+    """What a command may ask of the pauses."""
+
+    def pause(self, until_ms: int, *, writes_only: bool) -> None:
+        """Leave clients' commands, or only those that write, waiting until then (CLIENT PAUSE)."""
+
+    def unpause(self) -> None: ...
+
+
+class Monitors(Protocol):
+    """The clients that see every command."""
+
+    def __len__(self) -> int: ...
+
+    def add(self, session: Session) -> None:
+        """Show the session every command that any client sends, until `Control.forget` (MONITOR)."""
+
+
+class Checkpoints(Protocol):
+    """What a command may ask of the checkpoints."""
+
     def checkpoint(self) -> None:
         """Checkpoint now, with the caller's own effects (SAVE).  Raises CommandError when it fails."""
 
     def checkpoint_later(self) -> None:
         """Checkpoint behind this tick (BGSAVE in a transaction)."""
 
-    def take_snapshot(self, request: Request, name: str | None, keep: int | None) -> Block:
+
+class Snapshots(Protocol):
+    """What a command may ask of the snapshots."""
+
+    def begin(self, request: Request, name: str | None, keep: int | None) -> Block:
         """Start a snapshot of everything up to now; the client waits for its end.  Raises CommandError."""
 
-    def list_snapshots(self, request: Request) -> Block:
-        """Have the client told which snapshots there are."""
+    def list(self, request: Request) -> Block:
+        """Look for the snapshots there are; the client waits."""
 
-    def rewrite_log(self, *, later: bool) -> None:
-        """Begin to rewrite the log, or have one begun soon (BGREWRITEAOF)."""
 
-    def sleep(self, seconds: float) -> None:
-        """Stall everything (DEBUG SLEEP)."""
+class Rewriting(Protocol):
+    """What a command may ask of the rewrites of the log."""
+
+    def start(self) -> object:
+        """Begin to rewrite the log (BGREWRITEAOF)."""
+
+    def schedule(self) -> None:
+        """Have a rewrite begun soon."""
 
 
 class Replication(Protocol):
@@ -146,25 +165,18 @@ class Stopping(Protocol):
         """How long replicas are waited for at most, None while none are."""
 
 
-class Context:
-    """One server, as seen by its commands."""
+class Context(Core):
+    """One server, as seen by its commands.  The assembly sets what they may ask of its parts."""
 
-    replication: Replication  # set by the executor
-    stopping: Stopping  # set by the executor
-
-    def __init__(self, config: Config, engine: Engine, control: Control, clock: Clock) -> None:
-        self.config = config
-        self.engine = engine
-        self.control = control
-        self.clock = clock
-        self.stats = Stats()
-        self.accounts = Accounts()
-        self.rewrite = RewriteStatus()
-        self.pubsub = PubSub()
-        self.sessions: dict[int, Session] = {}
-        self.started_ms = int(clock.time() * 1000)
-        self.run_id = secrets.token_hex(20)
-        self.directory: Path = engine.directory
+    control: Control
+    transactions: Transactions
+    pauses: Pauses
+    monitors: Monitors
+    checkpoints: Checkpoints
+    snapshots: Snapshots
+    rewriting: Rewriting
+    replication: Replication
+    stopping: Stopping
 
 
 class Transaction(Protocol):

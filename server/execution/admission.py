@@ -9,36 +9,28 @@ from riverbed.server.commands.table import Command, Flag
 from riverbed.server.errors import CommandError, wrong_arity
 from riverbed.server.protocol.encode import error_line
 from riverbed.server.protocol.replies import Settled
-from riverbed.server.replication.role import STALE
-from riverbed.store.refusal import UNTIL_A_RESTART, Refusal
 
 if TYPE_CHECKING:
     from riverbed.server.commands.session import Session
-    from riverbed.server.execution.executor import Executor
+    from riverbed.server.execution.gate import Gate
+    from riverbed.server.execution.waiters import Watches
+    from riverbed.server.stats.stats import Stats
 
 NOAUTH: Final = "NOAUTH Authentication required."
 EXECABORT_BECAUSE: Final = b"EXECABORT Transaction discarded because of: %b"
 NOT_IN_MULTI: Final = "ERR Command not allowed inside a transaction"
-MISCONF: Final = {
-    Refusal.DISK_NEARLY_FULL: "MISCONF The disk, or the room of lmdb-map-size, is nearly full. Commands that need "
-    "space are refused until there is some again; reading, deleting and trimming go on.",
-    Refusal.DISK_FULL: "MISCONF The disk is full. Writes are refused until there is space again; reads go on.",
-    Refusal.TABLES_FAILED: "MISCONF Errors writing to the disk: the tables could not be synced. Writes are refused "
-    "until a restart; reads go on.",
-    Refusal.LOG_FAILED: "MISCONF Errors writing to the AOF file: the log could not be written or synced. Writes are "
-    "refused until a restart; reads go on.",
-}
 CONFINED: Final = (
     b"ERR Can't execute '%b': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"
 )
 
 
 class Admission:
-    """Lets the requests of one executor's clients pass, or tells them why not."""
+    """Lets the requests of clients pass, or tells them why not."""
 
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
-        self._engine = executor.engine
+    def __init__(self, gate: Gate, stats: Stats, watches: Watches) -> None:
+        self._gate = gate
+        self._stats = stats
+        self._watches = watches
 
     def admit(self, session: Session, argv: list[bytes]) -> Command | bytes:
         """The command that a request is to run, or the error line that refuses it."""
@@ -61,18 +53,11 @@ class Admission:
             raise CommandError(NOAUTH)
         if session.queued is not None and flags & Flag.NO_MULTI:
             raise CommandError(NOT_IN_MULTI)
-        refusal = self._engine.refusal
-        if refusal is not None and flags & Flag.WRITE and (flags & Flag.DENYOOM or refusal in UNTIL_A_RESTART):
-            raise CommandError(MISCONF[refusal])
-        replication = self._executor.replication
-        if flags & Flag.WRITE and replication.refuses_writes:
-            raise CommandError(replication.write_refusal())
-        if replication.refuses_reads and not flags & Flag.STALE:
-            raise CommandError(STALE)
+        self._gate.check(flags)
 
     def check_queued(self, session: Session, queued: list[list[bytes]]) -> None:
         """Raise what by now refuses any of the commands that were queued, so that none of them runs."""
-        if self._engine.refusal is None and not self._executor.replication.refuses_writes:
+        if not self._gate.refuses_writes:
             return
         for argv in queued:
             try:
@@ -85,11 +70,12 @@ class Admission:
         if session.queued is not None or (command is not None and command.name == b"EXEC"):
             if command is not None and command.name == b"EXEC":
                 # a refused EXEC ends the transaction all the same
-                self._executor.control.discard(session)
+                self._watches.clear(session)
+                session.end_transaction()
                 error = CommandError(EXECABORT_BECAUSE % error.text.removeprefix(b"ERR "))
             else:
                 session.queue_failed = True
-        self._executor.stats.count_error(error.text)
+        self._stats.count_error(error.text)
         if command is not None:
-            self._executor.stats.counters(command.full_name).rejected += 1
+            self._stats.counters(command.full_name).rejected += 1
         return Settled(error_line(error.text))

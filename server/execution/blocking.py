@@ -18,8 +18,11 @@ from riverbed.store.model import Change
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
+    from riverbed.server.commands.core import Core
     from riverbed.server.commands.session import Session
-    from riverbed.server.execution.executor import Executor
+    from riverbed.server.execution.calls import Calls
+    from riverbed.server.execution.delivery import Delivery
+    from riverbed.server.execution.ticks import Turns
     from riverbed.server.protocol.replies import Reply
     from riverbed.store.groups.group import Group
     from riverbed.store.tables.namespace import Namespace
@@ -34,20 +37,20 @@ _BREAKING: Final = frozenset(Change) - {Change.GROUP_REMOVED, Change.RELEASED}
 class Wakeups:
     """Parks clients, and runs their commands again when there may be something for them."""
 
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
+    def __init__(self, core: Core, turns: Turns, calls: Calls, delivery: Delivery, watches: Watches) -> None:
+        self._core = core
+        self._turns = turns
+        self._calls = calls
+        self._delivery = delivery
         self._loop = asyncio.get_running_loop()
         self.waiters = Waiters()
-        self.watches = Watches()
+        self.watches = watches
         self.signals: list[Place] = []  # keys that changed and that a client waits for
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
 
     def block(self, session: Session, block: Block) -> None:
-        """The client waits, with this command; one that has hung up does not wait for others."""
-        if session.input.has_ended and not block.is_for_work:
-            self._executor.control.kill(session)
-            return
+        """The client waits, with this command."""
         self.waiters.block(session, block)
         self._arm_deadline()
 
@@ -72,18 +75,23 @@ class Wakeups:
                     if reply.__class__ is tuple and reply[0].startswith(_NO_GROUP):
                         self._tell_those_behind(place, block, reply)
 
+    def serve_soon(self) -> None:
+        """As `serve`, between two ticks."""
+        if self.signals:
+            self._turns.want_tick()  # which serves them first
+
     def _tell_those_behind(self, place: Place, block: Block, reply: tuple[bytes]) -> None:
         """The group is gone: all clients that waited for the same, and for nothing else, have the same reply.
 
         Of a thousand each takes 8 us for this, and 30 to find out alone.
         """
         for session in self.waiters.alike(place, block):
-            self._executor.stats.count_error(reply[0][1:-2])
+            self._core.stats.count_error(reply[0][1:-2])
             self.end_wait(session, reply)
 
     def _retry(self, session: Session, block: Block) -> Reply:
         """-> the reply, a Block when the client waits on."""
-        reply = self._executor.call(session, client_command(block.argv), block.argv)
+        reply = self._calls.call(session, client_command(block.argv), block.argv)
         if reply.__class__ is Block:
             self.waiters.postpone(session, reply.retry_ms)
             self._arm_deadline()
@@ -94,14 +102,14 @@ class Wakeups:
     def end_wait(self, session: Session, reply: Reply) -> None:
         """A client that waited for a key has its reply."""
         self.waiters.release(session)
-        self._executor.deliver(session, reply)
-        self._executor.resume(session)
+        self._delivery.deliver(session, reply)
+        self._turns.resume(session)
 
     def end_settled(self, session: Session, reply: Reply) -> None:
         """As `end_wait`, with a reply that a failed commit does not take back."""
         self.waiters.release(session)
-        self._executor.deliver_settled(session, reply)
-        self._executor.resume(session)
+        self._delivery.deliver_settled(session, reply)
+        self._turns.resume(session)
 
     def waiting_consumers(self, group: Group) -> set[bytes]:
         """The names of those of a group's consumers that wait in an XREADGROUP."""
@@ -123,13 +131,13 @@ class Wakeups:
             self._timer.cancel()
         self._timer_ms = deadline_ms
         # strictly past it, for it was reckoned from a whole millisecond: no client waits for less than it asked
-        delay = max((deadline_ms + 1) / 1000 - self._executor.clock.time(), 0)
+        delay = max((deadline_ms + 1) / 1000 - self._core.clock.time(), 0)
         self._timer = self._loop.call_later(delay, self.deadline_passed)
 
     def deadline_passed(self) -> None:
         """Answer those whose time is up, and try those who asked to be tried now."""
         self._timer = None
-        now_ms = self._executor.now_ms()
+        now_ms = self._core.now_ms()
         in_vain: dict[Hashable, int | None] = {}  # what there is nothing of, and when to try again
         for session in self.waiters.due(now_ms):
             block = session.blocked
@@ -144,4 +152,4 @@ class Wakeups:
                 if wish is not None and session.blocked is not None:
                     in_vain[wish] = session.blocked.retry_ms
         self._arm_deadline()
-        self._executor.want_tick()
+        self._turns.want_tick()

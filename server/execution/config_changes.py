@@ -8,19 +8,20 @@ from riverbed.server.stats import process
 from riverbed.store.options import Fsync
 
 if TYPE_CHECKING:
-    from riverbed.server.execution.executor import Executor
+    from riverbed.server.commands.core import Core
+    from riverbed.server.execution.calls import Timing
 
 
-def apply_settings(executor: Executor) -> None:
+def apply_settings(core: Core, timing: Timing) -> None:
     """Apply the settings that the store acts on, now and whenever they change."""
-    config, engine = executor.config, executor.engine
+    config, engine = core.config, core.engine
 
     def apply() -> None:
         slower_than_us = config.slowlog_log_slower_than
         thresholds = [slower_than_us] if slower_than_us >= 0 else []
         if config.latency_monitor_threshold:
             thresholds.append(config.latency_monitor_threshold * 1000)
-        executor.timing.slow_ns = min(thresholds) * 1000 if thresholds else 1 << 62
+        timing.slow_ns = min(thresholds) * 1000 if thresholds else 1 << 62
         engine.options.fsync = Fsync(config.appendfsync)
         engine.configure_nodes(config.stream_node_max_entries, config.stream_node_max_bytes)
         engine.txn.idmp_duration_s = config.stream_idmp_duration
@@ -39,7 +40,7 @@ def apply_settings(executor: Executor) -> None:
         config.observe(name, apply)
 
     def limit_requests() -> None:
-        for session in executor.context.sessions.values():
+        for session in core.sessions.values():
             session.input.max_bulk_bytes = config.proto_max_bulk_len
             session.input.max_query_bytes = config.client_query_buffer_limit
 
@@ -48,7 +49,7 @@ def apply_settings(executor: Executor) -> None:
 
     def limit_clients() -> None:
         limit = config.maxmemory_clients
-        executor.accounts.holders.set_limit(limit if limit >= 0 else process.system_memory() * -limit // 100)
+        core.accounts.holders.set_limit(limit if limit >= 0 else process.system_memory() * -limit // 100)
 
     limit_clients()
     config.observe("maxmemory-clients", limit_clients)
@@ -56,7 +57,7 @@ def apply_settings(executor: Executor) -> None:
     def let_in() -> None:
         """Without a password there is nothing to wait for, as in Redis, which looks at each command."""
         if not config.requirepass:
-            for session in executor.context.sessions.values():
+            for session in core.sessions.values():
                 if not session.authenticated:
                     session.authenticate(True)
 

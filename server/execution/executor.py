@@ -14,60 +14,48 @@ answered as it is, see `failures.py`.  Everything is one thread; nothing here wa
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
-import time
 from typing import TYPE_CHECKING, Final
 
-from riverbed.server.background.log_rewrite import Rewriting
-from riverbed.server.background.maintenance import Upkeep
-from riverbed.server.background.snapshots import Snapshots
-from riverbed.server.background.tasks import Tasks
 from riverbed.server.commands.dispatch import Plain, plain_commands
 from riverbed.server.commands.replay import NO_PEER
 from riverbed.server.commands.request import Context, Request
 from riverbed.server.commands.session import Session
 from riverbed.server.commands.slices import Slices
-from riverbed.server.commands.table import Command, Flag
+from riverbed.server.commands.table import Flag
 from riverbed.server.errors import CommandError
 from riverbed.server.execution.admission import Admission
 from riverbed.server.execution.blocking import Wakeups
+from riverbed.server.execution.calls import Calls
 from riverbed.server.execution.config_changes import apply_settings
-from riverbed.server.execution.control import Controls
+from riverbed.server.execution.control.control import Controls
+from riverbed.server.execution.control.monitors import Monitors
+from riverbed.server.execution.control.pauses import Pauses
+from riverbed.server.execution.control.transactions import Transactions
+from riverbed.server.execution.delivery import Delivery
 from riverbed.server.execution.failures import Undoing
+from riverbed.server.execution.gate import Gate
 from riverbed.server.execution.outbox import Releases
 from riverbed.server.execution.request_queue import Inbox
 from riverbed.server.execution.sliced_commands import Slicing
-from riverbed.server.execution.stopping import Stopping
-from riverbed.server.execution.timing import Timing
-from riverbed.server.execution.transaction_replies import SpoolSpace
+from riverbed.server.execution.slow_path import SlowPath, Turn
+from riverbed.server.execution.ticks import Events
+from riverbed.server.execution.waiters import Watches
 from riverbed.server.limits.accounts import Account
-from riverbed.server.limits.eviction import Evictor
 from riverbed.server.protocol.encode import encode, error_line
-from riverbed.server.protocol.replies import NO_REPLY, Block, LongReply, Push, Settled, is_settled, settled_constant
+from riverbed.server.protocol.replies import Block, LongReply, Settled
 from riverbed.server.protocol.request_reader import RequestReader
-from riverbed.server.replication.role import Replication
-from riverbed.store.engine import Engine
 from riverbed.store.errors import LogWriteError, StateLostError
 
 if TYPE_CHECKING:
     from riverbed.server.commands.session import Peer
-    from riverbed.server.commands.table import Handler
-    from riverbed.server.config.config import Config
     from riverbed.server.execution.request_queue import Turn as InboxTurn
     from riverbed.server.protocol.replies import Reply
-    from riverbed.store.options import Clock
 
 log = logging.getLogger("riverbed")
 
 # Replies behind which the client's next request has to wait.
 _WAITS: Final = frozenset((Block, LongReply, Slices))
-# What stands for no reply.
-_UNANSWERED: Final = frozenset((Block, Slices, Push))
-(_QUEUED,) = settled_constant(b"+QUEUED\r\n")
-_MULTI: Final = b"*1\r\n$5\r\nMULTI\r\n"
-_SELECT: Final = b"*2\r\n$6\r\nSELECT"
-_EXEC: Final = b"*1\r\n$4\r\nEXEC\r\n"
 # A tick ends after about so many requests, or so long, so that no client waits for another's long pipeline.
 MAX_REQUESTS_A_TICK: Final = 2048
 MAX_SECONDS_A_TICK: Final = 0.003
@@ -83,75 +71,92 @@ _NOTHING: Final[dict[bytes, Plain]] = {}
 _LONGEST_RUN: Final = 32
 
 
-class Turn(enum.Enum):
-    """What becomes of a client's next request."""
-
-    GOES_ON = enum.auto()
-    WAITS_BEFORE = enum.auto()  # this request has not run yet
-    WAITS_AFTER = enum.auto()
-
-
 class Executor:
     """Runs what clients ask for.  Needs a running asyncio loop."""
 
-    def __init__(self, config: Config, engine: Engine, clock: Clock) -> None:
-        self.loop = self._loop = asyncio.get_running_loop()
-        self.config = config
-        self.engine = engine
+    def __init__(self, context: Context) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.context = context
+        self.config = context.config
+        self.engine = engine = context.engine
         self.txn = engine.txn
-        self.clock = clock
-        self.control = Controls(self)
-        self.context = Context(config, engine, self.control, clock)
-        self.stats = self.context.stats
-        self.tasks = Tasks(self.loop, self.stats.background)
+        self.stats = context.stats
+        self.accounts = context.accounts
+        self.events = Events()
+        self.gate = Gate(engine)
+        self.gave_up = False
+        self.ran: list[Session] = []
+        self._time = context.clock.time
+        self._next_client_id = 1
+        self._tick_due = False
+        no_session = Session(0, NO_PEER, self.txn.databases[0], 0)
+        self._request = Request(no_session, self.txn, context)  # of the fast path, whichever client sends it
+        self._inbox = Inbox(self._finish, context.clock.time)
+        self._arrivals = self._inbox.arrivals
+        self._make_parts(no_session)
+        self._signals = self.wakeups.signals
+        plain = plain_commands(self.stats)
+        self._fast_paths = plain, {name: entry for name, entry in plain.items() if not entry.command.flags & Flag.WRITE}
+        self.fast_path = plain
         engine.on_sync = self.stats.fsync.record
         engine.checkpoints.on_end = self.stats.checkpoint.record
-        self.context.pubsub.deliver = self.push
-        self.special = False  # no request may take the fast path
-        self._plain = plain_commands(self.stats)
-        self._plain_reads = {name: plain for name, plain in self._plain.items() if not plain.command.flags & Flag.WRITE}
-        self.fast_path = self._plain
-        self._caller: Session | None = None  # whose command is running on the careful path
-        self.wakeups = Wakeups(self)
-        self.spool_space = SpoolSpace(engine, lambda: config.maxclients - len(self.context.sessions))
-        self.slicing = Slicing(self)
-        self.views = self.slicing.views
-        self.releases = Releases(self)
-        self.admission = Admission(self)
-        self.timing = Timing(self.config, self.stats, clock)
-        self.undoing = Undoing(self)
-        self.waiters = self.wakeups.waiters
-        self.watches = self.wakeups.watches
-        self.upkeep = Upkeep(self)
-        self.views.checkpoint_soon = self.upkeep.checkpoint_soon
-        self.replication = self.context.replication = Replication(self)
-        self.rewriting = Rewriting(self)
-        self.snapshots = Snapshots(self)
-        self.stopping = self.context.stopping = Stopping(self)
-        self.gave_up = False
-        self._time = clock.time
-        no_session = Session(0, NO_PEER, self.txn.databases[0], 0)
-        # whichever client sends it: one of the fast path, and one of the careful path
-        self._request = Request(no_session, self.txn, self.context)
-        self._careful_request = Request(no_session, self.txn, self.context)
-        self._next_client_id = 1
-        self.accounts = self.context.accounts
-        self.accounts.clients.on_pressure = self._read_small_pieces
-        self.evictor = Evictor(self.accounts.holders, self.stats, self.cut_off)
-        self._inbox = Inbox(self._finish, clock.time)
-        self._arrivals = self._inbox.arrivals
-        self.ran: list[Session] = []  # sessions that may have replies of this tick
-        self._tick_due = False
-        self._signals = self.wakeups.signals
         self.txn.notify = self.wakeups.notify
-        self.refresh_special()
-        apply_settings(self)
+        context.pubsub.deliver = self._delivery.push
+        context.accounts.clients.on_pressure = self._read_small_pieces
+        self.gate.on_change = self._choose_fast_path
+        self.gate.refresh()
+        apply_settings(context, self._timing)
+
+    def _make_parts(self, no_session: Session) -> None:
+        """Each knows those made before it, and this executor as `Turns`."""
+        core, gate, events = self.context, self.gate, self.events
+        self.watches = Watches()
+        self.releases = Releases(core, self)
+        self._delivery = delivery = Delivery(core.clock.monotonic, self.flush)
+        self.undoing = Undoing(core, self, gate, delivery, events)
+        self._calls = calls = Calls(core, no_session, self.undoing)
+        self._timing = calls.timing
+        self.wakeups = Wakeups(core, self, calls, delivery, self.watches)
+        self.waiters = self.wakeups.waiters
+        self._admission = admission = Admission(gate, self.stats, self.watches)
+        self.slicing = Slicing(core, self, gate, admission, calls, delivery, events)
+        self.views = self.slicing.views
+        monitors = Monitors(core, gate, delivery.push)
+        self.pauses = Pauses(core, self, gate)
+        self.transactions = Transactions(core, gate, admission, calls, self.watches, monitors)
+        self.control = Controls(
+            core,
+            wakeups=self.wakeups,
+            slicing=self.slicing,
+            transactions=self.transactions,
+            pauses=self.pauses,
+            monitors=monitors,
+        )
+        self._slow_path = SlowPath(
+            core,
+            admission,
+            calls,
+            delivery,
+            pauses=self.pauses,
+            monitors=monitors,
+            wakeups=self.wakeups,
+            kill=self.control.kill,
+        )
+        self.undoing.slicing = self.slicing
+        delivery.on_block = self._block
+        delivery.on_slices = self.slicing.begin
+        core.control, core.transactions, core.pauses, core.monitors = (
+            self.control,
+            self.transactions,
+            self.pauses,
+            monitors,
+        )
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
     def connect(self, peer: Peer) -> Session:
         """A client has come."""
-        session = Session(self._next_client_id, peer, self.txn.databases[0], self.now_ms())
+        session = Session(self._next_client_id, peer, self.txn.databases[0], self.context.now_ms())
         self._next_client_id += 1
         session.authenticated = not self.config.requirepass
         session.account = Account(self.accounts, session.id, peer, is_trusted=session.authenticated)
@@ -179,7 +184,8 @@ class Executor:
         session.drop_input()
         session.forget_names()
         session.account.close()
-        self.replication.disconnect(session)
+        for report in self.events.disconnected:
+            report(session)
 
     def cut_off(self, client_id: int) -> None:
         """End a client's connection and all that is kept for it now, unanswered; between two ticks."""
@@ -187,12 +193,22 @@ class Executor:
         session.peer.abort()
         self.disconnect(session)
 
-    def refresh_special(self) -> None:
+    def _choose_fast_path(self) -> None:
         """Give all clients the fast path, or take it from them: for monitors, in a pause, while writes are refused."""
-        self.txn.is_short_of_space = self.engine.refusal is not None
-        replication = self.replication
-        self.special = self.control.watches_everything or self.txn.is_short_of_space or replication.refuses_reads
-        self.fast_path = _NOTHING if self.special else self._plain_reads if replication.refuses_writes else self._plain
+        everything, reads = self._fast_paths
+        gate = self.gate
+        self.fast_path = _NOTHING if gate.closes_fast_path else reads if gate.no_writes else everything
+
+    def _block(self, session: Session, block: Block) -> None:
+        """The client waits; one that has hung up does not wait for others."""
+        if session.input.has_ended and not block.is_for_work:
+            self.control.kill(session)
+        else:
+            self.wakeups.block(session, block)
+
+    def end_wait(self, session: Session, reply: Reply) -> None:
+        """Answer a blocked client with what a failed commit does not take back."""
+        self.wakeups.end_settled(session, reply)
 
     def flush(self, session: Session) -> None:
         """Send the session's replies with the next tick although it has run nothing; close it then if it is closing."""
@@ -203,9 +219,6 @@ class Executor:
         """As `flush`, for those who come first in the next tick, because this one had no time for them."""
         self.ran[:0] = sessions
         self.want_tick()
-
-    def now_ms(self) -> int:
-        return int(self._time() * 1000)
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -303,7 +316,8 @@ class Executor:
         logged = txn.log
         signals = self._signals
         most_output = self.accounts.clients.most_output
-        record = self.timing.record
+        record = self._timing.record
+        run_slowly = self._slow_path.run
         # A run of equal fast commands is timed as a whole: a look at the clock costs a tenth of a pipelined XADD.
         run_of: Plain | None = None
         run_count = 0
@@ -327,7 +341,7 @@ class Executor:
                     if run_of is not None:
                         record(request, run_of, run_count, clock() - begun)
                         run_of = None
-                    turn = self._run_carefully(session, argv)
+                    turn = run_slowly(session, argv)
                     if turn is not Turn.GOES_ON:
                         self._hold_back(session, [argv, *waiting] if turn is Turn.WAITS_BEFORE else [*waiting])
                         break
@@ -366,8 +380,8 @@ class Executor:
                 if reply.__class__ is tuple:
                     wire = reply[0]
                 elif reply.__class__ in _WAITS:
-                    self.end_command(mark)
-                    self.deliver(session, reply)
+                    self._calls.end_command(mark)
+                    self._delivery.deliver(session, reply)
                     self._hold_back(session, [*waiting])
                     break
                 else:
@@ -377,7 +391,7 @@ class Executor:
                     if txn.unlogged is not None:
                         txn.end_command()
                     if len(logged) - mark > 1:
-                        self._make_atomic(mark)
+                        self._calls.make_atomic(mark)
                 if signals:
                     self.wakeups.serve()
                     ended = clock()
@@ -400,152 +414,6 @@ class Executor:
         self.stats.commands_processed += count
         self.stats.reads_processed += len(taken)
         return count
-
-    # -- the careful path ----------------------------------------------------------------------------------------------
-
-    def _run_carefully(self, session: Session, argv: list[bytes]) -> Turn:
-        """Run one request with every check."""
-        if session.closing:
-            return Turn.GOES_ON
-        if session.must_wait:
-            return Turn.WAITS_BEFORE
-        command = self.admission.admit(session, argv)
-        if isinstance(command, bytes):
-            self.answer(session, command)
-            return Turn.GOES_ON
-        if session.queued is not None and not command.flags & Flag.IMMEDIATE:
-            session.queue(argv)
-            if session.queued_bytes > self.config.client_query_buffer_limit:
-                self.stats.query_limit_disconnections += 1
-                self.control.kill(session)
-            self.answer(session, _QUEUED)
-            return Turn.GOES_ON
-        if self.control.holds_back(session, command):
-            return Turn.WAITS_BEFORE
-        session.last_command = command.full_name
-        self._caller = session
-        reply = self.call(session, command, argv)
-        self._caller = None
-        if self.control.monitors:
-            self.control.feed_monitors(session, command, argv)
-        if reply is not NO_REPLY:
-            self.deliver_for(command, session, reply)
-        if session.held_pushes and session.long_reply is None:
-            session.release_pushes()
-        if self._signals:
-            self.wakeups.serve()
-        # what the command may have changed: it blocked, or its reply is a long one
-        must_wait: bool = session.must_wait
-        return Turn.WAITS_AFTER if must_wait else Turn.GOES_ON
-
-    def deliver(self, session: Session, reply: Reply) -> None:
-        """Put a reply of any kind where it belongs."""
-        if reply.__class__ is tuple:
-            self.answer(session, reply[0])
-        elif reply.__class__ is Block:
-            self.wakeups.block(session, reply)
-        elif reply.__class__ is Slices:
-            self.slicing.begin(session, reply)
-        elif reply.__class__ is LongReply:
-            self._begin_long_reply(session, reply)
-        elif reply.__class__ is Push:
-            session.out.append(reply)
-            if session.skip_replies:
-                session.skip_replies -= 1
-                session.refresh()
-        else:
-            self.answer(session, encode(reply, session.resp))
-
-    def deliver_for(self, command: Command, session: Session, reply: Reply) -> None:
-        """As `deliver`; what the command replies is settled unless it rests on the tables."""
-        if command.rests_on_tables:
-            self.deliver(session, reply)
-        else:
-            self.deliver_settled(session, reply)
-
-    def deliver_settled(self, session: Session, reply: Reply) -> None:
-        """As `deliver`, of a reply that a failed commit does not take back."""
-        if reply.__class__ is LongReply:
-            reply.is_settled = True
-        elif reply.__class__ not in _UNANSWERED:
-            wire = encode(reply, session.resp)
-            reply = (wire if is_settled(wire) else Settled(wire),)
-        self.deliver(session, reply)
-
-    def _begin_long_reply(self, session: Session, reply: LongReply) -> None:
-        """Have the reply sent while the client takes it, unless the client has asked for none."""
-        if session.skip_replies or session.replies_off or session.closing:
-            reply.close()
-            self.answer(session, b"")
-        else:
-            session.begin_long_reply(reply, self.clock.monotonic())
-
-    def push(self, session: Session, message: Push) -> None:
-        """Send a client what it did not ask for: behind its replies so far, and never in the middle of one.
-
-        A client that publishes to itself hears of it behind the reply, as in Redis since 7.2: inside EXEC there would
-        be one element too many otherwise.
-        """
-        if session.closing:
-            return
-        if session is self._caller or session.long_reply is not None:
-            session.hold_push(message)
-        else:
-            session.out.append(message)
-        self.flush(session)
-
-    def call(self, session: Session, command: Command, argv: list[bytes]) -> Reply:
-        """Run the command for the client, and account for it."""
-        request = self._careful_request
-        request.session = session
-        request.db = session.db
-        request.argv = argv
-        request.now_ms = self.now_ms()
-        begun = time.perf_counter_ns()
-        reply = self.attempt(request, command, command.handler)
-        nanoseconds = time.perf_counter_ns() - begun
-        request.argv = []  # or the words would stay until the next one
-        self.stats.counters(command.full_name).record(nanoseconds)
-        self.timing.note(session, command, argv, nanoseconds)
-        return reply
-
-    def attempt(self, request: Request, command: Command, handler: Handler) -> Reply:
-        """Run the handler; an error becomes the reply.  What it logged is undone if it fails for no good reason."""
-        mark = len(self.txn.log)
-        try:
-            reply = handler(request)
-        except CommandError as error:
-            reply = self.undoing.refused(command, error)
-        except StateLostError:
-            raise
-        except Exception as error:
-            reply = self.undoing.fault(command, error, mark)
-        self.end_command(mark)
-        return reply
-
-    def answer(self, session: Session, wire: bytes) -> None:
-        """One reply, unless the client has asked for none."""
-        if session.skip_replies:
-            session.skip_replies -= 1
-            session.refresh()
-        elif not session.replies_off:
-            session.out.append(wire)
-
-    def end_command(self, mark: int) -> None:
-        """Have all that the command did logged; its first line is number `mark` of the tick."""
-        self.txn.end_command()
-        if len(self.txn.log) - mark > 1:
-            self._make_atomic(mark)
-
-    def _make_atomic(self, mark: int) -> None:
-        """A command whose effect is several logged commands stands between MULTI and EXEC, for foreign readers."""
-        logged = self.txn.log
-        if logged[mark : mark + 1] and logged[mark].startswith(_SELECT):
-            mark += 1  # a file of the log begins with SELECT, whatever comes then
-        plain = [lines for lines in logged[mark:] if not lines.startswith((b"#", _SELECT))]
-        if len(plain) > 1 and plain[0] != _MULTI:
-            logged.insert(mark, _MULTI)
-            logged.append(_EXEC)
 
     # -- coming back ---------------------------------------------------------------------------------------------------
 
@@ -580,7 +448,6 @@ class Executor:
         """
         log.error("%s; stopping", error)
         self.gave_up = True
-        self.upkeep.stop()
         for session in list(self.context.sessions.values()):
             session.begin_closing()
             session.out.clear()
@@ -590,7 +457,8 @@ class Executor:
             session.peer.abort()
         self._inbox.clear()
         self.ran.clear()
-        self.stopping.give_up()
+        for report in self.events.gave_up:
+            report()
 
     def let_go(self) -> None:
         """Commit what has run, answer it, and close every connection; what has not run yet never will.
@@ -636,16 +504,17 @@ class Executor:
             offset = self.engine.log.end.offset
             for session in self.ran:
                 session.written_offset = offset
-        if self.replication.primary.waits:
-            self.replication.committed()
+        for report in self.events.tick_over:
+            report()
         ran, self.ran = self.ran, []
         self.releases.release(ran)
         stats = self.stats
         stats.writes_processed += len(ran)
         if committed:
-            self.upkeep.committed()
-        if self.engine.refusal is not None and not self.special:
-            self.refresh_special()
+            for report in self.events.committed:
+                report()
+        if self.engine.refusal is not None and not self.txn.is_short_of_space:
+            self.gate.refresh()
         clients = self.accounts.clients
         if clients.is_pressed:
             clients.relax()
@@ -655,6 +524,7 @@ class Executor:
     def drained(self, session: Session) -> None:
         """A client that read too slowly has caught up."""
         session.refresh()
-        self.replication.drained(session)
+        for report in self.events.drained:
+            report(session)
         self.ran.append(session)
         self.want_tick()

@@ -13,42 +13,67 @@ Redis does the same in its order of things: it refuses writes before they run, a
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import lmdb
 
 from riverbed.server.commands.slices import partial_error
 from riverbed.server.errors import CommandError
-from riverbed.server.execution.admission import MISCONF
+from riverbed.server.execution.gate import MISCONF
 from riverbed.server.protocol.encode import array_header, error_line
 from riverbed.server.protocol.replies import Conclusion, Mixture, Settled, is_settled
 from riverbed.store.errors import LogWriteError, UnknownOutcomeError
 from riverbed.store.refusal import Refusal
 
 if TYPE_CHECKING:
+    from riverbed.server.commands.core import Core
     from riverbed.server.commands.session import Session
     from riverbed.server.commands.table import Command
-    from riverbed.server.execution.executor import Executor
+    from riverbed.server.execution.delivery import Delivery
+    from riverbed.server.execution.gate import Gate
+    from riverbed.server.execution.ticks import Events, Turns
     from riverbed.server.protocol.replies import LongReply
 
 log = logging.getLogger("riverbed")
 
 
-class Undoing:
-    """Of one executor."""
+class Sliced(Protocol):
+    """The commands under way in slices."""
 
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
+    @property
+    def uncommitted(self) -> list[Session]:
+        """The clients of whose commands slices have run since the last commit."""
+
+    def committed(self) -> None:
+        """The slices that have run are in the log."""
+
+    def undone(self) -> list[tuple[Session, bytes]]:
+        """The slices since the last commit were undone; -> the clients whose commands end, with what was kept."""
+
+
+class Undoing:
+    """Takes back what failed, and answers for it."""
+
+    slicing: Sliced  # set by the executor
+
+    def __init__(self, core: Core, turns: Turns, gate: Gate, delivery: Delivery, events: Events) -> None:
+        self._core = core
+        self._engine = core.engine
+        self._stats = core.stats
+        self._turns = turns
+        self._gate = gate
+        self._delivery = delivery
+        self._events = events
 
     def refused(self, command: Command, error: CommandError) -> tuple[bytes]:
-        self._executor.stats.counters(command.full_name).failed += 1
-        self._executor.stats.count_error(error.text)
+        self._stats.counters(command.full_name).failed += 1
+        self._stats.count_error(error.text)
         line = error_line(error.text)
         return (line if command.rests_on_tables else Settled(line),)
 
     def fault(self, command: Command, error: Exception, mark: int) -> tuple[bytes]:
         """Something escaped a handler: undo that command, keep what came before it, tell the client."""
-        txn = self._executor.txn
+        txn = self._core.txn
         if isinstance(error, lmdb.ReadersFullError) and len(txn.log) == mark and txn.unlogged is None:
             # a read beside the transaction could not begin, and nothing was done
             return self.refused(command, CommandError(f"ERR {error}"))
@@ -64,7 +89,7 @@ class Undoing:
     def roll_back(self, mark: int) -> None:
         """Undo what the tick has done beyond its first `mark` logged commands.  Raises StateLostError."""
         try:
-            self._executor.engine.rollback(mark, self._executor.now_ms())
+            self._engine.rollback(mark, self._core.now_ms())
         except LogWriteError as failure:
             self.commit_failed(failure)
         else:
@@ -76,7 +101,7 @@ class Undoing:
         Raises LogWriteError when all of it is undone and answered for, StateLostError.
         """
         try:
-            self._executor.engine.commit(self._executor.now_ms())
+            self._engine.commit(self._core.now_ms())
         except LogWriteError as error:
             self.commit_failed(error)
             raise
@@ -84,34 +109,34 @@ class Undoing:
 
     def settle_replies(self) -> None:
         """Everything that has run so far is in the log: what is answered is true, however the tick ends."""
-        self._executor.slicing.committed()
-        for session in set(self._executor.ran):
+        self.slicing.committed()
+        for session in set(self._turns.ran):
             session.out[:] = [wire if is_settled(wire) else Settled(wire) for wire in session.out]
             if session.long_reply is not None:
                 session.long_reply.is_settled = True
 
     def commit_failed(self, error: LogWriteError) -> None:
         """The tick was undone: every reply of it that may rest on what is gone becomes an error."""
-        executor = self._executor
-        refusal = executor.engine.refusal or Refusal.LOG_FAILED
+        refusal = self._engine.refusal or Refusal.LOG_FAILED
         log.warning("a tick was undone: %s; %s", error, refusal.value)
-        executor.replication.primary.tick_was_undone()
+        for report in self._events.undone:
+            report()
         if isinstance(error, UnknownOutcomeError):
             self._answer_nothing()
             return
         self._break_watches()
-        for session in set(executor.ran):
+        for session in set(self._turns.ran):
             session.out[:] = [wire if is_settled(wire) else _undone(wire, refusal) for wire in session.out]
             if session.long_reply is not None and not session.long_reply.is_settled:
                 self._undo_long_reply(session, session.long_reply, refusal)
-        for session, kept_part in executor.slicing.undone():
-            executor.answer(session, _refusal(refusal, kept_part))
-            executor.resume(session)
-        executor.refresh_special()
+        for session, kept_part in self.slicing.undone():
+            self._delivery.answer(session, _refusal(refusal, kept_part))
+            self._turns.resume(session)
+        self._gate.refresh()
 
     def _break_watches(self) -> None:
         """A WATCH of this tick may have taken down when a key expires, and the key expires at another time now."""
-        for session in {*self._executor.ran, *self._executor.slicing.uncommitted}:
+        for session in {*self._turns.ran, *self.slicing.uncommitted}:
             if any(db.expiring for db in session.watched):
                 session.watch_broken = True
 
@@ -122,20 +147,19 @@ class Undoing:
             reply.is_settled = True
             return
         session.end_long_reply()
-        self._executor.answer(session, _refusal(refusal, reply.kept))
+        self._delivery.answer(session, _refusal(refusal, reply.kept))
         session.release_pushes()
-        self._executor.resume(session)
+        self._turns.resume(session)
 
     def _answer_nothing(self) -> None:
         """Cut off the clients of this tick whose replies rest on it: the next start finds out what was done."""
-        executor = self._executor
         self._break_watches()
-        undone = {session for session, _ in executor.slicing.undone()}
-        for session in {*executor.ran, *undone}:
+        undone = {session for session, _ in self.slicing.undone()}
+        for session in {*self._turns.ran, *undone}:
             if session in undone or not _has_settled_replies(session):
                 session.out.clear()
                 session.peer.abort()
-        executor.refresh_special()
+        self._gate.refresh()
 
 
 def _has_settled_replies(session: Session) -> bool:

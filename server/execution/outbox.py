@@ -7,13 +7,15 @@ replies in order.  What is late is durable: a tick that fails later takes none o
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from riverbed.server.commands.core import Core
     from riverbed.server.commands.session import Session
-    from riverbed.server.execution.executor import Executor
+    from riverbed.server.execution.ticks import Turns
     from riverbed.server.protocol.replies import LongReply
 
 log = logging.getLogger("riverbed")
@@ -26,10 +28,13 @@ _LARGE_BYTES: Final = 4 << 10
 
 
 class Releases:
-    """The replies of one executor that have been committed."""
+    """The replies of one server that have been committed."""
 
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
+    def __init__(self, core: Core, turns: Turns) -> None:
+        self._stats = core.stats
+        self._monotonic = core.clock.monotonic
+        self._turns = turns
+        self._loop = asyncio.get_running_loop()
         self._late: dict[Session, list[bytes]] = {}  # in the order in which their turns come
         self._drain_due = False
 
@@ -61,7 +66,7 @@ class Releases:
                     session.long_reply.is_settled = True  # however long it waits for its first piece
                 if session not in late:
                     needy.append(session)
-        self._executor.stats.bytes_out += total
+        self._stats.bytes_out += total
         if needy:
             self._see_to(needy, end)
         if late:
@@ -109,7 +114,7 @@ class Releases:
     def _want_drain(self) -> None:
         if not self._drain_due:
             self._drain_due = True
-            self._executor.loop.call_soon(self._drain)
+            self._loop.call_soon(self._drain)
 
     def _drain(self) -> None:
         self._drain_due = False
@@ -142,7 +147,7 @@ class Releases:
             else:
                 self._attend(session)
         if postponed:
-            self._executor.postpone(postponed)
+            self._turns.postpone(postponed)
 
     def _attend(self, session: Session) -> None:
         """After its replies: close it, cut it off, go on with a long reply, or let held-back requests run."""
@@ -152,11 +157,10 @@ class Releases:
         if session.long_reply is not None:
             self._continue_long_reply(session, session.long_reply)
         elif session.is_held and not session.must_wait:
-            self._executor.resume(session)
+            self._turns.resume(session)
 
     def _continue_long_reply(self, session: Session, reply: LongReply) -> None:
         """Send a piece of a reply too long for memory; one that the client reads slowly waits for it."""
-        executor = self._executor
         try:
             piece = next(reply.pieces, None)
         except Exception as error:  # the tables are others since a full sync, or a row is damaged: it cannot go on
@@ -168,13 +172,13 @@ class Releases:
             session.end_long_reply()
             session.release_pushes()
         else:
-            reply.note_piece(len(piece), executor.clock.monotonic())
+            reply.note_piece(len(piece), self._monotonic())
             session.bytes_out += len(piece)
-            executor.stats.bytes_out += len(piece)
+            self._stats.bytes_out += len(piece)
             session.send(piece)
         # the rest comes with the next tick, unless the client is congested by now
         if not session.congested:
-            executor.flush(session)
+            self._turns.flush(session)
 
 
 def _with_large_apart(parts: list[bytes]) -> list[bytes]:

@@ -23,9 +23,14 @@ from riverbed.server.protocol.replies import Conclusion
 from riverbed.store.tables.view import OpenView
 
 if TYPE_CHECKING:
+    from riverbed.server.commands.core import Core
     from riverbed.server.commands.session import Session
     from riverbed.server.commands.slices import Slices
-    from riverbed.server.execution.executor import Executor
+    from riverbed.server.execution.admission import Admission
+    from riverbed.server.execution.calls import Calls
+    from riverbed.server.execution.delivery import Delivery
+    from riverbed.server.execution.gate import Gate
+    from riverbed.server.execution.ticks import Events, Turns
     from riverbed.server.protocol.replies import Reply
 
 # Of each tick, for all clients together; a slice is not interrupted, and mostly takes less than one millisecond.
@@ -35,11 +40,27 @@ STOPPING: Final = "ERR the server is stopping"
 
 
 class Slicing:
-    """The commands under way of one executor."""
+    """The commands under way of one server."""
 
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
-        self.views = Views(executor.engine, executor.clock.monotonic, self.look_for_views)
+    def __init__(
+        self,
+        core: Core,
+        turns: Turns,
+        gate: Gate,
+        admission: Admission,
+        calls: Calls,
+        delivery: Delivery,
+        events: Events,
+    ) -> None:
+        self.views = Views(core.engine, core.clock.monotonic, self.look_for_views)
+        self._core = core
+        self._txn = core.txn
+        self._turns = turns
+        self._gate = gate
+        self._admission = admission
+        self._calls = calls
+        self._delivery = delivery
+        self._events = events
         self._by_session: dict[Session, Slices] = {}
         self._waiting: deque[Session] = deque()  # for the next slice
         self._waiting_for_view: dict[Session, None] = {}  # in the order in which they get one
@@ -67,7 +88,7 @@ class Slicing:
             self._waiting_for_view[session] = None
         else:
             self._waiting.append(session)
-        self._executor.want_tick()
+        self._turns.want_tick()
 
     def take_turn(self, *, has_requests: bool) -> None:
         """Have those under way go on, unless requests have come while they did: then with the next tick.
@@ -84,15 +105,14 @@ class Slicing:
             if not self._gave_way:
                 self._run()
                 return
-        self._executor.want_tick()
+        self._turns.want_tick()
 
     def _show_views(self) -> None:
         """Let commands that get a view now go on at once: what they look up has to be what the view shows."""
-        executor = self._executor
-        if not self._waiting_for_view or executor.control.stalls_slices:
+        if not self._waiting_for_view or self._gate.stalls_slices:
             return
-        if executor.txn.log:  # of requests that ran ahead of this tick: their commit comes first
-            executor.want_tick()
+        if self._txn.log:  # of requests that ran ahead of this tick: their commit comes first
+            self._turns.want_tick()
             return
         try:
             view = self.views.take()
@@ -112,7 +132,7 @@ class Slicing:
                     self.refuse_views([session], NO_CHECKPOINT)
                     served += 1
                     continue
-                if executor.txn.log and not slices.writes:
+                if self._txn.log and not slices.writes:
                     break  # what it counts in the tables must be what the view has: it waits for the next one
                 slices.show(view.hold())
                 self._step(session, slices, is_last=isinstance(view, OpenView))
@@ -121,13 +141,13 @@ class Slicing:
                 break
         if late := waiting[served:]:
             self._waiting_for_view = dict.fromkeys(late) | self._waiting_for_view
-            executor.want_tick()
+            self._turns.want_tick()
         view.release()
 
     def look_for_views(self) -> None:
         """There may be a view for those that wait for one."""
         if self._waiting_for_view:
-            self._executor.want_tick()
+            self._turns.want_tick()
 
     @property
     def is_crowded(self) -> bool:
@@ -151,8 +171,7 @@ class Slicing:
 
     def _run(self) -> None:
         """Go on for as long as a tick has for it."""
-        executor = self._executor
-        if executor.control.stalls_slices:
+        if self._gate.stalls_slices:
             return  # what may be a write waits as well; the end of the pause asks for a tick
         end = time.perf_counter() + SLICES_S
         while self._waiting:
@@ -163,19 +182,19 @@ class Slicing:
                 if time.perf_counter() >= end:
                     break
         if self._waiting:
-            executor.want_tick()
+            self._turns.want_tick()
 
     def _step(self, session: Session, slices: Slices, *, is_last: bool = False) -> None:
         """Run the next slice, or all of them when this `is_last`."""
-        executor, request = self._executor, slices.request
-        request.now_ms = executor.now_ms()
+        request = slices.request
+        request.now_ms = self._core.now_ms()
         command = client_command(request.argv)
-        counters = executor.stats.counters(command.full_name)
+        counters = self._core.stats.counters(command.full_name)
         begun = time.perf_counter_ns()
         reply: Reply
         try:
-            executor.admission.check(session, command, request.argv)
-            reply = executor.attempt(request, command, slices.finish if is_last else slices.step)
+            self._admission.check(session, command, request.argv)
+            reply = self._calls.attempt(request, command, slices.finish if is_last else slices.step)
         except CommandError as error:
             reply = (error_line(error.text),)  # writes are refused by now
         elapsed = time.perf_counter_ns() - begun
@@ -186,23 +205,22 @@ class Slicing:
         if reply is slices:
             self._wait(session, slices)
             return
-        executor.timing.note(session, command, request.argv, slices.nanoseconds)
+        self._calls.timing.note(session, command, request.argv, slices.nanoseconds)
         self._conclude(session, slices, reply)
 
     def _conclude(self, session: Session, slices: Slices, reply: Reply) -> None:
         """Answer; should this tick be undone, the client is answered what was committed before."""
-        executor = self._executor
         if reply.__class__ is tuple and reply[0].startswith(b"-"):
             reply = (error_line(slices.refusal(reply[0][1:-2])),)
         self.drop(session)
         before = len(session.out)
-        executor.deliver_for(client_command(slices.request.argv), session, reply)
+        self._delivery.deliver_for(client_command(slices.request.argv), session, reply)
         if slices.kept and session.long_reply is not None:
             session.long_reply.kept = slices.kept
         elif slices.kept and len(session.out) > before:
             conclusion = session.out[-1] = Conclusion(session.out[-1])
             conclusion.kept = slices.kept
-        executor.resume(session)
+        self._turns.resume(session)
 
     def is_writing(self) -> bool:
         """Whether a command that writes is under way, or waits for a view to go on with."""
@@ -227,7 +245,8 @@ class Slicing:
             slices.close()
             session.end_slices()
             self._waiting_for_view.pop(session, None)
-            self._executor.stopping.look_soon()
+            for report in self._events.command_over:
+                report()
 
     def committed(self) -> None:
         """The slices that have run are in the log."""

@@ -148,7 +148,7 @@ class Connection(asyncio.Protocol):
         limit = limits["replica" if session.is_replica else "pubsub" if is_pushed_to else "normal"]
         unsent = self._transport.get_write_buffer_size()
         size = unsent + session.held_push_bytes
-        now = self._executor.clock.monotonic()
+        now = self._executor.context.clock.monotonic()
         over_soft = limit.soft and size > limit.soft
         if not over_soft:
             self._soft_limit_since = None

@@ -16,8 +16,7 @@ import socket
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from riverbed.server.assembly import open_executor
-from riverbed.server.execution.executor import Executor
+from riverbed.server.assembly import Server, open_server
 from riverbed.server.network.addresses import Addresses
 from riverbed.server.network.connection import Connection, peer_host
 from riverbed.server.version import VERSION
@@ -38,9 +37,9 @@ PROTECTED = (
 class Listener:
     """The open sockets of one server."""
 
-    def __init__(self, config: Config, executor: Executor) -> None:
+    def __init__(self, config: Config, server: Server) -> None:
         self.config = config
-        self.executor = executor
+        self.server = server
         self._servers: list[asyncio.Server] = []
 
     async def listen(self, sockets: Iterable[socket.socket]) -> None:
@@ -61,7 +60,7 @@ class Listener:
             self._servers.append(unix)
 
     def _accept(self) -> asyncio.Protocol:
-        return _GuardedConnection(self.executor)
+        return _GuardedConnection(self.server)
 
     def close(self) -> None:
         """Accept no more."""
@@ -72,8 +71,12 @@ class Listener:
 class _GuardedConnection(Connection):
     """Refuses clients beyond `maxclients`, and strangers in protected mode; sets the socket's keep-alive."""
 
+    def __init__(self, server: Server) -> None:
+        super().__init__(server.executor)
+        self._stopping = server.stopping
+
     def _begin(self, transport: asyncio.Transport) -> None:
-        if self._executor.stopping.is_ending:  # the system had accepted it when the listener closed
+        if self._stopping.is_ending:  # the system had accepted it when the listener closed
             transport.abort()
             return
         sock: socket.socket = transport.get_extra_info("socket")
@@ -118,20 +121,20 @@ async def serve(config: Config) -> int:
     """Open, serve, stop; -> the process's exit status.  Raises what opening and binding raise."""
     addresses = Addresses(config)
     try:
-        executor = open_executor(config, config.dir)
+        server = open_server(config, config.dir)
     except BaseException:
         addresses.close()
         raise
-    engine = executor.engine
-    listener = Listener(config, executor)
-    stopping = executor.stopping
+    engine = server.engine
+    listener = Listener(config, server)
+    stopping = server.stopping
     stopping.close_listeners = listener.close
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(executor.tasks.noticed)
+    loop.set_exception_handler(server.tasks.noticed)
     loop.add_signal_handler(signal.SIGTERM, stopping.terminate)
     loop.add_signal_handler(signal.SIGINT, stopping.interrupt)
     try:
-        metrics = await _open_metrics(executor, addresses)  # before clients may think that all is ready
+        metrics = await _open_metrics(server, addresses)  # before clients may think that all is ready
         await listener.listen(addresses.clients)
     except BaseException:
         engine.close()
@@ -146,26 +149,24 @@ async def serve(config: Config) -> int:
     log.info(
         "Riverbed %s, %d keys, %d commands of the log replayed in %.3f s; ready on port %d",
         VERSION,
-        sum(db.size for db in executor.txn.databases),
+        sum(db.size for db in engine.txn.databases),
         report.commands,
         report.seconds,
         config.port,
     )
-    executor.upkeep.start()
-    executor.replication.start()
-    executor.rewriting.remove_leftovers()
+    server.start()
     await stopping.begun_to_end.wait()
     if metrics is not None:
         metrics.close()
-    return await stopping.finish()
+    return await server.finish()
 
 
-async def _open_metrics(executor: Executor, addresses: Addresses) -> Metrics | None:
+async def _open_metrics(server: Server, addresses: Addresses) -> Metrics | None:
     """The metrics page, if it is asked for; only then are the libraries behind it loaded, which take memory."""
-    if not executor.config.metrics_port:
+    if not server.context.config.metrics_port:
         return None
     from riverbed.server.prometheus.page import Metrics
 
-    metrics = Metrics(executor)
+    metrics = Metrics(server.context, server.executor.control, server.replication, server.tasks)
     await metrics.listen(addresses.metrics)
     return metrics

@@ -20,7 +20,9 @@ from riverbed.store.databases import sampling
 from riverbed.store.format.text import key_text
 
 if TYPE_CHECKING:
-    from riverbed.server.execution.executor import Executor
+    from riverbed.server.commands.core import Core
+    from riverbed.server.commands.request import Control
+    from riverbed.server.replication.role import Replication
     from riverbed.store.databases.sampling import GroupFigures, Sample, StreamFigures
 
 Labels = tuple[str, ...]
@@ -41,16 +43,16 @@ class Figure(NamedTuple):
     values: Iterable[tuple[Any, ...]]
 
 
-def figures(executor: Executor, watched: Sample) -> Iterator[Figure]:
+def figures(core: Core, control: Control, replication: Replication, watched: Sample) -> Iterator[Figure]:
     """All of them; each is as it is when it is asked for."""
-    yield from _server(executor)
-    yield from _clients(executor)
-    yield from _commands(executor)
-    yield from _durations(executor)
-    yield from _log(executor)
-    yield from _tables(executor)
-    yield from _chores(executor)
-    yield from _replication(executor)
+    yield from _server(core)
+    yield from _clients(core, control, len(replication.primary.senders))
+    yield from _commands(core)
+    yield from _durations(core)
+    yield from _log(core)
+    yield from _tables(core)
+    yield from _chores(core)
+    yield from _replication(core, replication)
     yield from _streams(watched)
     yield from _groups(watched)
 
@@ -96,29 +98,28 @@ def label(data: bytes, number: int) -> str:
 # -- the server --------------------------------------------------------------------------------------------------------
 
 
-def _server(executor: Executor) -> Iterator[Figure]:
+def _server(core: Core) -> Iterator[Figure]:
     versions = (VERSION, REDIS_VERSION, platform.python_version())
     yield _gauges("build_info", "Versions; always 1.", ("version", "redis_version", "python"), [(versions, 1)])
-    started_s = executor.context.started_ms / 1000
+    started_s = core.started_ms / 1000
     yield _gauge("start_time_seconds", "When the server started, in unix time.", started_s)
     system, user = process.cpu_seconds()
     seconds = [(("system",), system), (("user",), user)]
     yield _counters("cpu_seconds", "Processor time that the server has used.", ("mode",), seconds)
     use = process.memory_use()
-    executor.stats.note_memory(use.private)
+    core.stats.note_memory(use.private)
     yield _gauge("memory_private_bytes", "Memory of the server's own.", use.private)
     yield _gauge(
         "memory_mapped_bytes", "File pages in memory, mostly LMDB's, that the system takes back at will.", use.mapped
     )
-    yield _gauge("memory_private_peak_bytes", "The most memory of its own seen so far.", executor.stats.peak_memory)
+    yield _gauge("memory_private_peak_bytes", "The most memory of its own seen so far.", core.stats.peak_memory)
 
 
-def _clients(executor: Executor) -> Iterator[Figure]:
-    stats, sessions = executor.stats, executor.context.sessions
-    replicas = len(executor.replication.primary.senders)
+def _clients(core: Core, control: Control, replicas: int) -> Iterator[Figure]:
+    stats, sessions = core.stats, core.sessions
     yield _gauge("clients_connected", "Connections of clients.", len(sessions) - replicas)
-    yield _gauge("clients_max", "Connections that are allowed.", executor.config.maxclients)
-    yield _gauge("clients_blocked", "Clients that wait in a blocking command.", executor.control.blocked_clients())
+    yield _gauge("clients_max", "Connections that are allowed.", core.config.maxclients)
+    yield _gauge("clients_blocked", "Clients that wait in a blocking command.", control.blocked_clients())
     yield _counter("connections_accepted", "Connections that were accepted.", stats.connections_received)
     yield _counter("connections_rejected", "Connections refused for want of room.", stats.connections_rejected)
     yield _counter("clients_evicted", "Connections ended as clients held too much.", stats.evicted_clients)
@@ -126,8 +127,8 @@ def _clients(executor: Executor) -> Iterator[Figure]:
     yield _counter("network_sent_bytes", "Bytes that went to clients.", stats.bytes_out)
 
 
-def _commands(executor: Executor) -> Iterator[Figure]:
-    stats = executor.stats
+def _commands(core: Core) -> Iterator[Figure]:
+    stats = core.stats
     seen = [((name.decode(),), row) for name, row in stats.seen_commands()]
     yield _counter("commands_processed", "Commands that were run, those in transactions too.", stats.commands_processed)
     yield _counters("commands", "Calls of a command.", ("command",), ((own, row.calls) for own, row in seen))
@@ -147,11 +148,11 @@ def _commands(executor: Executor) -> Iterator[Figure]:
     yield _counters("error_replies", "Errors answered, by code.", ("code",), (((code,), n) for code, n in errors))
     yield _counter("keyspace_hits", "Keys looked for and found by commands that read.", stats.keyspace_hits)
     yield _counter("keyspace_misses", "Keys looked for in vain by commands that read.", stats.keyspace_misses)
-    yield _counter("expired_keys", "Keys deleted at their time.", stats.expired_keys + executor.txn.expired_keys)
+    yield _counter("expired_keys", "Keys deleted at their time.", stats.expired_keys + core.txn.expired_keys)
 
 
-def _durations(executor: Executor) -> Iterator[Figure]:
-    stats = executor.stats
+def _durations(core: Core) -> Iterator[Figure]:
+    stats = core.stats
     for name, text, durations in (
         ("tick_duration_seconds", "How long the requests that arrived together, and their commit, took.", stats.tick),
         ("fsync_duration_seconds", "How long it took to make the log durable.", stats.fsync),
@@ -163,8 +164,8 @@ def _durations(executor: Executor) -> Iterator[Figure]:
 # -- the store ---------------------------------------------------------------------------------------------------------
 
 
-def _log(executor: Executor) -> Iterator[Figure]:
-    engine = executor.engine
+def _log(core: Core) -> Iterator[Figure]:
+    engine = core.engine
     log = engine.log
     yield _gauge("log_bytes", "Size of the log's files.", log.size_bytes)
     yield _gauge("log_base_bytes", "Of them what the last rewrite has written.", log.base_bytes)
@@ -177,8 +178,8 @@ def _log(executor: Executor) -> Iterator[Figure]:
     )
 
 
-def _tables(executor: Executor) -> Iterator[Figure]:
-    room = sampling.space(executor.txn)
+def _tables(core: Core) -> Iterator[Figure]:
+    room = sampling.space(core.txn)
     yield _gauge("lmdb_map_bytes", "What the tables may grow to.", room.map_bytes)
     yield _gauge("lmdb_file_bytes", "Size of the tables' file.", room.file_bytes)
     yield _gauge("lmdb_used_bytes", "Pages of it that hold rows.", room.used_bytes)
@@ -192,22 +193,22 @@ def _tables(executor: Executor) -> Iterator[Figure]:
     yield _gauge(
         "lmdb_oldest_reader_seconds",
         "How long the oldest of them has been seen, in any process.",
-        executor.stats.oldest_reader_s,
+        core.stats.oldest_reader_s,
     )
     sizes = sorted(room.tables.items())
     yield _gauges("table_rows", "Rows in a table.", ("table",), (((name,), rows) for name, (rows, _) in sizes))
     yield _gauges("table_bytes", "Pages of a table.", ("table",), (((name,), size) for name, (_, size) in sizes))
-    databases = [((str(db.number),), db) for db in executor.txn.databases if db.size]
+    databases = [((str(db.number),), db) for db in core.txn.databases if db.size]
     yield _gauges("keys", "Streams in a database.", ("db",), ((own, db.size) for own, db in databases))
     yield _gauges(
         "keys_expiring", "Of them those with a deadline.", ("db",), ((own, db.expiring) for own, db in databases)
     )
-    trash = executor.txn.trash
+    trash = core.txn.trash
     yield _gauge("trash_notes", "Deleted streams, groups and ranges whose rows wait for the purge.", trash.notes)
 
 
-def _chores(executor: Executor) -> Iterator[Figure]:
-    rewrite, snapshot = executor.context.rewrite, executor.stats.snapshot
+def _chores(core: Core) -> Iterator[Figure]:
+    rewrite, snapshot = core.rewrite, core.stats.snapshot
     yield _gauge("rewrite_in_progress", "1 while the log is being rewritten.", rewrite.in_progress)
     yield _gauge("rewrite_progress_ratio", "How much of that is done.", rewrite.percent / 100)
     yield _gauge("rewrite_last_ok", "Whether the last rewrite succeeded.", rewrite.last_ok)
@@ -217,16 +218,16 @@ def _chores(executor: Executor) -> Iterator[Figure]:
     yield _counter("snapshots", "Snapshots that were taken.", snapshot.taken)
 
 
-def _replication(executor: Executor) -> Iterator[Figure]:
-    replication, stats = executor.replication, executor.stats
-    offset = executor.engine.log.end.offset
+def _replication(core: Core, replication: Replication) -> Iterator[Figure]:
+    stats = core.stats
+    offset = core.engine.log.end.offset
     follower, senders = replication.follower, replication.primary.senders
     yield _gauge("replication_offset_bytes", "Bytes of commands in this line of the log.", offset)
     yield _gauge("replication_is_replica", "1 while another server is followed.", follower is not None)
     if follower is not None:
         yield _gauge("replication_link_up", "1 while there is a link to the primary.", follower.is_connected)
     yield _gauge("replicas_connected", "Replicas that follow this server.", len(senders))
-    now_s = executor.clock.monotonic()
+    now_s = core.clock.monotonic()
     told = {
         (f"{sender.address}:{sender.introduction.port}",): (offset - sender.acked_offset, now_s - sender.heard_s)
         for sender in islice(senders.values(), MAX_REPLICAS)

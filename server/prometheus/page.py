@@ -29,7 +29,10 @@ from riverbed.server.prometheus.http import MetricsHttp
 from riverbed.store.databases.sampling import Sample
 
 if TYPE_CHECKING:
-    from riverbed.server.execution.executor import Executor
+    from riverbed.server.background.tasks import Tasks
+    from riverbed.server.commands.core import Core
+    from riverbed.server.commands.request import Control
+    from riverbed.server.replication.role import Replication
 
 # Streams with figures of their own, those with groups first, then the longest; and groups of them, those with the most
 # pending first.
@@ -44,14 +47,17 @@ _CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
-    """The pages of one executor."""
+    """The pages of one server."""
 
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
-        self._survey = Sample(executor.txn, MAX_STREAMS, MAX_GROUPS)
+    def __init__(self, core: Core, control: Control, replication: Replication, tasks: Tasks) -> None:
+        self._core = core
+        self._control = control
+        self._replication = replication
+        self._tasks = tasks
+        self._survey = Sample(core.txn, MAX_STREAMS, MAX_GROUPS)
         self._under_way: asyncio.Task[bytes] | None = None
         pages = {b"/metrics": (_CONTENT_TYPE, self.page), b"/healthz": ("text/plain", self._health)}
-        self._http = MetricsHttp(pages, executor.tasks)
+        self._http = MetricsHttp(pages, tasks)
 
     async def listen(self, sockets: Iterable[socket.socket]) -> None:
         """Answer at `sockets`, which are bound.  Raises OSError."""
@@ -70,7 +76,7 @@ class Metrics:
         task = self._under_way
         if task is None:
             # those that await it report what goes wrong
-            task = self._executor.tasks.start("making the metrics page", self._make(), expected=(Exception,))
+            task = self._tasks.start("making the metrics page", self._make(), expected=(Exception,))
             self._under_way = task
             task.add_done_callback(self._made)
         return await asyncio.shield(task)
@@ -90,9 +96,9 @@ class Metrics:
 
     def _pieces(self) -> Iterator[bytes]:
         """The page, each piece some work of less than a millisecond."""
-        for _ in self._survey.look(self._executor.now_ms()):
+        for _ in self._survey.look(self._core.now_ms()):
             yield b""
-        for figure in figures(self._executor, self._survey):
+        for figure in figures(self._core, self._control, self._replication, self._survey):
             yield from render(figure)
 
 

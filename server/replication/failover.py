@@ -19,11 +19,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from riverbed.server.errors import CommandError
-from riverbed.server.execution.control import Hold
+from riverbed.server.execution.control.pauses import Hold
 from riverbed.server.replication import sender
 
 if TYPE_CHECKING:
-    from riverbed.server.execution.executor import Executor
+    from riverbed.server.commands.core import Core
+    from riverbed.server.execution.control.pauses import Pauses
+    from riverbed.server.execution.ticks import Ticks
     from riverbed.server.replication.primary import Primary
     from riverbed.server.replication.sender import Sender
 
@@ -55,10 +57,19 @@ class Failover:
     """The failovers of one server, one at a time.  `follow` makes it a replica that takes over, `promote` a primary."""
 
     def __init__(
-        self, executor: Executor, primary: Primary, follow: Callable[[str, int], None], promote: Callable[[], None]
+        self,
+        core: Core,
+        ticks: Ticks,
+        pauses: Pauses,
+        primary: Primary,
+        follow: Callable[[str, int], None],
+        promote: Callable[[], None],
     ) -> None:
         self.state = State.NONE
-        self._executor = executor
+        self._engine = core.engine
+        self._txn = core.txn
+        self._ticks = ticks
+        self._pauses = pauses
         self._primary = primary
         self._follow = follow
         self._promote = promote
@@ -77,7 +88,7 @@ class Failover:
         """Hand over to `target`, or to the replica that is level first.  Raises CommandError when that cannot be."""
         if self.is_under_way:
             raise CommandError(ALREADY)
-        if self._executor.replication.is_replica:
+        if self._txn.follows:
             raise CommandError(ON_REPLICA)
         if not self._primary.senders:
             raise CommandError(NO_REPLICAS)
@@ -87,7 +98,7 @@ class Failover:
         self._target, self._is_forced = target, force
         self.state = State.WAITING
         log.info("failover to %s: writes wait until it has everything", _named(target))
-        self._executor.control.hold_writes(Hold.FAILOVER)
+        self._pauses.hold_writes(Hold.FAILOVER)
         if timeout_ms is not None:
             self._timer = self._loop.call_later(min(timeout_ms / 1000, _MAX_S), self._is_late)
         self.look_soon()
@@ -122,11 +133,11 @@ class Failover:
     def _look(self) -> None:
         if self.state is not State.WAITING:
             return
-        if self._executor.txn.log:
-            self._executor.want_tick()
+        if self._txn.log:
+            self._ticks.want_tick()
             self.look_soon()
             return
-        end = self._executor.engine.log.end.offset
+        end = self._engine.log.end.offset
         replicas = self._primary.senders.values() if self._target is None else [self._find(self._target)]
         for replica in replicas:
             if replica is not None and replica.introduction.is_ours and replica.acked_offset == end:
@@ -153,7 +164,7 @@ class Failover:
     def _hand_over(self, target: Place) -> None:
         self._target = target
         self.state = State.HANDING_OVER
-        log.info("failover to %s: it takes over at offset %d", _named(target), self._executor.engine.log.end.offset)
+        log.info("failover to %s: it takes over at offset %d", _named(target), self._engine.log.end.offset)
         self._follow(*target)
 
     def taken_over(self) -> None:
@@ -178,7 +189,7 @@ class Failover:
         self.state = State.NONE
         self._target = None
         self.stop()
-        self._executor.control.release_writes(Hold.FAILOVER)
+        self._pauses.release_writes(Hold.FAILOVER)
 
     def stop(self) -> None:
         """No timer goes off any more."""

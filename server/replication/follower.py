@@ -15,7 +15,8 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import lmdb
@@ -28,10 +29,13 @@ from riverbed.store.format.log_lines import FrameError, encode_command
 from riverbed.store.log.stream_reader import LogStream, StreamedBatch
 
 if TYPE_CHECKING:
-    from riverbed.server.execution.executor import Executor
+    from riverbed.server.background.tasks import Tasks
+    from riverbed.server.commands.core import Core
+    from riverbed.server.execution.ticks import Ticks
     from riverbed.server.protocol.replies import Reply
     from riverbed.server.replication.failover import Failover
     from riverbed.server.replication.primary import Primary
+    from riverbed.server.replication.replacement import Replacement
 
 log = logging.getLogger("riverbed")
 
@@ -61,22 +65,36 @@ class State(enum.Enum):
     CONNECTED = "connected"
 
 
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What following needs of the server that it is a part of.
+
+    `changed` is called when the state of the link has, `applied` when something of the primary is in our log.
+    """
+
+    core: Core
+    ticks: Ticks
+    tasks: Tasks
+    replacement: Replacement
+    changed: Callable[[], None]
+    applied: Callable[[], None]
+
+
 class Follower:
     """The replica's side of one server."""
 
-    def __init__(
-        self, executor: Executor, primary: Primary, host: str, port: int, failover: Failover | None = None
-    ) -> None:
+    def __init__(self, needs: Needs, primary: Primary, host: str, port: int, failover: Failover | None = None) -> None:
         """With `failover` we are the primary still, and the other one is to become it."""
         self.host = host
         self.port = port
+        self._needs = needs
         self._failover = failover
         self.state = State.CONNECT
-        self._executor = executor
-        self._engine = executor.engine
+        self._config = needs.core.config
+        self._engine = needs.core.engine
         self._replicas = primary
-        self._clock = executor.clock
-        self._loop = executor.loop
+        self._clock = needs.core.clock
+        self._loop = asyncio.get_running_loop()
         self._link: Link | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._stopped = False
@@ -119,7 +137,7 @@ class Follower:
             if self._connecting is None and now_s >= self._next_try_s:
                 self._connect()
             return
-        timeout_s = self._executor.config.repl_timeout
+        timeout_s = self._config.repl_timeout
         if link.is_reading and now_s - link.heard_s > timeout_s:
             link.fail(LinkError(f"nothing came for {timeout_s} s"))
         elif self.state is State.CONNECTED:
@@ -131,12 +149,12 @@ class Follower:
 
     def _connect(self) -> None:
         self.state = State.CONNECTING
-        self._connecting = self._executor.tasks.start(
+        self._connecting = self._needs.tasks.start(
             "connecting to the primary", self._open(), failed=lambda error: self._lost(LinkError(str(error)))
         )
 
     async def _open(self) -> None:
-        config, log_ = self._executor.config, self._engine.log
+        config, log_ = self._config, self._engine.log
         offset = log_.end.offset
         known_as = "?" if self._wants_all else log_.replids.known_as(offset)
         takes_over = self._failover is not None
@@ -187,7 +205,7 @@ class Follower:
             engine.set_replids(replids)
             self._replicas.cut_off()  # to be told the new id
         log.info("the primary continues at offset %d", offset)
-        self._stream = LogStream(offset, self._executor.config.repl_max_batch_bytes)
+        self._stream = LogStream(offset, self._config.repl_max_batch_bytes)
         self._connected()
 
     def _connected(self) -> None:
@@ -196,7 +214,7 @@ class Follower:
         self._wants_all = False
         self._failed_syncs = 0
         self._sync_failure = ""
-        self._executor.refresh_special()
+        self._needs.changed()
         self._acknowledge()
 
     def link_begins_anew(self, head: FullSyncHead) -> None:
@@ -206,13 +224,19 @@ class Follower:
         self._drop_full_sync()
         try:
             self._full_sync = FullSync(
-                self._executor, head, self._received_all, self._sync_failed, on_progress=self._throttle
+                self._needs.core,
+                self._needs.tasks,
+                self._needs.replacement,
+                head,
+                self._received_all,
+                self._sync_failed,
+                on_progress=self._throttle,
             )
         except (OSError, LogWriteError) as error:
             raise LinkError(f"the full sync cannot be received: {error}", is_lasting=True) from error
 
     def link_received(self, data: bytes) -> None:
-        self._executor.stats.replication_bytes_in += len(data)
+        self._needs.core.stats.replication_bytes_in += len(data)
         try:
             if self._full_sync is not None:
                 self._full_sync.received(data)
@@ -245,7 +269,7 @@ class Follower:
             log.warning("the link to %s:%d is down: %s", self.host, self.port, error)
         self._reason = str(error)
         self.state = State.CONNECT
-        self._executor.refresh_special()
+        self._needs.changed()
         delay_s = LASTING_RETRY_S if error.is_lasting else 0.0 if was_connected else RETRY_S / 2
         if self._failed_syncs:
             delay_s = max(delay_s, min(SYNC_RETRY_S * 2 ** (self._failed_syncs - 1), LASTING_RETRY_S))
@@ -261,6 +285,7 @@ class Follower:
             self._damages = 0
         if self._link is not None:
             self.state = State.HANDSHAKE  # not at once again
+            self._needs.changed()
             self._down_since_s = self._clock.monotonic()
             self._link.fail(LinkError(f"what the primary sends is damaged: {error}"))
 
@@ -269,7 +294,7 @@ class Follower:
     def _work_soon(self) -> None:
         if not self._is_due:
             self._is_due = True
-            self._executor.tasks.soon("applying what the primary sends", self._work, failed=self._damaged)
+            self._needs.tasks.soon("applying what the primary sends", self._work, failed=self._damaged)
 
     def _work(self) -> None:
         """Apply a slice of what has come."""
@@ -277,8 +302,8 @@ class Follower:
         stream, link = self._stream, self._link
         if stream is None or link is None or self._stopped:
             return
-        if self._executor.txn.log:
-            self._executor.want_tick()  # of the tick in which we became a replica
+        if self._engine.txn.log:
+            self._needs.ticks.want_tick()  # of the tick in which we became a replica
             self._work_soon()
             return
         end_s = self._clock.monotonic() + SLICE_S
@@ -303,23 +328,20 @@ class Follower:
             return
         except (LogWriteError, lmdb.Error) as error:
             self.state = State.HANDSHAKE
+            self._needs.changed()
             reason = NO_ROOM if isinstance(error, lmdb.MapFullError) else str(error)
             link.fail(LinkError(f"what came cannot be written: {reason}", is_lasting=True))
             return
         except StateLostError as error:
-            self._executor.give_up(error)
+            self._needs.ticks.give_up(error)
             return
         link.set_reading(not self._is_due or stream.pending_bytes < MAX_PENDING_BYTES)
         self._acknowledge()
 
     def _apply(self, batches: list[StreamedBatch]) -> None:
-        executor = self._executor
         self._engine.apply(batches)
         self._damages = 0
-        executor.upkeep.committed()
-        if executor.wakeups.signals:
-            executor.wakeups.serve()
-            executor.want_tick()
+        self._needs.applied()
 
     def _acknowledge(self) -> None:
         if self._link is not None and self.state is State.CONNECTED:
@@ -350,7 +372,7 @@ class Follower:
         self._failed_syncs += 1
         self._sync_failure = " ".join(str(error).split())
         if isinstance(error, StateLostError):
-            self._executor.give_up(error)
+            self._needs.ticks.give_up(error)
         elif self._link is not None:
             self._link.fail(LinkError(f"the full sync failed: {error}"))
 
@@ -385,7 +407,7 @@ class Follower:
             yield "riverbed_master_link_reason", self._reason if sync is None else "a full sync is under way"
             yield "riverbed_full_sync_failures", self._failed_syncs
             yield "riverbed_full_sync_last_failure", self._sync_failure
-        config = self._executor.config
+        config = self._config
         yield "slave_priority", config.replica_priority
         yield "slave_read_only", 1
         yield "replica_announced", int(config.replica_announced)

@@ -33,8 +33,10 @@ from riverbed.store.position import LogPosition
 from riverbed.store.replication_id import ReplicationIds
 
 if TYPE_CHECKING:
-    from riverbed.server.execution.executor import Executor
+    from riverbed.server.background.tasks import Tasks
+    from riverbed.server.commands.core import Core
     from riverbed.server.replication.link import FullSyncHead
+    from riverbed.server.replication.replacement import Replacement
 
 log = logging.getLogger("riverbed")
 
@@ -65,7 +67,9 @@ class FullSync:
 
     def __init__(
         self,
-        executor: Executor,
+        core: Core,
+        tasks: Tasks,
+        replacement: Replacement,
         head: FullSyncHead,
         on_done: Callable[[LogStream], None],
         on_failed: Callable[[Exception], None],
@@ -74,23 +78,24 @@ class FullSync:
         """Raises OSError, LogWriteError when nothing can be written."""
         self.read_bytes = 0
         self.total_bytes = head.base_bytes + head.end - head.start
-        self._executor = executor
-        self._engine = executor.engine
+        self._engine = core.engine
+        self._tasks = tasks
+        self._replacement = replacement
         self._head = head
         self._on_done = on_done
         self._on_progress = on_progress
         self._base_left = head.base_bytes
-        self._stream = LogStream(head.start, executor.config.repl_max_batch_bytes, from_file=True)
+        self._stream = LogStream(head.start, core.config.repl_max_batch_bytes, from_file=True)
         self._folded: LogPosition | None = None
         self._news = asyncio.Event()
         self._directory = self._engine.directory / f"{DIRECTORY_PREFIX}{os.getpid()}-{next(_numbers)}"
         with contextlib.ExitStack() as held:
-            held.callback(_remove, executor, self._directory)
+            held.callback(_remove, tasks, self._directory)
             self._log = self._begin_log()
             held.callback(self._log.close)
             self._base_fd = self._begin_base()
             held.pop_all()
-        self._task = executor.tasks.start("full sync", self._run(), failed=on_failed, expected=_EXPECTED)
+        self._task = tasks.start("full sync", self._run(), failed=on_failed, expected=_EXPECTED)
         self._task.add_done_callback(lambda _: self._finish())  # also when it was cancelled before its first step
 
     # -- receiving -----------------------------------------------------------------------------------------------------
@@ -143,9 +148,7 @@ class FullSync:
 
     async def _run(self) -> None:
         await self._make_tables()
-        await self._executor.tasks.in_thread(
-            "syncing what a full sync received", self._make_durable, expected=_EXPECTED
-        )
+        await self._tasks.in_thread("syncing what a full sync received", self._make_durable, expected=_EXPECTED)
         self._swap()
         self._on_done(self._stream)
 
@@ -155,7 +158,7 @@ class FullSync:
         arguments = [self._directory, options.map_bytes]
         arguments += [txn.node_max_entries, txn.node_max_bytes]
         # its end is news, too: the primary may have nothing to send, or be left waiting
-        worker = Worker(self._executor.tasks, foldprocess.MODULE, *arguments, on_end=self._news.set)
+        worker = Worker(self._tasks, foldprocess.MODULE, *arguments, on_end=self._news.set)
         async with worker:
             while not self._is_near():
                 await self._news.wait()
@@ -198,16 +201,12 @@ class FullSync:
 
     def _swap(self) -> None:
         """Put the new store in the place of the old one.  Raises StateLostError, LogWriteError."""
-        executor = self._executor
-        if executor.txn.log:
+        if self._engine.txn.log:
             raise SyncError("a tick is open")
         self._log.sync()
         self._log.close()
         self._close_base()
-        executor.rewriting.abandon()
-        _leave_state(executor)
-        self._engine.adopt(self._directory)
-        _enter_state(executor)
+        self._replacement.adopt(self._directory)
 
     def _close_base(self) -> None:
         if self._base_fd >= 0:
@@ -227,38 +226,18 @@ class FullSync:
         """
         self._log.close()
         self._close_base()
-        _remove(self._executor, self._directory)
-        self._executor.rewriting.remove_leftovers()
+        _remove(self._tasks, self._directory)
+        self._replacement.clear_up()
 
 
-def remove_leftovers(executor: Executor) -> None:
+def remove_leftovers(directory: Path, tasks: Tasks) -> None:
     """Delete what the full syncs of earlier processes have left behind."""
     with contextlib.suppress(OSError):  # the next start tries again
-        for path in executor.engine.directory.iterdir():
+        for path in directory.iterdir():
             if path.name.startswith(DIRECTORY_PREFIX):
-                _remove(executor, path)
+                _remove(tasks, path)
 
 
-def _remove(executor: Executor, path: Path) -> None:
+def _remove(tasks: Tasks, path: Path) -> None:
     """In a thread, as there may be gigabytes; what cannot be removed is left to the next start."""
-    executor.tasks.in_thread(f"removing {path.name}", shutil.rmtree, path, True)
-
-
-def _leave_state(executor: Executor) -> None:
-    """The store is about to be another one: a client in the middle of reading it is cut off."""
-    for session in list(executor.context.sessions.values()):
-        if session.long_reply is not None or session.is_sliced:
-            session.end_long_reply()
-            executor.slicing.drop(session)
-            session.peer.abort()
-
-
-def _enter_state(executor: Executor) -> None:
-    """The store is another one: every key may have changed, for those who watch or wait for it."""
-    signals = executor.wakeups.signals
-    for session in executor.context.sessions.values():
-        session.watch_broken = bool(session.watched) or session.watch_broken
-        if session.blocked is not None:
-            signals += [(session.db, key) for key in session.blocked.keys]
-    if signals:
-        executor.want_tick()
+    tasks.in_thread(f"removing {path.name}", shutil.rmtree, path, True)

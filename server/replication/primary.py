@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from riverbed.server.background.log_rewrite import RewriteError
@@ -17,8 +17,12 @@ from riverbed.store.errors import LogWriteError
 from riverbed.store.log.tail import LogTail
 
 if TYPE_CHECKING:
+    from riverbed.server.background.log_rewrite import Rewriting
+    from riverbed.server.background.tasks import Tasks
+    from riverbed.server.commands.core import Core
     from riverbed.server.commands.session import Session
-    from riverbed.server.execution.executor import Executor
+    from riverbed.server.execution.gate import Gate
+    from riverbed.server.execution.ticks import Ticks
     from riverbed.server.protocol.replies import Reply
     from riverbed.store.log.stream_reader import StreamedBatch
 
@@ -36,12 +40,19 @@ PREFIX_S: Final = 60.0
 class Primary:
     """What a server does for those who follow it; a replica may have replicas too."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, core: Core, ticks: Ticks, tasks: Tasks, gate: Gate, rewriting: Rewriting) -> None:
         self.senders: dict[Session, Sender] = {}
-        self.waits = Waits(executor, self.senders.values)
+        self.waits = Waits(core, ticks, self.senders.values)
         self.good_count = 0
-        self._executor = executor
-        self._clock = executor.clock
+        self.on_count: Callable[[], None] = lambda: None  # writing may depend on `good_count`
+        self._core = core
+        self._engine = core.engine
+        self._config = core.config
+        self._clock = core.clock
+        self._ticks = ticks
+        self._tasks = tasks
+        self._gate = gate
+        self._rewriting = rewriting
         self._introductions: dict[Session, Introduction] = {}
         self._prefixes: dict[str, tuple[int, LogTail, float]] = {}
         self._pinged_s = 0.0
@@ -74,17 +85,15 @@ class Primary:
     def attach(self, session: Session, replication_id: str, offset: int) -> None:
         """Send `session` the log from `offset` of that line on, or everything."""
         introduction = self._introductions.get(session, Introduction())
-        sender = Sender(self._executor, self, session, introduction, self._clock.monotonic())
+        sender = Sender(self._core, self._tasks, self, session, introduction, self._clock.monotonic())
         self.senders[session] = sender
         session.is_replica = True
         session.account.follow()
         session.refresh()
-        self._executor.engine.on_batches = self.batches
+        self._engine.on_batches = self.batches
         log.info("replica %s asks for offset %d of %s", session.peer.address, offset, replication_id[:40])
         # behind the replies of this tick
-        self._executor.tasks.soon(
-            "beginning to send the log", sender.begin, replication_id, offset, failed=sender.give_up
-        )
+        self._tasks.soon("beginning to send the log", sender.begin, replication_id, offset, failed=sender.give_up)
 
     def detach(self, session: Session) -> None:
         """The connection is gone."""
@@ -95,7 +104,7 @@ class Primary:
             log.info("replica %s is gone", session.peer.address)
             self.count_good()
         if not self.senders:
-            self._executor.engine.on_batches = None
+            self._engine.on_batches = None
 
     def cut_off(self) -> None:
         """Have all of them come again: their line of offsets is not ours any more, or has another name."""
@@ -108,7 +117,7 @@ class Primary:
 
         Raises LogWriteError when it cannot be sent as it is.
         """
-        log_ = self._executor.engine.log
+        log_ = self._engine.log
         base = log_.base
         is_ours = all(file.is_checksummed for file in log_.home.manifest.incrs) and (
             base is None or base.command_bytes is not None
@@ -117,7 +126,7 @@ class Primary:
             return
         log.info("replica %s: the log is rewritten before", sender.session.peer.address)
         try:
-            await asyncio.shield(self._executor.rewriting.start())
+            await asyncio.shield(self._rewriting.start())
         except RewriteError as error:
             if not is_ours:
                 raise LogWriteError(f"the log could not be rewritten: {error}") from error
@@ -154,14 +163,14 @@ class Primary:
         So it is asked once for each offset that is waited for, not once for each WAIT or tick: 93 bytes with the line
         that ends the batch, measured, where a wait for a report takes up to a second instead of 0.1 ms.
         """
-        engine, txn = self._executor.engine, self._executor.txn
+        engine, txn = self._engine, self._core.txn
         if target <= self._asked_offset or not self._may_log:
             return
         if any(not sender.introduction.is_ours and sender.acked_offset < target for sender in self.senders.values()):
             txn.log.append(GETACK)
             # the answer is for everything before the question, and for the question itself
             self._asked_offset = engine.log.end.offset + sum(map(len, txn.log))
-            self._executor.want_tick()
+            self._ticks.want_tick()
 
     def tick_was_undone(self) -> None:
         """A question that was in it was never sent: ask again."""
@@ -181,7 +190,7 @@ class Primary:
     def cycle(self) -> None:
         """Ping, let go of those who are silent, and count who is well."""
         now_s = self._clock.monotonic()
-        config = self._executor.config
+        config = self._config
         for sender in list(self.senders.values()):
             sender.keep_alive(now_s)
             if now_s - sender.heard_s > config.repl_timeout:
@@ -193,29 +202,28 @@ class Primary:
                 del self._prefixes[replication_id]
         if self.senders and now_s - self._pinged_s >= config.repl_ping_replica_period and self._may_log:
             self._pinged_s = now_s
-            self._executor.txn.log.append(PING)
-            self._executor.want_tick()
+            self._core.txn.log.append(PING)
+            self._ticks.want_tick()
         self.count_good()
 
     @property
     def _may_log(self) -> bool:
         """Whether there may be lines for replicas alone; while writes are held none, so that replicas come level."""
-        executor = self._executor
-        return not (executor.txn.follows or executor.control.are_writes_held or executor.engine.refusal is not None)
+        return not (self._core.txn.follows or self._gate.holds_writes or self._engine.refusal is not None)
 
     def count_good(self) -> None:
         """How many replicas were heard of lately; writing may depend on it."""
         now_s = self._clock.monotonic()
-        lag = self._executor.config.min_replicas_max_lag
+        lag = self._config.min_replicas_max_lag
         self.good_count = sum(
             sender.state is State.ONLINE and int(now_s - sender.heard_s) <= lag for sender in self.senders.values()
         )
-        self._executor.refresh_special()
+        self.on_count()
 
     @property
     def lacks_replicas(self) -> bool:
         """Whether writes must be refused for want of replicas."""
-        config = self._executor.config
+        config = self._config
         least = config.min_replicas_to_write
         return bool(least and config.min_replicas_max_lag and self.good_count < least)
 
@@ -224,7 +232,7 @@ class Primary:
     def fields(self) -> Sequence[tuple[str, object]]:
         """connected_slaves and a line for each."""
         now_s = self._clock.monotonic()
-        config = self._executor.config
+        config = self._config
         fields: list[tuple[str, object]] = [("connected_slaves", len(self.senders))]
         if config.min_replicas_to_write and config.min_replicas_max_lag:
             fields.append(("min_slaves_good_slaves", self.good_count))
@@ -240,7 +248,7 @@ class Primary:
             for sender in self.senders.values()
             if sender.state is State.ONLINE
         ]
-        return [b"master", self._executor.engine.log.end.offset, replicas]
+        return [b"master", self._engine.log.end.offset, replicas]
 
 
 def _address(word: bytes) -> str:

@@ -9,15 +9,21 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.server.errors import CommandError
 from riverbed.server.replication.failover import Failover
-from riverbed.server.replication.follower import Follower
+from riverbed.server.replication.follower import Follower, Needs
 from riverbed.server.replication.fullsync import remove_leftovers
 from riverbed.server.replication.primary import Primary
 
 if TYPE_CHECKING:
+    from riverbed.server.background.log_rewrite import Rewriting
+    from riverbed.server.background.tasks import Tasks
+    from riverbed.server.commands.core import Core
     from riverbed.server.commands.request import Request
     from riverbed.server.commands.session import Session
-    from riverbed.server.execution.executor import Executor
+    from riverbed.server.execution.control.pauses import Pauses
+    from riverbed.server.execution.gate import Gate
+    from riverbed.server.execution.ticks import Ticks
     from riverbed.server.protocol.replies import Reply
+    from riverbed.server.replication.replacement import Replacement
 
 log = logging.getLogger("riverbed")
 
@@ -34,20 +40,42 @@ UNBLOCKED: Final = "UNBLOCKED force unblock from blocking operation, instance st
 
 
 class Replication:
-    """The `Replication` of one executor; see `server/commands/request.py` for what commands may expect of it."""
+    """The `Replication` of one server; see `server/commands/request.py` for what commands may expect of it."""
 
-    def __init__(self, executor: Executor) -> None:
-        self.primary = Primary(executor)
+    def __init__(
+        self,
+        core: Core,
+        ticks: Ticks,
+        tasks: Tasks,
+        gate: Gate,
+        *,
+        pauses: Pauses,
+        kill: Callable[[Session], None],
+        rewriting: Rewriting,
+        replacement: Replacement,
+        applied: Callable[[], None],
+    ) -> None:
+        """`applied` is called when something that came from a primary is in our log."""
+        self.primary = Primary(core, ticks, tasks, gate, rewriting)
+        self.primary.on_count = self._refuse
         self.follower: Follower | None = None
         self.on_progress: Callable[[], None] = lambda: None  # a replica has acknowledged something, or left
-        self.failover = Failover(executor, self.primary, self._hand_over_to, self._promote)
-        self._executor = executor
+        self.failover = Failover(core, ticks, pauses, self.primary, self._hand_over_to, self._promote)
+        self._core = core
+        self._config = core.config
+        self._engine = core.engine
+        self._ticks = ticks
+        self._tasks = tasks
+        self._gate = gate
+        self._kill = kill
+        self.needs = Needs(core, ticks, tasks, replacement, changed=self._refuse, applied=applied)
+        self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        config = executor.config
         for name in ("min-replicas-to-write", "min-replicas-max-lag"):
-            config.observe(name, self.primary.count_good)
-        config.observe("replica-serve-stale-data", executor.refresh_special)
-        executor.txn.follows = config.replicaof is not None
+            self._config.observe(name, self.primary.count_good)
+        self._config.observe("replica-serve-stale-data", self._refuse)
+        core.txn.follows = self._config.replicaof is not None
+        self._refuse()
 
     @property
     def is_replica(self) -> bool:
@@ -57,9 +85,9 @@ class Replication:
 
     def start(self) -> None:
         """Follow whom the settings name, and look after replicas, from now on."""
-        remove_leftovers(self._executor)
-        if self._executor.config.replicaof is not None:
-            self._begin_following(*self._executor.config.replicaof)
+        remove_leftovers(self._engine.directory, self._tasks)
+        if self._config.replicaof is not None:
+            self._begin_following(*self._config.replicaof)
         self._cycle()
 
     async def stop(self) -> None:
@@ -70,7 +98,7 @@ class Replication:
             self.follower.stop()
 
     def _cycle(self) -> None:
-        self._timer = self._executor.loop.call_later(CYCLE_S, self._cycle)
+        self._timer = self._loop.call_later(CYCLE_S, self._cycle)
         self.primary.cycle()
         self.failover.look_soon()
         self.on_progress()
@@ -109,13 +137,12 @@ class Replication:
         self._begin_following(host, port, self.failover)
 
     def _begin_following(self, host: str, port: int, failover: Failover | None = None) -> None:
-        executor = self._executor
         was_primary = self.follower is None
-        executor.config.replicaof = host, port
-        executor.txn.follows = True
-        executor.engine.options.is_replica = True
-        self.follower = Follower(executor, self.primary, host, port, failover)
-        executor.refresh_special()
+        self._config.replicaof = host, port
+        self._core.txn.follows = True
+        self._engine.options.is_replica = True
+        self.follower = Follower(self.needs, self.primary, host, port, failover)
+        self._refuse()
         if was_primary:
             self._unblock_all()
         self.primary.cut_off()
@@ -126,12 +153,11 @@ class Replication:
 
         Commands that are under way in slices are refused or go on by themselves.
         """
-        executor = self._executor
-        for session in list(executor.context.sessions.values()):
+        for session in list(self._core.sessions.values()):
             if session.blocked is not None:
-                executor.wakeups.end_settled(session, CommandError(UNBLOCKED))
-                executor.control.kill(session)
-                executor.flush(session)
+                self._ticks.end_wait(session, CommandError(UNBLOCKED))
+                self._kill(session)
+                self._ticks.flush(session)
 
     def promote(self) -> None:
         self._refuse_in_failover()
@@ -141,7 +167,7 @@ class Replication:
         """Our primary has us become it.  Raises CommandError when it is not ours to say so."""
         if self.follower is None:
             raise CommandError(NO_REPLICA_TO_TAKE_OVER)
-        if replication_id != self._executor.engine.log.replids.replication_id:
+        if replication_id != self._engine.log.replids.replication_id:
             raise CommandError(OTHER_LINE)
         log.info("the primary hands over to us")
         self._promote()
@@ -156,35 +182,30 @@ class Replication:
         follower = self.follower
         if follower is None:
             return
-        executor = self._executor
         follower.stop()
         self.follower = None
-        executor.config.replicaof = None
-        executor.txn.follows = False
-        engine = executor.engine
+        self._config.replicaof = None
+        self._core.txn.follows = False
+        engine = self._engine
         engine.options.is_replica = False
         engine.set_replids(engine.log.replids.branch(engine.log.end.offset))
         log.info("a primary from here on, at offset %d", engine.log.end.offset)
         self.primary.cut_off()
-        executor.refresh_special()
+        self._refuse()
 
     # -- refusing ------------------------------------------------------------------------------------------------------
 
-    @property
-    def refuses_reads(self) -> bool:
-        """Whether there is nothing to be told but what may be long past."""
-        return (
-            self.follower is not None
-            and not self.follower.is_connected
-            and not self._executor.config.replica_serve_stale_data
-        )
-
-    @property
-    def refuses_writes(self) -> bool:
-        return self.follower is not None or self.primary.lacks_replicas
-
-    def write_refusal(self) -> str:
-        return READONLY if self.follower is not None else TOO_FEW_REPLICAS
+    def _refuse(self) -> None:
+        """Have the gate refuse what may not be done as things are now."""
+        follower = self.follower
+        no_writes = no_reads = ""
+        if follower is not None:
+            no_writes = READONLY
+            if not follower.is_connected and not self._config.replica_serve_stale_data:
+                no_reads = STALE  # there is nothing to be shown but what may be long past
+        elif self.primary.lacks_replicas:
+            no_writes = TOO_FEW_REPLICAS
+        self._gate.replicate(no_writes=no_writes, no_reads=no_reads)
 
     # -- what commands ask ---------------------------------------------------------------------------------------------
 
@@ -206,23 +227,24 @@ class Replication:
     def wait(self, request: Request, count: int, deadline_ms: int | None, *, local: int | None = None) -> Reply:
         return self.primary.waits.wait(request, count, deadline_ms, local)
 
-    def committed(self) -> None:
-        """A tick is in the log, and a client waits for replicas."""
-        target = self.primary.waits.committed()
-        if target is not None:
-            self.primary.ask_for_acks(target)
+    def tick_over(self) -> None:
+        """A tick is in the log, and clients may wait until replicas have it."""
+        if self.primary.waits:
+            target = self.primary.waits.committed()
+            if target is not None:
+                self.primary.ask_for_acks(target)
 
     def role(self) -> Reply:
         return self.primary.role() if self.follower is None else self.follower.role()
 
     def counters(self) -> Iterator[tuple[str, object]]:
-        stats = self._executor.stats
+        stats = self._core.stats
         yield "sync_full", stats.syncs_full
         yield "sync_partial_ok", stats.syncs_partial
         yield "sync_partial_err", stats.syncs_refused
 
     def fields(self) -> Iterator[tuple[str, object]]:
-        engine = self._executor.engine
+        engine = self._engine
         replids, end = engine.log.replids, engine.log.end
         yield "role", "master" if self.follower is None else "slave"
         if self.follower is not None:

@@ -21,7 +21,7 @@ import logging
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from riverbed.store.errors import StoreError
 from riverbed.store.format.log_lines import encode_command
@@ -29,9 +29,9 @@ from riverbed.store.log.tail import LogSearch, LogTail, first_preface, start_of
 from riverbed.store.position import LogPosition
 
 if TYPE_CHECKING:
+    from riverbed.server.background.tasks import Tasks
+    from riverbed.server.commands.core import Core
     from riverbed.server.commands.session import Session
-    from riverbed.server.execution.executor import Executor
-    from riverbed.server.replication.primary import Primary
     from riverbed.store.log.manifest import LogFile
     from riverbed.store.log.stream_reader import StreamedBatch
 
@@ -70,19 +70,34 @@ class Introduction:
     asks_store: bool = False
 
 
+class Bases(Protocol):
+    """What every full sync begins with."""
+
+    async def make_base(self, sender: Sender) -> None:
+        """Have a base that `sender` can be sent.  Raises LogWriteError when there is none."""
+
+    def keep_prefix(self, replication_id: str, offset: int, tail: LogTail) -> None:
+        """A foreign replica has the base and will come back for what follows, which `tail` reads."""
+
+    def take_prefix(self, replication_id: str, offset: int) -> LogTail | None:
+        """It has come back."""
+
+
 class Sender:
     """One replica.  Offsets are what it has acknowledged, -1 for nothing yet."""
 
     def __init__(
-        self, executor: Executor, primary: Primary, session: Session, introduction: Introduction, now_s: float
+        self, core: Core, tasks: Tasks, bases: Bases, session: Session, introduction: Introduction, now_s: float
     ) -> None:
         self.session = session
         self.introduction = introduction
         self.state = State.SEARCHING
         self.acked_offset = self.synced_offset = -1
         self.heard_s = now_s
-        self._executor = executor
-        self._primary = primary
+        self._engine = core.engine
+        self._stats = core.stats
+        self._tasks = tasks
+        self._bases = bases
         self._verbatim = introduction.is_ours
         self._tail: LogTail | None = None
         self._search: LogSearch | None = None
@@ -109,8 +124,8 @@ class Sender:
 
     def begin(self, replication_id: str, offset: int) -> None:
         """Answer a replica that has everything up to `offset` of the line `replication_id`."""
-        engine = self._executor.engine
-        prefix = self._primary.take_prefix(replication_id, offset)
+        engine = self._engine
+        prefix = self._bases.take_prefix(replication_id, offset)
         if prefix is not None:
             self._tail = prefix
             self._continue()
@@ -131,42 +146,42 @@ class Sender:
             self.give_up(error)
             return
         if not is_over:
-            self._executor.tasks.soon("a search in the log", self._look, replication_id, failed=self.give_up)
+            self._tasks.soon("a search in the log", self._look, replication_id, failed=self.give_up)
         elif search.place is None:
             self._begin_full_sync(replication_id)
         else:
-            self._executor.stats.syncs_partial += 1
+            self._stats.syncs_partial += 1
             self._tail = self._new_tail(search.place, skip=search.skip)
             self._continue()
 
     def _continue(self) -> None:
-        replication_id = self._executor.engine.log.replids.replication_id.encode()
+        replication_id = self._engine.log.replids.replication_id.encode()
         self._send(b"+CONTINUE %b%b\r\n" % (replication_id, self._store_word()))
         log.info("replica %s: goes on where it was", self.session.peer.address)
         self.state = State.ONLINE
         self._pump()
 
     def _store_word(self) -> bytes:
-        store_id = self._executor.engine.log.replids.store_id
+        store_id = self._engine.log.replids.store_id
         return b" %b" % store_id.encode() if self.introduction.asks_store else b""
 
     def _new_tail(self, place: LogPosition, *, skip: int = 0, preface_of: int = 0, only_file: bool = False) -> LogTail:
-        log, files, verbatim = self._executor.engine.log, self._executor.engine.files, self._verbatim
+        log, files, verbatim = self._engine.log, self._engine.files, self._verbatim
         return LogTail(log, files, place, verbatim=verbatim, skip=skip, preface_of=preface_of, only_file=only_file)
 
     # -- full sync -----------------------------------------------------------------------------------------------------
 
     def _begin_full_sync(self, replication_id: str) -> None:
         if replication_id != "?":
-            self._executor.stats.syncs_refused += 1
-        self._executor.stats.syncs_full += 1
+            self._stats.syncs_refused += 1
+        self._stats.syncs_full += 1
         log.info("replica %s: is sent everything", self.session.peer.address)
-        self._executor.tasks.start(
+        self._tasks.start(
             "full sync of a replica", self._full_sync(), failed=self.give_up, expected=(StoreError, OSError)
         )
 
     async def _full_sync(self) -> None:
-        await self._primary.make_base(self)
+        await self._bases.make_base(self)
         if self._closed:
             return
         if self._verbatim:
@@ -176,7 +191,7 @@ class Sender:
 
     def _send_all(self) -> None:
         """Announce the log as it is: where it begins and ends, and how long its base is; then send its files."""
-        engine = self._executor.engine
+        engine = self._engine
         manifest, end = engine.log.home.manifest, engine.log.end
         start = start_of(manifest)
         base = engine.log.base
@@ -189,7 +204,7 @@ class Sender:
 
     async def _send_commands(self) -> None:
         """Announce what a foreign replica understands: an RDB that holds nothing, then all of it as commands."""
-        engine = self._executor.engine
+        engine = self._engine
         manifest = engine.log.home.manifest
         start = start_of(manifest)
         first = manifest.incrs[0]
@@ -227,7 +242,7 @@ class Sender:
     def _base_acknowledged(self) -> None:
         """The replica has all of the base: have it come back, to be told the real id."""
         assert self._tail is not None
-        self._primary.keep_prefix(self._prefix_id, self._prefix_end, self._tail)
+        self._bases.keep_prefix(self._prefix_id, self._prefix_end, self._tail)
         self._tail = None
         self.session.peer.abort()
 
@@ -243,7 +258,7 @@ class Sender:
         verbatim = self._verbatim
         parts = [batch.data if verbatim else batch.command_data() for batch in batches]
         self._send(parts[0] if len(parts) == 1 else b"".join(parts))
-        self._tail.jump(self._executor.engine.log.end)
+        self._tail.jump(self._engine.log.end)
 
     def drained(self) -> None:
         """The replica's socket takes more."""
@@ -275,12 +290,12 @@ class Sender:
     def _pump_soon(self) -> None:
         if not self._is_due:
             self._is_due = True
-            self._executor.tasks.soon("sending the log", self._pump, failed=self.give_up)
+            self._tasks.soon("sending the log", self._pump, failed=self.give_up)
 
     def _send(self, data: bytes) -> None:
         if not self._closed:
             self.session.bytes_out += len(data)
-            self._executor.stats.replication_bytes_out += len(data)
+            self._stats.replication_bytes_out += len(data)
             self.session.send(data)
 
     # -- what comes back -----------------------------------------------------------------------------------------------

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from riverbed.server.protocol.replies import Block
 
 if TYPE_CHECKING:
+    from riverbed.server.commands.core import Core
     from riverbed.server.commands.request import Request
     from riverbed.server.commands.session import Session
-    from riverbed.server.execution.executor import Executor
+    from riverbed.server.execution.ticks import Ticks
     from riverbed.server.protocol.replies import Reply
     from riverbed.server.replication.sender import Sender
 
@@ -32,8 +33,9 @@ class _Wait:
 class Waits:
     """The clients of one server that wait for replicas."""
 
-    def __init__(self, executor: Executor, replicas: Callable[[], Iterable[Sender]]) -> None:
-        self._executor = executor
+    def __init__(self, core: Core, ticks: Ticks, replicas: Callable[[], Iterable[Sender]]) -> None:
+        self._engine = core.engine
+        self._ticks = ticks
         self._replicas = replicas
         self._waiting: dict[Session, _Wait] = {}
 
@@ -50,12 +52,12 @@ class Waits:
         wait = _Wait(Block((), deadline_ms, request.argv), target if is_committed else None, count, local)
         wait.block = Block((), deadline_ms, request.argv, on_timeout=lambda: self._give_up(session, wait))
         self._waiting[session] = wait
-        self._executor.want_tick()
+        self._ticks.want_tick()
         return wait.block
 
     def committed(self) -> int | None:
         """A tick is in the log: answer those whose wait is over; -> the highest offset that is still waited for."""
-        end = self._executor.engine.log.end.offset
+        end = self._engine.log.end.offset
         for wait in self._waiting.values():
             if wait.target is None:
                 wait.target = end
@@ -69,7 +71,7 @@ class Waits:
                 del self._waiting[session]  # it has left, or was unblocked
             elif wait.target is not None and self._is_met(wait.target, wait.count, wait.local):
                 del self._waiting[session]
-                self._executor.wakeups.end_settled(session, self._reply(wait.target, wait.local))
+                self._ticks.end_wait(session, self._reply(wait.target, wait.local))
 
     def _give_up(self, session: Session, wait: _Wait) -> Reply:
         self._waiting.pop(session, None)
@@ -78,7 +80,7 @@ class Waits:
     # -- what is so ----------------------------------------------------------------------------------------------------
 
     def _is_met(self, target: int, count: int, local: int | None) -> bool:
-        is_local_met = not local or self._executor.engine.log.synced_offset >= target
+        is_local_met = not local or self._engine.log.synced_offset >= target
         return is_local_met and self._having(target, local) >= count
 
     def _having(self, target: int, local: int | None) -> int:
@@ -91,4 +93,4 @@ class Waits:
         having = self._having(target, local)
         if local is None:
             return having
-        return [int(self._executor.engine.log.synced_offset >= target), having]
+        return [int(self._engine.log.synced_offset >= target), having]

@@ -234,12 +234,12 @@ def test_a_signal_while_the_store_is_opened_ends_with_status_0(tmp_path: Path, n
         "import os, sys\n"
         "from riverbed.server import main\n"
         "from riverbed.server.network import listener\n"
-        "open_executor = listener.open_executor\n"
+        "open_server = listener.open_server\n"
         "def interrupted(*arguments):\n"
-        "    opened = open_executor(*arguments)\n"
+        "    opened = open_server(*arguments)\n"
         f"    os.kill(os.getpid(), {number:d})\n"
         "    return opened\n"
-        "listener.open_executor = interrupted\n"
+        "listener.open_server = interrupted\n"
         "sys.exit(main.main())\n"
     )
     command = [sys.executable, str(program), "--port", str(free_port()), "--dir", str(tmp_path / "data")]

@@ -11,11 +11,11 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+from riverbed.server.assembly import Server
 from riverbed.server.commands.channels import CHANNEL_BYTES
 from riverbed.server.commands.replay import Replayer
 from riverbed.server.commands.session import Session
 from riverbed.server.config.config import Config
-from riverbed.server.execution.executor import Executor
 from riverbed.server.execution.waiters import WATCH_BYTES
 from riverbed.store.engine import Engine
 from riverbed.store.log import manifest
@@ -132,7 +132,8 @@ class Ticks:
         self.engine = Engine.open(
             directory, execute=Replayer().execute, clock=self.clock, files=self.files, options=options
         )
-        self.executor = Executor(self.config, self.engine, self.clock)
+        self.server = Server(self.config, self.engine, self.clock)
+        self.executor = self.server.executor
 
     def connect(self) -> Client:
         return Client(self)
@@ -186,8 +187,8 @@ class Ticks:
 
     def close(self, *, save: bool = True) -> None:
         self.check_accounts()
-        self.executor.upkeep.stop()
-        self.executor.upkeep.close()
+        self.server.upkeep.stop()
+        self.server.upkeep.close()
         self.engine.close(save=save)
 
 

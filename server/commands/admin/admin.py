@@ -57,7 +57,7 @@ def save(request: Request) -> Reply:
 
     Nothing needs it: the log is durable as appendfsync says, and checkpoints come by themselves.
     """
-    request.context.control.checkpoint()
+    request.context.checkpoints.checkpoint()
     return OK
 
 
@@ -68,9 +68,9 @@ def bgsave(request: Request) -> str:
     if words and (len(words) > 1 or words[0].upper() != b"SCHEDULE"):
         raise CommandError(errors.SYNTAX)
     if request.in_transaction:
-        request.context.control.checkpoint_later()  # at this point it would commit a part of the transaction
+        request.context.checkpoints.checkpoint_later()  # at this point it would commit a part of the transaction
     else:
-        request.context.control.checkpoint()
+        request.context.checkpoints.checkpoint()
     return "Background saving started"
 
 
@@ -80,9 +80,11 @@ def bgrewriteaof(request: Request) -> str:
     context = request.context
     if context.rewrite.in_progress:
         raise CommandError(REWRITE_IN_PROGRESS)
-    context.control.rewrite_log(later=request.in_transaction)
-    outcome = "scheduled" if request.in_transaction else "started"
-    return f"Background append only file rewriting {outcome}"
+    if request.in_transaction:
+        context.rewriting.schedule()
+        return "Background append only file rewriting scheduled"
+    context.rewriting.start()
+    return "Background append only file rewriting started"
 
 
 @command(
@@ -120,5 +122,5 @@ def monitor(request: Request) -> Reply:
     """MONITOR -> OK, then a line for each command of every client, until this one leaves or says RESET."""
     if not request.may_block:
         raise CommandError(MONITOR_DENIED)
-    request.context.control.monitor(request.session)
+    request.context.monitors.add(request.session)
     return OK

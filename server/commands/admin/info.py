@@ -100,7 +100,7 @@ def _clients(request: Request) -> Fields:
     yield "total_watched_keys", context.control.watched_keys()
     yield "total_blocking_keys", context.control.awaited_keys()
     yield "total_blocking_keys_on_nokey", 0
-    yield "riverbed_monitors", len(context.control.monitors)
+    yield "riverbed_monitors", len(context.monitors)
 
 
 def _output_bytes(session: Session) -> int:

@@ -45,7 +45,7 @@ def riverbed_snapshot(request: Request) -> Block:
                 raise CommandError("ERR KEEP takes a number of snapshots, at least 1")
         case _:
             raise errors.subcommand_syntax(request.argv)
-    return request.context.control.take_snapshot(request, name, keep)
+    return request.context.snapshots.begin(request, name, keep)
 
 
 @command(
@@ -57,4 +57,4 @@ def riverbed_snapshot(request: Request) -> Block:
 )
 def riverbed_snapshots(request: Request) -> Block:
     """RIVERBED SNAPSHOTS -> a list of maps, the oldest first."""
-    return request.context.control.list_snapshots(request)
+    return request.context.snapshots.list(request)

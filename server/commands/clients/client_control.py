@@ -135,14 +135,14 @@ def client_pause(request: Request) -> Reply:
     if mode not in (b"WRITE", b"ALL"):
         raise CommandError(BAD_PAUSE_MODE)
     timeout_ms = parse_timeout_ms(words[0], request.now_ms)
-    request.context.control.pause(request.now_ms + timeout_ms, writes_only=mode == b"WRITE")
+    request.context.pauses.pause(request.now_ms + timeout_ms, writes_only=mode == b"WRITE")
     return OK
 
 
 @command("CLIENT UNPAUSE", ADMIN_FLAGS, since="6.2.0", summary="Ends a pause.")
 def client_unpause(request: Request) -> Reply:
     """CLIENT UNPAUSE -> OK."""
-    request.context.control.unpause()
+    request.context.pauses.unpause()
     return OK
 
 

@@ -54,7 +54,7 @@ def exec_(request: Request) -> Reply:
     """EXEC -> the replies of the queued commands; null when a watched key has changed."""
     if request.session.queued is None:
         raise CommandError(EXEC_WITHOUT_MULTI)
-    return request.context.control.execute_queued(request)
+    return request.context.transactions.execute(request)
 
 
 @command(
@@ -69,7 +69,7 @@ def discard(request: Request) -> Reply:
     session = request.session
     if session.queued is None:
         raise CommandError(DISCARD_WITHOUT_MULTI)
-    request.context.control.unwatch(session)
+    request.context.transactions.unwatch(session)
     session.end_transaction()
     return OK
 
@@ -90,7 +90,7 @@ def watch(request: Request) -> Reply:
 
 def _watch(request: Request) -> Work:
     """Keys that change between slices were watched, and break the transaction, or are watched from then on."""
-    session, watch_one = request.session, request.context.control.watch
+    session, watch_one = request.session, request.context.transactions.watch
     for at in range(1, len(request.argv), _KEYS_A_SLICE):
         if at > 1:
             yield
@@ -104,5 +104,5 @@ def _watch(request: Request) -> Work:
 @command("UNWATCH", _FLAGS | Flag.FAST, group="transactions", since="2.2.0", summary="Forgets all watched keys.")
 def unwatch(request: Request) -> Reply:
     """UNWATCH -> OK."""
-    request.context.control.unwatch(request.session)
+    request.context.transactions.unwatch(request.session)
     return SETTLED_OK

@@ -251,7 +251,7 @@ def test_the_rule_looks_at_size_and_growth_and_does_not_loop(tmp_path: Path) -> 
     async def body() -> None:
         ticks = Ticks(tmp_path, auto_aof_rewrite_min_size=1_000, auto_aof_rewrite_percentage=50)
         client = ticks.connect()
-        rewriting = Started(ticks.executor)
+        rewriting = Started(ticks.server.context, ticks.executor, ticks.server.tasks)
         log = ticks.engine.log
 
         async def grow_to(size: int) -> None:
@@ -288,7 +288,7 @@ def test_after_a_failure_the_rule_waits_longer_and_longer(tmp_path: Path) -> Non
         ticks = Ticks(tmp_path, auto_aof_rewrite_min_size=0, auto_aof_rewrite_percentage=1)
         client = ticks.connect()
         await ticks.ask(client, "XADD s * f v")
-        rewriting = ticks.executor.rewriting
+        rewriting = ticks.server.rewriting
         waits = []
         for _ in range(12):
             # the log is in memory here, where the process cannot write
@@ -310,12 +310,12 @@ def test_after_a_failure_the_rule_waits_longer_and_longer(tmp_path: Path) -> Non
 def test_who_asks_while_one_runs_gets_its_base(tmp_path: Path) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path)
-        first = ticks.executor.rewriting.start()
-        assert ticks.executor.rewriting.start() is first
+        first = ticks.server.rewriting.start()
+        assert ticks.server.rewriting.start() is first
         with pytest.raises(RewriteError):
             await first
-        assert ticks.executor.rewriting.start() is not first
-        await ticks.executor.rewriting.stop()
+        assert ticks.server.rewriting.start() is not first
+        await ticks.server.rewriting.stop()
         ticks.close()
 
     in_loop(body())
@@ -328,7 +328,7 @@ def test_the_file_of_a_rewrite_under_way_is_no_leftover(tmp_path: Path) -> None:
 
     async def body() -> None:
         ticks = Ticks(tmp_path)
-        rewriting = ticks.executor.rewriting
+        rewriting = ticks.server.rewriting
         rewrite = rewriting.start()
         path = ticks.engine.log.home.path / f"{TEMPORARY_PREFIX}1-1.aof"
         ticks.files.put(path, b"half")  # as the log sees it

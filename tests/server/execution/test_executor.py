@@ -281,7 +281,7 @@ def test_a_full_disk_undoes_the_tick_and_writes_return_with_space(tmp_path: Path
         assert b"aof_last_write_status:err\r\n" in info
         ticks.files.free = None
         ticks.engine.check_space()
-        ticks.executor.refresh_special()
+        ticks.executor.gate.refresh()
         assert await ticks.ask(client, "XADD s 1-2 f v", "XLEN s") == [added("1-2"), b":2\r\n"]
         assert ticks.batches() == [[b"XADD s 1-1 f v"], [b"XADD s 1-2 f v"]]
         ticks.close()
@@ -302,7 +302,7 @@ def test_those_who_wait_still_wait_after_a_failed_tick(tmp_path: Path) -> None:
         assert reader.replies() == []
         ticks.files.free = None
         ticks.engine.check_space()
-        ticks.executor.refresh_special()
+        ticks.executor.gate.refresh()
         await ticks.ask(writer, "XADD other 1-1 f v")
         assert len(reader.replies()) == 1
         ticks.close()

@@ -120,7 +120,7 @@ def test_a_later_tick_that_fails_takes_no_late_reply_back(ticks_in: Path) -> Non
         assert all(len(replies) == 1 and replies[0].startswith(b"$") for replies in others)
         assert last[0].startswith(b"$")
         assert last[1].startswith(b"-MISCONF")
-        ticks.executor.upkeep.stop()
+        ticks.server.upkeep.stop()
         ticks.engine.abandon()
 
     in_loop(body())

@@ -93,7 +93,7 @@ class Case:
 
 def _end(ticks: Ticks) -> dict[bytes, Any]:
     held = dump_database(ticks.engine.txn.databases[0])
-    ticks.executor.upkeep.stop()
+    ticks.server.upkeep.stop()
     ticks.engine.abandon()
     return held
 

@@ -624,7 +624,7 @@ def test_no_view_is_shared_behind_a_commit(ticks_of: Callable[[str], Ticks], mon
         await ticks.settle()
         slow.session.refresh()
         await ticks.ask(other, "XADD s 9000-0 f late")
-        ticks.executor.upkeep.checkpoint_now()
+        ticks.server.upkeep.checkpoint_now()
         for command in ("XRANGE s - +", "XREVRANGE s + -", "XREAD STREAMS s 0"):
             other.send(command)
             (reply,) = await finish(ticks, other)
@@ -658,7 +658,7 @@ def test_a_client_that_takes_too_little_of_a_long_reply_is_closed_and_its_view_w
             other.send("XRANGE s - +")
             await ticks.settle()
             assert ticks.executor.slicing.is_crowded
-        upkeep = ticks.executor.upkeep
+        upkeep = ticks.server.upkeep
         patience_ms = int(1000 * (CROWDED_REPLY_S if is_crowded else LONG_REPLY_S))
         for passed_ms in (patience_ms - 1, 2):
             assert not slow.is_closed

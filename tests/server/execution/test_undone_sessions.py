@@ -23,7 +23,7 @@ from riverbed.server.commands import load_commands
 from riverbed.server.commands.dispatch import find_command
 from riverbed.server.commands.request import Request
 from riverbed.server.commands.table import COMMANDS, Flag
-from riverbed.server.execution import transaction_replies
+from riverbed.server.execution.control import transaction_replies
 from tests.support.raw import Frames
 from tests.support.ticks import Client, Ticks, in_loop
 
@@ -260,19 +260,19 @@ class World:
         for line in (*lines, "SLOWLOG LEN", "PUBSUB CHANNELS", "PUBSUB NUMSUB new", "PUBSUB SHARDCHANNELS"):
             seen += [_steady(reply) for reply in await ticks.ask(look, line)]
         seen.append([(session.replies_off, session.skip_replies, session.watch_until_ms) for session in sessions])
-        seen.append(ticks.executor.stopping.is_ending)
+        seen.append(ticks.server.stopping.is_ending)
         # whether a transaction is open, and runs
         seen.append(await ticks.ask(self.client, "ECHO behind", "EXEC"))
         return seen
 
     async def end(self) -> None:
-        executor = self.ticks.executor
-        await executor.replication.stop()
-        await executor.rewriting.stop()
-        await executor.snapshots.stop()
-        await executor.tasks.close()
-        executor.upkeep.stop()
-        executor.upkeep.close()
+        server = self.ticks.server
+        await server.replication.stop()
+        await server.rewriting.stop()
+        await server.snapshots.stop()
+        await server.tasks.close()
+        server.upkeep.stop()
+        server.upkeep.close()
         self.ticks.engine.abandon()
         assert self.errors == []
 
@@ -413,7 +413,7 @@ def test_so_is_one_with_replies_that_are_too_long_for_memory(tmp_path: Path, mon
         echo = b"$1000\r\n%b\r\n" % text.encode()
         assert [replies.pop(), replies.pop()[:9], replies.pop()] == [echo, MISCONF, echo]
         assert [None if reply.startswith(MISCONF) else reply for reply in replies] == ANSWERS
-        assert ticks.executor.spool_space.bytes == 0
+        assert ticks.executor.transactions.space.bytes == 0
         ticks.close()
 
     in_loop(body())

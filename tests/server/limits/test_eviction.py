@@ -259,13 +259,13 @@ def test_the_log_tells_of_many_evictions_in_one_line(tmp_path: Path, caplog: pyt
             client = ticks.connect()
             client.send_words("WATCH", b"k" * (131_000 + number))
             await ticks.settle()
-        ticks.executor.evictor.report()
-        ticks.executor.evictor.report()
+        ticks.server.evictor.report()
+        ticks.server.evictor.report()
         spared = ticks.connect()
         await ticks.ask(spared, "CLIENT NO-EVICT ON")
         spared.send_words("WATCH", b"k" * 131_072)
         await ticks.settle()
-        ticks.executor.evictor.report()
+        ticks.server.evictor.report()
         ticks.close()
 
     with caplog.at_level(logging.WARNING, "riverbed"):

@@ -10,7 +10,6 @@ import pytest
 
 from riverbed.server.replication import follower
 from riverbed.server.replication.follower import SLICE_BYTES, SLICE_COMMANDS, Follower
-from riverbed.server.replication.primary import Primary
 from riverbed.store.format.log_lines import encode_annotation, encode_command
 from riverbed.store.log.stream_reader import LogStream, StreamedBatch
 from tests.support.ticks import Ticks, in_loop
@@ -72,7 +71,7 @@ def test_a_turn_applies_a_slice_or_one_batch(
             apply(batches)
 
         engine.apply = note  # type: ignore[method-assign]
-        following: Any = Follower(ticks.executor, Primary(ticks.executor), "127.0.0.1", 1)
+        following: Any = Follower(ticks.server.replication.needs, ticks.server.replication.primary, "127.0.0.1", 1)
         data, entries = log_of(counts, value)
         following._link, following._stream = Link(), LogStream(0, 1 << 30)
         following._stream.feed(data)

@@ -18,7 +18,8 @@ def begin(ticks: Ticks) -> FullSync:
     def fails(error: Exception) -> None:
         raise AssertionError(error)
 
-    return FullSync(ticks.executor, HEAD, lambda stream: None, fails, lambda: None)
+    needs = ticks.server.replication.needs
+    return FullSync(needs.core, needs.tasks, needs.replacement, HEAD, lambda stream: None, fails, lambda: None)
 
 
 async def assert_nothing_is_left(ticks: Ticks, open_files: int) -> None:

@@ -268,7 +268,7 @@ def test_a_long_command_under_way_is_done_whole(tmp_path: Path, how: str) -> Non
         await asyncio.sleep(0)
         assert ticks.executor.slicing.is_writing()
         asker.send(how)
-        await asyncio.wait_for(ticks.executor.stopping.begun_to_end.wait(), 60)
+        await asyncio.wait_for(ticks.server.stopping.begun_to_end.wait(), 60)
         assert client.is_closed
         assert client.replies() == [b":50000\r\n"]
         stream = ticks.engine.txn.databases[0].stream(b"s", 0)
@@ -306,7 +306,7 @@ def test_a_long_claim_that_waits_for_a_view_is_done_whole(tmp_path: Path) -> Non
         ticks = Ticks(tmp_path, shutdown_timeout=NEVER_S)
         await claim_at_length(ticks)
         ticks.connect().send("SHUTDOWN")
-        await asyncio.wait_for(ticks.executor.stopping.begun_to_end.wait(), 60)
+        await asyncio.wait_for(ticks.server.stopping.begun_to_end.wait(), 60)
         assert pending_count(ticks) == 400
         ticks.close()
 
@@ -318,7 +318,7 @@ def test_a_long_claim_that_waits_for_a_view_at_a_sudden_end_is_told_what_was_don
         ticks = Ticks(tmp_path)
         client = await claim_at_length(ticks)
         ticks.connect().send("SHUTDOWN NOW")
-        await asyncio.wait_for(ticks.executor.stopping.begun_to_end.wait(), 60)
+        await asyncio.wait_for(ticks.server.stopping.begun_to_end.wait(), 60)
         (reply,) = client.replies()
         assert reply.startswith(b"-PARTIAL XCLAIM was done in part, which stays: the first 250 of 400 IDs. ")
         assert reply.endswith(b"The rest was not done: ERR the server is stopping\r\n")
@@ -333,12 +333,12 @@ def test_a_client_that_comes_as_the_listener_closes_is_not_served(tmp_path: Path
 
     async def body() -> None:
         ticks = Ticks(tmp_path)
-        listener = Listener(ticks.executor.config, ticks.executor)
+        listener = Listener(ticks.config, ticks.server)
         server = socket.create_server(("127.0.0.1", 0))
         address = server.getsockname()
         await listener.listen([server])
-        ticks.executor.stopping.begin(now=True)  # nobody has told it of the listener
-        await ticks.executor.stopping.begun_to_end.wait()
+        ticks.server.stopping.begin(now=True)  # nobody has told it of the listener
+        await ticks.server.stopping.begun_to_end.wait()
         with socket.create_connection(address) as client, contextlib.suppress(OSError):
             client.sendall(b"XADD s 1-1 f v\r\n")
             client.settimeout(5)
@@ -367,7 +367,7 @@ def test_reads_that_wait_for_a_view_end_with_the_connections(tmp_path: Path) -> 
         await asyncio.sleep(0)
         assert ticks.executor.slicing.count_waiting_for_view == 1
         ticks.executor.let_go()
-        ticks.executor.upkeep.stop()
+        ticks.server.upkeep.stop()
         await ticks.settle()
         assert not ticks.executor.slicing
         assert ticks.executor.stats.background.failures == 0, ticks.executor.stats.background.last_failure
@@ -383,8 +383,8 @@ def test_a_checkpoint_that_has_just_begun_is_no_failure_of_the_stop(tmp_path: Pa
     async def body() -> None:
         ticks = Ticks(tmp_path)
         await ticks.ask(ticks.connect(), "XADD s 1-1 f v")
-        assert ticks.executor.upkeep.checkpoint_soon()
-        ticks.executor.upkeep.stop()
+        assert ticks.server.upkeep.checkpoint_soon()
+        ticks.server.upkeep.stop()
         await ticks.settle()
         assert ticks.executor.stats.background.failures == 0, ticks.executor.stats.background.last_failure
         ticks.close()
@@ -396,7 +396,7 @@ def test_a_checkpoint_that_fails_keeps_a_server_from_a_stop_that_insists_on_it(t
     async def body() -> None:
         ticks = Ticks(tmp_path, appendfsync="no")
         client, asker = ticks.connect(), ticks.connect()
-        stopping = ticks.executor.stopping
+        stopping = ticks.server.stopping
         await ticks.ask(client, "XADD s 1-1 f v")
         ticks.files.fail("sync", errno.EIO)
         assert await ticks.ask(asker, "SHUTDOWN SAVE") == [NOT_STOPPED]
@@ -417,8 +417,8 @@ def test_a_stop_without_save_does_not_depend_on_a_checkpoint(tmp_path: Path) -> 
         await ticks.ask(client, "XADD s 1-1 f v")
         ticks.files.fail("sync", errno.EIO)
         assert await ticks.ask(client, "SHUTDOWN") == []
-        assert ticks.executor.stopping.begun_to_end.is_set()
-        assert await ticks.executor.stopping.finish() == 1, "the log could not be synced"
+        assert ticks.server.stopping.begun_to_end.is_set()
+        assert await ticks.server.finish() == 1, "the log could not be synced"
 
     in_loop(body())
 

@@ -18,21 +18,23 @@ import enum
 import logging
 from typing import TYPE_CHECKING, Final
 
-import lmdb
-
 from riverbed.server.errors import CommandError
-from riverbed.server.execution.control import Hold
+from riverbed.server.execution.control.pauses import Hold
 from riverbed.server.protocol.replies import Block
 from riverbed.server.replication.sender import State as ReplicaState
-from riverbed.store.errors import LogWriteError, StateLostError
+from riverbed.store.errors import StateLostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from riverbed.server.commands.core import Core
     from riverbed.server.commands.request import Request
     from riverbed.server.commands.session import Session
-    from riverbed.server.execution.executor import Executor
+    from riverbed.server.execution.control.pauses import Pauses
+    from riverbed.server.execution.sliced_commands import Slicing
+    from riverbed.server.execution.ticks import Ticks
     from riverbed.server.protocol.replies import Reply
+    from riverbed.server.replication.role import Replication
     from riverbed.server.replication.sender import Sender
 
 log = logging.getLogger("riverbed")
@@ -47,13 +49,32 @@ class State(enum.Enum):
 
 
 class Stopping:
-    """The stop of one server.  `begun_to_end` is set when nothing can avert it any more; `finish` does the rest."""
+    """The stop of one server.  `begun_to_end` is set when nothing can avert it any more; the assembly does the rest."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(
+        self,
+        core: Core,
+        ticks: Ticks,
+        *,
+        pauses: Pauses,
+        slicing: Slicing,
+        replication: Replication,
+        checkpoint: Callable[[], None],
+        let_go: Callable[[], None],
+    ) -> None:
+        """`checkpoint` raises CommandError.  `let_go` answers what has run, and closes every connection."""
         self.begun_to_end = asyncio.Event()
         self.close_listeners: Callable[[], None] = lambda: None  # set by `listener.serve`
-        self._executor = executor
-        self._monotonic = executor.clock.monotonic
+        self._core = core
+        self._engine = core.engine
+        self._ticks = ticks
+        self._pauses = pauses
+        self._slicing = slicing
+        self._replication = replication
+        self._checkpoint = checkpoint
+        self._let_go = let_go
+        self._loop = asyncio.get_running_loop()
+        self._monotonic = core.clock.monotonic
         self._state = State.SERVING
         self._save: bool | None = None  # None: a checkpoint, but none that the stop depends on
         self._force = False
@@ -63,7 +84,6 @@ class Stopping:
         self._until_s: float | None = None
         self._timer: asyncio.Handle | None = None
         self._asked: list[tuple[Session, Block]] = []
-        executor.replication.on_progress = self.look_soon
 
     @property
     def is_ending(self) -> bool:
@@ -101,11 +121,10 @@ class Stopping:
         log.warning("User requested shutdown...")
         self._state = State.WAITING
         self._save, self._force = save, force
-        executor = self._executor
-        self._offset = executor.engine.log.end.offset
-        executor.control.hold_writes(Hold.STOP)
-        timeout_s = 0 if now else executor.config.shutdown_timeout
-        self._timer = executor.loop.call_soon(self._wait, timeout_s)  # behind the tick under way
+        self._offset = self._engine.log.end.offset
+        self._pauses.hold_writes(Hold.STOP)
+        timeout_s = 0 if now else self._core.config.shutdown_timeout
+        self._timer = self._loop.call_soon(self._wait, timeout_s)  # behind the tick under way
 
     def abort(self) -> bool:
         """Go on serving; -> whether there was a stop to be averted."""
@@ -127,7 +146,7 @@ class Stopping:
             return
         log.info("Waiting for replicas before shutting down.")
         self._until_s = self._monotonic() + timeout_s
-        self._timer = self._executor.loop.call_later(timeout_s, self._end)
+        self._timer = self._loop.call_later(timeout_s, self._end)
         self.look_soon()
 
     def remaining_ms(self) -> int | None:
@@ -137,7 +156,7 @@ class Stopping:
         """A replica may have come level, or left, or a long command has ended: see behind the tick under way."""
         if self._until_s is not None and not self._is_due:
             self._is_due = True
-            self._executor.loop.call_soon(self._look)
+            self._loop.call_soon(self._look)
 
     def _look(self) -> None:
         self._is_due = False
@@ -145,21 +164,19 @@ class Stopping:
             return
         if self._is_ready():
             self._end()
-        elif self._executor.txn.log:
-            self._executor.want_tick()
+        elif self._core.txn.log:
+            self._ticks.want_tick()
             self.look_soon()
 
     def _is_ready(self) -> bool:
         """Whether nothing is left to be executed, committed, handed over, or acknowledged by a replica."""
-        executor = self._executor
-        is_settled = not executor.txn.log and not executor.slicing.is_writing()
-        return is_settled and not executor.replication.failover.is_under_way and not self._lagging()
+        is_settled = not self._core.txn.log and not self._slicing.is_writing()
+        return is_settled and not self._replication.failover.is_under_way and not self._lagging()
 
     def _lagging(self) -> list[Sender]:
         """The replicas that have not acknowledged everything; of a replica's own, what it had when the stop began."""
-        executor = self._executor
-        end = self._offset if executor.replication.is_replica else executor.engine.log.end.offset
-        return [sender for sender in executor.replication.primary.senders.values() if sender.acked_offset < end]
+        end = self._offset if self._replication.is_replica else self._engine.log.end.offset
+        return [sender for sender in self._replication.primary.senders.values() if sender.acked_offset < end]
 
     def _go_on(self) -> None:
         """There is no stop."""
@@ -168,8 +185,8 @@ class Stopping:
         asked, self._asked = self._asked, []
         for session, block in asked:
             if session.blocked is block:
-                self._executor.wakeups.end_settled(session, CommandError(NOT_STOPPED))
-        self._executor.control.release_writes(Hold.STOP)
+                self._ticks.end_wait(session, CommandError(NOT_STOPPED))
+        self._pauses.release_writes(Hold.STOP)
 
     def _cancel_timer(self) -> None:
         self._until_s = None
@@ -187,9 +204,9 @@ class Stopping:
                 self._go_on()
                 return
             self._begin_to_end()
-            self._executor.let_go()
+            self._let_go()
         except StateLostError as error:
-            self._executor.give_up(error)
+            self._ticks.give_up(error)
 
     def _begin_to_end(self) -> None:
         self._cancel_timer()
@@ -198,9 +215,8 @@ class Stopping:
         self.begun_to_end.set()
 
     def _log_lagging(self) -> None:
-        executor = self._executor
-        senders, lagging = executor.replication.primary.senders, self._lagging()
-        now_s, end = self._monotonic(), executor.engine.log.end.offset
+        senders, lagging = self._replication.primary.senders, self._lagging()
+        now_s, end = self._monotonic(), self._engine.log.end.offset
         for sender in lagging:
             log.warning(
                 "Lagging replica %s:%d reported offset %d behind master, lag=%d, state=%s.",
@@ -215,7 +231,7 @@ class Stopping:
     def _is_saved(self) -> bool:
         """Make the checkpoint that SHUTDOWN SAVE insists on; -> whether the stop goes on."""
         try:
-            self._executor.control.checkpoint()
+            self._checkpoint()
         except CommandError as error:
             log.warning("%s", error.text.decode(errors="replace").removeprefix("ERR "))
             if self._force:
@@ -227,25 +243,12 @@ class Stopping:
             return False
         return True
 
-    async def finish(self) -> int:
-        """End what works in the background, checkpoint, let go of the directory; -> the process's exit status."""
-        executor = self._executor
-        saves = self._save is not False and not executor.gave_up
-        log.info("stopping%s", "" if saves else " without a checkpoint")
-        executor.upkeep.stop()
-        await executor.replication.stop()
-        await executor.rewriting.stop()
-        await executor.snapshots.stop()
-        await executor.tasks.close()
-        executor.upkeep.close()
-        await asyncio.sleep(0)
-        if executor.gave_up:
-            executor.engine.abandon()
-            return 1
-        try:
-            executor.engine.close(save=saves)
-        except (LogWriteError, lmdb.Error) as error:
-            log.warning("the last checkpoint failed; the next start replays the log: %s", error)
-            return 1
-        log.info("stopped")
+    @property
+    def saves(self) -> bool:
+        """Whether the stop ends with a checkpoint."""
+        return self._save is not False
+
+    @property
+    def status(self) -> int:
+        """The process's exit status after a stop without errors."""
         return 0 if self._is_clean else 1

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from riverbed.server.execution import transaction_replies as transactionreplies
+from riverbed.server.execution.control import transaction_replies as transactionreplies
 from tests.support.raw import parse
 from tests.support.store.stores import dump_database
 from tests.support.ticks import Client, Ticks, in_loop
@@ -104,7 +104,7 @@ def test_replies_without_room_equal_those_with_room(
         reply = await execute(client, commands)
         assert parse(reply).children is not None
         assert (await ticks.ask(client, "ECHO behind"))[-1] == b"$6\r\nbehind\r\n"
-        assert (ticks.executor.spool_space.bytes, ticks.executor.views.open_count) == (0, 0)
+        assert (ticks.executor.transactions.space.bytes, ticks.executor.views.open_count) == (0, 0)
         found.append((reply, dump_database(ticks.engine.txn.databases[0])))
         ticks.close()
 
@@ -193,7 +193,7 @@ def test_without_space_for_the_replies_all_that_a_transaction_did_to_the_tables_
         with monkeypatch.context() as patch:
             patch.setattr("tempfile.TemporaryFile", fail)
             assert b"No space left" in await execute(client, transaction)
-        assert ticks.executor.spool_space.bytes == 0
+        assert ticks.executor.transactions.space.bytes == 0
         await ticks.ask(client, "DEL other")
         assert dump_database(ticks.engine.txn.databases[0]) == before
         monkeypatch.setattr(transactionreplies, "MAX_SPOOLED_BYTES", 1 << 20)
@@ -217,8 +217,8 @@ def test_a_commit_that_fails_undoes_the_transaction_and_its_long_reply(
         reply = await execute(client, ("XADD s 900-0 f v", "XRANGE s - +"))
         assert reply.startswith(b"-MISCONF")
         assert dump_database(ticks.engine.txn.databases[0]) == before
-        assert ticks.executor.spool_space.bytes == 0
-        ticks.executor.upkeep.stop()
+        assert ticks.executor.transactions.space.bytes == 0
+        ticks.server.upkeep.stop()
         ticks.engine.abandon()
 
     in_loop(body())
@@ -249,7 +249,7 @@ def test_a_reply_that_waits_for_its_client_stays_true_when_a_later_commit_fails(
         assert other.replies()[-1].startswith(b"-MISCONF")
         reply = client.replies()[-1]
         assert reply.startswith(b"*2\r\n$5\r\n900-0\r\n*299\r\n")
-        ticks.executor.upkeep.stop()
+        ticks.server.upkeep.stop()
         ticks.engine.abandon()
 
     in_loop(body())
@@ -272,7 +272,7 @@ def test_a_client_that_leaves_takes_its_reply_with_it(
                 await asyncio.sleep(0)
             client.leave()
             await ticks.settle()
-            assert (ticks.executor.spool_space.bytes, ticks.executor.views.open_count) == (0, 0)
+            assert (ticks.executor.transactions.space.bytes, ticks.executor.views.open_count) == (0, 0)
         ticks.close()
 
     in_loop(body())

@@ -1,0 +1,40 @@
+"""What one server consists of for all of its parts: settings, store, clients, channels, and what is counted of them.
+
+Data, no behaviour: who does what with it, the parts themselves know.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+from riverbed.server.commands.channels import PubSub
+from riverbed.server.limits.accounts import Accounts
+from riverbed.server.stats.rewrite_status import RewriteStatus
+from riverbed.server.stats.stats import Stats
+
+if TYPE_CHECKING:
+    from riverbed.server.commands.session import Session
+    from riverbed.server.config.config import Config
+    from riverbed.store.engine import Engine
+    from riverbed.store.options import Clock
+
+
+class Core:
+    """One server."""
+
+    def __init__(self, config: Config, engine: Engine, clock: Clock) -> None:
+        self.config = config
+        self.engine = engine
+        self.txn = engine.txn
+        self.clock = clock
+        self.stats = Stats()
+        self.accounts = Accounts()
+        self.rewrite = RewriteStatus()
+        self.pubsub = PubSub()
+        self.sessions: dict[int, Session] = {}
+        self.started_ms = self.now_ms()
+        self.run_id = secrets.token_hex(20)
+
+    def now_ms(self) -> int:
+        return int(self.clock.time() * 1000)

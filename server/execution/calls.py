@@ -1,0 +1,117 @@
+"""Calls of commands: what runs a handler, counts its time, and makes one reply and one entry of the log of it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from riverbed.server.commands.request import Context, Request
+from riverbed.server.commands.table import Command, Flag
+from riverbed.server.errors import CommandError
+from riverbed.server.stats.stats import SLOWLOG_WORDS
+from riverbed.store.errors import StateLostError
+
+if TYPE_CHECKING:
+    from riverbed.server.commands.dispatch import Plain
+    from riverbed.server.commands.session import Session
+    from riverbed.server.commands.table import Handler
+    from riverbed.server.config.config import Config
+    from riverbed.server.execution.failures import Undoing
+    from riverbed.server.protocol.replies import Reply
+    from riverbed.server.stats.stats import Stats
+    from riverbed.store.options import Clock
+
+_MULTI: Final = b"*1\r\n$5\r\nMULTI\r\n"
+_SELECT: Final = b"*2\r\n$6\r\nSELECT"
+_EXEC: Final = b"*1\r\n$4\r\nEXEC\r\n"
+
+
+class Calls:
+    """The calls of one server's commands, but those on the fast path."""
+
+    def __init__(self, context: Context, no_session: Session, undoing: Undoing) -> None:
+        self.undoing = undoing
+        self.timing = Timing(context.config, context.stats, context.clock)
+        self._core = context
+        self._txn = context.txn
+        self._stats = context.stats
+        self._request = Request(no_session, context.txn, context)  # whichever client sends it
+
+    def call(self, session: Session, command: Command, argv: list[bytes]) -> Reply:
+        """Run the command for the client, and account for it."""
+        request = self._request
+        request.session = session
+        request.db = session.db
+        request.argv = argv
+        request.now_ms = self._core.now_ms()
+        begun = time.perf_counter_ns()
+        reply = self.attempt(request, command, command.handler)
+        nanoseconds = time.perf_counter_ns() - begun
+        request.argv = []  # or the words would stay until the next one
+        self._stats.counters(command.full_name).record(nanoseconds)
+        self.timing.note(session, command, argv, nanoseconds)
+        return reply
+
+    def attempt(self, request: Request, command: Command, handler: Handler) -> Reply:
+        """Run the handler; an error becomes the reply.  What it logged is undone if it fails for no good reason."""
+        mark = len(self._txn.log)
+        try:
+            reply = handler(request)
+        except CommandError as error:
+            reply = self.undoing.refused(command, error)
+        except StateLostError:
+            raise
+        except Exception as error:
+            reply = self.undoing.fault(command, error, mark)
+        self.end_command(mark)
+        return reply
+
+    def end_command(self, mark: int) -> None:
+        """Have all that the command did logged; its first line is number `mark` of the tick."""
+        self._txn.end_command()
+        if len(self._txn.log) - mark > 1:
+            self.make_atomic(mark)
+
+    def make_atomic(self, mark: int) -> None:
+        """A command whose effect is several logged commands stands between MULTI and EXEC, for foreign readers."""
+        logged = self._txn.log
+        if logged[mark : mark + 1] and logged[mark].startswith(_SELECT):
+            mark += 1  # a file of the log begins with SELECT, whatever comes then
+        plain = [lines for lines in logged[mark:] if not lines.startswith((b"#", _SELECT))]
+        if len(plain) > 1 and plain[0] != _MULTI:
+            logged.insert(mark, _MULTI)
+            logged.append(_EXEC)
+
+
+class Timing:
+    """How long commands take, and the slow ones by name: what takes `slow_ns` and more is remembered."""
+
+    def __init__(self, config: Config, stats: Stats, clock: Clock) -> None:
+        self.slow_ns = 1 << 62
+        self._config = config
+        self._stats = stats
+        self._clock = clock
+
+    def record(self, request: Request, entry: Plain, count: int, seconds: float) -> None:
+        """Account for a run of `count` calls of one command, the last of which `request` still holds."""
+        nanoseconds = max(int(seconds * 1e9), 0)  # the clock may have been set back
+        entry.counters.record_run(count, nanoseconds)
+        if nanoseconds >= self.slow_ns * count:
+            self._note_slow(request.session, entry.command, request.argv, nanoseconds // count // 1000)
+
+    def note(self, session: Session, command: Command, argv: list[bytes], nanoseconds: int) -> None:
+        """Remember a command that was slow."""
+        if nanoseconds >= self.slow_ns:
+            self._note_slow(session, command, argv, nanoseconds // 1000)
+
+    def _note_slow(self, session: Session, command: Command, argv: list[bytes], usec: int) -> None:
+        config = self._config
+        now = int(self._clock.time())
+        slower_than = config.slowlog_log_slower_than
+        if 0 <= slower_than <= usec and not command.flags & Flag.SKIP_SLOWLOG:
+            # the slow log counts those behind, and shows none of them
+            words = command.shown(argv[:SLOWLOG_WORDS]) + argv[SLOWLOG_WORDS:]
+            address = session.peer.address.encode()
+            self._stats.slowlog.add(words, usec, now, address, session.name, config.slowlog_max_len)
+        event = b"fast-command" if command.flags & Flag.FAST else b"command"
+        self._stats.latency.add(event, now, usec // 1000, config.latency_monitor_threshold)

@@ -1,0 +1,83 @@
+"""What commands ask of the executor about clients: the end of a wait, of a connection, of all that is under way."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from riverbed.server.errors import CommandError
+from riverbed.server.protocol.replies import NULL_ARRAY
+
+if TYPE_CHECKING:
+    from riverbed.server.commands.core import Core
+    from riverbed.server.commands.session import Session
+    from riverbed.server.execution.blocking import Wakeups
+    from riverbed.server.execution.control.monitors import Monitors
+    from riverbed.server.execution.control.pauses import Pauses
+    from riverbed.server.execution.control.transactions import Transactions
+    from riverbed.server.execution.sliced_commands import Slicing
+
+UNBLOCKED: Final = "UNBLOCKED client unblocked via CLIENT UNBLOCK"
+
+
+class Controls:
+    """The `Control` of one server; see `server/commands/request.py` for what each method promises."""
+
+    def __init__(
+        self,
+        core: Core,
+        *,
+        wakeups: Wakeups,
+        slicing: Slicing,
+        transactions: Transactions,
+        pauses: Pauses,
+        monitors: Monitors,
+    ) -> None:
+        self._pubsub = core.pubsub
+        self._wakeups = wakeups
+        self._waiters = wakeups.waiters
+        self._slicing = slicing
+        self._transactions = transactions
+        self._pauses = pauses
+        self._monitors = monitors
+
+    def forget(self, session: Session) -> None:
+        if session in self._waiters:
+            self._waiters.release(session)
+        self._pauses.forget(session)
+        self._transactions.discard(session)
+        self._pubsub.forget(session)
+        self._monitors.forget(session)
+        session.refresh()
+
+    def kill(self, session: Session) -> None:
+        session.begin_closing()
+        if session.blocked is not None:
+            self._waiters.release(session)
+        self._slicing.drop(session)
+        session.drop_input()
+        self._pubsub.forget(session)
+        session.peer.close_soon()
+
+    def unblock(self, session: Session, *, error: bool) -> bool:
+        if session.blocked is None:
+            return False
+        timed_out = session.blocked.on_timeout
+        in_time = NULL_ARRAY if timed_out is None else timed_out()
+        self._wakeups.end_settled(session, CommandError(UNBLOCKED) if error else in_time)
+        return True
+
+    def blocked_clients(self) -> int:
+        return len(self._waiters)
+
+    def awaited_keys(self) -> int:
+        return self._waiters.key_count
+
+    def watched_keys(self) -> int:
+        return len(self._wakeups.watches)
+
+    def views(self) -> tuple[int, int]:
+        return self._slicing.views.open_count, self._slicing.count_waiting_for_view
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)

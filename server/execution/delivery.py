@@ -1,0 +1,95 @@
+"""Where a reply goes, whatever kind it is: to what is sent behind the commit, to those that wait, or piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from riverbed.server.commands.slices import Slices
+from riverbed.server.protocol.encode import encode
+from riverbed.server.protocol.replies import Block, LongReply, Push, Settled, is_settled
+
+if TYPE_CHECKING:
+    from riverbed.server.commands.session import Session
+    from riverbed.server.commands.table import Command
+    from riverbed.server.protocol.replies import Reply
+
+# What stands for no reply.
+_UNANSWERED: Final = frozenset((Block, Slices, Push))
+
+
+class Delivery:
+    """The replies of one server's commands, but those on the fast path."""
+
+    # What becomes of a client that waits, for a key or for the rest of its own command; set by the executor.
+    on_block: Callable[[Session, Block], None]
+    on_slices: Callable[[Session, Slices], None]
+
+    def __init__(self, monotonic: Callable[[], float], flush: Callable[[Session], None]) -> None:
+        self.caller: Session | None = None  # whose command is running on the slow path
+        self._monotonic = monotonic
+        self._flush = flush
+
+    def answer(self, session: Session, wire: bytes) -> None:
+        """One reply, unless the client has asked for none."""
+        if session.skip_replies:
+            session.skip_replies -= 1
+            session.refresh()
+        elif not session.replies_off:
+            session.out.append(wire)
+
+    def deliver(self, session: Session, reply: Reply) -> None:
+        """Put a reply of any kind where it belongs."""
+        if reply.__class__ is tuple:
+            self.answer(session, reply[0])
+        elif reply.__class__ is Block:
+            self.on_block(session, reply)
+        elif reply.__class__ is Slices:
+            self.on_slices(session, reply)
+        elif reply.__class__ is LongReply:
+            self._begin_long_reply(session, reply)
+        elif reply.__class__ is Push:
+            session.out.append(reply)
+            if session.skip_replies:
+                session.skip_replies -= 1
+                session.refresh()
+        else:
+            self.answer(session, encode(reply, session.resp))
+
+    def deliver_for(self, command: Command, session: Session, reply: Reply) -> None:
+        """As `deliver`; what the command replies is settled unless it rests on the tables."""
+        if command.rests_on_tables:
+            self.deliver(session, reply)
+        else:
+            self.deliver_settled(session, reply)
+
+    def deliver_settled(self, session: Session, reply: Reply) -> None:
+        """As `deliver`, of a reply that a failed commit does not take back."""
+        if reply.__class__ is LongReply:
+            reply.is_settled = True
+        elif reply.__class__ not in _UNANSWERED:
+            wire = encode(reply, session.resp)
+            reply = (wire if is_settled(wire) else Settled(wire),)
+        self.deliver(session, reply)
+
+    def _begin_long_reply(self, session: Session, reply: LongReply) -> None:
+        """Have the reply sent while the client takes it, unless the client has asked for none."""
+        if session.skip_replies or session.replies_off or session.closing:
+            reply.close()
+            self.answer(session, b"")
+        else:
+            session.begin_long_reply(reply, self._monotonic())
+
+    def push(self, session: Session, message: Push) -> None:
+        """Send a client what it did not ask for: behind its replies so far, and never in the middle of one.
+
+        A client that publishes to itself hears of it behind the reply, as in Redis since 7.2: inside EXEC there would
+        be one element too many otherwise.
+        """
+        if session.closing:
+            return
+        if session is self.caller or session.long_reply is not None:
+            session.hold_push(message)
+        else:
+            session.out.append(message)
+        self._flush(session)

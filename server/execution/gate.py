@@ -1,0 +1,77 @@
+"""Why the server refuses commands just now, whichever client sends them, or runs none of them on the fast path.
+
+    replication         a replica takes no writes, one without a link no reads; a primary may lack replicas
+    the store           a disk that is nearly full, a log or tables that could not be written
+    pauses, monitors    refuse nothing, and have every command looked at
+
+Each sets its own part, and has it `refresh`ed.  What the client itself may not do, `admission.py` knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from riverbed.server.commands.table import Flag
+from riverbed.server.errors import CommandError
+from riverbed.store.refusal import UNTIL_A_RESTART, Refusal
+
+if TYPE_CHECKING:
+    from riverbed.store.engine import Engine
+
+MISCONF: Final = {
+    Refusal.DISK_NEARLY_FULL: "MISCONF The disk, or the room of lmdb-map-size, is nearly full. Commands that need "
+    "space are refused until there is some again; reading, deleting and trimming go on.",
+    Refusal.DISK_FULL: "MISCONF The disk is full. Writes are refused until there is space again; reads go on.",
+    Refusal.TABLES_FAILED: "MISCONF Errors writing to the disk: the tables could not be synced. Writes are refused "
+    "until a restart; reads go on.",
+    Refusal.LOG_FAILED: "MISCONF Errors writing to the AOF file: the log could not be written or synced. Writes are "
+    "refused until a restart; reads go on.",
+}
+
+
+class Gate:
+    """The gate of one server."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.no_writes = ""  # replication's error for writes, empty while they are taken
+        self.no_reads = ""  # and for everything that needs the state
+        self.is_monitored = False  # every command is shown to a client
+        self.is_paused = False  # commands wait, or only those that write
+        self.holds_writes = False  # in a pause that no client can end
+        self.stalls_slices = False  # commands under way in slices wait as well
+        self.on_change: Callable[[], None] = lambda: None
+        self._engine = engine
+        self._txn = engine.txn
+
+    def replicate(self, *, no_writes: str, no_reads: str) -> None:
+        """What replication refuses from now on."""
+        self.no_writes, self.no_reads = no_writes, no_reads
+        self.refresh()
+
+    def refresh(self) -> None:
+        """One of the reasons may have changed."""
+        self._txn.is_short_of_space = self._engine.refusal is not None
+        self.on_change()
+
+    @property
+    def closes_fast_path(self) -> bool:
+        """Whether even reads need every check."""
+        return self.is_monitored or self.is_paused or bool(self.no_reads) or self._engine.refusal is not None
+
+    @property
+    def refuses_writes(self) -> bool:
+        return bool(self.no_writes) or self._engine.refusal is not None
+
+    def check(self, flags: Flag) -> None:
+        """Raise what refuses a command with these flags."""
+        refusal = self._engine.refusal
+        if refusal is None and not self.no_writes and not self.no_reads:
+            return
+        is_write = bool(flags & Flag.WRITE)
+        if refusal is not None and is_write and (flags & Flag.DENYOOM or refusal in UNTIL_A_RESTART):
+            raise CommandError(MISCONF[refusal])
+        if self.no_writes and is_write:
+            raise CommandError(self.no_writes)
+        if self.no_reads and not flags & Flag.STALE:
+            raise CommandError(self.no_reads)

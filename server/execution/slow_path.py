@@ -1,0 +1,92 @@
+"""The slow path: one request with every check, for what may be refused, queued, shown to monitors or made to wait."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from riverbed.server.commands.table import Flag
+from riverbed.server.protocol.replies import NO_REPLY, settled_constant
+
+if TYPE_CHECKING:
+    from riverbed.server.commands.core import Core
+    from riverbed.server.commands.session import Session
+    from riverbed.server.execution.admission import Admission
+    from riverbed.server.execution.blocking import Wakeups
+    from riverbed.server.execution.calls import Calls
+    from riverbed.server.execution.control.monitors import Monitors
+    from riverbed.server.execution.control.pauses import Pauses
+    from riverbed.server.execution.delivery import Delivery
+
+(_QUEUED,) = settled_constant(b"+QUEUED\r\n")
+
+
+class Turn(enum.Enum):
+    """What becomes of a client's next request."""
+
+    GOES_ON = enum.auto()
+    WAITS_BEFORE = enum.auto()  # this request has not run yet
+    WAITS_AFTER = enum.auto()
+
+
+class SlowPath:
+    """The slow path of one server."""
+
+    def __init__(
+        self,
+        core: Core,
+        admission: Admission,
+        calls: Calls,
+        delivery: Delivery,
+        *,
+        pauses: Pauses,
+        monitors: Monitors,
+        wakeups: Wakeups,
+        kill: Callable[[Session], None],
+    ) -> None:
+        self._config = core.config
+        self._stats = core.stats
+        self._admission = admission
+        self._calls = calls
+        self._delivery = delivery
+        self._pauses = pauses
+        self._monitors = monitors
+        self._wakeups = wakeups
+        self._signals = wakeups.signals
+        self._kill = kill
+
+    def run(self, session: Session, argv: list[bytes]) -> Turn:
+        """Run one request of a client."""
+        if session.closing:
+            return Turn.GOES_ON
+        if session.must_wait:
+            return Turn.WAITS_BEFORE
+        command = self._admission.admit(session, argv)
+        if isinstance(command, bytes):
+            self._delivery.answer(session, command)
+            return Turn.GOES_ON
+        if session.queued is not None and not command.flags & Flag.IMMEDIATE:
+            session.queue(argv)
+            if session.queued_bytes > self._config.client_query_buffer_limit:
+                self._stats.query_limit_disconnections += 1
+                self._kill(session)
+            self._delivery.answer(session, _QUEUED)
+            return Turn.GOES_ON
+        if self._pauses.holds_back(session, command):
+            return Turn.WAITS_BEFORE
+        session.last_command = command.full_name
+        self._delivery.caller = session
+        reply = self._calls.call(session, command, argv)
+        self._delivery.caller = None
+        if self._monitors:
+            self._monitors.feed(session, command, argv)
+        if reply is not NO_REPLY:
+            self._delivery.deliver_for(command, session, reply)
+        if session.held_pushes and session.long_reply is None:
+            session.release_pushes()
+        if self._signals:
+            self._wakeups.serve()
+        # what the command may have changed: it blocked, or its reply is a long one
+        must_wait: bool = session.must_wait
+        return Turn.WAITS_AFTER if must_wait else Turn.GOES_ON

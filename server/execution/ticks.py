@@ -1,0 +1,57 @@
+"""What the executor does for the other parts of the server, and what it reports to them.
+
+The parts above the executor are given `Ticks`, a handful of its methods, and tell it by `Events` which of their
+functions to call: it imports none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from riverbed.server.commands.session import Session
+    from riverbed.server.protocol.replies import Reply
+    from riverbed.store.errors import StateLostError
+
+
+class Ticks(Protocol):
+    """The part of the executor that others may call between two commands."""
+
+    def want_tick(self) -> None:
+        """Have a tick soon, which commits what is in the transaction."""
+
+    def flush(self, session: Session) -> None:
+        """Send the session's replies with the next tick although it has run nothing; close it then if it is closing."""
+
+    def end_wait(self, session: Session, reply: Reply) -> None:
+        """Answer a blocked client with what a failed commit does not take back."""
+
+    def give_up(self, error: StateLostError) -> None:
+        """Stop the server at once: its state in memory is lost."""
+
+
+class Turns(Ticks, Protocol):
+    """The part of the executor that its own parts call."""
+
+    ran: list[Session]  # sessions that may have replies of this tick
+
+    def resume(self, session: Session) -> None:
+        """Let the client's held-back requests run, and its replies go out, with this tick or the next."""
+
+    def postpone(self, sessions: list[Session]) -> None:
+        """As `flush`, for those who come first in the next tick, because this one had no time for them."""
+
+
+@dataclass(slots=True)
+class Events:
+    """Functions to call when something happens; `server/assembly.py` fills the lists."""
+
+    tick_over: list[Callable[[], None]] = field(default_factory=list)  # committed or undone; no reply is out
+    committed: list[Callable[[], None]] = field(default_factory=list)  # something was, and its replies are out
+    undone: list[Callable[[], None]] = field(default_factory=list)  # a tick was
+    disconnected: list[Callable[[Session], None]] = field(default_factory=list)
+    drained: list[Callable[[Session], None]] = field(default_factory=list)  # its socket takes more
+    command_over: list[Callable[[], None]] = field(default_factory=list)  # one that was run in slices
+    gave_up: list[Callable[[], None]] = field(default_factory=list)

@@ -1,0 +1,49 @@
+"""Puts the store of a full sync in the place of ours, in one turn of the loop and between two ticks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from riverbed.server.background.log_rewrite import Rewriting
+    from riverbed.server.commands.core import Core
+    from riverbed.server.execution.blocking import Wakeups
+    from riverbed.server.execution.sliced_commands import Slicing
+
+
+class Replacement:
+    """The parts of one server that have to do with the rows of its tables."""
+
+    def __init__(self, core: Core, slicing: Slicing, wakeups: Wakeups, rewriting: Rewriting) -> None:
+        self._core = core
+        self._slicing = slicing
+        self._wakeups = wakeups
+        self._rewriting = rewriting
+
+    def adopt(self, directory: Path) -> None:
+        """Have the log and the tables in `directory` from now on.  Raises StateLostError, LogWriteError."""
+        self._rewriting.abandon()
+        self._cut_off_readers()
+        self._core.engine.adopt(directory)
+        self._change_all_keys()
+
+    def _cut_off_readers(self) -> None:
+        """A client in the middle of reading the old store cannot go on."""
+        for session in list(self._core.sessions.values()):
+            if session.long_reply is not None or session.is_sliced:
+                session.end_long_reply()
+                self._slicing.drop(session)
+                session.peer.abort()
+
+    def _change_all_keys(self) -> None:
+        """Every key may have changed, for those that watch or wait for it."""
+        for session in self._core.sessions.values():
+            session.watch_broken = bool(session.watched) or session.watch_broken
+            if session.blocked is not None:
+                self._wakeups.signals += [(session.db, key) for key in session.blocked.keys]
+        self._wakeups.serve_soon()
+
+    def clear_up(self) -> None:
+        """Delete the files that the log needs no more."""
+        self._rewriting.remove_leftovers()
