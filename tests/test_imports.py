@@ -1,4 +1,4 @@
-"""The store's folders have an order even when imports for types alone are counted."""
+"""The folders have an order, and no two modules name each other, even when imports for types alone are counted."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import grimp
+import pytest
 
-PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
+PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
+FOLDERS = ("riverbed.store", "riverbed.server", "riverbed.tools")
 
 
-def store_contract() -> dict[str, Any]:
+def contract_of(folder: str) -> dict[str, Any]:
     settings = tomllib.loads(PYPROJECT.read_text())["tool"]["importlinter"]
-    (contract,) = [one for one in settings["contracts"] if one.get("containers") == ["riverbed.store"]]
+    (contract,) = [one for one in settings["contracts"] if one.get("containers") == [folder]]
     return contract
 
 
@@ -21,11 +23,12 @@ def layers(contract: dict[str, Any]) -> list[grimp.Layer]:
     return [grimp.Layer(*(name.strip() for name in row.split("|")), independent=True) for row in contract["layers"]]
 
 
-def test_what_a_folder_of_the_store_names_for_types_is_below_it_as_well() -> None:
-    contract = store_contract()
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_what_a_folder_names_for_types_is_below_it_as_well(folder: str) -> None:
+    contract = contract_of(folder)
     assert contract["exhaustive"]
     graph = grimp.build_graph("riverbed", exclude_type_checking_imports=False, cache_dir=None)
-    broken = graph.find_illegal_dependencies_for_layers(layers(contract), containers={"riverbed.store"})
+    broken = graph.find_illegal_dependencies_for_layers(layers(contract), containers={folder})
     assert {(found.importer, found.imported) for found in broken} == set()
 
 
@@ -45,6 +48,7 @@ def circles(graph: grimp.ImportGraph, modules: set[str]) -> set[str]:
     return left
 
 
-def test_no_two_modules_of_the_store_name_each_other() -> None:
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_two_modules_of_a_folder_name_each_other(folder: str) -> None:
     graph = grimp.build_graph("riverbed", exclude_type_checking_imports=False, cache_dir=None)
-    assert circles(graph, graph.find_descendants("riverbed.store")) == set()
+    assert circles(graph, graph.find_descendants(folder)) == set()
