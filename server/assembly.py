@@ -15,6 +15,7 @@ from riverbed.server.background.snapshots import Snapshots
 from riverbed.server.background.tasks import Tasks
 from riverbed.server.commands.replay import Replayer
 from riverbed.server.commands.request import Context
+from riverbed.server.config_changes import apply_settings
 from riverbed.server.execution.executor import Executor
 from riverbed.server.limits.eviction import Evictor
 from riverbed.server.replication.replacement import Replacement
@@ -66,6 +67,7 @@ class Server:
         self.context = core = Context(config, engine, clock)
         self.tasks = tasks = Tasks(asyncio.get_running_loop(), core.stats.background)
         self.executor = executor = Executor(core)
+        apply_settings(core, executor.timing)
         self.evictor = Evictor(core.accounts.holders, core.stats, executor.cut_off)
         self.upkeep = Upkeep(
             core,

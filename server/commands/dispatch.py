@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from riverbed.server.stats.stats import CommandCounters, Stats
 
 _SHOWN_BYTES = 128  # of a name or of all arguments in an error text
-# Whatever may be refused, run out of turn or act on the connection goes the careful way.
-_CAREFUL = Flag.IMMEDIATE | Flag.NO_AUTH | Flag.LOG_ONLY | Flag.ADMIN | Flag.PUBSUB
+# Whatever may be refused, run out of turn or act on the connection takes the slow path.
+_SLOW = Flag.IMMEDIATE | Flag.NO_AUTH | Flag.LOG_ONLY | Flag.ADMIN | Flag.PUBSUB
 
 
-# More words go the careful way.  Python compares numbers of up to 30 bits much faster than others.
+# More words take the slow path.  Python compares numbers of up to 30 bits much faster than others.
 _VERY_MANY = (1 << 30) - 1
 # Fast by Redis's reckoning, but each may take a millisecond.
 _UP_TO_A_SLICE = frozenset((b"XCLAIM", b"XAUTOCLAIM", b"XNACK"))
@@ -40,11 +40,11 @@ class Plain:
 
 
 def plain_commands(stats: Stats) -> dict[bytes, Plain]:
-    """The fast path's table, under upper-case and lower-case names; other spellings go the careful way."""
+    """The fast path's table, under upper-case and lower-case names; other spellings take the slow path."""
     load_commands()
     plain = {}
     for name, command in COMMANDS.items():
-        if not command.subcommands and not command.flags & _CAREFUL:
+        if not command.subcommands and not command.flags & _SLOW:
             plain[name] = plain[name.lower()] = Plain(command, stats.counters(command.full_name))
     return plain
 

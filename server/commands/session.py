@@ -70,7 +70,7 @@ class Peer(Protocol):
 class Session:
     """A client's state between its requests.
 
-    `is_plain` is False when the executor must take its careful path for this client (not authenticated, inside MULTI,
+    `is_plain` is False when the executor must take its slow path for this client (not authenticated, inside MULTI,
     replies switched off, blocked, subscribed ...); `refresh` derives it.
     """
 

@@ -17,58 +17,40 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from riverbed.server.commands.dispatch import Plain, plain_commands
 from riverbed.server.commands.replay import NO_PEER
-from riverbed.server.commands.request import Context, Request
+from riverbed.server.commands.request import Context
 from riverbed.server.commands.session import Session
-from riverbed.server.commands.slices import Slices
-from riverbed.server.commands.table import Flag
-from riverbed.server.errors import CommandError
 from riverbed.server.execution.admission import Admission
 from riverbed.server.execution.blocking import Wakeups
 from riverbed.server.execution.calls import Calls
-from riverbed.server.execution.config_changes import apply_settings
 from riverbed.server.execution.control.control import Controls
 from riverbed.server.execution.control.monitors import Monitors
 from riverbed.server.execution.control.pauses import Pauses
 from riverbed.server.execution.control.transactions import Transactions
 from riverbed.server.execution.delivery import Delivery
 from riverbed.server.execution.failures import Undoing
+from riverbed.server.execution.fast_path import FastPath
 from riverbed.server.execution.gate import Gate
 from riverbed.server.execution.outbox import Releases
 from riverbed.server.execution.request_queue import Inbox
 from riverbed.server.execution.sliced_commands import Slicing
-from riverbed.server.execution.slow_path import SlowPath, Turn
+from riverbed.server.execution.slow_path import SlowPath
 from riverbed.server.execution.ticks import Events
 from riverbed.server.execution.waiters import Watches
 from riverbed.server.limits.accounts import Account
-from riverbed.server.protocol.encode import encode, error_line
-from riverbed.server.protocol.replies import Block, LongReply, Settled
+from riverbed.server.protocol.encode import error_line
+from riverbed.server.protocol.replies import Block, Settled
 from riverbed.server.protocol.request_reader import RequestReader
 from riverbed.store.errors import LogWriteError, StateLostError
 
 if TYPE_CHECKING:
     from riverbed.server.commands.session import Peer
-    from riverbed.server.execution.request_queue import Turn as InboxTurn
     from riverbed.server.protocol.replies import Reply
 
 log = logging.getLogger("riverbed")
 
-# Replies behind which the client's next request has to wait.
-_WAITS: Final = frozenset((Block, LongReply, Slices))
-# A tick ends after about so many requests, or so long, so that no client waits for another's long pipeline.
-MAX_REQUESTS_A_TICK: Final = 2048
-MAX_SECONDS_A_TICK: Final = 0.003
-# What requests are given of a tick in which slices took longer.
-MIN_SECONDS_A_TICK: Final = 0.002
-# As many wake-ups make as many replies to send, which is as much work again.
-MAX_SECONDS_OF_WAKING: Final = 0.004
 # More in one piece is more than runs in one tick, most likely.
 _LARGE_BYTES: Final = 16 << 10
-# The fast path of clients that may not take it.
-_NOTHING: Final[dict[bytes, Plain]] = {}
-# Fast commands between two looks at the clock.
-_LONGEST_RUN: Final = 32
 
 
 class Executor:
@@ -89,36 +71,29 @@ class Executor:
         self._time = context.clock.time
         self._next_client_id = 1
         self._tick_due = False
-        no_session = Session(0, NO_PEER, self.txn.databases[0], 0)
-        self._request = Request(no_session, self.txn, context)  # of the fast path, whichever client sends it
         self._inbox = Inbox(self._finish, context.clock.time)
         self._arrivals = self._inbox.arrivals
-        self._make_parts(no_session)
+        self._make_parts()
         self._signals = self.wakeups.signals
-        plain = plain_commands(self.stats)
-        self._fast_paths = plain, {name: entry for name, entry in plain.items() if not entry.command.flags & Flag.WRITE}
-        self.fast_path = plain
         engine.on_sync = self.stats.fsync.record
         engine.checkpoints.on_end = self.stats.checkpoint.record
         self.txn.notify = self.wakeups.notify
-        context.pubsub.deliver = self._delivery.push
         context.accounts.clients.on_pressure = self._read_small_pieces
-        self.gate.on_change = self._choose_fast_path
         self.gate.refresh()
-        apply_settings(context, self._timing)
 
-    def _make_parts(self, no_session: Session) -> None:
+    def _make_parts(self) -> None:
         """Each knows those made before it, and this executor as `Turns`."""
+        no_session = Session(0, NO_PEER, self.txn.databases[0], 0)
         core, gate, events = self.context, self.gate, self.events
         self.watches = Watches()
         self.releases = Releases(core, self)
-        self._delivery = delivery = Delivery(core.clock.monotonic, self.flush)
+        delivery = Delivery(core.clock.monotonic, self.flush)
         self.undoing = Undoing(core, self, gate, delivery, events)
-        self._calls = calls = Calls(core, no_session, self.undoing)
-        self._timing = calls.timing
+        calls = Calls(core, no_session, self.undoing)
+        self.timing = calls.timing
         self.wakeups = Wakeups(core, self, calls, delivery, self.watches)
         self.waiters = self.wakeups.waiters
-        self._admission = admission = Admission(gate, self.stats, self.watches)
+        admission = Admission(gate, self.stats, self.watches)
         self.slicing = Slicing(core, self, gate, admission, calls, delivery, events)
         self.views = self.slicing.views
         monitors = Monitors(core, gate, delivery.push)
@@ -132,7 +107,7 @@ class Executor:
             pauses=self.pauses,
             monitors=monitors,
         )
-        self._slow_path = SlowPath(
+        slow_path = SlowPath(
             core,
             admission,
             calls,
@@ -142,7 +117,9 @@ class Executor:
             wakeups=self.wakeups,
             kill=self.control.kill,
         )
+        self.fast_path = FastPath(core, self, gate, self._inbox, calls, delivery, slow_path, self.wakeups, no_session)
         self.undoing.slicing = self.slicing
+        core.pubsub.deliver = delivery.push
         delivery.on_block = self._block
         delivery.on_slices = self.slicing.begin
         core.control, core.transactions, core.pauses, core.monitors = (
@@ -192,12 +169,6 @@ class Executor:
         session = self.context.sessions[client_id]
         session.peer.abort()
         self.disconnect(session)
-
-    def _choose_fast_path(self) -> None:
-        """Give all clients the fast path, or take it from them: for monitors, in a pause, while writes are refused."""
-        everything, reads = self._fast_paths
-        gate = self.gate
-        self.fast_path = _NOTHING if gate.closes_fast_path else reads if gate.no_writes else everything
 
     def _block(self, session: Session, block: Block) -> None:
         """The client waits; one that has hung up does not wait for others."""
@@ -275,145 +246,11 @@ class Executor:
         session.drop_input()
         self.ran.append(session)
 
-    def _hold_back(self, session: Session, requests: list[list[bytes]]) -> None:
-        """These were taken to be run, and have to wait."""
-        session.commands_processed -= len(requests)
-        self.stats.commands_processed -= len(requests)
-        self._inbox.hold_back(session, requests)
-
     def _read_small_pieces(self, on: bool) -> None:
         """All clients together have much waiting, or no longer."""
         for session in self.context.sessions.values():
             if session.authenticated:
                 session.peer.read_small_pieces(on)
-
-    def _run_inbox(self, tick_begun: float) -> None:
-        """Run what has arrived, in order; what is too much for one tick stays for the next."""
-        inbox = self._inbox
-        inbox.begin()
-        begun = self._time()
-        # what slices have used of the tick is gone, but for a little
-        end = max(tick_begun + MAX_SECONDS_A_TICK, begun + MIN_SECONDS_A_TICK)
-        waking_end = begun + MAX_SECONDS_OF_WAKING
-        room = MAX_REQUESTS_A_TICK
-        while room > 0 and (turns := inbox.take(end)) is not None:
-            room -= self._run_turns(turns, room, end, waking_end)
-            if self._time() >= end:
-                break
-
-    def _run_turns(self, taken: list[InboxTurn], room: int, end: float, waking_end: float) -> int:
-        """Run these requests, or as many of them as there is time for; -> how many have had their turn.
-
-        All that is the same for every request is looked up once: at 50 clients with one request each that is 1.3 us of
-        5 a request.
-        """
-        clock = self._time
-        begun = clock()
-        request = self._request
-        request.now_ms = now_ms = int(begun * 1000)
-        ran = self.ran
-        txn = self.txn
-        logged = txn.log
-        signals = self._signals
-        most_output = self.accounts.clients.most_output
-        record = self._timing.record
-        run_slowly = self._slow_path.run
-        # A run of equal fast commands is timed as a whole: a look at the clock costs a tenth of a pipelined XADD.
-        run_of: Plain | None = None
-        run_count = 0
-        count = 0
-        turns = iter(taken)
-        for session, requests in turns:
-            ran.append(session)
-            size = len(requests)
-            count += size
-            session.commands_processed += size
-            session.last_interaction_ms = now_ms
-            request.session = session
-            request.db = session.db
-            out = session.out
-            plain = self.fast_path if session.is_plain else _NOTHING
-            produced = 0
-            waiting = iter(requests)
-            for argv in waiting:
-                entry = plain.get(argv[0])
-                if entry is None or not entry.least_words <= len(argv) <= entry.most_words:
-                    if run_of is not None:
-                        record(request, run_of, run_count, clock() - begun)
-                        run_of = None
-                    turn = run_slowly(session, argv)
-                    if turn is not Turn.GOES_ON:
-                        self._hold_back(session, [argv, *waiting] if turn is Turn.WAITS_BEFORE else [*waiting])
-                        break
-                    begun = clock()
-                    if begun >= end:
-                        self._hold_back(session, [*waiting])
-                        break
-                    plain = self.fast_path if session.is_plain else _NOTHING
-                    request.session = session
-                    request.db = session.db
-                    continue
-                if entry is run_of and entry.is_fast and run_count < _LONGEST_RUN:
-                    run_count += 1
-                else:
-                    if run_of is not None:
-                        ended = clock()
-                        record(request, run_of, run_count, ended - begun)
-                        begun = ended
-                        if ended >= end:
-                            run_of = None
-                            self._hold_back(session, [argv, *waiting])
-                            break
-                    run_of, run_count = entry, 1
-                mark = len(logged)
-                request.argv = argv
-                handler = entry.handler
-                try:
-                    reply = handler(request)
-                except CommandError as error:
-                    reply = self.undoing.refused(entry.command, error)
-                except StateLostError:
-                    raise
-                except Exception as error:
-                    reply = self.undoing.fault(entry.command, error, mark)
-                session.last_command = entry.name
-                if reply.__class__ is tuple:
-                    wire = reply[0]
-                elif reply.__class__ in _WAITS:
-                    self._calls.end_command(mark)
-                    self._delivery.deliver(session, reply)
-                    self._hold_back(session, [*waiting])
-                    break
-                else:
-                    wire = encode(reply, session.resp)
-                out.append(wire)
-                if entry.is_compound:
-                    if txn.unlogged is not None:
-                        txn.end_command()
-                    if len(logged) - mark > 1:
-                        self._calls.make_atomic(mark)
-                if signals:
-                    self.wakeups.serve()
-                    ended = clock()
-                    record(request, entry, run_count, ended - begun)
-                    run_of, begun = None, ended
-                    if ended >= waking_end:
-                        self._hold_back(session, [*waiting])
-                        break
-                produced += len(wire)
-                if produced > most_output:
-                    # one that does not read must not have its pipeline executed ahead of its reading
-                    self._hold_back(session, [*waiting])
-                    break
-            if count >= room or begun >= end:
-                self._inbox.put_back([*turns])
-                break
-        if run_of is not None:
-            record(request, run_of, run_count, clock() - begun)
-        request.argv = []
-        self.stats.commands_processed += count
-        self.stats.reads_processed += len(taken)
-        return count
 
     # -- coming back ---------------------------------------------------------------------------------------------------
 
@@ -486,7 +323,7 @@ class Executor:
             self.slicing.take_turn(has_requests=bool(self._inbox))
         if self._signals:
             self.wakeups.serve()  # for those, and for keys that expired between requests
-        self._run_inbox(begun)
+        self.fast_path.run(begun)
         if self._inbox:
             self.want_tick()  # the rest has to wait until these have their replies
         self._end_tick(begun)

@@ -246,7 +246,7 @@ def test_what_ran_before_the_end_is_answered(tmp_path: Path) -> None:
         ticks = Ticks(tmp_path)
         client = ticks.connect()
         client.send("XADD s 1-1 f v")
-        ticks.executor._run_inbox(ticks.clock.time())
+        ticks.executor.fast_path.run(ticks.clock.time())
         assert ticks.engine.txn.log
         ticks.executor.let_go()
         assert client.replies() == [b"$3\r\n1-1\r\n"]

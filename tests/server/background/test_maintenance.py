@@ -354,7 +354,7 @@ def test_a_disk_that_gets_full_refuses_what_needs_space_and_frees_itself(tmp_pat
         ticks.files.free = None
         await until(lambda: ticks.engine.refusal is None)
         assert await ticks.ask(client, "XADD s 50-0 f v", "XLEN s") == [b"$4\r\n50-0\r\n", b":6\r\n"]
-        assert client.session.is_plain and ticks.executor.fast_path
+        assert client.session.is_plain and ticks.executor.fast_path.commands
         ticks.close()
 
     in_loop(body())

@@ -197,7 +197,7 @@ def test_replies_that_wait_for_their_tick_learn_of_a_commit_that_fails_before_it
         ticks = Ticks(tmp_path, appendfsync="everysec")
         client = ticks.connect()
         client.send("XADD s 1-1 f v")
-        ticks.executor._run_inbox(ticks.clock.time())
+        ticks.executor.fast_path.run(ticks.clock.time())
         ticks.files.fail("write", errno.ENOSPC)
         ticks.server.upkeep._checkpoint()
         await ticks.settle()

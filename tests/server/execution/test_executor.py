@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from riverbed.server.execution.executor import MAX_REQUESTS_A_TICK
+from riverbed.server.execution.fast_path import MAX_REQUESTS_A_TICK
 from riverbed.server.limits.accounts import MAX_OUTPUT_A_TICK
 from riverbed.store.ids import StreamID
 from riverbed.store.refusal import Refusal
@@ -593,7 +593,7 @@ def test_a_monitor_is_shown_every_command_in_order(tmp_path: Path) -> None:
         ]
         monitor.leave()
         await ticks.ask(other, "PING")
-        assert other.session.is_plain and ticks.executor.fast_path
+        assert other.session.is_plain and ticks.executor.fast_path.commands
         ticks.close()
 
     in_loop(body())

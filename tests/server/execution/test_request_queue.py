@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from riverbed.server.execution import executor
+from riverbed.server.execution import fast_path
 from riverbed.server.execution import request_queue as inbox
 from tests.support.in_process import HandClock
 from tests.support.ticks import Ticks, in_loop
@@ -27,7 +27,7 @@ class PassingClock(HandClock):
 
 @pytest.fixture(autouse=True)
 def short_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor, "MAX_REQUESTS_A_TICK", _TICK)
+    monkeypatch.setattr(fast_path, "MAX_REQUESTS_A_TICK", _TICK)
 
 
 async def turn() -> None:

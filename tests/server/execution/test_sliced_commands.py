@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from riverbed.server.background.maintenance import CROWDED_REPLY_S, LONG_REPLY_S
-from riverbed.server.execution import executor
+from riverbed.server.execution import fast_path
 from riverbed.server.execution import sliced_commands as slicing
 from tests.support.in_process import HandClock
 from tests.support.raw import parse
@@ -562,7 +562,7 @@ def test_a_long_pipeline_leaves_others_their_turn_and_keeps_its_order(
             return super().time()
 
     monkeypatch.setattr("tests.support.ticks.HandClock", Hurried)
-    monkeypatch.setattr(executor, "_LONGEST_RUN", 1)
+    monkeypatch.setattr(fast_path, "_LONGEST_RUN", 1)
 
     async def body() -> None:
         ticks = Ticks(tmp_path)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from riverbed.server.execution import executor
+from riverbed.server.execution import fast_path
 from tests.conftest import StartRiverbed
 from tests.support.raw import Frames, RawClient, encode
 from tests.support.servers import RedisServer, RiverbedServer, Server
@@ -194,7 +194,7 @@ def test_a_unix_socket_is_answered_to_the_end(start_riverbed: StartRiverbed, tmp
 
 
 def test_the_end_comes_behind_all_ticks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor, "MAX_REQUESTS_A_TICK", 8)
+    monkeypatch.setattr(fast_path, "MAX_REQUESTS_A_TICK", 8)
 
     async def body() -> None:
         ticks = Ticks(tmp_path / "d")

@@ -1,0 +1,218 @@
+"""Runs the requests of a tick in order: most of them on the fast path, the others on the slow one.
+
+The fast path is for plain commands of clients that nothing keeps from them, and leaves out every check that such a
+request passes anyway.  It is most of what the server does, so all that is the same for many requests is done once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from riverbed.server.commands.dispatch import Plain, plain_commands
+from riverbed.server.commands.request import Context, Request
+from riverbed.server.commands.slices import Slices
+from riverbed.server.commands.table import Flag
+from riverbed.server.errors import CommandError
+from riverbed.server.execution.slow_path import SlowPath, Turn
+from riverbed.server.protocol.encode import encode
+from riverbed.server.protocol.replies import Block, LongReply
+from riverbed.store.errors import StateLostError
+
+if TYPE_CHECKING:
+    from riverbed.server.commands.session import Session
+    from riverbed.server.execution.blocking import Wakeups
+    from riverbed.server.execution.calls import Calls
+    from riverbed.server.execution.delivery import Delivery
+    from riverbed.server.execution.gate import Gate
+    from riverbed.server.execution.request_queue import Inbox
+    from riverbed.server.execution.request_queue import Turn as InboxTurn
+    from riverbed.server.execution.ticks import Turns
+
+# Replies behind which the client's next request has to wait.
+_WAITS: Final = frozenset((Block, LongReply, Slices))
+# A tick ends after about so many requests, or so long, so that no client waits for another's long pipeline.
+MAX_REQUESTS_A_TICK: Final = 2048
+MAX_SECONDS_A_TICK: Final = 0.003
+# What requests are given of a tick in which slices took longer.
+MIN_SECONDS_A_TICK: Final = 0.002
+# As many wake-ups make as many replies to send, which is as much work again.
+MAX_SECONDS_OF_WAKING: Final = 0.004
+# The fast path of clients that may not take it.
+_NOTHING: Final[dict[bytes, Plain]] = {}
+# Fast commands between two looks at the clock.
+_LONGEST_RUN: Final = 32
+
+
+class FastPath:
+    """The fast path of one server."""
+
+    def __init__(
+        self,
+        context: Context,
+        turns: Turns,
+        gate: Gate,
+        inbox: Inbox,
+        calls: Calls,
+        delivery: Delivery,
+        slow_path: SlowPath,
+        wakeups: Wakeups,
+        no_session: Session,
+    ) -> None:
+        self._stats = context.stats
+        self._txn = context.txn
+        self._clients = context.accounts.clients
+        self._time = context.clock.time
+        self._turns = turns
+        self._gate = gate
+        self._inbox = inbox
+        self._calls = calls
+        self._undoing = calls.undoing
+        self._delivery = delivery
+        self._slow_path = slow_path
+        self._wakeups = wakeups
+        self._signals = wakeups.signals
+        self._request = Request(no_session, context.txn, context)  # whichever client sends it
+        plain = plain_commands(context.stats)
+        self._tables = plain, {name: entry for name, entry in plain.items() if not entry.command.flags & Flag.WRITE}
+        self.commands = plain  # that may take it just now
+        gate.on_change = self._choose_commands
+
+    def _choose_commands(self) -> None:
+        """Open the fast path, or close it: for monitors, in a pause, while writes are refused."""
+        everything, reads = self._tables
+        gate = self._gate
+        self.commands = _NOTHING if gate.closes_fast_path else reads if gate.no_writes else everything
+
+    def run(self, tick_begun: float) -> None:
+        """Run what has arrived, in order; what is too much for one tick stays for the next."""
+        inbox = self._inbox
+        inbox.begin()
+        begun = self._time()
+        # what slices have used of the tick is gone, but for a little
+        end = max(tick_begun + MAX_SECONDS_A_TICK, begun + MIN_SECONDS_A_TICK)
+        waking_end = begun + MAX_SECONDS_OF_WAKING
+        room = MAX_REQUESTS_A_TICK
+        while room > 0 and (turns := inbox.take(end)) is not None:
+            room -= self._run_turns(turns, room, end, waking_end)
+            if self._time() >= end:
+                break
+
+    def _run_turns(self, taken: list[InboxTurn], room: int, end: float, waking_end: float) -> int:
+        """Run these requests, or as many of them as there is time for; -> how many have had their turn.
+
+        All that is the same for every request is looked up once: at 50 clients with one request each that is 1.3 us of
+        5 a request.
+        """
+        clock = self._time
+        begun = clock()
+        request = self._request
+        request.now_ms = now_ms = int(begun * 1000)
+        ran = self._turns.ran
+        txn = self._txn
+        logged = txn.log
+        signals = self._signals
+        most_output = self._clients.most_output
+        record = self._calls.timing.record
+        run_slowly = self._slow_path.run
+        # A run of equal fast commands is timed as a whole: a look at the clock costs a tenth of a pipelined XADD.
+        run_of: Plain | None = None
+        run_count = 0
+        count = 0
+        left = iter(taken)
+        for session, requests in left:
+            ran.append(session)
+            size = len(requests)
+            count += size
+            session.commands_processed += size
+            session.last_interaction_ms = now_ms
+            request.session = session
+            request.db = session.db
+            out = session.out
+            plain = self.commands if session.is_plain else _NOTHING
+            produced = 0
+            waiting = iter(requests)
+            for argv in waiting:
+                entry = plain.get(argv[0])
+                if entry is None or not entry.least_words <= len(argv) <= entry.most_words:
+                    if run_of is not None:
+                        record(request, run_of, run_count, clock() - begun)
+                        run_of = None
+                    turn = run_slowly(session, argv)
+                    if turn is not Turn.GOES_ON:
+                        self._hold_back(session, [argv, *waiting] if turn is Turn.WAITS_BEFORE else [*waiting])
+                        break
+                    begun = clock()
+                    if begun >= end:
+                        self._hold_back(session, [*waiting])
+                        break
+                    plain = self.commands if session.is_plain else _NOTHING
+                    request.session = session
+                    request.db = session.db
+                    continue
+                if entry is run_of and entry.is_fast and run_count < _LONGEST_RUN:
+                    run_count += 1
+                else:
+                    if run_of is not None:
+                        ended = clock()
+                        record(request, run_of, run_count, ended - begun)
+                        begun = ended
+                        if ended >= end:
+                            run_of = None
+                            self._hold_back(session, [argv, *waiting])
+                            break
+                    run_of, run_count = entry, 1
+                mark = len(logged)
+                request.argv = argv
+                handler = entry.handler
+                try:
+                    reply = handler(request)
+                except CommandError as error:
+                    reply = self._undoing.refused(entry.command, error)
+                except StateLostError:
+                    raise
+                except Exception as error:
+                    reply = self._undoing.fault(entry.command, error, mark)
+                session.last_command = entry.name
+                if reply.__class__ is tuple:
+                    wire = reply[0]
+                elif reply.__class__ in _WAITS:
+                    self._calls.end_command(mark)
+                    self._delivery.deliver(session, reply)
+                    self._hold_back(session, [*waiting])
+                    break
+                else:
+                    wire = encode(reply, session.resp)
+                out.append(wire)
+                if entry.is_compound:
+                    if txn.unlogged is not None:
+                        txn.end_command()
+                    if len(logged) - mark > 1:
+                        self._calls.make_atomic(mark)
+                if signals:
+                    self._wakeups.serve()
+                    ended = clock()
+                    record(request, entry, run_count, ended - begun)
+                    run_of, begun = None, ended
+                    if ended >= waking_end:
+                        self._hold_back(session, [*waiting])
+                        break
+                produced += len(wire)
+                if produced > most_output:
+                    # one that does not read must not have its pipeline executed ahead of its reading
+                    self._hold_back(session, [*waiting])
+                    break
+            if count >= room or begun >= end:
+                self._inbox.put_back([*left])
+                break
+        if run_of is not None:
+            record(request, run_of, run_count, clock() - begun)
+        request.argv = []
+        self._stats.commands_processed += count
+        self._stats.reads_processed += len(taken)
+        return count
+
+    def _hold_back(self, session: Session, requests: list[list[bytes]]) -> None:
+        """These were taken to be run, and have to wait."""
+        session.commands_processed -= len(requests)
+        self._stats.commands_processed -= len(requests)
+        self._inbox.hold_back(session, requests)
