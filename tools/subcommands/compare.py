@@ -43,12 +43,13 @@ class _Side(NamedTuple):
 @click.option("--limit", type=click.IntRange(min=0), default=20, show_default=True, metavar="N", help="Name N streams.")
 @click.option("--json", "as_json", is_flag=True, help="Report as one JSON object.")
 def compare(a: Path, b: Path, pattern: str | None, ignore_times: bool, limit: int, as_json: bool) -> None:
-    """Compare the stores A and B: entries, counters, groups, what is pending, records, deadlines.
+    """Compare two stores, and name the streams that differ.
 
-    A and B are snapshots, or data directories, seen as their last checkpoint left them: of a store and of what a replay
-    of its log made, of a primary and its replica, of before and after an upgrade. Each stream is compared as the
-    commands that make it again, up to the first that differs, which is shown of both. How a store keeps its rows is not
-    compared, nor are idempotence records that have expired.
+    Compared are entries, counters, groups, what is pending, idempotence records and deadlines. A and B are snapshots,
+    or data directories, seen as their last checkpoint left them: of a store and of what a replay of its log made, of a
+    primary and its replica, of before and after an upgrade. Each stream is compared as the commands that make it
+    again, up to the first that differs, which is shown of both. How a store keeps its rows is not compared, nor are
+    idempotence records that have expired.
 
     \b
     Examples
