@@ -14,19 +14,16 @@ import contextlib
 import errno
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 import lmdb
 
 from riverbed.store import adoption
 from riverbed.store.checkpoint import Checkpoints, Durability
-from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.lock import lock_directory
 from riverbed.store.errors import (
     LogWriteError,
-    NoLogError,
     ReplayError,
     StateLostError,
     StoreError,
@@ -34,26 +31,22 @@ from riverbed.store.errors import (
 )
 from riverbed.store.format.log_lines import encode_command
 from riverbed.store.format.meta import NO_DATABASE
-from riverbed.store.log.append_log import Log
 from riverbed.store.log.resync import EVERYTHING
 from riverbed.store.log.stream_reader import StreamedBatch
 from riverbed.store.log.tail import KnownOffsets
-from riverbed.store.log.takeover import require_ours
+from riverbed.store.opening import clear_away, find_log, open_parts
 from riverbed.store.options import Clock, Fsync, Options
 from riverbed.store.position import LogPosition
 from riverbed.store.progress import ignore
 from riverbed.store.recovery import replay as recovery
-from riverbed.store.recovery.replay import Execute, RecoveryReport
-from riverbed.store.recovery.start_changes import StartChanges, made_directory
+from riverbed.store.recovery.replay import Execute
+from riverbed.store.recovery.start_changes import made_directory
 from riverbed.store.refusal import Refusal
 from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.space import Space
-from riverbed.store.swap import KilledCompaction, Places
-from riverbed.store.tables import power_loss as powercut
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.purge import purge
 
-_NO_LIMIT: Final = 1 << 62
 _PING: Final = encode_command([b"PING"])
 
 
@@ -75,33 +68,22 @@ class Engine:
         self.known_offsets = KnownOffsets()
         # Called with batches once they are in the log, and durable if the policy says so.
         self.on_batches: Callable[[Sequence[StreamedBatch]], None] | None = None
-        with contextlib.ExitStack() as held:
-            held.enter_context(lock_directory(directory))
-            places = Places(directory)
-            places.require_plain()
-            require_ours(directory, files)
-            self.log = self._find_log()
-            held.callback(self._close_log)
-            killed = KilledCompaction.find(places, files)
-            changes = held.enter_context(StartChanges(places.state, files))
-            changes.resolve_doubt()
-            if killed is not None:
-                changes.move_in(killed)
-            self.tables = Tables(directory, options.map_bytes, commits_later=True)
-            held.callback(self._close_tables)
-            self.txn = WriteTxn(self.tables)
-            held.callback(self._abort)
-            powercut.prepare_use(places.state)
-            self.configure_nodes(options.node_max_entries, options.node_max_bytes)
-            self.recovery = self._recover(changes)
-            held.push(self._take_back_log)
-            self._enter_service()
-            held.callback(self._end_quietly)
-            self.has_settled = killed is not None and self._clear_away(killed)
-            self._begin_replids()
-            self._begin_file_if_needed()
-            self.check_space()
-            self._held = held.pop_all()
+        with contextlib.ExitStack() as lock:
+            lock.enter_context(lock_directory(directory))
+            with contextlib.ExitStack() as undo:
+                opened = open_parts(undo, directory, options, execute, files)
+                undo.callback(self._end_quietly)
+                self.log, self.tables, self.txn, self.recovery = opened[:4]
+                self.checkpoints.count += opened.is_saved and self.recovery.commands > 0
+                if not opened.is_saved:
+                    self._tables_failed()
+                    self.space.uncommitted_bytes = self.recovery.uncommitted_bytes
+                self.has_settled = opened.killed is not None and clear_away(self.log, opened.killed)
+                self._begin_replids()
+                self._begin_file_if_needed()
+                self.check_space()
+                undo.pop_all()
+            self._lock = lock.pop_all()
 
     @classmethod
     def open(
@@ -120,60 +102,6 @@ class Engine:
         """
         with made_directory(directory):
             return cls(directory, options or Options(), execute, clock, files or OsFiles())
-
-    def _recover(self, changes: StartChanges) -> RecoveryReport:
-        """Execute what the log holds beyond the tables; make the log if this is to be a new store.
-
-        Raises StoreError, OSError; then nothing has changed but what `StartChanges` takes back.
-        """
-        if not self.log.is_missing:
-            if self.tables.is_new or self.txn.replids is None:  # no start has come to its end with them
-                return recovery.recover(self.log, self.txn, self._execute)
-            with changes.uncommitted(self.tables):
-                return recovery.recover(self.log, self.txn, self._execute, commits=False)
-        if self.txn.position is not None or powercut.is_marked(self.tables.path):  # the log is made before the mark
-            raise NoLogError(
-                f"there is no log in {self.log.home.path}, and the tables hold what was in one: "
-                f"`riverbed check {self.directory} --repair` makes a new log of them"
-            )
-        self.log.create()
-        return RecoveryReport()
-
-    def _take_back_log(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if isinstance(error, Exception):
-            self.log.take_back()
-
-    def _enter_service(self) -> None:
-        """Have what was recovered in the tables, durably; from here on commits may be ahead of the disk.
-
-        On a full disk the tables stay behind the log: what there is is served, and writes are refused.
-        """
-        is_saved = True
-        if self.recovery.commands:
-            try:
-                self.txn.commit(self.log.end, synced=self.log.synced)
-                self.checkpoints.count += 1
-            except lmdb.Error:
-                is_saved = False
-                self._tables_failed()
-        self._abort()
-        self.tables.close()
-        self.tables = Tables(self.directory, self.options.map_bytes, syncs_later=True)
-        self.txn.change_tables(self.tables)
-        if not is_saved:
-            recovery.recover(self.log, self.txn, self._execute, commits=False)
-            self.space.uncommitted_bytes = self.recovery.uncommitted_bytes
-
-    def _clear_away(self, killed: KilledCompaction) -> bool:
-        """-> whether that is the end of the compaction; else the next start ends it."""
-        try:
-            killed.clear_away()
-            self.log.forget_history()
-        except (OSError, LogWriteError):
-            return False
-        return True
 
     def _begin_replids(self) -> None:
         """Whose offsets these are from now on.
@@ -348,21 +276,10 @@ class Engine:
         self.commit(now_ms)
         self._restore()
 
-    # the tables and the log may be others by then
-    def _close_tables(self) -> None:
-        self.tables.close()
-
-    def _close_log(self) -> None:
-        self.log.close()
-
-    def _abort(self) -> None:
-        with contextlib.suppress(lmdb.Error):  # a transaction that failed to commit is gone already
-            self.txn.abort()
-
     def _restore(self) -> None:
         """Back to the last checkpoint, and the log's tail again.  Raises StateLostError when even that fails."""
         self._end_quietly()  # the state is that of the checkpoint before until it is over
-        self._abort()
+        self.txn.abort()
         try:
             self.txn.reload()
             # no commits on the way: not all of the log is durable, and some may never be
@@ -386,14 +303,14 @@ class Engine:
         """
         options = self.options
         self._end_quietly()
-        self._abort()
+        self.txn.abort()
         self.tables.close()
         self.log.close()
         try:
             adoption.move_in(self.directory, source, self.files)
             self.tables = Tables(self.directory, options.map_bytes, syncs_later=True)
             self.txn.change_tables(self.tables)
-            self.log = self._find_log()
+            self.log = find_log(self.directory, options, self.files)
             recovery.recover(self.log, self.txn, self._execute, durable=EVERYTHING)
         except (OSError, lmdb.Error, StoreError) as error:
             raise StateLostError(f"the full sync could not be put in place: {error}") from error
@@ -402,15 +319,6 @@ class Engine:
         self.set_replids(self.log.replids)
         self._rotate_if_needed()
         self.check_space()
-
-    def _find_log(self) -> Log:
-        options = self.options
-        return Log.find(
-            self.directory,
-            self.files,
-            segment_bytes=options.segment_bytes,
-            load_truncated=options.load_truncated,
-        )
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
@@ -523,12 +431,6 @@ class Engine:
         self.txn.swept = True
         return purge(self.txn, lambda: monotonic() >= end)
 
-    def configure_nodes(self, max_entries: int, max_bytes: int) -> None:
-        """The sizes of nodes to come, 0 for no limit: `stream-node-max-entries` and `stream-node-max-bytes`."""
-        self.txn.node_max_entries = max_entries or _NO_LIMIT
-        self.txn.node_max_bytes = max_bytes or _NO_LIMIT
-        self.txn.bound_rows()
-
     def close(self, *, save: bool = True) -> None:
         """Commit, checkpoint if `save`, and let go of the directory."""
         try:
@@ -541,4 +443,6 @@ class Engine:
 
     def abandon(self) -> None:
         """Let go of the directory without writing anything."""
-        self._held.close()
+        with self._lock, contextlib.closing(self.log), contextlib.closing(self.tables):
+            self._end_quietly()
+            self.txn.abort()

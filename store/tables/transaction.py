@@ -8,6 +8,7 @@ methods of streams, groups and databases, which stand above it.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
@@ -32,6 +33,7 @@ UNBOUNDED_ROW: Final = 1 << 62
 # What stands before the fields in the row of an entry: the ID, and how many fields there are.
 _ROW_HEAD_BYTES: Final = 128
 _NUMBERING_BYTES: Final = 8
+_NO_LIMIT: Final = 1 << 62
 
 Notify = Callable[[Change, Namespace, bytes], None]
 
@@ -125,6 +127,12 @@ class Transaction:
         is_bounded = entries["overflow_pages"] == 0
         self.largest_row = max(entries["psize"], self.node_max_bytes) + _ROW_HEAD_BYTES if is_bounded else UNBOUNDED_ROW
 
+    def configure_nodes(self, max_entries: int, max_bytes: int) -> None:
+        """The sizes of nodes to come, 0 for no limit: `stream-node-max-entries` and `stream-node-max-bytes`."""
+        self.node_max_entries = max_entries or _NO_LIMIT
+        self.node_max_bytes = max_bytes or _NO_LIMIT
+        self.bound_rows()
+
     def cursor(self, table: str) -> lmdb.Cursor[bytes]:
         """This transaction's cursor over `table`; its place is lost to the next user of the cursor."""
         cursor = self._cursors.get(table)
@@ -151,7 +159,9 @@ class Transaction:
         self.begin()
 
     def abort(self) -> None:
-        self.lmdb.abort()
+        """End the LMDB transaction, which is gone already when it failed to commit."""
+        with contextlib.suppress(lmdb.Error):
+            self.lmdb.abort()
 
     def write_back(self) -> None:
         """Put the rows of what has changed into their tables."""
