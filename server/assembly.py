@@ -104,7 +104,7 @@ class Server:
         self._tie()
 
     def _tie(self) -> None:
-        """Who hears of what, and what commands may ask of the parts."""
+        """Have each part called when something happens that it acts on, and give commands the parts that they ask."""
         events, replication = self.executor.events, self.replication
         events.tick_over.append(replication.tick_over)
         events.committed.append(self.upkeep.committed)

@@ -1,6 +1,6 @@
-"""What one server consists of for all of its parts: settings, store, clients, channels, and what is counted of them.
+"""What all parts of one server share: settings, store, clients, channels, and what is counted of them.
 
-Data, no behaviour: who does what with it, the parts themselves know.
+It is data and does nothing; the parts act on it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One request of a client, what it may know of the server it runs in, and what it may ask of it.
 
-`Context` is passed along with every `Request`; nothing is global.  `Control` is the part of the executor that commands
-call: they name no event loop and no socket.
+`Context` is passed along with every `Request`; nothing is global.  Each protocol is what commands may call of one part
+of the server: they name no event loop and no socket.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What refuses a command before it runs: its words, who asks, in what state, and what the server may do just now."""
+"""What refuses a command before it runs: its words, the state of its client, and what the gate refuses just now."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONFINED: Final = (
 
 
 class Admission:
-    """Lets the requests of clients pass, or tells them why not."""
+    """Lets the requests of clients pass, or makes the error that says why not."""
 
     def __init__(self, gate: Gate, stats: Stats, watches: Watches) -> None:
         self._gate = gate

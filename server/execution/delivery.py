@@ -83,8 +83,8 @@ class Delivery:
     def push(self, session: Session, message: Push) -> None:
         """Send a client what it did not ask for: behind its replies so far, and never in the middle of one.
 
-        A client that publishes to itself hears of it behind the reply, as in Redis since 7.2: inside EXEC there would
-        be one element too many otherwise.
+        A client that publishes to itself gets the message behind the reply, as in Redis since 7.2: inside EXEC there
+        would be one element too many otherwise.
         """
         if session.closing:
             return

@@ -187,7 +187,7 @@ class Executor:
         self.want_tick()
 
     def postpone(self, sessions: list[Session]) -> None:
-        """As `flush`, for those who come first in the next tick, because this one had no time for them."""
+        """As `flush`, for clients that come first in the next tick, because this one had no time for them."""
         self.ran[:0] = sessions
         self.want_tick()
 

@@ -1,7 +1,7 @@
 """What the executor does for the other parts of the server, and what it reports to them.
 
-The parts above the executor are given `Ticks`, a handful of its methods, and tell it by `Events` which of their
-functions to call: it imports none of them.
+The parts above the executor are given `Ticks`, a handful of its methods.  It imports none of them: it calls the
+functions that the assembly has put into the lists of `Events`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Turns(Ticks, Protocol):
         """Let the client's held-back requests run, and its replies go out, with this tick or the next."""
 
     def postpone(self, sessions: list[Session]) -> None:
-        """As `flush`, for those who come first in the next tick, because this one had no time for them."""
+        """As `flush`, for clients that come first in the next tick, because this one had no time for them."""
 
 
 @dataclass(slots=True)

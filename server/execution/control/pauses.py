@@ -67,7 +67,7 @@ class Pauses:
         self._release()
 
     def _release(self) -> None:
-        """Have those who were held back try again; some may be held back by what is left."""
+        """Let the clients that were held back try again; another pause may hold some of them back."""
         self._set_gate()
         self._turns.want_tick()
         paused, self._paused = self._paused, {}
