@@ -294,6 +294,6 @@ class Upkeep:
                 log.warning("client %d read too little of a long reply for %d s: closed", session.id, patience_s)
                 session.peer.abort()
             is_idle = timeout_ms and now_ms - session.last_interaction_ms > timeout_ms
-            listens = session.is_monitor or session.is_subscriber or session.is_replica
+            listens = session.is_monitor or session.subscriptions or session.is_replica
             if is_idle and not session.must_wait_for_others and not listens:
                 session.peer.abort()

@@ -154,9 +154,9 @@ class PubSub:
     """All subscriptions of one server."""
 
     def __init__(self) -> None:
-        self.channels = Channels(lambda session: session.channels)
-        self.patterns = Patterns(lambda session: session.patterns)
-        self.shard_channels = Channels(lambda session: session.shard_channels)
+        self.channels = Channels(lambda session: session.subscriptions.channels)
+        self.patterns = Patterns(lambda session: session.subscriptions.patterns)
+        self.shard_channels = Channels(lambda session: session.subscriptions.shard_channels)
         # Called for each receiver of a message: puts it among what the session is sent.
         self.deliver: Callable[[Session, Push], None] = lambda session, message: None
 

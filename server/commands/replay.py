@@ -10,6 +10,7 @@ from riverbed.server.commands.request import Request
 from riverbed.server.commands.session import Session
 from riverbed.server.commands.table import COMMANDS, Command, Flag
 from riverbed.server.errors import CommandError
+from riverbed.server.limits.accounts import Account, Accounts
 from riverbed.store.errors import ReplayError
 
 if TYPE_CHECKING:
@@ -41,6 +42,11 @@ class _NoPeer:
 
 
 NO_PEER = _NoPeer()
+
+
+def unconnected_session(db: Database) -> Session:
+    """The session of a log, or of requests that no client has sent yet."""
+    return Session(0, NO_PEER, Account(Accounts(), 0, NO_PEER, is_trusted=True), db, 0)
 
 
 class Replayer:
@@ -76,7 +82,7 @@ class Replayer:
         """Run one command of the log on `db`.  Raises ReplayError when it does not fit the state."""
         request = self._request
         if request is None:
-            session = Session(0, NO_PEER, db, 0)
+            session = unconnected_session(db)
             request = self._request = Request(session, txn)
             request.from_log = True
             request.now_ms = self._now_ms

@@ -179,7 +179,7 @@ class Context(Core):
     stopping: Stopping
 
 
-class Transaction(Protocol):
+class RunningTransaction(Protocol):
     """The transaction that a request is a part of."""
 
     def view(self) -> View:
@@ -206,7 +206,7 @@ class Request:
         self.may_block = True
         # bytes of its reply that may be kept in memory; None without a limit: nothing is made of a reply to a log
         self.room: int | None = LONG_BYTES
-        self.transaction: Transaction | None = None  # whose part its reply is
+        self.transaction: RunningTransaction | None = None  # whose part its reply is
 
     @property
     def in_transaction(self) -> bool:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import TYPE_CHECKING, Final, Protocol
+
+from riverbed.server.commands.client_state import (
+    Names,
+    Subscriptions,
+    Transaction,
+    batch_bytes,
+    request_bytes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -12,29 +19,12 @@ if TYPE_CHECKING:
     from riverbed.server.protocol.replies import Block, LongReply, Push
     from riverbed.server.protocol.request_reader import RequestReader
     from riverbed.store.databases.database import Database
-    from riverbed.store.tables.namespace import Namespace
 
 
-# A word's own share of memory: the object and its place in a list; and that of the list.
-_WORD_BYTES: Final = 48
-_LIST_BYTES: Final = 80
 # What remembering a key that a client waits for takes, measured, besides the words of the command that waits.
 _BLOCKED_KEY_BYTES: Final = 770
 # Replies that are late, of which there are so many, are waited for before there are more.
 _MAX_LATE_BYTES: Final = 64 << 10
-
-
-def request_bytes(argv: list[bytes]) -> int:
-    """What a kept request takes, about."""
-    return sum(map(len, argv)) + _WORD_BYTES * len(argv) + _LIST_BYTES
-
-
-def _batch_bytes(requests: list[list[bytes]]) -> int:
-    """What several take, about; in C, as there may be a hundred, and more than once a tick."""
-    if not requests:
-        return 0
-    words = list(chain.from_iterable(requests))
-    return sum(map(len, words)) + _WORD_BYTES * len(words) + _LIST_BYTES * len(requests)
 
 
 def _block_bytes(block: Block) -> int:
@@ -84,7 +74,6 @@ class Session:
         "blocked",
         "bytes_in",
         "bytes_out",
-        "channels",
         "commands_processed",
         "congested",
         "created_ms",
@@ -101,39 +90,32 @@ class Session:
         "last_command",
         "last_interaction_ms",
         "late_bytes",
-        "library_name",
-        "library_version",
         "long_reply",
-        "name",
+        "names",
         "no_evict",
         "no_touch",
         "out",
-        "patterns",
         "paused",
         "peer",
-        "queue_failed",
-        "queued",
-        "queued_bytes",
         "replies_off",
         "resp",
         "send",
-        "shard_channels",
         "skip_replies",
         "sliced_bytes",
-        "watch_broken",
-        "watch_until_ms",
-        "watched",
+        "subscriptions",
+        "transaction",
         "written_offset",
     )
 
-    def __init__(self, client_id: int, peer: Peer, db: Database, now_ms: int) -> None:
+    def __init__(self, client_id: int, peer: Peer, account: Account, db: Database, now_ms: int) -> None:
         self.id = client_id
         self.peer = peer
+        self.account = account
         self.db = db
         self.resp = 2
-        self.name = b""
-        self.library_name = b""
-        self.library_version = b""
+        self.names = Names(account)
+        self.transaction = Transaction(account)
+        self.subscriptions = Subscriptions()
         self.authenticated = False
         self.created_ms = now_ms
         self.last_interaction_ms = now_ms
@@ -149,17 +131,6 @@ class Session:
         # CLIENT REPLY
         self.replies_off = False
         self.skip_replies = 0
-        # MULTI
-        self.queued: list[list[bytes]] | None = None
-        self.queued_bytes = 0
-        self.queue_failed = False
-        self.watched: dict[Namespace, dict[bytes, None]] = {}  # none for a database without a watched key
-        self.watch_broken = False
-        self.watch_until_ms = 0  # when the first of those keys expires, 0 for never
-        # subscriptions, oldest first; `server.commands.channels` keeps them
-        self.channels: dict[bytes, None] = {}
-        self.patterns: dict[bytes, None] = {}
-        self.shard_channels: dict[bytes, None] = {}
         self.held_pushes: list[Push] = []  # not to be put into the middle of a reply
         self.held_push_bytes = 0
         # blocking
@@ -176,7 +147,6 @@ class Session:
         self.in_line = False
         self.is_held = False
         self.late_bytes = 0  # of replies that no turn had time to send
-        self.account: Account  # set by `Executor.connect`
         # replies of this tick, in order, one element a request
         self.out: list[bytes] = []
         self._closing = False
@@ -210,7 +180,7 @@ class Session:
         """Derive what depends on several of the fields above; call it after changing one."""
         self.is_plain = (
             self.authenticated
-            and self.queued is None
+            and self.transaction.queued is None
             and not self.replies_off
             and not self.skip_replies
             and not self.is_monitor
@@ -221,27 +191,6 @@ class Session:
         )
         self.attention = bool(self._closing or self.congested or self.is_held or self.long_reply)
 
-    # -- names ---------------------------------------------------------------------------------------------------------
-
-    def rename(self, name: bytes) -> None:
-        """CLIENT SETNAME; b"" is no name."""
-        self.account.keep(len(name) - len(self.name))
-        self.name = name
-
-    def name_library(self, name: bytes) -> None:
-        self.account.keep(len(name) - len(self.library_name))
-        self.library_name = name
-
-    def name_library_version(self, version: bytes) -> None:
-        self.account.keep(len(version) - len(self.library_version))
-        self.library_version = version
-
-    def forget_names(self) -> None:
-        """The client has gone; its session may be garbage for a while."""
-        self.rename(b"")
-        self.name_library(b"")
-        self.name_library_version(b"")
-
     def spare(self, on: bool) -> None:
         """CLIENT NO-EVICT."""
         self.no_evict = on
@@ -250,13 +199,9 @@ class Session:
     # -- subscriptions -------------------------------------------------------------------------------------------------
 
     @property
-    def is_subscriber(self) -> bool:
-        return bool(self.channels or self.patterns or self.shard_channels)
-
-    @property
     def is_confined(self) -> bool:
         """A subscriber in RESP2 cannot tell messages from replies, so there are to be no replies of most commands."""
-        return self.resp == 2 and self.is_subscriber
+        return self.resp == 2 and bool(self.subscriptions)
 
     def hold_push(self, push: Push) -> None:
         """Keep a push until the reply under way is complete."""
@@ -299,7 +244,7 @@ class Session:
     def put_back(self, requests: list[list[bytes]]) -> None:
         """Keep `requests`, which were taken to be run, for later."""
         self.backlog = requests
-        self._backlog_bytes = _batch_bytes(requests)
+        self._backlog_bytes = batch_bytes(requests)
 
     def take_backlog(self) -> list[list[bytes]]:
         """What was held back, to be run now."""
@@ -307,25 +252,9 @@ class Session:
         self._backlog_bytes = 0
         return backlog
 
-    @property
-    def watched_keys(self) -> int:
-        return sum(map(len, self.watched.values()))
-
-    def queue(self, argv: list[bytes]) -> None:
-        """Keep a command for EXEC."""
-        assert self.queued is not None
-        self.queued.append(argv)
-        size = request_bytes(argv)
-        self.queued_bytes += size
-        self.account.grow(size)
-
     def end_transaction(self) -> None:
         """Forget what was kept for EXEC."""
-        self.queued = None
-        self.queue_failed = False
-        if self.queued_bytes:
-            self.account.grow(-self.queued_bytes)
-            self.queued_bytes = 0
+        self.transaction.end()
         self.refresh()
 
     def block(self, block: Block) -> None:
@@ -381,7 +310,7 @@ class Session:
         """Count what the server keeps for the client: whenever something is left over, and whenever that changes."""
         self.account.settle(
             waiting=self.input.unread_bytes,
-            growing=self.input.pending_bytes + self.queued_bytes,
+            growing=self.input.pending_bytes + self.transaction.queued_bytes,
             other=self.taken_bytes + self.output_bytes,
         )
 

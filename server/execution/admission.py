@@ -51,7 +51,7 @@ class Admission:
             raise wrong_arity(command.full_name)
         if not session.authenticated and not flags & Flag.NO_AUTH:
             raise CommandError(NOAUTH)
-        if session.queued is not None and flags & Flag.NO_MULTI:
+        if session.transaction.queued is not None and flags & Flag.NO_MULTI:
             raise CommandError(NOT_IN_MULTI)
         self._gate.check(flags)
 
@@ -67,14 +67,14 @@ class Admission:
 
     def _rejected(self, session: Session, command: Command | None, error: CommandError) -> bytes:
         """The error line of a request that is refused before it runs."""
-        if session.queued is not None or (command is not None and command.name == b"EXEC"):
+        if session.transaction.queued is not None or (command is not None and command.name == b"EXEC"):
             if command is not None and command.name == b"EXEC":
                 # a refused EXEC ends the transaction all the same
                 self._watches.clear(session)
                 session.end_transaction()
                 error = CommandError(EXECABORT_BECAUSE % error.text.removeprefix(b"ERR "))
             else:
-                session.queue_failed = True
+                session.transaction.has_failed = True
         self._stats.count_error(error.text)
         if command is not None:
             self._stats.counters(command.full_name).rejected += 1

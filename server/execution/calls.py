@@ -112,6 +112,6 @@ class Timing:
             # the slow log counts those behind, and shows none of them
             words = command.shown(argv[:SLOWLOG_WORDS]) + argv[SLOWLOG_WORDS:]
             address = session.peer.address.encode()
-            self._stats.slowlog.add(words, usec, now, address, session.name, config.slowlog_max_len)
+            self._stats.slowlog.add(words, usec, now, address, session.names.client, config.slowlog_max_len)
         event = b"fast-command" if command.flags & Flag.FAST else b"command"
         self._stats.latency.add(event, now, usec // 1000, config.latency_monitor_threshold)

@@ -17,7 +17,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from riverbed.server.commands.replay import NO_PEER
+from riverbed.server.commands.replay import unconnected_session
 from riverbed.server.commands.request import Context
 from riverbed.server.commands.session import Session
 from riverbed.server.execution.admission import Admission
@@ -83,7 +83,7 @@ class Executor:
 
     def _make_parts(self) -> None:
         """Each knows those made before it, and this executor as `Turns`."""
-        no_session = Session(0, NO_PEER, self.txn.databases[0], 0)
+        no_session = unconnected_session(self.txn.databases[0])
         core, gate, events = self.context, self.gate, self.events
         self.watches = Watches()
         self.releases = Releases(core, self)
@@ -133,10 +133,11 @@ class Executor:
 
     def connect(self, peer: Peer) -> Session:
         """A client has come."""
-        session = Session(self._next_client_id, peer, self.txn.databases[0], self.context.now_ms())
+        is_trusted = not self.config.requirepass
+        account = Account(self.accounts, self._next_client_id, peer, is_trusted=is_trusted)
+        session = Session(self._next_client_id, peer, account, self.txn.databases[0], self.context.now_ms())
         self._next_client_id += 1
-        session.authenticated = not self.config.requirepass
-        session.account = Account(self.accounts, session.id, peer, is_trusted=session.authenticated)
+        session.authenticated = is_trusted
         session.input = RequestReader(
             authenticated=session.authenticated,
             max_bulk_bytes=self.config.proto_max_bulk_len,
@@ -159,7 +160,7 @@ class Executor:
         session.out.clear()
         session.drop_pushes()
         session.drop_input()
-        session.forget_names()
+        session.names.forget()
         session.account.close()
         for report in self.events.disconnected:
             report(session)

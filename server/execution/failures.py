@@ -137,8 +137,8 @@ class Undoing:
     def _break_watches(self) -> None:
         """A WATCH of this tick may have taken down when a key expires, and the key expires at another time now."""
         for session in {*self._turns.ran, *self.slicing.uncommitted}:
-            if any(db.expiring for db in session.watched):
-                session.watch_broken = True
+            if any(db.expiring for db in session.transaction.watched):
+                session.transaction.watch_broken = True
 
     def _undo_long_reply(self, session: Session, reply: LongReply, refusal: Refusal) -> None:
         """Nothing of it has been sent: answer with an error, or have it tell what stays of a transaction."""

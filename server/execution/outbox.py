@@ -51,7 +51,7 @@ class Releases:
                 is_over = clock() >= end
             out = session.out
             if out:
-                if is_over or late or (len(out) > 1 and (session.is_monitor or session.is_subscriber)):
+                if is_over or late or (len(out) > 1 and (session.is_monitor or session.subscriptions)):
                     total += self._send_or_keep(session, is_over)
                 else:
                     data = out[0] if len(out) == 1 else b"".join(out)
@@ -75,7 +75,7 @@ class Releases:
     def _send_or_keep(self, session: Session, is_over: bool) -> int:
         """Send what a client has, or keep it until its turn comes; -> how many bytes."""
         out = session.out
-        pieces = _with_large_apart(out) if session.is_monitor or session.is_subscriber else [b"".join(out)]
+        pieces = _with_large_apart(out) if session.is_monitor or session.subscriptions else [b"".join(out)]
         out.clear()
         # what a replica is sent besides does not come this way, and must not overtake
         is_late = (is_over or session in self._late) and not session.is_replica

@@ -66,9 +66,9 @@ class SlowPath:
         if isinstance(command, bytes):
             self._delivery.answer(session, command)
             return Turn.GOES_ON
-        if session.queued is not None and not command.flags & Flag.IMMEDIATE:
-            session.queue(argv)
-            if session.queued_bytes > self._config.client_query_buffer_limit:
+        if session.transaction.queued is not None and not command.flags & Flag.IMMEDIATE:
+            session.transaction.queue(argv)
+            if session.transaction.queued_bytes > self._config.client_query_buffer_limit:
                 self._stats.query_limit_disconnections += 1
                 self._kill(session)
             self._delivery.answer(session, _QUEUED)

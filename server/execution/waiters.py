@@ -218,7 +218,7 @@ class Watches:
     def add(self, session: Session, key: bytes, expire_ms: int = 0) -> None:
         """`expire_ms` is when the key expires, which breaks the watch; 0 for never."""
         db = session.db
-        own = session.watched.setdefault(db, {})
+        own = session.transaction.watched.setdefault(db, {})
         if key in own:
             return
         own[key] = None
@@ -232,12 +232,12 @@ class Watches:
         else:
             watchers[key] = {others: None, session: None}
         add_interest((db, key))
-        if expire_ms and not 0 < session.watch_until_ms < expire_ms:
-            session.watch_until_ms = expire_ms
+        if expire_ms and not 0 < session.transaction.watch_until_ms < expire_ms:
+            session.transaction.watch_until_ms = expire_ms
 
     def clear(self, session: Session) -> None:
         """The session watches nothing any more, and what broke is forgotten."""
-        for db, keys in session.watched.items():
+        for db, keys in session.transaction.watched.items():
             watchers = self._watchers[db]
             for key in keys:
                 others = watchers[key]
@@ -247,12 +247,12 @@ class Watches:
                     del watchers[key]
             drop_interests(db, keys)
             session.account.keep(-sum(map(len, keys)) - WATCH_BYTES * len(keys))
-        session.watched.clear()
-        session.watch_broken = False
-        session.watch_until_ms = 0
+        session.transaction.watched.clear()
+        session.transaction.watch_broken = False
+        session.transaction.watch_until_ms = 0
 
     def changed(self, place: Place) -> None:
         db, key = place
         watchers = self._watchers.get(db, {}).get(key, ())
         for session in watchers if isinstance(watchers, (dict, tuple)) else (watchers,):
-            session.watch_broken = True
+            session.transaction.watch_broken = True

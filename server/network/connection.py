@@ -144,7 +144,7 @@ class Connection(asyncio.Protocol):
             return
         session = self.session
         limits = self._executor.config.client_output_buffer_limit
-        is_pushed_to = session.is_monitor or session.is_subscriber
+        is_pushed_to = session.is_monitor or session.subscriptions
         limit = limits["replica" if session.is_replica else "pubsub" if is_pushed_to else "normal"]
         unsent = self._transport.get_write_buffer_size()
         size = unsent + session.held_push_bytes

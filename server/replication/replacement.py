@@ -39,7 +39,7 @@ class Replacement:
     def _change_all_keys(self) -> None:
         """Every key may have changed, for those that watch or wait for it."""
         for session in self._core.sessions.values():
-            session.watch_broken = bool(session.watched) or session.watch_broken
+            session.transaction.watch_broken = bool(session.transaction.watched) or session.transaction.watch_broken
             if session.blocked is not None:
                 self._wakeups.signals += [(session.db, key) for key in session.blocked.keys]
         self._wakeups.serve_soon()

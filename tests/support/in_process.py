@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from riverbed.server.commands.dispatch import client_command
-from riverbed.server.commands.replay import NO_PEER, Replayer
+from riverbed.server.commands.replay import Replayer, unconnected_session
 from riverbed.server.commands.request import Request
-from riverbed.server.commands.session import Session
 from riverbed.server.commands.slices import Slices
 from riverbed.server.errors import CommandError, wrong_arity
 from riverbed.server.protocol.encode import encode
@@ -53,7 +52,7 @@ class Product:
     def _open(self) -> None:
         replayer = Replayer(self.clock.now_ms)
         self.engine = Engine.open(self.directory, execute=replayer.execute, clock=self.clock, options=self._options)
-        self.session = Session(1, NO_PEER, self.engine.txn.databases[0], self.clock.now_ms)
+        self.session = unconnected_session(self.engine.txn.databases[0])
         self.request: Request = Request(self.session, self.engine.txn)
 
     # -- commands ------------------------------------------------------------------------------------------------------

@@ -176,13 +176,14 @@ class Ticks:
     def _bytes_of_names(self, session: Session) -> int:
         """What a client has the server remember."""
         pubsub = self.executor.context.pubsub
+        listens = session.subscriptions
         return (
-            len(session.name)
-            + len(session.library_name)
-            + len(session.library_version)
-            + sum(len(key) + WATCH_BYTES for keys in session.watched.values() for key in keys)
-            + sum(len(name) + CHANNEL_BYTES for name in (*session.channels, *session.shard_channels))
-            + sum(pubsub.patterns.bytes_of(name) for name in session.patterns)
+            len(session.names.client)
+            + len(session.names.library)
+            + len(session.names.library_version)
+            + sum(len(key) + WATCH_BYTES for keys in session.transaction.watched.values() for key in keys)
+            + sum(len(name) + CHANNEL_BYTES for name in (*listens.channels, *listens.shard_channels))
+            + sum(pubsub.patterns.bytes_of(name) for name in listens.patterns)
         )
 
     def close(self, *, save: bool = True) -> None:

@@ -94,8 +94,8 @@ def _clients(request: Request) -> Fields:
     yield "client_recent_max_output_buffer", max(map(_output_bytes, sessions), default=0)
     yield "blocked_clients", context.control.blocked_clients()
     yield "tracking_clients", 0
-    yield "pubsub_clients", sum(session.is_subscriber for session in sessions)
-    yield "watching_clients", sum(bool(session.watched) for session in sessions)
+    yield "pubsub_clients", sum(bool(session.subscriptions) for session in sessions)
+    yield "watching_clients", sum(bool(session.transaction.watched) for session in sessions)
     yield "clients_in_timeout_table", _waiting_with_deadline(sessions)
     yield "total_watched_keys", context.control.watched_keys()
     yield "total_blocking_keys", context.control.awaited_keys()

@@ -46,7 +46,7 @@ def client_id(request: Request) -> int:
 @command("CLIENT GETNAME", FLAGS, since="2.6.9", summary="Tells the name of the connection.")
 def client_getname(request: Request) -> bytes | None:
     """CLIENT GETNAME -> the name, null without one."""
-    return request.session.name or None
+    return request.session.names.client or None
 
 
 @command("CLIENT SETNAME connection-name", FLAGS, since="2.6.9", summary="Names the connection.")
@@ -57,7 +57,7 @@ def client_setname(request: Request) -> Reply:
         raise CommandError(BAD_CLIENT_NAME)
     if len(name) > MAX_NAME_BYTES:
         raise CommandError(NAME_TOO_LONG)
-    request.session.rename(name)
+    request.session.names.set_client(name)
     return OK
 
 
@@ -78,9 +78,9 @@ def client_setinfo(request: Request) -> Reply:
     if len(text) > MAX_NAME_BYTES:
         raise CommandError(b"ERR %b cannot be longer than %d bytes" % (option, MAX_NAME_BYTES))
     if attribute == b"LIB-NAME":
-        request.session.name_library(text)
+        request.session.names.set_library(text)
     else:
-        request.session.name_library_version(text)
+        request.session.names.set_library_version(text)
     return OK
 
 

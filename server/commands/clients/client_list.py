@@ -47,7 +47,7 @@ def kind_of(session: Session) -> str:
     """`replica`, `pubsub` or `normal`."""
     if session.is_replica:
         return "replica"
-    return "pubsub" if session.is_subscriber else "normal"
+    return "pubsub" if session.subscriptions else "normal"
 
 
 @command("CLIENT INFO", FLAGS, since="6.2.0", summary="Describes the connection.", tips=("nondeterministic_output",))
@@ -106,9 +106,9 @@ def _describe(request: Request, session: Session) -> bytes:
     of fixed size, threads) is 0.
     """
     peer = session.peer
-    queued = session.queued
+    queued = session.transaction.queued
     query_bytes = session.input.unread_bytes + session.input.pending_bytes
-    queued_bytes = session.queued_bytes
+    queued_bytes = session.transaction.queued_bytes
     words_bytes = session.taken_bytes + (sum(map(len, request.argv)) if session is request.session else 0)
     output_bytes = session.output_bytes
     last_command = session.last_command.lower() or b"NULL"
@@ -120,16 +120,16 @@ def _describe(request: Request, session: Session) -> bytes:
         (b"addr", peer.address.encode()),
         (b"laddr", peer.local_address.encode()),
         (b"fd", b"%d" % peer.fd),
-        (b"name", session.name),
+        (b"name", session.names.client),
         (b"age", _seconds_since(request, session.created_ms)),
         (b"idle", _seconds_since(request, session.last_interaction_ms)),
         (b"flags", _flags(session, in_transaction)),
         (b"db", b"%d" % session.db.number),
-        (b"sub", b"%d" % len(session.channels)),
-        (b"psub", b"%d" % len(session.patterns)),
-        (b"ssub", b"%d" % len(session.shard_channels)),
+        (b"sub", b"%d" % len(session.subscriptions.channels)),
+        (b"psub", b"%d" % len(session.subscriptions.patterns)),
+        (b"ssub", b"%d" % len(session.subscriptions.shard_channels)),
         (b"multi", b"%d" % (-1 if queued is None else len(queued))),
-        (b"watch", b"%d" % session.watched_keys),
+        (b"watch", b"%d" % session.transaction.watched_keys),
         (b"qbuf", b"%d" % query_bytes),
         (b"qbuf-free", b"0"),
         (b"argv-mem", b"%d" % words_bytes),
@@ -145,8 +145,8 @@ def _describe(request: Request, session: Session) -> bytes:
         (b"user", DEFAULT_USER),
         (b"redir", b"-1"),
         (b"resp", b"%d" % session.resp),
-        (b"lib-name", session.library_name),
-        (b"lib-ver", session.library_version),
+        (b"lib-name", session.names.library),
+        (b"lib-ver", session.names.library_version),
         (b"io-thread", b"0"),
         (b"tot-net-in", b"%d" % session.bytes_in),
         (b"tot-net-out", b"%d" % session.bytes_out),
@@ -164,10 +164,10 @@ def _flags(session: Session, in_transaction: bool) -> bytes:
     letters = (
         (session.is_replica, b"S"),
         (session.is_monitor, b"O"),
-        (session.is_subscriber, b"P"),
-        (in_transaction or session.queued is not None, b"x"),
+        (session.subscriptions, b"P"),
+        (in_transaction or session.transaction.queued is not None, b"x"),
         (session.blocked is not None, b"b"),
-        (session.watch_broken, b"d"),
+        (session.transaction.watch_broken, b"d"),
         (session.closing, b"c"),
         (session.peer.address.startswith("/"), b"U"),
         (session.no_evict, b"e"),

@@ -143,7 +143,7 @@ def _greet(request: Request) -> Work:
     session.resp = resp
     request.session.authenticate(True)
     if name is not None:
-        session.rename(name)
+        session.names.set_client(name)
     return {
         b"server": b"redis",
         b"version": REDIS_VERSION.encode(),
@@ -198,7 +198,7 @@ def reset(request: Request) -> str:
     request.context.control.forget(session)
     session.db = request.db = request.txn.databases[0]
     session.resp = 2
-    session.rename(b"")
+    session.names.set_client(b"")
     session.replies_off = False
     session.skip_replies = 0
     session.spare(False)

@@ -33,11 +33,11 @@ _NAMES_A_SLICE: Final = 500
 
 def _listened(session: Session) -> int:
     """How many channels and patterns the client has subscribed to: what every confirmation of them tells."""
-    return len(session.channels) + len(session.patterns)
+    return len(session.subscriptions.channels) + len(session.subscriptions.patterns)
 
 
 def _listened_shards(session: Session) -> int:
-    return len(session.shard_channels)
+    return len(session.subscriptions.shard_channels)
 
 
 def _confirmation(session: Session, kind: bytes, name: bytes | None, count: int) -> bytes:

@@ -1,7 +1,7 @@
 """MULTI, EXEC, DISCARD, WATCH, UNWATCH.
 
-Queueing is the executor's: while `session.queued` is a list, it appends to it every command that is not IMMEDIATE.
-These handlers begin and end that state, and ask the executor to run what was queued.
+Queueing is the executor's: while `session.transaction.queued` is a list, it appends to it every command that is not
+IMMEDIATE.  These handlers begin and end that state, and ask the executor to run what was queued.
 """
 
 from __future__ import annotations
@@ -35,10 +35,9 @@ _FLAGS: Final = Flag.NOSCRIPT | Flag.LOADING | Flag.STALE
 def multi(request: Request) -> Reply:
     """MULTI -> OK.  The commands that follow are queued until EXEC."""
     session = request.session
-    if session.queued is not None:
+    if session.transaction.queued is not None:
         raise CommandError(NESTED_MULTI)
-    session.queued = []
-    session.queue_failed = False
+    session.transaction.begin()
     session.refresh()
     return OK
 
@@ -52,7 +51,7 @@ def multi(request: Request) -> Reply:
 )
 def exec_(request: Request) -> Reply:
     """EXEC -> the replies of the queued commands; null when a watched key has changed."""
-    if request.session.queued is None:
+    if request.session.transaction.queued is None:
         raise CommandError(EXEC_WITHOUT_MULTI)
     return request.context.transactions.execute(request)
 
@@ -67,7 +66,7 @@ def exec_(request: Request) -> Reply:
 def discard(request: Request) -> Reply:
     """DISCARD -> OK.  Forgets the queued commands and the watched keys."""
     session = request.session
-    if session.queued is None:
+    if session.transaction.queued is None:
         raise CommandError(DISCARD_WITHOUT_MULTI)
     request.context.transactions.unwatch(session)
     session.end_transaction()
@@ -83,7 +82,7 @@ def discard(request: Request) -> Reply:
 )
 def watch(request: Request) -> Reply:
     """WATCH key [key ...] -> OK."""
-    if request.session.queued is not None:
+    if request.session.transaction.queued is not None:
         raise CommandError(WATCH_IN_MULTI)
     return in_slices(request, _watch, is_short=len(request.argv) <= _KEYS_A_SLICE)
 

@@ -105,5 +105,5 @@ class Pauses:
 def _writes(session: Session, command: Command) -> bool:
     """Whether a command writes, or is the EXEC of one that does; Sentinel's orders are a transaction that does not."""
     if command.name == b"EXEC":
-        return any(client_command(argv).flags & Flag.WRITE for argv in session.queued or ())
+        return any(client_command(argv).flags & Flag.WRITE for argv in session.transaction.queued or ())
     return bool(command.flags & Flag.WRITE)

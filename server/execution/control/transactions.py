@@ -59,8 +59,8 @@ class Transactions:
         Transactions that only read have nothing to undo: one with a long reply waits for a view, and runs again.
         """
         session = request.session
-        only_reads = not session.queue_failed and all(
-            client_command(argv).flags & Flag.READONLY for argv in session.queued or ()
+        only_reads = not session.transaction.has_failed and all(
+            client_command(argv).flags & Flag.READONLY for argv in session.transaction.queued or ()
         )
         replies = self._collect_replies(session, None, may_restart=only_reads)
         try:
@@ -89,7 +89,7 @@ class Transactions:
             self.discard(request.session)
 
     def _collect_replies(self, session: Session, view: View | None, *, may_restart: bool) -> TransactionReplies:
-        count = len(session.queued or ())
+        count = len(session.transaction.queued or ())
         return TransactionReplies(self._engine, self.space, count, view, may_restart=may_restart)
 
     def _execute(self, request: Request, replies: TransactionReplies, told: int = 0, *, keeps_queue: bool) -> Reply:
@@ -141,12 +141,12 @@ class Transactions:
     def _admit_queued(self, request: Request) -> list[list[bytes]] | None:
         """The queued commands, None when a watched key has changed.  Raises CommandError when they may not run."""
         session = request.session
-        if session.queue_failed:
+        if session.transaction.has_failed:
             raise CommandError(EXECABORT)
         # any other change of a watched key, of its deadline as well, has broken the watch by now
-        if session.watch_broken or 0 < session.watch_until_ms <= request.now_ms:
+        if session.transaction.watch_broken or 0 < session.transaction.watch_until_ms <= request.now_ms:
             return None
-        queued = session.queued or []
+        queued = session.transaction.queued or []
         self._admission.check_queued(session, queued)
         return queued
 

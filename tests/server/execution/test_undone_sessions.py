@@ -259,7 +259,8 @@ class World:
         lines = ("CLIENT LIST", "CONFIG GET *", "INFO replication", "INFO clients", "INFO persistence", "ROLE")
         for line in (*lines, "SLOWLOG LEN", "PUBSUB CHANNELS", "PUBSUB NUMSUB new", "PUBSUB SHARDCHANNELS"):
             seen += [_steady(reply) for reply in await ticks.ask(look, line)]
-        seen.append([(session.replies_off, session.skip_replies, session.watch_until_ms) for session in sessions])
+        for session in sessions:
+            seen.append((session.replies_off, session.skip_replies, session.transaction.watch_until_ms))
         seen.append(ticks.server.stopping.is_ending)
         # whether a transaction is open, and runs
         seen.append(await ticks.ask(self.client, "ECHO behind", "EXEC"))
@@ -381,8 +382,8 @@ async def _execute(ticks: Ticks, client: Client, commands: tuple[str, ...]) -> l
 def _assert_done_in_part(ticks: Ticks, client: Client, replies: list[bytes], error: bytes) -> None:
     """Each command is answered for itself, and no table has changed."""
     assert [None if reply.startswith(error) else reply for reply in replies] == ANSWERS
-    assert (client.session.name, client.session.db.number, ticks.config.maxclients) == (b"new", 1, 77)
-    assert client.session.queued is None
+    assert (client.session.names.client, client.session.db.number, ticks.config.maxclients) == (b"new", 1, 77)
+    assert client.session.transaction.queued is None
     assert [db.size for db in ticks.engine.txn.databases[:2]] == [0, 0]
 
 

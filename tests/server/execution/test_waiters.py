@@ -250,12 +250,12 @@ def test_a_watch_breaks_when_its_key_changes_and_not_otherwise(tmp_path: Path) -
         assert room.db.interest == {b"a": 1, b"b": 2}
         watches.changed((room.db, b"c"))
         watches.changed((ticks.engine.txn.databases[1], b"a"))
-        assert not first.watch_broken
+        assert not first.transaction.watch_broken
         watches.changed((room.db, b"a"))
-        assert first.watch_broken
-        assert not second.watch_broken
+        assert first.transaction.watch_broken
+        assert not second.transaction.watch_broken
         watches.clear(first)
-        assert not first.watch_broken
+        assert not first.transaction.watch_broken
         assert room.db.interest == {b"b": 1}
         watches.clear(second)
         assert room.db.interest == {}

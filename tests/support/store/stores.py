@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from riverbed.server.commands.dispatch import find_command
-from riverbed.server.commands.replay import NO_PEER, Replayer
+from riverbed.server.commands.replay import Replayer, unconnected_session
 from riverbed.server.commands.request import Request
-from riverbed.server.commands.session import Session
 from riverbed.store.check import check
 from riverbed.store.databases.database import Database
 from riverbed.store.databases.transaction import WriteTxn
@@ -97,7 +96,7 @@ class Store:
         argv = [word if isinstance(word, bytes) else str(word).encode() for word in words]
         command = find_command(argv)
         assert command is not None and command.accepts(len(argv)), argv
-        session = Session(1, NO_PEER, self.txn.databases[db], self.clock.now_ms)
+        session = unconnected_session(self.txn.databases[db])
         request = Request(session, self.txn)
         request.db, request.argv, request.now_ms, request.may_block = session.db, argv, self.clock.now_ms, False
         reply = command.handler(request)

@@ -157,8 +157,8 @@ def test_a_watched_key_that_changes_while_the_transaction_waits_for_a_view_break
         other.send("XADD s * f v")
         await ticks.settle()
         assert client.replies()[-1] == b"*-1\r\n"
-        assert client.session.queued is None
-        assert not client.session.watched
+        assert client.session.transaction.queued is None
+        assert not client.session.transaction.watched
         ticks.close()
 
     in_loop(body())

@@ -1,0 +1,127 @@
+"""What a client has set up on its connection: its names, the transaction it is in, and what it listens to.
+
+The server remembers it until the client ends it, and counts what that takes in the client's account.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from riverbed.server.limits.accounts import Account
+    from riverbed.store.tables.namespace import Namespace
+
+# A word's own share of memory: the object and its place in a list; and that of the list.
+_WORD_BYTES: Final = 48
+_LIST_BYTES: Final = 80
+
+
+def request_bytes(argv: list[bytes]) -> int:
+    """What a kept request takes, about."""
+    return sum(map(len, argv)) + _WORD_BYTES * len(argv) + _LIST_BYTES
+
+
+def batch_bytes(requests: list[list[bytes]]) -> int:
+    """What several take, about; in C, as there may be a hundred, and more than once a tick."""
+    if not requests:
+        return 0
+    words = list(chain.from_iterable(requests))
+    return sum(map(len, words)) + _WORD_BYTES * len(words) + _LIST_BYTES * len(requests)
+
+
+class Names:
+    """What the connection, and the library that the client uses, are called; b"" is no name."""
+
+    __slots__ = ("_account", "client", "library", "library_version")
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        self.client = b""
+        self.library = b""
+        self.library_version = b""
+
+    def set_client(self, name: bytes) -> None:
+        """CLIENT SETNAME."""
+        self._account.keep(len(name) - len(self.client))
+        self.client = name
+
+    def set_library(self, name: bytes) -> None:
+        self._account.keep(len(name) - len(self.library))
+        self.library = name
+
+    def set_library_version(self, version: bytes) -> None:
+        self._account.keep(len(version) - len(self.library_version))
+        self.library_version = version
+
+    def forget(self) -> None:
+        """The client has gone; its session may be garbage for a while."""
+        self.set_client(b"")
+        self.set_library(b"")
+        self.set_library_version(b"")
+
+
+class Transaction:
+    """The commands that the client has queued since MULTI, and the keys that it watches.
+
+    `Watches` of the executor keeps what is watched, and by whom.
+    """
+
+    __slots__ = (
+        "_account",
+        "has_failed",
+        "queued",
+        "queued_bytes",
+        "watch_broken",
+        "watch_until_ms",
+        "watched",
+    )
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        self.queued: list[list[bytes]] | None = None  # None outside of MULTI
+        self.queued_bytes = 0
+        self.has_failed = False  # a command was refused, so that EXEC will be
+        self.watched: dict[Namespace, dict[bytes, None]] = {}  # none for a database without a watched key
+        self.watch_broken = False
+        self.watch_until_ms = 0  # when the first of those keys expires, 0 for never
+
+    @property
+    def watched_keys(self) -> int:
+        """How many keys the client watches."""
+        return sum(map(len, self.watched.values()))
+
+    def begin(self) -> None:
+        """MULTI."""
+        self.queued = []
+        self.has_failed = False
+
+    def queue(self, argv: list[bytes]) -> None:
+        """Keep a command for EXEC."""
+        assert self.queued is not None
+        self.queued.append(argv)
+        size = request_bytes(argv)
+        self.queued_bytes += size
+        self._account.grow(size)
+
+    def end(self) -> None:
+        """Forget what was kept for EXEC."""
+        self.queued = None
+        self.has_failed = False
+        if self.queued_bytes:
+            self._account.grow(-self.queued_bytes)
+            self.queued_bytes = 0
+
+
+class Subscriptions:
+    """What the client listens to, oldest first; false when that is nothing.  `channels.py` keeps and counts them."""
+
+    __slots__ = ("channels", "patterns", "shard_channels")
+
+    def __init__(self) -> None:
+        self.channels: dict[bytes, None] = {}
+        self.patterns: dict[bytes, None] = {}
+        self.shard_channels: dict[bytes, None] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.channels or self.patterns or self.shard_channels)
