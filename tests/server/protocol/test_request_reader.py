@@ -223,6 +223,10 @@ def test_a_request_larger_than_the_query_limit_closes_the_connection_silently() 
     reader = RequestReader(authenticated=True, max_query_bytes=10_000)
     assert read([b"*1000000\r\n"] + [b"$1\r\na\r\n"] * 1_000, reader) == ([], b"")
     assert reader.pending_bytes == 0
+    # refused at the word that is too much, not when the chunk that also ends the request was taken apart
+    reader = RequestReader(authenticated=True, max_query_bytes=10_000)
+    assert read([b"*1000\r\n$1\r\n", b"a\r\n" + b"$1\r\na\r\n" * 999], reader) == ([], b"")
+    assert reader.pending_bytes == 0
 
 
 def test_announcing_a_billion_words_costs_nothing() -> None:
