@@ -9,29 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from riverbed.store.check.findings import Pass, View, integers, show, show_id
-from riverbed.store.format.groups import (
-    CONSUMER_KEY_BYTES,
-    GROUP_KEY_BYTES,
-    ConsumerRow,
-    GroupRow,
-    decode_consumer_no,
-    decode_group_no,
-    decode_look_key,
-    group_key,
-    look_key,
-)
-from riverbed.store.format.pending import (
-    OWNER_KEY_BYTES,
-    TIME_KEY_BYTES,
-    UNOWNED,
-    Run,
-    decode_group_prefix,
-    decode_owner_no,
-    group_prefix,
-    last_in_key,
-    owner_prefix,
-    time_key,
-)
+from riverbed.store.format import groups, pending
 from riverbed.store.format.streams import StreamRow, stream_prefix
 from riverbed.store.groups.pending import MAX_IN_RUN
 from riverbed.store.ids import ID_BYTES, StreamID, pack_id, unpack_id
@@ -46,13 +24,13 @@ def check_groups(view: View, key: str, stream: StreamRow) -> Pass:
     names: set[bytes] = set()
     for packed, row in view.rows("groups", stream_prefix(stream.stream_no)):
         yield
-        if len(packed) == CONSUMER_KEY_BYTES:
+        if len(packed) == groups.CONSUMER_KEY_BYTES:
             _check_home(view, packed)
             continue
-        if len(packed) != GROUP_KEY_BYTES:
+        if len(packed) != groups.GROUP_KEY_BYTES:
             view.add("groups", show(packed), "is the key of neither a group nor a consumer")
             continue
-        group_no = decode_group_no(packed)
+        group_no = groups.decode_group_no(packed)
         group = view.decode("groups", f"group {group_no} of {key}", _decode_group, row)
         if group is None:
             continue
@@ -65,7 +43,7 @@ def check_groups(view: View, key: str, stream: StreamRow) -> Pass:
         if group_no in view.notes.groups:
             view.add("groups", where, f"group {group_no} is in use, and to be purged as well")
         if _is_listed(group):
-            listed = view.get("consumer_ttls", look_key(group.look_ms, stream.stream_no, group_no))
+            listed = view.get("consumer_ttls", groups.look_key(group.look_ms, stream.stream_no, group_no))
             if listed != group.name:
                 view.add("consumer_ttls", where, f"is not listed at {group.look_ms} ms")
         yield from _check_group(view, where, stream.stream_no, group_no, group)
@@ -75,14 +53,14 @@ def check_groups(view: View, key: str, stream: StreamRow) -> Pass:
 
 def _check_home(view: View, packed: bytes) -> None:
     """A consumer's row stands below its group's, or the group is to be purged."""
-    if view.get("groups", packed[:GROUP_KEY_BYTES]) is None:
-        group_no = decode_group_no(packed)
+    if view.get("groups", packed[: groups.GROUP_KEY_BYTES]) is None:
+        group_no = groups.decode_group_no(packed)
         if group_no not in view.notes.groups:
             view.add("groups", show(packed), f"a consumer of group {group_no}, which is not there")
 
 
-def _decode_group(row: bytes) -> GroupRow:
-    group = GroupRow.unpack(row)
+def _decode_group(row: bytes) -> groups.GroupRow:
+    group = groups.GroupRow.unpack(row)
     if type(group.name) is not bytes:
         raise ValueError("not the row of a group")
     integers([0 if group.entries_read is None else group.entries_read, group.pel_count, group.released_count])
@@ -99,27 +77,27 @@ def _check_policy(policy: DeliveryPolicy, look_ms: int) -> None:
         raise ValueError(f"{policy} is no delivery policy")
 
 
-def _is_listed(group: GroupRow) -> bool:
+def _is_listed(group: groups.GroupRow) -> bool:
     """Its consumers are to be looked at, so that it stands in `consumer_ttls`."""
     return group.policy is not None and group.policy.consumer_ttl_ms > 0
 
 
-def _decode_consumer(row: bytes) -> ConsumerRow:
-    consumer = ConsumerRow.unpack(row)
+def _decode_consumer(row: bytes) -> groups.ConsumerRow:
+    consumer = groups.ConsumerRow.unpack(row)
     integers([abs(consumer.seen_ms), abs(consumer.active_ms), consumer.pel_count])
     if type(consumer.name) is not bytes:
         raise ValueError("not the row of a consumer")
     return consumer
 
 
-def _check_group(view: View, where: str, stream_no: int, group_no: int, group: GroupRow) -> Pass:
-    counted: dict[int, int] = {UNOWNED: group.released_count}
+def _check_group(view: View, where: str, stream_no: int, group_no: int, group: groups.GroupRow) -> Pass:
+    counted: dict[int, int] = {pending.UNOWNED: group.released_count}
     names: dict[bytes, int] = {}
-    for packed, row in view.rows("groups", group_key(stream_no, group_no)):
+    for packed, row in view.rows("groups", groups.group_key(stream_no, group_no)):
         yield
-        if len(packed) != CONSUMER_KEY_BYTES:
+        if len(packed) != groups.CONSUMER_KEY_BYTES:
             continue
-        consumer_no = decode_consumer_no(packed)
+        consumer_no = groups.decode_consumer_no(packed)
         consumer = view.decode("groups", f"consumer {consumer_no} of {where}", _decode_consumer, row)
         if consumer is None:
             continue
@@ -127,7 +105,7 @@ def _check_group(view: View, where: str, stream_no: int, group_no: int, group: G
             view.add("groups", where, f"consumer {show(consumer.name)} is there twice")
         names[consumer.name] = consumer_no
         counted[consumer_no] = consumer.pel_count
-        if not UNOWNED < consumer_no < group.next_consumer_no:
+        if not pending.UNOWNED < consumer_no < group.next_consumer_no:
             view.add(
                 "groups", where, f"consumer {consumer_no}, and {group.next_consumer_no} is the next to be given out"
             )
@@ -139,7 +117,7 @@ def _check_group(view: View, where: str, stream_no: int, group_no: int, group: G
     found = dict.fromkeys(counted, 0)
     runs = dict.fromkeys(counted, 0)
     past = b""  # the last ID of the run before
-    for packed, row in view.rows("pel", group_prefix(group_no)):
+    for packed, row in view.rows("pel", pending.group_prefix(group_no)):
         yield
         run = view.decode("pel", f"{where}, {show(packed)}", _decode_run, packed, row)
         if run is None:
@@ -151,7 +129,7 @@ def _check_group(view: View, where: str, stream_no: int, group_no: int, group: G
         _check_run(view, told, group_no, group, run, found, runs)
     for consumer_no, count in found.items():
         if count != counted[consumer_no]:
-            owner = "no consumer" if consumer_no == UNOWNED else f"consumer {consumer_no}"
+            owner = "no consumer" if consumer_no == pending.UNOWNED else f"consumer {consumer_no}"
             view.add("groups", where, f"{counted[consumer_no]} entries of {owner} counted, there are {count}")
     view.contents.groups += 1
     view.contents.pending += sum(found.values())
@@ -161,22 +139,28 @@ def _check_group(view: View, where: str, stream_no: int, group_no: int, group: G
     yield from _check_order(view, where, group_no)
 
 
-def _decode_run(packed: bytes, row: bytes) -> Run:
-    run = Run.unpack(row)
+def _decode_run(packed: bytes, row: bytes) -> pending.Run:
+    run = pending.Run.unpack(row)
     ids = run.ids()
     if not ids or len(run.packed) % ID_BYTES:
         raise ValueError(f"{len(run.packed)} bytes of IDs")
     if ids != sorted(set(ids)):
         raise ValueError("IDs that do not ascend")
-    if packed != group_prefix(decode_group_prefix(packed)) + ids[-1]:
+    if packed != pending.group_prefix(pending.decode_group_prefix(packed)) + ids[-1]:
         raise ValueError(f"the last ID is {show_id(unpack_id(ids[-1]))}")
-    if len(ids) > (1 if run.consumer_no == UNOWNED else MAX_IN_RUN):
+    if len(ids) > (1 if run.consumer_no == pending.UNOWNED else MAX_IN_RUN):
         raise ValueError(f"{len(ids)} entries in one run")
     return run
 
 
 def _check_run(
-    view: View, told: str, group_no: int, group: GroupRow, run: Run, found: dict[int, int], runs: dict[int, int]
+    view: View,
+    told: str,
+    group_no: int,
+    group: groups.GroupRow,
+    run: pending.Run,
+    found: dict[int, int],
+    runs: dict[int, int],
 ) -> None:
     """One row of `pel` is in the lists of its owner and of its age."""
     consumer_no = run.consumer_no
@@ -185,10 +169,10 @@ def _check_run(
         runs[consumer_no] += 1
     elif (group_no, consumer_no) not in view.notes.consumers:
         view.add("pel", told, f"is consumer {consumer_no}'s, who is not there, and is not to be purged either")
-    if view.get("pel_by_consumer", owner_prefix(group_no, consumer_no) + run.last) is None:
+    if view.get("pel_by_consumer", pending.owner_prefix(group_no, consumer_no) + run.last) is None:
         view.add("pel_by_consumer", told, f"is missing in the list of consumer {consumer_no}")
-    listed = view.get("pel_by_time", time_key(group_no, run))
-    if consumer_no == UNOWNED:
+    listed = view.get("pel_by_time", pending.time_key(group_no, run))
+    if consumer_no == pending.UNOWNED:
         if run.time_ms >= group.next_release_no:
             told_no = f"release {run.time_ms}, and {group.next_release_no} is the next to be given out"
             view.add("pel", told, told_no)
@@ -201,14 +185,14 @@ def _check_run(
 def _check_owners(view: View, where: str, group_no: int, runs: dict[int, int]) -> Pass:
     """The lists of the consumers hold nothing else."""
     listed = dict.fromkeys(runs, 0)
-    for packed, row in view.rows("pel_by_consumer", group_prefix(group_no)):
+    for packed, row in view.rows("pel_by_consumer", pending.group_prefix(group_no)):
         yield
         if row:
             view.add("pel_by_consumer", f"{where}, {show(packed)}", "holds something where nothing belongs")
-        last_id = view.decode("pel_by_consumer", show(packed), _decode_last_id, packed, OWNER_KEY_BYTES)
+        last_id = view.decode("pel_by_consumer", show(packed), _decode_last_id, packed, pending.OWNER_KEY_BYTES)
         if last_id is None:
             continue
-        consumer_no = decode_owner_no(packed)
+        consumer_no = pending.decode_owner_no(packed)
         if consumer_no in listed:
             listed[consumer_no] += 1
         elif (group_no, consumer_no) not in view.notes.consumers:
@@ -222,10 +206,10 @@ def _check_owners(view: View, where: str, group_no: int, runs: dict[int, int]) -
 
 def _check_order(view: View, where: str, group_no: int) -> Pass:
     """The order by time holds nothing else."""
-    prefix = group_prefix(group_no)
+    prefix = pending.group_prefix(group_no)
     for packed, row in view.rows("pel_by_time", prefix):
         yield
-        holder, size = (row, ID_BYTES) if row else (packed, TIME_KEY_BYTES)
+        holder, size = (row, ID_BYTES) if row else (packed, pending.TIME_KEY_BYTES)
         last_id = view.decode("pel_by_time", show(packed), _decode_last_id, holder, size)
         if last_id is None:
             continue
@@ -235,14 +219,14 @@ def _check_order(view: View, where: str, group_no: int) -> Pass:
         told = f"{where}, {show_id(last_id)}"
         if run is None:
             view.add("pel_by_time", told, "is not the end of a run")
-        elif time_key(group_no, run) != packed:
+        elif pending.time_key(group_no, run) != packed:
             view.add("pel_by_time", told, "is not pending since then")
 
 
 def _decode_last_id(packed: bytes, size: int) -> StreamID:
     if len(packed) != size:
         raise ValueError(f"{len(packed)} bytes instead of {size}")
-    return unpack_id(last_in_key(packed))
+    return unpack_id(pending.last_in_key(packed))
 
 
 def check_group_tables(view: View) -> Pass:
@@ -255,8 +239,8 @@ def check_group_tables(view: View) -> Pass:
             view.add("groups", f"stream {stream_no}", "belongs to no key, and is not to be purged either")
         for packed, _ in view.rows("groups", stream_prefix(stream_no)):
             yield
-            if len(packed) == GROUP_KEY_BYTES:
-                group_no = decode_group_no(packed)
+            if len(packed) == groups.GROUP_KEY_BYTES:
+                group_no = groups.decode_group_no(packed)
                 if group_no in group_nos:
                     view.add("groups", f"stream {stream_no}", f"group {group_no} is another stream's as well")
                 group_nos.add(group_no)
@@ -275,7 +259,7 @@ def _check_looks(view: View) -> Pass:
     assert view.meta is not None
     for packed, name in view.rows("consumer_ttls"):
         yield
-        key = view.decode("consumer_ttls", show(packed), decode_look_key, packed)
+        key = view.decode("consumer_ttls", show(packed), groups.decode_look_key, packed)
         if key is None:
             continue
         look_ms, stream_no, group_no = key
@@ -284,7 +268,7 @@ def _check_looks(view: View) -> Pass:
             view.add("consumer_ttls", where, f"stream {stream_no} or group {group_no} is a number not given out yet")
         if not view.is_live_stream(stream_no):
             continue
-        row = view.get("groups", group_key(stream_no, group_no))
+        row = view.get("groups", groups.group_key(stream_no, group_no))
         group = None if row is None else view.decode("groups", where, _decode_group, row)
         if group is None or not _is_listed(group) or (group.name, group.look_ms) != (name, look_ms):
             view.add("consumer_ttls", where, f"is listed at {look_ms} ms, of which its row knows nothing")

@@ -8,17 +8,7 @@ from typing import Final
 
 from riverbed.store.check.findings import Pass, View, integers, show
 from riverbed.store.check.streams import check_stream
-from riverbed.store.format.streams import (
-    StreamRow,
-    decode_expiry_key,
-    decode_key_key,
-    decode_keyspace_no,
-    decode_name_key,
-    encode_keyspace_no,
-    expiry_key,
-    key_key,
-    name_key,
-)
+from riverbed.store.format import streams
 
 # The tables whose keys begin with a stream's number.
 _ENTRY_TABLES: Final = ("entries", "nodes")
@@ -46,7 +36,7 @@ def _check_keys(view: View, sizes: Counter[int], expiring: Counter[int]) -> Pass
     for packed, row in view.rows("keys"):
         yield
         key = show(packed)
-        home = view.decode("keys", key, decode_key_key, packed)
+        home = view.decode("keys", key, streams.decode_key_key, packed)
         stream = view.decode("keys", key, decode_stream, row)
         if home is None or stream is None:
             continue
@@ -59,7 +49,7 @@ def _check_keys(view: View, sizes: Counter[int], expiring: Counter[int]) -> Pass
             continue
         if name is None:
             name = stream.long_key
-            if name is None or key_key(keyspace_no, name) != packed:
+            if name is None or streams.key_key(keyspace_no, name) != packed:
                 view.add("keys", key, "is not the digest of the key in the row")
                 continue
         elif stream.long_key is not None:
@@ -68,11 +58,11 @@ def _check_keys(view: View, sizes: Counter[int], expiring: Counter[int]) -> Pass
         expiring[keyspace_no] += stream.expire_ms > 0
         if len(view.homes(stream.stream_no)) > 1:
             view.add("names", show(name), f"stream {stream.stream_no} has another name as well")
-        if view.get("names", name_key(keyspace_no, stream.stream_no)) != name:
+        if view.get("names", streams.name_key(keyspace_no, stream.stream_no)) != name:
             view.add("names", f"keyspace {keyspace_no}, stream {stream.stream_no}", f"does not name {show(name)}")
         if stream.expire_ms:
-            deadline = view.get("expiry", expiry_key(stream.expire_ms, stream.stream_no))
-            if deadline != encode_keyspace_no(keyspace_no):
+            deadline = view.get("expiry", streams.expiry_key(stream.expire_ms, stream.stream_no))
+            if deadline != streams.encode_keyspace_no(keyspace_no):
                 view.add("expiry", show(name), f"the deadline {stream.expire_ms} is not in the list")
         yield from check_stream(view, show(name), stream)
 
@@ -81,7 +71,7 @@ def _check_names(view: View, names: Counter[int]) -> Pass:
     """Each row of `names`.  Counts them by keyspace."""
     for packed, name in view.rows("names"):
         yield
-        place = view.decode("names", show(packed), decode_name_key, packed)
+        place = view.decode("names", show(packed), streams.decode_name_key, packed)
         if place is None:
             continue
         keyspace_no, stream_no = place
@@ -90,7 +80,7 @@ def _check_names(view: View, names: Counter[int]) -> Pass:
                 view.add("names", show(name), f"keyspace {keyspace_no} is no database's, and not to be purged either")
             continue
         names[keyspace_no] += 1
-        row_behind = view.get("keys", key_key(keyspace_no, name))
+        row_behind = view.get("keys", streams.key_key(keyspace_no, name))
         if row_behind is None:
             view.add("names", show(name), f"stream {stream_no} of keyspace {keyspace_no} has no row in `keys`")
         else:
@@ -99,8 +89,8 @@ def _check_names(view: View, names: Counter[int]) -> Pass:
                 view.add("names", show(name), f"is stream {stream.stream_no}, not {stream_no}")
 
 
-def decode_stream(row: bytes) -> StreamRow:
-    stream = StreamRow.unpack(row)
+def decode_stream(row: bytes) -> streams.StreamRow:
+    stream = streams.StreamRow.unpack(row)
     integers(stream[i] for i, name in enumerate(stream._fields) if name not in ("long_key", "idempotence"))
     if stream.idempotence is not None:
         integers(value or 0 for value in astuple(stream.idempotence))
@@ -113,8 +103,8 @@ def check_expiry(view: View) -> Pass:
     for packed, row in view.rows("expiry"):
         yield
         key = show(packed)
-        deadline = view.decode("expiry", key, decode_expiry_key, packed)
-        keyspace_no = view.decode("expiry", key, decode_keyspace_no, row)
+        deadline = view.decode("expiry", key, streams.decode_expiry_key, packed)
+        keyspace_no = view.decode("expiry", key, streams.decode_keyspace_no, row)
         if deadline is None or keyspace_no is None:
             continue
         deadline_ms, stream_no = deadline
@@ -122,8 +112,8 @@ def check_expiry(view: View) -> Pass:
             view.add("expiry", key, f"keyspace {keyspace_no} was never given out")
         if not view.is_live_keyspace(keyspace_no):
             continue
-        name = view.get("names", name_key(keyspace_no, stream_no))
-        stream_row = None if name is None else view.get("keys", key_key(keyspace_no, name))
+        name = view.get("names", streams.name_key(keyspace_no, stream_no))
+        stream_row = None if name is None else view.get("keys", streams.key_key(keyspace_no, name))
         stream = None if stream_row is None else view.decode("keys", key, decode_stream, stream_row)
         if stream is None or stream.expire_ms != deadline_ms:
             view.add("expiry", key, f"no key of keyspace {keyspace_no} has the deadline {deadline_ms}")

@@ -12,14 +12,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from riverbed.store.format.streams import (
-    decode_name_key,
-    encode_keyspace_no,
-    expiry_key,
-    key_key,
-    name_key,
-    stream_prefix,
-)
+from riverbed.store.format import streams
 from riverbed.store.groups.groups import Groups
 from riverbed.store.model import Change
 from riverbed.store.streams.idempotence import Idempotence
@@ -54,7 +47,7 @@ class Database(Namespace):
         """The stream at `key`, or None.  A key whose deadline has passed is deleted on the way, and that is logged."""
         stream = self.cached.get(key)
         if stream is None:
-            row = self.txn.lmdb.get(key_key(self.keyspace_no, key), db=self.txn.handles["keys"])
+            row = self.txn.lmdb.get(streams.key_key(self.keyspace_no, key), db=self.txn.handles["keys"])
             if row is None:
                 return None
             stream = self.cached[key] = Stream.decode(self.txn, self, key, row)
@@ -81,17 +74,17 @@ class Database(Namespace):
         keys: list[bytes] = []
         names = self.txn.cursor("names")
         seen = 0
-        if not names.set_range(name_key(self.keyspace_no, min(cursor + 1, (1 << 64) - 1))):
+        if not names.set_range(streams.name_key(self.keyspace_no, min(cursor + 1, (1 << 64) - 1))):
             return 0, keys
         rows = list(islice(names.iternext(), count + 1))
         for packed, key in rows[:count]:
-            keyspace_no, stream_no = decode_name_key(packed)
+            keyspace_no, stream_no = streams.decode_name_key(packed)
             if keyspace_no != self.keyspace_no:
                 return 0, keys
             seen = stream_no
             if self.stream(key, now_ms) is not None:
                 keys.append(key)
-        complete = len(rows) <= count or decode_name_key(rows[count][0])[0] != self.keyspace_no
+        complete = len(rows) <= count or streams.decode_name_key(rows[count][0])[0] != self.keyspace_no
         return (0 if complete else seen), keys
 
     def keys(self, now_ms: int) -> Iterator[bytes]:
@@ -110,13 +103,13 @@ class Database(Namespace):
         """
         for _ in range(100):
             names = self.txn.cursor("names")
-            if not self.size or not names.set_range(name_key(self.keyspace_no, 0)):
+            if not self.size or not names.set_range(streams.name_key(self.keyspace_no, 0)):
                 return None
-            low = decode_name_key(names.key())[1]
-            if not (names.set_range(name_key(self.keyspace_no + 1, 0)) and names.prev()):
+            low = streams.decode_name_key(names.key())[1]
+            if not (names.set_range(streams.name_key(self.keyspace_no + 1, 0)) and names.prev()):
                 names.last()
-            high = decode_name_key(names.key())[1]
-            names.set_range(name_key(self.keyspace_no, low + secrets.randbelow(high - low + 1)))
+            high = streams.decode_name_key(names.key())[1]
+            names.set_range(streams.name_key(self.keyspace_no, low + secrets.randbelow(high - low + 1)))
             key = names.value()
             if self.stream(key, now_ms) is not None:
                 return key
@@ -183,7 +176,7 @@ class Database(Namespace):
         txn = self.txn
         copy = Stream.decode(txn, target, new_key, stream.encode())
         copy.stream_no = txn.next_stream_no
-        copy.prefix = stream_prefix(copy.stream_no)
+        copy.prefix = streams.stream_prefix(copy.stream_no)
         txn.next_stream_no += 1
         target._link(copy)
         stream.copy_rows(copy)
@@ -229,7 +222,7 @@ class Database(Namespace):
     def _link(self, stream: Stream) -> None:
         """Enter `stream` under its key and number."""
         txn = self.txn
-        txn.cursor("names").put(name_key(self.keyspace_no, stream.stream_no), stream.key)
+        txn.cursor("names").put(streams.name_key(self.keyspace_no, stream.stream_no), stream.key)
         self.cached[stream.key] = stream
         self.size += 1
         self._link_deadline(stream)
@@ -237,21 +230,21 @@ class Database(Namespace):
 
     def _unlink(self, stream: Stream) -> None:
         txn = self.txn
-        txn.lmdb.delete(key_key(self.keyspace_no, stream.key), db=txn.handles["keys"])
-        txn.lmdb.delete(name_key(self.keyspace_no, stream.stream_no), db=txn.handles["names"])
+        txn.lmdb.delete(streams.key_key(self.keyspace_no, stream.key), db=txn.handles["keys"])
+        txn.lmdb.delete(streams.name_key(self.keyspace_no, stream.stream_no), db=txn.handles["names"])
         self._unlink_deadline(stream)
         self.cached.pop(stream.key, None)
         self.size -= 1
 
     def _link_deadline(self, stream: Stream) -> None:
         if stream.expire_ms:
-            row = encode_keyspace_no(self.keyspace_no)
-            self.txn.cursor("expiry").put(expiry_key(stream.expire_ms, stream.stream_no), row)
+            row = streams.encode_keyspace_no(self.keyspace_no)
+            self.txn.cursor("expiry").put(streams.expiry_key(stream.expire_ms, stream.stream_no), row)
             self.expiring += 1
 
     def _unlink_deadline(self, stream: Stream) -> None:
         if stream.expire_ms:
-            key = expiry_key(stream.expire_ms, stream.stream_no)
+            key = streams.expiry_key(stream.expire_ms, stream.stream_no)
             self.txn.lmdb.delete(key, db=self.txn.handles["expiry"])
             self.expiring -= 1
 

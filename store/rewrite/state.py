@@ -27,17 +27,10 @@ from itertools import islice
 import lmdb
 
 from riverbed.store.errors import CorruptionError
+from riverbed.store.format import streams
 from riverbed.store.format.idempotence import PRODUCER_KEY_BYTES, RECORD_KEY_BYTES, ProducerRow, RecordRow
 from riverbed.store.format.meta import read_databases
 from riverbed.store.format.resp import array_head, bulk
-from riverbed.store.format.streams import (
-    StreamRow,
-    decode_name_key,
-    encode_keyspace_no,
-    entry_key,
-    key_key,
-    stream_prefix,
-)
 from riverbed.store.ids import id_text
 from riverbed.store.log.commands import PIECE_BYTES, Composer, Piece
 from riverbed.store.model import IdempotenceSettings
@@ -63,16 +56,16 @@ def pieces(tables: Tables, txn: lmdb.Transaction[bytes], *, extensions: bool = T
         if not size:
             continue
         out.command(b"SELECT", b"%d" % number)
-        for packed, key in reader.rows("names", encode_keyspace_no(keyspace_no)):
-            row = reader.get("keys", key_key(keyspace_no, key))
+        for packed, key in reader.rows("names", streams.encode_keyspace_no(keyspace_no)):
+            row = reader.get("keys", streams.key_key(keyspace_no, key))
             if row is None:
-                raise _contradiction(reader, f"stream {decode_name_key(packed)[1]} has a name and no row")
-            yield from _StreamRewrite(reader, out, key, StreamRow.unpack(row)).pieces()
+                raise _contradiction(reader, f"stream {streams.decode_name_key(packed)[1]} has a name and no row")
+            yield from _StreamRewrite(reader, out, key, streams.StreamRow.unpack(row)).pieces()
     if out.size:
         yield out.take()
 
 
-def stream_pieces(reader: TableReader, key: bytes, row: StreamRow, *, has_entries: bool) -> Iterator[Piece]:
+def stream_pieces(reader: TableReader, key: bytes, row: streams.StreamRow, *, has_entries: bool) -> Iterator[Piece]:
     """The commands that make one stream, in the database that is selected; without `has_entries` all but its XADDs.
 
     Raises CorruptionError when the tables contradict themselves.
@@ -91,7 +84,7 @@ def entry_count(tables: Tables, txn: lmdb.Transaction[bytes]) -> int:
 class _StreamRewrite:
     """One stream."""
 
-    def __init__(self, reader: TableReader, out: Composer, key: bytes, row: StreamRow) -> None:
+    def __init__(self, reader: TableReader, out: Composer, key: bytes, row: streams.StreamRow) -> None:
         self._reader = reader
         self._out = out
         self._key = key
@@ -127,7 +120,7 @@ class _StreamRewrite:
         """XADD of every entry: its row, but for the place of the ID, is the end of the command already."""
         out, row = self._out, self._row
         cursor = self._reader.cursor("entries")
-        first = entry_key(row.stream_no, row.first_id)
+        first = streams.entry_key(row.stream_no, row.first_id)
         if not cursor.set_range(first) or cursor.key() != first:
             raise self._wrong("its first entry is not there")
         begin = b"$4\r\nXADD\r\n" + bulk(self._key)
@@ -148,7 +141,7 @@ class _StreamRewrite:
                 yield out.take()
                 commands.clear()
                 size = 0
-        if cursor.key() != entry_key(row.stream_no, row.last_live_id):
+        if cursor.key() != streams.entry_key(row.stream_no, row.last_live_id):
             raise self._wrong(f"it has not {row.length} entries up to {id_text(row.last_live_id).decode()}")
         out.adds(commands, size)
 
@@ -177,7 +170,7 @@ class _StreamRewrite:
             out.extension(b"XCFGSET", key, *words)
         if settings.records_no:
             pid = b""
-            for packed, row in self._reader.rows("idmp", stream_prefix(settings.records_no)):
+            for packed, row in self._reader.rows("idmp", streams.stream_prefix(settings.records_no)):
                 if len(packed) == PRODUCER_KEY_BYTES:
                     pid = ProducerRow.unpack(row).pid
                 elif len(packed) == RECORD_KEY_BYTES:

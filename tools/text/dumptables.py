@@ -14,22 +14,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from riverbed.store.format import idempotence as idmp
+from riverbed.store.format import streams
 from riverbed.store.format.dead_rows import decode_note_key, unpack_note
 from riverbed.store.format.groups import GROUP_KEY_BYTES, ConsumerRow, GroupRow, decode_consumer_no, decode_group_no
 from riverbed.store.format.meta import META_READERS
 from riverbed.store.format.pending import Run, decode_group_prefix, decode_owner_no, group_prefix, last_in_key
 from riverbed.store.format.resp import decode_entry
 from riverbed.store.format.rows import DECODE_ERRORS, unpack_ids
-from riverbed.store.format.streams import (
-    NodeRow,
-    StreamRow,
-    decode_entry_key,
-    decode_expiry_key,
-    decode_key_key,
-    decode_keyspace_no,
-    decode_name_key,
-    decode_stream_prefix,
-)
 from riverbed.store.ids import ID_BYTES, StreamID, id_text, unpack_id
 from riverbed.store.progress import Progress
 from riverbed.store.tables.reader import TableReader
@@ -108,27 +99,27 @@ def _meta(key: bytes, row: bytes) -> Row:
 
 
 def _keys(key: bytes, row: bytes) -> Row:
-    keyspace_no, name = decode_key_key(key)
-    stream = StreamRow.unpack(row)
+    keyspace_no, name = streams.decode_key_key(key)
+    stream = streams.StreamRow.unpack(row)
     values = _plain(stream)
     del values["long_key"]
     return {"keyspace_no": keyspace_no, **key_values("key", stream.long_key or b"" if name is None else name), **values}
 
 
 def _names(key: bytes, row: bytes) -> Row:
-    keyspace_no, stream_no = decode_name_key(key)
+    keyspace_no, stream_no = streams.decode_name_key(key)
     return {"keyspace_no": keyspace_no, "stream_no": stream_no, **key_values("key", row)}
 
 
 def _entries(key: bytes, row: bytes) -> Row:
-    stream_no, entry_id = decode_entry_key(key)
+    stream_no, entry_id = streams.decode_entry_key(key)
     _, words = decode_entry(row)
     return {"stream_no": stream_no, "id": _id(entry_id), "words": _plain(words)}
 
 
 def _nodes(key: bytes, row: bytes) -> Row:
-    stream_no, first_id = decode_entry_key(key)
-    node = NodeRow.unpack(row)
+    stream_no, first_id = streams.decode_entry_key(key)
+    node = streams.NodeRow.unpack(row)
     return {
         "stream_no": stream_no,
         "first_id": _id(first_id),
@@ -140,12 +131,12 @@ def _nodes(key: bytes, row: bytes) -> Row:
 
 
 def _expiry(key: bytes, row: bytes) -> Row:
-    deadline_ms, stream_no = decode_expiry_key(key)
-    return {"deadline_ms": deadline_ms, "stream_no": stream_no, "keyspace_no": decode_keyspace_no(row)}
+    deadline_ms, stream_no = streams.decode_expiry_key(key)
+    return {"deadline_ms": deadline_ms, "stream_no": stream_no, "keyspace_no": streams.decode_keyspace_no(row)}
 
 
 def _idmp(key: bytes, row: bytes) -> Row:
-    records_no = {"records_no": decode_stream_prefix(key)}
+    records_no = {"records_no": streams.decode_stream_prefix(key)}
     if len(key) == idmp.RECORD_KEY_BYTES:
         return {**records_no, "record_no": idmp.decode_record_no(key), **_plain(idmp.RecordRow.unpack(row))}
     kind = idmp.ProducerRow if len(key) == idmp.PRODUCER_KEY_BYTES else idmp.RecordsRow
@@ -153,7 +144,7 @@ def _idmp(key: bytes, row: bytes) -> Row:
 
 
 def _groups(key: bytes, row: bytes) -> Row:
-    place = {"stream_no": decode_stream_prefix(key), "group_no": decode_group_no(key)}
+    place = {"stream_no": streams.decode_stream_prefix(key), "group_no": decode_group_no(key)}
     if len(key) != GROUP_KEY_BYTES:
         return {**place, "consumer_no": decode_consumer_no(key), **_with_name(ConsumerRow.unpack(row))}
     values = _with_name(GroupRow.unpack(row))
