@@ -94,6 +94,9 @@ class Cast:
 
 @pytest.fixture
 def cast(server: RiverbedServer, oracle: RedisServer) -> Iterator[Cast]:
+    for subject in (server, oracle):
+        with subject.client() as client:
+            assert client.ask("FLUSHALL") == b"+OK\r\n"
     cast = Cast((server, oracle))
     yield cast
     cast.close()
