@@ -19,18 +19,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
+from riverbed.store.format import streams
 from riverbed.store.format.resp import ARRAY_HEADS, array_head, bulk, encode_words, id_bulk
-from riverbed.store.format.streams import (
-    MAX_PLAIN_KEY,
-    NodeRow,
-    StreamRow,
-    by_packed_id,
-    entry_key,
-    id_in_key,
-    key_key,
-    packed_id_in,
-    stream_prefix,
-)
 from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id, unpack_id
 from riverbed.store.model import Change, IdempotenceSettings, Row
 from riverbed.store.tables import ranges
@@ -81,7 +71,7 @@ class Stream:
         self.namespace = namespace
         self.key = key
         self.stream_no = stream_no
-        self.prefix = stream_prefix(stream_no)
+        self.prefix = streams.stream_prefix(stream_no)
         self.length = 0
         self.first_id = MIN_ID
         self.last_id = MIN_ID
@@ -105,9 +95,9 @@ class Stream:
 
     def encode(self) -> bytes:
         """The stream's row in table `keys`; see FORMAT.md."""
-        row = StreamRow(
+        row = streams.StreamRow(
             self.stream_no,
-            self.key if len(self.key) > MAX_PLAIN_KEY else None,
+            self.key if len(self.key) > streams.MAX_PLAIN_KEY else None,
             self.length,
             self.entries_added,
             self.expire_ms,
@@ -129,7 +119,7 @@ class Stream:
 
     @classmethod
     def decode(cls, txn: Transaction, namespace: Namespace, key: bytes, row: bytes) -> Stream:
-        values = StreamRow.unpack(row)
+        values = streams.StreamRow.unpack(row)
         stream = cls(txn, namespace, key, values.stream_no)
         stream.length = values.length
         stream.entries_added = values.entries_added
@@ -159,7 +149,7 @@ class Stream:
         """Put the row into its table, if it has changed and the stream was not deleted."""
         if self.dirty:
             txn = self.txn
-            txn.lmdb.put(key_key(self.namespace.keyspace_no, self.key), self.encode(), db=txn.handles["keys"])
+            txn.lmdb.put(streams.key_key(self.namespace.keyspace_no, self.key), self.encode(), db=txn.handles["keys"])
             self.dirty = False
 
     def renamed(self, namespace: Namespace, key: bytes) -> None:
@@ -272,9 +262,9 @@ class Stream:
             return {packed: row for packed in packed_ids if (row := self.entry(unpack_id(packed))) is not None}
         many = 2 * len(packed_ids)
         rows = self.rows(unpack_id(packed_ids[0]), unpack_id(packed_ids[-1]), many)
-        found = by_packed_id(rows)
+        found = streams.by_packed_id(rows)
         if len(rows) == many:
-            for packed in packed_ids[bisect_right(packed_ids, packed_id_in(rows[-1][0])) :]:
+            for packed in packed_ids[bisect_right(packed_ids, streams.packed_id_in(rows[-1][0])) :]:
                 row = self.txn.get_entry(self.prefix + packed)
                 if row is not None:
                     found[packed] = row
@@ -341,18 +331,18 @@ class Stream:
             self._refresh_edges()
             self.touch()
             self.txn.log_command(self.namespace.number, [b"XDEL", self.key, *map(id_text, deleted)])
-            self._notify_modified()
+            self.txn.notify_interest(Change.MODIFIED, self.namespace, self.key)
         return hits
 
     def copy_rows(self, copy: Stream) -> None:
         """Give `copy` the same entries and nodes."""
         txn = self.txn
         for cursor, table in ((txn.reader, "entries"), (txn.nodes, "nodes")):
-            found = cursor.set_range(entry_key(self.stream_no, self.floor_id))
+            found = cursor.set_range(streams.entry_key(self.stream_no, self.floor_id))
             target = txn.lmdb.cursor(txn.handles[table])
             while found and cursor.key().startswith(self.prefix):
                 key, row = cursor.item()
-                target.put(copy.prefix + packed_id_in(key), row)
+                target.put(copy.prefix + streams.packed_id_in(key), row)
                 found = cursor.next()
 
     def set_id(
@@ -383,7 +373,7 @@ class Stream:
         """Close the tail node, if it holds anything, and begin one at `first_id`."""
         if self.tail_total:
             live = self.tail_total - self.tail_dead
-            row = NodeRow(live, self.tail_total, self.tail_bytes, self.tail_last_id).pack()
+            row = streams.NodeRow(live, self.tail_total, self.tail_bytes, self.tail_last_id).pack()
             self.txn.nodes.put(self.prefix + pack_id(self.tail_first_id), row)
             self.node_count += 1
         self.tail_first_id = first_id
@@ -396,14 +386,14 @@ class Stream:
         self.tail_last_id = min(self.tail_last_id, last_id)
         nodes = self.txn.nodes
         while True:
-            found = nodes.set_range(stream_prefix(self.stream_no + 1))
+            found = nodes.set_range(streams.stream_prefix(self.stream_no + 1))
             found = nodes.prev() if found else nodes.last()
             if not found or nodes.key() < self.prefix + pack_id(self.floor_id):
                 return
-            live, total, size, node_last_id = NodeRow.unpack(nodes.value())
-            if id_in_key(nodes.key()) <= last_id:
-                if node_last_id > last_id:
-                    nodes.put(nodes.key(), NodeRow(live, total, size, last_id).pack())
+            node = streams.NodeRow.unpack(nodes.value())
+            if streams.id_in_key(nodes.key()) <= last_id:
+                if node.last_id > last_id:
+                    nodes.put(nodes.key(), node._replace(last_id=last_id).pack())
                 return
             nodes.delete()
             self.node_count -= 1
@@ -430,9 +420,9 @@ class Stream:
             # the node that holds an entry is the last one to begin at or before it
             found = nodes.prev() if found else nodes.last()
         assert found and nodes.key().startswith(self.prefix), "an entry without a node"
-        live, total, size, last_id = NodeRow.unpack(nodes.value())
-        if live > 1:
-            nodes.put(nodes.key(), NodeRow(live - 1, total, size, last_id).pack())
+        node = streams.NodeRow.unpack(nodes.value())
+        if node.live > 1:
+            nodes.put(nodes.key(), node._replace(live=node.live - 1).pack())
         else:
             nodes.delete()
             self.node_count -= 1
@@ -454,13 +444,9 @@ class Stream:
         if not self.has(self.first_id):
             found = reader.set_range(self.prefix + pack_id(max(self.first_id, self.floor_id)))
             assert found and reader.key().startswith(self.prefix), "a length without an entry"
-            self.first_id = id_in_key(reader.key())
+            self.first_id = streams.id_in_key(reader.key())
         if not self.has(self.last_live_id):
             found = reader.set_range(self.prefix + pack_id(self.last_live_id))
             found = reader.prev() if found else reader.last()
             assert found and reader.key().startswith(self.prefix), "a length without an entry"
-            self.last_live_id = id_in_key(reader.key())
-
-    def _notify_modified(self) -> None:
-        if self.key in self.namespace.interest:
-            self.txn.notify(Change.MODIFIED, self.namespace, self.key)
+            self.last_live_id = streams.id_in_key(reader.key())
