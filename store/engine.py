@@ -24,6 +24,7 @@ from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.lock import lock_directory
 from riverbed.store.errors import (
     LogWriteError,
+    Refusal,
     ReplayError,
     StateLostError,
     StoreError,
@@ -41,7 +42,6 @@ from riverbed.store.progress import ignore
 from riverbed.store.recovery import replay as recovery
 from riverbed.store.recovery.replay import Execute
 from riverbed.store.recovery.start_changes import made_directory
-from riverbed.store.refusal import Refusal
 from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.space import Space
 from riverbed.store.tables.environment import Tables

@@ -1,6 +1,9 @@
-"""Everything the store raises on purpose, grouped by what the caller can do about it."""
+"""Everything the store raises on purpose, grouped by what the caller can do about it; and why it takes no writes."""
 
 from __future__ import annotations
+
+import enum
+from typing import Final
 
 
 class StoreError(Exception):
@@ -72,3 +75,19 @@ class SnapshotError(StoreError):
 
 class StateLostError(StoreError):
     """Undoing a failed write failed as well: what is in memory may be answered to no client.  Start again."""
+
+
+# -- why it takes no writes ---------------------------------------------------------------------------------------------
+
+
+class Refusal(enum.Enum):
+    """Why writes are refused."""
+
+    DISK_NEARLY_FULL = "the disk is nearly full"
+    DISK_FULL = "the disk is full"
+    LOG_FAILED = "the log could not be written or synced"
+    TABLES_FAILED = "the tables could not be synced"
+
+
+# The disk has failed, and what it holds of what was written last is not known.
+UNTIL_A_RESTART: Final = frozenset((Refusal.LOG_FAILED, Refusal.TABLES_FAILED))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import lmdb
 
-from riverbed.store.refusal import Refusal
+from riverbed.store.errors import Refusal
 
 if TYPE_CHECKING:
     from riverbed.store.disk.files import Files

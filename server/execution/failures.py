@@ -22,8 +22,7 @@ from riverbed.server.errors import CommandError
 from riverbed.server.execution.gate import MISCONF
 from riverbed.server.protocol.encode import array_header, error_line
 from riverbed.server.protocol.replies import Conclusion, Mixture, Settled, is_settled
-from riverbed.store.errors import LogWriteError, UnknownOutcomeError
-from riverbed.store.refusal import Refusal
+from riverbed.store.errors import LogWriteError, Refusal, UnknownOutcomeError
 
 if TYPE_CHECKING:
     from riverbed.server.commands.core import Core

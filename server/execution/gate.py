@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.server.commands.table import Flag
 from riverbed.server.errors import CommandError
-from riverbed.store.refusal import UNTIL_A_RESTART, Refusal
+from riverbed.store.errors import UNTIL_A_RESTART, Refusal
 
 if TYPE_CHECKING:
     from riverbed.store.engine import Engine

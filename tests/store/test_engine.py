@@ -19,7 +19,7 @@ from riverbed.store.databases.database import Database
 from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.engine import Engine
-from riverbed.store.errors import CorruptionError, LockedError, LogWriteError, ReplayError, VersionError
+from riverbed.store.errors import CorruptionError, LockedError, LogWriteError, Refusal, ReplayError, VersionError
 from riverbed.store.format.log_lines import encode_command
 from riverbed.store.format.meta import META_NUMBERING, META_STORE
 from riverbed.store.format.packing import unpack_row
@@ -32,7 +32,6 @@ from riverbed.store.model import Strategy, Trim
 from riverbed.store.options import Fsync, Options
 from riverbed.store.position import LogPosition
 from riverbed.store.recovery import replay as recovery
-from riverbed.store.refusal import Refusal
 from riverbed.store.streams import trimming
 from riverbed.store.streams.idempotence import Idempotence
 from riverbed.store.streams.stream import Stream

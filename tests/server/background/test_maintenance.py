@@ -15,7 +15,7 @@ import pytest
 
 from riverbed.server.background import maintenance as upkeep
 from riverbed.store.checkpoint import Durability
-from riverbed.store.refusal import Refusal
+from riverbed.store.errors import Refusal
 from tests.conftest import StartRiverbed
 from tests.support.read_log import LogTail
 from tests.support.servers import RiverbedServer

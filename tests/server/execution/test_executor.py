@@ -14,8 +14,8 @@ import pytest
 
 from riverbed.server.execution.fast_path import MAX_REQUESTS_A_TICK
 from riverbed.server.limits.accounts import MAX_OUTPUT_A_TICK
+from riverbed.store.errors import Refusal
 from riverbed.store.ids import StreamID
-from riverbed.store.refusal import Refusal
 from riverbed.store.streams.stream import Stream
 from tests.conftest import StartRiverbed
 from tests.support.raw import Node, encode, parse

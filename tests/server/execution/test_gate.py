@@ -9,7 +9,7 @@ import pytest
 from riverbed.server.commands.table import Flag
 from riverbed.server.errors import CommandError
 from riverbed.server.execution.gate import MISCONF, Gate
-from riverbed.store.refusal import Refusal
+from riverbed.store.errors import Refusal
 from tests.support.ticks import Ticks, in_loop
 
 WRITE = Flag.WRITE

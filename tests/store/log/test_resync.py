@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from riverbed.store.errors import LogWriteError
+from riverbed.store.errors import LogWriteError, Refusal
 from riverbed.store.ids import MAX_ID, MIN_ID
 from riverbed.store.options import Fsync
 from riverbed.store.recovery import replay as recovery
-from riverbed.store.refusal import Refusal
 from tests.support.store.faulty_files import FaultyFiles
 from tests.support.store.logs import FIRST, ROOT, SELECT, append, commands_of, open_log, reopened, told, xadd
 from tests.support.store.stores import Store, text_of

@@ -13,10 +13,9 @@ from riverbed.server.commands.replay import Replayer
 from riverbed.store.check import check
 from riverbed.store.check.pages import check_pages
 from riverbed.store.databases.transaction import WriteTxn
-from riverbed.store.errors import LogWriteError
+from riverbed.store.errors import LogWriteError, Refusal
 from riverbed.store.layout import STATE_DIRECTORY
 from riverbed.store.offline.compaction import Compaction
-from riverbed.store.refusal import Refusal
 from riverbed.store.tables import power_loss as powercut
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.power_loss import DoubtError, is_in_doubt, settle_doubt
