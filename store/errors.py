@@ -77,7 +77,7 @@ class StateLostError(StoreError):
     """Undoing a failed write failed as well: what is in memory may be answered to no client.  Start again."""
 
 
-# -- why it takes no writes ---------------------------------------------------------------------------------------------
+# -- why it takes no writes --------------------------------------------------------------------------------------------
 
 
 class Refusal(enum.Enum):
