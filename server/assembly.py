@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import lmdb
 
+from riverbed.server.background.checkpoints import Checkpoints
 from riverbed.server.background.log_rewrite import Rewriting
 from riverbed.server.background.maintenance import Upkeep
 from riverbed.server.background.snapshots import Snapshots
@@ -69,18 +70,21 @@ class Server:
         self.executor = executor = Executor(core)
         apply_settings(core, executor.timing)
         self.evictor = Evictor(core.accounts.holders, core.stats, executor.cut_off)
+        self.checkpoints = Checkpoints(
+            core, executor, tasks, executor.gate, undoing=executor.undoing, slicing=executor.slicing
+        )
         self.upkeep = Upkeep(
             core,
             executor,
-            tasks,
             executor.gate,
+            self.checkpoints,
             undoing=executor.undoing,
             slicing=executor.slicing,
             wakeups=executor.wakeups,
             evictor=self.evictor,
         )
         self.rewriting = Rewriting(core, executor, tasks)
-        self.snapshots = Snapshots(core, executor, tasks, self.upkeep.checkpoint)
+        self.snapshots = Snapshots(core, executor, tasks, self.checkpoints.checkpoint)
         self.replication = Replication(
             core,
             executor,
@@ -98,7 +102,7 @@ class Server:
             pauses=executor.pauses,
             slicing=executor.slicing,
             replication=self.replication,
-            checkpoint=self.upkeep.checkpoint,
+            checkpoint=self.checkpoints.checkpoint,
             let_go=executor.let_go,
         )
         self._tie()
@@ -107,18 +111,18 @@ class Server:
         """Have each part called when something happens that it acts on, and give commands the parts that they ask."""
         events, replication = self.executor.events, self.replication
         events.tick_over.append(replication.tick_over)
-        events.committed.append(self.upkeep.committed)
+        events.committed += [self.checkpoints.committed, self.upkeep.purge_soon]
         events.undone.append(replication.primary.tick_was_undone)
         events.disconnected.append(replication.disconnect)
         events.drained.append(replication.drained)
         events.command_over.append(self.stopping.look_soon)
-        events.gave_up += [self.upkeep.stop, self.stopping.give_up]
-        self.upkeep.on_checkpoint.append(replication.primary.waits.check)
+        events.gave_up += [self.upkeep.stop, self.checkpoints.stop, self.stopping.give_up]
+        self.checkpoints.on_durable.append(replication.primary.waits.check)
         self.upkeep.chores.append(self.rewriting.begin_if_due)
         replication.on_progress = self.stopping.look_soon
-        self.executor.views.checkpoint_soon = self.upkeep.checkpoint_soon
+        self.executor.views.checkpoint_soon = self.checkpoints.checkpoint_soon
         context = self.context
-        context.checkpoints = self.upkeep
+        context.checkpoints = self.checkpoints
         context.snapshots = self.snapshots
         context.rewriting = self.rewriting
         context.replication = replication
@@ -126,7 +130,8 @@ class Server:
 
     def _applied(self) -> None:
         """Something of the primary is in the log, without a tick."""
-        self.upkeep.committed()
+        self.checkpoints.committed()
+        self.upkeep.purge_soon()
         self.executor.wakeups.serve_soon()
 
     def start(self) -> None:
@@ -141,11 +146,12 @@ class Server:
         saves = self.stopping.saves and not gave_up
         log.info("stopping%s", "" if saves else " without a checkpoint")
         self.upkeep.stop()
+        self.checkpoints.stop()
         await self.replication.stop()
         await self.rewriting.stop()
         await self.snapshots.stop()
         await self.tasks.close()
-        self.upkeep.close()
+        self.checkpoints.close()
         await asyncio.sleep(0)
         if gave_up:
             self.engine.abandon()

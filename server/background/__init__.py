@@ -1,6 +1,6 @@
 """What the server does between requests: maintenance, and work in processes of its own.
 
-Read `maintenance` first.
+Read `checkpoints` and `maintenance` first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the server does between requests: checkpoints, purging, expiry, looking at the disk.
+"""What the server does between requests: purging, expiry, looking at the disk and at idle clients.
 
 Each piece is a timer on the loop and takes a bounded slice of a turn, so that no client waits for more than a few
 milliseconds.
@@ -7,22 +7,19 @@ milliseconds.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import lmdb
 
 from riverbed.server.background.readers import Readers
-from riverbed.server.errors import CommandError
 from riverbed.store.databases import consumer_ttl as consumerttl
-from riverbed.store.errors import LogWriteError, StateLostError
+from riverbed.store.errors import StateLostError
 from riverbed.store.streams import idempotence
 
 if TYPE_CHECKING:
-    from riverbed.server.background.tasks import Tasks
+    from riverbed.server.background.checkpoints import Checkpoints
     from riverbed.server.commands.core import Core
     from riverbed.server.execution.blocking import Wakeups
     from riverbed.server.execution.failures import Undoing
@@ -30,7 +27,6 @@ if TYPE_CHECKING:
     from riverbed.server.execution.sliced_commands import Slicing
     from riverbed.server.execution.ticks import Ticks
     from riverbed.server.limits.eviction import Evictor
-    from riverbed.store.checkpoint import Durability
 
 log = logging.getLogger("riverbed")
 
@@ -41,16 +37,11 @@ CYCLE_S: Final = 0.1
 EXPIRE_SLICE_S: Final = 0.002
 EXPIRE_BATCH: Final = 64
 RETRY_S: Final = 1.0
-EVERYSEC_S: Final = 1.0
 # A long reply reads a view, which keeps its pages from being used again: not for longer than this without progress, and
 # not for as long when others wait for a view and cannot have one.
 LONG_REPLY_S: Final = 60.0
 CROWDED_REPLY_S: Final = 10.0
 CYCLES_A_SPACE_CHECK: Final = 10
-# A checkpoint is due when this much was logged since the last, whatever the interval.
-CHECKPOINT_BYTES: Final = 1 << 20
-# As many times that may be waiting for a slow disk in memory, and then clients wait for it, too.
-MAX_DIRTY: Final = 32
 
 
 class Upkeep:
@@ -60,15 +51,14 @@ class Upkeep:
         self,
         core: Core,
         ticks: Ticks,
-        tasks: Tasks,
         gate: Gate,
+        checkpoints: Checkpoints,
         *,
         undoing: Undoing,
         slicing: Slicing,
         wakeups: Wakeups,
         evictor: Evictor,
     ) -> None:
-        self.on_checkpoint: list[Callable[[], None]] = []  # called when the log is durable up to its end
         self.chores: list[Callable[[], None]] = []  # called ten times a second
         self._core = core
         self._config = core.config
@@ -76,143 +66,34 @@ class Upkeep:
         self._clock = core.clock
         self._stats = core.stats
         self._ticks = ticks
-        self._tasks = tasks
         self._gate = gate
+        self._checkpoints = checkpoints
         self._undoing = undoing
         self._slicing = slicing
         self._wakeups = wakeups
         self._evictor = evictor
         self._loop = asyncio.get_running_loop()
-        self._checkpoint_timer: asyncio.TimerHandle | None = None
         self._purge_timer: asyncio.TimerHandle | None = None
         self._cycle_timer: asyncio.TimerHandle | None = None
         self._cycles = 0
         self._rotate_error: str | None = None  # that was told
-        self._is_due = False  # the next checkpoint, as soon as the disk has the one before
         # behind a full sync the tables are others
         self._readers = Readers(lambda: self._engine.tables, self._clock.monotonic)
-        self._disk = ThreadPoolExecutor(max_workers=1, thread_name_prefix="disk")
-        for name in ("appendfsync", "checkpoint-interval-ms"):
-            self._config.observe(name, self._follow_config)
 
     def start(self) -> None:
         self._cycle_timer = self._loop.call_later(CYCLE_S, self._cycle)
 
     def stop(self) -> None:
-        for timer in (self._checkpoint_timer, self._purge_timer, self._cycle_timer):
+        for timer in (self._purge_timer, self._cycle_timer):
             if timer is not None:
                 timer.cancel()
 
-    def close(self) -> None:
-        """No task needs the disk's thread any more, not even one that has just been started."""
-        self._disk.shutdown(wait=False)
+    # -- purging -------------------------------------------------------------------------------------------------------
 
-    # -- checkpoints ---------------------------------------------------------------------------------------------------
-
-    def committed(self) -> None:
-        """Something was committed: have it in a checkpoint soon, at once if it is much."""
-        if self._engine.dirty_bytes >= CHECKPOINT_BYTES:
-            self._checkpoint()
-        elif self._checkpoint_timer is None:
-            self._arm_checkpoint()
+    def purge_soon(self) -> None:
+        """Begin to delete dead rows, if there are any."""
         if self._engine.txn.trash.notes and self._purge_timer is None:
             self._purge_timer = self._loop.call_later(PURGE_PAUSE_S, self._purge)
-
-    def _arm_checkpoint(self) -> None:
-        config = self._config
-        delay = config.checkpoint_interval_ms / 1000
-        if config.appendfsync == "everysec":
-            delay = min(delay, EVERYSEC_S)  # it is the checkpoint that syncs the log then
-        self._checkpoint_timer = self._loop.call_later(delay, self._checkpoint)
-
-    def _disarm_checkpoint(self) -> None:
-        if self._checkpoint_timer is not None:
-            self._checkpoint_timer.cancel()
-            self._checkpoint_timer = None
-
-    def _follow_config(self) -> None:
-        """A checkpoint that is due may be due earlier now."""
-        if self._checkpoint_timer is not None:
-            self._checkpoint_timer.cancel()
-            self._arm_checkpoint()
-
-    def checkpoint(self) -> None:
-        """As `checkpoint_now`, for a client.  Raises CommandError."""
-        try:
-            self.checkpoint_now()
-        except (LogWriteError, lmdb.Error) as error:
-            raise CommandError(f"ERR the checkpoint failed: {error}") from None
-
-    def checkpoint_now(self) -> None:
-        """Commit what has run so far, and checkpoint, durably.  Raises LogWriteError, lmdb.Error."""
-        self._begin_checkpoint()
-        self._end_checkpoint()
-
-    def _begin_checkpoint(self) -> Durability:
-        self._disarm_checkpoint()
-        self._undoing.commit_early()
-        durability = self._engine.begin_checkpoint()
-        self._stats.expired_keys += self._engine.txn.expired_keys
-        self._engine.txn.expired_keys = 0
-        return durability
-
-    def _end_checkpoint(self) -> None:
-        self._engine.end_checkpoint()
-        for report in self.on_checkpoint:
-            report()
-
-    def _checkpoint(self) -> None:
-        """Begin a checkpoint, which a thread makes durable while clients are served.
-
-        If the disk is still busy with the one before, the next begins when it is not, unless that would be too much.
-        """
-        self._disarm_checkpoint()
-        most = MAX_DIRTY * CHECKPOINT_BYTES
-        if self._engine.checkpoints.is_syncing and self._engine.dirty_bytes < most:
-            self._is_due = True
-            return
-        self._is_due = False
-        with self._retrying():
-            durability = self._begin_checkpoint()
-            synced = self._tasks.in_thread("making a checkpoint durable", durability.run, executor=self._disk)
-            synced.add_done_callback(lambda task: None if task.cancelled() else self._synced(durability))
-        self._slicing.rest()
-
-    def checkpoint_later(self) -> None:
-        """Begin a checkpoint behind the tick under way."""
-        self._disarm_checkpoint()
-        self._checkpoint_timer = self._loop.call_later(0, self._checkpoint)
-
-    def checkpoint_soon(self) -> bool:
-        """Begin a checkpoint, or have one begin when the disk has the one before; -> whether it was tried now."""
-        if self._engine.checkpoints.is_syncing:
-            self._is_due = True
-            return False
-        self._checkpoint()
-        return True
-
-    def _synced(self, durability: Durability) -> None:
-        """The disk has it, unless a caller that could not wait has ended it."""
-        with self._retrying():
-            if self._engine.checkpoints.is_syncing_of(durability):
-                self._end_checkpoint()
-        if self._is_due:
-            self._checkpoint()
-        self._slicing.look_for_views()
-
-    @contextlib.contextmanager
-    def _retrying(self) -> Iterator[None]:
-        try:
-            yield
-        except StateLostError as error:
-            self._ticks.give_up(error)
-        except (LogWriteError, lmdb.Error) as error:
-            log.warning("checkpoint failed, to be tried again: %s", error)
-            self._gate.refresh()
-            if self._checkpoint_timer is None:
-                self._checkpoint_timer = self._loop.call_later(RETRY_S, self._checkpoint)
-
-    # -- purging -------------------------------------------------------------------------------------------------------
 
     def _purge(self) -> None:
         self._purge_timer = None
@@ -229,8 +110,7 @@ class Upkeep:
             return
         if more:
             self._purge_timer = self._loop.call_later(PURGE_PAUSE_S, self._purge)
-        if self._checkpoint_timer is None:
-            self._arm_checkpoint()
+        self._checkpoints.arm()
 
     # -- every 100 ms --------------------------------------------------------------------------------------------------
 
@@ -243,8 +123,7 @@ class Upkeep:
             self._expire(now_ms)
         if txn.log:
             self._ticks.want_tick()
-        if txn.trash.notes and self._purge_timer is None:
-            self._purge_timer = self._loop.call_later(PURGE_PAUSE_S, self._purge)
+        self.purge_soon()
         if self._cycles % CYCLES_A_SPACE_CHECK == 0:
             self._check_space()
             self._check_clients(now_ms)

@@ -13,7 +13,7 @@ be a store.  So a start looks before it writes, and what it has to write to be a
 What the tables lack, and what the log holds beyond them, is in one transaction of LMDB's, which is committed when the
 start cannot be refused any more.  It takes at most 600 MB of memory, however long the log is: measured with 500 MB of
 it, in 1 and in 100,000 streams.  A server leaves 32 MB to execute, or 64 MB after a power cut, as that is what it has
-changed in memory itself (`server/background/maintenance.py`).  Commits on the way take as long, or longer, and could be
+changed in memory itself (`server/background/checkpoints.py`).  Commits on the way take as long, or longer, and could be
 taken back only where no page is used again: with 100,000 streams, each 16 MB of log would take 270 MB of the disk.
 
 A start from nothing executes all of the log, and does commit on the way: its memory stays flat, and the next start goes

@@ -372,6 +372,7 @@ def test_reads_that_wait_for_a_view_end_with_the_connections(tmp_path: Path) -> 
         assert ticks.executor.slicing.count_waiting_for_view == 1
         ticks.executor.let_go()
         ticks.server.upkeep.stop()
+        ticks.server.checkpoints.stop()
         await ticks.settle()
         assert not ticks.executor.slicing
         assert ticks.executor.stats.background.failures == 0, ticks.executor.stats.background.last_failure
@@ -387,8 +388,9 @@ def test_a_checkpoint_that_has_just_begun_is_no_failure_of_the_stop(tmp_path: Pa
     async def body() -> None:
         ticks = Ticks(tmp_path)
         await ticks.ask(ticks.connect(), "XADD s 1-1 f v")
-        assert ticks.server.upkeep.checkpoint_soon()
+        assert ticks.server.checkpoints.checkpoint_soon()
         ticks.server.upkeep.stop()
+        ticks.server.checkpoints.stop()
         await ticks.settle()
         assert ticks.executor.stats.background.failures == 0, ticks.executor.stats.background.last_failure
         ticks.close()

@@ -189,7 +189,8 @@ class Ticks:
     def close(self, *, save: bool = True) -> None:
         self.check_accounts()
         self.server.upkeep.stop()
-        self.server.upkeep.close()
+        self.server.checkpoints.stop()
+        self.server.checkpoints.close()
         self.engine.close(save=save)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from riverbed.server.background import checkpoints
 from riverbed.server.background import maintenance as upkeep
 from riverbed.store.checkpoint import Durability
 from riverbed.store.errors import Refusal
@@ -58,7 +59,7 @@ def test_keys_nobody_asks_for_expire_and_are_logged_as_deleted(tmp_path: Path) -
         lines = [line for batch in ticks.batches()[before:] for line in batch if line not in (b"MULTI", b"EXEC")]
         assert sorted(lines[:100]) == sorted(b"DEL k%d" % number for number in range(1, 200, 2))
         assert sorted(lines[100:]) == sorted(b"DEL k%d" % number for number in range(0, 200, 2))
-        ticks.server.upkeep.checkpoint()
+        ticks.server.checkpoints.checkpoint()
         assert ticks.executor.stats.expired_keys == 200
         ticks.close()
         again = Ticks(tmp_path, files=ticks.files)
@@ -159,7 +160,7 @@ def test_much_that_was_written_is_a_checkpoint_at_once(tmp_path: Path) -> None:
         ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000)
         client = ticks.connect()
         before = ticks.engine.checkpoints.count
-        client.send_words("XADD", "s", "1-1", "f", b"x" * (upkeep.CHECKPOINT_BYTES - 1000))
+        client.send_words("XADD", "s", "1-1", "f", b"x" * (checkpoints.CHECKPOINT_BYTES - 1000))
         await ticks.settle()
         assert ticks.engine.checkpoints.count == before
         client.send_words("XADD", "s", "1-2", "f", b"x" * 1000)
@@ -278,8 +279,8 @@ def test_clients_are_served_while_the_disk_takes_its_time_and_hear_from_waitaof_
 def test_what_waits_for_the_disk_is_bounded(
     tmp_path: Path, slow_disk: SlowDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "MAX_DIRTY", 4)
-    monkeypatch.setattr(upkeep, "CHECKPOINT_BYTES", 65536)
+    monkeypatch.setattr(checkpoints, "MAX_DIRTY", 4)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_BYTES", 65536)
 
     async def body() -> None:
         ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000, appendfsync="no")

@@ -132,6 +132,7 @@ def test_every_reply_is_true_whichever_file_operation_of_a_commit_fails(
                         found = await rotation.restarted(place / f"cut-{kept}-{names}", cut, policy)
                         assert_replies_are_true(replies, found, f"cut {kept} {names}, {what}")
                 rotation.ticks.server.upkeep.stop()
+                rotation.ticks.server.checkpoints.stop()
                 rotation.ticks.engine.abandon()
 
             in_loop(body())
@@ -147,6 +148,7 @@ def test_a_batch_that_can_neither_be_synced_nor_taken_back_is_answered_by_nothin
         assert await rotation.write() == {b"1-1": None, b"2-1": None, b"3-1": None}
         assert await rotation.held() == set()
         rotation.ticks.server.upkeep.stop()
+        rotation.ticks.server.checkpoints.stop()
         rotation.ticks.engine.abandon()
 
     in_loop(body())
@@ -169,6 +171,7 @@ def test_a_checkpoint_that_fails_in_a_tick_takes_back_no_reply_of_what_was_commi
         assert saver.replies()[0].startswith(b"-")
         assert await ticks.ask(saver, "XRANGE s - +") == [b"*1\r\n*2\r\n$3\r\n1-1\r\n*2\r\n$1\r\nf\r\n$1\r\nv\r\n"]
         ticks.server.upkeep.stop()
+        ticks.server.checkpoints.stop()
         ticks.engine.abandon()
 
     in_loop(body())
@@ -199,7 +202,7 @@ def test_replies_that_wait_for_their_tick_learn_of_a_commit_that_fails_before_it
         client.send("XADD s 1-1 f v")
         ticks.executor.fast_path.run(ticks.clock.time())
         ticks.files.fail("write", errno.ENOSPC)
-        ticks.server.upkeep._checkpoint()
+        ticks.server.checkpoints._checkpoint()
         await ticks.settle()
         assert [reply[:9] for reply in client.replies()] == [b"-MISCONF "]
         assert await ticks.ask(client, "XLEN s") == [b":0\r\n"]

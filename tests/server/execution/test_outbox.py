@@ -121,6 +121,7 @@ def test_a_later_tick_that_fails_takes_no_late_reply_back(ticks_in: Path) -> Non
         assert last[0].startswith(b"$")
         assert last[1].startswith(b"-MISCONF")
         ticks.server.upkeep.stop()
+        ticks.server.checkpoints.stop()
         ticks.engine.abandon()
 
     in_loop(body())

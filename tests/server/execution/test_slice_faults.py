@@ -94,6 +94,7 @@ class Case:
 def _end(ticks: Ticks) -> dict[bytes, Any]:
     held = dump_database(ticks.engine.txn.databases[0])
     ticks.server.upkeep.stop()
+    ticks.server.checkpoints.stop()
     ticks.engine.abandon()
     return held
 

@@ -624,7 +624,7 @@ def test_no_view_is_shared_behind_a_commit(ticks_of: Callable[[str], Ticks], mon
         await ticks.settle()
         slow.session.refresh()
         await ticks.ask(other, "XADD s 9000-0 f late")
-        ticks.server.upkeep.checkpoint_now()
+        ticks.server.checkpoints.checkpoint_now()
         for command in ("XRANGE s - +", "XREVRANGE s + -", "XREAD STREAMS s 0"):
             other.send(command)
             (reply,) = await finish(ticks, other)

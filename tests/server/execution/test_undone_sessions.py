@@ -273,7 +273,8 @@ class World:
         await server.snapshots.stop()
         await server.tasks.close()
         server.upkeep.stop()
-        server.upkeep.close()
+        server.checkpoints.stop()
+        server.checkpoints.close()
         self.ticks.engine.abandon()
         assert self.errors == []
 

@@ -219,6 +219,7 @@ def test_a_commit_that_fails_undoes_the_transaction_and_its_long_reply(
         assert dump_database(ticks.engine.txn.databases[0]) == before
         assert ticks.executor.transactions.space.bytes == 0
         ticks.server.upkeep.stop()
+        ticks.server.checkpoints.stop()
         ticks.engine.abandon()
 
     in_loop(body())
@@ -250,6 +251,7 @@ def test_a_reply_that_waits_for_its_client_stays_true_when_a_later_commit_fails(
         reply = client.replies()[-1]
         assert reply.startswith(b"*2\r\n$5\r\n900-0\r\n*299\r\n")
         ticks.server.upkeep.stop()
+        ticks.server.checkpoints.stop()
         ticks.engine.abandon()
 
     in_loop(body())

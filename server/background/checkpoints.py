@@ -1,0 +1,172 @@
+"""When the tables are checkpointed: a while after a commit, at once when much was logged, or when a client asks for it.
+
+A checkpoint begins in one turn of the loop; a thread makes it durable while clients are served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+import lmdb
+
+from riverbed.server.errors import CommandError
+from riverbed.store.errors import LogWriteError, StateLostError
+
+if TYPE_CHECKING:
+    from riverbed.server.background.tasks import Tasks
+    from riverbed.server.commands.core import Core
+    from riverbed.server.execution.failures import Undoing
+    from riverbed.server.execution.gate import Gate
+    from riverbed.server.execution.sliced_commands import Slicing
+    from riverbed.server.execution.ticks import Ticks
+    from riverbed.store.checkpoint import Durability
+
+log = logging.getLogger("riverbed")
+
+RETRY_S: Final = 1.0
+EVERYSEC_S: Final = 1.0
+# A checkpoint is due when this much was logged since the last, whatever the interval.
+CHECKPOINT_BYTES: Final = 1 << 20
+# As many times that may be waiting for a slow disk in memory, and then clients wait for it, too.
+MAX_DIRTY: Final = 32
+
+
+class Checkpoints:
+    """The checkpoints of one server."""
+
+    def __init__(
+        self, core: Core, ticks: Ticks, tasks: Tasks, gate: Gate, *, undoing: Undoing, slicing: Slicing
+    ) -> None:
+        self.on_durable: list[Callable[[], None]] = []  # called when the log is durable up to its end
+        self._config = core.config
+        self._engine = core.engine
+        self._stats = core.stats
+        self._ticks = ticks
+        self._tasks = tasks
+        self._gate = gate
+        self._undoing = undoing
+        self._slicing = slicing
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_due = False  # the next one, as soon as the disk has the one before
+        self._disk = ThreadPoolExecutor(max_workers=1, thread_name_prefix="disk")
+        for name in ("appendfsync", "checkpoint-interval-ms"):
+            self._config.observe(name, self._follow_config)
+
+    def stop(self) -> None:
+        """Begin no other."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def close(self) -> None:
+        """No task needs the disk's thread any more, not even one that has just been started."""
+        self._disk.shutdown(wait=False)
+
+    def committed(self) -> None:
+        """Something was committed: have it in a checkpoint soon, at once if it is much."""
+        if self._engine.dirty_bytes >= CHECKPOINT_BYTES:
+            self._checkpoint()
+        elif self._timer is None:
+            self.arm()
+
+    def arm(self) -> None:
+        """Have a checkpoint soon."""
+        if self._timer is not None:
+            return
+        config = self._config
+        delay = config.checkpoint_interval_ms / 1000
+        if config.appendfsync == "everysec":
+            delay = min(delay, EVERYSEC_S)  # it is the checkpoint that syncs the log then
+        self._timer = self._loop.call_later(delay, self._checkpoint)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _follow_config(self) -> None:
+        """A checkpoint that is due may be due earlier now."""
+        if self._timer is not None:
+            self._disarm()
+            self.arm()
+
+    def checkpoint(self) -> None:
+        """As `checkpoint_now`, for a client.  Raises CommandError."""
+        try:
+            self.checkpoint_now()
+        except (LogWriteError, lmdb.Error) as error:
+            raise CommandError(f"ERR the checkpoint failed: {error}") from None
+
+    def checkpoint_now(self) -> None:
+        """Commit what has run so far, and checkpoint, durably.  Raises LogWriteError, lmdb.Error."""
+        self._begin_checkpoint()
+        self._end_checkpoint()
+
+    def _begin_checkpoint(self) -> Durability:
+        self._disarm()
+        self._undoing.commit_early()
+        durability = self._engine.begin_checkpoint()
+        self._stats.expired_keys += self._engine.txn.expired_keys
+        self._engine.txn.expired_keys = 0
+        return durability
+
+    def _end_checkpoint(self) -> None:
+        self._engine.end_checkpoint()
+        for report in self.on_durable:
+            report()
+
+    def _checkpoint(self) -> None:
+        """Begin a checkpoint, which a thread makes durable while clients are served.
+
+        If the disk is still busy with the one before, the next begins when it is not, unless that would be too much.
+        """
+        self._disarm()
+        most = MAX_DIRTY * CHECKPOINT_BYTES
+        if self._engine.checkpoints.is_syncing and self._engine.dirty_bytes < most:
+            self._is_due = True
+            return
+        self._is_due = False
+        with self._retrying():
+            durability = self._begin_checkpoint()
+            synced = self._tasks.in_thread("making a checkpoint durable", durability.run, executor=self._disk)
+            synced.add_done_callback(lambda task: None if task.cancelled() else self._synced(durability))
+        self._slicing.rest()
+
+    def checkpoint_later(self) -> None:
+        """Begin a checkpoint behind the tick under way."""
+        self._disarm()
+        self._timer = self._loop.call_later(0, self._checkpoint)
+
+    def checkpoint_soon(self) -> bool:
+        """Begin a checkpoint, or have one begin when the disk has the one before; -> whether it was tried now."""
+        if self._engine.checkpoints.is_syncing:
+            self._is_due = True
+            return False
+        self._checkpoint()
+        return True
+
+    def _synced(self, durability: Durability) -> None:
+        """The disk has it, unless a caller that could not wait has ended it."""
+        with self._retrying():
+            if self._engine.checkpoints.is_syncing_of(durability):
+                self._end_checkpoint()
+        if self._is_due:
+            self._checkpoint()
+        self._slicing.look_for_views()
+
+    @contextlib.contextmanager
+    def _retrying(self) -> Iterator[None]:
+        try:
+            yield
+        except StateLostError as error:
+            self._ticks.give_up(error)
+        except (LogWriteError, lmdb.Error) as error:
+            log.warning("checkpoint failed, to be tried again: %s", error)
+            self._gate.refresh()
+            if self._timer is None:
+                self._timer = self._loop.call_later(RETRY_S, self._checkpoint)
