@@ -478,7 +478,7 @@ def test_readers_write_nothing_but_their_place_in_the_lock_file(sound: Place) ->
 @pytest.mark.needs_root
 def test_another_user_reads_what_nobody_serves(sound: Place) -> None:
     assert start(sound) == ""
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:  # those of the tests are for one user alone
         Path(name).chmod(0o755)
         directory = Path(name, "store")
         shutil.copytree(sound.directory, directory)
