@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 # A thousand servers are started: compiling all modules again would be half of what each start costs.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+if "PYTEST_XDIST_WORKER" not in os.environ:  # once for all workers, and before anything of Riverbed is imported
+    build_native()
 # Started in the background, the tests would have programs that are to be interrupted ignore it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -53,8 +55,6 @@ NEEDS_ROOT = "tests that mount file systems (power loss, full disk) did not run:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):  # once, for all workers of xdist
-        build_native()
     config.addinivalue_line("markers", "needs_root: mounts a file system; left out, with a notice, for anybody else")
     config.addinivalue_line("markers", "slow: takes more than about a second; every test of tests/system has it")
     config.addinivalue_line("markers", "spark: starts Java; every test of tests/tools/spark has it")

@@ -8,13 +8,18 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
+from riverbed.store.wire import Run
+
 if TYPE_CHECKING:
     from riverbed.server.limits.accounts import Account
     from riverbed.store.tables.namespace import Namespace
+    from riverbed.store.wire import Requests
 
 # A word's own share of memory: the object and its place in a list; and that of the list.
 _WORD_BYTES: Final = 48
 _LIST_BYTES: Final = 80
+# Of an entry of a run, beside the bytes of its request.
+_RUN_ENTRY_BYTES: Final = 32
 
 
 def request_bytes(argv: list[bytes]) -> int:
@@ -22,12 +27,14 @@ def request_bytes(argv: list[bytes]) -> int:
     return sum(map(len, argv)) + _WORD_BYTES * len(argv) + _LIST_BYTES
 
 
-def batch_bytes(requests: list[list[bytes]]) -> int:
+def batch_bytes(requests: Requests) -> int:
     """What several take, about; in C, as there may be a hundred, and more than once a tick."""
     if not requests:
         return 0
-    words = list(chain.from_iterable(requests))
-    return sum(map(len, words)) + _WORD_BYTES * len(words) + _LIST_BYTES * len(requests)
+    runs = [one for one in requests if isinstance(one, Run)]
+    words = list(chain.from_iterable([one for one in requests if isinstance(one, list)]))
+    in_runs = sum([run.size + _RUN_ENTRY_BYTES * len(run) for run in runs])
+    return sum(map(len, words)) + _WORD_BYTES * len(words) + _LIST_BYTES * len(requests) + in_runs
 
 
 class Names:

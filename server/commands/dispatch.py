@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from riverbed.server.commands import load_commands
+from riverbed.server.commands.streams.streams import xadd_run
 from riverbed.server.commands.table import COMMANDS, Command, Flag
 from riverbed.server.errors import CommandError, unknown_subcommand
+from riverbed.store.wire import Run
 
 if TYPE_CHECKING:
     from riverbed.server.commands.table import Handler
@@ -24,25 +26,33 @@ _UP_TO_A_SLICE = frozenset((b"XCLAIM", b"XAUTOCLAIM", b"XNACK"))
 
 
 class Plain:
-    """A command the fast path may run at once: no subcommands, nothing special about it."""
+    """A command the fast path may run at once: no subcommands, nothing special about it.
+
+    `is_compound`: it may log several commands, or be several.
+    """
 
     __slots__ = ("command", "counters", "handler", "is_compound", "is_fast", "least_words", "most_words", "name")
 
-    def __init__(self, command: Command, counters: CommandCounters) -> None:
+    def __init__(self, command: Command, counters: CommandCounters, *, run_handler: Handler | None = None) -> None:
+        """With a `run_handler` it is a run of the command."""
         self.command = command
         self.counters = counters
-        self.handler: Handler = command.handler
+        self.handler: Handler = run_handler or command.handler
         self.name = command.full_name
-        self.is_compound = bool(command.flags & Flag.WRITE) and command.name != b"XADD"
+        self.is_compound = run_handler is not None or (bool(command.flags & Flag.WRITE) and command.name != b"XADD")
         self.is_fast = bool(command.flags & Flag.FAST) and command.name not in _UP_TO_A_SLICE
-        self.least_words = abs(command.arity)
+        self.least_words = abs(command.arity) if run_handler is None else 1
         self.most_words = command.arity if command.arity >= 0 else _VERY_MANY
 
 
-def plain_commands(stats: Stats) -> dict[bytes, Plain]:
-    """The fast path's table, under upper-case and lower-case names; other spellings take the slow path."""
+def plain_commands(stats: Stats) -> dict[bytes | type[Run], Plain]:
+    """The fast path's table, under upper-case and lower-case names; other spellings take the slow path.
+
+    Runs of XADD are under their class, which stands in the place of their name.
+    """
     load_commands()
-    plain = {}
+    xadd = COMMANDS[b"XADD"]
+    plain: dict[bytes | type[Run], Plain] = {Run: Plain(xadd, stats.counters(xadd.full_name), run_handler=xadd_run)}
     for name, command in COMMANDS.items():
         if not command.subcommands and not command.flags & _SLOW:
             plain[name] = plain[name.lower()] = Plain(command, stats.counters(command.full_name))

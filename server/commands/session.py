@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from riverbed.server.protocol.replies import Block, LongReply, Push
     from riverbed.server.protocol.request_reader import RequestReader
     from riverbed.store.databases.database import Database
+    from riverbed.store.wire import Requests
 
 
 # What remembering a key that a client waits for takes, measured, besides the words of the command that waits.
@@ -142,12 +143,12 @@ class Session:
         # what it has sent; requests of it that were taken out to be run and could not; whether it has a place in the
         # line of those whose requests run next, or is to have it back when it may go on (`is_held`)
         self.input: RequestReader  # set by `Executor.connect`
-        self.backlog: list[list[bytes]] = []
+        self.backlog: Requests = []
         self._backlog_bytes = 0
         self.in_line = False
         self.is_held = False
         self.late_bytes = 0  # of replies that no turn had time to send
-        # replies of this tick, in order, one element a request
+        # replies of this tick, in order, one element a request or a run of them
         self.out: list[bytes] = []
         self._closing = False
         self.is_plain = False
@@ -235,18 +236,18 @@ class Session:
         """It waits for a key, for the end of a pause or of its own command, not for itself."""
         return self.blocked is not None or self.paused or self.is_sliced
 
-    def hold_back(self, requests: list[list[bytes]]) -> None:
+    def hold_back(self, requests: Requests) -> None:
         """Keep `requests`, the rest of a batch, and what arrives behind them, until the client may go on."""
         self.put_back(requests)
         self.in_line = self.is_held = True
         self.refresh()
 
-    def put_back(self, requests: list[list[bytes]]) -> None:
+    def put_back(self, requests: Requests) -> None:
         """Keep `requests`, which were taken to be run, for later."""
         self.backlog = requests
         self._backlog_bytes = batch_bytes(requests)
 
-    def take_backlog(self) -> list[list[bytes]]:
+    def take_backlog(self) -> Requests:
         """What was held back, to be run now."""
         backlog, self.backlog = self.backlog, []
         self._backlog_bytes = 0

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from riverbed.server.commands.request import Context, Request
 from riverbed.server.commands.table import Command, Flag
 from riverbed.server.errors import CommandError
 from riverbed.server.stats.stats import SLOWLOG_WORDS
 from riverbed.store.errors import StateLostError
+from riverbed.store.wire import Run
 
 if TYPE_CHECKING:
     from riverbed.server.commands.dispatch import Plain
@@ -97,7 +98,9 @@ class Timing:
         nanoseconds = max(int(seconds * 1e9), 0)  # the clock may have been set back
         entry.counters.record_run(count, nanoseconds)
         if nanoseconds >= self.slow_ns * count:
-            self._note_slow(request.session, entry.command, request.argv, nanoseconds // count // 1000)
+            held = cast("list[bytes] | Run", request.argv)
+            argv = held.requests()[-1] if isinstance(held, Run) else held
+            self._note_slow(request.session, entry.command, argv, nanoseconds // count // 1000)
 
     def note(self, session: Session, command: Command, argv: list[bytes], nanoseconds: int) -> None:
         """Remember a command that was slow."""

@@ -173,7 +173,16 @@ def _undone(wire: bytes, refusal: Refusal) -> bytes:
         line = _refusal(refusal)
         parts = [line if part is None else part for part in wire.lasting]
         return Settled(array_header(len(parts)) + b"".join(parts))
-    return _refusal(refusal, wire.kept if isinstance(wire, Conclusion) else b"")
+    return Settled(_refusal(refusal, wire.kept if isinstance(wire, Conclusion) else b"") * _bulk_count(wire))
+
+
+def _bulk_count(wire: bytes) -> int:
+    """How many replies these are: the IDs of a run of XADD are one piece."""
+    count = at = 0
+    while (at := wire.find(b"$", at, at + 1)) >= 0 and (size := int(wire[at + 1 : wire.index(b"\r\n", at)])) >= 0:
+        at = wire.index(b"\r\n", at) + size + 4
+        count += 1
+    return max(count, 1)
 
 
 def _refusal(refusal: Refusal, kept: bytes = b"") -> Settled:

@@ -6,19 +6,24 @@ request passes anyway.  It is most of what the server does, so all that is the s
 
 from __future__ import annotations
 
+from operator import length_hint
 from typing import TYPE_CHECKING, Final
 
 from riverbed.server.commands.dispatch import Plain, plain_commands
 from riverbed.server.commands.request import Context, Request
 from riverbed.server.commands.slices import Slices
+from riverbed.server.commands.streams.streams import OneByOneError
 from riverbed.server.commands.table import Flag
 from riverbed.server.errors import CommandError
 from riverbed.server.execution.slow_path import SlowPath, Turn
 from riverbed.server.protocol.encode import encode
 from riverbed.server.protocol.replies import Block, LongReply
 from riverbed.store.errors import StateLostError
+from riverbed.store.wire import Run
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from riverbed.server.commands.session import Session
     from riverbed.server.execution.blocking import Wakeups
     from riverbed.server.execution.calls import Calls
@@ -27,6 +32,8 @@ if TYPE_CHECKING:
     from riverbed.server.execution.request_queue import Inbox
     from riverbed.server.execution.request_queue import Turn as InboxTurn
     from riverbed.server.execution.ticks import Turns
+    from riverbed.store.wire import Request as WireRequest
+    from riverbed.store.wire import Requests
 
 # Replies behind which the client's next request has to wait.
 _WAITS: Final = frozenset((Block, LongReply, Slices))
@@ -38,7 +45,7 @@ MIN_SECONDS_A_TICK: Final = 0.002
 # As many wake-ups make as many replies to send, which is as much work again.
 MAX_SECONDS_OF_WAKING: Final = 0.004
 # The fast path of clients that may not take it.
-_NOTHING: Final[dict[bytes, Plain]] = {}
+_NOTHING: Final[dict[bytes | type[Run], Plain]] = {}
 # Fast commands between two looks at the clock.
 _LONGEST_RUN: Final = 32
 
@@ -134,6 +141,9 @@ class FastPath:
             for argv in waiting:
                 entry = plain.get(argv[0])
                 if entry is None or not entry.least_words <= len(argv) <= entry.most_words:
+                    if isinstance(argv, Run):
+                        count += _take_one_by_one(session, argv, requests, waiting)
+                        continue
                     if run_of is not None:
                         record(request, run_of, run_count, clock() - begun)
                         run_of = None
@@ -162,7 +172,7 @@ class FastPath:
                             break
                     run_of, run_count = entry, 1
                 mark = len(logged)
-                request.argv = argv
+                request.argv = argv  # type: ignore[assignment]  # a run for `xadd_run` alone
                 handler = entry.handler
                 try:
                     reply = handler(request)
@@ -171,6 +181,13 @@ class FastPath:
                 except StateLostError:
                     raise
                 except Exception as error:
+                    if isinstance(argv, Run):
+                        if not isinstance(error, OneByOneError):
+                            self._undoing.roll_back(mark)  # whichever request cannot be executed fails again
+                        run_count -= 1
+                        run_of = run_of if run_count else None
+                        count += _take_one_by_one(session, argv, requests, waiting)
+                        continue
                     reply = self._undoing.fault(entry.command, error, mark)
                 session.last_command = entry.name
                 if reply.__class__ is tuple:
@@ -184,10 +201,15 @@ class FastPath:
                     wire = encode(reply, session.resp)
                 out.append(wire)
                 if entry.is_compound:
-                    if txn.unlogged is not None:
-                        txn.end_command()
-                    if len(logged) - mark > 1:
-                        self._calls.make_atomic(mark)
+                    if isinstance(argv, Run):
+                        run_count += len(argv) - 1
+                        count += len(argv) - 1
+                        session.commands_processed += len(argv) - 1
+                    else:
+                        if txn.unlogged is not None:
+                            txn.end_command()
+                        if len(logged) - mark > 1:
+                            self._calls.make_atomic(mark)
                 if signals:
                     self._wakeups.serve()
                     ended = clock()
@@ -211,8 +233,16 @@ class FastPath:
         self._stats.reads_processed += len(taken)
         return count
 
-    def _hold_back(self, session: Session, requests: list[list[bytes]]) -> None:
+    def _hold_back(self, session: Session, requests: Requests) -> None:
         """These were taken to be run, and have to wait."""
         session.commands_processed -= len(requests)
         self._stats.commands_processed -= len(requests)
         self._inbox.hold_back(session, requests)
+
+
+def _take_one_by_one(session: Session, run: Run, requests: Requests, waiting: Iterator[WireRequest]) -> int:
+    """Put the requests of a run in its place, behind which `waiting` is; -> how many more these are."""
+    at = len(requests) - length_hint(waiting)
+    requests[at:at] = run.requests()
+    session.commands_processed += len(run) - 1
+    return len(run) - 1

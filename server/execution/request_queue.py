@@ -19,22 +19,27 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from riverbed.store.wire import count_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from riverbed.server.commands.session import Session
     from riverbed.server.protocol.request_reader import RequestReader
+    from riverbed.store.wire import Requests
 
     # A client and the requests of it that run next.
-    Turn = tuple[Session, list[list[bytes]]]
+    Turn = tuple[Session, Requests]
 
 # More than these are a pipeline.
 _FEW: Final = 4
 _FEW_LINES: Final = 64
 # Requests that may go before those that were left over: a fraction of a millisecond.
 MAX_FIRST: Final = 64
-# So many are parsed before they run; more would be in vain when the tick ends.
-_REQUESTS_AT_ONCE: Final = 64
+# So much is parsed before it runs; more would be in vain when the tick ends.
+_BYTES_AT_ONCE: Final = 8 << 10
+# What a request of a backlog counts for.
+_REQUEST_BYTES: Final = 128
 
 
 class Inbox:
@@ -105,7 +110,7 @@ class Inbox:
         if not line:
             return None
         turns: list[Turn] = []
-        room = _REQUESTS_AT_ONCE
+        room = _BYTES_AT_ONCE
         while line:
             session = line.popleft()
             reader = session.input
@@ -113,24 +118,25 @@ class Inbox:
                 requests = self._take_with_care(session)
             else:
                 # nearly always the client's only chunk, a short one, and nothing is left of it: a long one is owed
-                whole = reader.plain.take_chunk(reader.chunk)
+                chunk = reader.chunk
+                whole = reader.plain.take_chunk(chunk)
                 if whole is not None:
                     reader.chunk = b""
                     session.in_line = False
                     turns.append((session, whole))
-                    room -= len(whole)
+                    room -= len(chunk)
                     if room <= 0:
                         break
                     continue
                 requests = self._take_apart(session)
             if requests:
                 turns.append((session, requests))
-                room -= len(requests)
+                room -= _REQUEST_BYTES * count_of(requests)
             if room <= 0 or self._clock() >= end_s:
                 break
         return turns
 
-    def _take_apart(self, session: Session) -> list[list[bytes]]:
+    def _take_apart(self, session: Session) -> Requests:
         """What the client has sent, and nothing is known of, is not just whole plain requests."""
         requests = session.input.take_apart()
         if session.input.is_behind:
@@ -139,7 +145,7 @@ class Inbox:
             session.in_line = False
         return requests
 
-    def _take_with_care(self, session: Session) -> list[list[bytes]]:
+    def _take_with_care(self, session: Session) -> Requests:
         if session.closing:
             session.in_line = False
             session.drop_input()
@@ -151,7 +157,7 @@ class Inbox:
         self._keep_in_line(session, requests)
         return requests
 
-    def _keep_in_line(self, session: Session, requests: list[list[bytes]]) -> None:
+    def _keep_in_line(self, session: Session, requests: Requests) -> None:
         """The rest of what it has sent, if there is any, comes behind the others."""
         reader = session.input
         session.in_line = False
@@ -171,7 +177,7 @@ class Inbox:
             session.settle()
             self._line.appendleft(session)
 
-    def hold_back(self, session: Session, requests: list[list[bytes]]) -> None:
+    def hold_back(self, session: Session, requests: Requests) -> None:
         """The client may not go on with these, the rest of its batch, nor with what it has sent behind them."""
         self._again.pop(session, None)
         if requests or session.input.has_more:

@@ -1,4 +1,4 @@
-"""Whole requests, by the native module of `store/wire`.
+"""Whole requests, by the native module of `store/wire`; neighbouring XADDs of one stream as runs.
 
 Unlike hiredis it makes room for nothing that has not arrived, says how much it took, and takes nothing but arrays of
 bulk strings, so that it may be given any bytes.
@@ -7,18 +7,9 @@ bulk strings, so that it may be given any bytes.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final
 
-from riverbed.store.wire import NO_RUNS, parse, parse_front
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Requests = list[list[bytes]]
-
-# Without runs all requests are lists of words.
-_parse = cast("Callable[[int, bytes], Requests | None]", parse)
-_parse_front = cast("Callable[[int, bytes, Requests], int]", parse_front)
+from riverbed.store.wire import APPENDED, parse, parse_front
 
 
 class NativeReader:
@@ -31,5 +22,5 @@ class NativeReader:
 
     __slots__ = ()
 
-    take_chunk: Final = staticmethod(partial(_parse, NO_RUNS))
-    take_front: Final = staticmethod(partial(_parse_front, NO_RUNS))
+    take_chunk: Final = staticmethod(partial(parse, APPENDED))
+    take_front: Final = staticmethod(partial(parse_front, APPENDED))

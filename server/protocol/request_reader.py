@@ -24,7 +24,7 @@ from typing import Final
 from riverbed.server.protocol.fast_reader import PlainReader
 from riverbed.server.protocol.native_reader import NativeReader
 from riverbed.server.protocol.strict_reader import DEFAULT_MAX_BULK_BYTES, DEFAULT_MAX_QUERY_BYTES, StrictReader
-from riverbed.store import wire
+from riverbed.store.wire import IS_NATIVE, Requests, words_of
 
 # So many bytes are taken apart at a time: what waits stays as it came, for a request in Python takes 10 to 50 times its
 # bytes.  Chunks up to this size are tried as nothing but whole requests first.
@@ -38,7 +38,7 @@ _CHUNK_OVERHEAD_BYTES: Final = 48
 # Chunks of a client that has to wait are joined when there are so many, or bytes that come one by one take 50 each.
 _MANY_CHUNKS: Final = 64
 
-new_plain_reader: type[NativeReader] | type[PlainReader] = NativeReader if wire.IS_NATIVE else PlainReader
+new_plain_reader: type[NativeReader] | type[PlainReader] = NativeReader if IS_NATIVE else PlainReader
 
 
 class RequestReader(StrictReader):
@@ -125,15 +125,15 @@ class RequestReader(StrictReader):
         self.forget_request()
 
     def feed(self, data: bytes) -> list[list[bytes]]:
-        """All requests that `data` completes; before AUTH only as many as can be judged before they have run."""
+        """The words of all requests that `data` completes; before AUTH only of those that can be judged already."""
         if data:
             self.add(data)
         requests = self.next_requests()
         while self.has_more and self.error is None and (self.authenticated or not requests):
             requests += self.next_requests()
-        return requests
+        return words_of(requests)
 
-    def next_requests(self) -> list[list[bytes]]:
+    def next_requests(self) -> Requests:
         """The next requests, none of them empty; [] when no whole one is among the next bytes."""
         if self.authenticated and not self.is_behind and 0 < len(self.chunk) <= _SMALL_BYTES:
             whole = self.plain.take_chunk(self.chunk)
@@ -142,9 +142,9 @@ class RequestReader(StrictReader):
                 return whole
         return self.take_apart()
 
-    def take_apart(self) -> list[list[bytes]]:
+    def take_apart(self) -> Requests:
         """As `next_requests`, for what is not nothing but whole plain requests."""
-        requests: list[list[bytes]] = []
+        requests: Requests = []
         if self.error is None:
             piece = self._next_piece()
             self.awaits_verdict = self.has_rest = False
@@ -176,7 +176,7 @@ class RequestReader(StrictReader):
         self._position = end
         return data[start:end]
 
-    def _take_apart(self, data: bytes, requests: list[list[bytes]]) -> None:
+    def _take_apart(self, data: bytes, requests: Requests) -> None:
         handovers = 0
         while True:
             if (

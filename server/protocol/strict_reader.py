@@ -7,9 +7,12 @@ What is incomplete is carried from chunk to chunk.  This parser can read everyth
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from riverbed.store.format.text import split_words
+
+if TYPE_CHECKING:
+    from riverbed.store.wire import Requests
 
 INLINE_LIMIT_BYTES: Final = 64 * 1024  # of an inline request, and of a line that announces a count
 UNAUTHENTICATED_WORDS: Final = 10
@@ -96,7 +99,7 @@ class StrictReader:
         """Memory held by a request that is not complete."""
         return len(self._buffer) + self._words_bytes
 
-    def take(self, data: bytes, requests: list[list[bytes]], *, may_hand_over: bool) -> bytes:
+    def take(self, data: bytes, requests: Requests, *, may_hand_over: bool) -> bytes:
         """Append what `data` completes; keep or refuse the rest, or return it when another parser may have it."""
         try:
             return self._take(data, requests, may_hand_over=may_hand_over)
@@ -104,7 +107,7 @@ class StrictReader:
             self._refuse(ProtocolError("no memory for the request", silent=True))
             return b""
 
-    def _take(self, data: bytes, requests: list[list[bytes]], *, may_hand_over: bool) -> bytes:
+    def _take(self, data: bytes, requests: Requests, *, may_hand_over: bool) -> bytes:
         source: bytes | bytearray = data
         if self._buffer:
             self._buffer += data
@@ -231,7 +234,7 @@ class StrictReader:
             raise _NotYetAllowed("unauthenticated bulk length", position)
         return size
 
-    def _take_inline(self, source: bytes | bytearray, position: int, requests: list[list[bytes]]) -> int:
+    def _take_inline(self, source: bytes | bytearray, position: int, requests: Requests) -> int:
         newline = source.find(b"\n", position, position + INLINE_LIMIT_BYTES + 1)
         if newline < 0:
             if len(source) - position > INLINE_LIMIT_BYTES:

@@ -28,7 +28,7 @@ from riverbed.store.format import log_lines as logformat
 from riverbed.store.format.log_lines import Annotation, CommandCollector, FrameError, ShortFrame
 from riverbed.store.log.manifest import FileType, LogFile
 from riverbed.store.position import LogPosition
-from riverbed.store.wire import IS_NATIVE, LOGGED, Request, Run, parse
+from riverbed.store.wire import IS_NATIVE, LOGGED, Request, parse, words_of
 
 CHUNK_BYTES: Final = 1 << 20
 FEED_BYTES: Final = 1 << 15
@@ -55,7 +55,7 @@ class Batch(NamedTuple):
 
     @property
     def commands(self) -> list[list[bytes]]:
-        return [words for one in self.requests for words in (one.requests() if isinstance(one, Run) else [one])]
+        return words_of(self.requests)
 
     @property
     def size(self) -> int:

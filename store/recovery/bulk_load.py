@@ -75,7 +75,7 @@ def _append_runs(db: Database, commands: list[Request], at: int) -> int:
                 break
             stream = db.create(run.key)
         loaded = load_into(stream, run, rows)
-        if loaded < run.count:
+        if loaded < len(run):
             if loaded:
                 commands[at] = run.rest(loaded)
             break

@@ -18,7 +18,7 @@ from riverbed.store.log.append_log import Log
 from riverbed.store.log.reader import Batch, TornTail
 from riverbed.store.position import LogPosition
 from riverbed.store.recovery.bulk_load import load_run
-from riverbed.store.wire import Run
+from riverbed.store.wire import Run, count_of
 
 # A start from nothing commits this often, so that dirty pages do not pile up in memory; see `start_changes.py`.
 _BYTES_A_CHECKPOINT: Final = 16 << 20
@@ -79,7 +79,7 @@ def fold(
     try:
         for batch in batches:
             requests = batch.requests
-            report.commands += sum([one.count if isinstance(one, Run) else 1 for one in requests])
+            report.commands += count_of(requests)
             at = 0
             while at < len(requests):
                 begun, at = at, load_run(txn, requests, at)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from riverbed.store.ids import StreamID, pack_id, unpack_id
+from riverbed.store.ids import ID_BYTES, StreamID, pack_id, unpack_id
 from riverbed.store.tables.transaction import UNBOUNDED_ROW
-from riverbed.store.wire import Run, load_xadds
+from riverbed.store.wire import Run, expand, expand_one, load_xadds
 
 if TYPE_CHECKING:
     from riverbed.store.streams.stream import Stream
@@ -21,26 +21,88 @@ MAX_ROOM: Final = 1 << 62
 _PREFIX_BYTES: Final = 8
 
 
+def append_run(stream: Stream, run: Run, first_id: StreamID) -> bytes:
+    """Append the entries of a run that a client sent, the first with `first_id`; -> the IDs as RESP bulk strings.
+
+    The caller has made sure that it is above `last_id`, that all have their IDs in its millisecond, and that no client
+    is to be told of each entry.  Logs `XADD key id f v ...` of each; an exception leaves some of them.
+    """
+    txn = stream.txn
+    head = _log_head(stream, run)
+    rows: Rows = []
+    pieces = []
+    at, count = 0, len(run)
+    while at < count:
+        key = stream.prefix + first_id.to_bytes(ID_BYTES, "big")
+        most = txn.node_max_entries - stream.tail_total
+        room = txn.node_max_bytes - stream.tail_bytes
+        made = 0
+        if stream.tail_total and most > 0 and room > 0:
+            made, size, log, ids = expand(run, at, most, room, key, head, rows)
+        if not made:
+            made, size, log, ids = expand(run, at, txn.node_max_entries, txn.node_max_bytes, key, head, rows)
+            if not made:
+                made, size, log, ids = expand(run, at, 1, MAX_ROOM, key, head, rows)
+                txn.largest_row = UNBOUNDED_ROW
+            stream.open_node(first_id)
+        if not stream.length:
+            stream.first_id = first_id
+        _count_in(stream, made, size, StreamID(first_id + made - 1))
+        txn.log.append(log)
+        pieces.append(ids)
+        at += made
+        first_id = StreamID(first_id + made)
+    txn.appender.putmulti(rows)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def append_one(stream: Stream, run: Run, entry_id: StreamID) -> bytes:
+    """As `append_run`, of a run of one, without a list: clients that wait for each reply send no other."""
+    txn = stream.txn
+    key = stream.prefix + entry_id.to_bytes(ID_BYTES, "big")
+    row, size, log, reply = expand_one(run, key, _log_head(stream, run))
+    put = txn.put_entry  # no method, and Python is slow at calling what it takes for one
+    put(key, row)
+    total = stream.tail_total
+    if total == 0 or total >= txn.node_max_entries or stream.tail_bytes + size >= txn.node_max_bytes:
+        stream.open_node(entry_id)
+        if size >= txn.node_max_bytes:
+            txn.largest_row = UNBOUNDED_ROW
+    if not stream.length:
+        stream.first_id = entry_id
+    _count_in(stream, 1, size, entry_id)
+    txn.log.append(log)
+    return reply
+
+
+def _log_head(stream: Stream, run: Run) -> bytes:
+    """What the run's lines in the log begin with; the log is then at the stream's database."""
+    number = stream.namespace.number
+    if stream.txn.log_db != number:
+        stream.txn.log_select(number)
+    return stream.log_heads.get(run.word_count) or stream.log_head(run.word_count)
+
+
 def load_run(stream: Stream, run: Run, rows: Rows) -> int:
     """Append the entries of a run out of a log, up to the first whose ID is not above the last; -> how many.
 
     Their rows are appended to `rows` and have to be put into the table before it is read.  Nothing is logged.
     """
     txn = stream.txn
-    last = pack_id(stream.last_id)
-    at, count = 0, run.count
+    last = stream.prefix + pack_id(stream.last_id)
+    at, count = 0, len(run)
     while at < count:
         mark = len(rows)
         most = txn.node_max_entries - stream.tail_total
         room = txn.node_max_bytes - stream.tail_bytes
         made = 0
         if stream.tail_total and most > 0 and room > 0:
-            made, size, last = load_xadds(run, at, most, room, stream.prefix, last, rows)
+            made, size, last = load_xadds(run, at, most, room, last, rows)
         if not made:
             most, room = txn.node_max_entries, txn.node_max_bytes
-            made, size, last = load_xadds(run, at, most, room, stream.prefix, last, rows)
+            made, size, last = load_xadds(run, at, most, room, last, rows)
             if not made:
-                made, size, last = load_xadds(run, at, 1, MAX_ROOM, stream.prefix, last, rows)
+                made, size, last = load_xadds(run, at, 1, MAX_ROOM, last, rows)
                 if not made:
                     break
                 if size >= txn.node_max_bytes:
@@ -48,7 +110,7 @@ def load_run(stream: Stream, run: Run, rows: Rows) -> int:
             stream.open_node(unpack_id(rows[mark][0][_PREFIX_BYTES:]))
         if not stream.length:
             stream.first_id = unpack_id(rows[mark][0][_PREFIX_BYTES:])
-        _count_in(stream, made, size, unpack_id(last))
+        _count_in(stream, made, size, unpack_id(last[_PREFIX_BYTES:]))
         at += made
     return at
 

@@ -314,13 +314,15 @@ class Stream:
         namespace = self.namespace
         if txn.log_db != namespace.number:
             txn.log_select(namespace.number)
-        head = self.log_heads.get(count)
-        if head is None:
-            head = self.log_heads[count] = b"*%d\r\n$4\r\nXADD\r\n%b" % (count + 3, bulk(self.key))
-        txn.log.append(head + id_wire + body)
+        txn.log.append((self.log_heads.get(count) or self.log_head(count)) + id_wire + body)
         if self.key in namespace.interest:
             txn.notify(Change.APPENDED, namespace, self.key)
         return id_wire
+
+    def log_head(self, word_count: int) -> bytes:
+        """How XADD of so many fields and values begins in the log; it is kept in `log_heads`."""
+        head = self.log_heads[word_count] = b"*%d\r\n$4\r\nXADD\r\n%b" % (word_count + 3, bulk(self.key))
+        return head
 
     def delete_entries(self, entry_ids: list[StreamID]) -> list[bool]:
         """Delete those of `entry_ids` that exist, in order; -> which did.  Logs `XDEL key id ...`, only the hits."""

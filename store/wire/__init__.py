@@ -22,12 +22,15 @@ __all__ = [
     "LOGGED",
     "NO_RUNS",
     "Request",
+    "Requests",
     "Run",
+    "count_of",
     "expand",
     "expand_one",
     "load_xadds",
     "parse",
     "parse_front",
+    "words_of",
 ]
 
 
@@ -49,3 +52,14 @@ else:
     from riverbed.store.wire.reference import Run, expand, expand_one, load_xadds, parse, parse_front
 
 Request = list[bytes] | Run
+Requests = list[Request]
+
+
+def count_of(requests: Requests) -> int:
+    """How many requests these are, those of runs among them."""
+    return sum([len(one) if isinstance(one, Run) else 1 for one in requests])
+
+
+def words_of(requests: Requests) -> list[list[bytes]]:
+    """The requests as lists of words, those of runs as well."""
+    return [words for one in requests for words in (one.requests() if isinstance(one, Run) else [one])]

@@ -32,9 +32,9 @@
 #define ID_TEXT_BYTES (2 * HALF_DIGITS + 1)
 #define ID_BULK_BYTES (ID_TEXT_BYTES + 7)       /* "$41\r\n" and "\r\n" */
 #define HEAD_BYTES 32           /* "*", a Py_ssize_t, "\r\n" */
-#define PREFIX_BYTES 8
-#define ID_BYTES 16
-#define KEY_BYTES (PREFIX_BYTES + ID_BYTES)
+#define PREFIX_BYTES 8          /* of the key of a row: the stream's number, then both halves of the ID */
+#define HALF_BYTES 8
+#define KEY_BYTES (PREFIX_BYTES + 2 * HALF_BYTES)
 
 /* What may become a run. */
 enum { NO_RUNS, APPENDED, LOGGED };     /* `XADD key * ...`, as clients send it; `XADD key id ...`, as a log has it */
@@ -348,12 +348,13 @@ format_id(char *to, const Millisecond *ms, uint64_t seq)
     return at - to;
 }
 
-static PyObject *
-make_key(const char *prefix, uint64_t ms, uint64_t seq)
+static uint64_t
+get_big_endian(const char *from)
 {
-    char key[KEY_BYTES];
-    put_big_endian(put_big_endian(put_bytes(key, prefix, PREFIX_BYTES), ms), seq);
-    return PyBytes_FromStringAndSize(key, KEY_BYTES);
+    uint64_t number = 0;
+    for (int i = 0; i < 8; i++)
+        number = number << 8 | (unsigned char)from[i];
+    return number;
 }
 
 /* The row of an entry: its ID, the head of its fields, and these as they were sent. */
@@ -465,13 +466,6 @@ position_argument(PyObject *argument, Py_ssize_t most)
 }
 
 static int
-half_argument(PyObject *argument, uint64_t *half)
-{
-    *half = PyLong_AsUnsignedLongLong(argument);
-    return !(*half == UINT64_MAX && PyErr_Occurred());
-}
-
-static int
 runs_argument(PyObject *argument, int *runs)
 {
     *runs = (int)position_argument(argument, LOGGED);
@@ -526,65 +520,71 @@ parse_front(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return at < 0 ? NULL : PyLong_FromSsize_t(at);
 }
 
+/* The arguments that say which entries of a run are meant. */
+static int
+entries_argument(PyObject *const *args, const Run *run, Py_ssize_t *at, Py_ssize_t *most, Py_ssize_t *room)
+{
+    *at = position_argument(args[0], run->ob_base.ob_size);
+    if (*at < 0)
+        return 0;
+    *most = position_argument(args[1], PY_SSIZE_T_MAX);
+    if (*most < 0)
+        return 0;
+    *room = position_argument(args[2], PY_SSIZE_T_MAX);
+    return *room >= 0;
+}
+
 PyDoc_STRVAR(expand_doc,
-"expand(run, at, most, room, prefix, ms, seq, log_head, rows) -> (count, size, log, replies)\n\n"
-"Give the entries of `run` from `at` on the IDs from ms-seq on.");
+"expand(run, at, most, room, key, log_head, rows) -> (count, size, log, replies)\n\n"
+"Give the entries of `run` from `at` on the IDs from that in `key` on.");
 
 static PyObject *
 expand(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
-    uint64_t ms, seq;
-    if (!has_count("expand", count, 9))
+    Py_ssize_t at, most, room;
+    if (!has_count("expand", count, 7))
         return NULL;
     const Run *run = run_argument(module, args[0]);
-    if (run == NULL)
+    if (run == NULL || !entries_argument(args + 1, run, &at, &most, &room))
         return NULL;
-    Py_ssize_t at = position_argument(args[1], run->ob_base.ob_size);
-    if (at < 0)
-        return NULL;
-    Py_ssize_t most = position_argument(args[2], PY_SSIZE_T_MAX);
-    if (most < 0)
-        return NULL;
-    Py_ssize_t room = position_argument(args[3], PY_SSIZE_T_MAX);
-    if (room < 0)
-        return NULL;
-    const char *prefix = bytes_argument(args[4], PREFIX_BYTES);
-    if (prefix == NULL || !half_argument(args[5], &ms) || !half_argument(args[6], &seq))
-        return NULL;
-    const char *log_head = bytes_argument(args[7], -1);
-    if (log_head == NULL || !list_argument(args[8]))
+    const char *first_key = bytes_argument(args[4], KEY_BYTES);
+    const char *log_head = first_key == NULL ? NULL : bytes_argument(args[5], -1);
+    if (log_head == NULL || !list_argument(args[6]))
         return NULL;
 
     const char *data = PyBytes_AsString(run->chunk);
-    Py_ssize_t head_size = PyBytes_Size(args[7]), size;
+    uint64_t seq = get_big_endian(first_key + PREFIX_BYTES + HALF_BYTES);
+    Py_ssize_t log_head_size = PyBytes_Size(args[5]), size;
     Py_ssize_t made = count_fitting(run, at, most, room, &size);
     if (made > 0 && (uint64_t)(made - 1) > UINT64_MAX - seq) {
         PyErr_SetString(PyExc_OverflowError, "the IDs do not fit");
         return NULL;
     }
-    char head[HEAD_BYTES], id[ID_BULK_BYTES];
-    Py_ssize_t array_size = format_head(head, run->word_count);
-    Millisecond millisecond;
-    format_millisecond(&millisecond, ms);
+    char head[HEAD_BYTES], id[ID_BULK_BYTES], key[KEY_BYTES];
+    Py_ssize_t head_size = format_head(head, run->word_count);
+    Millisecond ms;
+    format_millisecond(&ms, get_big_endian(first_key + PREFIX_BYTES));
     Py_ssize_t replies_size = 0;
     for (Py_ssize_t i = 0; i < made; i++)
-        replies_size += format_id(id, &millisecond, seq + (uint64_t)i);
+        replies_size += format_id(id, &ms, seq + (uint64_t)i);
 
-    if (made > 0 && head_size > (PY_SSIZE_T_MAX - size - replies_size) / made)
+    if (made > 0 && log_head_size > (PY_SSIZE_T_MAX - size - replies_size) / made)
         return PyErr_NoMemory();
-    PyObject *log = PyBytes_FromStringAndSize(NULL, made * head_size + replies_size + size);
+    PyObject *log = PyBytes_FromStringAndSize(NULL, made * log_head_size + replies_size + size);
     PyObject *replies = PyBytes_FromStringAndSize(NULL, replies_size);
     if (log == NULL || replies == NULL)
         goto failed;
     char *log_to = PyBytes_AsString(log), *reply_to = PyBytes_AsString(replies);
-    for (Py_ssize_t i = 0; i < made; i++) {
+    memcpy(key, first_key, KEY_BYTES);
+    for (Py_ssize_t i = 0; i < made; i++, seq++) {
         const Entry *entry = &run->entries[at + i];
-        Py_ssize_t id_size = format_id(id, &millisecond, seq + (uint64_t)i);
-        PyObject *row = make_row(id, id_size, head, array_size, data, entry);
-        if (add_row(args[8], make_key(prefix, ms, seq + (uint64_t)i), row))
+        Py_ssize_t id_size = format_id(id, &ms, seq);
+        put_big_endian(key + PREFIX_BYTES + HALF_BYTES, seq);
+        PyObject *row = make_row(id, id_size, head, head_size, data, entry);
+        if (add_row(args[6], PyBytes_FromStringAndSize(key, KEY_BYTES), row))
             goto failed;
         reply_to = put_bytes(reply_to, id, id_size);
-        log_to = put_bytes(log_to, log_head, head_size);
+        log_to = put_bytes(log_to, log_head, log_head_size);
         log_to = put_bytes(log_to, id, id_size);
         log_to = put_bytes(log_to, data + entry->fields, entry->end - entry->fields);
     }
@@ -597,99 +597,82 @@ failed:
 }
 
 PyDoc_STRVAR(expand_one_doc,
-"expand_one(run, prefix, ms, seq, log_head) -> (key, row, size, log, reply)\n\n"
+"expand_one(run, key, log_head) -> (row, size, log, reply)\n\n"
 "As `expand`, of the first entry alone, without lists.");
 
 static PyObject *
 expand_one(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
-    uint64_t ms, seq;
-    if (!has_count("expand_one", count, 5))
+    if (!has_count("expand_one", count, 3))
         return NULL;
     const Run *run = run_argument(module, args[0]);
-    if (run == NULL)
-        return NULL;
-    const char *prefix = bytes_argument(args[1], PREFIX_BYTES);
-    if (prefix == NULL || !half_argument(args[2], &ms) || !half_argument(args[3], &seq))
-        return NULL;
-    const char *log_head = bytes_argument(args[4], -1);
+    const char *key = run == NULL ? NULL : bytes_argument(args[1], KEY_BYTES);
+    const char *log_head = key == NULL ? NULL : bytes_argument(args[2], -1);
     if (log_head == NULL)
         return NULL;
 
     const char *data = PyBytes_AsString(run->chunk);
     const Entry *entry = &run->entries[0];
-    Py_ssize_t head_size = PyBytes_Size(args[4]), size = entry->end - entry->fields;
+    Py_ssize_t log_head_size = PyBytes_Size(args[2]), size = entry->end - entry->fields;
     char head[HEAD_BYTES], id[ID_BULK_BYTES];
-    Py_ssize_t array_size = format_head(head, run->word_count);
-    Millisecond millisecond;
-    format_millisecond(&millisecond, ms);
-    Py_ssize_t id_size = format_id(id, &millisecond, seq);
-    if (head_size > PY_SSIZE_T_MAX - id_size - size)
+    Py_ssize_t head_size = format_head(head, run->word_count);
+    Millisecond ms;
+    format_millisecond(&ms, get_big_endian(key + PREFIX_BYTES));
+    Py_ssize_t id_size = format_id(id, &ms, get_big_endian(key + PREFIX_BYTES + HALF_BYTES));
+    if (log_head_size > PY_SSIZE_T_MAX - id_size - size)
         return PyErr_NoMemory();
-    PyObject *log = PyBytes_FromStringAndSize(NULL, head_size + id_size + size);
+    PyObject *log = PyBytes_FromStringAndSize(NULL, log_head_size + id_size + size);
     PyObject *reply = PyBytes_FromStringAndSize(id, id_size);
-    PyObject *row = make_row(id, id_size, head, array_size, data, entry);
-    PyObject *key = make_key(prefix, ms, seq);
-    if (log == NULL || reply == NULL || row == NULL || key == NULL) {
+    PyObject *row = make_row(id, id_size, head, head_size, data, entry);
+    if (log == NULL || reply == NULL || row == NULL) {
         Py_XDECREF(log);
         Py_XDECREF(reply);
         Py_XDECREF(row);
-        Py_XDECREF(key);
         return NULL;
     }
-    char *to = put_bytes(put_bytes(PyBytes_AsString(log), log_head, head_size), id, id_size);
+    char *to = put_bytes(put_bytes(PyBytes_AsString(log), log_head, log_head_size), id, id_size);
     put_bytes(to, data + entry->fields, size);
-    return Py_BuildValue("NNnNN", key, row, size, log, reply);
+    return Py_BuildValue("NnNN", row, size, log, reply);
 }
 
 PyDoc_STRVAR(load_xadds_doc,
-"load_xadds(run, at, most, room, prefix, last, rows) -> (count, size, last)\n\n"
+"load_xadds(run, at, most, room, last_key, rows) -> (count, size, last_key)\n\n"
 "As `expand`, of a run out of a log, with the IDs that stand there, as long as they ascend.");
 
 static PyObject *
 load_xadds(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
-    if (!has_count("load_xadds", count, 7))
+    Py_ssize_t at, most, room;
+    if (!has_count("load_xadds", count, 6))
         return NULL;
     const Run *run = run_argument(module, args[0]);
-    if (run == NULL)
+    if (run == NULL || !entries_argument(args + 1, run, &at, &most, &room))
         return NULL;
-    Py_ssize_t at = position_argument(args[1], run->ob_base.ob_size);
-    if (at < 0)
-        return NULL;
-    Py_ssize_t most = position_argument(args[2], PY_SSIZE_T_MAX);
-    if (most < 0)
-        return NULL;
-    Py_ssize_t room = position_argument(args[3], PY_SSIZE_T_MAX);
-    if (room < 0)
-        return NULL;
-    const char *prefix = bytes_argument(args[4], PREFIX_BYTES);
-    if (prefix == NULL)
-        return NULL;
-    const char *last_id = bytes_argument(args[5], ID_BYTES);
-    if (last_id == NULL || !list_argument(args[6]))
+    const char *before = bytes_argument(args[4], KEY_BYTES);
+    if (before == NULL || !list_argument(args[5]))
         return NULL;
 
     const char *data = PyBytes_AsString(run->chunk);
-    char head[HEAD_BYTES], last[ID_BYTES], id[ID_BYTES];
-    Py_ssize_t array_size = format_head(head, run->word_count);
+    char head[HEAD_BYTES], last[KEY_BYTES], key[KEY_BYTES];
+    Py_ssize_t head_size = format_head(head, run->word_count);
     Py_ssize_t size, made = 0, loaded = 0, fitting = count_fitting(run, at, most, room, &size);
-    memcpy(last, last_id, ID_BYTES);
+    memcpy(last, before, KEY_BYTES);
+    memcpy(key, before, KEY_BYTES);
     for (; made < fitting; made++) {
         const Entry *entry = &run->entries[at + made];
         uint64_t ms, seq;
         if (entry_id(data, entry, &ms, &seq))
             break;
-        put_big_endian(put_big_endian(id, ms), seq);
-        if (memcmp(id, last, ID_BYTES) <= 0)
+        put_big_endian(put_big_endian(key + PREFIX_BYTES, ms), seq);
+        if (memcmp(key, last, KEY_BYTES) <= 0)
             break;
-        PyObject *row = make_row(data + entry->id, entry->fields - entry->id, head, array_size, data, entry);
-        if (add_row(args[6], make_key(prefix, ms, seq), row))
+        PyObject *row = make_row(data + entry->id, entry->fields - entry->id, head, head_size, data, entry);
+        if (add_row(args[5], PyBytes_FromStringAndSize(key, KEY_BYTES), row))
             return NULL;
-        memcpy(last, id, ID_BYTES);
+        memcpy(last, key, KEY_BYTES);
         loaded += entry->end - entry->fields;
     }
-    return Py_BuildValue("nny#", made, loaded, last, (Py_ssize_t)ID_BYTES);
+    return Py_BuildValue("nny#", made, loaded, last, (Py_ssize_t)KEY_BYTES);
 }
 
 /* -- the type ----------------------------------------------------------------------------------------------------- */
@@ -731,6 +714,28 @@ run_rest(PyObject *self, PyObject *argument)
     return (PyObject *)rest;
 }
 
+static Py_ssize_t
+run_length(PyObject *self)
+{
+    return ((const Run *)self)->ob_base.ob_size;
+}
+
+static PyObject *
+run_item(PyObject *self, Py_ssize_t index)
+{
+    if (index == 0)
+        return Py_NewRef((PyObject *)Py_TYPE(self));
+    PyErr_SetString(PyExc_IndexError, "a run has no words");
+    return NULL;
+}
+
+static PyObject *
+run_size(PyObject *self, void *Py_UNUSED(closure))
+{
+    const Run *run = (const Run *)self;
+    return PyLong_FromSsize_t(run->entries[run->ob_base.ob_size - 1].end - run->entries[0].start);
+}
+
 static void
 run_dealloc(PyObject *self)
 {
@@ -749,10 +754,14 @@ static PyMethodDef run_methods[] = {
 };
 
 static PyMemberDef run_members[] = {
-    {"count", T_PYSSIZET, offsetof(PyVarObject, ob_size), READONLY, "how many entries"},
     {"key", T_OBJECT_EX, offsetof(Run, key), READONLY, "of the stream"},
     {"word_count", T_PYSSIZET, offsetof(Run, word_count), READONLY, "fields and values of each entry"},
     {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef run_getters[] = {
+    {"size", run_size, NULL, "bytes of the requests", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyType_Slot run_slots[] = {
@@ -760,6 +769,9 @@ static PyType_Slot run_slots[] = {
     {Py_tp_dealloc, run_dealloc},
     {Py_tp_methods, run_methods},
     {Py_tp_members, run_members},
+    {Py_tp_getset, run_getters},
+    {Py_sq_length, run_length},
+    {Py_sq_item, run_item},
     {0, NULL},
 };
 

@@ -25,12 +25,14 @@ LOGGED: Final = 2
 _MIN_WORD_BYTES: Final = len(b"$0\r\n\r\n")
 _MIN_XADD_WORDS: Final = 5
 _RUN_ENTRIES: Final = 256
-_PREFIX_BYTES: Final = 8
-_ID_BYTES: Final = 16
+_HALF_BYTES: Final = 8
+_KEY_BYTES: Final = 24
 _MAX_HALF: Final = (1 << 64) - 1
 _ARRAY = re.compile(rb"\*([1-9][0-9]{0,8})\r\n")
 _BULK = re.compile(rb"\$(0|[1-9][0-9]{0,8})\r\n")
 _ID = re.compile(rb"(0|[1-9][0-9]{0,19})-(0|[1-9][0-9]{0,19})")
+
+Rows = list[tuple[bytes, bytes]]
 
 
 class Entry(NamedTuple):
@@ -43,7 +45,11 @@ class Entry(NamedTuple):
 
 
 class Run:
-    """XADDs of one key and as many words each, neighbours in a chunk."""
+    """XADDs of one key and as many words each, neighbours in a chunk.
+
+    Among requests it passes for one, so that those of other kinds need not be asked what they are: its length is the
+    number of entries, and what stands in the place of the name is the class, which no client can send.
+    """
 
     __slots__ = ("_chunk", "_entries", "key", "word_count")
 
@@ -54,9 +60,18 @@ class Run:
         self.word_count = word_count
         self._entries = entries
 
-    @property
-    def count(self) -> int:
+    def __len__(self) -> int:
         return len(self._entries)
+
+    def __getitem__(self, index: int) -> type[Run]:
+        if index:
+            raise IndexError("a run has no words")
+        return type(self)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the requests."""
+        return self._entries[-1].end - self._entries[0].start
 
     def requests(self) -> list[list[bytes]]:
         """The requests one by one, as lists of words."""
@@ -67,13 +82,13 @@ class Run:
 
     def rest(self, at: int) -> Run:
         """The run from entry `at` on.  ValueError when there is no such entry."""
-        if not 0 <= at < self.count:
-            raise ValueError(f"{at} is not from 0 to {self.count - 1}")
+        if not 0 <= at < len(self):
+            raise ValueError(f"{at} is not from 0 to {len(self) - 1}")
         return Run(self._chunk, self.key, self.word_count, self._entries[at:])
 
     def fitting(self, at: int, most: int, room: int) -> list[Entry]:
         """The entries from `at` on, `most` of them, whose fields have less than `room` bytes together."""
-        if not 0 <= at <= self.count or most < 0 or room < 0:
+        if not 0 <= at <= len(self) or most < 0 or room < 0:
             raise ValueError("not a place in the run, or a negative bound")
         entries = []
         for entry in self._entries[at : at + most]:
@@ -201,82 +216,66 @@ def _is_id(text: bytes) -> bool:
 
 
 def expand(
-    run: Run,
-    at: int,
-    most: int,
-    room: int,
-    prefix: bytes,
-    ms: int,
-    seq: int,
-    log_head: bytes,
-    rows: list[tuple[bytes, bytes]],
+    run: Run, at: int, most: int, room: int, key: bytes, log_head: bytes, rows: Rows
 ) -> tuple[int, int, bytes, bytes]:
-    """Give the entries of `run` from `at` on the IDs from ms-seq on; -> (count, bytes of fields, log, replies).
+    """Give the entries of `run` from `at` on the IDs from that in `key` on; -> (count, bytes of fields, log, replies).
 
     As many as there are, at most `most`, and those whose fields have less than `room` bytes together.  Their rows of
-    the table of entries are appended to `rows`; their keys begin with `prefix`.  Each line of the log is `log_head`,
-    the ID and the fields.  OverflowError when the IDs do not fit into 64 bits, and then nothing is appended.
+    the table of entries are appended to `rows`; `key` is the first one's.  Each line of the log is `log_head`, the ID
+    and the fields.  OverflowError when the IDs are of more than one millisecond, and then nothing is appended.
     """
-    _check_id(prefix, ms, seq)
+    prefix, ms, seq = _unpacked(key)
     entries = run.fitting(at, most, room)
     if entries and seq + len(entries) - 1 > _MAX_HALF:
         raise OverflowError("the IDs do not fit")
     log, replies, size = [], [], 0
     for number, entry in enumerate(entries, seq):
         fields = run.fields(entry)
-        bulk = _id_bulk(ms, number)
-        rows.append((prefix + _packed(ms, number), b"%b*%d\r\n%b" % (bulk, run.word_count, fields)))
+        text = b"%d-%d" % (ms, number)
+        bulk = b"$%d\r\n%b\r\n" % (len(text), text)
+        rows.append((_packed(prefix, ms, number), b"%b*%d\r\n%b" % (bulk, run.word_count, fields)))
         log += [log_head, bulk, fields]
         replies.append(bulk)
         size += len(fields)
     return len(entries), size, b"".join(log), b"".join(replies)
 
 
-def expand_one(run: Run, prefix: bytes, ms: int, seq: int, log_head: bytes) -> tuple[bytes, bytes, int, bytes, bytes]:
-    """As `expand`, of the first entry alone; -> (key, row, bytes of fields, log, reply)."""
-    rows: list[tuple[bytes, bytes]] = []
-    _, size, log, reply = expand(run, 0, 1, 1 << 62, prefix, ms, seq, log_head, rows)
-    [(key, row)] = rows
-    return key, row, size, log, reply
+def expand_one(run: Run, key: bytes, log_head: bytes) -> tuple[bytes, int, bytes, bytes]:
+    """As `expand`, of the first entry alone; -> (row, bytes of fields, log, reply)."""
+    rows: Rows = []
+    _, size, log, reply = expand(run, 0, 1, 1 << 62, key, log_head, rows)
+    return rows[0][1], size, log, reply
 
 
-def load_xadds(
-    run: Run, at: int, most: int, room: int, prefix: bytes, last: bytes, rows: list[tuple[bytes, bytes]]
-) -> tuple[int, int, bytes]:
-    """As `expand`, of a run out of a log, with the IDs that stand there; -> (count, bytes of fields, last).
+def load_xadds(run: Run, at: int, most: int, room: int, last_key: bytes, rows: Rows) -> tuple[int, int, bytes]:
+    """As `expand`, of a run out of a log, with the IDs that stand there; -> (count, bytes of fields, last key).
 
-    `last` is an ID as it is packed, above which they must be, and ascend: the first that does not ends it.
+    `last_key` is that of the row before.  The first entry whose ID is not above the last one ends it.
     """
-    _check_id(prefix, 0, 0)
-    if len(last) != _ID_BYTES:
-        raise ValueError(f"{_ID_BYTES} bytes are needed")
+    prefix, _, _ = _unpacked(last_key)
     count = size = 0
     for entry in run.fitting(at, most, room):
         bulk, fields = run.id_bulk(entry), run.fields(entry)
         found = _ID.search(bulk, bulk.index(b"\n"))
         if found is None:  # as a client sent it, so this is no log
             break
-        packed = _packed(int(found[1]), int(found[2]))
-        if packed <= last:
+        key = _packed(prefix, int(found[1]), int(found[2]))
+        if key <= last_key:
             break
-        rows.append((prefix + packed, b"%b*%d\r\n%b" % (bulk, run.word_count, fields)))
+        rows.append((key, b"%b*%d\r\n%b" % (bulk, run.word_count, fields)))
         count += 1
         size += len(fields)
-        last = packed
-    return count, size, last
+        last_key = key
+    return count, size, last_key
 
 
-def _check_id(prefix: bytes, ms: int, seq: int) -> None:
-    if len(prefix) != _PREFIX_BYTES:
-        raise ValueError(f"{_PREFIX_BYTES} bytes are needed")
-    if not 0 <= min(ms, seq) <= max(ms, seq) <= _MAX_HALF:
-        raise OverflowError("an ID has two halves of 64 bits")
+def _packed(prefix: bytes, ms: int, seq: int) -> bytes:
+    return b"".join((prefix, ms.to_bytes(_HALF_BYTES, "big"), seq.to_bytes(_HALF_BYTES, "big")))
 
 
-def _packed(ms: int, seq: int) -> bytes:
-    return ms.to_bytes(8, "big") + seq.to_bytes(8, "big")
-
-
-def _id_bulk(ms: int, seq: int) -> bytes:
-    text = b"%d-%d" % (ms, seq)
-    return b"$%d\r\n%b\r\n" % (len(text), text)
+def _unpacked(key: bytes) -> tuple[bytes, int, int]:
+    """-> what the keys of all rows of the stream begin with, and both halves of the ID."""
+    if len(key) != _KEY_BYTES:
+        raise ValueError(f"{_KEY_BYTES} bytes are needed")
+    prefix, ms, seq = key[:-16], key[-16:-8], key[-8:]
+    return prefix, int.from_bytes(ms, "big"), int.from_bytes(seq, "big")

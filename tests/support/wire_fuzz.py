@@ -20,6 +20,7 @@ from riverbed.store.wire.reference import APPENDED, LOGGED, NO_RUNS
 KINDS: Final = (NO_RUNS, APPENDED, LOGGED)
 MAX_HALF: Final = (1 << 64) - 1
 PREFIX: Final = b"\0\1\2\3\4\5\6\xff"
+KEY: Final = PREFIX + bytes(range(16))
 LOG_HEAD: Final = b"*5\r\n$4\r\nXADD\r\n$1\r\nk\r\n"
 ODD: Final = (
     b"*0\r\n",
@@ -83,7 +84,10 @@ def shown(requests: list[Any] | None) -> list[Any] | None:
     """What the two modules' runs have in common, in a form that can be compared."""
     if requests is None:
         return None
-    return [one if isinstance(one, list) else (one.count, one.key, one.word_count, one.requests()) for one in requests]
+    return [
+        one if isinstance(one, list) else (one.key, len(one), one.word_count, one.size, one.requests())
+        for one in requests
+    ]
 
 
 def outcome(function: Any, *arguments: Any) -> Any:
@@ -112,24 +116,24 @@ def compare(native: ModuleType, chunk: bytes, rng: random.Random) -> None:
 
 def compare_runs(native: ModuleType, run: Any, expected: Any, rng: random.Random) -> None:
     """The same for what is made of a run."""
-    at = rng.randint(0, run.count)
-    if at < run.count:
+    at = rng.randint(0, len(run))
+    if at < len(run):
         run, expected = run.rest(at), expected.rest(at)
         assert shown([run]) == shown([expected])
-        at = rng.randint(0, run.count)
+        at = rng.randint(0, len(run))
     most, room = rng.choice([0, 1, 3, 1000]), rng.choice([0, 1, 20, 100, 4096, 1 << 62])
     ms = rng.choice([0, 1, 1_700_000_000_000, MAX_HALF])
-    seq = rng.choice([0, 8, 9, 98, 999, MAX_HALF - 1, MAX_HALF, MAX_HALF - run.count])
+    seq = rng.choice([0, 8, 9, 98, 999, MAX_HALF - 1, MAX_HALF, MAX_HALF - len(run)])
+    key = PREFIX + ms.to_bytes(8, "big") + seq.to_bytes(8, "big")
     rows: list[Any] = []
     expected_rows: list[Any] = []
-    found = outcome(native.expand, run, at, most, room, PREFIX, ms, seq, LOG_HEAD, rows)
-    wanted = outcome(reference.expand, expected, at, most, room, PREFIX, ms, seq, LOG_HEAD, expected_rows)
+    found = outcome(native.expand, run, at, most, room, key, LOG_HEAD, rows)
+    wanted = outcome(reference.expand, expected, at, most, room, key, LOG_HEAD, expected_rows)
     assert found == wanted, (found, wanted)
-    found = outcome(native.expand_one, run, PREFIX, ms, seq, LOG_HEAD)
-    assert found == outcome(reference.expand_one, expected, PREFIX, ms, seq, LOG_HEAD)
-    last = rng.choice([bytes(16), bytes(15) + b"\1", b"\xff" * 16])
-    found = outcome(native.load_xadds, run, at, most, room, PREFIX, last, rows)
-    assert found == outcome(reference.load_xadds, expected, at, most, room, PREFIX, last, expected_rows)
+    assert native.expand_one(run, key, LOG_HEAD) == reference.expand_one(expected, key, LOG_HEAD)
+    last = PREFIX + rng.choice([bytes(16), bytes(15) + b"\1", b"\xff" * 16])
+    found = native.load_xadds(run, at, most, room, last, rows)
+    assert found == reference.load_xadds(expected, at, most, room, last, expected_rows)
     assert rows == expected_rows
 
 
@@ -144,9 +148,9 @@ def run_out_of_memory(native: ModuleType) -> None:
     calls = [
         lambda: native.parse(APPENDED, client),
         lambda: native.parse_front(NO_RUNS, client, []),
-        lambda: native.expand(run, 0, 9, 1 << 40, PREFIX, 1 << 40, 1 << 40, LOG_HEAD, []),
-        lambda: native.expand_one(run, PREFIX, 1 << 40, 1 << 40, LOG_HEAD),
-        lambda: native.load_xadds(logged, 0, 9, 1 << 40, PREFIX, bytes(16), []),
+        lambda: native.expand(run, 0, 9, 1 << 40, KEY, LOG_HEAD, []),
+        lambda: native.expand_one(run, KEY, LOG_HEAD),
+        lambda: native.load_xadds(logged, 0, 9, 1 << 40, PREFIX + bytes(16), []),
         run.requests,
         lambda: run.rest(1),
     ]

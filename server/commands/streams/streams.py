@@ -7,7 +7,7 @@ rules.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from riverbed.server import errors
 from riverbed.server.commands.arguments import Args
@@ -17,15 +17,17 @@ from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError, wrong_arity
 from riverbed.server.protocol.replies import OK
 from riverbed.store.groups.reference_trim import ReferenceTrim, respects_groups, trim_with_references
-from riverbed.store.ids import MAX_ID, MIN_ID, SEQ_BITS, StreamID, id_text, parse_id, unpack_id
+from riverbed.store.ids import MAX_HALF, MAX_ID, MIN_ID, SEQ_BITS, StreamID, id_text, parse_id, unpack_id
 from riverbed.store.streams import trimming
 from riverbed.store.streams.idempotence import Idempotence, content_iid
+from riverbed.store.streams.runs import append_one, append_run
 from riverbed.store.streams.stream import Stream
 
 if TYPE_CHECKING:
     from riverbed.server.commands.request import Request
     from riverbed.server.commands.slices import Work
     from riverbed.server.protocol.replies import Reply
+    from riverbed.store.wire import Run
 
 ID_IS_ZERO: Final = "ERR The ID specified in XADD must be greater than 0-0"
 ID_TOO_SMALL: Final = "ERR The ID specified in XADD is equal or smaller than the target stream top item"
@@ -71,6 +73,33 @@ def xadd(request: Request) -> Reply:
             raise CommandError(EXHAUSTED)
         entry_id = stream.last_id + 1
     return (stream.append_entry(StreamID(entry_id), argv[3:]),)
+
+
+class OneByOneError(Exception):
+    """The requests of a run have to be executed one by one.  Nothing was done."""
+
+
+def xadd_run(request: Request) -> tuple[bytes]:
+    """A run of `XADD key * field value ...`, in the place of a request's words; -> the IDs of the entries.
+
+    Raises OneByOneError when clients wait for one of them, or there may be too few IDs.
+    """
+    run = cast("Run", request.argv)
+    key = run.key
+    db = request.db
+    if key in db.interest:
+        raise OneByOneError
+    stream = db.cached.get(key)
+    if stream is None or stream.expire_ms:
+        stream = db.stream(key, request.now_ms) or db.create(key)
+    entry_id = request.now_ms << SEQ_BITS
+    last_id = stream.last_id
+    if entry_id <= last_id:
+        if MAX_HALF - (last_id & MAX_HALF) < len(run):
+            raise OneByOneError
+        entry_id = last_id + 1
+    append = append_one if len(run) == 1 else append_run
+    return (append(stream, run, StreamID(entry_id)),)
 
 
 def _xadd_logged(request: Request) -> Reply:

@@ -22,7 +22,7 @@ from riverbed.store.wire import reference
 from riverbed.store.wire.reference import APPENDED, LOGGED, NO_RUNS
 from tests.support.installation import NATIVE_SOURCE
 from tests.support.servers import ROOT
-from tests.support.wire_fuzz import KINDS, LOG_HEAD, PREFIX, compare, compare_runs, random_chunk, shown, wire
+from tests.support.wire_fuzz import KEY, KINDS, LOG_HEAD, PREFIX, compare, compare_runs, random_chunk, shown, wire
 
 NEEDS_GCC = "a C compiler and Python's headers are needed: sudo apt-get install gcc libc6-dev python3-dev"
 _SANITIZED = ("-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
@@ -79,7 +79,7 @@ def test_a_planted_difference_is_found(native: ModuleType) -> None:
             return getattr(native, name)
 
     changed = Changed("changed")
-    changed.expand_one = lambda run, prefix, ms, seq, head: native.expand_one(run, prefix, ms, seq ^ 1, head)  # type: ignore[attr-defined]
+    changed.expand_one = lambda run, key, head: native.expand_one(run, key[:-1] + b"\7", head)  # type: ignore[attr-defined]
     rng = random.Random(1)
     chunks = [random_chunk(rng) for _ in range(100)]
 
@@ -159,20 +159,18 @@ def test_a_run_keeps_its_chunk(native: ModuleType) -> None:
         ("parse", (0, XADD, 0, 1 << 80), OverflowError),
         ("parse", (0, XADD, 0, "1"), TypeError),
         ("parse_front", (0, XADD, ()), TypeError),
-        ("expand", (None, 0, 1, 1, PREFIX, 1, 1, LOG_HEAD, []), TypeError),
-        ("expand", ("run", -1, 1, 1, PREFIX, 1, 1, LOG_HEAD, []), ValueError),
-        ("expand", ("run", 3, 1, 1, PREFIX, 1, 1, LOG_HEAD, []), ValueError),
-        ("expand", ("run", 0, -1, 1, PREFIX, 1, 1, LOG_HEAD, []), ValueError),
-        ("expand", ("run", 0, 1, -1, PREFIX, 1, 1, LOG_HEAD, []), ValueError),
-        ("expand", ("run", 0, 1, 1, PREFIX[1:], 1, 1, LOG_HEAD, []), ValueError),
-        ("expand", ("run", 0, 1, 1, PREFIX, -1, 1, LOG_HEAD, []), OverflowError),
-        ("expand", ("run", 0, 1, 1, PREFIX, 1, 1 << 64, LOG_HEAD, []), OverflowError),
-        ("expand", ("run", 0, 9, 99, PREFIX, 1, (1 << 64) - 1, LOG_HEAD, []), OverflowError),
-        ("expand", ("run", 0, 1, 1, PREFIX, 1, 1, "head", []), TypeError),
-        ("expand", ("run", 0, 1, 1, PREFIX, 1, 1, LOG_HEAD, ()), TypeError),
-        ("expand_one", ("run", PREFIX, 1, 1, None), TypeError),
-        ("load_xadds", ("run", 0, 1, 1, PREFIX, bytes(15), []), ValueError),
-        ("load_xadds", ("run", 0, 1, 1, PREFIX, bytes(16), None), TypeError),
+        ("expand", (None, 0, 1, 1, KEY, LOG_HEAD, []), TypeError),
+        ("expand", ("run", -1, 1, 1, KEY, LOG_HEAD, []), ValueError),
+        ("expand", ("run", 3, 1, 1, KEY, LOG_HEAD, []), ValueError),
+        ("expand", ("run", 0, -1, 1, KEY, LOG_HEAD, []), ValueError),
+        ("expand", ("run", 0, 1, -1, KEY, LOG_HEAD, []), ValueError),
+        ("expand", ("run", 0, 1, 1, KEY[1:], LOG_HEAD, []), ValueError),
+        ("expand", ("run", 0, 9, 99, PREFIX + b"\xff" * 16, LOG_HEAD, []), OverflowError),
+        ("expand", ("run", 0, 1, 1, KEY, "head", []), TypeError),
+        ("expand", ("run", 0, 1, 1, KEY, LOG_HEAD, ()), TypeError),
+        ("expand_one", ("run", KEY, None), TypeError),
+        ("load_xadds", ("run", 0, 1, 1, KEY[1:], []), ValueError),
+        ("load_xadds", ("run", 0, 1, 1, KEY, None), TypeError),
     ],
 )
 def test_wrong_arguments_are_refused(

@@ -31,7 +31,7 @@ def xadd(*values: bytes, key: bytes = b"s", name: bytes = b"XADD", wanted: bytes
 
 def told(requests: list[list[bytes] | Run] | None) -> list[object]:
     assert requests is not None
-    return [(one.key, one.count) if isinstance(one, Run) else one[0] for one in requests]
+    return [(one.key, len(one)) if isinstance(one, Run) else one[0] for one in requests]
 
 
 def read(commands: list[list[bytes]], runs: int) -> list[list[bytes] | Run] | None:
@@ -113,7 +113,7 @@ def test_a_run_is_expanded_into_rows_log_and_replies() -> None:
     run = one_run(commands)
     rows: list[tuple[bytes, bytes]] = []
     head = b"*5\r\n$4\r\nXADD\r\n$1\r\ns\r\n"
-    count, size, log, replies = expand(run, 0, 9, 1 << 30, PREFIX, MS, 9, head, rows)
+    count, size, log, replies = expand(run, 0, 9, 1 << 30, PREFIX + pack_id(make_id(MS, 9)), head, rows)
     ids = [make_id(MS, 9 + number) for number in range(3)]
     assert rows == [
         (PREFIX + pack_id(entry_id), encode_entry(entry_id, words[3:]))
@@ -123,13 +123,9 @@ def test_a_run_is_expanded_into_rows_log_and_replies() -> None:
     assert log == b"".join(wire([b"XADD", b"s", text, *words[3:]]) for text, words in zip(texts, commands, strict=True))
     assert replies == b"".join(map(bulk, texts))
     assert (count, size) == (3, sum(len(encode_words(words[3:])) for words in commands))
-    one = expand_one(run.rest(2), PREFIX, MS, 11, head)
-    assert one == (
-        *rows[2],
-        len(encode_words([b"f", b""])),
-        wire([b"XADD", b"s", texts[2], b"f", b""]),
-        bulk(texts[2]),
-    )
+    one = expand_one(run.rest(2), rows[2][0], head)
+    line = wire([b"XADD", b"s", texts[2], b"f", b""])
+    assert one == (rows[2][1], len(encode_words([b"f", b""])), line, bulk(texts[2]))
 
 
 def test_a_run_is_expanded_as_far_as_there_is_room() -> None:
@@ -137,20 +133,20 @@ def test_a_run_is_expanded_as_far_as_there_is_room() -> None:
     size = len(encode_words([b"f", b"a"]))
     for most, room, wanted in ((2, 1 << 30, 2), (9, 1 << 30, 4), (9, 2 * size, 1), (9, 2 * size + 1, 2), (9, 0, 0)):
         rows: list[tuple[bytes, bytes]] = []
-        found = expand(run, 1, most, room, PREFIX, 1, 1, b"", rows)
+        found = expand(run, 1, most, room, PREFIX + bytes(16), b"", rows)
         assert (found[0], found[1], len(rows)) == (wanted, wanted * size, wanted)
     with pytest.raises(OverflowError):
-        expand(run, 0, 5, 1 << 30, PREFIX, 1, (1 << 64) - 4, b"", [])
+        expand(run, 0, 5, 1 << 30, PREFIX + pack_id(make_id(1, (1 << 64) - 4)), b"", [])
 
 
 def test_a_run_of_a_log_keeps_its_ids_and_ends_where_they_do_not_ascend() -> None:
     texts = [b"1-9", b"1-10", b"2-0", b"2-0", b"3-0"]
     run = one_run([xadd(b"a", wanted=text) for text in texts], LOGGED)
     rows: list[tuple[bytes, bytes]] = []
-    count, size, last = load_xadds(run, 0, 9, 1 << 30, PREFIX, pack_id(make_id(1, 8)), rows)
+    count, size, last = load_xadds(run, 0, 9, 1 << 30, PREFIX + pack_id(make_id(1, 8)), rows)
     ids = [make_id(1, 9), make_id(1, 10), make_id(2, 0)]
     assert rows == [(PREFIX + pack_id(one), encode_entry(one, [b"f", b"a"])) for one in ids]
-    assert (count, size, last) == (3, 3 * len(encode_words([b"f", b"a"])), pack_id(ids[-1]))
-    assert load_xadds(run, 3, 9, 1 << 30, PREFIX, last, rows) == (0, 0, last)
-    assert load_xadds(run, 4, 9, 1 << 30, PREFIX, last, rows)[0] == 1
-    assert load_xadds(one_run([xadd(b"a")]), 0, 9, 1 << 30, PREFIX, bytes(16), rows)[0] == 0
+    assert (count, size, last) == (3, 3 * len(encode_words([b"f", b"a"])), rows[-1][0])
+    assert load_xadds(run, 3, 9, 1 << 30, last, rows) == (0, 0, last)
+    assert load_xadds(run, 4, 9, 1 << 30, last, rows)[0] == 1
+    assert load_xadds(one_run([xadd(b"a")]), 0, 9, 1 << 30, bytes(24), rows)[0] == 0

@@ -1,0 +1,312 @@
+"""Runs of XADD: whatever happens around them, clients, log and tables see what one request after the other would do."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Callable, Coroutine
+from itertools import count
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from riverbed.server.execution.fast_path import MAX_REQUESTS_A_TICK
+from riverbed.server.protocol import request_reader
+from riverbed.server.protocol.fast_reader import PlainReader
+from riverbed.server.protocol.native_reader import NativeReader
+from riverbed.store.ids import StreamID
+from riverbed.store.streams import runs
+from riverbed.store.streams.stream import Stream
+from riverbed.store.tables.environment import TABLES
+from riverbed.store.wire import Run
+from tests.support.in_process import HandClock
+from tests.support.ticks import Ticks, in_loop
+
+MS = 1_700_000_000_000
+Scenario = Callable[[Ticks], Coroutine[Any, Any, Any]]
+
+
+@pytest.fixture(autouse=True)
+def has_native() -> None:
+    from riverbed.store.wire import native  # noqa: F401  it must have been built
+
+
+def bulks(*texts: str) -> list[bytes]:
+    return [b"$%d\r\n%b\r\n" % (len(text), text.encode()) for text in texts]
+
+
+def rows_of(ticks: Ticks) -> dict[str, list[tuple[bytes, bytes]]]:
+    txn = ticks.engine.txn
+    while ticks.engine.purge(0.0):
+        pass
+    txn.write_back()
+    return {name: list(txn.lmdb.cursor(txn.handles[name])) for name in TABLES if name != "meta"}
+
+
+def outcome(directory: Path, parser: type[NativeReader | PlainReader], scenario: Scenario, **settings: object) -> Any:
+    """What a scenario returns, and all that it leaves behind, when requests are read by `parser`."""
+    found: list[Any] = []
+
+    async def body() -> None:
+        ticks = Ticks(directory, **settings)
+        found.append(await scenario(ticks))
+        await ticks.settle()
+        stats = ticks.executor.stats
+        calls = {name: (one.calls, one.failed, one.rejected) for name, one in stats.seen_commands()}
+        found.extend([calls, stats.commands_processed, ticks.batches(), rows_of(ticks)])
+        ticks.close()
+
+    with patch.object(request_reader, "new_plain_reader", parser):
+        in_loop(body())
+    return found
+
+
+def same(tmp_path: Path, scenario: Scenario, **settings: object) -> Any:
+    """What the scenario returns; fails when it makes a difference that there are runs."""
+    one_by_one = outcome(tmp_path / "words", PlainReader, scenario, **settings)
+    in_runs = outcome(tmp_path / "runs", NativeReader, scenario, **settings)
+    for found, expected in zip(in_runs, one_by_one, strict=True):
+        assert found == expected
+    return in_runs[0]
+
+
+def asked(*lines: str) -> Scenario:
+    async def scenario(ticks: Ticks) -> list[bytes]:
+        return await ticks.ask(ticks.connect(), *lines)
+
+    return scenario
+
+
+# -- the same as words -------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_executed_as_one_and_answers_each_request(tmp_path: Path) -> None:
+    with patch.object(runs, "expand", wraps=runs.expand) as expand, patch.object(Stream, "append_entry") as words:
+        found = outcome(tmp_path, NativeReader, asked(*["XADD s * f v"] * 5))
+    assert found[0] == bulks(*(f"{MS}-{seq}" for seq in range(5)))
+    assert found[1] == {b"xadd": (5, 0, 0)}
+    assert found[2] == 5
+    assert expand.call_count <= 2
+    assert not words.called
+
+
+LINES = [
+    *["XADD a * f v", "XADD a * f v", "XADD b * f v", "xadd a * f v", "XADD a * f v g w"] * 3,
+    "XADD c * f " + "x" * 90,
+    *("XADD a MAXLEN ~ 3 * f v", "XADD a MAXLEN 4 * f v", "XADD a 5 f v", "XADD a NOMKSTREAM * f v", "XADD a * f"),
+    *("XLEN a", "PING", "XDEL a {now}-1", "DEL a", "DEL b", "XTRIM a MAXLEN 2", "RENAME a b"),
+    *("EXPIRE a 1", "PERSIST a"),
+    *("SELECT 1", "SELECT 0", "MULTI", "EXEC", "DISCARD", "WATCH a", "WATCH b", "UNWATCH", "SET a 1", "NO a"),
+    *("XREAD BLOCK 0 STREAMS a b $ $", "XREAD BLOCK 0 COUNT 1 STREAMS a $", "XGROUP CREATE a g 0 MKSTREAM"),
+    "XREADGROUP GROUP g c BLOCK 0 COUNT 2 STREAMS a >",
+    *("XREADGROUP GROUP g d COUNT 1 STREAMS a >", "XACK a g {now}-1"),
+    *("CLIENT REPLY SKIP", "CLIENT REPLY OFF", "CLIENT REPLY ON", "CLIENT UNBLOCK 1", "HELLO 3", "FLUSHDB"),
+    "MONITOR",
+    *("XSETID a {now}-18446744073709551600", "XSETID a 18446744073709551615-18446744073709551600", "RESET"),
+    "XINFO STREAM a",
+]  # fmt: skip
+
+
+async def random_scenario(ticks: Ticks, rng: random.Random) -> list[list[bytes]]:
+    clients = [ticks.connect() for _ in range(4)]
+    replies: list[list[bytes]] = [[] for _ in clients]
+    for _ in range(rng.randint(3, 12)):
+        for _ in range(rng.randint(1, 4)):
+            client = rng.choice(clients)
+            lines: list[str] = []
+            for _ in range(rng.randint(1, 6)):
+                line = rng.choice(LINES).replace("{now}", str(ticks.clock.now_ms))
+                lines += [line] * (rng.choice([1, 1, 2, 5, 70]) if line.lower().startswith("xadd") else 1)
+            client.send(*lines)
+        await ticks.settle()
+        for client, found in zip(clients, replies, strict=True):
+            found += client.replies()
+        ticks.check_accounts()
+        ticks.clock.now_ms += rng.choice([0, 0, 1, 1500])
+    return replies
+
+
+def test_random_pipelines_do_the_same_as_their_requests_one_by_one(tmp_path: Path) -> None:
+    seed = os.environ.get("RIVERBED_SEED", "1")
+    seeds = random.Random(None if seed == "random" else int(seed))
+    for number in range(60):
+        chosen = seeds.getrandbits(32)
+        settings = {
+            "stream_node_max_entries": 3 + 100 * (number % 2),
+            "stream_node_max_bytes": 60 + 4000 * (number % 3),
+        }
+        replies = same(
+            tmp_path / str(number),
+            lambda ticks, chosen=chosen: random_scenario(ticks, random.Random(chosen)),
+            **settings,
+        )
+        assert replies, chosen
+
+
+def test_a_reader_that_waits_is_served_between_two_entries_of_a_run(tmp_path: Path) -> None:
+    async def scenario(ticks: Ticks) -> list[list[bytes]]:
+        reader, writer = ticks.connect(), ticks.connect()
+        reader.send("XREAD BLOCK 0 COUNT 10 STREAMS s $")
+        await ticks.settle()
+        writer.send(*["XADD s * f v"] * 4)
+        await ticks.settle()
+        return [reader.replies(), writer.replies()]
+
+    read, added = same(tmp_path, scenario)
+    assert len(added) == 4
+    assert b"".join(read).count(b"$1\r\nv") == 1
+
+
+def test_a_stream_without_further_ids_refuses_those_that_have_none(tmp_path: Path) -> None:
+    last = "18446744073709551615-18446744073709551615"
+    setup = "XADD s 18446744073709551615-18446744073709551612 f v"
+    replies = same(tmp_path, asked(setup, *["XADD s * f v"] * 5))
+    error = b"-ERR The stream has exhausted the last possible ID, unable to add more items\r\n"
+    assert replies[3:] == [*bulks(last), error, error]
+
+
+def test_ids_go_on_in_the_next_millisecond_when_one_has_no_more(tmp_path: Path) -> None:
+    setup = f"XADD s {MS}-18446744073709551613 f v"
+    replies = same(tmp_path, asked(setup, *["XADD s * f v"] * 4))
+    assert replies[2:] == bulks(f"{MS}-18446744073709551615", f"{MS + 1}-0", f"{MS + 1}-1")
+
+
+def test_an_entry_that_is_larger_than_a_node_has_one_of_its_own(tmp_path: Path) -> None:
+    lines = [f"XADD s * f {'x' * size}" for size in (10, 5000, 5000, 4095, 10, 9000)]
+    same(tmp_path, asked(*lines, "XRANGE s - +"))
+    same(tmp_path / "one", asked(*(f"XADD {key} * f {'x' * 5000}" for key in "aabab"), "XRANGE a - +"))
+
+
+def test_many_keys_in_one_chunk(tmp_path: Path) -> None:
+    lines = [f"XADD k{number % 7} * f v{number}" for number in range(200)]
+    assert len(same(tmp_path, asked(*lines))) == 200
+
+
+# -- what fails --------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_fails_is_executed_one_by_one(tmp_path: Path) -> None:
+    with patch.object(runs, "expand", side_effect=RuntimeError("planted")):
+        found = outcome(tmp_path, NativeReader, asked("XADD s 1-1 f v", *["XADD s * f v"] * 4))
+    assert found[0] == bulks("1-1", *(f"{MS}-{seq}" for seq in range(4)))
+    assert found[1] == {b"xadd": (5, 0, 0)}
+
+
+def test_only_the_entry_that_cannot_be_added_is_answered_with_an_error(tmp_path: Path) -> None:
+    append_entry = Stream.append_entry
+    number = count()
+
+    def failing(self: Stream, entry_id: StreamID, words: list[bytes]) -> bytes:
+        if next(number) == 2:
+            raise RuntimeError("planted")
+        return append_entry(self, entry_id, words)
+
+    real, asked_again = runs.expand, count()
+
+    def half(*arguments: Any) -> Any:
+        """The first node is made, and the second fails: what was done of the run has to be taken back."""
+        if next(asked_again) == 1:
+            raise RuntimeError("planted")
+        return real(*arguments)
+
+    with patch.object(runs, "expand", half), patch.object(Stream, "append_entry", failing):
+        found = outcome(tmp_path, NativeReader, asked(*["XADD s * f v"] * 5, "XLEN s"), stream_node_max_entries=3)
+    replies = found[0]
+    assert replies[2] == b"-ERR internal error: xadd was undone (RuntimeError)\r\n"
+    assert [*replies[:2], *replies[3:]] == [*bulks(*(f"{MS}-{seq}" for seq in range(4))), b":4\r\n"]
+    assert found[1][b"xadd"] == (5, 1, 0)
+
+
+def test_a_commit_that_fails_answers_each_request_of_a_run(tmp_path: Path) -> None:
+    async def scenario(ticks: Ticks) -> list[bytes]:
+        client = ticks.connect()
+        await ticks.ask(client, "XADD s 1-1 f v")
+        ticks.files.fail("write", errno.ENOSPC)
+        return await ticks.ask(client, "PING", *["XADD s * f v"] * 70, "XADD t * f v", "PING")
+
+    replies = same(tmp_path, scenario)
+    assert len(replies) == 73
+    assert [reply[:8] for reply in replies[1:-1]] == [b"-MISCONF"] * 71
+
+
+# -- bounds ------------------------------------------------------------------------------------------------------------
+
+
+def test_each_entry_counts_as_a_request_of_its_tick(tmp_path: Path) -> None:
+    async def scenario(ticks: Ticks) -> list[list[bytes]]:
+        clients = [ticks.connect() for _ in range(2 * MAX_REQUESTS_A_TICK // 100)]
+        for client in clients:
+            client.send(*["XADD s * f v"] * 100)
+        await ticks.settle()
+        sizes = list(map(len, ticks.batches()))
+        assert max(sizes) < MAX_REQUESTS_A_TICK + 100
+        assert sum(sizes) == 100 * len(clients)
+        return [client.replies() for client in clients]
+
+    for replies in same(tmp_path, scenario):
+        assert len(replies) == 100
+
+
+class Walking(HandClock):
+    """A clock that moves whenever somebody looks at it."""
+
+    def time(self) -> float:
+        self.now_ms += 1
+        return super().time()
+
+
+def test_what_a_tick_has_no_time_for_waits_for_the_next_as_it_came(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, clock=Walking())
+        clients = [ticks.connect() for _ in range(3)]
+        kept = []
+        for client in clients:
+            client.send(*(f"XADD k{number // 40} * n {number}" for number in range(200)))
+        for _ in range(40):
+            await ticks.settle()
+            ticks.check_accounts()
+            kept += [one for client in clients for one in client.session.backlog]
+        assert [len(client.replies()) for client in clients] == [200] * 3
+        [read] = await ticks.ask(clients[0], "XRANGE k0 - +")
+        assert read.count(b"$1\r\nn\r\n") == 120
+        assert ticks.executor.stats.commands_processed == 601
+        assert len(ticks.batches()) > 3
+        ticks.close()
+
+    with patch.object(request_reader, "new_plain_reader", NativeReader):
+        in_loop(body())
+
+
+def test_a_run_that_waits_is_counted_for_its_client(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client, other = ticks.connect(), ticks.connect()
+        client.send("XREAD BLOCK 0 STREAMS z $", *[f"XADD s * f {'x' * 100}"] * 50)
+        await ticks.settle()
+        assert any(isinstance(one, Run) for one in client.session.backlog)
+        assert client.session.account.owed > 50 * 130
+        ticks.check_accounts()
+        other.send("XADD z * f v")
+        await ticks.settle()
+        assert len(client.replies()) == 51
+        assert client.session.account.owed == 0
+        ticks.close()
+
+    with patch.object(request_reader, "new_plain_reader", NativeReader):
+        in_loop(body())
+
+
+def test_a_slow_run_is_in_the_slow_log_with_the_words_of_its_last_request(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, clock=Walking(), slowlog_log_slower_than=1)
+        client = ticks.connect()
+        await ticks.ask(client, *["XADD s * f v"] * 3)
+        [told] = await ticks.ask(client, "SLOWLOG GET 1")
+        assert b"$4\r\nXADD\r\n$1\r\ns\r\n$1\r\n*\r\n$1\r\nf\r\n$1\r\nv\r\n" in told
+        ticks.close()
+
+    with patch.object(request_reader, "new_plain_reader", NativeReader):
+        in_loop(body())
