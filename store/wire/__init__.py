@@ -5,8 +5,8 @@
     load_xadds            a run out of a log -> rows
 
 They exist twice: `reference.py` says in Python what each function does, `native.c` does the same fast.  The native
-module is used where it was built, and RIVERBED_NATIVE=0 in the environment asks for the reference.  Knows no ID rule,
-no node rule, no limit, no time, no file, and nothing of those who use it.  Read `reference.py` first.
+module is used where it was built from this source, and RIVERBED_NATIVE=0 in the environment asks for the reference.
+Knows no ID rule, no node rule, no limit, no time, no file, and nothing of those who use it.  Read `reference.py` first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from riverbed.store.wire.reference import APPENDED, LOGGED, NO_RUNS
+from riverbed.store.wire.reference import APPENDED, INTERFACE, LOGGED, NO_RUNS
 
 __all__ = [
     "APPENDED",
@@ -38,10 +38,10 @@ def _has_native() -> bool:
     if os.environ.get("RIVERBED_NATIVE") == "0":
         return False
     try:
-        from riverbed.store.wire import native  # noqa: F401  whether it was built
+        from riverbed.store.wire.native import INTERFACE as BUILT
     except ImportError:
         return False
-    return True
+    return BUILT == INTERFACE
 
 
 IS_NATIVE: Final = _has_native()

@@ -24,6 +24,7 @@
 #include <string.h>
 #include <structmember.h>
 
+#define INTERFACE 1             /* to be raised, as in `reference.py`, when a function takes or returns something else */
 #define MAX_DIGITS 9           /* of a length */
 #define MIN_WORD_BYTES 6      /* "$0\r\n\r\n" */
 #define MIN_XADD_WORDS 5      /* XADD key id field value */
@@ -790,7 +791,9 @@ fill_module(PyObject *module)
 {
     State *state = PyModule_GetState(module);
     state->run_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &run_spec, NULL);
-    return state->run_type == NULL ? -1 : PyModule_AddType(module, state->run_type);
+    if (state->run_type == NULL || PyModule_AddType(module, state->run_type) < 0)
+        return -1;
+    return PyModule_AddIntConstant(module, "INTERFACE", INTERFACE);
 }
 
 static int

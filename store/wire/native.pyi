@@ -1,5 +1,7 @@
 """What `native.c` offers: the functions of `reference.py`, whose docstrings say what they do."""
 
+INTERFACE: int
+
 class Run:
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> type[Run]: ...

@@ -18,6 +18,9 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+# Of which interface this is: a native module of another one was built from an older source, and is not used.
+INTERFACE: Final = 1
+
 NO_RUNS: Final = 0
 APPENDED: Final = 1
 LOGGED: Final = 2

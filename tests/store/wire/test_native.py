@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from riverbed.store import wire as wire_module
 from riverbed.store.wire import reference
 from riverbed.store.wire.reference import APPENDED, LOGGED, NO_RUNS
 from tests.support.installation import NATIVE_SOURCE
@@ -196,6 +197,15 @@ def test_the_native_module_and_the_reference_offer_the_same(native: ModuleType) 
         assert hasattr(reference, name)
     assert shown(native.parse(LOGGED, PING)) == [[b"PING"]]
     assert native.parse(NO_RUNS, b"") is None
+
+
+def test_a_native_module_of_another_interface_is_not_used(native: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert native.INTERFACE == reference.INTERFACE
+    assert wire_module._has_native()
+    monkeypatch.setattr(native, "INTERFACE", reference.INTERFACE + 1)
+    assert not wire_module._has_native()
+    monkeypatch.delattr(native, "INTERFACE")
+    assert not wire_module._has_native()
 
 
 def compiler_command(target: Path) -> list[str]:
