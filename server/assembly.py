@@ -11,7 +11,7 @@ import lmdb
 
 from riverbed.server.background.checkpoints import Checkpoints
 from riverbed.server.background.log_rewrite import Rewriting
-from riverbed.server.background.maintenance import Upkeep
+from riverbed.server.background.maintenance import Maintenance
 from riverbed.server.background.snapshots import Snapshots
 from riverbed.server.background.tasks import Tasks
 from riverbed.server.commands.replay import Replayer
@@ -71,16 +71,16 @@ class Server:
         apply_settings(core, executor.timing)
         self.evictor = Evictor(core.accounts.holders, core.stats, executor.cut_off)
         self.checkpoints = Checkpoints(
-            core, executor, tasks, executor.gate, undoing=executor.undoing, slicing=executor.slicing
+            core, executor, tasks, executor.gate, failures=executor.failures, sliced_commands=executor.sliced_commands
         )
-        self.upkeep = Upkeep(
+        self.maintenance = Maintenance(
             core,
             executor,
             executor.gate,
             self.checkpoints,
-            undoing=executor.undoing,
-            slicing=executor.slicing,
-            wakeups=executor.wakeups,
+            failures=executor.failures,
+            sliced_commands=executor.sliced_commands,
+            blocking=executor.blocking,
             evictor=self.evictor,
         )
         self.rewriting = Rewriting(core, executor, tasks)
@@ -93,14 +93,14 @@ class Server:
             pauses=executor.pauses,
             kill=executor.control.kill,
             rewriting=self.rewriting,
-            replacement=Replacement(core, executor.slicing, executor.wakeups, self.rewriting),
+            replacement=Replacement(core, executor.sliced_commands, executor.blocking, self.rewriting),
             applied=self._applied,
         )
         self.stopping = Stopping(
             core,
             executor,
             pauses=executor.pauses,
-            slicing=executor.slicing,
+            sliced_commands=executor.sliced_commands,
             replication=self.replication,
             checkpoint=self.checkpoints.checkpoint,
             let_go=executor.let_go,
@@ -111,14 +111,14 @@ class Server:
         """Have each part called when something happens that it acts on, and give commands the parts that they ask."""
         events, replication = self.executor.events, self.replication
         events.tick_over.append(replication.tick_over)
-        events.committed += [self.checkpoints.committed, self.upkeep.purge_soon]
+        events.committed += [self.checkpoints.committed, self.maintenance.purge_soon]
         events.undone.append(replication.primary.tick_was_undone)
         events.disconnected.append(replication.disconnect)
         events.drained.append(replication.drained)
         events.command_over.append(self.stopping.look_soon)
-        events.gave_up += [self.upkeep.stop, self.checkpoints.stop, self.stopping.give_up]
+        events.gave_up += [self.maintenance.stop, self.checkpoints.stop, self.stopping.give_up]
         self.checkpoints.on_durable.append(replication.primary.waits.check)
-        self.upkeep.chores.append(self.rewriting.begin_if_due)
+        self.maintenance.chores.append(self.rewriting.begin_if_due)
         replication.on_progress = self.stopping.look_soon
         self.executor.views.checkpoint_soon = self.checkpoints.checkpoint_soon
         context = self.context
@@ -131,12 +131,12 @@ class Server:
     def _applied(self) -> None:
         """Something of the primary is in the log, without a tick."""
         self.checkpoints.committed()
-        self.upkeep.purge_soon()
-        self.executor.wakeups.serve_soon()
+        self.maintenance.purge_soon()
+        self.executor.blocking.serve_soon()
 
     def start(self) -> None:
         """Begin with what works in the background."""
-        self.upkeep.start()
+        self.maintenance.start()
         self.replication.start()
         self.rewriting.remove_leftovers()
 
@@ -145,7 +145,7 @@ class Server:
         gave_up = self.executor.gave_up
         saves = self.stopping.saves and not gave_up
         log.info("stopping%s", "" if saves else " without a checkpoint")
-        self.upkeep.stop()
+        self.maintenance.stop()
         self.checkpoints.stop()
         await self.replication.stop()
         await self.rewriting.stop()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from riverbed.server.commands.request import Request
     from riverbed.server.commands.session import Session
     from riverbed.server.execution.control.pauses import Pauses
-    from riverbed.server.execution.sliced_commands import Slicing
+    from riverbed.server.execution.sliced_commands import SlicedCommands
     from riverbed.server.execution.ticks import Ticks
     from riverbed.server.protocol.replies import Reply
     from riverbed.server.replication.role import Replication
@@ -57,7 +57,7 @@ class Stopping:
         ticks: Ticks,
         *,
         pauses: Pauses,
-        slicing: Slicing,
+        sliced_commands: SlicedCommands,
         replication: Replication,
         checkpoint: Callable[[], None],
         let_go: Callable[[], None],
@@ -69,7 +69,7 @@ class Stopping:
         self._engine = core.engine
         self._ticks = ticks
         self._pauses = pauses
-        self._slicing = slicing
+        self._sliced_commands = sliced_commands
         self._replication = replication
         self._checkpoint = checkpoint
         self._let_go = let_go
@@ -170,7 +170,7 @@ class Stopping:
 
     def _is_ready(self) -> bool:
         """Whether nothing is left to be executed, committed, handed over, or acknowledged by a replica."""
-        is_settled = not self._core.txn.log and not self._slicing.is_writing()
+        is_settled = not self._core.txn.log and not self._sliced_commands.is_writing()
         return is_settled and not self._replication.failover.is_under_way and not self._lagging()
 
     def _lagging(self) -> list[Sender]:

@@ -20,9 +20,9 @@ from riverbed.store.errors import LogWriteError, StateLostError
 if TYPE_CHECKING:
     from riverbed.server.background.tasks import Tasks
     from riverbed.server.commands.core import Core
-    from riverbed.server.execution.failures import Undoing
+    from riverbed.server.execution.failures import Failures
     from riverbed.server.execution.gate import Gate
-    from riverbed.server.execution.sliced_commands import Slicing
+    from riverbed.server.execution.sliced_commands import SlicedCommands
     from riverbed.server.execution.ticks import Ticks
     from riverbed.store.checkpoint import Durability
 
@@ -40,7 +40,7 @@ class Checkpoints:
     """The checkpoints of one server."""
 
     def __init__(
-        self, core: Core, ticks: Ticks, tasks: Tasks, gate: Gate, *, undoing: Undoing, slicing: Slicing
+        self, core: Core, ticks: Ticks, tasks: Tasks, gate: Gate, *, failures: Failures, sliced_commands: SlicedCommands
     ) -> None:
         self.on_durable: list[Callable[[], None]] = []  # called when the log is durable up to its end
         self._config = core.config
@@ -49,8 +49,8 @@ class Checkpoints:
         self._ticks = ticks
         self._tasks = tasks
         self._gate = gate
-        self._undoing = undoing
-        self._slicing = slicing
+        self._failures = failures
+        self._sliced_commands = sliced_commands
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._is_due = False  # the next one, as soon as the disk has the one before
@@ -109,7 +109,7 @@ class Checkpoints:
 
     def _begin_checkpoint(self) -> Durability:
         self._disarm()
-        self._undoing.commit_early()
+        self._failures.commit_early()
         durability = self._engine.begin_checkpoint()
         self._stats.expired_keys += self._engine.txn.expired_keys
         self._engine.txn.expired_keys = 0
@@ -135,7 +135,7 @@ class Checkpoints:
             durability = self._begin_checkpoint()
             synced = self._tasks.in_thread("making a checkpoint durable", durability.run, executor=self._disk)
             synced.add_done_callback(lambda task: None if task.cancelled() else self._synced(durability))
-        self._slicing.rest()
+        self._sliced_commands.rest()
 
     def checkpoint_later(self) -> None:
         """Begin a checkpoint behind the tick under way."""
@@ -157,7 +157,7 @@ class Checkpoints:
                 self._end_checkpoint()
         if self._is_due:
             self._checkpoint()
-        self._slicing.look_for_views()
+        self._sliced_commands.look_for_views()
 
     @contextlib.contextmanager
     def _retrying(self) -> Iterator[None]:

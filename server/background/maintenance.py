@@ -21,10 +21,10 @@ from riverbed.store.streams import idempotence
 if TYPE_CHECKING:
     from riverbed.server.background.checkpoints import Checkpoints
     from riverbed.server.commands.core import Core
-    from riverbed.server.execution.blocking import Wakeups
-    from riverbed.server.execution.failures import Undoing
+    from riverbed.server.execution.blocking import Blocking
+    from riverbed.server.execution.failures import Failures
     from riverbed.server.execution.gate import Gate
-    from riverbed.server.execution.sliced_commands import Slicing
+    from riverbed.server.execution.sliced_commands import SlicedCommands
     from riverbed.server.execution.ticks import Ticks
     from riverbed.server.limits.eviction import Evictor
 
@@ -44,7 +44,7 @@ CROWDED_REPLY_S: Final = 10.0
 CYCLES_A_SPACE_CHECK: Final = 10
 
 
-class Upkeep:
+class Maintenance:
     """The timers of one server."""
 
     def __init__(
@@ -54,9 +54,9 @@ class Upkeep:
         gate: Gate,
         checkpoints: Checkpoints,
         *,
-        undoing: Undoing,
-        slicing: Slicing,
-        wakeups: Wakeups,
+        failures: Failures,
+        sliced_commands: SlicedCommands,
+        blocking: Blocking,
         evictor: Evictor,
     ) -> None:
         self.chores: list[Callable[[], None]] = []  # called ten times a second
@@ -68,9 +68,9 @@ class Upkeep:
         self._ticks = ticks
         self._gate = gate
         self._checkpoints = checkpoints
-        self._undoing = undoing
-        self._slicing = slicing
-        self._wakeups = wakeups
+        self._failures = failures
+        self._sliced_commands = sliced_commands
+        self._blocking = blocking
         self._evictor = evictor
         self._loop = asyncio.get_running_loop()
         self._purge_timer: asyncio.TimerHandle | None = None
@@ -102,7 +102,7 @@ class Upkeep:
         except lmdb.Error as error:
             log.warning("purge undone: %s", error)
             try:
-                self._undoing.roll_back(len(self._engine.txn.log))
+                self._failures.roll_back(len(self._engine.txn.log))
             except StateLostError as failure:
                 self._ticks.give_up(failure)
                 return
@@ -139,7 +139,7 @@ class Upkeep:
             pass
         idempotence.sweep(txn, now_ms, lambda: self._clock.monotonic() >= end)
         if self._engine.refusal is None:
-            waiting = self._wakeups.waiting_consumers
+            waiting = self._blocking.waiting_consumers
             consumerttl.sweep(txn, now_ms, lambda: self._clock.monotonic() >= end, waiting)
 
     def _check_space(self) -> None:
@@ -165,7 +165,7 @@ class Upkeep:
         now_s = self._clock.monotonic()
         self._core.accounts.check_growing(now_s)
         self._evictor.report()
-        patience_s = CROWDED_REPLY_S if self._slicing.is_crowded else LONG_REPLY_S
+        patience_s = CROWDED_REPLY_S if self._sliced_commands.is_crowded else LONG_REPLY_S
         for session in list(self._core.sessions.values()):
             if session.attention:
                 session.peer.attend()

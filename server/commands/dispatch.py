@@ -25,7 +25,7 @@ _VERY_MANY = (1 << 30) - 1
 _UP_TO_A_SLICE = frozenset((b"XCLAIM", b"XAUTOCLAIM", b"XNACK"))
 
 
-class Plain:
+class FastCommand:
     """A command the fast path may run at once: no subcommands, nothing special about it.
 
     `is_compound`: it may log several commands, or be several.
@@ -45,17 +45,19 @@ class Plain:
         self.most_words = command.arity if command.arity >= 0 else _VERY_MANY
 
 
-def plain_commands(stats: Stats) -> dict[bytes | type[Run], Plain]:
+def fast_commands(stats: Stats) -> dict[bytes | type[Run], FastCommand]:
     """The fast path's table, under upper-case and lower-case names; other spellings take the slow path.
 
     Runs of XADD are under their class, which stands in the place of their name.
     """
     load_commands()
     xadd = COMMANDS[b"XADD"]
-    plain: dict[bytes | type[Run], Plain] = {Run: Plain(xadd, stats.counters(xadd.full_name), run_handler=xadd_run)}
+    plain: dict[bytes | type[Run], FastCommand] = {
+        Run: FastCommand(xadd, stats.counters(xadd.full_name), run_handler=xadd_run)
+    }
     for name, command in COMMANDS.items():
         if not command.subcommands and not command.flags & _SLOW:
-            plain[name] = plain[name.lower()] = Plain(command, stats.counters(command.full_name))
+            plain[name] = plain[name.lower()] = FastCommand(command, stats.counters(command.full_name))
     return plain
 
 

@@ -64,7 +64,7 @@ NO_CHECKPOINT: Final = (
 )
 
 
-class Slices:
+class SlicedCommand:
     """A command under way.  `request` is its own, and is told the time before each slice."""
 
     __slots__ = ("_done", "_has_logged", "_view", "kept", "nanoseconds", "needs_view", "request", "work", "writes")
@@ -179,10 +179,10 @@ def in_slices(
     if is_short and is_small:
         return _whole(request, work(request))
     own = request.copy()  # the other one is another command's by the next slice
-    slices = Slices(own, work(own))
-    reply = slices.step(own)
-    while is_short and reply is slices and not slices.needs_view:
-        reply = slices.step(own)
+    sliced = SlicedCommand(own, work(own))
+    reply = sliced.step(own)
+    while is_short and reply is sliced and not sliced.needs_view:
+        reply = sliced.step(own)
     return reply
 
 

@@ -34,7 +34,7 @@ _NO_GROUP: Final = b"-NOGROUP"
 _BREAKING: Final = frozenset(Change) - {Change.GROUP_REMOVED, Change.RELEASED}
 
 
-class Wakeups:
+class Blocking:
     """Parks clients, and runs their commands again when there may be something for them."""
 
     def __init__(self, core: Core, turns: Turns, calls: Calls, delivery: Delivery, watches: Watches) -> None:

@@ -13,11 +13,11 @@ from riverbed.store.errors import StateLostError
 from riverbed.store.wire import Run
 
 if TYPE_CHECKING:
-    from riverbed.server.commands.dispatch import Plain
+    from riverbed.server.commands.dispatch import FastCommand
     from riverbed.server.commands.session import Session
     from riverbed.server.commands.table import Handler
     from riverbed.server.config.config import Config
-    from riverbed.server.execution.failures import Undoing
+    from riverbed.server.execution.failures import Failures
     from riverbed.server.protocol.replies import Reply
     from riverbed.server.stats.stats import Stats
     from riverbed.store.options import Clock
@@ -30,8 +30,8 @@ _EXEC: Final = b"*1\r\n$4\r\nEXEC\r\n"
 class Calls:
     """The calls of one server's commands, but those on the fast path."""
 
-    def __init__(self, context: Context, no_session: Session, undoing: Undoing) -> None:
-        self.undoing = undoing
+    def __init__(self, context: Context, no_session: Session, failures: Failures) -> None:
+        self.failures = failures
         self.timing = Timing(context.config, context.stats, context.clock)
         self._core = context
         self._txn = context.txn
@@ -59,11 +59,11 @@ class Calls:
         try:
             reply = handler(request)
         except CommandError as error:
-            reply = self.undoing.refused(command, error)
+            reply = self.failures.refused(command, error)
         except StateLostError:
             raise
         except Exception as error:
-            reply = self.undoing.fault(command, error, mark)
+            reply = self.failures.fault(command, error, mark)
         self.end_command(mark)
         return reply
 
@@ -93,7 +93,7 @@ class Timing:
         self._stats = stats
         self._clock = clock
 
-    def record(self, request: Request, entry: Plain, count: int, seconds: float) -> None:
+    def record(self, request: Request, entry: FastCommand, count: int, seconds: float) -> None:
         """Account for a run of `count` calls of one command, the last of which `request` still holds."""
         nanoseconds = max(int(seconds * 1e9), 0)  # the clock may have been set back
         entry.counters.record_run(count, nanoseconds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from riverbed.server.commands.slices import Slices
+from riverbed.server.commands.slices import SlicedCommand
 from riverbed.server.protocol.encode import encode
 from riverbed.server.protocol.replies import Block, LongReply, Push, Settled, is_settled
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from riverbed.server.protocol.replies import Reply
 
 # What stands for no reply.
-_UNANSWERED: Final = frozenset((Block, Slices, Push))
+_UNANSWERED: Final = frozenset((Block, SlicedCommand, Push))
 
 
 class Delivery:
@@ -23,7 +23,7 @@ class Delivery:
 
     # What becomes of a client that waits, for a key or for the rest of its own command; set by the executor.
     on_block: Callable[[Session, Block], None]
-    on_slices: Callable[[Session, Slices], None]
+    on_slices: Callable[[Session, SlicedCommand], None]
 
     def __init__(self, monotonic: Callable[[], float], flush: Callable[[Session], None]) -> None:
         self.caller: Session | None = None  # whose command is running on the slow path
@@ -44,7 +44,7 @@ class Delivery:
             self.answer(session, reply[0])
         elif reply.__class__ is Block:
             self.on_block(session, reply)
-        elif reply.__class__ is Slices:
+        elif reply.__class__ is SlicedCommand:
             self.on_slices(session, reply)
         elif reply.__class__ is LongReply:
             self._begin_long_reply(session, reply)

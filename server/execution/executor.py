@@ -21,19 +21,19 @@ from riverbed.server.commands.replay import unconnected_session
 from riverbed.server.commands.request import Context
 from riverbed.server.commands.session import Session
 from riverbed.server.execution.admission import Admission
-from riverbed.server.execution.blocking import Wakeups
+from riverbed.server.execution.blocking import Blocking
 from riverbed.server.execution.calls import Calls
 from riverbed.server.execution.control.control import Controls
 from riverbed.server.execution.control.monitors import Monitors
 from riverbed.server.execution.control.pauses import Pauses
 from riverbed.server.execution.control.transactions import Transactions
 from riverbed.server.execution.delivery import Delivery
-from riverbed.server.execution.failures import Undoing
+from riverbed.server.execution.failures import Failures
 from riverbed.server.execution.fast_path import FastPath
 from riverbed.server.execution.gate import Gate
-from riverbed.server.execution.outbox import Releases
-from riverbed.server.execution.request_queue import Inbox
-from riverbed.server.execution.sliced_commands import Slicing
+from riverbed.server.execution.outbox import Outbox
+from riverbed.server.execution.request_queue import RequestQueue
+from riverbed.server.execution.sliced_commands import SlicedCommands
 from riverbed.server.execution.slow_path import SlowPath
 from riverbed.server.execution.ticks import Events
 from riverbed.server.execution.waiters import Watches
@@ -71,13 +71,13 @@ class Executor:
         self._time = context.clock.time
         self._next_client_id = 1
         self._tick_due = False
-        self._inbox = Inbox(self._finish, context.clock.time)
-        self._arrivals = self._inbox.arrivals
+        self._queue = RequestQueue(self._finish, context.clock.time)
+        self._arrivals = self._queue.arrivals
         self._make_parts()
-        self._signals = self.wakeups.signals
+        self._signals = self.blocking.signals
         engine.on_sync = self.stats.fsync.record
         engine.checkpoints.on_end = self.stats.checkpoint.record
-        self.txn.notify = self.wakeups.notify
+        self.txn.notify = self.blocking.notify
         context.accounts.clients.on_pressure = self._read_small_pieces
         self.gate.refresh()
 
@@ -86,23 +86,23 @@ class Executor:
         no_session = unconnected_session(self.txn.databases[0])
         core, gate, events = self.context, self.gate, self.events
         self.watches = Watches()
-        self.releases = Releases(core, self)
+        self.outbox = Outbox(core, self)
         delivery = Delivery(core.clock.monotonic, self.flush)
-        self.undoing = Undoing(core, self, gate, delivery, events)
-        calls = Calls(core, no_session, self.undoing)
+        self.failures = Failures(core, self, gate, delivery, events)
+        calls = Calls(core, no_session, self.failures)
         self.timing = calls.timing
-        self.wakeups = Wakeups(core, self, calls, delivery, self.watches)
-        self.waiters = self.wakeups.waiters
+        self.blocking = Blocking(core, self, calls, delivery, self.watches)
+        self.waiters = self.blocking.waiters
         admission = Admission(gate, self.stats, self.watches)
-        self.slicing = Slicing(core, self, gate, admission, calls, delivery, events)
-        self.views = self.slicing.views
+        self.sliced_commands = SlicedCommands(core, self, gate, admission, calls, delivery, events)
+        self.views = self.sliced_commands.views
         monitors = Monitors(core, gate, delivery.push)
         self.pauses = Pauses(core, self, gate)
         self.transactions = Transactions(core, gate, admission, calls, self.watches, monitors)
         self.control = Controls(
             core,
-            wakeups=self.wakeups,
-            slicing=self.slicing,
+            blocking=self.blocking,
+            sliced_commands=self.sliced_commands,
             transactions=self.transactions,
             pauses=self.pauses,
             monitors=monitors,
@@ -114,14 +114,14 @@ class Executor:
             delivery,
             pauses=self.pauses,
             monitors=monitors,
-            wakeups=self.wakeups,
+            blocking=self.blocking,
             kill=self.control.kill,
         )
-        self.fast_path = FastPath(core, self, gate, self._inbox, calls, delivery, slow_path, self.wakeups, no_session)
-        self.undoing.slicing = self.slicing
+        self.fast_path = FastPath(core, self, gate, self._queue, calls, delivery, slow_path, self.blocking, no_session)
+        self.failures.sliced_commands = self.sliced_commands
         core.pubsub.deliver = delivery.push
         delivery.on_block = self._block
-        delivery.on_slices = self.slicing.begin
+        delivery.on_slices = self.sliced_commands.begin
         core.control, core.transactions, core.pauses, core.monitors = (
             self.control,
             self.transactions,
@@ -155,8 +155,8 @@ class Executor:
         self.control.forget(session)
         session.begin_closing()
         session.end_long_reply()
-        self.slicing.drop(session)
-        self.releases.forget(session)
+        self.sliced_commands.drop(session)
+        self.outbox.forget(session)
         session.out.clear()
         session.drop_pushes()
         session.drop_input()
@@ -176,11 +176,11 @@ class Executor:
         if session.input.has_ended and not block.is_for_work:
             self.control.kill(session)
         else:
-            self.wakeups.block(session, block)
+            self.blocking.block(session, block)
 
     def end_wait(self, session: Session, reply: Reply) -> None:
         """Answer a blocked client with what a failed commit does not take back."""
-        self.wakeups.end_settled(session, reply)
+        self.blocking.end_settled(session, reply)
 
     def flush(self, session: Session) -> None:
         """Send the session's replies with the next tick although it has run nothing; close it then if it is closing."""
@@ -258,7 +258,7 @@ class Executor:
     def resume(self, session: Session) -> None:
         """Let the client's held-back requests run, and its replies go out, with this tick or the next."""
         self.ran.append(session)
-        self._inbox.resume(session)
+        self._queue.resume(session)
         if session.account.owed:
             session.settle()
         self.want_tick()
@@ -290,10 +290,10 @@ class Executor:
             session.begin_closing()
             session.out.clear()
             session.end_long_reply()
-            self.slicing.drop(session)
+            self.sliced_commands.drop(session)
             self.control.forget(session)
             session.peer.abort()
-        self._inbox.clear()
+        self._queue.clear()
         self.ran.clear()
         for report in self.events.gave_up:
             report()
@@ -304,15 +304,15 @@ class Executor:
         Raises StateLostError.
         """
         begun = self._time()
-        self.slicing.finish_writes()
-        self._inbox.clear()
+        self.sliced_commands.finish_writes()
+        self._queue.clear()
         sessions = list(self.context.sessions.values())
         for session in sessions:
             session.begin_closing()
             session.end_long_reply()
-            self.slicing.drop(session)
+            self.sliced_commands.drop(session)
         self._end_tick(begun)
-        self.releases.finish()
+        self.outbox.finish()
         for session in sessions:
             session.peer.close_soon()
 
@@ -320,12 +320,12 @@ class Executor:
         """Run what was submitted, commit it, then send the replies."""
         begun = self._time()
         self._tick_due = False
-        if self.slicing:
-            self.slicing.take_turn(has_requests=bool(self._inbox))
+        if self.sliced_commands:
+            self.sliced_commands.take_turn(has_requests=bool(self._queue))
         if self._signals:
-            self.wakeups.serve()  # for those, and for keys that expired between requests
+            self.blocking.serve()  # for those, and for keys that expired between requests
         self.fast_path.run(begun)
-        if self._inbox:
+        if self._queue:
             self.want_tick()  # the rest has to wait until these have their replies
         self._end_tick(begun)
 
@@ -334,10 +334,10 @@ class Executor:
         try:
             committed = self.engine.commit(int(begun * 1000))
         except LogWriteError as error:
-            self.undoing.commit_failed(error)
+            self.failures.commit_failed(error)
             committed = False
         else:
-            self.slicing.committed()
+            self.sliced_commands.committed()
         if committed:
             offset = self.engine.log.end.offset
             for session in self.ran:
@@ -345,7 +345,7 @@ class Executor:
         for report in self.events.tick_over:
             report()
         ran, self.ran = self.ran, []
-        self.releases.release(ran)
+        self.outbox.release(ran)
         stats = self.stats
         stats.writes_processed += len(ran)
         if committed:

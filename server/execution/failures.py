@@ -50,10 +50,10 @@ class Sliced(Protocol):
         """The slices since the last commit were undone; -> the clients whose commands end, with what was kept."""
 
 
-class Undoing:
+class Failures:
     """Takes back what failed, and answers for it."""
 
-    slicing: Sliced  # set by the executor
+    sliced_commands: Sliced  # set by the executor
 
     def __init__(self, core: Core, turns: Turns, gate: Gate, delivery: Delivery, events: Events) -> None:
         self._core = core
@@ -108,7 +108,7 @@ class Undoing:
 
     def settle_replies(self) -> None:
         """Everything that has run so far is in the log: what is answered is true, however the tick ends."""
-        self.slicing.committed()
+        self.sliced_commands.committed()
         for session in set(self._turns.ran):
             session.out[:] = [wire if is_settled(wire) else Settled(wire) for wire in session.out]
             if session.long_reply is not None:
@@ -128,14 +128,14 @@ class Undoing:
             session.out[:] = [wire if is_settled(wire) else _undone(wire, refusal) for wire in session.out]
             if session.long_reply is not None and not session.long_reply.is_settled:
                 self._undo_long_reply(session, session.long_reply, refusal)
-        for session, kept_part in self.slicing.undone():
+        for session, kept_part in self.sliced_commands.undone():
             self._delivery.answer(session, _refusal(refusal, kept_part))
             self._turns.resume(session)
         self._gate.refresh()
 
     def _break_watches(self) -> None:
         """A WATCH of this tick may have taken down when a key expires, and the key expires at another time now."""
-        for session in {*self._turns.ran, *self.slicing.uncommitted}:
+        for session in {*self._turns.ran, *self.sliced_commands.uncommitted}:
             if any(db.expiring for db in session.transaction.watched):
                 session.transaction.watch_broken = True
 
@@ -153,7 +153,7 @@ class Undoing:
     def _answer_nothing(self) -> None:
         """Cut off the clients of this tick whose replies rest on it: the next start finds out what was done."""
         self._break_watches()
-        undone = {session for session, _ in self.slicing.undone()}
+        undone = {session for session, _ in self.sliced_commands.undone()}
         for session in {*self._turns.ran, *undone}:
             if session in undone or not _has_settled_replies(session):
                 session.out.clear()

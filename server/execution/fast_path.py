@@ -9,9 +9,9 @@ from __future__ import annotations
 from operator import length_hint
 from typing import TYPE_CHECKING, Final
 
-from riverbed.server.commands.dispatch import Plain, plain_commands
+from riverbed.server.commands.dispatch import FastCommand, fast_commands
 from riverbed.server.commands.request import Context, Request
-from riverbed.server.commands.slices import Slices
+from riverbed.server.commands.slices import SlicedCommand
 from riverbed.server.commands.streams.streams import OneByOneError
 from riverbed.server.commands.table import Flag
 from riverbed.server.errors import CommandError
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from riverbed.server.commands.session import Session
-    from riverbed.server.execution.blocking import Wakeups
+    from riverbed.server.execution.blocking import Blocking
     from riverbed.server.execution.calls import Calls
     from riverbed.server.execution.delivery import Delivery
     from riverbed.server.execution.gate import Gate
-    from riverbed.server.execution.request_queue import Inbox
-    from riverbed.server.execution.request_queue import Turn as InboxTurn
+    from riverbed.server.execution.request_queue import RequestQueue
+    from riverbed.server.execution.request_queue import Turn as QueueTurn
     from riverbed.server.execution.ticks import Turns
     from riverbed.store.wire import Request as WireRequest
     from riverbed.store.wire import Requests
 
 # Replies behind which the client's next request has to wait.
-_WAITS: Final = frozenset((Block, LongReply, Slices))
+_WAITS: Final = frozenset((Block, LongReply, SlicedCommand))
 # A tick ends after about so many requests, or so long, so that no client waits for another's long pipeline.
 MAX_REQUESTS_A_TICK: Final = 2048
 MAX_SECONDS_A_TICK: Final = 0.003
@@ -45,7 +45,7 @@ MIN_SECONDS_A_TICK: Final = 0.002
 # As many wake-ups make as many replies to send, which is as much work again.
 MAX_SECONDS_OF_WAKING: Final = 0.004
 # The fast path of clients that may not take it.
-_NOTHING: Final[dict[bytes | type[Run], Plain]] = {}
+_NOTHING: Final[dict[bytes | type[Run], FastCommand]] = {}
 # Fast commands between two looks at the clock.
 _LONGEST_RUN: Final = 32
 
@@ -58,11 +58,11 @@ class FastPath:
         context: Context,
         turns: Turns,
         gate: Gate,
-        inbox: Inbox,
+        queue: RequestQueue,
         calls: Calls,
         delivery: Delivery,
         slow_path: SlowPath,
-        wakeups: Wakeups,
+        blocking: Blocking,
         no_session: Session,
     ) -> None:
         self._stats = context.stats
@@ -71,15 +71,15 @@ class FastPath:
         self._time = context.clock.time
         self._turns = turns
         self._gate = gate
-        self._inbox = inbox
+        self._queue = queue
         self._calls = calls
-        self._undoing = calls.undoing
+        self._failures = calls.failures
         self._delivery = delivery
         self._slow_path = slow_path
-        self._wakeups = wakeups
-        self._signals = wakeups.signals
+        self._blocking = blocking
+        self._signals = blocking.signals
         self._request = Request(no_session, context.txn, context)  # whichever client sends it
-        plain = plain_commands(context.stats)
+        plain = fast_commands(context.stats)
         self._tables = plain, {name: entry for name, entry in plain.items() if not entry.command.flags & Flag.WRITE}
         self.commands = plain  # that may take it just now
         gate.on_change = self._choose_commands
@@ -92,19 +92,19 @@ class FastPath:
 
     def run(self, tick_begun: float) -> None:
         """Run what has arrived, in order; what is too much for one tick stays for the next."""
-        inbox = self._inbox
-        inbox.begin()
+        queue = self._queue
+        queue.begin()
         begun = self._time()
         # what slices have used of the tick is gone, but for a little
         end = max(tick_begun + MAX_SECONDS_A_TICK, begun + MIN_SECONDS_A_TICK)
         waking_end = begun + MAX_SECONDS_OF_WAKING
         room = MAX_REQUESTS_A_TICK
-        while room > 0 and (turns := inbox.take(end)) is not None:
+        while room > 0 and (turns := queue.take(end)) is not None:
             room -= self._run_turns(turns, room, end, waking_end)
             if self._time() >= end:
                 break
 
-    def _run_turns(self, taken: list[InboxTurn], room: int, end: float, waking_end: float) -> int:
+    def _run_turns(self, taken: list[QueueTurn], room: int, end: float, waking_end: float) -> int:
         """Run these requests, or as many of them as there is time for; -> how many have had their turn.
 
         All that is the same for every request is looked up once: at 50 clients with one request each that is 1.3 us of
@@ -122,7 +122,7 @@ class FastPath:
         record = self._calls.timing.record
         run_slowly = self._slow_path.run
         # A run of equal fast commands is timed as a whole: a look at the clock costs a tenth of a pipelined XADD.
-        run_of: Plain | None = None
+        run_of: FastCommand | None = None
         run_count = 0
         count = 0
         left = iter(taken)
@@ -177,18 +177,18 @@ class FastPath:
                 try:
                     reply = handler(request)
                 except CommandError as error:
-                    reply = self._undoing.refused(entry.command, error)
+                    reply = self._failures.refused(entry.command, error)
                 except StateLostError:
                     raise
                 except Exception as error:
                     if isinstance(argv, Run):
                         if not isinstance(error, OneByOneError):
-                            self._undoing.roll_back(mark)  # whichever request cannot be executed fails again
+                            self._failures.roll_back(mark)  # whichever request cannot be executed fails again
                         run_count -= 1
                         run_of = run_of if run_count else None
                         count += _take_one_by_one(session, argv, requests, waiting)
                         continue
-                    reply = self._undoing.fault(entry.command, error, mark)
+                    reply = self._failures.fault(entry.command, error, mark)
                 session.last_command = entry.name
                 if reply.__class__ is tuple:
                     wire = reply[0]
@@ -211,7 +211,7 @@ class FastPath:
                         if len(logged) - mark > 1:
                             self._calls.make_atomic(mark)
                 if signals:
-                    self._wakeups.serve()
+                    self._blocking.serve()
                     ended = clock()
                     record(request, entry, run_count, ended - begun)
                     run_of, begun = None, ended
@@ -224,7 +224,7 @@ class FastPath:
                     self._hold_back(session, [*waiting])
                     break
             if count >= room or begun >= end:
-                self._inbox.put_back([*left])
+                self._queue.put_back([*left])
                 break
         if run_of is not None:
             record(request, run_of, run_count, clock() - begun)
@@ -237,7 +237,7 @@ class FastPath:
         """These were taken to be run, and have to wait."""
         session.commands_processed -= len(requests)
         self._stats.commands_processed -= len(requests)
-        self._inbox.hold_back(session, requests)
+        self._queue.hold_back(session, requests)
 
 
 def _take_one_by_one(session: Session, run: Run, requests: Requests, waiting: Iterator[WireRequest]) -> int:

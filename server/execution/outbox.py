@@ -27,7 +27,7 @@ _FEW: Final = 64
 _LARGE_BYTES: Final = 4 << 10
 
 
-class Releases:
+class Outbox:
     """The replies of one server that have been committed."""
 
     def __init__(self, core: Core, turns: Turns) -> None:

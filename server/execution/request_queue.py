@@ -42,7 +42,7 @@ _BYTES_AT_ONCE: Final = 8 << 10
 _REQUEST_BYTES: Final = 128
 
 
-class Inbox:
+class RequestQueue:
     """The line of one executor's clients that have sent requests.
 
     `arrivals` are those that got into it since the last tick, the same list all the time.

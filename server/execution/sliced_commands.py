@@ -25,7 +25,7 @@ from riverbed.store.tables.view import OpenView
 if TYPE_CHECKING:
     from riverbed.server.commands.core import Core
     from riverbed.server.commands.session import Session
-    from riverbed.server.commands.slices import Slices
+    from riverbed.server.commands.slices import SlicedCommand
     from riverbed.server.execution.admission import Admission
     from riverbed.server.execution.calls import Calls
     from riverbed.server.execution.delivery import Delivery
@@ -39,7 +39,7 @@ NO_SLOT: Final = "ERR this reply needs a reader of the tables, and all of them a
 STOPPING: Final = "ERR the server is stopping"
 
 
-class Slicing:
+class SlicedCommands:
     """The commands under way of one server."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Slicing:
         self._calls = calls
         self._delivery = delivery
         self._events = events
-        self._by_session: dict[Session, Slices] = {}
+        self._by_session: dict[Session, SlicedCommand] = {}
         self._waiting: deque[Session] = deque()  # for the next slice
         self._waiting_for_view: dict[Session, None] = {}  # in the order in which they get one
         self._sliced: list[Session] = []  # those that had a slice since the last commit
@@ -70,21 +70,21 @@ class Slicing:
     def __bool__(self) -> bool:
         return bool(self._waiting or self._waiting_for_view)
 
-    def begin(self, session: Session, slices: Slices) -> None:
+    def begin(self, session: Session, sliced: SlicedCommand) -> None:
         """The first slice has been run; the client waits for the others."""
-        slices.writes = bool(client_command(slices.request.argv).flags & Flag.WRITE)
-        self._by_session[session] = slices
-        session.begin_slices(slices.request.argv)
-        self._wait(session, slices)
+        sliced.writes = bool(client_command(sliced.request.argv).flags & Flag.WRITE)
+        self._by_session[session] = sliced
+        session.begin_slices(sliced.request.argv)
+        self._wait(session, sliced)
 
-    def of(self, session: Session) -> Slices | None:
+    def of(self, session: Session) -> SlicedCommand | None:
         """The client's command under way."""
         return self._by_session.get(session)
 
-    def _wait(self, session: Session, slices: Slices) -> None:
+    def _wait(self, session: Session, sliced: SlicedCommand) -> None:
         """For the next turn, or for a view first."""
         self._sliced.append(session)
-        if slices.needs_view:
+        if sliced.needs_view:
             self._waiting_for_view[session] = None
         else:
             self._waiting.append(session)
@@ -126,16 +126,16 @@ class Slicing:
         end = time.perf_counter() + SLICES_S
         served = 0
         for session in waiting:
-            slices = self.of(session)
-            if slices is not None and slices.needs_view:  # else the last one has killed it
-                if isinstance(view, OpenView) and slices.writes:
+            sliced = self.of(session)
+            if sliced is not None and sliced.needs_view:  # else the last one has killed it
+                if isinstance(view, OpenView) and sliced.writes:
                     self.refuse_views([session], NO_CHECKPOINT)
                     served += 1
                     continue
-                if self._txn.log and not slices.writes:
+                if self._txn.log and not sliced.writes:
                     break  # what it counts in the tables must be what the view has: it waits for the next one
-                slices.show(view.hold())
-                self._step(session, slices, is_last=isinstance(view, OpenView))
+                sliced.show(view.hold())
+                self._step(session, sliced, is_last=isinstance(view, OpenView))
             served += 1
             if time.perf_counter() >= end:
                 break
@@ -161,9 +161,9 @@ class Slicing:
     def refuse_views(self, waiting: Iterable[Session], text: str) -> None:
         """These commands cannot go on."""
         for session in waiting:
-            slices = self.of(session)
-            if slices is not None:
-                self._conclude(session, slices, (error_line(text.encode()),))
+            sliced = self.of(session)
+            if sliced is not None:
+                self._conclude(session, sliced, (error_line(text.encode()),))
 
     def rest(self) -> None:
         """All clients have been kept waiting by something else: have requests read before the next slice."""
@@ -176,17 +176,17 @@ class Slicing:
         end = time.perf_counter() + SLICES_S
         while self._waiting:
             session = self._waiting.popleft()
-            slices = self.of(session)
-            if slices is not None:  # else it has left
-                self._step(session, slices)
+            sliced = self.of(session)
+            if sliced is not None:  # else it has left
+                self._step(session, sliced)
                 if time.perf_counter() >= end:
                     break
         if self._waiting:
             self._turns.want_tick()
 
-    def _step(self, session: Session, slices: Slices, *, is_last: bool = False) -> None:
+    def _step(self, session: Session, sliced: SlicedCommand, *, is_last: bool = False) -> None:
         """Run the next slice, or all of them when this `is_last`."""
-        request = slices.request
+        request = sliced.request
         request.now_ms = self._core.now_ms()
         command = client_command(request.argv)
         counters = self._core.stats.counters(command.full_name)
@@ -194,37 +194,37 @@ class Slicing:
         reply: Reply
         try:
             self._admission.check(session, command, request.argv)
-            reply = self._calls.attempt(request, command, slices.finish if is_last else slices.step)
+            reply = self._calls.attempt(request, command, sliced.finish if is_last else sliced.step)
         except CommandError as error:
             reply = (error_line(error.text),)  # writes are refused by now
         elapsed = time.perf_counter_ns() - begun
-        slices.nanoseconds += elapsed
+        sliced.nanoseconds += elapsed
         counters.nanoseconds += elapsed
-        if self.of(session) is not slices:
+        if self.of(session) is not sliced:
             return  # it failed, what came before it could not be committed either, and that was answered
-        if reply is slices:
-            self._wait(session, slices)
+        if reply is sliced:
+            self._wait(session, sliced)
             return
-        self._calls.timing.note(session, command, request.argv, slices.nanoseconds)
-        self._conclude(session, slices, reply)
+        self._calls.timing.note(session, command, request.argv, sliced.nanoseconds)
+        self._conclude(session, sliced, reply)
 
-    def _conclude(self, session: Session, slices: Slices, reply: Reply) -> None:
+    def _conclude(self, session: Session, sliced: SlicedCommand, reply: Reply) -> None:
         """Answer; should this tick be undone, the client is answered what was committed before."""
         if reply.__class__ is tuple and reply[0].startswith(b"-"):
-            reply = (error_line(slices.refusal(reply[0][1:-2])),)
+            reply = (error_line(sliced.refusal(reply[0][1:-2])),)
         self.drop(session)
         before = len(session.out)
-        self._delivery.deliver_for(client_command(slices.request.argv), session, reply)
-        if slices.kept and session.long_reply is not None:
-            session.long_reply.kept = slices.kept
-        elif slices.kept and len(session.out) > before:
+        self._delivery.deliver_for(client_command(sliced.request.argv), session, reply)
+        if sliced.kept and session.long_reply is not None:
+            session.long_reply.kept = sliced.kept
+        elif sliced.kept and len(session.out) > before:
             conclusion = session.out[-1] = Conclusion(session.out[-1])
-            conclusion.kept = slices.kept
+            conclusion.kept = sliced.kept
         self._turns.resume(session)
 
     def is_writing(self) -> bool:
         """Whether a command that writes is under way, or waits for a view to go on with."""
-        return any(slices.writes for slices in self._by_session.values())
+        return any(sliced.writes for sliced in self._by_session.values())
 
     def finish_writes(self) -> None:
         """Run what is left of the commands that write, at once: the server ends, and leaves none half done.
@@ -233,16 +233,16 @@ class Slicing:
         """
         while self._waiting:
             session = self._waiting.popleft()
-            slices = self.of(session)
-            if slices is not None and slices.writes:
-                self._step(session, slices)
-        self.refuse_views([session for session, slices in self._by_session.items() if slices.writes], STOPPING)
+            sliced = self.of(session)
+            if sliced is not None and sliced.writes:
+                self._step(session, sliced)
+        self.refuse_views([session for session, sliced in self._by_session.items() if sliced.writes], STOPPING)
 
     def drop(self, session: Session) -> None:
         """The client waits no longer; the rest of its command is not done."""
-        slices = self._by_session.pop(session, None)
-        if slices is not None:
-            slices.close()
+        sliced = self._by_session.pop(session, None)
+        if sliced is not None:
+            sliced.close()
             session.end_slices()
             self._waiting_for_view.pop(session, None)
             for report in self._events.command_over:
@@ -251,9 +251,9 @@ class Slicing:
     def committed(self) -> None:
         """The slices that have run are in the log."""
         for session in self._sliced:
-            slices = self.of(session)
-            if slices is not None:
-                slices.committed()
+            sliced = self.of(session)
+            if sliced is not None:
+                sliced.committed()
         self._sliced.clear()
 
     @property
@@ -268,9 +268,9 @@ class Slicing:
         """
         ended = []
         for session in dict.fromkeys(self._sliced):
-            slices = self.of(session)
-            if slices is not None and client_command(slices.request.argv).rests_on_tables:
-                ended.append((session, slices.kept))
+            sliced = self.of(session)
+            if sliced is not None and client_command(sliced.request.argv).rests_on_tables:
+                ended.append((session, sliced.kept))
                 self.drop(session)
         self._sliced.clear()
         return ended

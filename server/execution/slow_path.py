@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from riverbed.server.commands.core import Core
     from riverbed.server.commands.session import Session
     from riverbed.server.execution.admission import Admission
-    from riverbed.server.execution.blocking import Wakeups
+    from riverbed.server.execution.blocking import Blocking
     from riverbed.server.execution.calls import Calls
     from riverbed.server.execution.control.monitors import Monitors
     from riverbed.server.execution.control.pauses import Pauses
@@ -42,7 +42,7 @@ class SlowPath:
         *,
         pauses: Pauses,
         monitors: Monitors,
-        wakeups: Wakeups,
+        blocking: Blocking,
         kill: Callable[[Session], None],
     ) -> None:
         self._config = core.config
@@ -52,8 +52,8 @@ class SlowPath:
         self._delivery = delivery
         self._pauses = pauses
         self._monitors = monitors
-        self._wakeups = wakeups
-        self._signals = wakeups.signals
+        self._blocking = blocking
+        self._signals = blocking.signals
         self._kill = kill
 
     def run(self, session: Session, argv: list[bytes]) -> Turn:
@@ -86,7 +86,7 @@ class SlowPath:
         if session.held_pushes and session.long_reply is None:
             session.release_pushes()
         if self._signals:
-            self._wakeups.serve()
+            self._blocking.serve()
         # what the command may have changed: it blocked, or its reply is a long one
         must_wait: bool = session.must_wait
         return Turn.WAITS_AFTER if must_wait else Turn.GOES_ON

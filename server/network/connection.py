@@ -103,7 +103,7 @@ class Connection(asyncio.Protocol):
     # -- Peer ----------------------------------------------------------------------------------------------------------
 
     def close_soon(self) -> None:
-        if not self.session.out and not self._executor.releases.holds(self.session):
+        if not self.session.out and not self._executor.outbox.holds(self.session):
             self._transport.close()
 
     def attend(self) -> None:

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from riverbed.server.background.log_rewrite import Rewriting
     from riverbed.server.commands.core import Core
-    from riverbed.server.execution.blocking import Wakeups
-    from riverbed.server.execution.sliced_commands import Slicing
+    from riverbed.server.execution.blocking import Blocking
+    from riverbed.server.execution.sliced_commands import SlicedCommands
 
 
 class Replacement:
     """The parts of one server that have to do with the rows of its tables."""
 
-    def __init__(self, core: Core, slicing: Slicing, wakeups: Wakeups, rewriting: Rewriting) -> None:
+    def __init__(self, core: Core, sliced_commands: SlicedCommands, blocking: Blocking, rewriting: Rewriting) -> None:
         self._core = core
-        self._slicing = slicing
-        self._wakeups = wakeups
+        self._sliced_commands = sliced_commands
+        self._blocking = blocking
         self._rewriting = rewriting
 
     def adopt(self, directory: Path) -> None:
@@ -33,7 +33,7 @@ class Replacement:
         for session in list(self._core.sessions.values()):
             if session.long_reply is not None or session.is_sliced:
                 session.end_long_reply()
-                self._slicing.drop(session)
+                self._sliced_commands.drop(session)
                 session.peer.abort()
 
     def _change_all_keys(self) -> None:
@@ -41,8 +41,8 @@ class Replacement:
         for session in self._core.sessions.values():
             session.transaction.watch_broken = bool(session.transaction.watched) or session.transaction.watch_broken
             if session.blocked is not None:
-                self._wakeups.signals += [(session.db, key) for key in session.blocked.keys]
-        self._wakeups.serve_soon()
+                self._blocking.signals += [(session.db, key) for key in session.blocked.keys]
+        self._blocking.serve_soon()
 
     def clear_up(self) -> None:
         """Delete the files that the log needs no more."""

@@ -42,7 +42,7 @@ class StreamedBatch(NamedTuple):
 
     def command_data(self) -> bytes:
         """The plain commands alone, what a foreign replica is sent."""
-        return plain_commands(self.data, self.covered, self.command_bytes)
+        return fast_commands(self.data, self.covered, self.command_bytes)
 
 
 class _Command:
@@ -56,7 +56,7 @@ class _Command:
         self.words: list[bytes] = []
 
 
-def plain_commands(data: bytes, covered: int, command_bytes: int) -> bytes:
+def fast_commands(data: bytes, covered: int, command_bytes: int) -> bytes:
     """The first `covered` bytes of the sound batch `data` without comment lines."""
     if covered == command_bytes:
         return data[:covered]

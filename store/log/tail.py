@@ -20,7 +20,7 @@ from riverbed.store.format.log_lines import ANNOTATION_START
 from riverbed.store.log.append_log import Log
 from riverbed.store.log.file_reader import Batch, LogPart, PartReader, is_preface
 from riverbed.store.log.manifest import FileType, LogFile, Manifest
-from riverbed.store.log.stream_reader import plain_commands
+from riverbed.store.log.stream_reader import fast_commands
 from riverbed.store.position import LogPosition
 
 # A search need not begin at the head of a file: some places are remembered.
@@ -222,7 +222,7 @@ class LogTail:
             data = self._files.read_at(self._fd, batch.size, batch.start)
             covered = data.rfind(b"\n" + ANNOTATION_START) + 1 if batch.time_ms is not None else len(data)
             has_comments = data.startswith(b"#") or data.find(b"\n#", 0, covered - 1) >= 0
-            commands = plain_commands(data, covered, -1 if has_comments else covered)
+            commands = fast_commands(data, covered, -1 if has_comments else covered)
             if self._skip:
                 self._skip, commands = max(self._skip - len(commands), 0), commands[self._skip :]
             parts.append(commands)

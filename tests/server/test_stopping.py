@@ -266,7 +266,7 @@ def test_a_long_command_under_way_is_done_whole(tmp_path: Path, how: str) -> Non
         await ticks.ask(client, *(f"XADD s {entry_id} f v" for entry_id in ids))
         client.send(f"XDEL s {' '.join(ids)}", "XADD s * f behind")
         await asyncio.sleep(0)
-        assert ticks.executor.slicing.is_writing()
+        assert ticks.executor.sliced_commands.is_writing()
         asker.send(how)
         await asyncio.wait_for(ticks.server.stopping.begun_to_end.wait(), 60)
         assert client.is_closed
@@ -287,7 +287,7 @@ async def claim_at_length(ticks: Ticks) -> Client:
     client.send(f"XCLAIM s g c 0 {' '.join(small + large)} FORCE")
     for _ in range(1000):
         await asyncio.sleep(0)
-        if ticks.executor.slicing.count_waiting_for_view:
+        if ticks.executor.sliced_commands.count_waiting_for_view:
             return client
     raise AssertionError("it never waited for a view")
 
@@ -369,12 +369,12 @@ def test_reads_that_wait_for_a_view_end_with_the_connections(tmp_path: Path) -> 
         await ticks.ask(writer, "XADD s 10-1 f v")  # not in a checkpoint yet
         reader.send("XRANGE s - +")
         await asyncio.sleep(0)
-        assert ticks.executor.slicing.count_waiting_for_view == 1
+        assert ticks.executor.sliced_commands.count_waiting_for_view == 1
         ticks.executor.let_go()
-        ticks.server.upkeep.stop()
+        ticks.server.maintenance.stop()
         ticks.server.checkpoints.stop()
         await ticks.settle()
-        assert not ticks.executor.slicing
+        assert not ticks.executor.sliced_commands
         assert ticks.executor.stats.background.failures == 0, ticks.executor.stats.background.last_failure
         assert not reader.replies()
         ticks.close()
@@ -389,7 +389,7 @@ def test_a_checkpoint_that_has_just_begun_is_no_failure_of_the_stop(tmp_path: Pa
         ticks = Ticks(tmp_path)
         await ticks.ask(ticks.connect(), "XADD s 1-1 f v")
         assert ticks.server.checkpoints.checkpoint_soon()
-        ticks.server.upkeep.stop()
+        ticks.server.maintenance.stop()
         ticks.server.checkpoints.stop()
         await ticks.settle()
         assert ticks.executor.stats.background.failures == 0, ticks.executor.stats.background.last_failure

@@ -14,7 +14,7 @@ from typing import Any
 from riverbed.server.commands.dispatch import client_command
 from riverbed.server.commands.replay import Replayer, unconnected_session
 from riverbed.server.commands.request import Request
-from riverbed.server.commands.slices import Slices
+from riverbed.server.commands.slices import SlicedCommand
 from riverbed.server.errors import CommandError, wrong_arity
 from riverbed.server.protocol.encode import encode
 from riverbed.server.protocol.replies import NULL_ARRAY, OK, Block, LongReply
@@ -68,7 +68,7 @@ class Product:
             if not command.accepts(len(words)):
                 raise wrong_arity(command.full_name)
             reply = command.handler(request)
-            while isinstance(reply, Slices):
+            while isinstance(reply, SlicedCommand):
                 if reply.needs_view:
                     self.engine.commit(self.clock.now_ms)
                     self.engine.checkpoint()

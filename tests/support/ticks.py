@@ -88,7 +88,7 @@ class Client:
     # -- Peer
 
     def close_soon(self) -> None:
-        if not self.session.out and not self._executor.releases.holds(self.session):
+        if not self.session.out and not self._executor.outbox.holds(self.session):
             self.is_closed = True
 
     def attend(self) -> None:
@@ -188,7 +188,7 @@ class Ticks:
 
     def close(self, *, save: bool = True) -> None:
         self.check_accounts()
-        self.server.upkeep.stop()
+        self.server.maintenance.stop()
         self.server.checkpoints.stop()
         self.server.checkpoints.close()
         self.engine.close(save=save)

@@ -11,11 +11,11 @@ from riverbed.server.protocol.replies import NULL_ARRAY
 if TYPE_CHECKING:
     from riverbed.server.commands.core import Core
     from riverbed.server.commands.session import Session
-    from riverbed.server.execution.blocking import Wakeups
+    from riverbed.server.execution.blocking import Blocking
     from riverbed.server.execution.control.monitors import Monitors
     from riverbed.server.execution.control.pauses import Pauses
     from riverbed.server.execution.control.transactions import Transactions
-    from riverbed.server.execution.sliced_commands import Slicing
+    from riverbed.server.execution.sliced_commands import SlicedCommands
 
 UNBLOCKED: Final = "UNBLOCKED client unblocked via CLIENT UNBLOCK"
 
@@ -27,16 +27,16 @@ class Controls:
         self,
         core: Core,
         *,
-        wakeups: Wakeups,
-        slicing: Slicing,
+        blocking: Blocking,
+        sliced_commands: SlicedCommands,
         transactions: Transactions,
         pauses: Pauses,
         monitors: Monitors,
     ) -> None:
         self._pubsub = core.pubsub
-        self._wakeups = wakeups
-        self._waiters = wakeups.waiters
-        self._slicing = slicing
+        self._blocking = blocking
+        self._waiters = blocking.waiters
+        self._sliced_commands = sliced_commands
         self._transactions = transactions
         self._pauses = pauses
         self._monitors = monitors
@@ -54,7 +54,7 @@ class Controls:
         session.begin_closing()
         if session.blocked is not None:
             self._waiters.release(session)
-        self._slicing.drop(session)
+        self._sliced_commands.drop(session)
         session.drop_input()
         self._pubsub.forget(session)
         session.peer.close_soon()
@@ -64,7 +64,7 @@ class Controls:
             return False
         timed_out = session.blocked.on_timeout
         in_time = NULL_ARRAY if timed_out is None else timed_out()
-        self._wakeups.end_settled(session, CommandError(UNBLOCKED) if error else in_time)
+        self._blocking.end_settled(session, CommandError(UNBLOCKED) if error else in_time)
         return True
 
     def blocked_clients(self) -> int:
@@ -74,10 +74,10 @@ class Controls:
         return self._waiters.key_count
 
     def watched_keys(self) -> int:
-        return len(self._wakeups.watches)
+        return len(self._blocking.watches)
 
     def views(self) -> tuple[int, int]:
-        return self._slicing.views.open_count, self._slicing.count_waiting_for_view
+        return self._sliced_commands.views.open_count, self._sliced_commands.count_waiting_for_view
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from riverbed.server.commands.dispatch import client_command
-from riverbed.server.commands.slices import Slices, wait_for_view
+from riverbed.server.commands.slices import SlicedCommand, wait_for_view
 from riverbed.server.commands.table import Command, Flag
 from riverbed.server.errors import CommandError
 from riverbed.server.execution.control.transaction_replies import (
@@ -49,7 +49,7 @@ class Transactions:
         self._gate = gate
         self._admission = admission
         self._calls = calls
-        self._undoing = calls.undoing
+        self._failures = calls.failures
         self._watches = watches
         self._monitors = monitors
 
@@ -67,12 +67,12 @@ class Transactions:
             reply = self._execute(request, replies, keeps_queue=only_reads)
         except ViewNeededError:
             own = request.copy()
-            slices = Slices(own, self._execute_on_view(own, replies.added))
-            slices.step(own)
-            return slices
+            sliced = SlicedCommand(own, self._execute_on_view(own, replies.added))
+            sliced.step(own)
+            return sliced
         except CommandError as error:  # none of it has been done
             self.discard(session)
-            return (Settled(self._undoing.refused(client_command(request.argv), error)[0]),)
+            return (Settled(self._failures.refused(client_command(request.argv), error)[0]),)
         except BaseException:
             self.discard(session)
             raise
@@ -106,7 +106,7 @@ class Transactions:
             reply = replies.reply()
         except SpoolError as error:
             if len(self._txn.log) > mark:
-                self._undoing.roll_back(mark)
+                self._failures.roll_back(mark)
             refusal = CommandError(NO_ROOM.format(error).replace("\n", " "))
             return self._answer_undone(replies, error_line(refusal.text), refusal)
         except (CommandError, StateLostError, ViewNeededError):
@@ -116,7 +116,7 @@ class Transactions:
             if not replies.has_lasting:
                 replies.release()
                 raise
-            line = self._undoing.fault(client_command([b"EXEC"]), error, mark)[0]
+            line = self._failures.fault(client_command([b"EXEC"]), error, mark)[0]
             return self._answer_undone(replies, line, error)
         self._stats.commands_processed += len(queued)
         self._calls.end_command(mark)

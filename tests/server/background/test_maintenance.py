@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from riverbed.server.background import checkpoints
-from riverbed.server.background import maintenance as upkeep
+from riverbed.server.background import checkpoints, maintenance
 from riverbed.store.checkpoint import Durability
 from riverbed.store.errors import Refusal
 from tests.conftest import StartRiverbed
@@ -46,8 +45,8 @@ def test_keys_nobody_asks_for_expire_and_are_logged_as_deleted(tmp_path: Path) -
         client = ticks.connect()
         await ticks.ask(client, *(f"XADD k{number} 1-1 f v" for number in range(200)))
         await ticks.ask(client, *(f"PEXPIRE k{number} {100 if number % 2 else 200}" for number in range(200)))
-        ticks.server.upkeep.start()
-        await asyncio.sleep(3 * upkeep.CYCLE_S)
+        ticks.server.maintenance.start()
+        await asyncio.sleep(3 * maintenance.CYCLE_S)
         # no clock moved, so nothing is due
         assert await ticks.ask(client, "DBSIZE") == [b":200\r\n"]
         before = len(ticks.batches())
@@ -79,7 +78,7 @@ def test_a_deadline_that_was_moved_or_taken_away_is_not_the_old_one(tmp_path: Pa
             *("XADD e 1-1 f v", "XADD f 1-1 f v", "PEXPIRE f 100", "MOVE f 3", "COPY d g"),
         ):
             await ticks.ask(client, line)
-        ticks.server.upkeep.start()
+        ticks.server.maintenance.start()
         ticks.clock.now_ms += 101
         await until(lambda: ticks.engine.txn.databases[0].size == 3 and not ticks.engine.txn.databases[3].size)
         assert await ticks.ask(client, "EXISTS a b e", "EXISTS d g c") == [b":3\r\n", b":0\r\n"]
@@ -126,7 +125,7 @@ def test_a_purge_goes_on_after_a_start(tmp_path: Path) -> None:
         ticks.executor._tick()
         ticks.close()
         again = Ticks(tmp_path, files=ticks.files)
-        again.server.upkeep.start()
+        again.server.maintenance.start()
         await until(lambda: rows(again) == 0)
         again.close()
 
@@ -341,7 +340,7 @@ def test_a_disk_that_gets_full_refuses_what_needs_space_and_frees_itself(tmp_pat
         ticks = Ticks(tmp_path)
         client = ticks.connect()
         await ticks.ask(client, *(f"XADD s {number}-0 f v" for number in range(1, 11)))
-        ticks.server.upkeep.start()
+        ticks.server.maintenance.start()
         ticks.files.free = 100_000  # the reserve of these tests is 1 MB
         await until(lambda: ticks.engine.refusal is Refusal.DISK_NEARLY_FULL)
         assert await ticks.ask(client, "XADD s * f v", "xadd s * f v", "XGROUP CREATE s g 0") == [NEARLY_FULL] * 3
@@ -364,13 +363,13 @@ def test_a_disk_that_gets_full_refuses_what_needs_space_and_frees_itself(tmp_pat
 def test_a_log_that_cannot_begin_its_next_file_says_so_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(upkeep, "CYCLE_S", 0.001)
+    monkeypatch.setattr(maintenance, "CYCLE_S", 0.001)
 
     async def body() -> None:
         ticks = Ticks(tmp_path)
         looks: list[str | None] = []
         monkeypatch.setattr(ticks.engine, "check_space", lambda: looks.append(ticks.engine.log.rotate_error))
-        ticks.server.upkeep.start()
+        ticks.server.maintenance.start()
         for error in ("no space left", "too many files"):
             ticks.engine.log.rotate_error = error
             await until(lambda error=error: looks.count(error) >= 3)
@@ -393,7 +392,7 @@ def test_clients_idle_for_too_long_are_cut_off_unless_they_wait(tmp_path: Path) 
         await ticks.ask(blocked, "XREAD BLOCK 0 STREAMS s $")
         await ticks.ask(monitor, "MONITOR")
         await ticks.ask(subscriber, "PSUBSCRIBE *")
-        ticks.server.upkeep.start()
+        ticks.server.maintenance.start()
         ticks.clock.now_ms += 9_000
         await ticks.ask(busy, "PING")
         ticks.clock.now_ms += 2_000
@@ -408,9 +407,9 @@ def test_no_timeout_cuts_off_nobody(tmp_path: Path) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path)
         idle = ticks.connect()
-        ticks.server.upkeep.start()
+        ticks.server.maintenance.start()
         ticks.clock.now_ms += 10**9
-        await asyncio.sleep(upkeep.CYCLE_S * (upkeep.CYCLES_A_SPACE_CHECK + 2))
+        await asyncio.sleep(maintenance.CYCLE_S * (maintenance.CYCLES_A_SPACE_CHECK + 2))
         assert not idle.is_closed
         ticks.close()
 

@@ -78,9 +78,9 @@ class Server:
     async def pass_time(self, seconds: float) -> None:
         """Something is written and checkpointed, time passes, and the server looks around."""
         await self.ticks.ask(self.client, "XADD s * f v", "SAVE")
-        self.ticks.server.upkeep._check_space()
+        self.ticks.server.maintenance._check_space()
         self.ticks.clock.now_ms += int(seconds * 1000)
-        self.ticks.server.upkeep._check_space()
+        self.ticks.server.maintenance._check_space()
 
     async def oldest(self) -> tuple[int, int]:
         (info,) = await self.ticks.ask(self.client, "INFO persistence")
@@ -139,7 +139,7 @@ def test_a_reader_that_sees_the_present_state_is_none_to_complain_of(tmp_path: P
             other.step()
             for _ in range(5):
                 server.ticks.clock.now_ms += 60_000
-                server.ticks.server.upkeep._check_space()
+                server.ticks.server.maintenance._check_space()
             assert (await server.oldest(), warnings) == ((0, 0), [])
         finally:
             other.close()

@@ -297,11 +297,11 @@ def test_a_try_that_finds_nothing_keeps_the_deadline(tmp_path: Path) -> None:
         for number in range(1, 6):
             ticks.clock.now_ms += 80
             await ticks.ask(writer, f"XADD s MAXLEN 0 {number}-0 f v")
-            ticks.executor.wakeups.deadline_passed()
+            ticks.executor.blocking.deadline_passed()
             await ticks.settle()
             assert reader.replies() == []
         ticks.clock.now_ms += 1
-        ticks.executor.wakeups.deadline_passed()
+        ticks.executor.blocking.deadline_passed()
         await ticks.settle()
         assert reader.replies() == [NULL_ARRAY]
         ticks.close()
@@ -326,7 +326,7 @@ def test_a_served_client_is_not_timed_out_later(tmp_path: Path) -> None:
         assert reader.replies() == [streams(stream("a", "1-1"))]
         await ticks.ask(writer, "XADD b 1-1 f v")
         ticks.clock.now_ms += 100
-        ticks.executor.wakeups.deadline_passed()
+        ticks.executor.blocking.deadline_passed()
         await ticks.settle()
         assert reader.replies() == []
         assert await ticks.ask(reader, "XREAD STREAMS b 0") == [streams(stream("b", "1-1"))]

@@ -188,13 +188,13 @@ def test_what_becomes_overdue_is_tried_for_once(tmp_path: Path) -> None:
         clients = await crowd(ticks, CROWD, "XREADGROUP GROUP g c# COUNT 1 BLOCK 0 CLAIM 1000 STREAMS s >")
         before = tries(ticks)
         ticks.clock.now_ms += 1002
-        ticks.executor.wakeups.deadline_passed()
+        ticks.executor.blocking.deadline_passed()
         await ticks.settle()
         assert served(clients) == [0]
         assert tries(ticks) - before == 2
         # and they are tried again when that one has been idle for as long
         ticks.clock.now_ms += 1002
-        ticks.executor.wakeups.deadline_passed()
+        ticks.executor.blocking.deadline_passed()
         await ticks.settle()
         assert served(clients) == [1]
         assert len(ticks.executor.waiters) == CROWD - 2

@@ -131,7 +131,7 @@ def test_every_reply_is_true_whichever_file_operation_of_a_commit_fails(
                         cut = files.crash(kept, names=names)
                         found = await rotation.restarted(place / f"cut-{kept}-{names}", cut, policy)
                         assert_replies_are_true(replies, found, f"cut {kept} {names}, {what}")
-                rotation.ticks.server.upkeep.stop()
+                rotation.ticks.server.maintenance.stop()
                 rotation.ticks.server.checkpoints.stop()
                 rotation.ticks.engine.abandon()
 
@@ -147,7 +147,7 @@ def test_a_batch_that_can_neither_be_synced_nor_taken_back_is_answered_by_nothin
         files.fail("truncate", errno.EIO)
         assert await rotation.write() == {b"1-1": None, b"2-1": None, b"3-1": None}
         assert await rotation.held() == set()
-        rotation.ticks.server.upkeep.stop()
+        rotation.ticks.server.maintenance.stop()
         rotation.ticks.server.checkpoints.stop()
         rotation.ticks.engine.abandon()
 
@@ -170,7 +170,7 @@ def test_a_checkpoint_that_fails_in_a_tick_takes_back_no_reply_of_what_was_commi
         assert second.startswith(b"-MISCONF ")
         assert saver.replies()[0].startswith(b"-")
         assert await ticks.ask(saver, "XRANGE s - +") == [b"*1\r\n*2\r\n$3\r\n1-1\r\n*2\r\n$1\r\nf\r\n$1\r\nv\r\n"]
-        ticks.server.upkeep.stop()
+        ticks.server.maintenance.stop()
         ticks.server.checkpoints.stop()
         ticks.engine.abandon()
 

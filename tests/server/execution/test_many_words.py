@@ -13,7 +13,7 @@ from riverbed.server.commands.clients import client_list as clientlist
 from riverbed.server.commands.request import Request
 from riverbed.server.commands.session import Session
 from riverbed.server.commands.table import COMMANDS
-from riverbed.server.execution import sliced_commands as slicing
+from riverbed.server.execution import sliced_commands
 from riverbed.server.stats.stats import SLOWLOG_WORDS
 from tests.support.ticks import Client, Ticks, in_loop
 
@@ -67,7 +67,7 @@ SUBSCRIBING = {
 @pytest.fixture
 def ticks_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, int], Ticks]:
     """Makes executors with so many words to a slice, of which they run one a tick."""
-    monkeypatch.setattr(slicing, "SLICES_S", 0.0)
+    monkeypatch.setattr(sliced_commands, "SLICES_S", 0.0)
 
     def make(name: str, words: int) -> Ticks:
         for size in SIZES:

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from riverbed.server.execution import outbox as releases
+from riverbed.server.execution import outbox
 from tests.support.ticks import Client, Ticks, in_loop
 
 
 @pytest.fixture
 def ticks_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A directory for an executor whose turns have time for two replies."""
-    monkeypatch.setattr(releases, "TURN_S", -1.0)
-    monkeypatch.setattr(releases, "_FEW", 2)
+    monkeypatch.setattr(outbox, "TURN_S", -1.0)
+    monkeypatch.setattr(outbox, "_FEW", 2)
     return tmp_path / "d"
 
 
@@ -29,7 +29,7 @@ async def turn() -> None:
 
 
 def late(ticks: Ticks, clients: list[Client]) -> int:
-    return sum(ticks.executor.releases.holds(client.session) for client in clients)
+    return sum(ticks.executor.outbox.holds(client.session) for client in clients)
 
 
 def test_replies_of_a_crowd_come_over_several_turns_and_in_order(ticks_in: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_later_tick_that_fails_takes_no_late_reply_back(ticks_in: Path) -> Non
         assert all(len(replies) == 1 and replies[0].startswith(b"$") for replies in others)
         assert last[0].startswith(b"$")
         assert last[1].startswith(b"-MISCONF")
-        ticks.server.upkeep.stop()
+        ticks.server.maintenance.stop()
         ticks.server.checkpoints.stop()
         ticks.engine.abandon()
 
@@ -155,7 +155,7 @@ def test_the_end_of_the_server_sends_what_is_late(ticks_in: Path) -> None:
             client.send("PING")
         await turn()
         assert late(ticks, clients) == 7
-        ticks.executor.releases.finish()
+        ticks.executor.outbox.finish()
         assert all(client.replies() == [b"+PONG\r\n"] for client in clients)
         ticks.close()
 
@@ -167,8 +167,8 @@ def test_a_large_message_is_never_copied_for_those_who_are_sent_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_late: bool
 ) -> None:
     if is_late:
-        monkeypatch.setattr(releases, "TURN_S", -1.0)
-        monkeypatch.setattr(releases, "_FEW", 0)
+        monkeypatch.setattr(outbox, "TURN_S", -1.0)
+        monkeypatch.setattr(outbox, "_FEW", 0)
 
     async def body() -> None:
         ticks = Ticks(tmp_path / "d")

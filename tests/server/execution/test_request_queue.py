@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from riverbed.server.execution import fast_path
-from riverbed.server.execution import request_queue as inbox
+from riverbed.server.execution import request_queue as queue
 from tests.support.in_process import HandClock
 from tests.support.ticks import Ticks, in_loop
 
@@ -52,7 +52,7 @@ def test_who_asks_one_thing_does_not_wait_for_the_pipelines_that_were_left_over(
 
 
 def test_only_so_many_go_before_those_who_were_left_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbox, "MAX_FIRST", _TICK // 2)
+    monkeypatch.setattr(queue, "MAX_FIRST", _TICK // 2)
 
     async def body() -> None:
         ticks = Ticks(tmp_path / "d")

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from riverbed.server.execution import sliced_commands as slicing
+from riverbed.server.execution import sliced_commands
 from riverbed.store.groups.group import Group
 from riverbed.store.log.stream_reader import LogStream
 from tests.server.execution.test_sliced_commands import SIZES
@@ -93,7 +93,7 @@ class Case:
 
 def _end(ticks: Ticks) -> dict[bytes, Any]:
     held = dump_database(ticks.engine.txn.databases[0])
-    ticks.server.upkeep.stop()
+    ticks.server.maintenance.stop()
     ticks.server.checkpoints.stop()
     ticks.engine.abandon()
     return held
@@ -125,7 +125,7 @@ def dry_run(directory: Path, command: str) -> tuple[States, dict[str, int], byte
         case.client.send(command)
         while not (replies := case.client.replies()):
             await asyncio.sleep(0)
-            slices = case.ticks.executor.slicing.of(case.client.session)
+            slices = case.ticks.executor.sliced_commands.of(case.client.session)
             if slices is not None:
                 states[slices.kept] = case.contents()
         [reply] = replies
@@ -148,7 +148,7 @@ def told(reply: bytes) -> bytes:
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """One a tick."""
-    monkeypatch.setattr(slicing, "SLICES_S", 0.0)
+    monkeypatch.setattr(sliced_commands, "SLICES_S", 0.0)
     for size in (*SIZES, "keys.keys._KEYS_A_SLICE"):
         monkeypatch.setattr(f"riverbed.server.commands.{size}", 10)
     monkeypatch.setattr("riverbed.store.groups.reference_trim._SLICE", 10)
@@ -209,7 +209,7 @@ def test_a_bug_in_a_later_slice_is_answered_once_and_with_what_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_full: bool
 ) -> None:
     """Undone with the whole tick, when what came before in the tick cannot be logged."""
-    monkeypatch.setattr(slicing, "SLICES_S", 60.0)
+    monkeypatch.setattr(sliced_commands, "SLICES_S", 60.0)
     acknowledge = Group.ack
     calls = 0
 

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from riverbed.server.background.maintenance import CROWDED_REPLY_S, LONG_REPLY_S
-from riverbed.server.execution import fast_path
-from riverbed.server.execution import sliced_commands as slicing
+from riverbed.server.execution import fast_path, sliced_commands
 from tests.support.in_process import HandClock
 from tests.support.raw import parse
 from tests.support.store.stores import Store, dump_database
@@ -131,7 +130,7 @@ def contents(ticks: Ticks) -> dict[bytes, Any]:
 @pytest.fixture
 def ticks_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Ticks]:
     """Makes executors that run one slice a tick, and a small one."""
-    monkeypatch.setattr(slicing, "SLICES_S", 0.0)
+    monkeypatch.setattr(sliced_commands, "SLICES_S", 0.0)
     for name in SIZES:
         monkeypatch.setattr(f"riverbed.server.commands.{name}", 20)
     monkeypatch.setattr("riverbed.server.commands.groups.pending._FEW_IDLE", 3)
@@ -657,13 +656,13 @@ def test_a_client_that_takes_too_little_of_a_long_reply_is_closed_and_its_view_w
             await ticks.ask(other, "XADD s 9000-0 f v")
             other.send("XRANGE s - +")
             await ticks.settle()
-            assert ticks.executor.slicing.is_crowded
-        upkeep = ticks.server.upkeep
+            assert ticks.executor.sliced_commands.is_crowded
+        maintenance = ticks.server.maintenance
         patience_ms = int(1000 * (CROWDED_REPLY_S if is_crowded else LONG_REPLY_S))
         for passed_ms in (patience_ms - 1, 2):
             assert not slow.is_closed
             ticks.clock.now_ms += passed_ms
-            upkeep._check_clients(ticks.clock.now_ms)
+            maintenance._check_clients(ticks.clock.now_ms)
         assert slow.is_closed
         slow.leave()
         if is_crowded:

@@ -272,7 +272,7 @@ class World:
         await server.rewriting.stop()
         await server.snapshots.stop()
         await server.tasks.close()
-        server.upkeep.stop()
+        server.maintenance.stop()
         server.checkpoints.stop()
         server.checkpoints.close()
         self.ticks.engine.abandon()
@@ -492,7 +492,7 @@ def test_a_server_that_has_lost_its_state_answers_no_client_and_writes_nothing_a
         assert all(client.is_closed for client in (world.client, world.writer, world.listener, world.blocked, sliced))
         written = {path: bytes(ticks.files.data(path)) for path in ticks.files.paths()}
         ticks.clock.now_ms += 10
-        ticks.executor.wakeups.deadline_passed()
+        ticks.executor.blocking.deadline_passed()
         await asyncio.sleep(0.3)
         await ticks.settle()
         assert [client.replies() for client in (world.client, world.writer, sliced, late, world.blocked)] == [[]] * 5

@@ -168,7 +168,7 @@ def test_no_end_of_a_wait_leaves_anything_behind(tmp_path: Path, end: str) -> No
                 await ticks.ask(admin, "CLIENT KILL TYPE normal")
             case "timeout":
                 ticks.clock.now_ms += 1001
-                ticks.executor.wakeups.deadline_passed()
+                ticks.executor.blocking.deadline_passed()
                 await ticks.settle()
                 assert all(reader.replies()[-2:] == [NULL_ARRAY, b"+PONG\r\n"] for reader in readers)
             case "flush":

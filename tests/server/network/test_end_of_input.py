@@ -210,7 +210,7 @@ def test_the_end_comes_behind_all_ticks(tmp_path: Path, monkeypatch: pytest.Monk
             await ticks.settle()
         assert empty.is_closed
         assert len(ended.replies()) == 1000
-        while len(other.replies()) or ticks.executor._inbox:
+        while len(other.replies()) or ticks.executor._queue:
             await ticks.settle()
         assert not other.is_closed
         ended.leave()

@@ -159,7 +159,7 @@ def test_the_server_sweeps_by_itself_and_logs_what_it_deletes(tmp_path: Path) ->
         assert await ticks.ask(waiting, "XREADGROUP GROUP g Waiting BLOCK 0 STREAMS s >") == []
         before = len(ticks.batches())
         ticks.clock.now_ms += 2000
-        ticks.server.upkeep.start()
+        ticks.server.maintenance.start()
         await logged(ticks, before + 1)
         # a consumer that waits in a blocking read is not idle
         assert ticks.batches()[before:] == [[b"XGROUP DELCONSUMER s g Idle"]]

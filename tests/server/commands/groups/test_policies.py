@@ -455,7 +455,7 @@ def test_a_waiting_claim_moves_what_wears_out_and_waits_on(tmp_path: Path) -> No
         await ticks.ask(client, "XGROUP POLICY s g MAXDELIVERIES 1 DEADLETTER dead")
         assert await ticks.ask(worker, "XREADGROUP GROUP g Bob BLOCK 0 CLAIM 1000 STREAMS s >") == []
         ticks.clock.now_ms += 2000
-        ticks.executor.wakeups.deadline_passed()
+        ticks.executor.blocking.deadline_passed()
         await ticks.settle()
         assert worker.replies() == []
         assert await ticks.ask(client, "XLEN dead", "XPENDING s g") == [b":1\r\n", b"*4\r\n:0\r\n$-1\r\n$-1\r\n*-1\r\n"]

@@ -218,7 +218,7 @@ def test_a_commit_that_fails_undoes_the_transaction_and_its_long_reply(
         assert reply.startswith(b"-MISCONF")
         assert dump_database(ticks.engine.txn.databases[0]) == before
         assert ticks.executor.transactions.space.bytes == 0
-        ticks.server.upkeep.stop()
+        ticks.server.maintenance.stop()
         ticks.server.checkpoints.stop()
         ticks.engine.abandon()
 
@@ -250,7 +250,7 @@ def test_a_reply_that_waits_for_its_client_stays_true_when_a_later_commit_fails(
         assert other.replies()[-1].startswith(b"-MISCONF")
         reply = client.replies()[-1]
         assert reply.startswith(b"*2\r\n$5\r\n900-0\r\n*299\r\n")
-        ticks.server.upkeep.stop()
+        ticks.server.maintenance.stop()
         ticks.server.checkpoints.stop()
         ticks.engine.abandon()
 
