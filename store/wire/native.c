@@ -24,7 +24,7 @@
 #include <string.h>
 #include <structmember.h>
 
-#define INTERFACE 1             /* to be raised, as in `reference.py`, when a function takes or returns something else */
+#define INTERFACE 1             /* raise it, here and in `reference.py`, when a function takes or returns others */
 #define MAX_DIGITS 9           /* of a length */
 #define MIN_WORD_BYTES 6      /* "$0\r\n\r\n" */
 #define MIN_XADD_WORDS 5      /* XADD key id field value */
@@ -71,7 +71,9 @@ take_length(const char *data, Py_ssize_t at, Py_ssize_t end, char kind, Py_ssize
             return -1;
         value = 10 * value + (data[at++] - '0');
     }
-    if (at == first || (data[first] == '0' && at - first > 1) || end - at < 2 || data[at] != '\r' || data[at + 1] != '\n')
+    if (at == first || (data[first] == '0' && at - first > 1))
+        return -1;
+    if (end - at < 2 || data[at] != '\r' || data[at + 1] != '\n')
         return -1;
     *length = value;
     return at + 2;
@@ -360,7 +362,8 @@ get_big_endian(const char *from)
 
 /* The row of an entry: its ID, the head of its fields, and these as they were sent. */
 static PyObject *
-make_row(const char *id, Py_ssize_t id_size, const char *head, Py_ssize_t head_size, const char *data, const Entry *entry)
+make_row(const char *id, Py_ssize_t id_size, const char *head, Py_ssize_t head_size, const char *data,
+         const Entry *entry)
 {
     Py_ssize_t size = entry->end - entry->fields;
     PyObject *row = PyBytes_FromStringAndSize(NULL, id_size + head_size + size);
