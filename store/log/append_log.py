@@ -5,16 +5,16 @@
                                                              synced ->'         '<- written
 
 `append` writes a tick's commands and the annotation that closes them, `sync` makes them durable, `rotate` begins the
-next file.  In every file SELECT stands first, so a file that others precede begins with a preface: the SELECT that is
-in force, which does not count in the offset.  Where files end is each server's own affair, and offsets are not.
+next file.  Every file begins with SELECT.  In a file that follows others it is a preface: the SELECT that is in force,
+which does not count in the offset.  Each server ends its files where it likes; offsets are the same on all servers.
 
-The end of the log is known only once it was read to its end, so a log that holds anything takes no appends before
-`read` was exhausted, and before `cut_tail` when that found a torn tail.
+The end of the log is known only after a read to the end.  So a log that holds anything takes no appends until `read`
+is exhausted, and `cut_tail` has cut the torn tail that `read` found, if any.
 
-After a failed write the file is cut back to the last batch, so that the next append finds it whole: a full disk is
-survived without a restart.  After a failed sync nothing is: the kernel may have dropped the pages it could not write
-and call the next sync a success, so the log refuses everything from then on.  The next start writes again what was not
-known to be durable, see `resync.py`.
+After a failed write the file is cut back to the last batch, so that the next append finds it whole: the log survives a
+full disk without a restart.  It does not survive a failed sync: the kernel may have dropped the pages that it could not
+write, and may report success for the next sync.  So the log refuses everything from then on.  The next start writes
+again what was not known to be durable, see `resync.py`.
 
 This module does not know what commands mean, when to sync, or what a checkpoint covers; the rules of reading are in
 `reader.py`, the bytes in `store/format/log_lines.py`, the list of files in `manifest.py`.
@@ -54,14 +54,14 @@ _CLOSED: Final = "the log is closed"
 
 
 class Follower(Protocol):
-    """Who reads the log on as it grows (`tail.py`)."""
+    """A reader that follows the log as it grows (`tail.py`)."""
 
     def hold(self) -> None:
         """Open the files that are still to be read; raises OSError."""
 
 
 class Unsynced(NamedTuple):
-    """What was written to the present file up to a place, and was not durable when this was made."""
+    """The end of what was written to the current file when this was made, and was not durable then."""
 
     fd: int
     file_seq: int
@@ -88,7 +88,7 @@ class Log:
         self._write = files.write
         self._segment_bytes = segment_bytes
         self._load_truncated = load_truncated
-        # The file appended to and its end; no descriptor (-1) while the last file is one that is not appended to.
+        # The file appended to and its end; the descriptor is -1 while the last file takes no appends.
         self._fd = -1
         self._seq = self._position = self._offset = 0
         self._synced_position = 0
@@ -97,7 +97,7 @@ class Log:
         self._closed_bytes = 0
         self.base_bytes = 0
         self._was_created_with_home: bool | None = None  # None when the log was there before
-        # Who reads on while the log grows, and what they have open.
+        # The readers that follow the log, and the files that they have open.
         self.tails: set[Follower] = set()
         self.open_files = SharedFiles(files)
 
@@ -110,9 +110,9 @@ class Log:
         segment_bytes: int = DEFAULT_SEGMENT_BYTES,
         load_truncated: bool = True,
     ) -> Self:
-        """The log of the store in `directory`, also when there is none yet.
+        """The log of the store in `directory`; it may not exist yet.
 
-        Raises CorruptionError when the files are not what the manifest says; `read` looks at their contents.
+        Raises CorruptionError when the files are not what the manifest says; `read` checks their contents.
         """
         home = LogHome.find(directory / LOG_DIRECTORY, files)
         log = cls(home, files, segment_bytes, load_truncated)
@@ -135,7 +135,7 @@ class Log:
         self._was_created_with_home = not had_home
 
     def take_back(self) -> None:
-        """Remove a log that `create` has made just now, for a start that fails after it.  Not for one that was used."""
+        """Remove the log that `create` has just made, when the start fails afterwards.  Not for a log that was used."""
         if self._was_created_with_home is not None:
             self.close()
             self.home.remove(with_directory=self._was_created_with_home)
@@ -151,9 +151,9 @@ class Log:
         base: LogFile | None,
         replids: ReplicationIds,
     ) -> Self:
-        """Begin a log in `directory` that goes on from `start_offset` with incr `seq`, behind `base`.
+        """Begin a log in `directory` that continues from `start_offset` with incr `seq`, after `base`.
 
-        The base is listed; it is for the caller to put it there.  Raises OSError.
+        The manifest lists the base; the caller must put the file there.  Raises OSError.
         """
         home = LogHome(directory / LOG_DIRECTORY, files, Manifest(base=base, replids=replids))
         log = cls(home, files, sys.maxsize, True)
@@ -167,12 +167,12 @@ class Log:
 
     @property
     def is_missing(self) -> bool:
-        """There is no log yet."""
+        """Whether there is no log yet."""
         return not self.home.manifest.files
 
     @property
     def end(self) -> LogPosition:
-        """The end of the last batch.  Raises LogWriteError while the log was not read to there."""
+        """The end of the last batch.  Raises LogWriteError until the log was read to its end."""
         if self.refusal == _UNREAD:
             raise LogWriteError(_UNREAD)
         return LogPosition(self._seq, self._position, self._offset)
@@ -192,7 +192,7 @@ class Log:
 
     @property
     def unsynced(self) -> Unsynced | None:
-        """What a power cut would take now."""
+        """What a power cut would lose now."""
         if self._position == self._synced_position:
             return None
         return Unsynced(self._fd, self._seq, self._position, self._offset)
@@ -204,17 +204,17 @@ class Log:
 
     @property
     def is_full(self) -> bool:
-        """The present file is as long as it gets."""
+        """Whether the current file has reached its full length."""
         return self._position >= self._rotate_at
 
     @property
     def base(self) -> Base | None:
-        """What the first incr goes on from, None when that is nothing."""
+        """The base that the first incr continues, None when there is none."""
         return self.home.base(self.base_bytes)
 
     @property
     def is_fresh(self) -> bool:
-        """Whether nothing that counts was written since the present file was begun."""
+        """Whether nothing that counts in the offset was written since the current file was begun."""
         incrs = self.home.manifest.incrs
         return self._fd >= 0 and bool(incrs) and incrs[-1].start_offset == self._offset
 
@@ -229,15 +229,15 @@ class Log:
     ) -> Iterator[Batch]:
         """Yield every batch from `start` on, a position between two batches, or from the very beginning.
 
-        What the log holds when the first batch is asked for: later appends do not appear.  The log is whole at least
-        up to `min_position` (default `start`), or CorruptionError is raised, as for any damage but a torn tail; see
-        `reader.py`.  The first pass makes durable what is not known to be, which is all behind `durable`; its end
-        sets `torn_tail` and opens the log for appends.
+        Reads what the log holds when the first batch is requested: later appends do not appear.  Raises CorruptionError
+        when the log is not whole up to `min_position` (default `start`), and for any damage but a torn tail; see
+        `reader.py`.  The first pass makes durable everything behind `durable`, which the disk may not have.  The end of
+        the first pass opens the log for appends, or sets `torn_tail`.
         """
         is_first = self.refusal in (_UNREAD, _UNCUT)
         parts = self.home.parts()
         if is_first:
-            # It is about to be executed, checkpointed and shown to clients, and must not be lost after that.
+            # The log will be executed, checkpointed and shown to clients now, and must not be lost after that.
             make_durable(parts, durable, self._files)
             self._files.sync_directory(self.home.path)  # the manifest, and the names that it lists
         else:
@@ -262,7 +262,7 @@ class Log:
             self._fd = self._files.open_append(last.path)
             self._rotate_at = self._segment_bytes
         else:
-            # Annotations must cover a whole file, and they do not here: the first append begins a new one.
+            # Annotations must cover a whole file, and here they do not: the first append begins a new file.
             self._rotate_at = 0
         self._synced_position, self.synced_offset = self._position, self._offset
         self.refusal = None
@@ -290,12 +290,12 @@ class Log:
 
         Raises LogWriteError with nothing appended.  The next append may succeed, unless `broken`.
 
-        On the way of every tick: 0.9 us on 100 bytes and 2.7 us on 24 KB, 2.2 and 14 us with the system call.
+        Every tick calls this: 0.9 us on 100 bytes and 2.7 us on 24 KB, 2.2 and 14 us with the system call.
         """
         if self.refusal is not None or self._fd < 0:
             raise LogWriteError(self.refusal or "the last file is not one to append to: rotate first")
         offset = self._offset + command_bytes
-        # logformat.encode_annotation, without the call; a test holds the two together.
+        # `encode_annotation`, without the call; a test compares the two.
         tail = b";len=%d;off=%d;t=%d\r\n" % (len(commands), offset, now_ms)
         data = b"%b#CK:crc32c=%08x%b" % (commands, crc32c(tail, crc32c(commands)), tail)
         try:
@@ -310,7 +310,7 @@ class Log:
         return data
 
     def append_verbatim(self, data: bytes, offset: int) -> None:
-        """Write whole batches of another log of our line as they are; `offset` is the one after them.
+        """Write whole batches of another log with our replication id as they are; `offset` is the one after them.
 
         The caller has verified them.  Raises LogWriteError with nothing appended.
         """
@@ -325,7 +325,7 @@ class Log:
         self._offset = offset
 
     def write_preface(self, select: bytes, now_ms: int) -> None:
-        """Begin the present file, which holds nothing yet, with the command `select`, which does not count.
+        """Begin the current file, which is empty, with the command `select`, which does not count in the offset.
 
         Raises LogWriteError with nothing appended.
         """
@@ -347,8 +347,8 @@ class Log:
     def drop_last_batch(self) -> bool:
         """Cut off what the last `append` wrote, because it could not be synced and was not acknowledged.
 
-        The log is broken already, and ends before the batch for the rest of this run.  -> whether it does so on the
-        disk; otherwise the batch may be there after a restart.
+        The log is broken already, and ends before the batch until the server stops.  -> whether the batch is gone from
+        the disk too; otherwise it may be there after a restart.
         """
         self._position, self._offset = self._before_last
         try:
@@ -372,21 +372,24 @@ class Log:
         self._synced_position, self.synced_offset = position, offset
 
     def sync_bytes(self, unsynced: Unsynced) -> None:
-        """Make these durable, in any thread, while others are appended; no file is begun meanwhile.  Raises OSError."""
+        """Make `unsynced` durable, in any thread, while more is appended; no file may be begun meanwhile.
+
+        Raises OSError.
+        """
         self._files.sync(unsynced.fd)
 
     def was_synced(self, unsynced: Unsynced, error: OSError | None) -> None:
-        """`sync_bytes` has ended.  Raises LogWriteError when it failed, and the log is broken then."""
+        """Note that `sync_bytes` has ended.  Raises LogWriteError when it failed, and the log is broken then."""
         if error is not None:
             raise self._break(f"syncing the log failed: {error}") from error
         if unsynced.file_seq == self._seq and unsynced.position > self._synced_position:
             self._synced_position, self.synced_offset = unsynced.position, unsynced.offset
 
     def rotate_if_needed(self) -> bool:
-        """Begin the next file when this one is full; to be called before a batch is composed.
+        """Begin the next file when this one is full; call this before a batch is composed.
 
         Returns whether the file is empty, and so must begin with SELECT, or a preface.  A full disk does not
-        stop the log here: it goes on in the present file, and `rotate_error` says why.
+        stop the log here: it continues in the current file, and `rotate_error` says why.
         """
         if self.is_full:
             try:
@@ -399,9 +402,9 @@ class Log:
         return self._position == 0
 
     def rotate(self) -> None:
-        """Begin the next incr file; the present one is durable and closed then.
+        """Make the current file durable, begin the next incr file and close the current one.
 
-        Raises LogWriteError; the log goes on in the present file, unless it is broken.
+        Raises LogWriteError; the log continues in the current file, unless it is broken.
         """
         self.sync()
         try:
@@ -437,15 +440,15 @@ class Log:
 
     @property
     def replids(self) -> ReplicationIds:
-        """The line of offsets that the log continues."""
+        """The replication ids whose offsets the log continues."""
         replids = self.home.manifest.replids
         assert replids is not None, "set when the engine opened the log"
         return replids
 
     def set_replids(self, replids: ReplicationIds) -> None:
-        """Continue another line from here on.
+        """Use other replication ids from here on.
 
-        Raises LogWriteError when it could not be made durable; it holds all the same until the server stops.
+        Raises LogWriteError when they could not be made durable; they apply all the same until the server stops.
         """
         self.home.manifest = replace(self.home.manifest, replids=replids)
         self._put_manifest(self.home.manifest)
@@ -455,14 +458,14 @@ class Log:
         for tail in list(self.tails):
             tail.hold()
 
-    # -- replacing what is behind --------------------------------------------------------------------------------------
+    # -- base and history ----------------------------------------------------------------------------------------------
 
     def adopt_base(self, temporary: Path, size: int, command_bytes: int, from_seq: int) -> Base:
-        """Let the log begin with the state in `temporary`, which incr `from_seq` goes on from.
+        """Make the state in `temporary` the base of the log, which incr `from_seq` continues.
 
-        The file, in our directory, is whole and durable; so is a checkpoint in `from_seq` or later.  It is renamed, and
-        with one replacement of the manifest everything before becomes history: a crash leaves the log as it was, or as
-        it will be.  Raises LogWriteError with the log as it was, unless it is broken.
+        The file is in our directory, whole and durable; a checkpoint in `from_seq` or later is durable too.  The file
+        is renamed, and one replacement of the manifest makes everything before it history: a crash leaves the log as it
+        was, or as it will be.  Raises LogWriteError with the log as it was, unless it is broken.
         """
         base = self.home.manifest.next_base(size, command_bytes)
         manifest = self.home.manifest.begun_with(base, from_seq)
@@ -475,7 +478,7 @@ class Log:
         try:
             self._put_manifest(manifest)
         except LogWriteError:
-            if not self.broken:  # otherwise it is not known whether it is listed
+            if not self.broken:  # the manifest of a broken log may list the file
                 with contextlib.suppress(OSError):
                     self._files.unlink(path)
             raise
@@ -486,13 +489,13 @@ class Log:
         return adopted
 
     def forget_history(self) -> None:
-        """Take those files of the history from the manifest that are deleted.  Raises LogWriteError, OSError."""
+        """Remove the history files that are deleted from the manifest.  Raises LogWriteError, OSError."""
         manifest = self.home.without_deleted()
         if manifest != self.home.manifest:
             self._put_manifest(manifest)
 
     def close(self) -> None:
-        """Let go of the files.  Syncs nothing, so there is nothing that a failure would tell."""
+        """Close the files.  Syncs nothing, so a failure to close loses nothing."""
         if self._fd >= 0:
             with contextlib.suppress(OSError):
                 self._files.close(self._fd)

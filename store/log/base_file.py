@@ -1,7 +1,7 @@
-"""Pieces of a state as a file of the log: batches with annotations, synced on the way.
+"""Writes the pieces of a state as a file of the log: batches with annotations, synced on the way.
 
-Whether the file is then read is decided by the manifest; until it is listed there it is worth nothing, and who
-finds it may delete it.
+The manifest decides whether the file is read.  Until the manifest lists the file, it is worth nothing and may be
+deleted.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def write_base(
 ) -> BaseSize:
     """Write `pieces` to a new file, each as a batch, and make it durable; -> its size.
 
-    `offset` is the replication offset at which the state stood.  `progress` is called after each piece and may raise to
-    end it.  An exception leaves what was written so far.  Raises OSError.
+    `offset` is the replication offset of the state.  `progress` is called after each piece and may raise to stop the
+    writing.  An exception leaves what was written so far.  Raises OSError.
     """
     written = BaseSize(0, 0, 0)
 

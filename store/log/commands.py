@@ -1,4 +1,4 @@
-"""Commands put together into pieces that a file or a socket is given whole.
+"""Joins commands into pieces, each of which is written to a file or a socket as a whole.
 
 A piece ends between two commands and after about a megabyte, so that the writer of a state of any size holds no more
 of it than that.  Commands that Redis 7 does not know stand in comment lines, and are left out on request.
@@ -23,7 +23,7 @@ class Piece(NamedTuple):
 
 
 class Composer:
-    """What was composed since the last `take`."""
+    """Collects commands; `take` returns them as one piece."""
 
     def __init__(self, *, extensions: bool) -> None:
         self._extensions = extensions
@@ -37,7 +37,7 @@ class Composer:
         return self.size >= PIECE_BYTES
 
     def take(self) -> Piece:
-        """Everything so far; the next piece begins."""
+        """Return everything so far and begin the next piece."""
         data = b"".join(self._parts)
         piece = Piece(data, len(data) - self._comment_bytes, self._entries)
         self._parts.clear()
@@ -48,18 +48,18 @@ class Composer:
         self.wire(encode_command(list(words)))
 
     def wire(self, command: bytes) -> None:
-        """A command that is encoded already."""
+        """Add a command that is encoded already."""
         self._parts.append(command)
         self.size += len(command)
 
     def adds(self, commands: list[bytes], size: int) -> None:
-        """XADDs that are encoded already, `size` bytes together."""
+        """Add XADDs that are encoded already, `size` bytes together."""
         self._parts += commands
         self.size += size
         self._entries += len(commands)
 
     def extension(self, *words: bytes) -> None:
-        """A command that Redis 7 does not know."""
+        """Add a command that Redis 7 does not know."""
         if self._extensions:
             lines = encode_extension(list(words))
             self.wire(lines)

@@ -1,7 +1,7 @@
-"""The one RDB file that is read here: the one without keys.
+"""Recognizes the one RDB file that is read here: the one without keys.
 
-A Redis 7 begins its append-only log with an RDB file of what it holds then, which for a new server is nothing.  That
-file is a header, a few notes about the server, and the end; any other holds data in a form that is not ours to read.
+A Redis 7 begins its append-only log with an RDB file of the data that it holds then.  A new server holds none: its file
+is a header, a few notes about the server, and the end.  Any other RDB file holds data that Riverbed cannot read.
 
     "REDIS" version:4digits *( %xFA string string ) %xFF crc64
 """
@@ -18,7 +18,7 @@ _HEADER_BYTES: Final = 9
 _NOTE: Final = 0xFA
 _END: Final = 0xFF
 _CHECKSUM_BYTES: Final = 8
-# Strings that are numbers: so many bytes follow.
+# Strings that are numbers: how many bytes follow.
 _NUMBERS: Final = {0xC0: 1, 0xC1: 2, 0xC2: 4}
 
 
@@ -33,7 +33,7 @@ def is_empty_rdb(data: bytes) -> bool:
 
 
 def _string_end(data: bytes, at: int) -> int:
-    """Where the string at `at` ends; beyond the data when it has a form that no short one has."""
+    """Where the string at `at` ends; beyond the data when it has a form that no short string has."""
     head = data[at] if at < len(data) else 0xFF
     if head in _NUMBERS:
         return at + 1 + _NUMBERS[head]

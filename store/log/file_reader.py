@@ -1,14 +1,14 @@
-"""Reading one file of the log: its batches in order, up to where they stop being sound.
+"""Reads one file of the log: its batches in order, up to the first that is not sound.
 
-A file of ours is read twice as it were: a fast path finds each annotation by its text and lets C code parse what stands
-before it, and whatever is not simple goes to an exact path which trusts framing alone.  A client may store anything,
-also text that looks like an annotation; the fast path only ever accepts what the exact one would.
+A file of ours is read by two paths.  The fast path finds each annotation by its text and lets C code parse the commands
+before it.  Whatever is not simple goes to the exact path, which trusts framing alone.  A client may store anything,
+also text that looks like an annotation; the fast path accepts only what the exact path would accept.
 
-What an unsound end means depends on the other files and on what a checkpoint covers; `reader.py` judges that.  Here
+What an unsound end means depends on the other files and on what a checkpoint covers; `reader.py` decides that.  Here
 damage is an error only where this file alone proves it.
 
 Measured with hiredis and XADDs of seven words, 118 bytes: 2.2 M commands a second in batches of 200, 1.0 M in batches
-of five, 0.5 M in pairs, 0.3 M one to a batch; 0.2 M where framing is parsed exactly.
+of five, 0.5 M in batches of two, 0.3 M in batches of one; 0.2 M on the exact path.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from riverbed.store.wire import IS_NATIVE, LOGGED, Request, parse, words_of
 CHUNK_BYTES: Final = 1 << 20
 FEED_BYTES: Final = 1 << 15
 LONG_BATCH_BYTES: Final = 32 * CHUNK_BYTES
-# A log without annotations says nothing of batches: as many commands as this make one.
+# A log without annotations does not mark batches: this many commands make one.
 PLAIN_BATCH_COMMANDS: Final = 256
 
 
 class Batch(NamedTuple):
     """What one group commit wrote: `requests` in order, from byte `start` of `file` up to `end`.
 
-    Neighbouring XADDs may be a run there; `commands` are lists of words alone, made each time that they are asked for.
-    `time_ms` is the moment of the commit, None in a file that is not ours: nothing vouches for its commands then, and
-    Redis ignores the errors of those that do not fit.  `noted_ms` is when they were written, to the second, if that
-    Redis noted it.
+    Neighbouring XADDs may be a run in `requests`; `commands` has lists of words only, and is made at each access.
+    `time_ms` is the time of the commit, None in a file that is not ours: its commands may not fit, and Redis ignores
+    the errors of commands that do not.  `noted_ms` is when the commands were written, to the second, if that Redis
+    noted it.
     """
 
     requests: list[Request]
@@ -81,7 +81,7 @@ class LogPart:
 
 
 class PartReader:
-    """The batches of one file.  `place` is the end of the last one; `unsound` why the file does not end there."""
+    """Reads the batches of one file.  `place` is the end of the last one; `unsound`, if set, why the file goes on."""
 
     def __init__(self, files: Files, fd: int, part: LogPart, plain_batch_commands: int = PLAIN_BATCH_COMMANDS) -> None:
         self._plain_batch_commands = plain_batch_commands
@@ -93,14 +93,14 @@ class PartReader:
         self._fd = fd
         self._name = str(part.path)
         self._number = part.number
-        # Commands of the base are state, not history: the offset stands still there.
+        # Commands of the base are state, not history: they do not count in the offset.
         self._counts = part.file.type is not FileType.BASE
         # The stretch of the file in memory that frames are parsed from.
         self._window = b""
         self._window_start = 0
 
     def begin(self, place: LogPosition) -> None:
-        """Set out from `place`: in this file, or the end of the file before it."""
+        """Begin at `place`, which is in this file, or the end of the file before it."""
         part, file = self._part, self._part.file
         if place.file_seq == self._number:
             self._check_boundary(place)
@@ -113,7 +113,7 @@ class PartReader:
         self.place = LogPosition(self._number, 0, place.offset)
 
     def _check_boundary(self, place: LogPosition) -> None:
-        """A position comes from elsewhere, LMDB or a replica: take it only where the log says the same."""
+        """Check that a batch ends at `place`, which comes from LMDB or a replica.  Raises CorruptionError."""
         part, position = self._part, place.position
         if position > self._size:
             raise part.error(self._size, place.offset, f"ends before byte {position}, where reading is to begin")
@@ -135,7 +135,7 @@ class PartReader:
         """Batches of a file in which annotations cover every command.
 
         The loop body is the fast path: a batch in memory without another `#` at the start of a line, which the C
-        parser takes whole.  Whatever looks otherwise goes to `_exact_batch`, which trusts framing alone.
+        parser takes whole.  Anything else goes to `_exact_batch`, which trusts framing alone.
         """
         number, name, counts, size = self._number, self._name, self._counts, self._size
         match_annotation, crc = logformat.match_annotation, crc32c
@@ -204,7 +204,7 @@ class PartReader:
         try:
             commands, command_bytes, annotation, end = self._parse_batch(start)
         except ShortFrame:
-            # So far the framing is faultless: a batch cut short, or one length in it grew.
+            # The framing is faultless so far: the batch was cut short, or damage made a length in it larger.
             self._give_up(start, offset, "the file ends before an annotation closes the batch", min_advance=1)
             return None
         except FrameError as error:
@@ -263,10 +263,10 @@ class PartReader:
     def _find_later_batch(self, start: int, offset: int, min_advance: int) -> int | None:
         """Where the first sound batch beyond the damage at `start` begins.
 
-        Annotations are found by their text here, as framing is what is broken.  Old log contents that a client stored
-        as a value are told from the log itself by their offsets, which lie before `offset`; `min_advance` is 1 when
-        even a batch that moves the offset by nothing must lie beyond.  A forgery that gets the offset right stops the
-        start instead of being cut off, which is the safe side.
+        Annotations are found by their text here, as the framing is broken.  A later batch must end at `offset` plus
+        `min_advance` or beyond: so old log contents that a client stored as a value are not taken for the log, as their
+        offsets lie before `offset`.  A forgery with a right offset stops the start instead of being cut off, which is
+        the safe side.
         """
         at = start
         while True:
@@ -281,14 +281,14 @@ class PartReader:
                     continue
                 if self._is_batch_after(offset, begin, annotation):
                     return begin
-            # The next chunk begins a little earlier, for a line that the end of this one cut.
+            # The next chunk begins a little earlier, as the end of this one may have cut a line.
             if at + len(data) == self._size:
                 return None
             at += len(data) - logformat.MAX_ANNOTATION_BYTES - 1
 
     def _is_batch_after(self, offset: int, begin: int, annotation: Annotation) -> bool:
         """Whether a sound batch that ends in `annotation` stands at `begin`, and begins at `offset` or later."""
-        # Cheaper than the frames, and wrong for nearly every look-alike.
+        # Cheaper than parsing frames, and rejects nearly every look-alike.
         if not logformat.is_sound(annotation, self._sum(begin, begin + annotation.covered)):
             return False
         try:
@@ -302,8 +302,8 @@ class PartReader:
     def _plain(self) -> Iterator[Batch]:
         """Batches of a file that a Redis wrote, or appended to: every frame is parsed exactly.
 
-        A batch never ends inside of MULTI, as positions between batches must be places to begin at.  Annotations that
-        are there (a Redis took over a file of ours and dropped our marks from the manifest) are held to.
+        A batch never ends inside of MULTI, as reading must be able to begin between any two batches.  Annotations in
+        the file (a Redis took over a file of ours and dropped our marks from the manifest) are verified.
         """
         number, size = self._number, self._size
         _, start, offset = self.place
@@ -311,9 +311,9 @@ class PartReader:
         at = start
         uncovered = None if start else 0
         is_open = False
-        # A batch holds what was written in one second, as far as that is noted; a transaction is never parted.
+        # A batch holds the commands of one second, where the file notes the time; a transaction is never split.
         noted_ms = next_noted_ms = None
-        # Up to where the file would be kept if it ended now, and with how many of the commands found.
+        # The end of what would be kept if the file ended now, and how many of the found commands that is.
         safe, safe_count = self.place, 0
         try:
             while at < size:
@@ -365,7 +365,7 @@ class PartReader:
         return data
 
     def _frame(self, at: int) -> tuple[list[bytes] | None, int]:
-        """The frame at byte `at` and where it ends; more of the file is brought to memory as the frame needs it."""
+        """The frame at byte `at` and where it ends; reads more of the file as the frame needs it."""
         if at < self._window_start:
             self._window, self._window_start = b"", at
         while True:
@@ -375,7 +375,7 @@ class PartReader:
                 needed = self._window_start + short.needed
                 if needed > self._size:
                     raise
-                # A damaged length may point gigabytes ahead: look at its far end before bringing all of that here.
+                # A damaged length may point gigabytes ahead: check its far end before reading all of that.
                 if short.line_end is not None and self._read(needed - 2, 2) != b"\r\n":
                     raise FrameError("a bulk string is not closed by a line end where its length says") from short
                 grown = 2 * len(self._window) if at == self._window_start else CHUNK_BYTES
@@ -404,17 +404,17 @@ def is_preface(commands: list[list[bytes]]) -> bool:
 
 
 def whole_requests() -> Callable[[bytes, int, int], list[Request] | None]:
-    """A function that parses what stands between two bytes, natively if possible; None if it is not whole requests."""
+    """A function that parses the requests between two positions, natively if possible; None if they are not whole."""
     return partial(parse, LOGGED) if IS_NATIVE else _HiredisReader().take
 
 
 class _HiredisReader:
-    """Whole commands by hiredis, where there is no native module."""
+    """Parses whole commands with hiredis, where there is no native module."""
 
     def __init__(self) -> None:
         self._parser = hiredis.Reader()
         self._data = b""
-        self._is_suspect = False  # hiredis might make too much room for something in it
+        self._is_suspect = False  # hiredis might allocate too much memory for it
 
     def take(self, data: bytes, start: int, end: int) -> list[Request] | None:
         if data is not self._data:
@@ -424,8 +424,8 @@ class _HiredisReader:
         parser = self._parser
         commands: list[Request] = []
         try:
-            # In pieces: hiredis moves all that is left in its buffer after every kilobyte, so that 2.4 MB at once take
-            # 50 ms instead of 9.
+            # Feed pieces: hiredis moves the rest of its buffer after every kilobyte, so that 2.4 MB at once take 50 ms
+            # instead of 9.
             for at in range(start, end, FEED_BYTES):
                 parser.feed(data, at, min(FEED_BYTES, end - at))
                 commands += iter(parser.gets, False)

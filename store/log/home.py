@@ -1,7 +1,7 @@
 """The directory of the log: the manifest, and the files that it lists.
 
-Knows what is listed and where it lies.  What is appended to the last file, and how far that is durable, is
-`append_log.py`'s.
+This module knows which files are listed and where they are.  `append_log.py` knows what is appended to the last file
+and how much of it is durable.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class LogHome:
 
     @classmethod
     def find(cls, path: Path, files: Files) -> Self:
-        """What lies in `path`, also when that is nothing.  Raises CorruptionError, OSError."""
+        """The log in `path`; it may have no files yet.  Raises CorruptionError, OSError."""
         manifest = manifests.load(path / LOG_MANIFEST, files) or Manifest()
         if not manifest.files:
             refuse_orphans(path, files)
@@ -68,15 +68,15 @@ class LogHome:
                 files.remove_directory(self.path)
 
     def put_manifest(self, manifest: Manifest) -> None:
-        """Let `manifest` be the list of the files, durably.
+        """Make `manifest` the list of the files, durably.
 
-        Raises OSError with the old one in place, or ReplacedError, when it is not known which one is.
+        Raises OSError with the old one in place, or ReplacedError, when a crash may bring the old one back.
         """
         manifests.replace(self.path / LOG_MANIFEST, manifest, self._files)
         self.manifest = manifest
 
     def begin_file(self, offset: int, last_size: int, first_seq: int) -> tuple[LogFile, int]:
-        """Create the next incr file, which begins at `offset`, behind a last one of `last_size` bytes, and list it.
+        """Create and list the next incr file, which begins at `offset`; the file before it has `last_size` bytes.
 
         -> (the file, its descriptor).  A crash in between leaves a file that is never read.  Raises as
         `put_manifest` does.
@@ -98,11 +98,11 @@ class LogHome:
     # -- what is there -------------------------------------------------------------------------------------------------
 
     def parts(self) -> list[LogPart]:
-        """What is loaded, in the order of loading.  Raises CorruptionError, OSError."""
+        """The files to load, in order.  Raises CorruptionError, OSError."""
         return list_parts(self.path, self.manifest, self._files)
 
     def base(self, size: int) -> Base | None:
-        """What the first incr goes on from, which has `size` bytes; None when that is nothing."""
+        """The base of `size` bytes that the first incr continues; None when there is none."""
         file, incrs = self.manifest.base, self.manifest.incrs
         if file is None:
             return None
@@ -131,6 +131,6 @@ class LogHome:
         return [self.path / name for name in names]
 
     def without_deleted(self) -> Manifest:
-        """The manifest without those files of the history that are deleted.  Raises OSError."""
+        """The manifest without the history files that are deleted.  Raises OSError."""
         history = tuple(file for file in self.manifest.history if self._files.exists(self.path / file.name))
         return replace(self.manifest, history=history)

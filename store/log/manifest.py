@@ -1,4 +1,4 @@
-"""Which files make up the log: the manifest of Redis 7's multi-part append-only file.
+"""The list of the files of the log: the manifest of Redis 7's multi-part append-only file.
 
     #RB:replid 8b1a...40 digits 0000...40 digits -1
     #RB:store 8b1a...40 digits
@@ -7,12 +7,12 @@
     file appendonly.aof.6.incr.aof seq 6 type i startoffset 4818544 checksum crc32c
     #CK:crc32c=1b2c3d4e
 
-One base at most, then what happened since, oldest first; the last one is appended to.  Redis ignores keys it does not
-know and lines that start with `#`, and drops both when it writes the file again, so everything of ours is optional:
-`checksum` marks a file whose every command is covered by annotation lines, `size` is the final length of a file that
-is closed, `commandbytes` how many bytes of a base are commands, the `#RB:` lines say whose offsets these are (see
-`store/replication_id.py`), and the last line guards the lines above it.  Where anything of ours stands, that line must
-follow: a manifest that was cut between two lines would otherwise be a shorter log.
+There is one base at most, then the incr files, oldest first; the last one is appended to.  Redis ignores keys that it
+does not know and lines that start with `#`, and drops both when it writes the file again, so all our additions are
+optional: `checksum` marks a file whose every command is covered by annotation lines, `size` is the final length of a
+file that is closed, `commandbytes` how many bytes of a base are commands, the `#RB:` lines hold the replication ids
+(see `store/replication_id.py`), and the last line is a checksum of the lines above it.  Where any addition of ours
+stands, that line must follow: a manifest that was cut between two lines would otherwise be a shorter log.
 
 This module reads and replaces the one file.  It opens none of the files it lists.
 """
@@ -50,7 +50,7 @@ _STORE = re.compile(rb"#RB:store ([0-9a-f]{40})\n")
 
 
 class FileType(Enum):
-    """Written to disk as these letters."""
+    """The type of a file; the letters are on disk."""
 
     BASE = "b"
     HISTORY = "h"  # replaced by a rewrite, to be deleted; never loaded
@@ -59,7 +59,7 @@ class FileType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """One line of the manifest.  `name` stands for the bytes the file system knows, as `os.fsdecode` gives them."""
+    """One line of the manifest.  `name` is the name in the file system, decoded by `os.fsdecode`."""
 
     name: str
     seq: int
@@ -82,7 +82,7 @@ class LogFile:
 
     @property
     def is_ours(self) -> bool:
-        """Whether its line says what only we write; a Redis that writes the manifest again leaves that out."""
+        """Whether its line has a key that only we write; a Redis that writes the manifest again leaves it out."""
         return self.is_checksummed or self.size is not None or self.command_bytes is not None
 
 
@@ -95,7 +95,7 @@ class Manifest:
 
     @property
     def files(self) -> tuple[LogFile, ...]:
-        """What is loaded, in the order of loading."""
+        """The files to load, in order."""
         return self.incrs if self.base is None else (self.base, *self.incrs)
 
     @property
@@ -105,9 +105,9 @@ class Manifest:
         return self.replids is not None or any(file.is_ours for file in listed)
 
     def continued(self, offset: int, last_size: int, first_seq: int) -> tuple[Manifest, LogFile]:
-        """-> (this log with one file of ours more, which begins at `offset`, the file).
+        """-> (this manifest with a new incr file, which begins at `offset`; that file).
 
-        The last file there is ends with `last_size` bytes; `first_seq` is the number of the first incr of all.
+        The file before it has `last_size` bytes; `first_seq` is the number of the log's first incr.
         """
         seq = max((file.seq for file in (*self.incrs, *self.history)), default=first_seq - 1) + 1
         file = LogFile.incr(seq, offset)
@@ -120,7 +120,7 @@ class Manifest:
         return dataclasses.replace(self, base=base, incrs=(*incrs, file), replids=replids), file
 
     def next_base(self, size: int, command_bytes: int) -> LogFile:
-        """A base of ours to come after the present one, under a name that no file of the log has."""
+        """The next base of ours, under a name that no file of the log has."""
         seq = 1 + (self.base.seq if self.base is not None else 0)
         names = {file.name for file in (*self.files, *self.history)}
         while base_name(seq) in names:
@@ -128,7 +128,7 @@ class Manifest:
         return LogFile.base(seq, size, command_bytes)
 
     def begun_with(self, base: LogFile, from_seq: int) -> Manifest:
-        """The log that begins with `base`, which incr `from_seq` goes on from; everything before becomes history."""
+        """This manifest, but `base` is followed by incr `from_seq`; every file before that becomes history."""
         behind = [file for file in self.files if file.type is FileType.BASE or file.seq < from_seq]
         incrs = tuple(file for file in self.incrs if file.seq >= from_seq)
         assert incrs and incrs[0].seq == from_seq, "a base must lead to a file of the log"
@@ -199,7 +199,7 @@ def parse(data: bytes, file: str) -> Manifest:
             else:
                 entry = _parse_line(line)
                 is_ours = is_ours or entry.is_ours
-                if entry.name in names:  # a file of the log would be deleted as one of its history
+                if entry.name in names:  # a file of the log would be deleted as history
                     raise ValueError(f"{entry.name!r} is listed twice")
                 if entry.name == Path(file).name:
                     raise ValueError("the manifest lists itself")
@@ -301,15 +301,15 @@ def load(path: Path, files: Files) -> Manifest | None:
 
 
 def replace(path: Path, manifest: Manifest, files: Files) -> None:
-    """Put `manifest` in the place of whatever is at `path`, in one step that survives a crash.
+    """Replace the file at `path` by `manifest`, in one step that survives a crash.
 
-    Raises OSError before the step with the old file untouched, or `ReplacedError` when it was taken and could not be
-    made durable: then it is not known which of the two a crash would leave.
+    Raises OSError with the old file untouched, or `ReplacedError` when the file was replaced but not made durable: then
+    a crash may leave either of the two.
     """
     temporary = path.with_name(f"temp-{path.name}")
     try:
         write_file(temporary, [serialize(manifest)], files)
-        # Also makes the names of new files that `manifest` lists durable before it mentions them.
+        # Also makes the names of new files durable before the manifest lists them.
         files.sync_directory(path.parent)
         files.rename(temporary, path)
     except OSError:

@@ -1,20 +1,20 @@
-"""Reading the log back: batches in order, and what to do when bytes are not what was written.
+"""Reads the log back: batches in order, and decides what to do about damaged bytes.
 
-Every doubt is decided here, once, for the server's start, for replicas and for the offline tools:
+Every such decision is made here, once, for the server's start, for replicas and for the offline tools:
 
   * Annotations are believed when the checksum fits AND the bytes before parse into whole commands.  A client may store
     anything, also text that looks like an annotation: framing decides, the text never does.
   * The last file may end in the middle of a batch, as a crash leaves it.  What follows the last sound batch is then a
     `TornTail`, reported and never executed.
-  * A batch that is not sound while a sound one follows it anywhere, an unsound batch in any file but the last, a listed
-    file that is missing or of another length than the manifest says: `CorruptionError`.  Going on would lose what was
-    acknowledged.
-  * Below a position that the caller knows to be durable (a checkpoint covers it) nothing is ever taken for torn.
+  * `CorruptionError` is raised for an unsound batch that a sound one follows anywhere, for an unsound batch in any file
+    but the last, and for a listed file that is missing or of another length than the manifest says.  Going on would
+    lose what was acknowledged.
+  * Nothing before a position that the caller knows to be durable (a checkpoint covers it) is taken for a torn tail.
   * Files without our checksums (a Redis wrote them) are parsed exactly; only the last may end early, and is then cut
     back to its last complete command, or to before an unfinished MULTI.
 
 Nothing is written here and memory stays bounded by the longest batch: files are read in chunks, and a length found in
-a file is compared with what the file holds before anything is set aside for it.
+a file is compared with what the file holds before memory is allocated for it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class TornTail:
 
 
 def list_parts(directory: Path, manifest: Manifest, files: Files) -> list[LogPart]:
-    """The files of `manifest` in order, with their present sizes; that of an RDB file without keys is 0.
+    """The files of `manifest` in order, with their current sizes; an RDB file without keys has size 0 here.
 
     Raises CorruptionError when one is missing, shorter or longer than the manifest says, or not text.
     """
@@ -99,7 +99,7 @@ class LogReader:
         load_truncated: bool = True,
         plain_batch_commands: int = PLAIN_BATCH_COMMANDS,
     ) -> None:
-        """`plain_batch_commands` make a batch where no annotation says what is one."""
+        """`plain_batch_commands` is how many commands make a batch where no annotation ends one."""
         self.end: LogPosition | None = None
         self.torn_tail: TornTail | None = None
         self._parts = parts

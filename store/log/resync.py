@@ -1,12 +1,12 @@
-"""What a start finds in the log, and the disk may not have: it is written again before it is executed.
+"""A start writes the end of the log again before it executes it, as the disk may not have it.
 
-A process that was killed leaves pages for the system to write, and one that saw a sync fail leaves worse: the kernel
-may have given those pages up and call them clean, so that they are read like any others, the next sync succeeds, and a
-power cut takes them.  A checkpoint of what was read there would be ahead of the log for good.  Written again, in their
-place and with the bytes they have, they are dirty like any new ones.
+A killed process leaves pages that the system has still to write.  A failed sync leaves worse: the kernel may have
+dropped those pages and marked them clean.  Then they are read like any others, the next sync succeeds, and a power cut
+loses them.  A checkpoint of what was read there would be ahead of the log for good.  When the same bytes are written
+again in the same place, their pages are dirty like any new ones.
 
-Known to be durable is what a checkpoint says (`synced` of the tables' meta rows), and every file that the manifest
-lists with its length, as that was synced before it was listed.  Everything else is written again; that is the last
+Two parts of the log are known to be durable: what a checkpoint says (`synced` of the tables' meta rows), and every file
+that the manifest lists with its length, as the file was synced before that.  Everything else is written again: the last
 file, or the end of it.
 """
 
@@ -26,7 +26,7 @@ EVERYTHING: Final = LogPosition(sys.maxsize, 0, 0)
 
 
 def make_durable(parts: Iterable[LogPart], known: LogPosition | None, files: Files) -> None:
-    """Have the disk hold `parts`, of which it holds what lies before `known`.  Raises OSError."""
+    """Make `parts` durable; the disk holds everything before `known` already.  Raises OSError."""
     for part in parts:
         if known is not None and part.number < known.file_seq:
             continue
@@ -55,7 +55,7 @@ def _write_again(source: int, target: int, start: int, end: int, files: Files) -
     while start < end:
         data = memoryview(files.read_at(source, min(_CHUNK_BYTES, end - start), start))
         if not data:
-            return  # shorter than it was: for the reader to judge
+            return  # the file became shorter: the reader decides what that means
         while data:
             written = files.write_at(target, data, start)
             start += written

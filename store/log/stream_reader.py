@@ -1,12 +1,11 @@
-"""The log as it comes over a link: bytes in any pieces, whole and verified batches out.
+"""Reads the log from a replication link: takes bytes in any pieces, returns whole and verified batches.
 
-What a primary sends a replica are the batches of its log as they stand there, annotations and all, so that the replica
-notices a flipped bit and appends the very same bytes.  `file_reader.py` reads the same from a file; here there is no
-end to look at, a piece may end anywhere, and nothing that arrives is believed: not a length, not an offset, not a
-frame.
+A primary sends a replica the batches of its log unchanged, annotations included, so that the replica notices a flipped
+bit and appends the same bytes.  `file_reader.py` reads the same from a file; here there is no end to look at, a piece
+may end anywhere, and nothing that arrives is trusted: no length, no offset, no frame.
 
-A batch that is simple and arrived whole is found by the text of its annotation and parsed by C code; any other is
-parsed frame by frame as it grows, so that what is no log is refused at its first wrong byte and not kept.
+A batch that is simple and arrived whole is found by the text of its annotation and parsed by C code.  Any other batch
+is parsed frame by frame as it arrives, so that bytes that are no log are refused at the first wrong byte and not kept.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from riverbed.store.format import log_lines as logformat
 from riverbed.store.format.log_lines import CommandCollector, FrameError, ShortFrame
 from riverbed.store.log.file_reader import is_preface
 
-# A batch that has not ended by then is parsed frame by frame.
+# A longer batch is parsed frame by frame.
 _SIMPLE_BYTES: Final = 64 << 10
 _ALL: Final = -1
-# What is looked at of a frame at first; nearly all are shorter.
+# How much of a frame is parsed at first; nearly all frames are shorter.
 _WINDOW_BYTES: Final = 4 << 10
 
 
 class StreamedBatch(NamedTuple):
-    """One batch: its `data`, the first `covered` bytes of which stand before the annotation, and what it says.
+    """One batch: its `data`, of which the first `covered` bytes stand before the annotation, and what it holds.
 
     `command_bytes` of the covered bytes are plain commands, the rest comment lines; `offset` is the one after it.
     """
@@ -41,12 +40,12 @@ class StreamedBatch(NamedTuple):
     offset: int
 
     def command_data(self) -> bytes:
-        """The plain commands alone, what a foreign replica is sent."""
+        """The plain commands alone, for a foreign replica."""
         return fast_commands(self.data, self.covered, self.command_bytes)
 
 
 class _Command:
-    """A command of which words are `missing`, from `at` on."""
+    """A command that is not whole yet: `missing` words must follow, from `at` on."""
 
     __slots__ = ("at", "missing", "words")
 
@@ -57,7 +56,7 @@ class _Command:
 
 
 def fast_commands(data: bytes, covered: int, command_bytes: int) -> bytes:
-    """The first `covered` bytes of the sound batch `data` without comment lines."""
+    """The first `covered` bytes of the sound batch `data`, without comment lines."""
     if covered == command_bytes:
         return data[:covered]
     parts = []
@@ -71,9 +70,9 @@ def fast_commands(data: bytes, covered: int, command_bytes: int) -> bytes:
 
 
 class LogStream:
-    """Takes bytes, gives batches.  `offset` is the one after the last batch given.
+    """Takes bytes and returns batches.  `offset` is the one after the last batch returned.
 
-    With `from_file` the first batch may be the preface of the file it was read from, which leaves the offset alone.
+    With `from_file` the first batch may be the preface of the file it was read from, which does not move the offset.
     """
 
     def __init__(self, offset: int, most_bytes: int, *, from_file: bool = False) -> None:
@@ -82,17 +81,17 @@ class LogStream:
         self._most_bytes = most_bytes
         self._may_be_preface = from_file
         self._buffer = bytearray()
-        self.is_unfinished = False  # the last `next` has stopped in the middle of what there is
-        self._wanted = 1  # so many bytes must wait before trying again makes sense
-        # The frame by frame reader's state: where it has come to in the batch, -1 while not at work, and what it found.
+        self.is_unfinished = False  # the last `next` stopped before the end of the buffer
+        self._wanted = 1  # the buffer must hold this many bytes before another try
+        # State of the frame-by-frame parser: its place in the batch, -1 while it is not in use, and what it found.
         self._frame_at = -1
         self._plain_bytes = 0
         self._found = CommandCollector()
-        self._command: _Command | None = None  # not whole yet
+        self._command: _Command | None = None  # the one that is not whole yet
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of batches not given yet."""
+        """Bytes of batches not returned yet."""
         return len(self._buffer)
 
     def feed(self, data: bytes) -> None:
@@ -101,9 +100,9 @@ class LogStream:
     def next(self, most_frames: int = _ALL) -> StreamedBatch | None:
         """The next whole batch, None when more bytes are needed.
 
-        It is None as well when `most_frames` were parsed of a batch that has more: `is_unfinished` then, and the next
-        call goes on.  Raises FrameError when what arrived is not a sound batch that continues the one before; there is
-        no going on then.
+        Also None after `most_frames` frames of a batch that has more: `is_unfinished` is set then, and the next call
+        continues.  Raises FrameError when what arrived is not a sound batch that continues the one before; the stream
+        cannot be used after that.
         """
         self.is_unfinished = False
         if len(self._buffer) < self._wanted:
@@ -125,7 +124,7 @@ class LogStream:
         return batch
 
     def _simple_batch(self, mark: int) -> StreamedBatch | None:
-        """The next batch if it needs no second look; `mark` is where the first comment line in it begins."""
+        """The next batch if it is simple, else None; `mark` is where the first comment line in it begins."""
         end = self._buffer.find(b"\n", mark) + 1
         if not mark or not end:
             return None
@@ -147,7 +146,7 @@ class LogStream:
         return StreamedBatch(data, mark, mark, commands, annotation.offset)
 
     def _framed_batch(self, most: int) -> StreamedBatch | None:
-        """The next batch, parsed frame by frame as far as it is there; what has been parsed is not parsed again."""
+        """The next batch, parsed frame by frame as far as it has arrived; what was parsed is not parsed again."""
         if self._frame_at < 0:
             self._frame_at, self._plain_bytes, self._found, self._command = 0, 0, CommandCollector(), None
         window = _WINDOW_BYTES
@@ -179,7 +178,7 @@ class LogStream:
             most -= 1
 
     def _parse_on(self, data: bytes, start: int) -> int:
-        """Where the frame ends in `data`, which begins at `start`, in it or where the words go on that are missing.
+        """Parse `data`, which begins at `start`: a frame, or the missing words of one.  -> where in `data` it ends.
 
         Raises ShortFrame when it does not end there, and FrameError.
         """
@@ -200,7 +199,7 @@ class LogStream:
             command.missing -= len(command.words) - had
 
     def _need(self, size: int) -> None:
-        """The batch takes at least `size` bytes.  Raises FrameError when those are too many."""
+        """Note that the batch takes at least `size` bytes.  Raises FrameError when that is too many."""
         if size > self._most_bytes:
             raise FrameError(f"a batch of more than {self._most_bytes} bytes")
         self._wanted = size
@@ -225,7 +224,7 @@ class LogStream:
 
 
 def _are_commands(commands: list[object]) -> bool:
-    """Whether C code found arrays of words; it takes any RESP."""
+    """Whether the C parser found arrays of words; it accepts any RESP."""
     return all(
         isinstance(words, list) and words and all(isinstance(word, bytes) for word in words) for words in commands
     )

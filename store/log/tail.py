@@ -1,11 +1,11 @@
-"""Reading the log on while it grows: what replicas are sent, from any place, in slices.
+"""Follows the log as it grows: reads what replicas are sent, from any place, in slices.
 
-    verbatim     the files' bytes as they are, but for prefaces: for replicas that keep the same log
+    verbatim     the files' bytes as they are, except prefaces: for replicas that keep the same log
     commands     what a foreign replica understands: comment lines, extensions and annotations are left out
 
 The bytes come from the files and not from memory, so a replica may be as far behind as the log reaches, and a slow one
-costs nothing.  A place between two batches is a `LogPosition`; `LogSearch` finds the one that a replication offset
-names.  Nothing here knows of links, or waits: the reader calls again when there is more.
+costs nothing.  A place between two batches is a `LogPosition`; `LogSearch` finds the place of a replication offset.
+This module knows no links and never waits: the reader calls again when there is more.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from riverbed.store.log.manifest import FileType, LogFile, Manifest
 from riverbed.store.log.stream_reader import fast_commands
 from riverbed.store.position import LogPosition
 
-# A search need not begin at the head of a file: some places are remembered.
+# Some places are remembered, so that a search need not begin at the head of a file.
 _ANCHOR_BYTES: Final = 1 << 20
 _MAX_ANCHORS: Final = 4096
 
@@ -41,7 +41,7 @@ def start_of(manifest: Manifest) -> LogPosition:
 
 
 def first_preface(log: Log, files: Files) -> bytes:
-    """The SELECT that the first incr begins with, for who is sent the commands; nothing when it has no preface."""
+    """The SELECT that the first incr begins with, for replicas that are sent commands; empty without a preface."""
     first = log.home.manifest.incrs[0]
     tail = LogTail(log, files, LogPosition(first.seq, 0, first.start_offset or 0), verbatim=False, preface_of=first.seq)
     try:
@@ -51,7 +51,7 @@ def first_preface(log: Log, files: Files) -> bytes:
 
 
 class LogTail:
-    """Reads from `place` on.  `preface_of` is the file whose preface belongs to what is read: the first of a full sync.
+    """Reads from `place` on, with the preface of the file `preface_of`, which is the first of a full sync.
 
     Close it after use: it keeps files open.
     """
@@ -67,9 +67,9 @@ class LogTail:
         preface_of: int = 0,
         only_file: bool = False,
     ) -> None:
-        """`skip` bytes of the first commands are left out, for a replica that has them.
+        """The first `skip` bytes of commands are left out, for a replica that has them.
 
-        With `only_file` the end is that of the file that `place` is in.
+        With `only_file` reading ends with the file that `place` is in.
         """
         self.place = place
         self._log = log
@@ -95,19 +95,19 @@ class LogTail:
             if data:
                 return data
             if self.place.position < limit:
-                continue  # passed over what is not for replicas
+                continue  # only bytes that are not for replicas were read
             if not self._next_file():
                 return b""
 
     def preface(self) -> bytes:
-        """The command in the preface of the file whose beginning the tail stands at; nothing when there is none."""
+        """The command in the preface of the current file, at whose beginning the tail is; empty without a preface."""
         limit = self._limit()
         size = self._preface_end(limit) if limit else 0
         data = self._files.read_at(self._fd, size, 0)
         return data[: data.rfind(b"\n" + ANNOTATION_START) + 1]
 
     def jump(self, place: LogPosition) -> None:
-        """Go on at `place`, a later one: what lies between was sent otherwise."""
+        """Continue at `place`, a later one: what lies between was sent in another way."""
         if place.file_seq != self.place.file_seq:
             self._close_file()
             for number in [number for number in self._held if number < place.file_seq]:
@@ -116,7 +116,7 @@ class LogTail:
         self.place = place
 
     def hold(self) -> None:
-        """Take hold of the files still to be read: they are about to go."""
+        """Open the files that are still to be read: some are about to be deleted."""
         for file in self._log.home.manifest.files:
             number = number_of(file)
             is_ahead = number >= self.place.file_seq if number < 0 or self.place.file_seq > 0 else True
@@ -133,7 +133,7 @@ class LogTail:
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def _limit(self) -> int:
-        """Up to where the present file may be read; it is open then."""
+        """Open the current file; -> up to where it may be read."""
         number = self.place.file_seq
         if self._fd < 0:
             self._file, self._fd = self._open(number)
@@ -150,7 +150,7 @@ class LogTail:
         raise CorruptionError(str(self._log.home.path), None, f"file {number} of the log is not there any more")
 
     def _next_file(self) -> bool:
-        """Go on to the file after the present one, which was read to its end; False when it is the last."""
+        """Go to the file after the current one, which was read to its end; False when there is none."""
         present = self.place.file_seq
         if self._only_file:
             return False
@@ -182,7 +182,7 @@ class LogTail:
         return data
 
     def _preface_end(self, limit: int) -> int:
-        """Where the preface of the present file ends, 0 when it has none."""
+        """Where the preface of the current file ends, 0 when it has none."""
         first = next(self._part_reader(limit).batches(), None)
         assert self._file is not None
         if first is not None and first.end.offset == self._file.start_offset and is_preface(first.commands):
@@ -196,7 +196,7 @@ class LogTail:
         file = self._file
         assert file is not None
         if self._verbatim and position == 0:
-            offset = file.start_offset or 0  # reading bytes does not keep count
+            offset = file.start_offset or 0  # reading bytes does not count the offset
         reader = PartReader(self._files, self._fd, LogPart(self._log.home.path / file.name, file, limit, is_last=False))
         reader.begin(LogPosition(number, position, offset))
         return reader
@@ -231,7 +231,7 @@ class LogTail:
 
 
 class KnownOffsets:
-    """Places between batches that are known, for searches to begin at."""
+    """Known places between batches, where searches can begin."""
 
     def __init__(self) -> None:
         self.places: list[LogPosition] = []
@@ -248,8 +248,9 @@ class KnownOffsets:
 class LogSearch:
     """Looks for the place of `offset` in the log, some batches at a time, as a long file takes seconds.
 
-    When `step` has answered True, `place` is the end of the batch before it, or None when the log does not reach there,
-    or no batch ends there and it must (`any_byte` is False); `skip` says how many bytes of commands lie between.
+    When `step` has returned True, `place` is the end of the last batch up to `offset`, and `skip` the number of bytes
+    of commands between the two.  `place` is None when the log does not have the offset, or when no batch ends there and
+    one must (`any_byte` is False).
     """
 
     def __init__(self, log: Log, files: Files, offset: int, known_offsets: KnownOffsets, *, any_byte: bool) -> None:
@@ -262,11 +263,11 @@ class LogSearch:
         self._steps = self._search(self._start(known_offsets))
 
     def step(self, batch_count: int) -> bool:
-        """Look at about `batch_count` batches more; -> whether the search is over.  Raises CorruptionError, OSError."""
+        """Read about `batch_count` more batches; -> whether the search is over.  Raises CorruptionError, OSError."""
         return sum(1 for _ in islice(self._steps, batch_count)) < batch_count
 
     def _start(self, known_offsets: KnownOffsets) -> LogPosition | None:
-        """The last known place that does not lie behind the offset."""
+        """The last known place at or before the offset."""
         log, offset = self._log, self._offset
         starts = [
             LogPosition(file.seq, 0, file.start_offset)

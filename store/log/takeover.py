@@ -1,11 +1,11 @@
-"""Whose log a directory holds, before anything in it is opened or made: Riverbed's, a Redis's, or a part of one.
+"""Finds out whose log a directory holds, before anything in it is opened or made: Riverbed's, a Redis's, or a part.
 
-A manifest of ours has marks that a Redis leaves out when it writes the manifest: the line of offsets, the checksums.  A
-log without them is a Redis's, be it that it was ours before.  Its strings and hashes would be gone with the first
-rewrite of ours, and our entries with its next, so it is copied and never gone on with.  The same is true of a directory
-that has no store of ours and in which a Redis keeps its data in another form or under other names.
+A manifest of ours has marks that a Redis leaves out when it writes the manifest: the replication ids, the checksums.  A
+log without these marks is a Redis's, even if it was ours before.  Our first rewrite would lose its strings and hashes,
+and its next rewrite would lose our entries, so Riverbed copies such a log and never continues it.  The same is true of
+a directory that has no store of ours and in which a Redis keeps its data in another form or under other names.
 
-Log files that no manifest lists stop the start: a log begun beside them would be one without its past.
+Log files that no manifest lists stop the start: a log begun beside them would lack its past.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _AOF: Final = ".aof"
 
 
 def refuse_orphans(home: Path, files: Files) -> None:
-    """A log without its manifest must not be taken for no log, and written over."""
+    """Raise CorruptionError when log files are in `home` without a manifest: they must not be written over."""
     if not files.exists(home):
         return
     ours = re.compile(re.escape(LOG_FILE) + r"\.\d+\.(base|incr)\.(aof|rdb)")
@@ -51,7 +51,7 @@ def refuse_orphans(home: Path, files: Files) -> None:
 
 
 def require_ours(directory: Path, files: Files) -> None:
-    """To be called before writing: `directory` is a store of ours, and no other process writes its log, or it is empty.
+    """Check before writing that `directory` is a store of ours whose log no other process writes, or is empty.
 
     Raises ForeignLogError, LockedError, CorruptionError.
     """
