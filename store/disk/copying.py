@@ -1,4 +1,4 @@
-"""Copying a stretch of one file to a new one, durably.  It knows neither what is in it nor why it is wanted."""
+"""Copies a stretch of one file to a new file, durably.  This module knows neither the contents nor the purpose."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNSYNCED_BYTES: Final = 64 << 20
 
 
 def copy_stretch(source: Path, target: Path, begin: int, end: int | None, files: Files) -> None:
-    """Make `target` of the bytes of `source` from `begin` up to `end`, or to its end, and sync it, but not its name.
+    """Copy `source` from `begin` up to `end`, or to its end, to a new file `target`; sync it, but not its name.
 
     Raises StoreError when the source has become shorter, OSError.
     """

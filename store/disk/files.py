@@ -1,8 +1,8 @@
 """The few file operations the store needs, as an interface, and the operating system behind it.
 
-Everything that must survive a crash goes through `Files`, so that tests can stand in a file system which fills up,
-writes half, fails to sync or forgets what was not synced.  This module knows no format and takes no decision: errors
-are `OSError`, as the system raised them.
+Everything that must survive a crash goes through `Files`, so that tests can use a file system that fills up, writes
+half, fails to sync or forgets what was not synced.  This module knows no format and makes no decision: errors are
+`OSError`, as the system raised them.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Files(Protocol):
     def close(self, fd: int, /) -> None: ...
 
     def write(self, fd: int, data: bytes | memoryview, /) -> int:
-        """Write at the end; returns how many bytes went, which may be fewer than given."""
+        """Write at the end; returns how many bytes were written, which may be fewer than given."""
 
     def write_at(self, fd: int, data: bytes | memoryview, position: int, /) -> int:
-        """Write over what is at `position`; returns how many bytes went.  `fd` is of `open_update`."""
+        """Write over what is at `position`; returns how many bytes were written.  `fd` comes from `open_update`."""
 
     def read_at(self, fd: int, size: int, position: int, /) -> bytes:
         """At most `size` bytes from `position`; fewer only where the file ends."""
@@ -72,7 +72,7 @@ class Files(Protocol):
         """Make the names made, moved and removed in `path` durable."""
 
     def free_bytes(self, path: Path, /) -> int:
-        """What an unprivileged process may still write on the file system of `path`."""
+        """How many bytes an unprivileged process may still write on the file system of `path`."""
 
     def total_bytes(self, path: Path, /) -> int:
         """The size of the file system of `path`."""
@@ -102,7 +102,7 @@ def _read_at(fd: int, size: int, position: int, /) -> bytes:
 class OsFiles:
     """`Files` on the operating system.  `write` is `os.write` itself: no Python frame on the hot path.
 
-    Only files are opened, no links, pipes or devices: for those UnsafeFileError is raised, an OSError.
+    Opens only files.  Raises UnsafeFileError, an OSError, for links, pipes and devices.
     """
 
     write = staticmethod(os.write)

@@ -1,4 +1,4 @@
-"""Locks on directories, which say that a process works there.  They end with the process."""
+"""Locks on directories: a lock shows that a process works there, and ends with the process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def hold_directory(directory: Path, *, is_shared: bool = False, may_be_link: bool = True) -> int | None:
-    """-> a descriptor that holds the lock until it is closed; None when another one is in the way.  Raises OSError."""
+    """-> a descriptor that holds the lock until it is closed; None when another lock is in the way.  Raises OSError."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     fd = os.open(directory, flags if may_be_link else flags | os.O_NOFOLLOW)
     try:

@@ -1,4 +1,4 @@
-"""One process serves a data directory, and a lock on it says so."""
+"""The lock that lets only one process serve a data directory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from riverbed.store.disk.serving import is_served
 from riverbed.store.errors import LockedError, StoreError
 from riverbed.store.layout import DATA_NAME, MANIFEST_NAME
 
-# A tool that asks whether a server runs holds the lock for a moment, and one that reads an archive for longer.
+# A tool that asks whether a server runs holds the lock for a moment, a tool that reads an archive for longer.
 _PATIENCE_S: Final = 2.0
 _WAIT_S: Final = 0.01
 
@@ -34,7 +34,7 @@ def lock_directory(directory: Path) -> Iterator[None]:
 
 
 def _hold(directory: Path) -> int:
-    """-> a descriptor that holds the lock.  Raises LockedError at once when it is not readers that are in the way."""
+    """-> a descriptor that holds the lock.  Waits for readers only.  Raises LockedError."""
     deadline = time.monotonic() + _PATIENCE_S
     while (fd := hold_directory(directory)) is None:
         if is_served(directory):

@@ -1,8 +1,8 @@
-"""Which other process has a file open for writing.
+"""Finds the other process that has a file open for writing.
 
-The lock on a data directory keeps two of our servers apart; a Redis knows nothing of it.  On Linux the kernel refuses a
-read lease on a file that any process has open for writing.  Only then are the descriptors of all processes looked
-through for a name.  On other systems no process is found.
+The lock on a data directory keeps two of our servers apart, but a Redis does not know it.  On Linux the kernel refuses
+a read lease on a file that any process has open for writing.  Only then does this module search the descriptors of all
+processes for the name of the writer.  On other systems it finds no process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_DESCRIPTORS: Final = 200_000
 def writer_of(path: Path) -> str | None:
     """The process that has the file open for writing, for people: `redis-server (pid 17)`.
 
-    None when there is none, or when the system does not tell.
+    None when there is none, or when the system does not report it.
     """
     deadline = time.monotonic() + _PATIENCE_S
     while _is_being_written(path):
@@ -60,7 +60,7 @@ def _is_being_written(path: Path) -> bool:
 
 
 def _writers(path: Path) -> Iterator[str]:
-    """The processes that have it open for writing, as far as we may look."""
+    """The processes that have `path` open for writing, as far as we may look."""
     wanted = path.stat()
     looked = 0
     for process in _PROC.iterdir():

@@ -1,4 +1,4 @@
-"""What root makes in a store whose server runs as another user goes to that user, who could not open it otherwise."""
+"""Gives files that root makes in a store to the user of its server, as that user could not open them otherwise."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 def give(made: Path, owner: os.stat_result) -> None:
     """Give `made`, and all that is in it, to the user and group of `owner`.  Raises OSError.
 
-    Does nothing unless the caller is root, who alone may do so.
+    Does nothing unless the process runs as root: only root may do this.
     """
     if os.geteuid() == 0:
         for path in chain((made,), made.rglob("*")):

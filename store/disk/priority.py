@@ -1,7 +1,7 @@
-"""Work beside a server on the same machine that no client waits for.
+"""Gives way to the server on the same machine, for work that no client waits for.
 
-The lowest niceness alone is not enough: a process of that kind keeps its processor until its slice of 3 ms is over,
-and with every reply of the server one more may have begun; the longest PING beside a rewrite was 28 ms, and is 14.
+The lowest niceness alone is not enough: such a process keeps its processor until its slice of 3 ms is over, and another
+slice may begin with every reply of the server.  The longest PING beside a rewrite was 28 ms; with this module it is 14.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _LOWEST: Final = 19
 
 
 def step_back() -> None:
-    """From now on this process runs when a processor has nothing else to do, as far as the system knows how to."""
+    """From now on run this process when a processor has nothing else to do, as far as the system supports that."""
     with contextlib.suppress(OSError):
         os.nice(_LOWEST)
     if sys.platform == "linux":

@@ -1,12 +1,12 @@
-"""Files and directories that are what they seem: nothing in a data directory is a link, a pipe or a device.
+"""Refuses links, pipes and devices in a data directory.
 
-A data directory may come from a stranger, in an archive or on a disk.  A symbolic link in it would have us write to, or
-delete, what is elsewhere, and a pipe would have us wait for ever.  So the two directories that are opened for writing,
-`state/` and that of the log, are looked through before anything in them is opened, and what is opened later is opened
-in a way that follows no link.  The data directory itself may be named by a link, and a disk may be mounted anywhere.
+A data directory may come from a stranger, in an archive or on a disk.  With a symbolic link in it we would write or
+delete files elsewhere, and with a pipe we would wait for ever.  So the two directories that are opened for writing,
+`state/` and that of the log, are searched before anything in them is opened, and files that are opened later are opened
+without following links.  The data directory itself may be named by a link, and a disk may be mounted anywhere.
 
-Hard links are not looked for: a user who can make one may write the file anyway, and they are how the log of a Redis is
-backed up.
+Hard links are not refused: a user who can make one may write the file anyway, and backups of a Redis's log are made of
+hard links.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _KINDS: Final = {
 
 
 def require_plain(directory: Path) -> None:
-    """Raise UnsafeFileError unless `directory`, and all below it, are files and directories, or it is not there."""
+    """Raise UnsafeFileError unless `directory` is missing, or holds nothing but files and directories."""
     if not _is_there(directory, stat.S_IFDIR):
         return
     for parent, directories, files in os.walk(directory):
@@ -43,12 +43,12 @@ def require_plain(directory: Path) -> None:
 
 
 def require_directory(path: Path) -> None:
-    """Raise UnsafeFileError when something else than a directory is at `path`."""
+    """Raise UnsafeFileError when anything but a directory is at `path`."""
     _is_there(path, stat.S_IFDIR)
 
 
 def require_file(path: Path, *, may_be_link: bool = False) -> None:
-    """Raise UnsafeFileError when something else than a file is at `path`, or behind the link there."""
+    """Raise UnsafeFileError when anything but a file is at `path`, or behind the link there."""
     _is_there(path, stat.S_IFREG, follow=may_be_link)
 
 

@@ -1,8 +1,8 @@
 """Whether a server holds a data directory, and how to read the tables of one that no server holds.
 
-LMDB's readers register in `lock.mdb`, so that the server beside them leaves alone the pages that they read.  A reader
-that may not write that file, or finds none, cannot register.  While no server runs it keeps one from starting instead,
-and leaves nothing behind.  Others register, and a server may start at any time.
+LMDB's readers register in `lock.mdb`, so that a server does not use the pages again that they read.  A reader that may
+not write that file, or finds none, cannot register.  While no server runs, such a reader keeps servers from starting
+instead, and leaves nothing behind.  Other readers register, and a server may start at any time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Files that are open once, for however many readers: each reads from a place of its own, and none moves the others.
+"""Files that are opened once for any number of readers, each of which reads from a place of its own.
 
-Many replicas may read the same files of the log, and hold on to those that are about to be deleted.
+Many replicas may read the same files of the log, and keep files open that are about to be deleted.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from riverbed.store.disk.files import Files
 
 
 class SharedFiles:
-    """Open files by their paths, which never name another file as long as one is open."""
+    """Open files by path.  While a file is open, its path must not name another file."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -28,7 +28,7 @@ class SharedFiles:
         return fd
 
     def close(self, fd: int) -> None:
-        """One reader needs it no longer.  Raises OSError."""
+        """Give a descriptor back; the last reader's call closes the file.  Raises OSError."""
         self._users[fd] -= 1
         if not self._users[fd]:
             del self._users[fd]

@@ -1,7 +1,7 @@
-"""Directories to work in: locked as long as a process works there, and gone afterwards.
+"""Temporary directories: each is locked while a process works in it, and deleted afterwards.
 
-A kill leaves one behind.  The next process that works in the same folder clears it away, and knows by the lock
-whether another is still at work; the lock goes with the process.
+A killed process leaves its directory behind.  The next process that works in the same folder deletes it.  The lock,
+which ends with the process, shows whether a process is still at work.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from riverbed.store.disk.flock import hold_directory
 
 @contextlib.contextmanager
 def working_directory(folder: Path, prefix: str) -> Iterator[Path]:
-    """A new directory in `folder`; it may be given another name, and stays then.  Raises OSError.
+    """A new directory in `folder`, deleted at the end unless it was renamed.  Raises OSError.
 
-    Those with this prefix in which no process works any more are cleared away first.
+    First deletes the directories with this prefix in which no process works any more.
     """
     clear_leftovers(folder, prefix)
     path, fd = _make(folder, prefix)
@@ -36,7 +36,7 @@ def _make(folder: Path, prefix: str) -> tuple[Path, int]:
         path = name_for(folder, prefix)
         path.mkdir()
         fd = _lock(path)
-        # A process that clears leftovers away may have seen it before it was locked.
+        # A process that deletes leftovers may have seen the directory before it was locked.
         if fd is not None and path.exists():
             return path, fd
         if fd is not None:
@@ -44,12 +44,12 @@ def _make(folder: Path, prefix: str) -> tuple[Path, int]:
 
 
 def name_for(folder: Path, prefix: str) -> Path:
-    """A name that nothing has, and that is cleared away with the others."""
+    """A new name in `folder`, which `clear_leftovers` finds too."""
     return folder / f"{prefix}{secrets.token_hex(4)}"
 
 
 def clear_leftovers(folder: Path, prefix: str) -> int:
-    """Delete what killed processes have left in `folder`; -> how much that was.  Raises OSError."""
+    """Delete what killed processes have left in `folder`; -> how many directories that was.  Raises OSError."""
     cleared = 0
     for name in os.listdir(folder):
         if not name.startswith(prefix):
