@@ -1,6 +1,6 @@
-"""Consumer groups of one stream: groups, consumers and the list of pending entries.
+"""The consumer groups of one stream: groups, consumers and the list of pending entries.
 
-Knows no database and no other stream.  Read `group` first, then `pending`.
+This package knows no database and no other stream.  Read `group` first, then `pending`.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Who belongs to a consumer group, and how far it has come: the rows of a group and of its consumers.
+"""The consumers of a consumer group and its position in the stream: the rows of a group and of its consumers.
 
 A group and its consumers are read when first needed, cached with their stream, and written back with it at the next
-checkpoint; hold none across ticks.  Counters live in these rows, so that no question counts pending entries.
+checkpoint.  Keep no reference to them across ticks.  Their rows hold counters, so that no query counts pending entries.
 
-Mutators change rows and log canonical commands, as everywhere.  A read through a group is logged as what it did:
-XCLAIM of what was delivered, XGROUP SETID for the position.  Its TIME is also when the consumer was seen and active;
-where that is not so (a read without a result, XCLAIM IDLE ...) an XSEEN line, hidden from Redis, says it.  What no
-other line has said is logged when the command ends: a change of the position or of a consumer asks for that.
+Mutators change rows and log canonical commands.  A read through a group is logged as its effects: XCLAIM for the
+delivered entries, XGROUP SETID for the position.  The TIME of the XCLAIM is also when the consumer was seen and active.
+Where these times differ (a read without a result, XCLAIM IDLE ...), an XSEEN line, hidden from Redis, holds them.
+Changes of the position or of a consumer that no logged line contains are logged when the command ends.
 
-Lag and entries_read follow the rules of Redis 8.  What is pending is `group.py`'s.
+Lag and entries_read follow the rules of Redis 8.  Pending entries are in `group.py`.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
     from riverbed.store.streams.stream import Stream
 
 NEVER: Final = -1
-UNKNOWN: Final = -1  # how the log spells an entries_read that is not known
-# Pending entries of a consumer that DELCONSUMER deletes on the spot; more are left to the purge.
+UNKNOWN: Final = -1  # how the log writes an entries_read that is not known
+# DELCONSUMER deletes up to this many pending entries at once; it leaves more to the purge.
 _INLINE_DELETES: Final = 256
 
 _POSITION: Final = b"*7\r\n%b$%d\r\n%b\r\n$11\r\nENTRIESREAD\r\n$%d\r\n%b\r\n"
 
 
 class Consumer:
-    """A member of a group.  `active_ms` is NEVER until it has been given an entry."""
+    """A consumer of a group.  `active_ms` is NEVER until the consumer has received an entry."""
 
     __slots__ = (
         "active_ms",
@@ -65,14 +65,14 @@ class Consumer:
         self.seen_ms = seen_ms
         self.active_ms = active_ms
         self.pel_count = pel_count
-        # what a reader of the log knows
+        # what the log already contains
         self.is_logged = True
         self.logged_times = (seen_ms, active_ms)
-        self.claim_head: tuple[bytes, bytes] | None = None  # (key, how its XCLAIMs begin)
+        self.claim_head: tuple[bytes, bytes] | None = None  # (key, the first words of its XCLAIMs)
 
 
 class Members:
-    """A group without what it has pending."""
+    """A group without its pending entries."""
 
     def __init__(
         self,
@@ -89,10 +89,10 @@ class Members:
         self.last_id = last_id
         self.entries_read = entries_read
         self.pel_count = 0
-        self.released_count = 0  # those of them that no consumer owns
+        self.released_count = 0  # pending entries that no consumer owns
         self.consumer_count = 0
         self.policy = NO_POLICY
-        self.look_ms = 0  # under which the group stands in `consumer_ttls`, if its policy has one
+        self.look_ms = 0  # the group's time in table `consumer_ttls`, if its policy has a CONSUMERTTL
         self._is_dirty = False
         self._handed_out = handed_out
         self._next_consumer_no = 1
@@ -100,9 +100,9 @@ class Members:
         self._consumers: dict[bytes, Consumer] | None = None
         self._by_no: dict[int, Consumer] = {}
         self._dirty_consumers: set[Consumer] = set()
-        self._unlogged: Consumer | None = None  # has changed, so that the log's lines may not say all
+        self._unlogged: Consumer | None = None  # has changed; the logged lines may not contain all of it
         self._logged_position: tuple[StreamID, int | None] = (last_id, entries_read)
-        self._position_head: tuple[bytes, bytes] | None = None  # (key, how XGROUP SETID begins)
+        self._position_head: tuple[bytes, bytes] | None = None  # (key, the first words of XGROUP SETID)
         self.pel = Pel(stream.txn, group_no, self._is_alive)
 
     # -- rows of groups and consumers ----------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ class Members:
         return group
 
     def write_back(self) -> None:
-        """Put the rows of what has changed into their table."""
+        """Put the changed rows into their table."""
         txn = self.stream.txn
         groups = txn.handles["groups"]
         if self._is_dirty:
@@ -147,7 +147,7 @@ class Members:
         self._dirty_consumers.clear()
 
     def forget(self) -> None:
-        """The group was destroyed: never write its rows back."""
+        """Drop all unwritten changes: the group was destroyed, and its rows must not be written back."""
         self._is_dirty = False
         self._dirty_consumers.clear()
         self._unlogged = None
@@ -172,9 +172,9 @@ class Members:
         return consumer_no in self._by_no
 
     def touch(self, consumer: Consumer | None = None) -> None:
-        """Have the rows of the group, and of this consumer, written at the next checkpoint.
+        """Mark the rows of the group, and of `consumer`, to be written at the next checkpoint.
 
-        What the command's lines do not say of the consumer and of the position is logged when it ends.
+        Changes of the consumer and of the position that the command's lines do not contain are logged when it ends.
         """
         if consumer is not None:
             self._dirty_consumers.add(consumer)
@@ -194,11 +194,11 @@ class Members:
 
     @property
     def consumers(self) -> dict[bytes, Consumer]:
-        """By name, in no order."""
+        """The consumers by name, in no order."""
         return self._load_consumers() if self._consumers is None else self._consumers
 
     def sorted_consumers(self) -> list[Consumer]:
-        """In byte order of their names."""
+        """The consumers in byte order of their names."""
         return [consumer for _, consumer in sorted(self.consumers.items())]
 
     def _owner_nos(self) -> Iterator[int]:
@@ -207,11 +207,11 @@ class Members:
     # -- entries_read and lag ------------------------------------------------------------------------------------------
 
     def lag(self) -> int | None:
-        """How many entries are still to be delivered, None when that is not known."""
+        """The number of entries that are still to be delivered; None when it is not known."""
         return lag(self.stream, self.last_id, self.entries_read)
 
     def _advance(self, rows: list[Row]) -> None:
-        """The entries in `rows`, which follow the group's position, are given out."""
+        """Advance the position and `entries_read` over the entries in `rows`, which follow the group's position."""
         stream = self.stream
         last_id = id_in_key(rows[-1][0])
         left = len(rows)
@@ -221,16 +221,16 @@ class Members:
             left -= 1
             if not left:
                 return
-        # from here on nothing can get in the way of counting
+        # from here on no tombstone can disturb the count
         self.entries_read += left
         self.last_id = last_id
 
     # -- mutators: consumers -------------------------------------------------------------------------------------------
 
     def meet(self, name: bytes, now_ms: int) -> Consumer:
-        """The consumer `name`, made if there is none, seen now.
+        """-> the consumer `name`, created if it does not exist, and marked as seen at `now_ms`.
 
-        What an earlier read of the same command has left to be logged is logged first.
+        Logs first what an earlier read of the same command has left unlogged.
         """
         if self.stream.txn.unlogged is not None:
             self.stream.txn.end_command()
@@ -249,7 +249,7 @@ class Members:
         return consumer
 
     def log_rest(self) -> None:
-        """Log what no line so far has said: XGROUP SETID, XGROUP CREATECONSUMER, and XSEEN, hidden from Redis."""
+        """Log the changes that no line contains yet: XGROUP SETID, CREATECONSUMER, and XSEEN, hidden from Redis."""
         if (self.last_id, self.entries_read) != self._logged_position:
             self._log_position()
         consumer, self._unlogged = self._unlogged, None
@@ -265,18 +265,18 @@ class Members:
             self.stream.txn.log_extension(self.stream.namespace.number, words)
 
     def set_times(self, consumer: Consumer, seen_ms: int, active_ms: int) -> None:
-        """What an XSEEN line says.  Logs it again: an import executes such lines too, and its log must have them."""
+        """Apply an XSEEN line.  Logs the line again: an import executes XSEEN lines too, and its log needs them."""
         consumer.seen_ms, consumer.active_ms = seen_ms, active_ms
         self.touch(consumer)
 
     def create_consumer(self, name: bytes, now_ms: int) -> Consumer:
-        """A new consumer; there is none of that name.  Logs XGROUP CREATECONSUMER."""
+        """Create a consumer; the name must be free.  Logs XGROUP CREATECONSUMER."""
         return self.meet(name, now_ms)
 
     def delete_consumer(self, consumer: Consumer) -> int:
-        """Forget a consumer and what it has pending; -> how much that was.  Logs XGROUP DELCONSUMER.
+        """Delete a consumer and its pending entries; -> how many these were.  Logs XGROUP DELCONSUMER.
 
-        A long list is only made unreachable and left to the purge.
+        A long list of entries is only made unreachable; the purge deletes it.
         """
         txn = self.stream.txn
         count = consumer.pel_count
@@ -302,14 +302,14 @@ class Members:
     # -- mutators: policy ----------------------------------------------------------------------------------------------
 
     def set_policy(self, policy: DeliveryPolicy) -> None:
-        """Replace the delivery policy; `NO_POLICY` ends it.  Logs XGROUP POLICY, hidden from Redis."""
+        """Replace the delivery policy; `NO_POLICY` removes it.  Logs XGROUP POLICY, hidden from Redis."""
         self.unlist()
         self.policy = NO_POLICY if policy == NO_POLICY else policy
         self.enlist(0)
         self.stream.txn.log_extension(self.stream.namespace.number, policy_words(self.stream.key, self.name, policy))
 
     def enlist(self, look_ms: int) -> None:
-        """Have the sweep look at the consumers at `look_ms`, at once for 0, if the policy says how long they live."""
+        """Schedule the sweep of the consumers for `look_ms`, at once for 0, if the policy has a CONSUMERTTL."""
         self.look_ms = look_ms
         if self.policy.consumer_ttl_ms:
             key = look_key(look_ms, self.stream.stream_no, self.group_no)
@@ -317,7 +317,7 @@ class Members:
         self.touch()
 
     def unlist(self) -> None:
-        """The sweep need not look at the consumers any more, or not when it was to."""
+        """Cancel the scheduled sweep of the consumers."""
         if self.policy.consumer_ttl_ms:
             txn = self.stream.txn
             key = look_key(self.look_ms, self.stream.stream_no, self.group_no)
@@ -326,14 +326,17 @@ class Members:
     # -- mutators: position --------------------------------------------------------------------------------------------
 
     def set_position(self, last_id: StreamID, entries_read: int | None) -> None:
-        """Put the group somewhere else.  Logs XGROUP SETID."""
+        """Set the group's position.  Logs XGROUP SETID."""
         self.last_id = last_id
         self.entries_read = entries_read
         self.touch()
         self._log_position()
 
     def raise_position(self, last_id: StreamID) -> None:
-        """XCLAIM LASTID: never back.  Logs XGROUP SETID when the command ends, unless its XCLAIM says it."""
+        """Apply XCLAIM LASTID, which never moves the position back.
+
+        Logs XGROUP SETID when the command ends, unless its XCLAIM contains the position.
+        """
         if last_id > self.last_id:
             self.last_id = last_id
             self.touch()
@@ -349,7 +352,7 @@ class Members:
         self._log_wire(_POSITION % (self._position_head[1], len(last_id), last_id, len(read), read))
 
     def _log_wire(self, wire: bytes) -> None:
-        """As `_log`, of a command that is encoded already: the usual ones are worth a template, 2 us against 5."""
+        """As `_log`, for a command that is encoded already.  Frequent commands use a template: 2 us instead of 5."""
         txn, db = self.stream.txn, self.stream.namespace
         if txn.log_db != db.number:
             txn.log_select(db.number)
@@ -360,7 +363,7 @@ class Members:
 
 
 def policy_words(key: bytes, name: bytes, policy: DeliveryPolicy) -> list[bytes]:
-    """The command that gives the group `name` of the stream `key` its policy, whatever it had before."""
+    """The command that sets the policy of the group `name` of the stream `key`, and replaces any earlier policy."""
     words = [b"XGROUP", b"POLICY", key, name, b"MAXDELIVERIES", b"%d" % policy.max_deliveries]
     if policy.dead_letter is not None:
         words += [b"DEADLETTER", policy.dead_letter]

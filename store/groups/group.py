@@ -1,11 +1,11 @@
-"""What a consumer group has pending: who was given which entry, when, how often, and how another takes it over.
+"""The pending entries of a consumer group: their owners, delivery times and counts, acknowledgement and claiming.
 
     stream ── db.groups(stream) ── Group "workers"                     last_delivered_id, entries_read
                                      ├── Consumer "Alice"              seen, active, pel_count
                                      ├── Consumer "Bob"
                                      └── Pel                           the rows; see pending.py
 
-The group's own row, its consumers and its position are `consumers.py`'s.  Source: the pages of the group commands.
+The group's own row, its consumers and its position are in `consumers.py`.  Source: the pages of the group commands.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ if TYPE_CHECKING:
     from riverbed.store.tables.view import View
 
 MAX_COUNT: Final = (1 << 63) - 1
-# Entries that one CLAIM looks at; where most of a long list is of deleted entries the next one goes on from there.
+# One CLAIM examines at most this many entries.  If most of a long list are deleted entries, the next CLAIM continues
+# where this one stopped.
 _MAX_EXAMINED: Final = 10_000
-# Entries that are moved to the dead-letter stream in one go, give or take a run: 11 us each.
+# At most about this many entries, to within a run, are moved to the dead-letter stream at once: 11 us each.
 MAX_WORN_OUT: Final = 500
 MAX_WORN_OUT_BYTES: Final = 1 << 20
-# What a dead letter has behind its own fields.  Clients read these names: never rename.
+# The fields that a dead letter has after its own fields.  Clients read these names: never rename them.
 ORIGIN_FIELDS: Final = (
     b"riverbed-origin-key",
     b"riverbed-origin-id",
     b"riverbed-group",
-    b"riverbed-consumer",  # the last one; empty after XNACK
+    b"riverbed-consumer",  # the last owner; empty after XNACK
     b"riverbed-deliveries",
 )
 
@@ -47,7 +48,7 @@ _CLAIM_END: Final = (
 
 
 class PendingEntry(NamedTuple):
-    """An entry that was delivered and not acknowledged.  `owner` is None, and the time 0, after XNACK."""
+    """An entry that was delivered and not acknowledged.  After XNACK `owner` is None and the time is 0."""
 
     entry_id: StreamID
     owner: Consumer | None
@@ -56,7 +57,7 @@ class PendingEntry(NamedTuple):
 
 
 class PendingRun(NamedTuple):
-    """Neighbours among the pending entries of which all but the ID is the same; `packed_ids` is ascending."""
+    """Neighbouring pending entries that differ in their IDs only; `packed_ids` is ascending."""
 
     packed_ids: list[bytes]
     owner: Consumer | None
@@ -71,9 +72,9 @@ Found = tuple[PendingEntry, bytes]
 class Group(Members):
     """A consumer group of a stream."""
 
-    _pel_end: StreamID | None = None  # nothing is pending above, as far as is known
-    _claim_place = b""  # where the last CLAIM gave up, empty for the beginning
-    _ack_head: tuple[bytes, bytes] | None = None  # (key, how XACK begins)
+    _pel_end: StreamID | None = None  # no entry above this ID is pending; None when that is not known
+    _claim_place = b""  # where the last CLAIM stopped, empty for the beginning
+    _ack_head: tuple[bytes, bytes] | None = None  # (key, the first words of XACK)
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
@@ -82,7 +83,7 @@ class Group(Members):
         return None if row is None else self._entry_of(row)
 
     def find_many(self, packed_ids: list[bytes]) -> dict[bytes, PendingEntry]:
-        """Those of the ascending `packed_ids` that are pending, by packed ID."""
+        """The pending entries among the ascending `packed_ids`, by packed ID."""
         if not self.pel_count:
             return {}
         found = {}
@@ -98,13 +99,13 @@ class Group(Members):
         return PendingEntry(row.entry_id, self._by_no[row.consumer_no], row.time_ms, row.delivery_count)
 
     def pending(self, start: StreamID = MIN_ID, end: StreamID = MAX_ID) -> Iterator[PendingEntry]:
-        """What is pending with start <= id <= end, in ID order.  It may be changed while this is under way."""
+        """The pending entries with start <= id <= end, in ID order.  They may be changed during the iteration."""
         for run in self.pending_runs(start, end):
             for packed in run.packed_ids:
                 yield PendingEntry(unpack_id(packed), run.owner, run.delivery_time_ms, run.delivery_count)
 
     def pending_of(self, consumer: Consumer) -> Iterator[PendingEntry]:
-        """As `pending`, all of one consumer."""
+        """As `pending`, for all entries of one consumer."""
         for run in self.pending_runs(consumer=consumer):
             for packed in run.packed_ids:
                 yield PendingEntry(unpack_id(packed), consumer, run.delivery_time_ms, run.delivery_count)
@@ -112,7 +113,7 @@ class Group(Members):
     def pending_runs(
         self, start: StreamID = MIN_ID, end: StreamID = MAX_ID, consumer: Consumer | None = None
     ) -> Iterator[PendingRun]:
-        """As `pending`, of one consumer if given, by the dozen."""
+        """As `pending`, but whole runs, and only those of `consumer` if it is given."""
         if consumer is not None:
             if consumer.pel_count:
                 yield from map(self._run_of, self.pel.owned(consumer.consumer_no, start, end))
@@ -120,14 +121,17 @@ class Group(Members):
             yield from map(self._run_of, self.pel.runs(start, end, self._owner_nos()))
 
     def idle_runs(self, until_ms: int, most: int) -> list[PendingRun] | None:
-        """What was delivered by `until_ms`, and what no consumer owns, in no order; None when it takes long to say."""
+        """The runs delivered by `until_ms` and the runs without an owner; None when `most` runs were not enough."""
         if not self.pel_count:
             return []
         found = self.pel.oldest(until_ms, most)
         return None if found is None else list(map(self._run_of, found))
 
     def frozen(self, view: View) -> Callable[[Consumer | None], Iterator[PendingRun]]:
-        """A `pending_runs` that tells for ever what `view`, just made, shows: of one consumer, or of all for None."""
+        """-> a `pending_runs` that always shows the state of `view`, which was just made.
+
+        Its argument is one consumer, or None for all.
+        """
         by_no = dict(self._by_no)
         owner_nos = list(self._owner_nos())
         pel = Pel(view, self.group_no, by_no.__contains__)
@@ -149,7 +153,7 @@ class Group(Members):
         return PendingRun(run.ids(), self._by_no[run.consumer_no], run.time_ms, run.delivery_count)
 
     def edges(self) -> tuple[StreamID, StreamID] | None:
-        """The lowest and the highest pending ID; None when nothing is pending."""
+        """The lowest and the highest pending ID; None when no entry is pending."""
         if not self.pel_count:
             return None
         first = next(self.pending()).entry_id
@@ -165,13 +169,14 @@ class Group(Members):
         worn_out: list[Found] | None = None,
         most_bytes: int | None = None,
     ) -> list[Found] | None:
-        """What CLAIM may take: released entries, then those idle for `min_idle_ms`, longest first; with their fields.
+        """The entries that CLAIM may take, with their fields: released ones, then those idle for `min_idle_ms`.
 
-        None when those are more than `most_bytes`; with 0 they come without fields.
+        Entries that are idle longest come first.  None when the entries exceed `most_bytes`; with a `most_bytes` of 0
+        they come without fields.
 
-        Entries that are gone from the stream are stepped over.  Idle time is unsigned, so a delivery in the future,
-        after the clock was set back, is overdue too.  With a list `worn_out`, what the policy gives no consumer again
-        is put there instead, up to MAX_WORN_OUT of them, and MAX_WORN_OUT_BYTES.
+        Entries that were deleted from the stream are skipped.  Idle time is unsigned, so a delivery in the future,
+        after the clock was set back, is overdue too.  Entries over the delivery limit of the policy are put into the
+        list `worn_out` instead, if it is given: up to MAX_WORN_OUT entries and MAX_WORN_OUT_BYTES.
         """
         if not self.pel_count:
             return []
@@ -212,16 +217,16 @@ class Group(Members):
         return found
 
     def oldest_delivery_ms(self) -> int | None:
-        """When the entry that CLAIM would take first was delivered; None when there is none."""
+        """The delivery time of the entry that CLAIM would take first; None when there is none."""
         oldest = self.overdue(0, MAX_COUNT, 1, most_bytes=0)
         return oldest[0][0].delivery_time_ms if oldest else None
 
     # -- mutators: pending entries -------------------------------------------------------------------------------------
 
     def deliver(self, consumer: Consumer, rows: list[Row], now_ms: int, *, to_pel: bool) -> None:
-        """Give the entries in `rows`, which follow the group's position, to a consumer.
+        """Deliver the entries in `rows`, which follow the group's position, to a consumer.
 
-        Logs one XCLAIM for them if they become pending, and the new position.
+        Logs the new position and, if the entries become pending, one XCLAIM for all of them.
         """
         before = self.last_id
         self._advance(rows)
@@ -230,7 +235,7 @@ class Group(Members):
             packed_ids = packed_ids_of(rows)
             is_past_all = self._pel_end is not None and before >= self._pel_end
             if self.pel_count and not is_past_all and self.pel.holds_any_from(StreamID(before + 1)):
-                # the position was set back: some may be pending already, and begin again
+                # the position was set back: some entries may be pending already, and their counts start again at 1
                 self._assign(dict.fromkeys(packed_ids, (now_ms, 1)), consumer)
             else:
                 self.pel.add_new(packed_ids, consumer.consumer_no, now_ms)
@@ -243,9 +248,9 @@ class Group(Members):
             self._log_claims(consumer, {1: (len(rows), bulks)}, now_ms)
 
     def claim(self, consumer: Consumer, counts: dict[bytes, int], time_ms: int, now_ms: int) -> None:
-        """Make `consumer` the owner of entries, by packed ID, delivered at `time_ms` for the so-manieth time.
+        """Make `consumer` the owner of entries, delivered at `time_ms`; `counts` has delivery counts by packed ID.
 
-        Logs one XCLAIM for each count there is.
+        Logs one XCLAIM for each distinct count.
         """
         if counts:
             self._assign({packed: (time_ms, count) for packed, count in counts.items()}, consumer)
@@ -256,7 +261,7 @@ class Group(Members):
     def load_claim(
         self, name: bytes, packed_ids: list[bytes], time_ms: int, count: int, last_id: StreamID = MIN_ID
     ) -> None:
-        """What an XCLAIM in a log says: `claim` of ascending IDs for the consumer `name`, which logs nothing."""
+        """Replay an XCLAIM of a log: `claim` ascending IDs for the consumer `name`, without logging."""
         consumer = self.meet(name, time_ms)
         self.raise_position(last_id)
         is_past_all = self._pel_end is not None and packed_ids[0] > pack_id(self._pel_end)
@@ -274,11 +279,11 @@ class Group(Members):
         consumer.logged_times = (time_ms, time_ms)
 
     def take_over(self, consumer: Consumer, entries: list[PendingEntry], now_ms: int) -> None:
-        """`claim` of what `overdue` found: each counts once more."""
+        """`claim` the entries that `overdue` found; each delivery count rises by one."""
         self.claim(consumer, _once_more(entries), now_ms, now_ms)
 
     def redeliver(self, consumer: Consumer, entries: list[PendingEntry], now_ms: int) -> None:
-        """A consumer reads again what it has: each counts once more, but it does not become active.  Logs XCLAIM."""
+        """Deliver entries again to their owner: each count rises by one; `active_ms` stays.  Logs XCLAIM."""
         counts = _once_more(entries)
         if counts:
             self._assign({packed: (now_ms, count) for packed, count in counts.items()}, consumer)
@@ -286,9 +291,9 @@ class Group(Members):
             self._log_claims(consumer, _by_count(counts), now_ms)
 
     def ack(self, packed_ids: list[bytes], texts: list[bytes] | None = None, bulks: bytes | None = None) -> int:
-        """Take entries off the list; -> how many were on it.  Logs XACK of those.
+        """Remove entries from the list; -> how many were pending.  Logs XACK of these.
 
-        `texts` are the IDs as the client spelt them, if it did, and `bulks` the same as RESP, if that is known.
+        `texts` are the IDs as the client wrote them, if a client did.  `bulks` are the same IDs as RESP, if known.
         """
         if not self.pel_count:
             return 0
@@ -315,8 +320,8 @@ class Group(Members):
     def move_out(self, worn_out: list[Found], target: Stream, first_id: StreamID) -> None:
         """Move pending entries to the dead-letter stream `target`, whose last ID is below `first_id`.
 
-        They get IDs in a row from there on, and behind their own fields those that say where they come from; the group
-        is done with them.  Logs XADD for each, and one XACK.
+        The new entries get consecutive IDs from `first_id` on.  The ORIGIN_FIELDS follow their own fields.  The group
+        acknowledges the entries.  Logs XADD for each entry, and one XACK.
         """
         if not worn_out:
             return
@@ -333,15 +338,15 @@ class Group(Members):
         self.ack([pack_id(entry.entry_id) for entry, _ in worn_out])
 
     def release(self, counts: list[tuple[StreamID, int]]) -> None:
-        """Take entries, in this order, from their owners and give them back to the group; each with its count.
+        """Take entries from their owners, in the order given, and release them with the given delivery counts.
 
-        Logs XNACK, hidden from Redis 7, one for each run of equal counts.
+        Logs one XNACK, hidden from Redis 7, for each run of equal counts.
         """
         if not counts:
             return
         first_no = self._next_release_no
         self._next_release_no += len(counts)
-        # of one that is given back twice the last release counts
+        # if an entry occurs twice, its last release counts
         self._assign({pack_id(entry_id): (no, count) for no, (entry_id, count) in enumerate(counts, first_no)}, None)
         self.touch()
         txn = self.stream.txn
@@ -352,7 +357,7 @@ class Group(Members):
         txn.notify_interest(Change.RELEASED, self.stream.namespace, self.stream.key)
 
     def _assign(self, wanted: dict[bytes, Delivery], owner: Consumer | None) -> None:
-        """Make `owner` the owner of entries, by packed ID, whether they had another owner before or none."""
+        """Make `owner` the owner of entries, by packed ID, whether or not they had another owner before."""
         self._pel_end = None
         former = self.pel.assign(wanted, UNOWNED if owner is None else owner.consumer_no)
         total = 0
@@ -374,7 +379,10 @@ class Group(Members):
         self._dirty_consumers.add(consumer)
 
     def _log_claims(self, consumer: Consumer, by_count: dict[int, tuple[int, bytes]], time_ms: int) -> None:
-        """One XCLAIM for each delivery count, of (so many, bulk strings) IDs; Redis writes one for each entry."""
+        """Log one XCLAIM for each delivery count; Redis writes one for each entry.
+
+        `by_count` has (how many IDs, their bulk strings) for each count.
+        """
         key = self.stream.key
         if consumer.claim_head is None or consumer.claim_head[0] != key:
             consumer.claim_head = (key, encode_words([b"XCLAIM", key, self.name, consumer.name, b"0"]))
@@ -389,12 +397,12 @@ class Group(Members):
 
 
 def _once_more(entries: list[PendingEntry]) -> dict[bytes, int]:
-    """The delivery counts of entries that are delivered again, by packed ID."""
+    """The delivery counts of entries after one more delivery, by packed ID."""
     return {pack_id(entry.entry_id): min(entry.delivery_count + 1, MAX_COUNT) for entry in entries}
 
 
 def _by_count(counts: dict[bytes, int]) -> dict[int, tuple[int, bytes]]:
-    """How many of the IDs have each count, and which."""
+    """For each delivery count: how many IDs have it, and their bulk strings."""
     packed_ids: dict[int, list[bytes]] = {}
     for packed, count in counts.items():
         packed_ids.setdefault(count, []).append(packed)
@@ -406,7 +414,7 @@ def _bulks(packed_ids: list[bytes]) -> bytes:
 
 
 def _runs(counts: list[tuple[StreamID, int]]) -> Iterator[tuple[int, list[StreamID]]]:
-    """(count, IDs) of the neighbours with equal counts."""
+    """(count, IDs) of each run of neighbours with equal counts."""
     run: list[StreamID] = []
     for index, (entry_id, count) in enumerate(counts):
         run.append(entry_id)

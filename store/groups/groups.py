@@ -1,6 +1,6 @@
-"""The consumer groups of one stream: finding, making, copying and destroying them.
+"""The consumer groups of one stream: finds, creates, copies and destroys them.
 
-A group's members and position are `consumers.py`'s, what it has pending is `group.py`'s.
+A group's consumers and position are in `consumers.py`, its pending entries in `group.py`.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Groups:
         return len(self._by_name)
 
     def __iter__(self) -> Iterator[Group]:
-        """In byte order of their names."""
+        """The groups in byte order of their names."""
         return iter([self._by_name[name] for name in sorted(self._by_name)])
 
     def referenced(self, packed_ids: list[bytes]) -> set[bytes]:
-        """Those of the ascending `packed_ids` that some group has not come to yet, or has pending."""
+        """The IDs of the ascending `packed_ids` that some group has not read yet, or has pending."""
         referenced: set[bytes] = set()
         for group in self._by_name.values():
             referenced.update(packed_ids[bisect_right(packed_ids, pack_id(group.last_id)) :])
@@ -58,7 +58,10 @@ class Groups:
     # -- mutators ------------------------------------------------------------------------------------------------------
 
     def create(self, name: bytes, last_id: StreamID, entries_read: int | None, *, is_first: bool) -> Group:
-        """A new group; the name is free.  Logs XGROUP CREATE, with MKSTREAM when the stream is new (`is_first`)."""
+        """Create a group; the name must be free.
+
+        Logs XGROUP CREATE, with MKSTREAM when the stream is new (`is_first`).
+        """
         stream = self.stream
         txn = stream.txn
         group = Group(stream, txn.next_group_no, name, last_id, entries_read, self._handed_out)
@@ -77,7 +80,7 @@ class Groups:
         return group
 
     def destroy(self, group: Group) -> None:
-        """Forget a group; its rows are left to the purge.  Logs XGROUP DESTROY."""
+        """Delete a group; the purge deletes its rows.  Logs XGROUP DESTROY."""
         stream = self.stream
         txn = stream.txn
         txn.lmdb.delete(group_key(stream.stream_no, group.group_no), db=txn.handles["groups"])
@@ -91,13 +94,13 @@ class Groups:
         txn.notify_interest(Change.GROUP_REMOVED, stream.namespace, stream.key)
 
     def forget(self, packed_ids: list[bytes]) -> None:
-        """Take entries off every group's list (DELREF).  Logs XACK for each group that had any."""
+        """Remove entries from the pending list of every group (DELREF).  Logs XACK for each group that had any."""
         for group in self:
             if group.pel_count:
                 group.ack(packed_ids)
 
     def copy_to(self, copy: Stream) -> Groups:
-        """The same groups for `copy`, a new stream: consumers, times and pending entries included.  Logs nothing."""
+        """Copy the groups to `copy`, a new stream, with consumers, times and pending entries.  Logs nothing."""
         txn = self.stream.txn
         self.write_back()
         groups = Groups(copy, self._handed_out)

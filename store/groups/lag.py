@@ -1,6 +1,6 @@
-"""How far a group has come in its stream, by counting: entries_read and lag.
+"""The progress of a group in its stream, as counts: entries_read and lag.
 
-Works on a stream's counters alone, so that readers of frozen tables say the same as the server.
+Uses a stream's counters alone, so that readers of frozen tables report the same numbers as the server.
 Source: streamEstimateDistanceFromFirstEverEntry and the lag of XINFO GROUPS, as redis.io describes them.
 """
 
@@ -12,7 +12,7 @@ from riverbed.store.ids import MIN_ID, StreamID
 
 
 class StreamCounters(Protocol):
-    """What must be known of a stream."""
+    """The counters of a stream that `lag` needs."""
 
     @property
     def length(self) -> int: ...
@@ -27,7 +27,7 @@ class StreamCounters(Protocol):
 
 
 def lag(stream: StreamCounters, last_id: StreamID, entries_read: int | None) -> int | None:
-    """How many entries a group has still to be given that has come to `last_id`; None when that is not known."""
+    """The number of entries still to be delivered to a group at position `last_id`; None when it is not known."""
     if not stream.entries_added or not stream.length:
         return 0
     if last_id < stream.first_id and stream.max_deleted_id < stream.first_id:
@@ -39,12 +39,12 @@ def lag(stream: StreamCounters, last_id: StreamID, entries_read: int | None) -> 
 
 
 def is_tombstone_ahead(stream: StreamCounters, last_id: StreamID) -> bool:
-    """Whether an entry that the group has not come to yet may have been deleted."""
+    """Whether an entry that the group has not read yet may have been deleted."""
     return bool(stream.length) and bool(stream.max_deleted_id) and last_id <= stream.max_deleted_id
 
 
 def estimate_read(stream: StreamCounters, entry_id: StreamID) -> int | None:
-    """How many entries had been added when `entry_id` was the newest; None when tombstones make that unknowable."""
+    """How many entries had been added when `entry_id` was the newest; None when tombstones make this unknown."""
     if not stream.entries_added:
         return 0
     if not stream.length and entry_id <= stream.last_id:

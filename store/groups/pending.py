@@ -1,28 +1,28 @@
 """The pending entries list of one group, kept as runs.
 
-A **run** is a row for up to a hundred neighbouring entries of one owner with the same delivery time and count: what one
-XREADGROUP has delivered.  Three tables hold it:
+A **run** is a row for up to a hundred neighbouring entries of one owner with the same delivery time and count, such as
+the entries that one XREADGROUP has delivered.  Three tables hold it:
 
     pel               group_no, last id                -> consumer_no, delivery_time_ms, delivery_count, id id id ...
     pel_by_consumer   group_no, consumer_no, last id   -> nothing
     pel_by_time       group_no, time + 1, last id      -> nothing         the longest idle first
-                      group_no, 0, release_no          -> last id         what no consumer owns, in order of release
+                      group_no, 0, release_no          -> last id         entries without owner, in order of release
 
     3-0 4-0 5-0 6-0 7-0 8-0 9-0      delivered to Alice, three at a time
     [---------] [---------] [-]      three runs, under 5-0, 8-0 and 9-0
     [-] |B| [-] [---------] [-]      Bob claims 4-0: its run is cut in three
 
-Runs do not overlap, so the run that could hold an ID is the first one whose last ID is not below it.  A run is what
-makes a hundred deliveries, and their acknowledgement, cost three rows each; with a row for each entry they took 460 us
-together, now 250.  Entries that are acknowledged one by one rewrite their run, 2 us instead of 1.
+Runs do not overlap, so the only run that may hold an ID is the first one whose last ID is not below it.  With runs, the
+delivery of a hundred entries costs three rows, and so does their acknowledgement: 250 us together, against 460 with a
+row for each entry.  Acknowledging entries one by one rewrites their run each time: 2 us instead of 1.
 
-A run alone says who owns it: DELCONSUMER of a consumer with a million pending entries only forgets the consumer's
-number, so a run under a number that no consumer has is dead, is skipped by every reader, and waits for the purge
-(`store/tables/dead_rows.py`).  Nothing of all this is mirrored in memory.
+Only the run names its owner.  DELCONSUMER of a consumer with a million pending entries only deletes the consumer's
+number.  A run under a number that no consumer has is dead: every reader skips it, and it waits for the purge
+(`store/tables/dead_rows.py`).  Memory holds no copy of the runs.
 
-Entries of one millisecond stand in ID order among the idle; Redis has them in the order of delivery until it restarts.
+Idle entries of one millisecond are in ID order; in Redis they are in the order of delivery until Redis restarts.
 
-Knows rows and numbers.  Names, counters and the log are `group.py`'s.
+This module knows rows and numbers.  Names, counters and the log are in `group.py`.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ if TYPE_CHECKING:
     from riverbed.store.tables.transaction import Transaction
     from riverbed.store.tables.view import View
 
-# Two runs of this length fit a page of LMDB; a longer row would get pages of its own.
+# Two runs of this length fit into a page of LMDB; a longer row would get pages of its own.
 MAX_IN_RUN: Final = 100
-# Runs read in one go.
+# Runs read at once.
 _CHUNK: Final = 16
-# After so many dead runs in a row the next living one is looked up in the consumers' own lists.
+# After more than this many dead runs in a row, the next living run is looked up in the consumers' own lists.
 _MAX_DEAD: Final = 64
 
-# When, and for the how-manieth time; without an owner the number of the release, and the count.
+# (delivery time, delivery count); without an owner (release number, delivery count).
 Delivery = tuple[int, int]
 
 
 class Pel:
-    """The runs of group `group_no`.  `is_alive` tells whether a consumer has the number.
+    """The runs of group `group_no`.  `is_alive` is true if a consumer has the number.
 
-    Over a view it answers questions only.
+    Over a view, only the queries may be called.
     """
 
     def __init__(self, txn: Transaction | View, group_no: int, is_alive: Callable[[int], bool]) -> None:
@@ -71,7 +71,7 @@ class Pel:
         self._group_no = group_no
         self._prefix = group_prefix(group_no)
         self._is_alive = is_alive
-        self._recent: Run | None = None  # the living run that `get` found last, as long as nothing has changed
+        self._recent: Run | None = None  # the living run that `get` found last; None after a change
 
     def _lives(self, consumer_no: int) -> bool:
         return consumer_no == UNOWNED or self._is_alive(consumer_no)
@@ -79,7 +79,7 @@ class Pel:
     # -- questions -----------------------------------------------------------------------------------------------------
 
     def _run_for(self, packed_id: bytes) -> Run | None:
-        """The only run that may hold an ID: the first one that does not end before it."""
+        """The only run that may hold an ID: the first run that does not end before the ID."""
         cursor = self._txn.cursor("pel")
         if cursor.set_range(self._prefix + packed_id):
             key, row = cursor.item()
@@ -88,7 +88,7 @@ class Pel:
         return None
 
     def get(self, entry_id: StreamID) -> PelRow | None:
-        """One pending entry, unless it is dead."""
+        """One pending entry; None when it is not pending, or dead."""
         packed = pack_id(entry_id)
         run = self._recent
         if run is None or not run.first <= packed <= run.last:
@@ -101,13 +101,13 @@ class Pel:
         return PelRow(entry_id, run.consumer_no, run.time_ms, run.delivery_count)
 
     def forget_recent(self) -> None:
-        """A consumer is no more, and its runs are dead."""
+        """Forget the run that `get` found last: a consumer was deleted, and its runs are dead."""
         self._recent = None
 
     def holding(self, order: list[bytes]) -> Iterator[tuple[Run, list[bytes]]]:
-        """(living run, those of the IDs `order` that it holds, ascending) for ascending IDs, each given once.
+        """(living run, the IDs of `order` that it holds); `order` is ascending and has each ID once.
 
-        One look-up a run and not one an ID.  The run that was yielded last may be changed, and nothing else.
+        Does one look-up for each run, not for each ID.  The caller may change the run yielded last, and no other row.
         """
         at, total = 0, len(order)
         while at < total:
@@ -126,21 +126,21 @@ class Pel:
                     yield run, held
 
     def holds_any_from(self, start: StreamID) -> bool:
-        """Whether there is anything, dead or alive, with id >= start."""
+        """Whether there is a run, dead or alive, with an ID >= start."""
         return self._run_for(pack_id(start)) is not None
 
     def runs(self, start: StreamID, end: StreamID, owners: Iterable[int]) -> Iterator[Run]:
-        """What is pending with start <= id <= end, in ID order, by runs cut to that range.  It may change under way.
+        """The runs with start <= id <= end, in ID order, cut to that range.  They may change during the iteration.
 
-        `owners` are the numbers of the consumers that have any, needed when there are many dead runs to jump over.
+        `owners` are the numbers of the consumers with pending entries; they are needed to skip many dead runs.
         """
         cursor = self._txn.cursor("pel")
         first, last = pack_id(start), pack_id(end)
         low = self._prefix + first
         dead = 0
-        size = 2  # most questions are for a few entries
+        size = 2  # most queries are for a few entries
         while cursor.set_range(low):
-            # others may move the cursor while the caller of this generator has its turn
+            # other code may move the cursor before the caller asks this generator for the next run
             chunk = list(islice(cursor.iternext(), size))
             for key, row in chunk:
                 if not key.startswith(self._prefix) or first_in_run(row) > last:
@@ -164,7 +164,7 @@ class Pel:
                 low, dead = self._prefix + living, 0
 
     def _next_living(self, after: bytes, owners: Iterable[int]) -> bytes | None:
-        """The last ID of the first run behind the one that ends with `after` that a living consumer, or none, owns."""
+        """The last ID of the first run that ends behind `after` and has a living owner or no owner."""
         cursor = self._txn.cursor("pel_by_consumer")
         ends = []
         for consumer_no in (UNOWNED, *owners):
@@ -194,7 +194,7 @@ class Pel:
         return max(ends, default=None)
 
     def owned(self, consumer_no: int, start: StreamID, end: StreamID) -> Iterator[Run]:
-        """As `runs`, of one living consumer."""
+        """As `runs`, for one living consumer."""
         prefix = owner_prefix(self._group_no, consumer_no)
         first, last = pack_id(start), pack_id(end)
         low = prefix + first
@@ -218,7 +218,7 @@ class Pel:
             low = chunk[-1] + b"\0"
 
     def oldest(self, until_ms: int, most: int) -> list[Run] | None:
-        """The runs that no consumer owns and those delivered by `until_ms`; None when `most` are to be looked at."""
+        """The runs without an owner and the runs delivered by `until_ms`; None when `most` runs were not enough."""
         found: list[Run] = []
         for looked_at, (_, run) in enumerate(self._places(b"")):
             if looked_at == most:
@@ -230,16 +230,16 @@ class Pel:
         return found
 
     def by_time(self, after: bytes) -> Iterator[tuple[bytes, Run]]:
-        """(place, run) of released entries in order of release, then of owned ones, longest idle first.
+        """(place, run) of released entries in order of release, then of owned entries, the longest idle first.
 
-        `after` is a place to continue behind, empty for the beginning.
+        The iteration continues behind the place `after`; empty is the beginning.
         """
         for place, run in self._places(after):
             if run is not None:
                 yield place, run
 
     def _places(self, after: bytes) -> Iterator[tuple[bytes, Run | None]]:
-        """As `by_time`, None for the dead."""
+        """As `by_time`, with None for each dead run."""
         cursor = self._txn.cursor("pel_by_time")
         low = after + b"\0" if after else self._prefix
         while cursor.set_range(low):
@@ -256,17 +256,17 @@ class Pel:
     # -- changes -------------------------------------------------------------------------------------------------------
 
     def add_new(self, packed_ids: list[bytes], consumer_no: int, time_ms: int, delivery_count: int = 1) -> None:
-        """Entries with ascending IDs above everything there is."""
+        """Add entries with ascending IDs that are above the IDs of all runs."""
         for at in range(0, len(packed_ids), MAX_IN_RUN):
             self._put(Run(consumer_no, time_ms, delivery_count, b"".join(packed_ids[at : at + MAX_IN_RUN])))
 
     def remove(self, packed_ids: list[bytes]) -> tuple[list[bytes], dict[int, int]]:
-        """Take entries off; -> the IDs of those that were there and alive, and how many each owner had of them."""
+        """Remove entries; -> the IDs that were pending and alive, and how many of them each owner had."""
         removed: list[bytes] = []
         by_owner: dict[int, int] = {}
         at, total = 0, len(packed_ids)
         while at < total:
-            # what is acknowledged together was mostly delivered together
+            # entries that are acknowledged together were mostly delivered together
             run = self._run_for(packed_ids[at])
             if run is None or not self._lives(run.consumer_no):
                 break
@@ -285,7 +285,7 @@ class Pel:
         return removed, by_owner
 
     def _take_out(self, run: Run, held: list[bytes]) -> None:
-        """Take these IDs, ascending, out of their run."""
+        """Remove these ascending IDs from their run."""
         old, last = run.packed, run.last
         if len(held) == len(run):
             self._delete(run)
@@ -304,10 +304,9 @@ class Pel:
             self._put(run)
 
     def assign(self, wanted: Mapping[bytes, Delivery], consumer_no: int) -> dict[int | None, int]:
-        """Give entries to one owner, each with its time and count, by packed ID; -> how many each former owner had,
-        None for what was not pending.
+        """Assign entries to one owner, each with its time and count, by packed ID; -> how many each former owner had.
 
-        A run of which only a part is meant is cut.
+        The former owner is None for entries that were not pending.  A run is cut if only a part of it is assigned.
         """
         order = sorted(wanted)
         former: dict[int | None, int] = {}
@@ -336,7 +335,7 @@ class Pel:
     def _put_pieces(
         self, ids: list[bytes], wanted: Mapping[bytes, Delivery], consumer_no: int, old: Run | None
     ) -> None:
-        """Store `ids` as runs: those in `wanted` of the new owner, the others as they were in `old`."""
+        """Store `ids` as runs: IDs in `wanted` for the new owner, the others as they were in `old`."""
         deliveries = [wanted.get(packed) for packed in ids]
         begin = 0
         while begin < len(ids):
@@ -354,7 +353,7 @@ class Pel:
             begin = end
 
     def copy_from(self, other: Pel) -> None:
-        """Take over the living runs of another group; there are none here yet, and consumers have the same numbers."""
+        """Copy the living runs of another group, with equal consumer numbers, to this group, which has no runs yet."""
         for _, run in other.by_time(b""):
             self._put(run)
 

@@ -1,8 +1,9 @@
-"""Trims that heed consumer groups: DELREF takes the removed entries off every pending list, ACKED spares what any
-group still needs.
+"""Trims that respect consumer groups.
 
-An ACKED trim leaves holes, which no stock command says without touching `max_deleted_id`.  It is logged as XDEL of
-what went, and an XMAXDELETED line, hidden from Redis, that sets `max_deleted_id` right again.
+DELREF removes the trimmed entries from every pending list.  ACKED keeps entries that any group still needs.
+
+An ACKED trim leaves holes.  No command of Redis makes them without changing `max_deleted_id`.  The trim is logged as
+XDEL of the removed entries, and an XMAXDELETED line, hidden from Redis, that restores `max_deleted_id`.
 """
 
 from __future__ import annotations
@@ -21,28 +22,29 @@ if TYPE_CHECKING:
 
     from riverbed.store.groups.groups import Groups
 
-# Entries that one approximate trim looks at; where most of a long stream is still needed the next one goes on there.
+# One approximate trim examines at most about this many entries.  If most of a long stream is still needed, the next
+# trim continues where this one stopped.
 _MAX_EXAMINED: Final = 10_000
-# Entries that a slice looks at, or takes from the front: a few milliseconds' work.
+# A slice examines, or removes from the front, about this many entries: a few milliseconds.
 _SLICE: Final = 500
 
 
 def respects_groups(stream: Stream, trim: Trim) -> bool:
-    """Is it for a `ReferenceTrim`, or may the stream trim itself?"""
+    """Whether the trim needs a `ReferenceTrim`; else the stream may trim itself."""
     return trim.references is not References.KEEPREF and stream.group_count > 0
 
 
 class ReferenceTrim:
-    """A trim by DELREF or ACKED of a stream that has groups, a slice at a time.  Keeps nothing of the stream."""
+    """A trim by DELREF or ACKED of a stream that has groups, in slices.  Holds no reference to the stream."""
 
     def __init__(self, trim: Trim) -> None:
         self.removed = 0
         self._trim = trim
-        self._start: StreamID | None = None  # where ACKED goes on
+        self._start: StreamID | None = None  # where ACKED continues
         self._examined = 0
 
     def step(self, groups: Groups) -> bool:
-        """Take what a slice finds; -> whether that was all.  A mutator: logs what it did."""
+        """Trim one slice; -> whether it was the last one.  A mutator: logs the trim."""
         before = self.removed
         is_last = self._take_front(groups) if self._trim.references is References.DELREF else self._take_acked(groups)
         if self.removed > before:
@@ -59,7 +61,7 @@ class ReferenceTrim:
         part = _front(groups.stream, trim)
         removed = 0 if part is None else _trim_and_forget(groups, part)
         is_last = not removed
-        if is_last:  # no more than a slice, or its first node is more than one
+        if is_last:  # the trim takes no more than a slice, or the first node alone is more than a slice
             removed = _trim_and_forget(groups, trim)
         self.removed += removed
         return is_last
@@ -106,7 +108,7 @@ class ReferenceTrim:
 
 
 def trim_with_references(groups: Groups, trim: Trim) -> int:
-    """All of a `ReferenceTrim`; -> how many entries went."""
+    """Run all slices of a `ReferenceTrim`; -> how many entries were removed."""
     work = ReferenceTrim(trim)
     while not work.step(groups):
         pass
@@ -114,7 +116,7 @@ def trim_with_references(groups: Groups, trim: Trim) -> int:
 
 
 def _front(stream: Stream, trim: Trim) -> Trim | None:
-    """A trim of no more than a slice of what `trim` takes, None when it takes no more than that."""
+    """The first slice of `trim`, as a trim of its own; None when `trim` takes no more than a slice."""
     if stream.length <= _SLICE:
         return None
     if trim.limit:
@@ -127,7 +129,7 @@ def _front(stream: Stream, trim: Trim) -> Trim | None:
 
 
 def _trim_and_forget(groups: Groups, trim: Trim) -> int:
-    """The front of the stream goes, and with it all that is pending there, tombstones too."""
+    """Trim the front of the stream, and remove all pending entries there, those of deleted entries too."""
     stream = groups.stream
     old_first_id = stream.first_id
     trimmed = trimming.trim_front(stream, trim)
@@ -141,7 +143,7 @@ def _trim_and_forget(groups: Groups, trim: Trim) -> int:
 
 
 def _drop(stream: Stream, entry_ids: list[StreamID]) -> None:
-    """Delete entries as a trim does, not as XDEL does, which is how a stock reader is told."""
+    """Delete entries as a trim does.  Logs XDEL, which Redis can read, and XMAXDELETED, hidden from Redis."""
     max_deleted_id = stream.max_deleted_id
     stream.drop_entries(entry_ids)
     txn = stream.txn
@@ -158,7 +160,7 @@ def _nodes(stream: Stream, start: StreamID) -> Iterator[tuple[StreamID, StreamID
 
 
 def _unneeded(groups: Groups, first_id: StreamID, end: StreamID, most: int, trim: Trim) -> list[StreamID]:
-    """The first `most` entries of a node, up to `end`, below the threshold that no group has pending."""
+    """The first `most` entries of a node, up to `end` and below the threshold, that no group has pending."""
     if trim.strategy is Strategy.MINID:
         end = min(end, StreamID(trim.threshold - 1))
     if end < first_id:
