@@ -36,14 +36,14 @@ log = logging.getLogger("riverbed")
 
 
 class SystemClock:
-    """The real one."""
+    """The machine's clock."""
 
     monotonic = staticmethod(time.monotonic)
     time = staticmethod(time.time)
 
 
 def open_server(config: Config, directory: Path, clock: Clock | None = None) -> Server:
-    """Open the store at `directory` and make a server of it.  Raises what `Engine.open` does."""
+    """Open the store at `directory`; -> its server.  Raises what `Engine.open` raises."""
     clock = clock or SystemClock()
     options = Options(
         fsync=Fsync(config.appendfsync),
@@ -108,7 +108,7 @@ class Server:
         self._tie()
 
     def _tie(self) -> None:
-        """Have each part called when something happens that it acts on, and give commands the parts that they ask."""
+        """Register each part for the events that it acts on, and give commands the parts that they use."""
         events, replication = self.executor.events, self.replication
         events.tick_over.append(replication.tick_over)
         events.committed += [self.checkpoints.committed, self.maintenance.purge_soon]
@@ -129,19 +129,19 @@ class Server:
         context.stopping = self.stopping
 
     def _applied(self) -> None:
-        """Something of the primary is in the log, without a tick."""
+        """Called when a part of the primary's log is in our log, without a tick."""
         self.checkpoints.committed()
         self.maintenance.purge_soon()
         self.executor.blocking.serve_soon()
 
     def start(self) -> None:
-        """Begin with what works in the background."""
+        """Start the background work."""
         self.maintenance.start()
         self.replication.start()
         self.rewriting.remove_leftovers()
 
     async def finish(self) -> int:
-        """End what works in the background, checkpoint, let go of the directory; -> the process's exit status."""
+        """End the background work, checkpoint and release the directory; -> the process's exit status."""
         gave_up = self.executor.gave_up
         saves = self.stopping.saves and not gave_up
         log.info("stopping%s", "" if saves else " without a checkpoint")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def apply_settings(core: Core, timing: Timing) -> None:
-    """Apply the settings that the store acts on, now and whenever they change."""
+    """Apply the settings of the store, the timing, the connections and the client limits, now and at each change."""
     config, engine = core.config, core.engine
 
     def apply() -> None:
@@ -55,7 +55,7 @@ def apply_settings(core: Core, timing: Timing) -> None:
     config.observe("maxmemory-clients", limit_clients)
 
     def let_in() -> None:
-        """Without a password there is nothing to wait for, as in Redis, which looks at each command."""
+        """Without a password, authenticate all clients.  Redis does the same by checking at each command."""
         if not config.requirepass:
             for session in core.sessions.values():
                 if not session.authenticated:

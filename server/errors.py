@@ -1,6 +1,7 @@
-"""A refusal, and the error replies that several families of commands give, spelled once; one family's stand with it.
+"""The exception for a refused request, and the error replies that several families of commands give.
 
-Clients match on these texts, so they are Redis's to the letter.  Text that depends on the request is a function.
+Clients match on these texts, so they are Redis's to the letter.  A text that depends on the request is a function.  The
+errors of a single family stand in its module.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import Final
 
 
 class CommandError(Exception):
-    """A sound request that is refused.  `text` is the whole error line without `-` and CRLF, code word first."""
+    """A well-formed request is refused.  `text` is the whole error line without `-` and CRLF, code word first."""
 
     def __init__(self, text: str | bytes) -> None:
         super().__init__(text)
@@ -26,18 +27,18 @@ TIMEOUT_OUT_OF_RANGE: Final = "ERR timeout is out of range"
 
 
 def wrong_arity(command: bytes) -> CommandError:
-    """`command` is the full lower-case name, `xgroup|create` for a subcommand."""
+    """Wrong number of words.  `command` is the full lower-case name, `xgroup|create` for a subcommand."""
     return CommandError(b"ERR wrong number of arguments for '%b' command" % command)
 
 
 def unknown_subcommand(argv: list[bytes]) -> CommandError:
-    """`argv` of a container whose second word names none of its subcommands; it is shown as typed, up to a NUL byte."""
+    """The second word names no subcommand of the container; it is shown as typed, up to a NUL byte."""
     typed = argv[1][:128].partition(b"\0")[0]
     return CommandError(b"ERR unknown subcommand '%b'. Try %b HELP." % (typed, argv[0].upper()))
 
 
 def subcommand_syntax(argv: list[bytes]) -> CommandError:
-    """A subcommand that exists, with words it does not take."""
+    """The subcommand exists, but does not take these words."""
     return CommandError(
         b"ERR unknown subcommand or wrong number of arguments for '%b'. Try %b HELP." % (argv[1][:128], argv[0].upper())
     )

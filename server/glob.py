@@ -8,7 +8,7 @@ last at its end, and those between at the leftmost place behind the one before. 
 nothing is tried twice, and `a*a*a*a*b` costs length times length instead of an exponential.
 
 Neither a pattern nor a text has a limit.  A long pattern is parsed no further than the longest text could match, and
-`steps` gives way after every millisecond, so that others have their turn.
+`steps` yields after every millisecond, so that other clients have their turn.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from collections.abc import Generator, Iterable, Iterator
 from operator import contains
 from typing import Final
 
-# For each place of it the bytes that match there; where that is a single one everywhere, just those.
+# For each place the bytes that match there; a bytearray when one byte matches at each place.
 _Segment = bytearray | list[bytes]
 
 _STEP_S: Final = 0.001
-# A pattern with more stars that something follows matches nothing: where Redis ends its recursion.
+# A pattern with more stars before other parts matches nothing: Redis ends its recursion there.
 _MAX_STARS: Final = 1000
-# What is parsed, or compared, between two looks at the clock.
+# Places that are parsed, or compared, between two looks at the clock.
 _PIECE: Final = 2048
 
 _MEMBERS_A_STEP: Final = 256
@@ -44,7 +44,7 @@ _MEMBER = re.compile(rb"\\(?P<escaped>.)|(?P<low>[^\]])-(?P<high>.)|(?P<one>[^\]
 
 
 class Glob:
-    """A pattern.  `ignore_case` is for ASCII letters, as in CONFIG GET."""
+    """A glob pattern.  `ignore_case` is for ASCII letters, as in CONFIG GET."""
 
     __slots__ = ("_final_star", "_is_parsed", "_parts", "_segments", "_size", "ignore_case", "pattern")
 
@@ -70,11 +70,11 @@ class Glob:
             return False
         if len(segments) == 1:
             return self._size == size and (yield from _fits(segments[0], text, 0))
-        if not text:  # Redis does not try to match it with anything, and asks for all keys when there is but a star
+        if not text:  # Redis matches it with no pattern, except that a single star asks for all keys
             return self.pattern == b"*"
         first, last = segments[0], segments[-1]
         if isinstance(first, bytearray) and not text.startswith(first):
-            return False  # at once, for nearly all
+            return False  # a fast test that rejects nearly all texts
         if not ((yield from _fits(last, text, size - len(last))) and (yield from _fits(first, text, 0))):
             return False
         at, end = len(first), size - len(last)
@@ -86,7 +86,7 @@ class Glob:
         return at <= end
 
     def select(self, texts: Iterable[bytes]) -> Generator[None, None, list[bytes]]:
-        """Those of `texts` that match; yields now and then where that takes long."""
+        """The `texts` that match; yields now and then when that takes long."""
         steps = self.steps
         found = []
         for text in texts:
@@ -176,7 +176,7 @@ def _result(steps: Generator[None, None, bool]) -> bool:
 
 
 def _fits(segment: _Segment, text: bytes, at: int) -> Generator[None, None, bool]:
-    """Whether the segment matches the text at `at`, where there is enough of it."""
+    """Whether the segment matches the text at `at`; the text must be long enough."""
     if isinstance(segment, bytearray):
         return text.startswith(segment, at)
     if len(segment) <= _PIECE:

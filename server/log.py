@@ -25,7 +25,7 @@ NOTICE: Final = logging.INFO
 LEVELS: Final = {"debug": logging.DEBUG, "verbose": VERBOSE, "notice": NOTICE, "warning": logging.WARNING}
 
 
-# What a terminal that shows the log would obey.
+# Control characters, which a terminal that shows the log would obey.
 _CONTROL: Final = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
 

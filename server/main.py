@@ -1,7 +1,7 @@
-"""`riverbed-server`: from a command line to a running server, and from whatever stops it to an exit status.
+"""`riverbed-server`: reads the command line, runs the server and returns an exit status.
 
 Exit status 0 after a clean stop, 1 when the server could not start or had to give up; the reason is one line that says
-what to do.  What serving is, `listener` knows.
+what to do.  `listener` serves the clients.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from riverbed.store.errors import CorruptionError, ForeignLogError, LockedError,
 
 # Descriptors that are not clients: listeners, log files, tables, the directory's lock, and some to spare.
 RESERVED_DESCRIPTORS: Final = 32
-# For the files of long transactions, as far as the system allows.
+# For the files of long replies to transactions, as far as the system allows.
 _DESCRIPTORS_OF_REPLIES: Final = 1024
 HELP_COLUMNS: Final = 110  # of --help in a pipe or a file
 
@@ -41,7 +41,7 @@ log = logging.getLogger(serverlog.ROOT)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the server that `arguments` (those of the process by default) ask for -> its exit status."""
+    """Run the server that `arguments` (by default those of the process) describe; -> its exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words and words[0] in ("--help", "-h"):
         from rich.console import Console
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(config: Config) -> int:
-    """Serve until told to stop -> exit status.  Everything that can keep a server from starting is explained here."""
+    """Serve until the server stops; -> exit status.  Explains every error that can keep a server from starting."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _exit_while_loading)  # until the listener has its own
     try:
@@ -81,14 +81,14 @@ def run(config: Config) -> int:
     except (StoreError, OSError, lmdb.Error) as error:
         reason = _explained(error, config)
     log.error("%s", reason)
-    # a person who started it by hand should not have to look for the log to learn that it did not start
+    # a person who started the server by hand should not have to search for the log to learn that it did not start
     return _complain(reason) if config.logfile else 1
 
 
 def _exit_while_loading(number: int, frame: FrameType | None) -> NoReturn:
-    """End at once, as Redis does: what loading has done so far is of no more use than after a crash.
+    """Exit at once, as Redis does: a half-loaded state is worth no more than the state after a crash.
 
-    No exception, which LMDB's calls do not survive everywhere.
+    Raises no exception, because LMDB's calls do not survive one everywhere.
     """
     log.warning("Received shutdown signal during loading, exiting now.")
     os._exit(0)
@@ -129,7 +129,7 @@ def _explained(error: StoreError | OSError | lmdb.Error, config: Config) -> str:
 
 
 def _is_of_metrics(error: OSError, config: Config) -> bool:
-    """Whether it is the address of the metrics that is in use."""
+    """Whether the address in use is that of the metrics."""
     return config.metrics_port != 0 and str(error.filename).endswith(f":{config.metrics_port}")
 
 
@@ -158,7 +158,7 @@ def _allow_descriptors(config: Config) -> None:
 
 
 def _reachable_clients(wanted: int) -> int:
-    """Raise the limit of open files for so many clients if need be -> how many there may be."""
+    """Raise the limit of open files for `wanted` clients if necessary; -> how many clients are possible."""
     descriptors = wanted + RESERVED_DESCRIPTORS + _DESCRIPTORS_OF_REPLIES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= descriptors:
@@ -172,11 +172,11 @@ def _reachable_clients(wanted: int) -> int:
 
 
 def _calm_garbage_collection() -> None:
-    """Look for cycles seldom, and never among what was there from the start.
+    """Collect garbage rarely, and never scan the objects of the start.
 
-    Requests leave none behind.  Measured with 170,000 streams touched in 8 s: Python's own thresholds made 1213
-    collections that took 280 ms, the longest 31 ms, all of it a stall for every client; these 2, the longest 6 ms.
-    With a single stream there is no difference.
+    Requests leave no cycles behind.  Measured with 170,000 streams touched in 8 s: with Python's own thresholds 1213
+    collections took 280 ms, the longest 31 ms, and all of it stalled every client; with these there were 2, the longest
+    6 ms.  With a single stream there is no difference.
     """
     gc.collect()
     gc.freeze()
@@ -184,7 +184,7 @@ def _calm_garbage_collection() -> None:
 
 
 def _complain(reason: str) -> int:
-    """Say why there is no server, before there is a log to say it in."""
+    """Write to standard error why there is no server, before there is a log; -> exit status 1."""
     sys.stderr.write(f"riverbed-server: {reason}\n")
     return 1
 

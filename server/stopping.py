@@ -1,12 +1,12 @@
-"""The one way in which a server stops, for signals and SHUTDOWN alike.
+"""How a server stops, for signals and SHUTDOWN alike.
 
     SERVING --TERM, INT, SHUTDOWN--> WAITING --all replicas have everything, or `shutdown-timeout`--> ENDING
        ^                                |
        '---------SHUTDOWN ABORT---------'
 
-WAITING: writes wait; reads, new clients and replicas are served.  What was half done in slices is completed.
-ENDING, in this order: accept no more clients; what has run is committed and answered, and what has not run never will;
-connections close; background work and children end; the checkpoint; the directory is let go of.
+WAITING: writes wait; reads, new clients and replicas are served.  Sliced commands run to their end.
+ENDING, in this order: the server accepts no more clients; it commits and answers the commands that ran, and runs no
+others; it closes connections; it ends background work and children; it checkpoints; it releases the directory.
 
 Words, errors and order are those of Redis.  A server that lost its state (`give_up`) ends without waiting or writing.
 """
@@ -49,7 +49,7 @@ class State(enum.Enum):
 
 
 class Stopping:
-    """The stop of one server.  `begun_to_end` is set when nothing can avert it any more; the assembly does the rest."""
+    """The stop of one server.  `begun_to_end` is set when nothing can abort it any more; the assembly does the rest."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Stopping:
         checkpoint: Callable[[], None],
         let_go: Callable[[], None],
     ) -> None:
-        """`checkpoint` raises CommandError.  `let_go` answers what has run, and closes every connection."""
+        """`checkpoint` raises CommandError.  `let_go` answers the commands that ran, and closes every connection."""
         self.begun_to_end = asyncio.Event()
         self.close_listeners: Callable[[], None] = lambda: None  # set by `listener.serve`
         self._core = core
@@ -76,7 +76,7 @@ class Stopping:
         self._loop = asyncio.get_running_loop()
         self._monotonic = core.clock.monotonic
         self._state = State.SERVING
-        self._save: bool | None = None  # None: a checkpoint, but none that the stop depends on
+        self._save: bool | None = None  # None: checkpoint, but stop even if that fails
         self._force = False
         self._is_clean = True
         self._offset = 0  # where the log ended when the stop began
@@ -87,7 +87,7 @@ class Stopping:
 
     @property
     def is_ending(self) -> bool:
-        """Whether what has run is committed and answered, and nothing more may run."""
+        """Whether the commands that ran are committed and answered, and no others may run."""
         return self._state is State.ENDING
 
     # -- asking for it -------------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class Stopping:
         self.begin()
 
     def interrupt(self) -> None:
-        """SIGINT.  One that comes while the server waits for replicas ends the wait, and the checkpoint is left out."""
+        """SIGINT.  While the server waits for replicas, it ends the wait and skips the checkpoint."""
         if self._state is State.WAITING:
             log.warning("You insist... exiting now.")
             self._is_clean = False
@@ -115,7 +115,7 @@ class Stopping:
             self.begin()
 
     def begin(self, *, save: bool | None = None, now: bool = False, force: bool = False) -> None:
-        """Stop, unless that is under way: then only its own words count."""
+        """Begin to stop.  A stop that is under way already keeps its own options."""
         if self._state is not State.SERVING:
             return
         log.warning("User requested shutdown...")
@@ -124,10 +124,10 @@ class Stopping:
         self._offset = self._engine.log.end.offset
         self._pauses.hold_writes(Hold.STOP)
         timeout_s = 0 if now else self._core.config.shutdown_timeout
-        self._timer = self._loop.call_soon(self._wait, timeout_s)  # behind the tick under way
+        self._timer = self._loop.call_soon(self._wait, timeout_s)  # after the current tick
 
     def abort(self) -> bool:
-        """Go on serving; -> whether there was a stop to be averted."""
+        """Go on serving; -> whether there was a stop to abort."""
         if self._state is not State.WAITING:
             return False
         self._go_on()
@@ -135,7 +135,7 @@ class Stopping:
         return True
 
     def give_up(self) -> None:
-        """The state in memory is not to be trusted: end, and write nothing."""
+        """End and write nothing: the state in memory is not to be trusted."""
         self._begin_to_end()
 
     # -- waiting -------------------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class Stopping:
         return None if self._until_s is None else int((self._until_s - self._monotonic()) * 1000)
 
     def look_soon(self) -> None:
-        """A replica may have come level, or left, or a long command has ended: see behind the tick under way."""
+        """Check after the current tick whether to end: a replica has caught up or left, or a long command has ended."""
         if self._until_s is not None and not self._is_due:
             self._is_due = True
             self._loop.call_soon(self._look)
@@ -174,12 +174,12 @@ class Stopping:
         return is_settled and not self._replication.failover.is_under_way and not self._lagging()
 
     def _lagging(self) -> list[Sender]:
-        """The replicas that have not acknowledged everything; of a replica's own, what it had when the stop began."""
+        """The replicas that have not acknowledged everything; on a replica, what it had when the stop began."""
         end = self._offset if self._replication.is_replica else self._engine.log.end.offset
         return [sender for sender in self._replication.primary.senders.values() if sender.acked_offset < end]
 
     def _go_on(self) -> None:
-        """There is no stop."""
+        """Cancel the stop and serve again."""
         self._cancel_timer()
         self._state = State.SERVING
         asked, self._asked = self._asked, []
@@ -197,7 +197,7 @@ class Stopping:
     # -- ending --------------------------------------------------------------------------------------------------------
 
     def _end(self) -> None:
-        """In one turn of the loop, so that nothing is acknowledged behind the last look at the replicas."""
+        """End in one turn of the loop, so that nothing is acknowledged after the last look at the replicas."""
         self._log_lagging()
         try:
             if self._save and not self._is_saved():

@@ -5,4 +5,4 @@ from __future__ import annotations
 from typing import Final
 
 VERSION: Final = "0.1.0"  # pyproject.toml reads it from here
-REDIS_VERSION: Final = "8.8.0"  # what clients are told, so that they use the stream commands there are
+REDIS_VERSION: Final = "8.8.0"  # reported to clients, so that they use the stream commands of this version
