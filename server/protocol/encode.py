@@ -1,4 +1,4 @@
-"""From what a handler returns to bytes on the wire, in RESP2 and RESP3.
+"""From a handler's reply to bytes on the wire, in RESP2 and RESP3.
 
 The counterpart of `request_reader.py`, which reads; the values are described in `replies.py`.  The helpers on top build
 wire form by hand, for handlers whose reply is too large to be walked value by value.
@@ -43,7 +43,7 @@ def bulk(text: bytes) -> bytes:
 
 
 def error_line(text: bytes) -> bytes:
-    """`text` begins with its code word.  It may quote what a client sent, so line breaks in it become blanks."""
+    """An error; `text` begins with its code word.  It may quote a client, so line breaks in it become blanks."""
     return b"-%b\r\n" % text.strip(b"\r\n").translate(_LINE_BREAKS)
 
 

@@ -1,10 +1,10 @@
-"""Whole requests, by hiredis.
+"""Reads whole requests with hiredis.
 
 `hiredis.Reader` is C and parses replies, which is nearly what we need: a request is an array of bulk strings.  It
-takes whatever whole requests a chunk holds.  It never says how much it consumed, knows no inline commands, makes a list
-as long as is announced before the first word arrives, and is content with words that Redis refuses.  So it is given no
-chunk that may announce much or hold aggregates of other types, its state never outlives one chunk, and what it may have
-misread it gives back.
+takes all whole requests of a chunk.  But it never says how much it consumed, knows no inline commands, makes a list
+as long as announced before the first word arrives, and accepts words that Redis refuses.  So it is given no chunk that
+may announce much or hold aggregates of other types, its state never outlives one chunk, and requests that it may have
+misread are given back.
 
 Nothing here depends on what stands before a type byte: hiredis, like Redis, skips the two bytes behind a word.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # made a request cost 340 ns instead of 285.
 _SLICE_BYTES: Final = 16 * 1024
 
-# Long requests, and bytes in words that look like the head of one, need a second look.
+# Long requests, and bytes in words that look like the head of one, get a second test.
 _CR: Final = ord("\r")
 _find_long_count = re.compile(rb"\*[0-9]{3}").search
 # Aggregates of RESP3, nested or not: hiredis makes room for those too, and returns a list or dict where Redis sees an
@@ -40,12 +40,12 @@ _find_set = re.compile(rb"~[0-9]+\r\n").search
 _find_attribute = re.compile(rb"\|[0-9]+\r\n").search
 _find_push = re.compile(rb">[0-9]+\r\n").search
 # Types that hiredis returns as bytes although they are no bulk strings: simple string, verbatim, big number.  A word
-# may begin like that too; their lengths on the wire tell the first and the last apart.
+# may begin with the same bytes; the length on the wire shows simple strings and big numbers.
 _PLUS, _EQUALS, _PAREN = b"+=("
 _find_verbatim = re.compile(rb"=[0-9]+\r\n").search
 _INCOMPLETE: Final = object()
 _join = b"".join
-# What a bulk string of so many bytes, and the head of an array of so many, are on the wire.
+# The size on the wire of a bulk string of n bytes, and of the head of an array of n words.
 _word_bytes = [len(b"$%d\r\n\r\n" % size) + size for size in range(1024)].__getitem__
 _head_bytes = [len(b"*%d\r\n" % count) for count in range(1024)].__getitem__
 _ONE_DIGIT: Final = bytes(range(10))
@@ -66,12 +66,12 @@ class PlainReader:
     def take_chunk(self, data: bytes) -> Requests | None:
         """The requests of a chunk that is nothing but whole plain requests, None for any other chunk.
 
-        What nearly every chunk is: 0.8 us for one request of 7 words, of which 0.15 for looking at it before hiredis
-        does, 0.38 us for each of 16 (`take_front`, which finds out what else it may be, takes 1.8 and 0.42).
+        Nearly every chunk is such: 0.8 us for one request of 7 words, of which 0.15 for the tests before hiredis,
+        0.38 us for each of 16 (`take_front`, which finds out what else it may be, takes 1.8 and 0.42).
         """
         reader = self._hiredis
         try:
-            # A short count first; that it begins with a star shows when hiredis makes a list of it.
+            # Tests for a short count.  Whether the chunk begins with a star shows when hiredis makes a list of it.
             if (
                 (data[2] != _CR and data[3] != _CR)
                 or _PERCENT in data
@@ -96,14 +96,14 @@ class PlainReader:
         return None
 
     def _take_others(self, requests: list[list[bytes]]) -> bool:
-        """Append the requests behind the first, which hiredis has; False if that is not all it was given."""
+        """Append the requests that hiredis has after the first; False if the chunk holds anything else."""
         reader = self._hiredis
         gets = reader.gets
         while (request := gets()) is not _INCOMPLETE:
             if not _join(request):  # nothing joined is an empty request
                 return False
             requests.append(request)
-        # All bytes were used, but perhaps for the first words of a request; an array on top level tells.
+        # All bytes were used, but perhaps for the first words of a request; then this array is nested.
         reader.feed(b"*0\r\n")
         return bool(gets() == [])
 
@@ -127,7 +127,7 @@ class PlainReader:
                     add(request)
             whole = not reader.has_data()
             if whole:
-                # All bytes were used, but perhaps for the first words of a request; an array on top level tells.
+                # All bytes were used, but perhaps for the first words of a request; then this array is nested.
                 reader.feed(b"*0\r\n")
                 whole = gets() == []
         except (hiredis.ProtocolError, TypeError):
@@ -145,7 +145,7 @@ class PlainReader:
 
 
 def _is_fit(data: bytes) -> bool:
-    """Whether hiredis may have `data`."""
+    """Whether hiredis may be given `data`."""
     return data.startswith(b"*") and not (
         (_PERCENT in data and _find_map(data))
         or (_TILDE in data and _find_set(data))

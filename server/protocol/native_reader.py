@@ -1,7 +1,7 @@
-"""Whole requests, by the native module of `store/wire`; neighbouring XADDs of one stream as runs.
+"""Reads whole requests with the native module of `store/wire`; neighbouring XADDs of one stream become runs.
 
-Unlike hiredis it makes room for nothing that has not arrived, says how much it took, and takes nothing but arrays of
-bulk strings, so that it may be given any bytes.
+Unlike hiredis, the module allocates nothing for bytes that have not arrived, says how much it took, and takes nothing
+but arrays of bulk strings.  So it may be given any bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class NativeReader:
 
     `take_chunk(data)`: the requests of a chunk that is nothing but whole plain requests, None for any other chunk.
     `take_front(data, requests)`: append the requests at the front of `data`; return how many bytes they are.
-    Both are functions in C, without one of Python's before them.
+    Both are C functions, called without a Python function in between.
     """
 
     __slots__ = ()

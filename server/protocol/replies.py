@@ -1,4 +1,4 @@
-"""What a handler returns.
+"""The kinds of replies that a handler returns.
 
     int                 :n
     bytes               bulk string
@@ -16,10 +16,10 @@
     LongReply           sent piece by piece
     Block                nothing yet: the client waits (blocking reads)
     NO_REPLY            nothing at all (CLIENT REPLY OFF, a blocked client that left)
-    Push                RESP that is no reply (SUBSCRIBE's confirmations): sent to who wants no replies, too
+        Push                RESP that is no reply (SUBSCRIBE's confirmations): sent also to clients that want no replies
 
-The one-tuple is for the hot path: entries are stored in the form a reader is sent, and a tuple costs a tenth of an
-instance of a class of ours.
+The one-tuple is for the hot path: entries are stored in the form in which they are sent, and a tuple costs a tenth of
+an instance of our own classes.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
-# A reply of more is sent piece by piece.
+# A longer reply is sent piece by piece.
 LONG_BYTES: Final = 1 << 20
-# What a client is to take of a long reply in a time, for it keeps pages of the tables from being used again.
+# How much of a long reply a client has to take in a time: the reply keeps pages of the tables from being used again.
 PROGRESS_BYTES: Final = 4 << 20
 
 
@@ -46,7 +46,7 @@ OK: Final = (b"+OK\r\n",)
 
 
 class Push(bytes):
-    """RESP, encoded for its receiver, that answers nothing: CLIENT REPLY OFF and SKIP do not hold it back."""
+    """RESP, encoded for its receiver, that is no reply: CLIENT REPLY OFF and SKIP do not hold it back."""
 
     __slots__ = ()
 
@@ -54,19 +54,19 @@ class Push(bytes):
 class Settled(bytes):
     """A reply that stays true when the commit of its tick fails.
 
-    What it reports rests on no table (SELECT, CONFIG SET, an error that refused a request before it ran), or is in the
-    log already.
+    What it reports is in no table (SELECT, CONFIG SET, an error that refused a request before it ran), or is in the log
+    already.
     """
 
     __slots__ = ()
 
 
-# Replies that are settled by being one of these objects: uvloop takes 1,400 instructions more to send a `Settled`.
+# Constants that are settled by their identity: uvloop takes 1,400 instructions more to send a `Settled`.
 _SETTLED_CONSTANTS: Final[dict[int, bytes]] = {}
 
 
 def settled_constant(wire: bytes) -> tuple[bytes]:
-    """A reply for handlers on the fast path that is settled whenever it is given; made once, when a module is read."""
+    """A reply for handlers on the fast path that is always settled; made once, when a module is imported."""
     own = bytes(bytearray(wire))  # an object of its own, even if the same bytes exist elsewhere
     _SETTLED_CONSTANTS[id(own)] = own
     return (own,)
@@ -81,7 +81,7 @@ SETTLED_OK: Final = settled_constant(b"+OK\r\n")
 
 
 class Mixture(bytes):
-    """The reply to a transaction of which a failed commit takes back some commands and not others.
+    """The reply to a transaction when a failed commit takes back some of its commands and not others.
 
     `lasting` has the replies that stay true, and None for each of the others.
     """
@@ -90,9 +90,9 @@ class Mixture(bytes):
 
 
 class Conclusion(bytes):
-    """The reply that ends a command in slices, of which `kept` is in the log already.
+    """The last reply of a sliced command, of which `kept` is in the log already.
 
-    When a failure takes back the last of it, the client is told what was kept, see `slices.py`.
+    When a failure takes back the last slice, the client is shown what was kept, see `slices.py`.
     """
 
     kept: bytes
@@ -118,18 +118,18 @@ class Block:
     deadline_ms: int | None
     argv: list[bytes]
     retry_ms: int | None = None  # run it again at this moment as well, whatever happens to the keys
-    # For each key, of what of it there was nothing: who waits for the same of it need not try after this one in vain.
-    # None is for what only this client knows.
+    # For each key, what the client waits for (group, start ID).  Waiters with an equal topic are not retried after one
+    # of them found nothing.  None is for what only this client knows.
     topics: tuple[Hashable, ...] | None = None
-    is_for_work: bool = False  # the server's own, which ends: the client hears of it although it has hung up
-    on_timeout: Callable[[], Reply] | None = None  # what is answered when the deadline passes; None is a null array
+    is_for_work: bool = False  # waits for work of the server, which ends: answer even a client that has hung up
+    on_timeout: Callable[[], Reply] | None = None  # makes the reply when the deadline passes; None is a null array
 
 
 class Source(Protocol):
-    """What a long reply is read from: a view, or what is kept of a transaction's replies."""
+    """What a long reply is read from: a view, or the replies of a transaction that were kept."""
 
     def release(self) -> None:
-        """The reply is over."""
+        """Release the source: the reply is over."""
 
 
 @dataclass(slots=True)
@@ -145,13 +145,13 @@ class LongReply:
     progress_s: float = 0.0
     is_settled: bool = False  # as of `Settled`
     # Puts this error in the place of what a failed commit takes back, before the first piece is made; None when that is
-    # all of the reply.
+    # the whole reply.
     undo: Callable[[bytes], None] | None = None
     kept: bytes = b""  # as of a Conclusion
     _taken: int = 0  # bytes since `progress_s`
 
     def note_piece(self, size: int, now_s: float) -> None:
-        """A piece has gone out."""
+        """Count a piece that was sent."""
         self._taken += size
         if self._taken >= PROGRESS_BYTES:
             self._taken = 0

@@ -1,4 +1,4 @@
-"""From bytes to requests: which of two parsers reads what.  Knows RESP alone: no socket, no clock, no command.
+"""From bytes to requests: chooses the parser for each part.  Knows RESP alone: no socket, no clock, no command.
 
 A request boundary is the only place where one hands over to the other:
 
@@ -8,10 +8,10 @@ A request boundary is the only place where one hands over to the other:
               strict_reader.py  native_reader.py  strict_reader.py
                                 or fast_reader.py
 
-The plain one is native, or hiredis where there is no native module: for whole requests of clients that say nothing
-unusual.  What it leaves over, at most one request, goes to the strict one, which carries it from chunk to chunk,
-enforces the limits and words the errors as Redis does.  The strict one is also the judge of every chunk that is not
-plain: inline commands, a client that has not authenticated, a chunk the plain one objects to.
+The plain reader is native, or hiredis where there is no native module.  It takes whole requests of clients that send
+nothing unusual.  It leaves over at most one request; the strict reader carries that from chunk to chunk, enforces the
+limits and words the errors as Redis does.  The strict reader also judges every chunk that is not plain: inline
+commands, a client that has not authenticated, a chunk that the plain reader refuses.
 
 Cost of a request of 7 words and 92 bytes in nanoseconds, Python 3.11: 120 with 16 in a chunk, 210 alone in its chunk;
 by hiredis 3.5 450 and 1,000; 5,100 by the strict parser; 70,000 when it arrives in 92 pieces of one byte.
@@ -26,16 +26,16 @@ from riverbed.server.protocol.native_reader import NativeReader
 from riverbed.server.protocol.strict_reader import DEFAULT_MAX_BULK_BYTES, DEFAULT_MAX_QUERY_BYTES, StrictReader
 from riverbed.store.wire import IS_NATIVE, Requests, words_of
 
-# So many bytes are taken apart at a time: what waits stays as it came, for a request in Python takes 10 to 50 times its
-# bytes.  Chunks up to this size are tried as nothing but whole requests first.
+# How many bytes are parsed at a time.  Waiting bytes stay as they came, because a request in Python takes 10 to 50
+# times its bytes.  Chunks up to this size are tried as nothing but whole requests first.
 _SMALL_BYTES: Final = 16 << 10
-# A word that goes on is taken in larger pieces.
+# An unfinished word is taken in larger pieces.
 _WORD_PIECE_BYTES: Final = 64 << 10
-# A chunk that alternates between both kinds of requests would be copied at each handover; a few must do.
+# A chunk that alternates between both kinds of requests would be copied at each handover, so only a few are made.
 _MAX_HANDOVERS: Final = 4
 # What CPython adds to the bytes of a chunk.
 _CHUNK_OVERHEAD_BYTES: Final = 48
-# Chunks of a client that has to wait are joined when there are so many, or bytes that come one by one take 50 each.
+# A waiting client's chunks are joined from this number on: of single bytes each would take 50 bytes.
 _MANY_CHUNKS: Final = 64
 
 new_plain_reader: type[NativeReader] | type[PlainReader] = NativeReader if IS_NATIVE else PlainReader
@@ -44,9 +44,9 @@ new_plain_reader: type[NativeReader] | type[PlainReader] = NativeReader if IS_NA
 class RequestReader(StrictReader):
     """Turns the bytes of one client into requests, in order, a bounded number at a time.
 
-    `add` what arrives, of any size.  Call `next_requests` when there is time for some, execute and answer what it
-    returned, and call it again as long as `has_more`.  When it returns nothing and `error` is set, the bytes
-    there are no request; answer the error and close.  It is raised nowhere.
+    `add` the bytes that arrive, in chunks of any size.  Call `next_requests` when there is time, execute and answer
+    what it returned, and call it again as long as `has_more`.  When it returns nothing and `error` is set, the bytes
+    are no request: answer the error and close.  The error is never raised.
 
     `authenticated` may be changed between calls.  While it is False a request has at most 10 words of 16 kB.  A chunk
     may hold AUTH and, behind it, a request that is too large only if AUTH fails; `next_requests` then returns the
@@ -54,9 +54,9 @@ class RequestReader(StrictReader):
 
     Call `end` when nothing more arrives.
 
-    `is_behind` is True while more is kept than one chunk that no call has looked at, and from the end on.  Who finds it
-    False may set `chunk`, when it is b"", instead of calling `add`, and ask `plain` for the requests in it, when it is
-    short and the client has authenticated; b"" is to be put in its place then.
+    `is_behind` is True while more than one unread chunk is kept, and after the end.  While it is False and `chunk` is
+    b"", a caller may set `chunk` instead of calling `add`.  When that chunk is short and the client has authenticated,
+    the caller may ask `plain` for its requests, and sets `chunk` to b"" then.
     """
 
     __slots__ = ("_chunks", "_data", "_position", "chunk", "has_ended", "is_behind", "plain")
@@ -71,14 +71,14 @@ class RequestReader(StrictReader):
         super().__init__(authenticated=authenticated, max_bulk_bytes=max_bulk_bytes, max_query_bytes=max_query_bytes)
         self.plain = new_plain_reader()
         self.chunk = b""
-        self._chunks: list[bytes] = []  # what has arrived behind `chunk`, and nothing while that is b""
-        self._data = b""  # what is being taken apart, from `_position`
+        self._chunks: list[bytes] = []  # what has arrived behind `chunk`; empty while that is b""
+        self._data = b""  # the bytes that are being parsed, from `_position` on
         self._position = 0
         self.is_behind = False
         self.has_ended = False
 
     def add(self, data: bytes) -> None:
-        """This has arrived."""
+        """Keep bytes that have arrived."""
         if self.chunk:
             self._chunks.append(data)
             self.is_behind = True
@@ -86,7 +86,7 @@ class RequestReader(StrictReader):
             self.chunk = data
 
     def end(self) -> None:
-        """Nothing arrives behind what was added; the end is something to find, like the requests before it."""
+        """Note that nothing arrives behind what was added; the end is then found like a request."""
         self.has_ended = self.is_behind = True
 
     @property
@@ -105,7 +105,7 @@ class RequestReader(StrictReader):
 
     @property
     def only_chunk(self) -> bytes:
-        """What has arrived and was not looked at, if that is one chunk; b"" otherwise."""
+        """The unread bytes if they are one chunk; b"" otherwise."""
         return b"" if self._chunks else self.chunk
 
     @property
@@ -118,7 +118,7 @@ class RequestReader(StrictReader):
         return len(self._data) + len(self.chunk) + sum(map(len, chunks)) + _CHUNK_OVERHEAD_BYTES * count
 
     def drop(self) -> None:
-        """Keep nothing: the client is going."""
+        """Drop everything: the client is leaving."""
         self.chunk = self._data = b""
         self._chunks.clear()
         self.has_rest = self.awaits_verdict = self.is_behind = False
@@ -134,7 +134,7 @@ class RequestReader(StrictReader):
         return words_of(requests)
 
     def next_requests(self) -> Requests:
-        """The next requests, none of them empty; [] when no whole one is among the next bytes."""
+        """The next requests, none of them empty; [] when the next bytes hold no whole one."""
         if self.authenticated and not self.is_behind and 0 < len(self.chunk) <= _SMALL_BYTES:
             whole = self.plain.take_chunk(self.chunk)
             if whole is not None:
@@ -143,7 +143,7 @@ class RequestReader(StrictReader):
         return self.take_apart()
 
     def take_apart(self) -> Requests:
-        """As `next_requests`, for what is not nothing but whole plain requests."""
+        """As `next_requests`, for bytes that are not only whole plain requests."""
         requests: Requests = []
         if self.error is None:
             piece = self._next_piece()
@@ -153,7 +153,7 @@ class RequestReader(StrictReader):
         return requests
 
     def _next_piece(self) -> bytes:
-        """A part of what has arrived, of the whole requests in it if possible; b"" to go on with what was begun."""
+        """The next bytes to parse, whole requests if possible; b"" to go on with an unfinished one."""
         if self.has_rest or self.awaits_verdict:
             return b""
         data = self._data

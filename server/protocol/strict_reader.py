@@ -1,7 +1,7 @@
-"""Requests from any bytes, as Redis reads them: its limits, its patience with odd lines, its words for what is wrong.
+"""Reads requests from any bytes, as Redis does: with its limits, its tolerance of odd lines and its error texts.
 
-What is incomplete is carried from chunk to chunk.  This parser can read everything and is the judge of everything;
-`fast_reader.py` is quicker at what most clients send.
+An incomplete request is carried from chunk to chunk.  This parser can read everything and decides in all cases;
+`fast_reader.py` is faster with what most clients send.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LENGTH = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 # Announcements of short words, which nearly all are.
 _SMALL_HEADS: Final = {b"$%d" % size: size for size in range(256)}
 _SHORT_LINE_BYTES: Final = 16
-# Another parser may have the rest of a chunk when it is at least this long: less is not worth a handover.
+# Another parser may have the rest of a chunk when it is at least this long: a shorter one is not worth a handover.
 _WORTH_HANDOVER_BYTES: Final = 512
 # Counts, requests and empty lines of one call: short requests take 50 times their bytes once they are lists.
 _MAX_STEPS: Final = 128
@@ -54,10 +54,10 @@ class ProtocolError(Exception):
 class StrictReader:
     """Reads the requests of one client, chunk by chunk.
 
-    `error` is set when a request is refused, and nothing is to be taken behind it.  `authenticated` may be changed
-    between calls: while it is False a request has at most 10 words of 16 kB, and `awaits_verdict` says that one that
-    is larger waits, unread, for the outcome of those before it.  `has_rest` says that a call has left off, so as not to
-    return too many at once; one with b"" goes on.
+    `error` is set when a request is refused; nothing is taken after it.  `authenticated` may be changed between calls.
+    While it is False a request has at most 10 words of 16 kB, and `awaits_verdict` is True when a larger one waits,
+    unread, for the outcome of those before it.  `has_rest` is True when a call stopped early, so as not to return too
+    many requests; a call with b"" goes on.
     """
 
     __slots__ = (
@@ -100,10 +100,10 @@ class StrictReader:
         return len(self._buffer) + self._words_bytes
 
     def take(self, data: bytes, requests: Requests, *, may_hand_over: bool) -> bytes:
-        """Append what `data` completes; keep or refuse the rest, or return it when another parser may have it."""
+        """Append the requests that `data` completes; keep or refuse the rest, or return it for another parser."""
         try:
             return self._take(data, requests, may_hand_over=may_hand_over)
-        except MemoryError:  # it costs the client that needs so much, not those whose requests are read beside it
+        except MemoryError:  # only the client that needs so much is refused, not those read beside it
             self._refuse(ProtocolError("no memory for the request", silent=True))
             return b""
 
@@ -163,11 +163,11 @@ class StrictReader:
         return rest
 
     def _refuse(self, error: ProtocolError) -> None:
-        self.error = error.with_traceback(None)  # whose frames hold the bytes that were refused
+        self.error = error.with_traceback(None)  # its frames hold the refused bytes
         self.forget_request()
 
     def forget_request(self) -> None:
-        """Keep nothing of a request that is not complete."""
+        """Drop an incomplete request."""
         self._buffer = bytearray()
         self._words = []
         self._words_left = 0
@@ -175,7 +175,7 @@ class StrictReader:
         self._bulk_bytes = -1
 
     def _take_count(self, source: bytes | bytearray, position: int) -> int:
-        """Read `*N`, standing at the star.  Returns where it ends, `position` itself when it is not all there."""
+        """Read `*N`, standing at the star.  Returns where it ends, `position` itself when it is incomplete."""
         end = _line_end(source, position, "too big mbulk count string")
         if end < 0:
             return position
@@ -217,7 +217,7 @@ class StrictReader:
                 size = -1
                 if held > self.max_query_bytes and left:
                     raise ProtocolError("query buffer limit exceeded", silent=True)
-        finally:  # a refusal may be taken back: see _NotYetAllowed
+        finally:  # the refusal may be taken back: see _NotYetAllowed
             self._words_left = left
             self._bulk_bytes = size
             self._words_bytes = held
