@@ -1,9 +1,9 @@
-"""What the settings are at present, and the three places they come from.
+"""The current values of the settings, and the three places they come from.
 
     defaults  <  configuration file  <  flags        later ones win; CONFIG SET changes them while the server runs
 
-Error texts are those of Redis.  What the settings do is up to those who read them, or who `observe` one to hear of its
-change.
+Error texts are those of Redis.  The parts of the server read the settings, or `observe` one to be called when it
+changes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Config(Settings):
     def __init__(self) -> None:
         """Everything at its default."""
         self.file: Path | None = None
-        self.ignored: list[Directive] = []  # what the file says that has no meaning here
+        self.ignored: list[Directive] = []  # lines of the file that have no meaning here
         self._observers: dict[str, list[Callable[[], None]]] = {}
         self.__dict__.update(defaults())
 
@@ -33,7 +33,7 @@ class Config(Settings):
 
     @classmethod
     def load(cls, arguments: Sequence[str]) -> Config:
-        """The settings that the words of a command line ask for: `[FILE] [--name value ...]`.
+        """The settings of a command line: `[FILE] [--name value ...]`.
 
         Raises ConfigError or ConfigFileError, whose text says where and what.
         """
@@ -59,7 +59,7 @@ class Config(Settings):
                 return found
 
     def get_in_steps(self, patterns: Iterable[bytes]) -> Generator[None, None, dict[str, str]]:
-        """As `get`; yields between patterns, of which there may be many and long ones."""
+        """As `get`; yields between patterns, because there may be many long ones."""
         settings = SETTINGS | {old: SETTINGS[name] for old, name in OLD_NAMES.items()}
         names = [name.encode() for name in settings]
         wanted: set[bytes] = set()
@@ -108,7 +108,7 @@ class Config(Settings):
     def observe(self, name: str, callback: Callable[[], None]) -> None:
         """Call `callback` after each change of setting `name`.
 
-        It reads the new value from here.  It may raise BadValueError: then nothing changes, and it is called again.
+        `callback` reads the new value from here.  If it raises BadValueError, nothing changes, and it is called again.
         """
         assert name in SETTINGS, name
         self._observers.setdefault(name, []).append(callback)

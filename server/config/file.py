@@ -5,7 +5,7 @@
     requirepass "two words"
     include /etc/riverbed/*.conf
 
-Knows lines, quoting and `include`; what a setting is, `settings.py` knows.
+Knows lines, quoting and `include`; `settings.py` defines the settings.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_INCLUDE_DEPTH: Final = 16
 
 
 class Directive(NamedTuple):
-    """One line that says something.  `name` is in lower case; `place` is for messages, `FILE:LINE`."""
+    """One line with a setting.  `name` is in lower case; `place` is for messages, `FILE:LINE`."""
 
     place: str
     name: str
@@ -32,7 +32,7 @@ class Directive(NamedTuple):
 
 
 class ConfigFileError(Exception):
-    """A file cannot be read, or a line of it has no words; the text names file and line."""
+    """A file cannot be read, or a line of it cannot be split into words; the text names file and line."""
 
 
 def read_lines(path: Path) -> list[str]:
@@ -44,7 +44,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def directive(line: str, place: str) -> Directive | None:
-    """What one line says; None for a comment or a blank line.  Raises ConfigFileError."""
+    """The setting that one line has; None for a comment or a blank line.  Raises ConfigFileError."""
     stripped = line.strip()
     if not stripped or stripped.startswith("#"):
         return None
@@ -56,7 +56,7 @@ def directive(line: str, place: str) -> Directive | None:
 
 
 def directives(lines: list[str], path: Path, depth: int = 0) -> Iterator[Directive]:
-    """What `lines` of file `path` say, in order, with that of included files in place.  Raises ConfigFileError.
+    """The settings in `lines` of file `path`, in order, with those of included files in place.  Raises ConfigFileError.
 
     As in Redis, an included name may be a pattern, and a relative one starts at the current directory.
     """

@@ -38,11 +38,11 @@ T = TypeVar("T")
 
 
 class BadValueError(ValueError):
-    """The words do not make a value of this setting; the text is the reason alone."""
+    """The words are no value of this setting; the text is the reason alone."""
 
 
 class BadMemoryError(BadValueError):
-    """They are no size."""
+    """The words are no size."""
 
 
 class Section(enum.Enum):
@@ -63,9 +63,9 @@ class Setting(Generic[T]):
     `unit` is for people.  `at_start` settings cannot change while the server runs.
     """
 
-    takes_list = False  # several words, also when CONFIG SET hands them over as one
+    takes_list = False  # several words, also when CONFIG SET passes them as one
     is_secret = False  # only CONFIG GET shows its value
-    is_absent_by_default = False  # a file that is rewritten has no line for it then
+    is_absent_by_default = False  # at its default, a rewritten file has no line for it
 
     def __init__(self, section: Section, default: T, summary: str, *, unit: str = "", at_start: bool = False) -> None:
         self.section = section
@@ -91,7 +91,7 @@ class Setting(Generic[T]):
         return self if instance is None else self.default
 
     def parse(self, words: list[str], current: T) -> T:
-        """The value that `words` say; `current` is what they may leave in part as it is.  Raises BadValueError."""
+        """The value that `words` give; a kind may keep a part of `current`.  Raises BadValueError."""
         if len(words) != 1:
             raise BadValueError("wrong number of arguments")
         return self.parse_word(words[0])
@@ -100,11 +100,11 @@ class Setting(Generic[T]):
         raise AssertionError("a kind of setting reads a word, or several")
 
     def render(self, value: T) -> str:
-        """As CONFIG GET answers it."""
+        """The text that CONFIG GET answers."""
         return str(value)
 
     def file_words(self, value: T) -> list[str]:
-        """The words behind the name in a configuration file."""
+        """The words after the name in a configuration file."""
         return [self.render(value)]
 
 
@@ -169,7 +169,7 @@ class Memory(Integer):
 
 
 class MemoryOrPercent(Memory):
-    """Bytes, or a share of the memory there is: -5 is 5%, as in Redis."""
+    """Bytes, or a share of the machine's memory: -5 is 5%, as in Redis."""
 
     def parse_word(self, word: str) -> int:
         percent = _PERCENT.fullmatch(word)
@@ -260,7 +260,7 @@ class Addresses(Setting[tuple[str, ...]]):
 
 
 class OutputLimit(NamedTuple):
-    """Cut off beyond `hard` bytes of unread replies, or beyond `soft` bytes for `seconds`; 0 is never."""
+    """A client is cut off beyond `hard` bytes of unread replies, or beyond `soft` bytes for `seconds`; 0 is never."""
 
     hard: int
     soft: int
@@ -332,7 +332,7 @@ class Primary(Setting[tuple[str, int] | None]):
 
 
 class Fixed(Setting[str]):
-    """A setting of Redis that has one value here.  Saying that value is accepted, so that ready-made files load."""
+    """A setting of Redis that has one value here.  That value is accepted, so that existing files load."""
 
     takes_list = True
 
@@ -346,7 +346,7 @@ class Fixed(Setting[str]):
 
 
 def is_host(word: str) -> bool:
-    """Whether it may be the name or address of a server: text that INFO, ROLE and a file can tell again as it was."""
+    """Whether `word` may be the name or address of a server: INFO, ROLE and a file can show it unchanged."""
     return bool(word) and word.isprintable()
 
 

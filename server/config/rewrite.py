@@ -1,7 +1,7 @@
-"""CONFIG REWRITE: the file is made to say what is in force, and no more of it is changed than that takes.
+"""CONFIG REWRITE: writes the current settings to the file, and changes no more of it than necessary.
 
-Comments, order and lines that are right already stay.  A setting whose lines are not right gets one line, in the place
-of the first of them; one without a line, or overruled by an included file, gets it at the end.
+Comments, order and correct lines stay.  A setting with wrong lines gets one line, in the place of the first of them; a
+setting without a line, or overruled by an included file, gets its line at the end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _REWRITE_MARK: Final = "# Written by CONFIG REWRITE"
 
 
 def rewrite(config: Config) -> None:
-    """Make `config.file` say what is in force; raises ConfigError, ConfigFileError, OSError and leaves it as it was."""
+    """Write the current settings to `config.file`.  Raises ConfigError, ConfigFileError, OSError: nothing changed."""
     assert config.file is not None
     lines = configfile.read_lines(config.file)
     own = [_renamed(configfile.directive(line, f"{config.file}:{number}")) for number, line in enumerate(lines, 1)]
@@ -50,7 +50,7 @@ def rewrite(config: Config) -> None:
 
 
 def _other_than(values: dict[str, Any], config: Config) -> Iterator[AnySetting]:
-    """The settings that are something else in `config` than in `values`."""
+    """The settings that have another value in `config` than in `values`."""
     for setting in SETTINGS.values():
         if values[setting.attribute] != getattr(config, setting.attribute):
             yield setting
@@ -65,5 +65,5 @@ def _line(setting: AnySetting, config: Config) -> str:
 
 
 def _renamed(said: Directive | None) -> Directive | None:
-    """A line of a file under the setting's present name."""
+    """The line under the setting's present name."""
     return said and Directive(said.place, OLD_NAMES.get(said.name, said.name), said.words)

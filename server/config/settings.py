@@ -1,7 +1,7 @@
 """The settings: the one list of them, with default, unit, bounds and purpose.
 
-Names and units are those of redis.conf where Redis has the setting.  What a kind of setting accepts, `kinds.py`
-knows; where values come from and when they change, `config.py`; what they do is up to those who read them.
+Names and units are those of redis.conf where Redis has the setting.  `kinds.py` defines what a kind of setting accepts,
+`config.py` where values come from and when they change; the parts that read a setting act on it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from riverbed.store.options import Options
 _MB: Final = 1 << 20
 _LAYOUT: Final = "`riverbed replay DIR NEW` makes a data directory of a log with other names"
 
-# Lines of an ordinary redis.conf about things that do not exist here, and that no data and no safety hang on: they
-# are passed over, with a line in the server's log, so that such a file can be tried.  CONFIG GET does not know them.
+# Settings of an ordinary redis.conf for things that do not exist here and that affect neither data nor safety.  They
+# are skipped, with a line in the server's log, so that such a file can be tried.  CONFIG GET does not know them.
 WITHOUT_MEANING: Final = frozenset(
     (
         *("acllog-max-len", "active-expire-effort", "activerehashing", "always-show-logo", "aof-timestamp-enabled"),
@@ -60,7 +60,7 @@ WITHOUT_MEANING: Final = frozenset(
     )
 )
 
-# What settings were called before Redis 5; files and tools still say so.
+# Names of settings before Redis 5; files and tools still use them.
 OLD_NAMES: Final = MappingProxyType(
     {
         "slaveof": "replicaof",
@@ -325,6 +325,6 @@ SETTINGS: Final[dict[str, AnySetting]] = {
 
 
 def find_setting(name: str) -> AnySetting | None:
-    """The setting of that name, or of that former name."""
+    """The setting with this name, or with this former name."""
     lowered = name.lower()
     return SETTINGS.get(OLD_NAMES.get(lowered, lowered))

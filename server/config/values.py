@@ -1,4 +1,4 @@
-"""From words to values: what a command line, a file or CONFIG SET says, folded into what the settings then are."""
+"""From words to values: reads the words of a command line, a file or CONFIG SET into values of the settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from riverbed.store.format.text import split_text
 
 
 class ConfigError(Exception):
-    """A setting cannot be what it was asked to be.  The text is complete; the parts are for CONFIG SET."""
+    """A setting cannot have the requested value.  The text is complete; the parts are for CONFIG SET."""
 
     def __init__(self, setting: str, reason: str, place: str = "") -> None:
         super().__init__(f"{place}: {setting}: {reason}" if place else f"{setting}: {reason}")
@@ -29,7 +29,7 @@ class UnknownSettingError(ConfigError):
 
 
 def defaults() -> dict[str, Any]:
-    """What each attribute is while nothing was set."""
+    """The default of each attribute."""
     values = {setting.attribute: setting.default for setting in SETTINGS.values()}
     values["dir"] = Path.cwd()
     return values
@@ -52,7 +52,7 @@ def flags(words: list[str]) -> Iterator[Directive]:
 
 
 def fold(said: Iterable[Directive]) -> tuple[dict[str, Any], list[Directive]]:
-    """The values after `said`, from defaults on, and what was passed over.  Raises ConfigError."""
+    """Apply `said` to the defaults; -> the values, and the lines without meaning.  Raises ConfigError."""
     values = defaults()
     passed_over = []
     for line in said:
@@ -67,7 +67,7 @@ def fold(said: Iterable[Directive]) -> tuple[dict[str, Any], list[Directive]]:
 
 
 def parse(setting: AnySetting, words: list[str], current: Any, place: str = "") -> Any:
-    """The value of `setting` that `words` say, `current` being its present one.  Raises ConfigError."""
+    """The value that `words` give `setting`; `current` is its present one.  Raises ConfigError."""
     if setting.takes_list and len(words) == 1:
         # `CONFIG SET save "1 2"` and `--save "1 2"` have the list in one word
         try:
