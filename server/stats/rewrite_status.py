@@ -1,4 +1,4 @@
-"""What INFO and the growth rule know of rewrites of the log: the one under way, and the last one.
+"""The state of rewrites of the log, for INFO and the growth rule: the one under way, and the last one.
 
 Times are those of the executor's monotonic clock, in seconds.
 """

@@ -1,9 +1,9 @@
 """Counters: what INFO, SLOWLOG and LATENCY report.
 
-Everything the hot path touches is a plain attribute or a slot, so that the caller adds in place; the methods are for
-what happens seldom.  Nothing here decides anything, reads a setting or knows a client's connection.
+The hot path touches only plain attributes and slots, so that the caller adds in place; the methods are for rare events.
+Nothing here decides anything, reads a setting or knows a client's connection.
 
-How the executor feeds it, once for each command that ran:
+How the executor uses it, once for each command that ran:
 
     counters = stats.counters(command.full_name)       # the same object for ever: look it up once
     counters.record(elapsed_ns)                        # or record_run(calls, elapsed_ns) for a run of equal commands
@@ -53,7 +53,7 @@ class SnapshotStatus:
         self._begun_s = time.monotonic()
 
     def end(self, name: str | None, offset: int) -> None:
-        """It is made, under this name and of this offset, or, without a name, is not."""
+        """Note the end: the snapshot has this name and offset; without a name it failed."""
         self.in_progress = False
         self.last_ok = name is not None
         if name is not None:
@@ -63,12 +63,12 @@ class SnapshotStatus:
 
     @property
     def seconds(self) -> int:
-        """How long the one under way has taken; -1 when there is none."""
+        """How long the snapshot under way has taken; -1 when there is none."""
         return int(time.monotonic() - self._begun_s) if self.in_progress else -1
 
 
 class BackgroundStatus:
-    """Background tasks: how many run, how many have ended by a defect, and what the last one of those was."""
+    """Background tasks: how many run, how many ended by a defect, and the last of these defects."""
 
     def __init__(self) -> None:
         self.running = 0
@@ -131,7 +131,7 @@ class CommandCounters:
 
 
 class Durations:
-    """How long one thing of the server's own took, each time it was done.  Buckets are those of `CommandCounters`."""
+    """How long one operation of the server took, each time it ran.  Buckets are those of `CommandCounters`."""
 
     __slots__ = ("buckets", "count", "last_s", "longest_s", "seconds")
 
@@ -175,7 +175,7 @@ class SlowCall:
 
 
 def _shortened(argv: list[bytes]) -> list[bytes]:
-    """The words as the slow log keeps them: few, short, and saying how much is missing."""
+    """The words as the slow log keeps them: few, short, and with a note of how much is missing."""
     words = argv
     if len(argv) > SLOWLOG_WORDS:
         missing = len(argv) - SLOWLOG_WORDS + 1
@@ -241,7 +241,7 @@ class LatencyMonitor:
             self.events.setdefault(event, LatencyEvent()).add(unix_seconds, ms)
 
     def reset(self, names: list[bytes]) -> int:
-        """Forget the named events, all without names -> how many there were."""
+        """Forget the named events, or all without names; -> how many there were."""
         return sum(self.events.pop(name, None) is not None for name in names or list(self.events))
 
 
@@ -304,7 +304,7 @@ class Stats:
         self.evicted_clients = 0
         self.error_replies = 0
         self.errors: dict[bytes, int] = {}
-        self.syncs_full = 0  # replicas that were sent everything, what they lacked, or asked in vain for that
+        self.syncs_full = 0  # of replicas: everything was sent, or only what they lacked, or the latter was refused
         self.syncs_partial = 0
         self.syncs_refused = 0
         self.replication_bytes_in = 0
@@ -341,7 +341,7 @@ class Stats:
         self.error_replies += 1
 
     def count_lookup(self, found: bool) -> None:
-        """A read command looked for a key."""
+        """Count a read command's lookup of a key."""
         if found:
             self.keyspace_hits += 1
         else:
