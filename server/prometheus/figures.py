@@ -1,8 +1,7 @@
-"""Which figures the metrics page has, and where each comes from: counters kept anyway, read when they are asked for.
+"""The figures of the metrics page, and where each comes from: counters that exist anyway, read on request.
 
-Names are `riverbed_*` in base units, seconds and bytes; what only rises ends in `_total`.  Nothing is counted here and
-nothing is scanned: streams and groups are those that a `Sample` has chosen.  How figures become text, and when,
-`page.py` knows.
+Names are `riverbed_*` in base units, seconds and bytes; those of counters end in `_total`.  This module counts and
+scans nothing: a `Sample` has chosen the streams and groups.  `page.py` makes text of the figures.
 """
 
 from __future__ import annotations
@@ -28,23 +27,23 @@ if TYPE_CHECKING:
 Labels = tuple[str, ...]
 Values = Iterable[tuple[Labels, float]]
 
-# Every second of the doubling buckets that are counted: from 4 us to 17 s, each four times the one before.
+# Every second one of the doubling buckets: from 4 us to 17 s, each four times the one before.
 _EXPONENTS: Final = tuple(range(2, 25, 2))
-# Of a key or a name that is longer only the beginning is shown, with the number of the stream or group behind it.
+# Of a longer key or name only the beginning is shown, followed by the number of the stream or group.
 LABEL_BYTES: Final = 200
-# Replicas with figures of their own.
+# How many replicas have figures of their own.
 MAX_REPLICAS: Final = 100
 
 
 class Figure(NamedTuple):
-    """One metric: its name, type and help in `family`, and what `add_metric` is to be called with for each value."""
+    """One metric: `family` has its name, type and help; `add_metric` is called with each of `values`."""
 
     family: GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily
     values: Iterable[tuple[Any, ...]]
 
 
 def figures(core: Core, control: Control, replication: Replication, watched: Sample) -> Iterator[Figure]:
-    """All of them; each is as it is when it is asked for."""
+    """All figures; each is read when the iterator reaches it."""
     yield from _server(core)
     yield from _clients(core, control, len(replication.primary.senders))
     yield from _commands(core)
@@ -77,13 +76,13 @@ def _counter(name: str, text: str, value: float) -> Figure:
 
 
 def _histogram(name: str, text: str, labels: Labels, values: Iterable[tuple[Labels, list[int], float]]) -> Figure:
-    """`values` have labels, counts in buckets as those of `server.stats.stats`, and seconds in all."""
+    """A histogram: `values` have labels, counts in the buckets of `server.stats.stats`, and seconds in all."""
     family = HistogramMetricFamily(f"riverbed_{name}", text, labels=labels)
     return Figure(family, ((own, _cumulated(counts), seconds) for own, counts, seconds in values))
 
 
 def _cumulated(counts: list[int]) -> list[tuple[str, float]]:
-    """(bound in seconds, how many took no longer)."""
+    """(bound in seconds, how many durations were no longer)."""
     buckets: list[tuple[str, float]] = [(str(2**n / 1e6), sum(counts[: n + 1])) for n in _EXPONENTS]
     return [*buckets, ("+Inf", sum(counts))]
 

@@ -1,11 +1,11 @@
-"""A web server just large enough for Prometheus and a health check: GET of a few pages, an answer each, and good-bye.
+"""A small web server for Prometheus and a health check: one GET and one answer for each connection.
 
     connected --head is complete--> making the page --> answered --the client closes--> gone
         '------- 5 s, 8 kB ---------------' '---- 10 s ----' '----- 10 s, 64 kB --------^
 
-Every connection takes one request and a bounded time and number of bytes, whatever it sends.  What arrives behind the
-head is read and thrown away until the client closes, for a connection closed over unread bytes may take the answer with
-it.  Knows nothing of metrics; pages are functions.
+Every connection takes one request and a bounded time and number of bytes, whatever it sends.  Bytes behind the head are
+read and dropped until the client closes: closing a connection that has unread bytes may lose the answer.  Knows nothing
+of metrics; pages are functions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # Makes the body of a page.
 Page = Callable[[], Coroutine[Any, Any, bytes]]
 
-# At once; one more is cut off, for descriptors are there for clients.
+# Connections at once; one more is cut off, because descriptors are for clients.
 MAX_CONNECTIONS: Final = 8
 MAX_HEAD_BYTES: Final = 8192
 MAX_IGNORED_BYTES: Final = 1 << 16
@@ -48,7 +48,7 @@ class MetricsHttp:
             self._servers.append(await asyncio.start_server(self._connected, sock=sock, limit=MAX_HEAD_BYTES))
 
     def close(self) -> None:
-        """Listen no more, and cut off who is connected."""
+        """Listen no more, and cut off the connected clients."""
         for server in self._servers:
             server.close()
         for connection in self.connections:
@@ -78,7 +78,7 @@ class MetricsHttp:
         try:
             async with asyncio.timeout(ANSWER_S) as limit:
                 body = await self._tasks.start("a page of the metrics port", make())
-        except Exception:  # which the tasks have reported
+        except Exception:  # the tasks have reported it
             return None if limit.expired() else await _answer(reader, writer, HTTPStatus.INTERNAL_SERVER_ERROR)
         return await _answer(reader, writer, status, content_type, body)
 
@@ -102,7 +102,7 @@ async def _answer(
     content_type: str = _TEXT,
     body: bytes | None = None,
 ) -> None:
-    """Send an answer, with the name of the status for a body unless there is one, and wait for the client's end."""
+    """Send an answer and wait until the client closes; without a `body` it is the name of the status."""
     if body is None:
         body = f"{status.value} {status.phrase}\n".encode()
     allow = "Allow: GET\r\n" if status is HTTPStatus.METHOD_NOT_ALLOWED else ""

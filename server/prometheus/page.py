@@ -3,12 +3,12 @@
     GET /metrics  ->  sampling of streams and groups, then every figure      slices of 2 ms with pauses of 8 ms
     GET /healthz  ->  ok                                                   while the loop turns
 
-A page of a hundred streams and two hundred groups is 2,000 lines and 20 ms of work: it is done on the loop, where
-nothing changes under its hands, and in pieces, so that clients wait for none of them longer than for another client's
-command.  (A thread would not help: it holds Python's lock for 5 ms at a time.)  Who asks while a page is being made
-gets that one, so that no number of scrapers takes more than a fifth of the server's time.
+A page of a hundred streams and two hundred groups is 2,000 lines and 20 ms of work.  It is made on the loop, where
+nothing changes during a slice; and in slices, so that clients wait for none of them longer than for another client's
+command.  (A thread would not help: it holds Python's lock for 5 ms at a time.)  A client that asks while a page is
+being made gets that page, so that no number of scrapers takes more than a fifth of the server's time.
 
-What the figures are is in `figures.py`, the web server in `http.py`.
+`figures.py` has the figures, `http.py` the web server.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from riverbed.server.commands.request import Control
     from riverbed.server.replication.role import Replication
 
-# Streams with figures of their own, those with groups first, then the longest; and groups of them, those with the most
-# pending first.
+# How many streams have figures of their own, those with groups first, then the longest; and how many of their groups,
+# those with the most pending first.
 MAX_STREAMS: Final = 100
 MAX_GROUPS: Final = 200
 SLICE_S: Final = 0.002
@@ -72,10 +72,10 @@ class Metrics:
         return b"ok\n"
 
     async def page(self) -> bytes:
-        """The page as it is now, or is just being made for another client."""
+        """The page as it is now, or the page that is being made for another client."""
         task = self._under_way
         if task is None:
-            # those that await it report what goes wrong
+            # the callers that await the task report its errors
             task = self._tasks.start("making the metrics page", self._make(), expected=(Exception,))
             self._under_way = task
             task.add_done_callback(self._made)
@@ -95,7 +95,7 @@ class Metrics:
         return b"".join(pieces)
 
     def _pieces(self) -> Iterator[bytes]:
-        """The page, each piece some work of less than a millisecond."""
+        """The page in pieces, each less than a millisecond of work."""
         for _ in self._survey.look(self._core.now_ms()):
             yield b""
         for figure in figures(self._core, self._control, self._replication, self._survey):
