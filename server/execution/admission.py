@@ -1,4 +1,4 @@
-"""What refuses a command before it runs: its words, the state of its client, and what the gate refuses just now."""
+"""Refuses a command before it runs: for its words, for the state of its client, or because the gate refuses it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Admission:
         return command
 
     def check(self, session: Session, command: Command, argv: list[bytes]) -> None:
-        """Raise what refuses the command before it runs."""
+        """Raise CommandError when the command may not run."""
         flags = command.flags
         if not command.accepts(len(argv)):
             raise wrong_arity(command.full_name)
@@ -56,7 +56,7 @@ class Admission:
         self._gate.check(flags)
 
     def check_queued(self, session: Session, queued: list[list[bytes]]) -> None:
-        """Raise what by now refuses any of the commands that were queued, so that none of them runs."""
+        """Raise CommandError when the gate refuses one of the queued commands by now, so that none of them runs."""
         if not self._gate.refuses_writes:
             return
         for argv in queued:

@@ -1,4 +1,4 @@
-"""Calls of commands: what runs a handler, counts its time, and makes one reply and one entry of the log of it."""
+"""Calls commands: runs a handler, counts its time, and makes one reply and one entry of the log."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _EXEC: Final = b"*1\r\n$4\r\nEXEC\r\n"
 
 
 class Calls:
-    """The calls of one server's commands, but those on the fast path."""
+    """Calls the commands of one server, except on the fast path."""
 
     def __init__(self, context: Context, no_session: Session, failures: Failures) -> None:
         self.failures = failures
@@ -36,7 +36,7 @@ class Calls:
         self._core = context
         self._txn = context.txn
         self._stats = context.stats
-        self._request = Request(no_session, context.txn, context)  # whichever client sends it
+        self._request = Request(no_session, context.txn, context)  # reused for every client
 
     def call(self, session: Session, command: Command, argv: list[bytes]) -> Reply:
         """Run the command for the client, and account for it."""
@@ -48,13 +48,13 @@ class Calls:
         begun = time.perf_counter_ns()
         reply = self.attempt(request, command, command.handler)
         nanoseconds = time.perf_counter_ns() - begun
-        request.argv = []  # or the words would stay until the next one
+        request.argv = []  # or the words would stay in memory until the next call
         self._stats.counters(command.full_name).record(nanoseconds)
         self.timing.note(session, command, argv, nanoseconds)
         return reply
 
     def attempt(self, request: Request, command: Command, handler: Handler) -> Reply:
-        """Run the handler; an error becomes the reply.  What it logged is undone if it fails for no good reason."""
+        """Run the handler; an error becomes the reply.  After an unexpected exception, what it logged is undone."""
         mark = len(self._txn.log)
         try:
             reply = handler(request)
@@ -68,16 +68,16 @@ class Calls:
         return reply
 
     def end_command(self, mark: int) -> None:
-        """Have all that the command did logged; its first line is number `mark` of the tick."""
+        """Log all that the command did; its first line is number `mark` of the tick."""
         self._txn.end_command()
         if len(self._txn.log) - mark > 1:
             self.make_atomic(mark)
 
     def make_atomic(self, mark: int) -> None:
-        """A command whose effect is several logged commands stands between MULTI and EXEC, for foreign readers."""
+        """Put MULTI and EXEC around the effect of a command that is several logged commands, for foreign readers."""
         logged = self._txn.log
         if logged[mark : mark + 1] and logged[mark].startswith(_SELECT):
-            mark += 1  # a file of the log begins with SELECT, whatever comes then
+            mark += 1  # a file of the log begins with SELECT, whatever follows
         plain = [lines for lines in logged[mark:] if not lines.startswith((b"#", _SELECT))]
         if len(plain) > 1 and plain[0] != _MULTI:
             logged.insert(mark, _MULTI)
@@ -85,7 +85,7 @@ class Calls:
 
 
 class Timing:
-    """How long commands take, and the slow ones by name: what takes `slow_ns` and more is remembered."""
+    """Counts how long commands take, and remembers each command that takes `slow_ns` or more."""
 
     def __init__(self, config: Config, stats: Stats, clock: Clock) -> None:
         self.slow_ns = 1 << 62
@@ -94,7 +94,7 @@ class Timing:
         self._clock = clock
 
     def record(self, request: Request, entry: FastCommand, count: int, seconds: float) -> None:
-        """Account for a run of `count` calls of one command, the last of which `request` still holds."""
+        """Count a run of `count` calls of one command; `request` still holds the last of them."""
         nanoseconds = max(int(seconds * 1e9), 0)  # the clock may have been set back
         entry.counters.record_run(count, nanoseconds)
         if nanoseconds >= self.slow_ns * count:
@@ -112,7 +112,7 @@ class Timing:
         now = int(self._clock.time())
         slower_than = config.slowlog_log_slower_than
         if 0 <= slower_than <= usec and not command.flags & Flag.SKIP_SLOWLOG:
-            # the slow log counts those behind, and shows none of them
+            # the slow log counts the words behind these, and shows none of them
             words = command.shown(argv[:SLOWLOG_WORDS]) + argv[SLOWLOG_WORDS:]
             address = session.peer.address.encode()
             self._stats.slowlog.add(words, usec, now, address, session.names.client, config.slowlog_max_len)

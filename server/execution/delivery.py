@@ -1,4 +1,4 @@
-"""Where a reply goes, whatever kind it is: to what is sent behind the commit, to those that wait, or piece by piece."""
+"""Delivers replies of every kind: has them sent behind the commit or piece by piece, or has the client wait."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
     from riverbed.server.commands.table import Command
     from riverbed.server.protocol.replies import Reply
 
-# What stands for no reply.
+# Classes that stand for no reply.
 _UNANSWERED: Final = frozenset((Block, SlicedCommand, Push))
 
 
 class Delivery:
-    """The replies of one server's commands, but those on the fast path."""
+    """Delivers the replies of one server's commands, except on the fast path."""
 
-    # What becomes of a client that waits, for a key or for the rest of its own command; set by the executor.
+    # Called for a client that waits, for a key or for the rest of its own command; set by the executor.
     on_block: Callable[[Session, Block], None]
     on_slices: Callable[[Session, SlicedCommand], None]
 
     def __init__(self, monotonic: Callable[[], float], flush: Callable[[Session], None]) -> None:
-        self.caller: Session | None = None  # whose command is running on the slow path
+        self.caller: Session | None = None  # the client whose command is running on the slow path
         self._monotonic = monotonic
         self._flush = flush
 
     def answer(self, session: Session, wire: bytes) -> None:
-        """One reply, unless the client has asked for none."""
+        """Add one reply to the client's output, unless the client has asked for none."""
         if session.skip_replies:
             session.skip_replies -= 1
             session.refresh()
@@ -57,14 +57,14 @@ class Delivery:
             self.answer(session, encode(reply, session.resp))
 
     def deliver_for(self, command: Command, session: Session, reply: Reply) -> None:
-        """As `deliver`; what the command replies is settled unless it rests on the tables."""
+        """As `deliver`; the reply is settled unless the command rests on the tables."""
         if command.rests_on_tables:
             self.deliver(session, reply)
         else:
             self.deliver_settled(session, reply)
 
     def deliver_settled(self, session: Session, reply: Reply) -> None:
-        """As `deliver`, of a reply that a failed commit does not take back."""
+        """As `deliver`, for a reply that a failed commit does not take back."""
         if reply.__class__ is LongReply:
             reply.is_settled = True
         elif reply.__class__ not in _UNANSWERED:
@@ -73,7 +73,7 @@ class Delivery:
         self.deliver(session, reply)
 
     def _begin_long_reply(self, session: Session, reply: LongReply) -> None:
-        """Have the reply sent while the client takes it, unless the client has asked for none."""
+        """Send the reply in pieces as the client reads them, unless the client has asked for none."""
         if session.skip_replies or session.replies_off or session.closing:
             reply.close()
             self.answer(session, b"")
@@ -81,7 +81,7 @@ class Delivery:
             session.begin_long_reply(reply, self._monotonic())
 
     def push(self, session: Session, message: Push) -> None:
-        """Send a client what it did not ask for: behind its replies so far, and never in the middle of one.
+        """Send a client a message that it did not ask for: behind its replies so far, and never in the middle of one.
 
         A client that publishes to itself gets the message behind the reply, as in Redis since 7.2: inside EXEC there
         would be one element too many otherwise.

@@ -7,8 +7,8 @@
           replies of all sessions go out
 
 No reply leaves before the tick's commit, so no client sees what a crash may take back.  A failed commit undoes what the
-tick did to the tables, and each command behind that is answered with an error; what rests on no table stays, and is
-answered as it is, see `failures.py`.  Everything is one thread; nothing here waits.
+tick did to the tables, and each command that did it is answered with an error.  A command that rests on no table keeps
+its effect and its reply, see `failures.py`.  Everything runs in one thread; nothing here waits.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("riverbed")
 
-# More in one piece is more than runs in one tick, most likely.
+# A larger piece most likely holds more requests than one tick runs.
 _LARGE_BYTES: Final = 16 << 10
 
 
@@ -82,7 +82,7 @@ class Executor:
         self.gate.refresh()
 
     def _make_parts(self) -> None:
-        """Each knows those made before it, and this executor as `Turns`."""
+        """Make the parts: each knows the parts made before it, and this executor as `Turns`."""
         no_session = unconnected_session(self.txn.databases[0])
         core, gate, events = self.context, self.gate, self.events
         self.watches = Watches()
@@ -132,7 +132,7 @@ class Executor:
     # -- sessions ------------------------------------------------------------------------------------------------------
 
     def connect(self, peer: Peer) -> Session:
-        """A client has come."""
+        """Make the session of a client that has connected."""
         is_trusted = not self.config.requirepass
         account = Account(self.accounts, self._next_client_id, peer, is_trusted=is_trusted)
         session = Session(self._next_client_id, peer, account, self.txn.databases[0], self.context.now_ms())
@@ -149,7 +149,7 @@ class Executor:
         return session
 
     def disconnect(self, session: Session) -> None:
-        """A client has gone.  The second call for one does nothing."""
+        """Forget a client that has disconnected.  A second call for it does nothing."""
         if self.context.sessions.pop(session.id, None) is None:
             return
         self.control.forget(session)
@@ -166,20 +166,20 @@ class Executor:
             report(session)
 
     def cut_off(self, client_id: int) -> None:
-        """End a client's connection and all that is kept for it now, unanswered; between two ticks."""
+        """Close a client's connection now, without replies, and drop all that is kept for it; between two ticks."""
         session = self.context.sessions[client_id]
         session.peer.abort()
         self.disconnect(session)
 
     def _block(self, session: Session, block: Block) -> None:
-        """The client waits; one that has hung up does not wait for others."""
+        """Block the client; close it instead if it has hung up and would wait for other clients."""
         if session.input.has_ended and not block.is_for_work:
             self.control.kill(session)
         else:
             self.blocking.block(session, block)
 
     def end_wait(self, session: Session, reply: Reply) -> None:
-        """Answer a blocked client with what a failed commit does not take back."""
+        """Answer a blocked client with a reply that a failed commit does not take back."""
         self.blocking.end_settled(session, reply)
 
     def flush(self, session: Session) -> None:
@@ -195,7 +195,7 @@ class Executor:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def receive(self, session: Session, data: bytes) -> None:
-        """Have the requests in what a client has sent run in the next tick."""
+        """Take bytes that a client has sent; their requests run in the next tick."""
         size = len(data)
         stats = self.stats
         session.bytes_in += size
@@ -213,9 +213,9 @@ class Executor:
             self._bound_reading(session)
 
     def receive_end(self, session: Session) -> None:
-        """The client sends nothing more: close behind the replies to what it has sent.
+        """Close a client that sends nothing more, after the replies to what it has sent.
 
-        A client that waits for others, for a key or for replicas, is let go at once, as by Redis: most have just left.
+        A client that waits for a key or for replicas is closed at once, as by Redis: most of them have just left.
         """
         if session.closing:
             return
@@ -228,7 +228,7 @@ class Executor:
             self.want_tick()
 
     def _bound_reading(self, session: Session) -> None:
-        """There is more of this client than runs in the next tick, or more of all of them."""
+        """Limit reading: this client, or all clients together, have sent more than runs in the next tick."""
         if session.closing:
             session.drop_input()
             return
@@ -237,7 +237,7 @@ class Executor:
             self.accounts.clients.press()
 
     def _finish(self, session: Session) -> None:
-        """Close behind the replies to what came before; when what a client has sent is no request, say so first."""
+        """Close a client after its last reply; if its bytes are not a request, answer with an error first."""
         error = session.input.error
         if error is not None and error.text:
             session.out.append(Settled(error_line(error.text)))
@@ -248,7 +248,7 @@ class Executor:
         self.ran.append(session)
 
     def _read_small_pieces(self, on: bool) -> None:
-        """All clients together have much waiting, or no longer."""
+        """Read from clients in small pieces while all together have much waiting, or no longer."""
         for session in self.context.sessions.values():
             if session.authenticated:
                 session.peer.read_small_pieces(on)
@@ -271,7 +271,7 @@ class Executor:
     # -- the tick ------------------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        """One tick; what cannot be undone ends the server, for nothing in memory may be answered any more."""
+        """Run one tick; an error that cannot be undone stops the server, as its state in memory is lost."""
         if self.gave_up:
             return
         try:
@@ -280,9 +280,9 @@ class Executor:
             self.give_up(error)
 
     def give_up(self, error: StateLostError) -> None:
-        """Cut all clients off, unanswered, and have the server stop; the next start recovers from the disk.
+        """Cut all clients off without replies, and stop the server; the next start recovers from the disk.
 
-        Nothing runs from now on: not what waits for a key, nor what is under way in slices, nor a checkpoint.
+        Nothing runs from now on: no blocked command, no sliced command, no checkpoint.
         """
         log.error("%s; stopping", error)
         self.gave_up = True
@@ -299,7 +299,7 @@ class Executor:
             report()
 
     def let_go(self) -> None:
-        """Commit what has run, answer it, and close every connection; what has not run yet never will.
+        """Commit what has run, answer it, and close every connection; requests that have not run are dropped.
 
         Raises StateLostError.
         """
@@ -323,10 +323,10 @@ class Executor:
         if self.sliced_commands:
             self.sliced_commands.take_turn(has_requests=bool(self._queue))
         if self._signals:
-            self.blocking.serve()  # for those, and for keys that expired between requests
+            self.blocking.serve()  # keys that slices changed, and keys that expired between requests
         self.fast_path.run(begun)
         if self._queue:
-            self.want_tick()  # the rest has to wait until these have their replies
+            self.want_tick()  # the other requests wait until these have their replies
         self._end_tick(begun)
 
     def _end_tick(self, begun: float) -> None:
@@ -360,7 +360,7 @@ class Executor:
         stats.tick.record(self._time() - begun)
 
     def drained(self, session: Session) -> None:
-        """A client that read too slowly has caught up."""
+        """Go on with a client that read too slowly and has caught up."""
         session.refresh()
         for report in self.events.drained:
             report(session)

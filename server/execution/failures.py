@@ -1,13 +1,13 @@
-"""What clients are told when something failed: a refused command, one that fell over a bug, a tick that was undone.
+"""Answers clients when something failed: a command was refused, a command met a bug, or a tick was undone.
 
-A commit that fails takes back what its tick did to the tables and to the log, and nothing else: a database that was
-selected, a setting, a subscription, a message, a queued command stay.  So the answer depends on the command:
+A commit that fails undoes what its tick did to the tables and to the log, and nothing else: a selected database, a
+setting, a subscription, a message and a queued command stay.  So the answer depends on the command:
 
     it reads or changes tables                 -MISCONF, whatever its reply was
     it does neither                            its reply, which is `Settled`
-    a transaction with commands of both kinds  the array with -MISCONF in the place of the former: a `Mixture`
+    a transaction with commands of both kinds  the array with -MISCONF for the former: a `Mixture`
 
-Redis does the same in its order of things: it refuses writes before they run, and everything else runs.
+Redis does the same at an earlier moment: it refuses writes before they run, and runs everything else.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ class Sliced(Protocol):
 
     @property
     def uncommitted(self) -> list[Session]:
-        """The clients of whose commands slices have run since the last commit."""
+        """The clients whose commands have run slices since the last commit."""
 
     def committed(self) -> None:
         """The slices that have run are in the log."""
 
     def undone(self) -> list[tuple[Session, bytes]]:
-        """The slices since the last commit were undone; -> the clients whose commands end, with what was kept."""
+        """The slices since the last commit were undone; -> each client whose command ends, and what was kept of it."""
 
 
 class Failures:
-    """Takes back what failed, and answers for it."""
+    """Undoes what failed, and answers the clients."""
 
     sliced_commands: Sliced  # set by the executor
 
@@ -71,7 +71,7 @@ class Failures:
         return (line if command.rests_on_tables else Settled(line),)
 
     def fault(self, command: Command, error: Exception, mark: int) -> tuple[bytes]:
-        """Something escaped a handler: undo that command, keep what came before it, tell the client."""
+        """Undo a command whose handler raised an exception, and keep the commands before it; -> the error reply."""
         txn = self._core.txn
         if isinstance(error, lmdb.ReadersFullError) and len(txn.log) == mark and txn.unlogged is None:
             # a read beside the transaction could not begin, and nothing was done
@@ -95,9 +95,9 @@ class Failures:
             self.settle_replies()
 
     def commit_early(self) -> None:
-        """Commit what has run so far, before the tick, or between ticks.
+        """Commit what has run so far, before the end of the tick, or between ticks.
 
-        Raises LogWriteError when all of it is undone and answered for, StateLostError.
+        Raises LogWriteError when all of it was undone and its clients were answered, StateLostError.
         """
         try:
             self._engine.commit(self._core.now_ms())
@@ -107,7 +107,7 @@ class Failures:
         self.settle_replies()
 
     def settle_replies(self) -> None:
-        """Everything that has run so far is in the log: what is answered is true, however the tick ends."""
+        """Settle all replies so far: their commands are in the log, however the tick ends."""
         self.sliced_commands.committed()
         for session in set(self._turns.ran):
             session.out[:] = [wire if is_settled(wire) else Settled(wire) for wire in session.out]
@@ -115,7 +115,7 @@ class Failures:
                 session.long_reply.is_settled = True
 
     def commit_failed(self, error: LogWriteError) -> None:
-        """The tick was undone: every reply of it that may rest on what is gone becomes an error."""
+        """Turn every reply of an undone tick into an error, unless the reply is settled."""
         refusal = self._engine.refusal or Refusal.LOG_FAILED
         log.warning("a tick was undone: %s; %s", error, refusal.value)
         for report in self._events.undone:
@@ -134,13 +134,13 @@ class Failures:
         self._gate.refresh()
 
     def _break_watches(self) -> None:
-        """A WATCH of this tick may have taken down when a key expires, and the key expires at another time now."""
+        """Break watches of expiring keys: a WATCH of this tick may have noted an expiry time that is undone now."""
         for session in {*self._turns.ran, *self.sliced_commands.uncommitted}:
             if any(db.expiring for db in session.transaction.watched):
                 session.transaction.watch_broken = True
 
     def _undo_long_reply(self, session: Session, reply: LongReply, refusal: Refusal) -> None:
-        """Nothing of it has been sent: answer with an error, or have it tell what stays of a transaction."""
+        """Replace a long reply, of which nothing was sent, by an error, or by what stays of its transaction."""
         if reply.undo is not None:
             reply.undo(_refusal(refusal))
             reply.is_settled = True
@@ -151,7 +151,7 @@ class Failures:
         self._turns.resume(session)
 
     def _answer_nothing(self) -> None:
-        """Cut off the clients of this tick whose replies rest on it: the next start finds out what was done."""
+        """Cut off the clients whose replies rest on this tick: only the next start finds out what was done."""
         self._break_watches()
         undone = {session for session, _ in self.sliced_commands.undone()}
         for session in {*self._turns.ran, *undone}:
@@ -162,13 +162,13 @@ class Failures:
 
 
 def _has_settled_replies(session: Session) -> bool:
-    """Whether all that the client is answered is true however the commit has ended."""
+    """Whether all replies of the client are true however the commit has ended."""
     has_replies = bool(session.out) and session.long_reply is None
     return has_replies and all(map(is_settled, session.out))
 
 
 def _undone(wire: bytes, refusal: Refusal) -> bytes:
-    """What is answered in the place of a reply that may rest on what is gone."""
+    """The reply that replaces one that may rest on undone changes."""
     if isinstance(wire, Mixture):
         line = _refusal(refusal)
         parts = [line if part is None else part for part in wire.lasting]
@@ -177,7 +177,7 @@ def _undone(wire: bytes, refusal: Refusal) -> bytes:
 
 
 def _bulk_count(wire: bytes) -> int:
-    """How many replies these are: the IDs of a run of XADD are one piece."""
+    """How many replies `wire` holds: the IDs of a run of XADD are one piece."""
     count = at = 0
     while (at := wire.find(b"$", at, at + 1)) >= 0 and (size := int(wire[at + 1 : wire.index(b"\r\n", at)])) >= 0:
         at = wire.index(b"\r\n", at) + size + 4
@@ -186,5 +186,5 @@ def _bulk_count(wire: bytes) -> int:
 
 
 def _refusal(refusal: Refusal, kept: bytes = b"") -> Settled:
-    """The reply to a command that was undone but for what is `kept` of it."""
+    """The reply to a command that was undone, except for its `kept` part."""
     return Settled(error_line(partial_error(kept, MISCONF[refusal].encode())))

@@ -1,7 +1,7 @@
 """Runs the requests of a tick in order: most of them on the fast path, the others on the slow one.
 
-The fast path is for plain commands of clients that nothing keeps from them, and leaves out every check that such a
-request passes anyway.  It is most of what the server does, so all that is the same for many requests is done once.
+The fast path is for plain commands of plain clients (`Session.is_plain`), and leaves out every check that such a
+request passes anyway.  Most requests take it, so work that is the same for many requests is done once.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from riverbed.store.wire import Request as WireRequest
     from riverbed.store.wire import Requests
 
-# Replies behind which the client's next request has to wait.
+# Replies after which the client's next request has to wait.
 _WAITS: Final = frozenset((Block, LongReply, SlicedCommand))
 # A tick ends after about so many requests, or so long, so that no client waits for another's long pipeline.
 MAX_REQUESTS_A_TICK: Final = 2048
 MAX_SECONDS_A_TICK: Final = 0.003
-# What requests are given of a tick in which slices took longer.
+# The time that requests have in a tick in which slices took longer.
 MIN_SECONDS_A_TICK: Final = 0.002
-# As many wake-ups make as many replies to send, which is as much work again.
+# Each wake-up makes a reply to send, which is as much work again.
 MAX_SECONDS_OF_WAKING: Final = 0.004
-# The fast path of clients that may not take it.
+# The commands of clients that may not take the fast path.
 _NOTHING: Final[dict[bytes | type[Run], FastCommand]] = {}
 # Fast commands between two looks at the clock.
 _LONGEST_RUN: Final = 32
@@ -78,10 +78,10 @@ class FastPath:
         self._slow_path = slow_path
         self._blocking = blocking
         self._signals = blocking.signals
-        self._request = Request(no_session, context.txn, context)  # whichever client sends it
+        self._request = Request(no_session, context.txn, context)  # reused for every client
         plain = fast_commands(context.stats)
         self._tables = plain, {name: entry for name, entry in plain.items() if not entry.command.flags & Flag.WRITE}
-        self.commands = plain  # that may take it just now
+        self.commands = plain  # the commands that may take the fast path just now
         gate.on_change = self._choose_commands
 
     def _choose_commands(self) -> None:
@@ -91,11 +91,11 @@ class FastPath:
         self.commands = _NOTHING if gate.closes_fast_path else reads if gate.no_writes else everything
 
     def run(self, tick_begun: float) -> None:
-        """Run what has arrived, in order; what is too much for one tick stays for the next."""
+        """Run the requests that have arrived, in order; the rest stays for the next tick."""
         queue = self._queue
         queue.begin()
         begun = self._time()
-        # what slices have used of the tick is gone, but for a little
+        # slices have used a part of the tick; a little is left for requests in any case
         end = max(tick_begun + MAX_SECONDS_A_TICK, begun + MIN_SECONDS_A_TICK)
         waking_end = begun + MAX_SECONDS_OF_WAKING
         room = MAX_REQUESTS_A_TICK
@@ -107,8 +107,8 @@ class FastPath:
     def _run_turns(self, taken: list[QueueTurn], room: int, end: float, waking_end: float) -> int:
         """Run these requests, or as many of them as there is time for; -> how many have had their turn.
 
-        All that is the same for every request is looked up once: at 50 clients with one request each that is 1.3 us of
-        5 a request.
+        All that is the same for every request is looked up once: with 50 clients and one request each this saves 1.3 us
+        of 5 us a request.
         """
         clock = self._time
         begun = clock()
@@ -183,7 +183,7 @@ class FastPath:
                 except Exception as error:
                     if isinstance(argv, Run):
                         if not isinstance(error, OneByOneError):
-                            self._failures.roll_back(mark)  # whichever request cannot be executed fails again
+                            self._failures.roll_back(mark)  # the request that cannot be executed fails again
                         run_count -= 1
                         run_of = run_of if run_count else None
                         count += _take_one_by_one(session, argv, requests, waiting)
@@ -220,7 +220,7 @@ class FastPath:
                         break
                 produced += len(wire)
                 if produced > most_output:
-                    # one that does not read must not have its pipeline executed ahead of its reading
+                    # a client that does not read must not have its pipeline executed ahead of its reading
                     self._hold_back(session, [*waiting])
                     break
             if count >= room or begun >= end:
@@ -234,14 +234,14 @@ class FastPath:
         return count
 
     def _hold_back(self, session: Session, requests: Requests) -> None:
-        """These were taken to be run, and have to wait."""
+        """Hold back requests that were taken and have to wait."""
         session.commands_processed -= len(requests)
         self._stats.commands_processed -= len(requests)
         self._queue.hold_back(session, requests)
 
 
 def _take_one_by_one(session: Session, run: Run, requests: Requests, waiting: Iterator[WireRequest]) -> int:
-    """Put the requests of a run in its place, behind which `waiting` is; -> how many more these are."""
+    """Put the single requests of a run in its place, before those in `waiting`; -> how many more these are."""
     at = len(requests) - length_hint(waiting)
     requests[at:at] = run.requests()
     session.commands_processed += len(run) - 1

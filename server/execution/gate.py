@@ -1,10 +1,10 @@
-"""Why the server refuses commands just now, whichever client sends them, or runs none of them on the fast path.
+"""Knows why the server refuses commands of all clients just now, or runs none of them on the fast path.
 
     replication         a replica takes no writes, one without a link no reads; a primary may lack replicas
     the store           a disk that is nearly full, a log or tables that could not be written
-    pauses, monitors    refuse nothing, and have every command looked at
+    pauses, monitors    refuse nothing, but every command is checked for them
 
-Each sets its own part, and has it `refresh`ed.  What the client itself may not do, `admission.py` knows.
+Each of these sets its own part, and calls `refresh`.  `admission.py` checks what a single client may not do.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ class Gate:
     """The gate of one server."""
 
     def __init__(self, engine: Engine) -> None:
-        self.no_writes = ""  # replication's error for writes, empty while they are taken
-        self.no_reads = ""  # and for everything that needs the state
+        self.no_writes = ""  # replication's error for writes, empty while writes are taken
+        self.no_reads = ""  # replication's error for everything that needs the state
         self.is_monitored = False  # every command is shown to a client
-        self.is_paused = False  # commands wait, or only those that write
-        self.holds_writes = False  # in a pause that no client can end
-        self.stalls_slices = False  # commands under way in slices wait as well
+        self.is_paused = False  # commands wait, or only writes
+        self.holds_writes = False  # writes wait, in a pause that no client can end
+        self.stalls_slices = False  # sliced commands wait as well
         self.on_change: Callable[[], None] = lambda: None
         self._engine = engine
         self._txn = engine.txn
 
     def replicate(self, *, no_writes: str, no_reads: str) -> None:
-        """What replication refuses from now on."""
+        """Set what replication refuses from now on."""
         self.no_writes, self.no_reads = no_writes, no_reads
         self.refresh()
 
     def refresh(self) -> None:
-        """One of the reasons may have changed."""
+        """Apply a reason that may have changed."""
         self._txn.is_short_of_space = self._engine.refusal is not None
         self.on_change()
 
@@ -64,7 +64,7 @@ class Gate:
         return bool(self.no_writes) or self._engine.refusal is not None
 
     def check(self, flags: Flag) -> None:
-        """Raise what refuses a command with these flags."""
+        """Raise CommandError when a command with these flags is refused."""
         refusal = self._engine.refusal
         if refusal is None and not self.no_writes and not self.no_reads:
             return

@@ -1,8 +1,8 @@
-"""Replies on their way out: what a tick has made durable is sent, to as many clients as a turn of the loop has time.
+"""Sends the replies of a committed tick, to as many clients as a turn of the loop has time for.
 
-A thousand readers that are told at once that their group is gone take 20 ms of system calls.  Those whose turn does
-not come in time get theirs at the next turns, while other clients are read and answered; each client still gets its
-replies in order.  What is late is durable: a tick that fails later takes none of it back.
+To send a thousand readers at once that their group is gone takes 20 ms of system calls.  Clients whose turn does not
+come in time get their replies at the next turns, while other clients are read and answered; each client still gets its
+replies in order.  Late replies are durable: a tick that fails later takes none of them back.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("riverbed")
 
-# What a turn has for sending; so many clients are sent theirs without a look at the clock.
+# The time that a turn has for sending, and how many clients get replies without a look at the clock.
 TURN_S: Final = 0.003
 _FEW: Final = 64
-# A copy of less than this for each receiver of a message costs no more than sending it apart would.
+# Copying less than this for each receiver of a message costs no more than a separate send.
 _LARGE_BYTES: Final = 4 << 10
 
 
@@ -39,7 +39,7 @@ class Outbox:
         self._drain_due = False
 
     def release(self, ran: list[Session]) -> None:
-        """Send what these sessions have, and see to those that need more than that."""
+        """Send the replies of these sessions, and attend to the sessions that need more than that."""
         late = self._late
         clock = time.perf_counter
         end = clock() + TURN_S
@@ -73,11 +73,11 @@ class Outbox:
             self._want_drain()
 
     def _send_or_keep(self, session: Session, is_over: bool) -> int:
-        """Send what a client has, or keep it until its turn comes; -> how many bytes."""
+        """Send a client's replies, or keep them until its turn comes; -> how many bytes."""
         out = session.out
         pieces = _with_large_apart(out) if session.is_monitor or session.subscriptions else [b"".join(out)]
         out.clear()
-        # what a replica is sent besides does not come this way, and must not overtake
+        # the log for a replica does not come this way, and must not overtake its replies
         is_late = (is_over or session in self._late) and not session.is_replica
         for data in pieces:
             if is_late:
@@ -90,7 +90,7 @@ class Outbox:
         return size
 
     def holds(self, session: Session) -> bool:
-        """Whether the client has replies coming that were not handed over to its connection yet."""
+        """Whether the client has replies that were not handed over to its connection yet."""
         return session in self._late
 
     def forget(self, session: Session) -> None:
@@ -104,7 +104,7 @@ class Outbox:
             self._send_one()
 
     def _is_late(self, session: Session, size: int) -> None:
-        """So much more waits for its turn; one with much of that gets no more requests run until then."""
+        """Count bytes that wait for the client's turn; while they are many, no more of its requests run."""
         session.late_bytes += size
         session.refresh()
         session.settle()
@@ -139,7 +139,7 @@ class Outbox:
     # -- more than replies ---------------------------------------------------------------------------------------------
 
     def _see_to(self, needy: list[Session], end: float) -> None:
-        """Attend to these clients; of those with long replies to one, and the others as long as there is time."""
+        """Attend to these clients; when the time is up, postpone those with long replies, except the first client."""
         postponed = []
         for number, session in enumerate(dict.fromkeys(needy)):
             if number and session.long_reply is not None and time.perf_counter() >= end:
@@ -150,7 +150,7 @@ class Outbox:
             self._turns.postpone(postponed)
 
     def _attend(self, session: Session) -> None:
-        """After its replies: close it, cut it off, go on with a long reply, or let held-back requests run."""
+        """After a client's replies: close it, cut it off, go on with a long reply, or let held-back requests run."""
         session.peer.attend()
         if session.closing or session.congested:
             return
@@ -160,10 +160,10 @@ class Outbox:
             self._turns.resume(session)
 
     def _continue_long_reply(self, session: Session, reply: LongReply) -> None:
-        """Send a piece of a reply too long for memory; one that the client reads slowly waits for it."""
+        """Send a piece of a reply too long for memory; the next piece waits for a client that reads slowly."""
         try:
             piece = next(reply.pieces, None)
-        except Exception as error:  # the tables are others since a full sync, or a row is damaged: it cannot go on
+        except Exception as error:  # a full sync has replaced the tables, or a row is damaged
             log.error("a long reply to client %d broke off: %s: %s", session.id, type(error).__name__, error)
             session.end_long_reply()
             session.peer.abort()
@@ -182,7 +182,7 @@ class Outbox:
 
 
 def _with_large_apart(parts: list[bytes]) -> list[bytes]:
-    """`parts`, the small ones joined.  A large message is one object for all who are sent it, and remains that."""
+    """`parts`, the small ones joined.  A large message stays one object for all clients that are sent it."""
     pieces: list[bytes] = []
     small: list[bytes] = []
     for part in parts:

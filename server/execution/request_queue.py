@@ -1,12 +1,12 @@
-"""Which client's requests run next: of the clients that have sent some, and of those left over from the last tick.
+"""Decides which client's requests run next: a client that has sent some, or one left over from the last tick.
 
 Requests run in the order in which they arrived.  A tick is short and may end before every client has had a turn.  In
-the next tick, clients with only a few requests go before those that were left over with long pipelines, or a PING would
-wait for all of the pipelines; but only so many, so that no client waits for ever.  The requests of one client always
-run in the order in which it sent them.
+the next tick, clients with only a few requests go before the clients that were left over with long pipelines, or a
+PING would wait for all of the pipelines; at most MAX_FIRST requests do so, so that no client waits for ever.  The
+requests of one client always run in the order in which it sent them.
 
-A client has one place in line, however much it has sent.  What it has sent stays as it came: `take` has it parsed, a
-batch at a time, when its turn has come.  So what waits costs its bytes, and a tick costs what it runs.
+A client has one place in line, however much it has sent.  Its bytes stay as they came: `take` parses them, a batch at a
+time, when the client's turn comes.  So waiting requests cost only their bytes, and a tick parses only what it runs.
 
     chunk -> arrivals -> line -> a batch is taken and run -> has more -> again, behind the others
                           ^                 |
@@ -28,30 +28,30 @@ if TYPE_CHECKING:
     from riverbed.server.protocol.request_reader import RequestReader
     from riverbed.store.wire import Requests
 
-    # A client and the requests of it that run next.
+    # A client and its requests that run next.
     Turn = tuple[Session, Requests]
 
-# More than these are a pipeline.
+# More requests, or more lines, than these are a pipeline.
 _FEW: Final = 4
 _FEW_LINES: Final = 64
-# Requests that may go before those that were left over: a fraction of a millisecond.
+# Requests that may go before the left-over ones: a fraction of a millisecond.
 MAX_FIRST: Final = 64
-# So much is parsed before it runs; more would be in vain when the tick ends.
+# At most so much is parsed before it runs; the tick may end before more of it has run.
 _BYTES_AT_ONCE: Final = 8 << 10
-# What a request of a backlog counts for.
+# How many bytes a request of a backlog counts as.
 _REQUEST_BYTES: Final = 128
 
 
 class RequestQueue:
     """The line of one executor's clients that have sent requests.
 
-    `arrivals` are those that got into it since the last tick, the same list all the time.
+    `arrivals` are the clients that joined it since the last tick; it is always the same list.
     """
 
     def __init__(self, finish: Callable[[Session], None], clock: Callable[[], float]) -> None:
-        """`clock` tells the time in seconds.
+        """`clock` returns the time in seconds.
 
-        `finish` is called for a client that sends no more requests: its next bytes are none, or it has ended.
+        `finish` is called for a client without further requests: its next bytes are not a request, or it has ended.
         """
         self.arrivals: list[Session] = []
         self._finish = finish
@@ -64,7 +64,7 @@ class RequestQueue:
         return bool(self.arrivals or self._line or self._again or self._resumed)
 
     def clear(self) -> None:
-        """No request will run any more."""
+        """Drop all requests."""
         for sessions in (self.arrivals, self._line, self._again, self._resumed):
             for session in sessions:
                 session.in_line = False
@@ -72,7 +72,7 @@ class RequestQueue:
             sessions.clear()
 
     def begin(self) -> None:
-        """A tick begins: clients that have sent something since the last one get their places."""
+        """Begin a tick: give places to the clients that have sent something since the last one."""
         line = self._line
         if not line:
             line.extend(self.arrivals)
@@ -84,7 +84,7 @@ class RequestQueue:
             self._resumed.clear()
 
     def _line_up(self, arrivals: list[Session]) -> None:
-        """Put clients with a few short requests before those that were left over, and the others behind them."""
+        """Put clients with a few short requests before the left-over clients, and the others behind them."""
         first: list[Session] = []
         room = MAX_FIRST
         for session in arrivals:
@@ -98,10 +98,10 @@ class RequestQueue:
         self._line.extendleft(reversed(first))
 
     def take(self, end_s: float) -> list[Turn] | None:
-        """The next clients and a batch of each; None when there is no other.
+        """The next clients and a batch of each; None when no client is left.
 
-        No more of them once `end_s` has come: thousands of clients may each have sent bytes that cost time to look at
-        and hold no whole request.
+        Stops at `end_s`: thousands of clients may each have sent bytes that cost time to look at and hold no whole
+        request.
         """
         line = self._line
         if self._again:
@@ -117,7 +117,7 @@ class RequestQueue:
             if not session.is_plain or session.account.owed or reader.is_behind:
                 requests = self._take_with_care(session)
             else:
-                # nearly always the client's only chunk, a short one, and nothing is left of it: a long one is owed
+                # nearly always the client's only chunk, short and of whole requests: a long one is counted in `owed`
                 chunk = reader.chunk
                 whole = reader.plain.take_chunk(chunk)
                 if whole is not None:
@@ -137,7 +137,7 @@ class RequestQueue:
         return turns
 
     def _take_apart(self, session: Session) -> Requests:
-        """What the client has sent, and nothing is known of, is not just whole plain requests."""
+        """Parse a chunk that does not consist of whole plain requests only."""
         requests = session.input.take_apart()
         if session.input.is_behind:
             self._keep_in_line(session, requests)
@@ -158,7 +158,7 @@ class RequestQueue:
         return requests
 
     def _keep_in_line(self, session: Session, requests: Requests) -> None:
-        """The rest of what it has sent, if there is any, comes behind the others."""
+        """Put the client behind the others if it has sent more; finish it if it has nothing more to run."""
         reader = session.input
         session.in_line = False
         if reader.is_over and not requests:
@@ -169,7 +169,7 @@ class RequestQueue:
         session.settle()
 
     def put_back(self, turns: list[Turn]) -> None:
-        """These were taken, and the tick had no time for them."""
+        """Put back requests that were taken and that the tick had no time for."""
         for session, requests in reversed(turns):
             self._again.pop(session, None)
             session.put_back(requests)
@@ -178,7 +178,7 @@ class RequestQueue:
             self._line.appendleft(session)
 
     def hold_back(self, session: Session, requests: Requests) -> None:
-        """The client may not go on with these, the rest of its batch, nor with what it has sent behind them."""
+        """Hold back the rest of the client's batch, and what it has sent after that, until `resume`."""
         self._again.pop(session, None)
         if requests or session.input.has_more:
             session.hold_back(requests)

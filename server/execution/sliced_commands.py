@@ -1,7 +1,7 @@
-"""Commands in slices, as the executor sees them: whose turn it is, for how long, and what becomes of one.
+"""Runs sliced commands for the executor: decides whose turn it is and for how long, and ends them.
 
-Each tick, or every other one while requests come, gives them a few milliseconds, in turn.  A client with a command
-under way waits for its reply as one that is blocked does; if it goes, what is left of the command is not done.
+Each tick, or every other tick while requests come, gives them a few milliseconds, in turn.  A client with a sliced
+command waits for its reply like a blocked client; if the client leaves, the rest of the command is not done.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STOPPING: Final = "ERR the server is stopping"
 
 
 class SlicedCommands:
-    """The commands under way of one server."""
+    """The sliced commands under way of one server."""
 
     def __init__(
         self,
@@ -64,14 +64,14 @@ class SlicedCommands:
         self._by_session: dict[Session, SlicedCommand] = {}
         self._waiting: deque[Session] = deque()  # for the next slice
         self._waiting_for_view: dict[Session, None] = {}  # in the order in which they get one
-        self._sliced: list[Session] = []  # those that had a slice since the last commit
+        self._sliced: list[Session] = []  # clients that had a slice since the last commit
         self._gave_way = self._rests = False
 
     def __bool__(self) -> bool:
         return bool(self._waiting or self._waiting_for_view)
 
     def begin(self, session: Session, sliced: SlicedCommand) -> None:
-        """The first slice has been run; the client waits for the others."""
+        """Take a command whose first slice has run; the client waits for the other slices."""
         sliced.writes = bool(client_command(sliced.request.argv).flags & Flag.WRITE)
         self._by_session[session] = sliced
         session.begin_slices(sliced.request.argv)
@@ -82,7 +82,7 @@ class SlicedCommands:
         return self._by_session.get(session)
 
     def _wait(self, session: Session, sliced: SlicedCommand) -> None:
-        """For the next turn, or for a view first."""
+        """Have the client wait for its next turn, or for a view first."""
         self._sliced.append(session)
         if sliced.needs_view:
             self._waiting_for_view[session] = None
@@ -91,7 +91,7 @@ class SlicedCommands:
         self._turns.want_tick()
 
     def take_turn(self, *, has_requests: bool) -> None:
-        """Have those under way go on, unless requests have come while they did: then with the next tick.
+        """Run the next slices; if requests have come during the last ones, run them with the next tick.
 
         So a request waits for the slices of one tick, not of two.
         """
@@ -108,10 +108,10 @@ class SlicedCommands:
         self._turns.want_tick()
 
     def _show_views(self) -> None:
-        """Let commands that get a view now go on at once: what they look up has to be what the view shows."""
+        """Give views to waiting commands, which go on at once: what they look up has to be what the view shows."""
         if not self._waiting_for_view or self._gate.stalls_slices:
             return
-        if self._txn.log:  # of requests that ran ahead of this tick: their commit comes first
+        if self._txn.log:  # requests ran ahead of this tick: their commit comes first
             self._turns.want_tick()
             return
         try:
@@ -121,19 +121,19 @@ class SlicedCommands:
             return
         if view is None:
             return
-        # those that ask for another view from now on are behind those that have no turn now
+        # commands that ask for another view from now on come behind the commands that get no turn now
         waiting, self._waiting_for_view = list(self._waiting_for_view), {}
         end = time.perf_counter() + SLICES_S
         served = 0
         for session in waiting:
             sliced = self.of(session)
-            if sliced is not None and sliced.needs_view:  # else the last one has killed it
+            if sliced is not None and sliced.needs_view:  # else the command before has killed it
                 if isinstance(view, OpenView) and sliced.writes:
                     self.refuse_views([session], NO_CHECKPOINT)
                     served += 1
                     continue
                 if self._txn.log and not sliced.writes:
-                    break  # what it counts in the tables must be what the view has: it waits for the next one
+                    break  # its counts in the tables must be those of the view: it waits for the next view
                 sliced.show(view.hold())
                 self._step(session, sliced, is_last=isinstance(view, OpenView))
             served += 1
@@ -145,13 +145,13 @@ class SlicedCommands:
         view.release()
 
     def look_for_views(self) -> None:
-        """There may be a view for those that wait for one."""
+        """Have a tick if commands wait for a view: there may be one now."""
         if self._waiting_for_view:
             self._turns.want_tick()
 
     @property
     def is_crowded(self) -> bool:
-        """A command waits because there are as many views as there may be."""
+        """Whether a command waits because there are as many views as there may be."""
         return bool(self._waiting_for_view) and self.views.is_full
 
     @property
@@ -159,25 +159,25 @@ class SlicedCommands:
         return len(self._waiting_for_view)
 
     def refuse_views(self, waiting: Iterable[Session], text: str) -> None:
-        """These commands cannot go on."""
+        """End the commands of these clients with an error."""
         for session in waiting:
             sliced = self.of(session)
             if sliced is not None:
                 self._conclude(session, sliced, (error_line(text.encode()),))
 
     def rest(self) -> None:
-        """All clients have been kept waiting by something else: have requests read before the next slice."""
+        """Have requests read before the next slice, because something else has kept all clients waiting."""
         self._rests = bool(self._waiting)
 
     def _run(self) -> None:
-        """Go on for as long as a tick has for it."""
+        """Run slices for as long as a tick allows."""
         if self._gate.stalls_slices:
-            return  # what may be a write waits as well; the end of the pause asks for a tick
+            return  # commands that may write wait as well; the end of the pause asks for a tick
         end = time.perf_counter() + SLICES_S
         while self._waiting:
             session = self._waiting.popleft()
             sliced = self.of(session)
-            if sliced is not None:  # else it has left
+            if sliced is not None:  # else the client has left
                 self._step(session, sliced)
                 if time.perf_counter() >= end:
                     break
@@ -185,7 +185,7 @@ class SlicedCommands:
             self._turns.want_tick()
 
     def _step(self, session: Session, sliced: SlicedCommand, *, is_last: bool = False) -> None:
-        """Run the next slice, or all of them when this `is_last`."""
+        """Run the next slice, or all that are left when it `is_last`."""
         request = sliced.request
         request.now_ms = self._core.now_ms()
         command = client_command(request.argv)
@@ -201,7 +201,7 @@ class SlicedCommands:
         sliced.nanoseconds += elapsed
         counters.nanoseconds += elapsed
         if self.of(session) is not sliced:
-            return  # it failed, what came before it could not be committed either, and that was answered
+            return  # it failed, the work before it could not be committed either, and the client was answered
         if reply is sliced:
             self._wait(session, sliced)
             return
@@ -209,7 +209,7 @@ class SlicedCommands:
         self._conclude(session, sliced, reply)
 
     def _conclude(self, session: Session, sliced: SlicedCommand, reply: Reply) -> None:
-        """Answer; should this tick be undone, the client is answered what was committed before."""
+        """Answer the client; if this tick is undone, the answer says what was committed before."""
         if reply.__class__ is tuple and reply[0].startswith(b"-"):
             reply = (error_line(sliced.refusal(reply[0][1:-2])),)
         self.drop(session)
@@ -227,9 +227,9 @@ class SlicedCommands:
         return any(sliced.writes for sliced in self._by_session.values())
 
     def finish_writes(self) -> None:
-        """Run what is left of the commands that write, at once: the server ends, and leaves none half done.
+        """Run the rest of the commands that write, at once: the server stops, and leaves none half done.
 
-        There is no view to go on with any more: who waits for one is told what was done.
+        There are no views any more: a client whose command waits for one gets an error that says what was done.
         """
         while self._waiting:
             session = self._waiting.popleft()
@@ -239,7 +239,7 @@ class SlicedCommands:
         self.refuse_views([session for session, sliced in self._by_session.items() if sliced.writes], STOPPING)
 
     def drop(self, session: Session) -> None:
-        """The client waits no longer; the rest of its command is not done."""
+        """End the client's sliced command; the rest of it is not done."""
         sliced = self._by_session.pop(session, None)
         if sliced is not None:
             sliced.close()
@@ -258,13 +258,13 @@ class SlicedCommands:
 
     @property
     def uncommitted(self) -> list[Session]:
-        """The clients of whose commands slices have run since the last commit."""
+        """The clients whose commands have run slices since the last commit."""
         return self._sliced
 
     def undone(self) -> list[tuple[Session, bytes]]:
-        """The slices since the last commit were undone; -> the clients whose commands end with that.
+        """The slices since the last commit were undone; -> each client whose command ends, and what was kept of it.
 
-        With each comes what was kept of its command.  One that rests on no table goes on.
+        A command that rests on no table goes on.
         """
         ended = []
         for session in dict.fromkeys(self._sliced):

@@ -1,4 +1,4 @@
-"""The slow path: one request with every check, for what may be refused, queued, shown to monitors or made to wait."""
+"""The slow path runs a request with every check: it may be refused, queued, shown to monitors or made to wait."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Turn(enum.Enum):
-    """What becomes of a client's next request."""
+    """Whether the client goes on behind a request, or waits."""
 
     GOES_ON = enum.auto()
     WAITS_BEFORE = enum.auto()  # this request has not run yet
@@ -87,6 +87,6 @@ class SlowPath:
             session.release_pushes()
         if self._signals:
             self._blocking.serve()
-        # what the command may have changed: it blocked, or its reply is a long one
+        # the command may have changed this: it blocked, or its reply is a long one
         must_wait: bool = session.must_wait
         return Turn.WAITS_AFTER if must_wait else Turn.GOES_ON

@@ -1,7 +1,7 @@
 """What the executor does for the other parts of the server, and what it reports to them.
 
-The parts above the executor are given `Ticks`, a handful of its methods.  It imports none of them: it calls the
-functions that the assembly has put into the lists of `Events`.
+The parts above the executor are given `Ticks`, a handful of its methods.  The executor imports none of these parts: it
+calls the functions that the assembly has put into the lists of `Events`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Ticks(Protocol):
         """Send the session's replies with the next tick although it has run nothing; close it then if it is closing."""
 
     def end_wait(self, session: Session, reply: Reply) -> None:
-        """Answer a blocked client with what a failed commit does not take back."""
+        """Answer a blocked client with a reply that a failed commit does not take back."""
 
     def give_up(self, error: StateLostError) -> None:
         """Stop the server at once: its state in memory is lost."""
@@ -48,10 +48,10 @@ class Turns(Ticks, Protocol):
 class Events:
     """Functions to call when something happens; `server/assembly.py` fills the lists."""
 
-    tick_over: list[Callable[[], None]] = field(default_factory=list)  # committed or undone; no reply is out
-    committed: list[Callable[[], None]] = field(default_factory=list)  # something was, and its replies are out
+    tick_over: list[Callable[[], None]] = field(default_factory=list)  # a tick was committed or undone; no reply is out
+    committed: list[Callable[[], None]] = field(default_factory=list)  # a tick was, and its replies are out
     undone: list[Callable[[], None]] = field(default_factory=list)  # a tick was
     disconnected: list[Callable[[Session], None]] = field(default_factory=list)
-    drained: list[Callable[[Session], None]] = field(default_factory=list)  # its socket takes more
-    command_over: list[Callable[[], None]] = field(default_factory=list)  # one that was run in slices
+    drained: list[Callable[[Session], None]] = field(default_factory=list)  # the client's socket takes more
+    command_over: list[Callable[[], None]] = field(default_factory=list)  # a sliced one
     gave_up: list[Callable[[], None]] = field(default_factory=list)

@@ -1,14 +1,15 @@
 """Clients that wait: blocked reads by key, first come first served, each with a deadline.
 
-A client parks with the command it sent.  When one of its keys changes, the executor runs that command again; if there
+A client blocks with the command it sent.  When one of its keys changes, the executor runs that command again; if there
 is still nothing, the client keeps its place.  So one wake-up may serve several streams, and no client overtakes.
 
     key "jobs"    topic (group "g")    Alice(1)  Bob(2)  Dora(4) ... a thousand more
                   topic (group "h")    Carol(3)
                   no topic             Eve(5)
 
-Most who wait for a key wait for the same of it, a *topic*: when there is nothing for the first of a line, there is
-nothing for those behind.  So one entry for a thousand waiting consumers of a group runs two commands, not a thousand.
+Most clients that wait for a key wait for the same of it, a *topic*: when there is nothing for the first client of a
+line, there is nothing for the clients behind it.  So one entry for a thousand waiting consumers of a group runs two
+commands, not a thousand.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ if TYPE_CHECKING:
     from riverbed.store.tables.namespace import Namespace
 
 Place = tuple["Namespace", bytes]
-# What remembering a watched key takes, measured, besides its bytes.
+# The memory that a watched key takes besides its bytes, measured.
 WATCH_BYTES: Final = 240
-# A dict finds its first key only behind all those that have been taken off the front.
+# No dict: it finds its first key only after all keys that were taken off the front.
 Line = OrderedDict["Session", int]
 _NOBODY: Final = Line()
 
 
 def add_interest(place: Place) -> None:
-    """Have the store tell of changes of this key."""
+    """Have the store report changes of this key."""
     db, key = place
     db.interest[key] = db.interest.get(key, 0) + 1
 
@@ -51,7 +52,7 @@ def drop_interest(place: Place) -> None:
 
 
 def drop_interests(db: Namespace, keys: Iterable[bytes]) -> None:
-    """As `drop_interest`, for very many."""
+    """As `drop_interest`, for very many keys."""
     interest = db.interest
     for key in keys:
         left = interest[key] - 1
@@ -62,14 +63,14 @@ def drop_interests(db: Namespace, keys: Iterable[bytes]) -> None:
 
 
 class Waiters:
-    """Who waits for what.  A session waits with one command at a time, in the database it had then."""
+    """The blocked clients.  A session waits with one command at a time, in the database that it had selected then."""
 
     def __init__(self) -> None:
-        # by key and topic, in order of arrival: their numbers
+        # by key and topic: the clients in order of arrival, with their numbers
         self._by_key: dict[Place, dict[Hashable, Line]] = {}
         self._places: dict[Session, list[tuple[Place, Hashable]]] = {}
         self._next_number = 0
-        # (deadline or moment of the next try, client id), the earlier one of each
+        # (deadline or moment of the next try, whichever is earlier, and client id)
         self._deadlines: SortedList[tuple[int, int]] = SortedList()
         self._by_id: dict[int, Session] = {}
 
@@ -85,7 +86,7 @@ class Waiters:
         return len(self._by_key)
 
     def block(self, session: Session, block: Block) -> None:
-        """The client waits from now on."""
+        """Block the client from now on."""
         session.block(block)
         self._next_number += 1
         places: list[tuple[Place, Hashable]] = [((session.db, key), topic) for key, topic in _topics(block).items()]
@@ -100,7 +101,7 @@ class Waiters:
         self._set_timer(session, block)
 
     def postpone(self, session: Session, retry_ms: int | None) -> None:
-        """A try came to nothing; the client keeps its place and is tried again at another moment."""
+        """Keep the client's place after a try that found nothing; `retry_ms` is the moment of the next try, if any."""
         assert session.blocked is not None
         if retry_ms != session.blocked.retry_ms:
             self._drop_timer(session, session.blocked)
@@ -120,7 +121,7 @@ class Waiters:
             del self._by_id[session.id]
 
     def release(self, session: Session) -> None:
-        """The client waits no longer, for whatever reason."""
+        """End the client's wait, for whatever reason."""
         block = session.unblock()
         for place, topic in self._places.pop(session):
             lines = self._by_key[place]
@@ -138,20 +139,20 @@ class Waiters:
         return place in self._by_key
 
     def waiting_for(self, place: Place) -> list[Session]:
-        """Those who wait for a key at this moment, in order of arrival."""
+        """The clients that wait for a key at this moment, in order of arrival."""
         lines = self._by_key.get(place, {}).values()
         numbered = [(number, session) for line in lines for session, number in line.items()]
         return [session for _, session in sorted(numbered, key=itemgetter(0))]
 
     def alike(self, place: Place, block: Block) -> list[Session]:
-        """Those who wait for one key only, and for the same of it as `block`, in order of arrival."""
+        """The clients that wait for this key only, with the same topic as `block`, in order of arrival."""
         if block.topics is None or len(block.keys) != 1:
             return []
         line = self._line(place, block.topics[0])
         return [session for session in line if session.blocked is not None and len(session.blocked.keys) == 1]
 
     def in_turn(self, place: Place) -> Iterator[Session]:
-        """As `waiting_for`, but behind one that waits on after its turn none that waits for the same."""
+        """As `waiting_for`, but when a client waits on after its turn, the others with its topic get none."""
         last_number = self._next_number
         turns: list[tuple[int, Session, Hashable]] = []
         for topic, line in self._by_key.get(place, {}).items():
@@ -179,13 +180,13 @@ class Waiters:
         return self._deadlines[0][0] if self._deadlines else None
 
     def due(self, now_ms: int) -> Iterator[Session]:
-        """Those whose moment has passed; each must be released or postponed before the next is asked for."""
+        """The clients whose moment has passed; each must be released or postponed before the next is asked for."""
         while self._deadlines and self._deadlines[0][0] < now_ms:
             yield self._by_id[self._deadlines[0][1]]
 
 
 def _topics(block: Block) -> dict[bytes, Hashable]:
-    """What is waited for of each key, None where that cannot be compared."""
+    """The topic of each key, None where topics cannot be compared."""
     if block.topics is None:
         return dict.fromkeys(block.keys)
     topics: dict[bytes, Hashable] = {}
@@ -195,7 +196,7 @@ def _topics(block: Block) -> dict[bytes, Hashable]:
 
 
 def _next_moment_ms(block: Block) -> int | None:
-    """When something is to be done about a client although no key has changed."""
+    """When a blocked client is answered or tried again although no key has changed."""
     if block.deadline_ms is None or block.retry_ms is None:
         return block.deadline_ms if block.retry_ms is None else block.retry_ms
     return min(block.deadline_ms, block.retry_ms)
@@ -204,8 +205,8 @@ def _next_moment_ms(block: Block) -> int | None:
 class Watches:
     """WATCH: which sessions' transactions break when a key changes.
 
-    Nearly every key has one watcher, which stands for itself: a client may watch very many keys, and a dict for each
-    takes four times as long.
+    Nearly every key has one watcher, which is stored without a dict: a client may watch very many keys, and a dict for
+    each takes four times as long.
     """
 
     def __init__(self) -> None:
@@ -236,7 +237,7 @@ class Watches:
             session.transaction.watch_until_ms = expire_ms
 
     def clear(self, session: Session) -> None:
-        """The session watches nothing any more, and what broke is forgotten."""
+        """End all watches of the session, also those that are broken."""
         for db, keys in session.transaction.watched.items():
             watchers = self._watchers[db]
             for key in keys:

@@ -1,4 +1,4 @@
-"""What commands ask of the executor about clients: the end of a wait, of a connection, of all that is under way."""
+"""What commands ask of the executor about clients: to end a wait, a connection, or all that is under way."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class Pauses:
         gate = self._gate
         gate.is_paused = self._until_ms > 0 or bool(self._holds)
         gate.holds_writes = bool(self._holds)
-        # a stop has commands under way in slices go on, as it leaves none half done
+        # while the server stops, sliced commands go on, so that none is left half done
         gate.stalls_slices = gate.is_paused and Hold.STOP not in self._holds
         gate.refresh()
 
@@ -103,7 +103,7 @@ class Pauses:
 
 
 def _writes(session: Session, command: Command) -> bool:
-    """Whether a command writes, or is the EXEC of one that does; Sentinel's orders are a transaction that does not."""
+    """Whether a command writes, or is the EXEC of a write; Sentinel's orders are a transaction without one."""
     if command.name == b"EXEC":
         return any(client_command(argv).flags & Flag.WRITE for argv in session.transaction.queued or ())
     return bool(command.flags & Flag.WRITE)

@@ -1,14 +1,14 @@
 """The replies to the commands of one transaction: they leave together, behind its commit, and are not all in memory.
 
-Short replies are kept.  What there is no room for goes to a file without a name in the data directory, as it is at
-that moment, for a later command of the transaction may change what it shows:
+Short replies are kept in memory.  A reply that has no room there goes to a file without a name in the data directory at
+once, for a later command of the transaction may change what it shows:
 
     MULTI   XADD s   XRANGE s   XDEL s   XRANGE s   EXEC
                          |                   |
                          `---- the file -----'----> commit ----> piece by piece to the client
 
-So there is one way for whatever a transaction does.  One that only reads does not need it for its long replies: it
-runs between two changes of the store, with a view, and these are read from the view while they are sent.
+This works for every transaction.  A transaction that only reads does not need the file for its long replies: it runs
+between two changes of the store, with a view, and its long replies are read from the view while they are sent.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     from riverbed.store.engine import Engine
     from riverbed.store.tables.view import View
 
-# In the files of all clients together: a transaction that has more to say is undone.
+# In the files of all clients together: a transaction whose replies need more is undone.
 MAX_SPOOLED_BYTES: Final = 4 << 30
 # Descriptors that are left for the log, the tables and child processes when a file of replies is open.
 _SPARE_DESCRIPTORS: Final = 8
-# Written between two looks at the free space.
+# Written between two checks of the free space.
 _BYTES_A_SPACE_CHECK: Final = 16 << 20
-# What a queued command may add to the replies in memory: it takes more itself.
+# What a queued command may add to the replies in memory: the command itself takes more.
 _BYTES_A_COMMAND: Final = 128
-# A reply of so much may be kept beyond that, for a command that changes no table.
+# A reply of up to so much may be kept beyond that, for a command that rests on no table.
 _SHORT_BYTES: Final = 128
-# A reply of so much is made in memory, even when it is for the file.
+# A reply of up to so much is made in memory, even when it is for the file.
 _MIN_ROOM: Final = 64 << 10
 # Replies that are read from a view while they are sent: each takes a kilobyte or two until then.
 _MAX_FROM_VIEW: Final = 10_000
@@ -57,10 +57,10 @@ class ViewNeededError(Exception):
 
 
 class SpoolSpace:
-    """What the files of all transactions may take together, and take."""
+    """The bytes that the files of all transactions take together, and their limit."""
 
     def __init__(self, engine: Engine, clients_to_come: Callable[[], int]) -> None:
-        """`clients_to_come` tells how many clients may connect besides those there are."""
+        """`clients_to_come` returns how many more clients may connect."""
         self._engine = engine
         self._clients_to_come = clients_to_come
         self._unchecked_bytes = _BYTES_A_SPACE_CHECK
@@ -71,22 +71,22 @@ class SpoolSpace:
         return self._engine.directory
 
     def take(self, size: int) -> None:
-        """Have `size` bytes more.  Raises SpoolError, OSError."""
+        """Take `size` bytes more.  Raises SpoolError, OSError."""
         if self.bytes + size > MAX_SPOOLED_BYTES:
             raise SpoolError(f"the replies of all transactions would take more than {MAX_SPOOLED_BYTES >> 30} GB")
         self._unchecked_bytes += size
         if self._unchecked_bytes >= _BYTES_A_SPACE_CHECK:
             reserve = self._engine.space.reserve_bytes
-            # more than the reserve is left: no write is to be refused because of replies
+            # leave more than the reserve: no write is to be refused because of replies
             if self._engine.files.free_bytes(self.directory) - self._unchecked_bytes < reserve + (reserve >> 2):
                 raise SpoolError("its replies are too long for memory, and the disk is nearly full")
             self._unchecked_bytes = 0
         self.bytes += size
 
     def check_descriptor(self, descriptor: int) -> None:
-        """Raise SpoolError if a file with this one, the lowest that was free, leaves too few for everything else.
+        """Raise SpoolError if a file with this descriptor, the lowest free one, leaves too few for everything else.
 
-        A log that cannot be opened for want of one stops the server.
+        A server that has no descriptor left to open its log stops.
         """
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         needed = self._clients_to_come() + _SPARE_DESCRIPTORS
@@ -112,7 +112,7 @@ def _nameless_file(directory: Path) -> Iterator[io.FileIO]:
 
 
 class _Spool:
-    """A file that is gone when it is closed, written and then read from its beginning."""
+    """A file that is written, then read from its beginning, and gone when it is closed."""
 
     def __init__(self, space: SpoolSpace) -> None:
         """Raises SpoolError."""
@@ -154,11 +154,11 @@ class _Spool:
 
     @property
     def end(self) -> int:
-        """Where the next bytes will stand."""
+        """Where the next bytes will be in the file."""
         return self.written_bytes + self._gathered_bytes
 
     def pieces(self, part: range) -> Generator[bytes, None, None]:
-        """The bytes that stand there.  Raises OSError."""
+        """The bytes of `part` of the file.  Raises OSError."""
         at = part.start
         while at < part.stop:
             data = os.pread(self._file.fileno(), min(PIECE_BYTES, part.stop - at), at)
@@ -173,12 +173,12 @@ class _Spool:
 
 
 class TransactionReplies:
-    """Collects the replies of one transaction, in order.  To be released, by its reply if it has a long one."""
+    """Collects the replies of one transaction, in order.  It must be released; a long reply does that itself."""
 
     def __init__(self, engine: Engine, space: SpoolSpace, count: int, view: View | None, *, may_restart: bool) -> None:
-        """`count` commands, which only read if they have a `view`: it shows what they see.
+        """`count` is the number of commands.  Commands that have a `view` only read; it shows what they see.
 
-        Without one and with `may_restart`, a long reply raises ViewNeededError.
+        Without a view and with `may_restart`, a long reply raises ViewNeededError.
         """
         self.added = 0
         self._engine = engine
@@ -194,11 +194,11 @@ class TransactionReplies:
 
     @property
     def room(self) -> int:
-        """What the next reply may have in memory."""
+        """How many bytes the next reply may have in memory."""
         return min(max(self._left, _MIN_ROOM), LONG_BYTES)
 
     def view(self) -> View:
-        """What a long reply is to be read from: it shows what the transaction sees now."""
+        """The view from which a long reply is read: it shows what the transaction sees now."""
         if self._view is not None:
             return self._view
         if self._may_restart:
@@ -211,10 +211,10 @@ class TransactionReplies:
         return any(self._lasting)
 
     def add(self, wire: bytes, *, lasts: bool) -> None:
-        """The reply to the next command; it `lasts` when it rests on no table.  Raises SpoolError."""
+        """Add the reply to the next command; it `lasts` when it rests on no table.  Raises SpoolError."""
         self.added += 1
         self._lasting.append(lasts)
-        # a short one that lasts is kept whatever happens to the file, so that nothing stays and is answered by an error
+        # a short lasting reply stays in memory, so that an error of the file never answers a command whose effect stays
         if len(wire) <= self._left or (lasts and len(wire) <= _SHORT_BYTES):
             self._left -= len(wire)
             self._parts.append(wire)
@@ -222,7 +222,7 @@ class TransactionReplies:
             self._spool_all((wire,))
 
     def add_long(self, reply: LongReply, *, lasts: bool) -> None:
-        """As `add`, of one that comes in pieces: from now on if it is read from the view, else now."""
+        """As `add`, for a reply in pieces: they go to the file now, unless the view has them when they are sent."""
         self.added += 1
         self._lasting.append(lasts)
         is_from_view = reply.source is not None and reply.source is self._view
@@ -245,7 +245,7 @@ class TransactionReplies:
         self._parts.append(range(start, self._spool.end))
 
     def reply(self) -> Reply:
-        """The array of them all.  Raises SpoolError."""
+        """The array of all replies.  Raises SpoolError."""
         head = array_header(self._count)
         short = [part for part in self._parts if isinstance(part, bytes)]
         if len(short) == len(self._parts) and sum(map(len, short)) <= LONG_BYTES:
@@ -282,7 +282,7 @@ class TransactionReplies:
         return self.reply()
 
     def _replace_undone(self, line: bytes) -> None:
-        """Let `line` stand for each part that does not last, or cannot be read from the file."""
+        """Replace by `line` each part that does not last, or cannot be read from the file."""
         written = 0 if self._spool is None else self._spool.written_bytes
         for number, part in enumerate(self._parts):
             if self._lasting[number] and not (isinstance(part, range) and part.stop > written):
@@ -294,7 +294,7 @@ class TransactionReplies:
 
     def _pieces(self, head: bytes) -> Generator[bytes, None, None]:
         self._parts.reverse()
-        parts = self._parts  # those that have not gone out, the next one last
+        parts = self._parts  # the parts that were not sent, the next one last
         small, size = [head], len(head)
         while parts:
             part = parts[-1]
@@ -315,7 +315,7 @@ class TransactionReplies:
         yield b"".join(small)
 
     def release(self) -> None:
-        """Nothing of it is sent any more."""
+        """Close the parts, the file and the view: nothing more is sent."""
         for part in self._parts:
             if isinstance(part, LongReply):
                 part.close()

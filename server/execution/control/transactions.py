@@ -80,7 +80,7 @@ class Transactions:
         return reply
 
     def _execute_on_view(self, request: Request, told: int) -> Work:
-        """Run a transaction that only reads between two changes; its first `told` commands are accounted for."""
+        """Run a transaction that only reads between two changes; its first `told` commands are counted already."""
         try:
             view = yield from wait_for_view()
             replies = self._collect_replies(request.session, view, may_restart=False)
@@ -93,7 +93,7 @@ class Transactions:
         return TransactionReplies(self._engine, self.space, count, view, may_restart=may_restart)
 
     def _execute(self, request: Request, replies: TransactionReplies, told: int = 0, *, keeps_queue: bool) -> Reply:
-        """Run the queued commands if they may; `replies` are released, or held by the reply."""
+        """Run the queued commands if they may run; `replies` are released, or held by the reply."""
         mark = len(self._txn.log)
         try:
             queued = self._admit_queued(request)
@@ -123,10 +123,10 @@ class Transactions:
         return reply
 
     def _answer_undone(self, replies: TransactionReplies, line: bytes, error: Exception) -> Reply:
-        """The reply to a transaction whose changes of tables were undone: this error for each command behind them.
+        """The reply to a transaction whose changes of tables were undone: the error `line` for each of their commands.
 
-        Commands that change no table (SELECT, CONFIG SET) have run, and stay: their own replies say so, as in Redis
-        those of all commands do beside one that failed.  When there is none, `error` is raised.
+        Commands that change no table (SELECT, CONFIG SET) have run, and stay, so they keep their own replies, as in
+        Redis all commands do beside one that failed.  When there is no such command, `error` is raised.
         """
         try:
             reply = replies.undone(line)
@@ -143,7 +143,7 @@ class Transactions:
         session = request.session
         if session.transaction.has_failed:
             raise CommandError(EXECABORT)
-        # any other change of a watched key, of its deadline as well, has broken the watch by now
+        # any other change of a watched key, of its expiry time as well, has broken the watch by now
         if session.transaction.watch_broken or 0 < session.transaction.watch_until_ms <= request.now_ms:
             return None
         queued = session.transaction.queued or []
@@ -174,13 +174,13 @@ class Transactions:
             request.room = room
 
     def _call_queued(self, request: Request, command: Command, *, is_told: bool) -> Reply:
-        """As `Calls.call`, but a bug's exception rises, so that the whole transaction is undone."""
+        """As `Calls.call`, but a bug's exception is raised, so that the whole transaction is undone."""
         stats = self._stats
         counters = stats.counters(command.full_name)
         begun = time.perf_counter_ns()
         try:
             if self._txn.follows and command.flags & Flag.WRITE:
-                raise CommandError(self._gate.no_writes)  # since a REPLICAOF before it in the transaction
+                raise CommandError(self._gate.no_writes)  # since a REPLICAOF earlier in the transaction
             reply = command.handler(request)
         except CommandError as error:
             if not is_told:
