@@ -1,7 +1,7 @@
-"""Rows that no command can reach any more: the notes that the purge works through.
+"""Dead rows, which no command can reach any more: the notes on them that the purge processes.
 
-DEL of a stream of millions, a trim, a flush: each makes rows unreachable at once by changing one number, and leaves a
-note here.  `purge.py` deletes the rows later, in slices.
+A DEL of a stream with millions of entries, a trim or a flush makes rows unreachable at once by changing one number, and
+adds a note here.  `purge.py` deletes the rows later, in slices.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Trash:
         self._add(dead_rows.DeadConsumer(group_no, consumer_no))
 
     def drop_ranges(self, stream_no: int) -> None:
-        """Forget the notes on ranges of one stream; the caller has deleted the rows."""
+        """Delete the notes on ranges of one stream; the caller deletes the rows."""
         cursor = self._cursor("trash")
         found = cursor.first()
         while found:

@@ -1,18 +1,18 @@
-"""The LMDB environment: one named database per kind of row, and how it is opened.
+"""The LMDB environment, with one named database for each kind of row, and how it is opened.
 
     keys      keyspace_no, key            -> the stream's row
     names     keyspace_no, stream_no      -> the key; the order of SCAN
-    entries   stream_no, id               -> id and fields, as the RESP a reader is sent
+    entries   stream_no, id               -> id and fields, as the RESP that a client receives
     nodes     stream_no, first id         -> live, total, bytes, last id of about a hundred entries
     expiry    deadline_ms, stream_no      -> keyspace_no
     idmp, idmp_ids, idmp_times            -> idempotence records: by producer, by id, by age
     groups                                -> consumer groups, and their consumers below them
     pel, pel_by_consumer, pel_by_time     -> runs of pending entries: by ID, by owner, by age
-    consumer_ttls  look_ms, group         -> the group's name: when to look for consumers that have stayed away
-    trash     trash_no                    -> rows that no reader sees any more and that wait to be deleted
+    consumer_ttls  look_ms, group         -> the group's name: when to look for inactive consumers
+    trash     trash_no                    -> dead rows, which wait for the purge
     meta      name                        -> format version, log position, counters
 
-Knows nothing of streams or commands.
+This module knows no streams and no commands.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ TABLES: Final = (
     "trash",
     "meta",
 )
-# Slots for read transactions, of all processes together: long replies, rewrites, snapshots, full syncs, tools.  The
-# first process to open a store sets the number, so every `lmdb.open` of a store names this one.
+# Slots for the read transactions of all processes together: long replies, rewrites, snapshots, full syncs, tools.  The
+# first process that opens a store sets the number, so every `lmdb.open` of a store must pass this one.
 MAX_READERS: Final = 1024
 LOCK_HEAD_BYTES: Final = 128
 READER_BYTES: Final = 64
@@ -61,7 +61,7 @@ _LOCK_FILE_BYTES: Final = LOCK_HEAD_BYTES + READER_BYTES * MAX_READERS
 
 
 class Reader(NamedTuple):
-    """An open read transaction: its process, its thread as LMDB writes it, and what it sees."""
+    """An open read transaction: its process, its thread as LMDB writes it, and the transaction that it reads."""
 
     pid: int
     thread: str
@@ -71,8 +71,8 @@ class Reader(NamedTuple):
 class Tables:
     """An open environment and the handles of its tables.
 
-    `writemap` is off: a full disk would kill the process.  `metasync=False` may lose the last transaction of a power
-    cut, never damage; the log has that transaction.
+    `writemap` is off: with it, a full disk would kill the process.  With `metasync=False` a power cut may lose the last
+    transaction, which is in the log, but never damages the tables.
     """
 
     def __init__(
@@ -87,14 +87,14 @@ class Tables:
     ) -> None:
         """Open or create `directory`/state.  Raises StoreError, lmdb.Error, OSError.
 
-        `frozen` is for a snapshot: the tables are in `directory` itself, and are never written, so that there is
-        no lock file either.  With `syncs_later` a commit does not wait for the disk: the next one may come only when
-        `sync` has, see `power_loss.py`.  With `commits_later` what is missing is made in the transaction that `begin`
-        gives first, and handles are good for as long as that one is not aborted.
+        `frozen` is for a snapshot: the tables are in `directory` itself and are never written, so that there is no
+        lock file.  With `syncs_later` a commit does not wait for the disk, and `sync` must come before the next commit,
+        see `power_loss.py`.  With `commits_later` missing tables are created in the transaction that the first call of
+        `begin` returns, and the handles are valid until that transaction is aborted.
         """
         path = directory if frozen else directory / STATE_DIRECTORY
         readonly = readonly or frozen
-        # LMDB follows links, and writes its lock file even for readers
+        # LMDB follows links, and writes to its lock file even for readers
         if frozen:
             require_file(path / DATA_NAME, may_be_link=True)
         else:
@@ -109,13 +109,13 @@ class Tables:
         was_made = False
         may_be_marked = syncs_later
         self.is_new: bool
-        self.failure: str | None = None  # why the last commit may not be on the disk, and there must be no other
+        self.failure: str | None = None  # why the last commit may not be on the disk; then no other may follow
         self._lacks_mark = False
         if syncs_later:
             was_made, syncs_later = _make_durably(directory, map_bytes)
             syncs_later = syncs_later and powercut.prepare_use(path)
         self._syncs_later = syncs_later
-        self._unserved: int | None = None  # held by a reader that LMDB does not know of
+        self._unserved: int | None = None  # a lock that is held instead of registering as a reader of LMDB
         self._lock_file: int | None = None
         if readonly and not frozen:
             powercut.refuse_doubt(path)
@@ -138,7 +138,7 @@ class Tables:
             if syncs_later:
                 powercut.begin_use(path)
             elif may_be_marked:
-                powercut.end_use(path)  # an older mark: from now on every commit is durable
+                powercut.end_use(path)  # removes an older mark: from now on every commit is durable
         except BaseException:
             self.env.close()
             self._let_servers_start()
@@ -150,9 +150,9 @@ class Tables:
         return first or self.env.begin(write=True)
 
     def lock_file(self) -> int:
-        """A descriptor of LMDB's lock file, for as long as the tables are open.  Raises OSError.
+        """A descriptor of LMDB's lock file, which stays open as long as the tables.  Raises OSError.
 
-        To close any descriptor of that file before takes LMDB's locks away from the process: POSIX has it so.
+        Closing any descriptor of that file earlier would release LMDB's locks of the process: a rule of POSIX.
         """
         if self._lock_file is None:
             self._lock_file = open_file(self.path / LOCK_NAME, os.O_RDWR)
@@ -164,10 +164,10 @@ class Tables:
             self._unserved = None
 
     def _require_whole(self) -> None:
-        """Raise CorruptionError when pages are beyond the end of the file: to read one of those kills the process.
+        """Raise CorruptionError when pages are beyond the end of the file: reading such a page kills the process.
 
-        Only the walk over all pages can tell that they are in use, and not merely were not needed in the end; it takes
-        a second for a million entries, so it is left out as long as the file has room for every page.
+        Only a walk over all pages shows whether these pages are in use, or were allocated and not needed.  The walk
+        takes a second for a million entries, so it is skipped if the file has room for every page.
         """
         data = self.path / DATA_NAME
         needed = (self.env.info()["last_pgno"] + 1) * self.env.stat()["psize"]
@@ -182,7 +182,7 @@ class Tables:
             raise CorruptionError(str(data), size, f"the file is cut off; it was {needed} bytes long ({damage})")
 
     def _check_version(self, readonly: bool, frozen: bool) -> bool:
-        """True when the environment was just created (or never reached its first checkpoint)."""
+        """Check the format version; -> whether the tables are new, or never reached a first checkpoint."""
         meta = self.env.open_db(b"meta", txn=self._first, create=not readonly)
         with contextlib.nullcontext(self._first) if self._first else self.env.begin() as txn:
             version = read_version(lambda name: txn.get(name, db=meta))
@@ -199,16 +199,16 @@ class Tables:
         return False
 
     def _commit_again(self) -> None:
-        """Have the last commit but one hold what the last one holds, durably.
+        """Commit once more, durably, so that the last commit but one has the same content as the last one.
 
-        A power cut may make that one count, and a tool may have left it half done, or without the files it needs.
+        After a power cut the last commit but one may count.  A tool may have left it incomplete, or without its files.
         """
         with self.env.begin(write=True, db=self.handles["meta"]) as txn:
             txn.put(META_VERSION, pack_version())
         self.env.sync(True)
 
     def used_bytes(self, txn: lmdb.Transaction[bytes]) -> int:
-        """Bytes of pages that hold rows.  Those that were freed are used again before the file grows."""
+        """The bytes of pages that hold rows.  Freed pages are used again before the file grows."""
         used = 0
         for handle in self.handles.values():
             counts = txn.stat(handle)
@@ -216,9 +216,9 @@ class Tables:
         return used
 
     def sync(self) -> None:
-        """Make the last commit durable, where it has not been from the first; in any thread.
+        """Make the last commit durable, if commits do not wait for the disk.  May run in any thread.
 
-        Raises lmdb.Error; there must be no other commit then, and the next start goes back to the one before.
+        Raises lmdb.Error; then no other commit may follow, and the next start goes back to the commit before.
         """
         if self._syncs_later:
             try:
@@ -228,30 +228,30 @@ class Tables:
                 raise
 
     def distrust(self, reason: str) -> None:
-        """Let there be no other commit; the next start goes back to the last but one.
+        """Allow no other commit; the next start goes back to the last commit but one.
 
-        A disk that takes no mark either is asked again by `retry_mark`.
+        If the mark cannot be written to the disk either, `retry_mark` tries again.
         """
         self.failure = reason
         self._lacks_mark = True
         self.retry_mark()
 
     def retry_mark(self) -> None:
-        """Leave the mark that `distrust` could not."""
+        """Write the mark that `distrust` could not write."""
         if self._lacks_mark:
             with contextlib.suppress(OSError):
                 powercut.distrust(self.path)
                 self._lacks_mark = False
 
     def readers(self) -> list[Reader]:
-        """The open read transactions of all processes, those of processes that were killed among them."""
-        lines = [line.split() for line in self.env.readers().splitlines()[1:]]  # behind a line of headings
+        """The open read transactions of all processes, including those of killed processes."""
+        lines = [line.split() for line in self.env.readers().splitlines()[1:]]  # the first line has headings
         return [Reader(int(pid), thread, int(number)) for pid, thread, number in lines if number.isdigit()]
 
     def close(self) -> None:
         self.retry_mark()
         if self._syncs_later and self.failure is None:
-            with contextlib.suppress(lmdb.Error, OSError):  # the mark stays, and the next start sees to it
+            with contextlib.suppress(lmdb.Error, OSError):  # the mark stays, and the next start resolves it
                 self.env.sync(True)
                 powercut.end_use(self.path)
         self.env.close()
@@ -279,9 +279,9 @@ def _open(path: Path, map_bytes: int, *, readonly: bool, is_locked: bool, syncs_
 
 
 def _allocate(lock_file: Path) -> None:
-    """Have the disk hold all of LMDB's lock file, as far as the system can be asked for that.  Raises OSError.
+    """Allocate all blocks of LMDB's lock file on the disk, where the system offers that.  Raises OSError.
 
-    LMDB maps it into memory: to write where the file has a hole kills the process when the disk is full.
+    LMDB maps the file into memory: a write to a hole of the file kills the process when the disk is full.
     """
     if sys.platform != "linux":
         return
@@ -300,9 +300,9 @@ def _allocate(lock_file: Path) -> None:
 
 
 def _make_durably(directory: Path, map_bytes: int) -> tuple[bool, bool]:
-    """Make what is missing, which comes in several commits; -> (whether the tables are new, whether one more fitted).
+    """Create missing tables, in several commits; -> (whether the tables are new, whether one more commit fitted).
 
-    When it does not fit, as when the mark does not, every commit has to wait for the disk.
+    If the last commit does not fit, or the mark does not, every later commit has to wait for the disk.
     """
     tables = Tables(directory, map_bytes)
     try:

@@ -1,6 +1,6 @@
-"""The consumer groups of a stream as one transaction sees them, with their consumers and what these have pending.
+"""The consumer groups of a stream as one transaction sees them, with their consumers and pending entries.
 
-What waits for the purge is no part of it: consumers of destroyed groups, and pending entries of deleted consumers.
+Dead rows are left out: consumers of destroyed groups, and pending entries of deleted consumers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LiveGroup(NamedTuple):
     consumers: dict[int, ConsumerRow]
 
     def runs(self, reader: TableReader, first: bytes = b"") -> Iterator[Run]:
-        """What is pending, in ID order, from the run on that may hold the packed ID `first`."""
+        """The runs of pending entries in ID order, from the run on that may hold the packed ID `first`."""
         prefix = group_prefix(self.group_no)
         for _, row in reader.rows("pel", prefix, prefix + first):
             run = Run.unpack(row)
@@ -42,7 +42,7 @@ class LiveGroup(NamedTuple):
 
 
 def live_groups(reader: TableReader, stream_no: int) -> list[LiveGroup]:
-    """The groups of a stream, by name.  Consumers stand below their group."""
+    """The groups of a stream, sorted by name."""
     groups: dict[int, LiveGroup] = {}
     for packed, row in reader.rows("groups", stream_prefix(stream_no)):
         group_no = decode_group_no(packed)
@@ -54,9 +54,9 @@ def live_groups(reader: TableReader, stream_no: int) -> list[LiveGroup]:
 
 
 def group_rows(cursor: lmdb.Cursor[bytes], stream_no: int, first_no: int = 0) -> Iterator[tuple[int, GroupRow]]:
-    """(group_no, row) of the groups of a stream, by number from `first_no` on, without a look at their consumers.
+    """(group_no, row) of the groups of a stream, by number from `first_no` on, without reading their consumers.
 
-    The cursor is over table `groups`, and must not be moved in between.
+    The cursor is over table `groups`, and must not be moved during the iteration.
     """
     prefix = stream_prefix(stream_no)
     found = cursor.set_range(group_key(stream_no, first_no))

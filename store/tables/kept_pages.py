@@ -1,12 +1,13 @@
-"""Keeps LMDB from writing over any page that its file has, so that cutting the file off undoes what was not committed.
+"""Keeps LMDB from overwriting any page of its file, so that truncating the file undoes uncommitted changes.
 
-A transaction that has changed more than 512 MB of pages writes some of them before its commit: to pages that are free,
-and behind the end of the file.  LMDB leaves a free page alone while a reader began before the page became free.  So a
-reader is held that seems to have begun before everything: it registers as any other, and its number becomes 0.
+A transaction that has changed more than 512 MB of pages writes some of them before its commit: to free pages, and
+behind the end of the file.  LMDB does not reuse a free page while a reader is open that began before the page became
+free.  So a reader is held open that seems to be older than every page: it registers like any reader, and its
+transaction number is then set to 0.
 
     lock.mdb    a head of 128 bytes, then 64 bytes a reader: transaction_no:u64 pid:i32 ...
 
-The file grows by what such a transaction changes.  The pages that were kept are used again after it.
+The file grows by the pages that such a transaction changes.  The kept pages are used again after it.
 
 Source: `MDB_txninfo` and `MDB_reader` of LMDB 0.9 on a machine with 64 bits.
 """
@@ -27,7 +28,7 @@ _PID_BYTES: Final = 4
 
 @contextlib.contextmanager
 def kept_pages(tables: Tables) -> Iterator[None]:
-    """Every page is kept until the body ends, in which nothing may be committed.  Raises lmdb.Error, OSError."""
+    """Keep every page until the body ends.  The body must not commit.  Raises lmdb.Error, OSError."""
     reader = tables.env.begin()
     try:
         _become_oldest(tables, reader.id())
@@ -37,7 +38,10 @@ def kept_pages(tables: Tables) -> Iterator[None]:
 
 
 def _become_oldest(tables: Tables, transaction_no: int) -> None:
-    """Where the lock file is laid out otherwise no reader is found in it: then free pages may be written to."""
+    """Set this reader's transaction number to 0 in the lock file.
+
+    If the lock file has another layout, the reader is not found, and LMDB may overwrite free pages.
+    """
     found = transaction_no.to_bytes(_NUMBER_BYTES, sys.byteorder) + os.getpid().to_bytes(_PID_BYTES, sys.byteorder)
     fd = tables.lock_file()
     readers = os.pread(fd, READER_BYTES * MAX_READERS, LOCK_HEAD_BYTES)

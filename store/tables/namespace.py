@@ -1,4 +1,4 @@
-"""What a stream knows of the database it is in: its number in commands and in keys, and which keys are awaited."""
+"""What a stream knows of its database: the number in commands, the number in keys, and the keys that clients await."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ class Namespace:
         self.keyspace_no = number
         self.size = 0  # keys
         self.expiring = 0  # keys with a deadline
-        # Keys that clients wait for or watch, and how many clients do; the server keeps it.
+        # Keys that clients wait for or watch, with the number of these clients.  The server maintains it.
         self.interest: dict[bytes, int] = {}

@@ -1,14 +1,14 @@
-"""Tables that were being changed when the power went, and what of them can be trusted.
+"""Decides after a power cut which of LMDB's two last commits can be trusted.
 
-The server commits LMDB without waiting for the disk, and has the disk catch up in a thread; one commit at a time is
-ahead of it.  LMDB keeps two meta pages, which its commits write in turn:
+The server commits LMDB without waiting for the disk and syncs the commit in a thread.  At most one commit is not
+durable yet.  LMDB keeps two meta pages, which its commits write in turn:
 
     commit 41 -> page 1, durable        commit 42 -> page 0, on its way        commit 43 waits until 42 is durable
 
-A kill takes nothing away, for the system still has what was written.  A power cut may leave commit 42's meta page on
-the disk and not the pages that it points to.  Commit 41 is whole then, because LMDB reuses none of its pages before 42
-is the older one of the two.  So a file beside the tables names the boot of the machine that they were opened in, and
-if that is not the present one, the older meta page counts; the log has the rest.
+A kill loses nothing, because the operating system still has the written pages.  A power cut may leave commit 42's meta
+page on the disk without the pages that it points to.  Commit 41 is whole then, because LMDB reuses none of its pages
+before 42 is the older commit of the two.  So a mark, a file beside the tables, names the boot of the machine in which
+the tables were opened.  If the machine has booted since, the older meta page counts, and the log has the later commits.
 
 Source: the layout of a meta page is that of LMDB 0.9 on a machine with 64 bits, see `tools/spark/reading/pages.py`.
 """
@@ -28,7 +28,7 @@ MARK_NAME: Final = "in-use"
 NEW_MARK_NAME: Final = f"{MARK_NAME}.new"
 _DATA: Final = "data.mdb"
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-# Instead of the boot, when the disk has failed: whatever happens next, the newer page is not to be trusted.
+# Stands in the mark instead of the boot when the disk has failed: the newer page must never be trusted.
 _FAILED: Final = "failed"
 _UNKNOWN: Final = "unknown"
 _MAX_MARK_BYTES: Final = 256
@@ -43,11 +43,11 @@ _SIZES: Final = frozenset(1 << bits for bits in range(9, 17))
 
 
 class DoubtError(StoreError):
-    """The machine stopped while the tables were in use, and who only reads cannot say what of them is whole."""
+    """The machine stopped while the tables were in use, and a reader cannot decide which commit is whole."""
 
 
 def prepare_use(state: Path) -> bool:
-    """Write what `begin_use` makes the mark; -> False when the disk has no room for it.  Raises any other OSError."""
+    """Write the file that `begin_use` makes the mark; -> False when the disk is full.  Raises any other OSError."""
     (state / NEW_MARK_NAME).unlink(missing_ok=True)
     if is_marked(state) and not is_in_doubt(state):
         return True  # after a kill
@@ -62,31 +62,31 @@ def prepare_use(state: Path) -> bool:
 
 
 def begin_use(state: Path) -> None:
-    """From now on the newer meta page may be ahead of the disk.  `prepare_use` comes before.  Raises OSError."""
+    """Set the mark: from now on the newer meta page may not be durable.  Call `prepare_use` first.  Raises OSError."""
     if (state / NEW_MARK_NAME).exists():
         _put_mark_in_place(state)
 
 
 def distrust(state: Path) -> None:
-    """The newer meta page could not be made durable.  Raises OSError."""
+    """Mark the newer meta page as failed: it could not be made durable.  Raises OSError."""
     _write_new_mark(state, _FAILED)
     _put_mark_in_place(state)
 
 
 def end_use(state: Path) -> None:
-    """Everything is durable.  Raises OSError."""
+    """Remove the mark: every commit is durable.  Raises OSError."""
     (state / NEW_MARK_NAME).unlink(missing_ok=True)
     (state / MARK_NAME).unlink(missing_ok=True)
     _sync(state)
 
 
 def is_marked(state: Path) -> bool:
-    """Whether the tables were in use, and did not come to a clean end."""
+    """Whether the tables are in use, or were not closed cleanly."""
     return (state / MARK_NAME).exists()
 
 
 def is_in_doubt(state: Path) -> bool:
-    """Whether the newer meta page may be one that a power cut has left without its pages.  Raises OSError."""
+    """Whether the newer meta page may lack pages after a power cut.  Raises OSError."""
     try:
         boot = read_file(state / MARK_NAME, _MAX_MARK_BYTES).decode(errors="replace")
     except FileNotFoundError:
@@ -95,7 +95,7 @@ def is_in_doubt(state: Path) -> bool:
 
 
 def refuse_doubt(state: Path) -> None:
-    """For who only reads.  Raises DoubtError, OSError."""
+    """Check, for a reader, that the tables are not in doubt.  Raises DoubtError, OSError."""
     if is_in_doubt(state):
         raise DoubtError(
             f"the machine stopped while the tables in {state} were in use; start riverbed-server on them once, which "
@@ -104,9 +104,9 @@ def refuse_doubt(state: Path) -> None:
 
 
 def settle_doubt(state: Path) -> bool:
-    """Before anything is opened, by who holds the directory: -> whether the tables went back to the commit before.
+    """Resolve a doubt and remove the mark; -> whether the tables went back to the commit before.
 
-    Raises OSError.
+    The caller holds the directory's lock and has opened nothing in it.  Raises OSError.
     """
     if not is_marked(state):
         return False
@@ -123,7 +123,7 @@ def resolve_doubt(state: Path) -> WentBack | None:
     data = state / _DATA
     if not is_marked(state) or not data.exists():
         return None
-    # where boots cannot be told apart, it may have been another
+    # if boots cannot be told apart, the machine may have booted since
     may_be_cut = is_in_doubt(state) or _boot_id() == _UNKNOWN
     with data.open("r+b") as file:
         fd = file.fileno()
@@ -134,7 +134,7 @@ def resolve_doubt(state: Path) -> WentBack | None:
         except OSError:
             if may_be_cut:
                 raise
-            # the next sync would succeed, and the pages of the newer commit are lost all the same
+            # the next sync would succeed although the pages of the newer commit are lost
             went_back = _go_back(data, fd)
             os.fsync(fd)
     return went_back
@@ -149,7 +149,7 @@ class WentBack(NamedTuple):
     written: bytes
 
     def undo(self) -> None:
-        """Back, unless LMDB has written the page since.  Raises OSError."""
+        """Restore the newer meta page, unless LMDB has written it since.  Raises OSError."""
         with self.data.open("r+b") as file:
             if os.pread(file.fileno(), len(self.written), self.at) == self.written:
                 os.pwrite(file.fileno(), self.found, self.at)
@@ -157,9 +157,9 @@ class WentBack(NamedTuple):
 
 
 def _go_back(data: Path, fd: int) -> WentBack | None:
-    """Put the older meta page in the place of the newer one; None when there is only one, or none.
+    """Overwrite the newer meta page with the older one; None when there is only one, or none.
 
-    As the page of the commit before it, for LMDB wants even numbers in one place and odd ones in the other.
+    The copy gets the number of the commit before: LMDB wants even numbers in one place and odd ones in the other.
     """
     first = os.pread(fd, _META_END, 0)
     size = int.from_bytes(first[_PAGE_SIZE_AT : _PAGE_SIZE_AT + 4], "little")
@@ -179,7 +179,7 @@ def _go_back(data: Path, fd: int) -> WentBack | None:
 
 
 def _boot_id() -> str:
-    """Something that another boot of the machine has not; `unknown` where the system does not tell."""
+    """A text that differs for each boot of the machine; `unknown` if the system has none."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:
@@ -187,7 +187,7 @@ def _boot_id() -> str:
 
 
 def _put_mark_in_place(state: Path) -> None:
-    """In one step: a mark that is torn would say nothing."""
+    """Rename the new mark to its place, in one step: a torn mark would be useless."""
     (state / NEW_MARK_NAME).rename(state / MARK_NAME)
     _sync(state)
 

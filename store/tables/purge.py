@@ -1,7 +1,7 @@
 """The deletion of dead rows in slices.
 
-The notes on them (`dead_rows.py`) are worked through oldest first, a few milliseconds at a time.  Nothing of this is
-logged: what is purged was gone already.
+The purge processes the notes on dead rows (`dead_rows.py`), the oldest first, a few milliseconds at a time.  It logs
+nothing: no command could reach the rows before.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from riverbed.store.position import LogPosition
     from riverbed.store.tables.transaction import Transaction
 
-# Rows deleted between two looks at the clock: 0.4 us each.
+# Rows deleted between two checks of the clock: 0.4 us each.
 _ROWS_A_LOOK: Final = 256
 _LOOKS_A_COMMIT: Final = 400
 # The tables whose keys begin with a stream's number.
@@ -32,7 +32,7 @@ _GROUP_TABLES: Final = ("pel", "pel_by_consumer", "pel_by_time")
 def purge(txn: Transaction, expired: Callable[[], bool]) -> bool:
     """Delete dead rows until there are none or `expired()` is true; -> whether any are left.
 
-    `expired` is asked every few hundred rows, so that a slice ends within a fraction of a millisecond of it.
+    `expired` is called every few hundred rows, so that a slice ends within a fraction of a millisecond after it.
     """
     trash = txn.trash
     work = _Purge(txn, expired)
@@ -56,21 +56,21 @@ def purge_all(
     synced: LogPosition | None = None,
     purged: Callable[[int, int], None] = ignore,
 ) -> None:
-    """Delete all dead rows, and commit `position` (see `Transaction.commit`), every so often, as memory is to be flat.
+    """Delete all dead rows, and commit `position` (see `Transaction.commit`) periodically, so that memory stays flat.
 
-    `purged` is called with how many notes were worked off, and of how many.  Raises lmdb.Error.
+    `purged` is called with the number of processed notes and of all notes.  Raises lmdb.Error.
     """
     looks = count(1)
     total = txn.trash.notes
     while purge(txn, lambda: next(looks) % _LOOKS_A_COMMIT == 0):
         txn.commit(position, synced=synced)
-        total = max(total, txn.trash.notes)  # a note may make others
+        total = max(total, txn.trash.notes)  # a note may add other notes
         purged(total - txn.trash.notes, total)
     txn.commit(position, synced=synced)
 
 
 class _Purge:
-    """One slice.  Each method is true when the rows are all gone, false when time ran out before."""
+    """One slice of the purge.  Each method returns True when all its rows are deleted, False when time ran out."""
 
     def __init__(self, txn: Transaction, expired: Callable[[], bool]) -> None:
         self._txn = txn
@@ -99,7 +99,7 @@ class _Purge:
                 return False
         groups = self._txn.cursor("groups")
         while groups.set_range(low) and groups.key() < high:
-            # a group's row is the first one under its number, its consumers' follow
+            # a group's row is the first one under its number; the rows of its consumers follow
             group_no = decode_group_no(groups.key())
             groups.delete()
             self._trash.add_group(group_no, stream_no)
@@ -119,7 +119,7 @@ class _Purge:
         return self._delete("groups", low, high)
 
     def _purge_consumer(self, group_no: int, consumer_no: int) -> bool:
-        """Delete what a deleted consumer had pending."""
+        """Delete the pending entries of a deleted consumer."""
         txn = self._txn
         pel, by_time = txn.handles["pel"], txn.handles["pel_by_time"]
         prefix = owner_prefix(group_no, consumer_no)
@@ -165,7 +165,7 @@ class _Purge:
             return True
         while True:
             for _ in range(_ROWS_A_LOOK):
-                # after the last row of the table the cursor stands nowhere and its key is empty
+                # after the last row of the table the cursor has no position and its key is empty
                 key = cursor.key()
                 if not key or key >= high:
                     return True

@@ -1,6 +1,6 @@
-"""Rows between two keys, forward or backward.
+"""Reads rows between two keys, forward or backward.
 
-Knows keys and cursors, nothing of streams.
+This module knows keys and cursors, but no streams.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
     from riverbed.store.model import Row
 
-# Rows are fetched in chunks, the first of which is short: behind the range are those of other streams.
+# Rows are fetched in chunks.  The first chunk is short: behind the range are the rows of other streams.
 _FIRST_CHUNK: Final = 32
 _CHUNK: Final = 1024
-# Values without keys, 70 ns each instead of 100: where the range ended in a chunk of them is found one by one.
+# Values without keys take 70 ns each instead of 100.  The end of the range in a chunk of them is found one by one.
 _VALUES_CHUNK: Final = 128
 _UNLIMITED: Final = 1 << 62
-# What a row takes of memory besides its value: the key, and the objects around both.
+# The memory that a row takes besides its value: the key, and the objects around both.
 _ROW_BYTES: Final = 64
 
 
@@ -73,9 +73,9 @@ def read_within(
     *,
     reverse: bool,
 ) -> list[Row] | None:
-    """As `read`; None, and little was read, when the rows and what memory they take besides exceed `most_bytes`.
+    """As `read`; None when the rows, with their overhead in memory, exceed `most_bytes`.  Then only few were read.
 
-    No row has more than `largest_row` bytes: as many are read before they are measured as there is room for.
+    No row has more than `largest_row` bytes.  A chunk has only as many rows as have room, and is measured when read.
     """
     if not (_seek_last(cursor, high) if reverse else cursor.set_range(low)):
         return []
@@ -83,7 +83,7 @@ def read_within(
     left = most_bytes
     following = islice(cursor.iterprev() if reverse else cursor.iternext(), count)
     most = min(most_bytes // largest_row, _CHUNK)
-    size = min(_FIRST_CHUNK, most)  # what is beyond `high` is not wanted, and may be another stream's
+    size = min(_FIRST_CHUNK, most)  # rows outside the range may be another stream's
     while size > 1:
         chunk = list(islice(following, size))
         is_last = len(chunk) < size
@@ -108,7 +108,7 @@ def read_within(
 
 
 def read_values(cursor: lmdb.Cursor[bytes], low: bytes, high: bytes, count: int, *, reverse: bool) -> list[bytes]:
-    """The values of `read` at once: for a small `count`."""
+    """The values of `read`, fetched in one chunk: for a small `count`."""
     if not (_seek_last(cursor, high) if reverse else cursor.set_range(low)):
         return []
     values = list(islice(cursor.iterprev(keys=False) if reverse else cursor.iternext(keys=False), count))
@@ -158,7 +158,7 @@ def read_values_within(
 def _read_one_by_one(
     cursor: lmdb.Cursor[bytes], low: bytes, high: bytes, count: int | None, most_bytes: int, *, reverse: bool
 ) -> list[bytes] | None:
-    """`read_values_within` from where the cursor stands, when the next row may be larger than all there is room for."""
+    """`read_values_within` from the cursor's row on, when one row may be larger than the room for all of them."""
     values: list[bytes] = []
     append = values.append
     left = most_bytes
@@ -173,9 +173,9 @@ def _read_one_by_one(
 
 
 def _drop_outside(chunk: list[bytes], cursor: lmdb.Cursor[bytes], low: bytes, high: bytes, *, reverse: bool) -> None:
-    """Take out those of the values that were read last which are behind the range.
+    """Remove from the end of `chunk` the values that are behind the range.
 
-    The cursor stands on the last one of all, or nowhere when the table has no more.
+    The cursor is on the last row read, or has no position when the table has no more rows.
     """
     if not cursor.key():
         _ = cursor.first() if reverse else cursor.last()
@@ -188,14 +188,14 @@ def _drop_outside(chunk: list[bytes], cursor: lmdb.Cursor[bytes], low: bytes, hi
 
 
 def _seek_last(cursor: lmdb.Cursor[bytes], high: bytes) -> bool:
-    """Stand on the last row that is not above `high`; -> whether there is one."""
+    """Put the cursor on the last row that is not above `high`; -> whether there is one."""
     if cursor.set_range(high):
         return cursor.key() == high or cursor.prev()
     return cursor.last()
 
 
 def read_keys(cursor: lmdb.Cursor[bytes], low: bytes, high: bytes, count: int | None) -> list[bytes]:
-    """The keys of `read`, forward: costs the same whatever the size of the rows."""
+    """The keys of `read`, forward; the cost does not depend on the size of the rows."""
     if not cursor.set_range(low):
         return []
     return list(takewhile(high.__ge__, islice(cursor.iternext(values=False), count)))

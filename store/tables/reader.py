@@ -1,4 +1,4 @@
-"""One read transaction over the tables: rows by table, key and prefix.  Knows no more of them than their names."""
+"""One read transaction over the tables: rows by table, key and prefix.  Knows only the names of the tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from riverbed.store.tables.environment import Tables
 
 
 class TableReader:
-    """The tables as one checkpoint left them, for as long as the transaction lives."""
+    """The tables as one checkpoint left them, valid as long as the transaction."""
 
     def __init__(self, tables: Tables, txn: lmdb.Transaction[bytes]) -> None:
         self.path = tables.path
@@ -18,7 +18,7 @@ class TableReader:
         self._txn = txn
 
     def cursor(self, table: str) -> lmdb.Cursor[bytes]:
-        """A new cursor that stands nowhere."""
+        """A new cursor without a position."""
         return self._txn.cursor(self._handles[table])
 
     def get(self, table: str, key: bytes) -> bytes | None:
@@ -31,7 +31,7 @@ class TableReader:
         return self._txn.stat(self._handles[table])["entries"]
 
     def stat(self, table: str) -> Mapping[str, int]:
-        """`psize`, `depth`, `entries`, and how many `branch_pages`, `leaf_pages` and `overflow_pages` there are."""
+        """The table's `psize`, `depth`, `entries`, `branch_pages`, `leaf_pages` and `overflow_pages`."""
         found = self._txn.stat(self._handles[table])
         return {
             "psize": found["psize"],

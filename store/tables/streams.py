@@ -1,6 +1,6 @@
-"""The streams that a read transaction sees, and their nodes, in the order of their numbers: that of every table.
+"""The streams that a read transaction sees, and their nodes, in the order of their numbers, as in every table.
 
-What waits for the purge is no part of it.  No entry is looked at.
+Dead rows are left out.  No entry is read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LAST_NO: Final = (1 << 64) - 1
 
 
 class LiveStream(NamedTuple):
-    """A key with its row, and the database it is in."""
+    """A key with its row and its database."""
 
     db: int
     key: bytes
@@ -54,7 +54,7 @@ def streams(
     last_no: int = _LAST_NO,
     wants: Callable[[int, bytes], bool] = lambda db, key: True,
 ) -> Iterator[LiveStream]:
-    """The streams with numbers from `first_no` to `last_no` whose database and key `wants` wants.
+    """The streams with numbers from `first_no` to `last_no` for which `wants(database, key)` is true.
 
     Raises MissingRowError or another one of DECODE_ERRORS.
     """
@@ -79,7 +79,7 @@ def _names(
 
 
 def nodes_of(reader: TableReader, row: StreamRow) -> Iterator[tuple[StreamID, NodeRow]]:
-    """(first ID, node) of a stream, in order, from its floor on; the last one, which has no row, included."""
+    """(first ID, node) of a stream's nodes, in order, from its floor on, including the tail, which has no row."""
     if row.node_count:
         for key, node in reader.rows("nodes", stream_prefix(row.stream_no), entry_key(row.stream_no, row.floor_id)):
             yield id_in_key(key), NodeRow.unpack(node)
@@ -88,7 +88,7 @@ def nodes_of(reader: TableReader, row: StreamRow) -> Iterator[tuple[StreamID, No
 
 
 def estimated_bytes(nodes: lmdb.Cursor[bytes], prefix: bytes, length: int, node_count: int, tail_bytes: int) -> int:
-    """What the entries of a stream take on disk, from its counters and those of its first nodes."""
+    """The bytes that a stream's entries take on disk, estimated from its counters and those of its first nodes."""
     size = seen = 0
     if node_count and nodes.set_range(prefix):
         for key, row in islice(nodes.iternext(), 64):

@@ -1,9 +1,9 @@
-"""The one logical write transaction that all requests share: rows, and what they logged since the last group commit.
+"""The one logical write transaction that all requests share: rows, and the commands logged since the last commit.
 
-Underneath, every checkpoint commits an LMDB transaction and opens the next; the cursors are renewed then, and cached
-rows that have changed are written back before.  What mutators need to reach the tables and the log is here: cursors,
-numbers, limits, the commands of the open tick, notes of dead rows and of changes.  It knows no stream; the mutators are
-methods of streams, groups and databases, which stand above it.
+Every checkpoint writes changed cached rows back, commits the LMDB transaction underneath, opens the next one and renews
+the cursors.  Here mutators find what they need of the tables and the log: cursors, numbers, limits, the commands of the
+open tick, notes of dead rows and of changes.  This module knows no stream; the mutators are methods of streams, groups
+and databases, which are above it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from riverbed.store.tables.dead_rows import Trash
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.namespace import Namespace
 
-# The size of an entry when nothing is known of it.
+# The largest size of an entry when no bound is known.
 UNBOUNDED_ROW: Final = 1 << 62
-# What stands before the fields in the row of an entry: the ID, and how many fields there are.
+# The bytes before the fields in the row of an entry: the ID and the number of fields.
 _ROW_HEAD_BYTES: Final = 128
 _NUMBERING_BYTES: Final = 8
 _NO_LIMIT: Final = 1 << 62
@@ -39,25 +39,25 @@ Notify = Callable[[Change, Namespace, bytes], None]
 
 
 class Dirty(Protocol):
-    """What caches rows and has changed them."""
+    """An object that caches rows and has changed them."""
 
     def write_back(self) -> None:
-        """Put the rows that have changed into their tables."""
+        """Put the changed rows into their tables."""
 
 
 class Unlogged(Protocol):
-    """What has changed, so that the lines which the open command has logged may not say all."""
+    """An object with changes that the lines logged by the open command may not contain."""
 
     def log_rest(self) -> None:
-        """Log what they do not say."""
+        """Log the changes that these lines do not contain."""
 
 
 def _ignore_change(change: Change, namespace: Namespace, key: bytes) -> None:
-    """No change is of interest: offline tools and recovery."""
+    """Ignore all changes: for offline tools and recovery."""
 
 
 class Transaction:
-    """The write transaction all requests share, and what they logged since the last group commit."""
+    """The write transaction that all requests share, and the commands they logged since the last commit."""
 
     def __init__(self, tables: Tables, namespaces: Sequence[Namespace]) -> None:
         self.tables = tables
@@ -68,23 +68,23 @@ class Transaction:
         self.log_db = NO_DATABASE
         self.dirty: list[Dirty] = []
         self.namespaces = namespaces
-        self.keep_expired = False  # while a log is executed: it says itself when a key expired
+        self.keep_expired = False  # while a log is replayed: the log itself says when a key expired
         self.follows = False  # a replica hides expired keys, and waits for its primary to delete them
-        self.is_short_of_space = False  # nothing is to be added that was not asked for; the server keeps it
+        self.is_short_of_space = False  # add only data that clients ask for; the server sets it
         self.expired_keys = 0
         self.node_max_entries = 100
         self.node_max_bytes = 4096
         self.idmp_duration_s = 100
         self.idmp_max_records = 100
-        self.swept = False  # rows went since the last checkpoint that no logged command accounts for
+        self.swept = False  # rows were deleted since the last checkpoint without a logged command
         self.notify: Notify = _ignore_change
         self.position: LogPosition | None = None  # of the log, as the last commit recorded it
-        self.synced: LogPosition | None = None  # the end of what was known to be durable of the log before that commit
-        self.replids: ReplicationIds | None = None  # whose offsets those of the log are
+        self.synced: LogPosition | None = None  # the log was known to be durable up to here before that commit
+        self.replids: ReplicationIds | None = None  # the replication ids that the log's offsets belong to
         self.reload()
 
     def change_tables(self, tables: Tables) -> None:
-        """Go on with another store; the namespaces stay the objects they are."""
+        """Continue with another store; the namespaces stay the same objects."""
         self.tables = tables
         self.handles = tables.handles
         self.position = None
@@ -95,7 +95,7 @@ class Transaction:
     # -- the LMDB transaction underneath -------------------------------------------------------------------------------
 
     def reload(self) -> None:
-        """Begin from what the last commit left: at the start, and after an `abort`."""
+        """Begin from the state of the last commit: at the start, and after an `abort`."""
         self.begin()
         self.log.clear()
         self.extension_bytes = 0
@@ -109,8 +109,8 @@ class Transaction:
         self.lmdb: lmdb.Transaction[bytes] = self.tables.begin()
         self._cursors: dict[str, lmdb.Cursor[bytes]] = {}
         entries = self.handles["entries"]
-        # One cursor stays at the end of what was appended last, so that LMDB finds the page without a descent
-        # (250 ns a put against 380 ns); the other one reads.
+        # One cursor stays at the last appended entry, so that LMDB finds the page without a descent (250 ns a put
+        # against 380 ns).  The other cursor reads.
         self.appender = self.lmdb.cursor(entries)
         self.put_entry = self.appender.put
         self.reader = self.lmdb.cursor(entries)
@@ -118,34 +118,34 @@ class Transaction:
         self.bound_rows()
 
     def bound_rows(self) -> None:
-        """Tell how large an entry may be, so that reads of a few need not measure them; appending a larger one shows.
+        """Set `largest_row`, so that reads of a few entries need not measure them.
 
-        What LMDB has outside of its leaves is larger than half a page; what it has in them may still be appended to up
-        to `node_max_bytes` without a node of its own.
+        LMDB keeps rows larger than half a page outside of its leaves, so without such pages all rows are small.  Later
+        appends raise the bound for an entry of `node_max_bytes` or more.
         """
         entries = self.lmdb.stat(self.handles["entries"])
         is_bounded = entries["overflow_pages"] == 0
         self.largest_row = max(entries["psize"], self.node_max_bytes) + _ROW_HEAD_BYTES if is_bounded else UNBOUNDED_ROW
 
     def configure_nodes(self, max_entries: int, max_bytes: int) -> None:
-        """The sizes of nodes to come, 0 for no limit: `stream-node-max-entries` and `stream-node-max-bytes`."""
+        """Set the limits of new nodes, 0 for none: `stream-node-max-entries` and `stream-node-max-bytes`."""
         self.node_max_entries = max_entries or _NO_LIMIT
         self.node_max_bytes = max_bytes or _NO_LIMIT
         self.bound_rows()
 
     def cursor(self, table: str) -> lmdb.Cursor[bytes]:
-        """This transaction's cursor over `table`; its place is lost to the next user of the cursor."""
+        """This transaction's cursor over `table`; the next user of the cursor moves it."""
         cursor = self._cursors.get(table)
         if cursor is None:
             cursor = self._cursors[table] = self.lmdb.cursor(self.handles[table])
         return cursor
 
     def commit(self, position: LogPosition, *, synced: LogPosition | None = None, is_synced: bool = True) -> None:
-        """Write back what is cached, record `position` (see `engine.py`), commit, and open the next transaction.
+        """Write back cached rows, record `position` (see `engine.py`), commit, and open the next transaction.
 
         The log is durable up to `synced`; None when that is not known.
 
-        Without `is_synced` it is for the caller to have `tables.sync` called before the next commit.  After an
+        Without `is_synced` the caller has to arrange a call of `tables.sync` before the next commit.  After an
         exception the transaction is gone; the caller starts again from the last checkpoint.
         """
         if self.tables.failure is not None:
@@ -159,12 +159,12 @@ class Transaction:
         self.begin()
 
     def abort(self) -> None:
-        """End the LMDB transaction, which is gone already when it failed to commit."""
+        """End the LMDB transaction, which has ended already if its commit failed."""
         with contextlib.suppress(lmdb.Error):
             self.lmdb.abort()
 
     def write_back(self) -> None:
-        """Put the rows of what has changed into their tables."""
+        """Put the changed cached rows into their tables."""
         for thing in self.dirty:
             thing.write_back()
         self.dirty.clear()
@@ -192,9 +192,9 @@ class Transaction:
         if position is not None:
             self.position, self.log_db = position.place, position.selected
             synced = meta_rows.read_synced(get)
-            if synced is not None:  # it may be older than what a tool has made of the tables since, and later than that
+            if synced is not None:  # it may be later than the tables, if a tool has made them since
                 self.synced = min(synced, position.place)
-        if self.replids is None:  # what an undone tick leaves behind is not older than this
+        if self.replids is None:  # after an undone tick the ids in memory are not older than these
             self.replids = meta_rows.read_replids(get)
         self._numbering = meta_rows.read_numbering(get) or secrets.token_hex(_NUMBERING_BYTES)
 
@@ -211,7 +211,7 @@ class Transaction:
     # -- the log -------------------------------------------------------------------------------------------------------
 
     def log_select(self, number: int) -> None:
-        """What follows in the log is for database `number`."""
+        """Log SELECT: the lines that follow are for database `number`."""
         self.log.append(encode_command([b"SELECT", b"%d" % number]))
         self.log_db = number
 
@@ -222,7 +222,7 @@ class Transaction:
         self.log.append(encode_command(words))
 
     def log_extension(self, number: int, words: list[bytes]) -> None:
-        """Log a command that real Redis 7 does not know: it stands in comment lines, which Redis skips."""
+        """Log a command that Redis 7 does not know, in comment lines, which Redis skips."""
         if self.log_db != number:
             self.log_select(number)
         lines = encode_extension(words)
@@ -230,13 +230,13 @@ class Transaction:
         self.log.append(lines)
 
     def log_later(self, changed: Unlogged) -> None:
-        """Log what the command's lines do not say of `changed`: when it ends, or before another thing changes."""
+        """Have `changed` log its rest when the command ends, or before another object changes."""
         if self.unlogged is not changed:
             self.end_command()
             self.unlogged = changed
 
     def end_command(self) -> None:
-        """Log what the lines of the command, or of a slice of it, do not say.  `Engine.commit` calls this too."""
+        """Log the changes that the lines of the command, or of its slice, do not contain.  `Engine.commit` calls it."""
         changed = self.unlogged
         if changed is not None:
             self.unlogged = None
@@ -259,10 +259,10 @@ class Transaction:
                 found = cursor.delete() and bool(cursor.key())
 
     def discard_below(self, stream_no: int, floor_id: StreamID) -> None:
-        """Entries and nodes of `stream_no` below `floor_id` are dead; the purge deletes them."""
+        """Leave the entries and nodes of `stream_no` below `floor_id`, which are dead, to the purge."""
         self.trash.add_range(stream_no, floor_id)
 
     def clear_below(self, stream_no: int, floor_id: StreamID) -> None:
-        """Delete now what `discard_below` has left to the purge."""
+        """Delete now the rows that `discard_below` has left to the purge."""
         self.trash.drop_ranges(stream_no)
         self.delete_range(stream_prefix(stream_no), entry_key(stream_no, floor_id))

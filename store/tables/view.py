@@ -1,9 +1,9 @@
-"""The tables as the last checkpoint left them, for long replies: whatever happens in the meantime, they stay the same.
+"""The tables as the last checkpoint left them, for long replies: later changes do not show in them.
 
-A view is shared by all long replies that begin between two changes of the store: it takes two of LMDB's reader slots,
-and it keeps pages from being used again, once for all of them.
+All long replies that begin between two changes of the store share one view, which takes two of LMDB's reader slots and
+keeps LMDB from reusing freed pages.
 
-Knows tables and cursors, nothing of what the rows mean.
+This module knows tables and cursors, but not the meaning of rows.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ if TYPE_CHECKING:
 
 
 class View:
-    """Open until its last holder releases it; the maker is the first.  Until then freed pages are not used again."""
+    """Open until its last holder releases it; the maker is the first holder.  Until then freed pages are not reused."""
 
     def __init__(self, tables: Tables, on_close: Callable[[View], None] = ignore) -> None:
-        """Between two checkpoints.  Raises lmdb.Error, ReadersFullError when every slot is taken."""
+        """Begin the read transactions, between two checkpoints.
+
+        Raises lmdb.Error, ReadersFullError when every slot is taken.
+        """
         self.tables = tables
         self._on_close = on_close
         self._handles = tables.handles
@@ -36,7 +39,7 @@ class View:
         env = self.tables.env
         txn: lmdb.Transaction[bytes] = env.begin()
         try:
-            # Its rows are LMDB's memory, so that no copy is made of one that is sent in parts.
+            # Its rows are LMDB's memory, so that a row that is sent in parts is not copied.
             mapped: lmdb.Transaction[memoryview] = env.begin(buffers=True)
         except BaseException:
             txn.abort()
@@ -53,11 +56,11 @@ class View:
 
     @property
     def is_latest(self) -> bool:
-        """Nothing was committed since it was made."""
+        """Whether the view is open and nothing was committed since it was made."""
         return self.is_open and self._txn.id() == self.tables.env.info()["last_txnid"]
 
     def hold(self) -> View:
-        """One more holder; each calls `release`."""
+        """Add a holder; each holder calls `release`."""
         assert self._holders > 0, "a view that is closed"
         self._holders += 1
         return self
@@ -71,7 +74,7 @@ class View:
             self._on_close(self)
 
     def cursor(self, table: str) -> lmdb.Cursor[bytes]:
-        """The cursor over `table`; its place is lost to the next user of the cursor."""
+        """The cursor over `table`; the next user of the cursor moves it."""
         cursor = self._cursors.get(table)
         if cursor is None:
             cursor = self._cursors[table] = self.new_cursor(table)
@@ -81,14 +84,14 @@ class View:
         return self._txn.cursor(self._handles[table])
 
     def new_mapped_cursor(self, table: str) -> lmdb.Cursor[memoryview] | lmdb.Cursor[bytes]:
-        """A cursor that copies nothing.  Keep no value of it: ask again, for the tables may be closed by then."""
+        """A cursor that copies nothing.  Do not keep its values: the tables may be closed by the next use."""
         return self._mapped.cursor(self._handles[table])
 
 
 class OpenView(View):
-    """The tables as the write transaction has them that is open, checkpoint or none: good until the next change.
+    """The tables as the open write transaction sees them, committed or not; valid until the next change.
 
-    It must be let go of before the turn of the loop ends.  Its values are all copies.
+    Release it before the turn of the event loop ends.  All its values are copies.
     """
 
     def __init__(self, tables: Tables, txn: lmdb.Transaction[bytes]) -> None:
@@ -99,4 +102,4 @@ class OpenView(View):
         return self._open, self._open
 
     def _end(self) -> None:
-        """The transaction goes on."""
+        """Do nothing: the write transaction stays open."""
