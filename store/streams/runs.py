@@ -21,8 +21,8 @@ MAX_ROOM: Final = 1 << 62
 _PREFIX_BYTES: Final = 8
 
 
-def append_run(stream: Stream, run: Run, first_id: StreamID) -> bytes:
-    """Append the entries of a run that a client sent, the first with `first_id`; -> the IDs as RESP bulk strings.
+def append_run(stream: Stream, run: Run, first_id: StreamID, at: int = 0, end: int | None = None) -> bytes:
+    """Append entries `at` to `end` of a run that a client sent, the first with `first_id`; -> the IDs as bulk strings.
 
     The caller has made sure that it is above `last_id`, that all have their IDs in its millisecond, and that no client
     is to be told of each entry.  Logs `XADD key id f v ...` of each; an exception leaves some of them.
@@ -31,16 +31,18 @@ def append_run(stream: Stream, run: Run, first_id: StreamID) -> bytes:
     head = _log_head(stream, run)
     rows: Rows = []
     pieces = []
-    at, count = 0, len(run)
-    while at < count:
+    if end is None:
+        end = len(run)
+    while at < end:
         key = stream.prefix + first_id.to_bytes(ID_BYTES, "big")
         most = txn.node_max_entries - stream.tail_total
         room = txn.node_max_bytes - stream.tail_bytes
         made = 0
         if stream.tail_total and most > 0 and room > 0:
-            made, size, log, ids = expand(run, at, most, room, key, head, rows)
+            made, size, log, ids = expand(run, at, min(most, end - at), room, key, head, rows)
         if not made:
-            made, size, log, ids = expand(run, at, txn.node_max_entries, txn.node_max_bytes, key, head, rows)
+            most = min(txn.node_max_entries, end - at)
+            made, size, log, ids = expand(run, at, most, txn.node_max_bytes, key, head, rows)
             if not made:
                 made, size, log, ids = expand(run, at, 1, MAX_ROOM, key, head, rows)
                 txn.largest_row = UNBOUNDED_ROW

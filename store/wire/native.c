@@ -24,10 +24,11 @@
 #include <string.h>
 #include <structmember.h>
 
-#define INTERFACE 1             /* raise it, here and in `reference.py`, when a function takes or returns others */
+#define INTERFACE 2             /* raise it, here and in `reference.py`, when a function takes or returns others */
 #define MAX_DIGITS 9           /* of a length */
 #define MIN_WORD_BYTES 6      /* "$0\r\n\r\n" */
 #define MIN_XADD_WORDS 5      /* XADD key id field value */
+#define MAXLEN_WORDS 3          /* MAXLEN ~ n */
 #define RUN_ENTRIES 256         /* as many make one run at most; they are noted on the stack first */
 #define HALF_DIGITS 20          /* of 64 bits */
 #define ID_TEXT_BYTES (2 * HALF_DIGITS + 1)
@@ -38,7 +39,7 @@
 #define KEY_BYTES (PREFIX_BYTES + 2 * HALF_BYTES)
 
 /* What may become a run. */
-enum { NO_RUNS, APPENDED, LOGGED };     /* `XADD key * ...`, as clients send it; `XADD key id ...`, as a log has it */
+enum { NO_RUNS, APPENDED, LOGGED };     /* `XADD key [MAXLEN ~ n] * ...`, from clients; `XADD key id ...`, out of a log */
 
 /* Where one XADD stands in its chunk: its head, its ID, its first field, and the byte behind its last value. */
 typedef struct {
@@ -50,6 +51,7 @@ typedef struct {
     PyObject *chunk;
     PyObject *key;
     Py_ssize_t word_count;      /* fields and values of each entry */
+    Py_ssize_t maxlen;          /* of MAXLEN ~; -1 without */
     Entry entries[1];
 } Run;
 
@@ -148,8 +150,28 @@ entry_id(const char *data, const Entry *entry, uint64_t *ms, uint64_t *seq)
 
 typedef struct {
     Entry entry;
-    Py_ssize_t key, key_length, word_count;
+    Py_ssize_t key, key_length, word_count, maxlen;
 } Xadd;
+
+/* `MAXLEN ~ n` with a canonical n.  -> the byte behind it; -1 for anything else. */
+static Py_ssize_t
+take_maxlen(const char *data, Py_ssize_t at, Py_ssize_t end, Py_ssize_t *maxlen)
+{
+    Py_ssize_t word, length, value = 0;
+    if (end - at < 19 || (memcmp(data + at, "$6\r\nMAXLEN\r\n$1\r\n~\r\n", 19) &&
+                          memcmp(data + at, "$6\r\nmaxlen\r\n$1\r\n~\r\n", 19)))
+        return -1;
+    at = take_closed_word(data, at + 19, end, &word, &length);
+    if (at < 0 || length == 0 || length > MAX_DIGITS || (data[word] == '0' && length > 1))
+        return -1;
+    for (Py_ssize_t i = word; i < word + length; i++) {
+        if (data[i] < '0' || data[i] > '9')
+            return -1;
+        value = 10 * value + (data[i] - '0');
+    }
+    *maxlen = value;
+    return at;
+}
 
 /* An XADD that may be of a run, from its head on.  -> the byte behind it; -1 for anything else. */
 static Py_ssize_t
@@ -157,12 +179,17 @@ take_xadd(const char *data, Py_ssize_t start, Py_ssize_t end, int runs, Xadd *xa
 {
     Py_ssize_t count, word, length;
     Py_ssize_t at = take_head(data, start, end, &count);
-    if (at < 0 || count < MIN_XADD_WORDS || count % 2 == 0 || end - at < 10)
+    if (at < 0 || end - at < 10)
         return -1;
     if (memcmp(data + at, "$4\r\nXADD\r\n", 10) && (runs == LOGGED || memcmp(data + at, "$4\r\nxadd\r\n", 10)))
         return -1;
     at = take_closed_word(data, at + 10, end, &xadd->key, &xadd->key_length);
-    if (at < 0)
+    xadd->maxlen = -1;
+    if (at >= 0 && runs == APPENDED && count % 2 == 0) {
+        at = take_maxlen(data, at, end, &xadd->maxlen);
+        count -= MAXLEN_WORDS;
+    }
+    if (at < 0 || count < MIN_XADD_WORDS || count % 2 == 0)
         return -1;
     xadd->entry.id = at;
     at = take_closed_word(data, at, end, &word, &length);
@@ -251,6 +278,7 @@ take_run(State *state, PyObject *chunk, Py_ssize_t start, Py_ssize_t end, int ru
     made->chunk = Py_NewRef(chunk);
     made->key = key;
     made->word_count = first.word_count;
+    made->maxlen = first.maxlen;
     memcpy(made->entries, entries, (size_t)count * sizeof(Entry));
     *run = (PyObject *)made;
     return at;
@@ -714,6 +742,7 @@ run_rest(PyObject *self, PyObject *argument)
     rest->chunk = Py_NewRef(run->chunk);
     rest->key = Py_NewRef(run->key);
     rest->word_count = run->word_count;
+    rest->maxlen = run->maxlen;
     memcpy(rest->entries, run->entries + at, (size_t)count * sizeof(Entry));
     return (PyObject *)rest;
 }
@@ -760,6 +789,7 @@ static PyMethodDef run_methods[] = {
 static PyMemberDef run_members[] = {
     {"key", T_OBJECT_EX, offsetof(Run, key), READONLY, "of the stream"},
     {"word_count", T_PYSSIZET, offsetof(Run, word_count), READONLY, "fields and values of each entry"},
+    {"maxlen", T_PYSSIZET, offsetof(Run, maxlen), READONLY, "of MAXLEN ~; -1 without"},
     {NULL, 0, 0, 0, NULL},
 };
 

@@ -6,8 +6,8 @@ two bytes behind a word may be any, as in Redis.  What is anything else, also an
 Neighbours may become a `Run`, with which nothing is done but to copy pieces of the chunk: XADDs of one key and as many
 words each, the name spelled alike, every word closed by CR LF, and where others have options
 
-    XADD key * field value ...          with APPENDED, as clients send it, the name also in lower case
-    XADD key ms-seq field value ...     with LOGGED, both halves canonical and of 64 bits
+    XADD key [MAXLEN ~ n] * field value ...     with APPENDED, as clients send it, the words also in lower case
+    XADD key ms-seq field value ...             with LOGGED, both halves canonical and of 64 bits
 
     *7\r\n$4\r\nXADD\r\n$1\r\ns\r\n$1\r\n*\r\n$1\r\nf\r\n$1\r\nv\r\n ...
     ^ start                        ^ id      ^ fields                ^ end
@@ -19,7 +19,7 @@ import re
 from typing import Final, NamedTuple
 
 # Of which interface this is: a native module of another one was built from an older source, and is not used.
-INTERFACE: Final = 1
+INTERFACE: Final = 2
 
 NO_RUNS: Final = 0
 APPENDED: Final = 1
@@ -33,6 +33,7 @@ _KEY_BYTES: Final = 24
 _MAX_HALF: Final = (1 << 64) - 1
 _ARRAY = re.compile(rb"\*([1-9][0-9]{0,8})\r\n")
 _BULK = re.compile(rb"\$(0|[1-9][0-9]{0,8})\r\n")
+_MAXLEN = re.compile(rb"(?:MAXLEN|maxlen) ~ (0|[1-9][0-9]{0,8})")
 _ID = re.compile(rb"(0|[1-9][0-9]{0,19})-(0|[1-9][0-9]{0,19})")
 
 Rows = list[tuple[bytes, bytes]]
@@ -54,13 +55,14 @@ class Run:
     number of entries, and what stands in the place of the name is the class, which no client can send.
     """
 
-    __slots__ = ("_chunk", "_entries", "key", "word_count")
+    __slots__ = ("_chunk", "_entries", "key", "maxlen", "word_count")
 
-    def __init__(self, chunk: bytes, key: bytes, word_count: int, entries: list[Entry]) -> None:
-        """`word_count` are the fields and values of each entry."""
+    def __init__(self, chunk: bytes, key: bytes, word_count: int, maxlen: int, entries: list[Entry]) -> None:
+        """`word_count` are the fields and values of each entry, `maxlen` is that of MAXLEN ~, -1 without."""
         self._chunk = chunk
         self.key = key
         self.word_count = word_count
+        self.maxlen = maxlen
         self._entries = entries
 
     def __len__(self) -> int:
@@ -87,7 +89,7 @@ class Run:
         """The run from entry `at` on.  ValueError when there is no such entry."""
         if not 0 <= at < len(self):
             raise ValueError(f"{at} is not from 0 to {len(self) - 1}")
-        return Run(self._chunk, self.key, self.word_count, self._entries[at:])
+        return Run(self._chunk, self.key, self.word_count, self.maxlen, self._entries[at:])
 
     def fitting(self, at: int, most: int, room: int) -> list[Entry]:
         """The entries from `at` on, `most` of them, whose fields have less than `room` bytes together."""
@@ -179,35 +181,42 @@ def _take_run(chunk: bytes, start: int, end: int, runs: int, requests: list[list
     first = _take_xadd(chunk, start, end, runs)
     if first is None:
         return None
-    key, word_count, entry = first
+    key, word_count, maxlen, entry = first
     shared = chunk[start : entry.id]
     entries = [entry]
     while len(entries) < _RUN_ENTRIES and chunk.startswith(shared, entries[-1].end, end):
         found = _take_xadd(chunk, entries[-1].end, end, runs)
         if found is None:
             break
-        entries.append(found[2])
-    requests.append(Run(chunk, key, word_count, entries))
+        entries.append(found[3])
+    requests.append(Run(chunk, key, word_count, maxlen, entries))
     return entries[-1].end
 
 
-def _take_xadd(chunk: bytes, start: int, end: int, runs: int) -> tuple[bytes, int, Entry] | None:
-    """-> key, how many fields and values, and where it stands."""
+def _take_xadd(chunk: bytes, start: int, end: int, runs: int) -> tuple[bytes, int, int, Entry] | None:
+    """-> key, how many fields and values, that of MAXLEN ~ or -1, and where it stands."""
     requests: list[list[bytes] | Run] = []
     after = _take_words(chunk, start, end, requests)
     if after is None or not isinstance(words := requests[0], list):
         return None
-    if len(words) < _MIN_XADD_WORDS or not len(words) % 2:
+    id_no, maxlen = 2, -1
+    if runs == APPENDED and not len(words) % 2:
+        found = _MAXLEN.fullmatch(b" ".join(words[2:5]))
+        if found is None:
+            return None
+        id_no, maxlen = 5, int(found[1])
+    count = len(words) - id_no - 1
+    if count < 2 or count % 2:
         return None
     if words[0] != b"XADD" and (words[0] != b"xadd" or runs == LOGGED):
         return None
-    if not (words[2] == b"*" if runs == APPENDED else _is_id(words[2])):
+    if not (words[id_no] == b"*" if runs == APPENDED else _is_id(words[id_no])):
         return None
     wire = [b"*%d\r\n" % len(words), *(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)]
     if b"".join(wire) != chunk[start:after]:  # a word is not closed by CR LF
         return None
-    id_at = start + sum(map(len, wire[:3]))
-    return words[1], len(words) - 3, Entry(start, id_at, id_at + len(wire[3]), after)
+    id_at = start + sum(map(len, wire[: id_no + 1]))
+    return words[1], count, maxlen, Entry(start, id_at, id_at + len(wire[id_no + 1]), after)
 
 
 def _is_id(text: bytes) -> bool:

@@ -50,6 +50,8 @@ IDS: Final = (
     b"1-1-1",
 )  # fmt: skip
 
+MAXLENS: Final = (b"0", b"1", b"1000", b"999999999", b"1000000000", b"01", b"-1", b"", b"x", b"99999999999999999999")
+
 
 def wire(words: list[bytes], end: bytes = b"\r\n") -> bytes:
     return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b%b" % (len(word), word, end) for word in words)
@@ -64,7 +66,16 @@ def random_request(rng: random.Random) -> bytes:
     name = rng.choice([b"XADD"] * 6 + [b"xadd"] * 2 + [b"Xadd"])
     wanted = rng.choice([b"*"] * 4 + [b"%d-%d" % (rng.randint(0, 3), rng.randint(0, 99))] * 3 + [rng.choice(IDS)])
     words = [rng.randbytes(rng.choice([0, 1, 2, 9, 10, 120])) for _ in range(rng.choice([2, 2, 2, 4, 4, 3, 1, 10]))]
-    return wire([name, rng.choice([b"k", b"k", b"key", b""]), wanted, *words], end)
+    options: list[bytes] = []
+    if rng.random() < 0.3:
+        options = [
+            rng.choice([b"MAXLEN", b"MAXLEN", b"maxlen", b"MINID"]),
+            rng.choice([b"~", b"~", b"~", b"="]),
+            rng.choice(MAXLENS),
+        ]
+    return wire(
+        [name, rng.choice([b"k", b"k", b"key", b""]), *options[: rng.choice([3, 3, 3, 3, 2])], wanted, *words], end
+    )
 
 
 def random_chunk(rng: random.Random) -> bytes:
@@ -85,7 +96,7 @@ def shown(requests: list[Any] | None) -> list[Any] | None:
     if requests is None:
         return None
     return [
-        one if isinstance(one, list) else (one.key, len(one), one.word_count, one.size, one.requests())
+        one if isinstance(one, list) else (one.key, len(one), one.word_count, one.maxlen, one.size, one.requests())
         for one in requests
     ]
 

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Final, cast
 from riverbed.server import errors
 from riverbed.server.commands.arguments import Args
 from riverbed.server.commands.slices import SLICE_IDS, first_ids, in_slices, parse_in_slices
-from riverbed.server.commands.streams.options import AutoSeq, Producer, auto_id, parse_append, parse_trim
+from riverbed.server.commands.streams.options import (
+    AutoSeq,
+    Producer,
+    approximate_length,
+    auto_id,
+    parse_append,
+    parse_trim,
+)
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError, wrong_arity
 from riverbed.server.protocol.replies import OK
@@ -80,7 +87,7 @@ class OneByOneError(Exception):
 
 
 def xadd_run(request: Request) -> tuple[bytes]:
-    """A run of `XADD key * field value ...`, in the place of a request's words; -> the IDs of the entries.
+    """A run of `XADD key [MAXLEN ~ n] * field value ...`, in the place of a request's words; -> the IDs of the entries.
 
     Raises OneByOneError when clients wait for one of them, or there may be too few IDs.
     """
@@ -98,6 +105,9 @@ def xadd_run(request: Request) -> tuple[bytes]:
         if MAX_HALF - (last_id & MAX_HALF) < len(run):
             raise OneByOneError
         entry_id = last_id + 1
+    if run.maxlen >= 0:
+        trim = approximate_length(run.maxlen, request.txn.node_max_entries)
+        return (trimming.append_run_and_trim(stream, run, StreamID(entry_id), trim),)
     append = append_one if len(run) == 1 else append_run
     return (append(stream, run, StreamID(entry_id)),)
 

@@ -96,6 +96,8 @@ def test_a_run_is_executed_as_one_and_answers_each_request(tmp_path: Path) -> No
 LINES = [
     *["XADD a * f v", "XADD a * f v", "XADD b * f v", "xadd a * f v", "XADD a * f v g w"] * 3,
     "XADD c * f " + "x" * 90,
+    *["XADD a MAXLEN ~ 60 * f v", "xadd b maxlen ~ 10 * f v g w", "XADD d MAXLEN ~ 100 * f v"] * 2,
+    *("XADD a MAXLEN ~ 0 * f v", "XADD a MAXLEN ~ x * f v", "XADD d MAXLEN ~ 999999999 * f v"),
     *("XADD a MAXLEN ~ 3 * f v", "XADD a MAXLEN 4 * f v", "XADD a 5 f v", "XADD a NOMKSTREAM * f v", "XADD a * f"),
     *("XLEN a", "PING", "XDEL a {now}-1", "DEL a", "DEL b", "XTRIM a MAXLEN 2", "RENAME a b"),
     *("EXPIRE a 1", "PERSIST a"),

@@ -73,6 +73,20 @@ def test_neighbours_of_one_key_and_as_many_words_become_a_run() -> None:
     assert run.requests() == commands[:2]
     assert run.word_count == 2
     assert run.rest(1).requests() == commands[1:2]
+    assert run.maxlen == -1
+
+
+def test_requests_with_an_approximate_length_become_a_run_of_their_own() -> None:
+    def trimmed(*options: bytes) -> list[bytes]:
+        return [*xadd(b"a")[:2], *options, *xadd(b"a")[2:]]
+
+    run = one_run([trimmed(b"MAXLEN", b"~", b"1000")] * 3)
+    assert (len(run), run.word_count, run.maxlen) == (3, 2, 1000)
+    assert run.rest(1).maxlen == 1000
+    assert one_run([trimmed(b"maxlen", b"~", b"0")]).maxlen == 0
+    for other in ((b"MAXLEN", b"=", b"5"), (b"MINID", b"~", b"5"), (b"MAXLEN", b"~", b"05"), (b"MAXLEN", b"~", b"-1")):
+        assert read([trimmed(*other)], APPENDED) == [trimmed(*other)]
+    assert read([trimmed(b"MAXLEN", b"~", b"5")], LOGGED) == [trimmed(b"MAXLEN", b"~", b"5")]
 
 
 @pytest.mark.parametrize(
