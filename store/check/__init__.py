@@ -1,16 +1,16 @@
-"""Does the data keep every promise of the store?  Goes through tables and log, and yields what is broken.
+"""Check that the data keeps every promise of the store.  Reads tables and log, and yields each violation.
 
     state.py      pages of LMDB, meta, trash      keys.py, streams.py, groups.py, records.py    the rows
-    log.py        manifest, checksums, framing    deep.py, comparison.py                        the log made into tables
-    snapshots.py  the same of a frozen copy                                                     again, and compared
+    log.py        manifest, checksums, framing    deep.py, comparison.py                        the log replayed into
+    snapshots.py  the same for a snapshot                                                       tables, and compared
 
-What is checked is the last checkpoint, read only: of a store at rest, or beside its running server.  Steps are
-generators that yield after every few rows, so that what they found goes out at once and memory stays bounded.
+The check reads the last checkpoint and writes nothing.  The store may be stopped, or its server may be running.  Steps
+are generators that yield after every few rows: violations are reported at once, and memory stays bounded.
 
-Each half is checked on its own, and each against the other: the position in the tables is a place in the log, and, if
-asked for, the log is executed up to there and everything that clients can see is compared.
+Tables and log are each checked on their own and against each other: the position in the tables must exist in the log.
+The deep check also executes the log up to that position, and compares everything that clients can see.
 
-Knows no way to mend anything; `store.offline.repair` does.
+This package repairs nothing; `store.offline.repair` does.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ def check(
     files: Files | None = None,
     refolding: Refolding | None = None,
 ) -> Iterator[Violation]:
-    """Yield every promise that the data in `directory` breaks; nothing when it is sound.
+    """Yield every violation in the data of `directory`; nothing when the data is sound.
 
-    Raises VersionError, and OSError when it cannot be read at all.
+    Raises VersionError, and OSError when the directory cannot be read at all.
     """
     yield from Check(directory, files=files, refolding=refolding).violations()
 
 
 class Check:
-    """One look at a data directory.  What is known once `violations` is exhausted: `contents`, `meta`, `log`."""
+    """One check of a data directory.  `contents`, `meta` and `log` are valid once `violations` is exhausted."""
 
     def __init__(
         self,
@@ -56,19 +56,19 @@ class Check:
         refolding: Refolding | None = None,
         is_held: bool = False,
     ) -> None:
-        """`is_held`: the caller holds the directory, so that no other process uses it."""
+        """`is_held`: the caller has locked the directory, so no other process uses it."""
         self.directory = directory
         self.contents = Contents()
         self.meta: Meta | None = None
         self.log = LogCheck(directory / LOG_DIRECTORY, files or OsFiles(), lambda: not self.is_in_use(), steps)
-        self.was_in_use = False  # a server was running at some moment when that mattered
+        self.was_in_use = False  # a server was running at a moment when the check asked
         self._steps = steps
         self._refolding = refolding
         self._is_held = is_held
 
     @property
     def torn_tail(self) -> TornTail | None:
-        """What a crash has left behind the last whole batch; nothing that is broken, and the next start cuts it off."""
+        """The bytes that a crash left after the last whole batch.  They are no violation: the next start cuts them."""
         return self.log.torn_tail
 
     @property
@@ -76,7 +76,7 @@ class Check:
         return (self.directory / STATE_DIRECTORY / DATA_NAME).exists()
 
     def is_in_use(self) -> bool:
-        """Whether a server is running on the directory at this moment."""
+        """Whether a server is running on the directory now."""
         if self._is_held:
             return False
         if not is_served(self.directory):
@@ -85,7 +85,7 @@ class Check:
         return True
 
     def violations(self) -> Iterator[Violation]:
-        """Everything that is broken, as it is found.  Raises VersionError, OSError; SpaceError before a fold."""
+        """Yield every violation as it is found.  Raises VersionError, OSError; SpaceError before executing the log."""
         if self.has_tables:
             for item in check_state(self.directory, lambda: not self.is_in_use(), self.contents, self._steps):
                 if isinstance(item, Violation):

@@ -1,12 +1,12 @@
-"""Two states of the tables beside each other, as the canonical commands that the rewrite makes of them.
+"""Compare two states of the tables by the canonical commands that the rewrite makes of them.
 
-    databases   by number           their keys in order, one beside the other
+    databases   by number           their keys in order, side by side
     entries     row by row          an XADD each
-    the rest    command by command  counters, groups, what is pending, idempotence records, the deadline
+    the rest    command by command  counters, groups, pending entries, idempotence records, the deadline
 
-The commands are a function of the state, and how rows are laid out is no part of it: numbers that were given out,
-floors, nodes, runs.  Of each key the first command that differs is found.  Idempotence records that have expired are
-left out, for no log says when they went.
+The commands depend only on the state, not on the layout of the rows: assigned numbers, floors, nodes, runs.  For each
+key the comparison finds the first command that differs.  Expired idempotence records are left out, because no log says
+when they were deleted.
 """
 
 from __future__ import annotations
@@ -27,17 +27,20 @@ from riverbed.store.tables.streams import keyspaces
 
 Value = TypeVar("Value")
 
-# Entries compared at once.
+# Entries compared at a time.
 _CHUNK: Final = 1024
-# Of a command that is shown.
+# Limits for a command that is shown.
 _SHOWN_WORDS: Final = 12
 _SHOWN_BYTES: Final = 60
-# Where the name of a group stands in the commands that have one.
+# The index of the group's name in commands that have one.
 _GROUP_AT: Final = {b"XCLAIM": 2, b"XNACK": 2, b"XSEEN": 2, b"XGROUP": 3}
 
 
 class Difference(NamedTuple):
-    """The first difference of a key: a command of each side; none where it has no more, None where it has no key."""
+    """The first difference of a key: a command of each side.
+
+    The command is empty when the side has no more commands, and None when the side has no key.
+    """
 
     db: int
     key: bytes
@@ -46,12 +49,12 @@ class Difference(NamedTuple):
 
     @property
     def command(self) -> bytes:
-        """The name of the command that says best what differs, b"" when one side has no key."""
+        """The name of the command that best shows the difference, b"" when one side has no key."""
         return self._telling[0]
 
     @property
     def group(self) -> bytes | None:
-        """The group that it is about, if it is about one."""
+        """The group that differs, if the difference is in a group."""
         at = _GROUP_AT.get(self._telling[0])
         return None if at is None else self._telling[at]
 
@@ -61,7 +64,7 @@ class Difference(NamedTuple):
         return next((words for words in sides if words[0] in _GROUP_AT), sides[0] if sides else [b""])
 
     def shown(self) -> tuple[str | None, str | None]:
-        """Both commands in a line each, shortened around the first words that differ; None when one side has no key."""
+        """Each command as one line, shortened around the first word that differs; None when one side has no key."""
         if self.ours is None or self.theirs is None:
             return None, None
         sides = self.ours, self.theirs
@@ -92,21 +95,21 @@ class _Side(NamedTuple):
     row: StreamRow
 
     def values(self) -> Iterator[bytes]:
-        """The rows of the entries.  A row holds its ID, so equal rows are equal entries."""
+        """The rows of the entries.  A row contains its ID, so equal rows are equal entries."""
         cursor = self.reader.cursor("entries")
         first = stream_prefix(self.row.stream_no) + pack_id(self.row.first_id)
         if self.row.length and cursor.set_range(first):
             yield from islice(cursor.iternext(keys=False), self.row.length)
 
     def add(self, row: bytes | None) -> list[bytes]:
-        """The XADD of a row."""
+        """The XADD for a row."""
         if row is None:
             return []
         entry_id, fields = decode_entry(row)
         return [b"XADD", self.key, entry_id, *fields]
 
     def has_expired(self, words: list[bytes], now_ms: int) -> bool:
-        """Whether these are the words of an idempotence record that no longer counts."""
+        """Whether `words` is an idempotence record that has expired."""
         settings = self.row.idempotence
         if words[0] != b"XIDMPRECORD" or settings is None:
             return False
@@ -115,10 +118,10 @@ class _Side(NamedTuple):
 
 
 class Comparison:
-    """Two sides, in a transaction each.
+    """The comparison of two sides, each in a transaction of its own.
 
-    `now_ms` decides which idempotence records have expired.  Without `has_times` it is of no matter when consumers were
-    seen: the log of a Redis does not say it.  `matches` says which keys are compared.
+    `now_ms` decides which idempotence records have expired.  Without `has_times` the times at which consumers were seen
+    are ignored, because a log of Redis does not hold them.  `matches` selects the keys to compare.
     """
 
     def __init__(
@@ -138,9 +141,9 @@ class Comparison:
         self.entries = 0
 
     def differences(self) -> Iterator[Difference | None]:
-        """The first difference of each key; None now and then, so that others may have their turn.
+        """Yield the first difference of each key, and None now and then so that the caller can show progress.
 
-        Raises CorruptionError when the tables contradict themselves, one of DECODE_ERRORS when a row does not decode.
+        Raises CorruptionError when the tables are inconsistent, one of DECODE_ERRORS when a row does not decode.
         """
         for db, numbers in enumerate(zip(*map(keyspaces, self._readers), strict=True)):
             ours, theirs = (_keys(reader, number) for reader, number in zip(self._readers, numbers, strict=True))
@@ -175,7 +178,7 @@ class Comparison:
             yield None
 
     def _rest(self, ours: _Side, theirs: _Side) -> Iterator[tuple[list[bytes], list[bytes]] | None]:
-        """Pieces are compared as they are; only from the first that differs on they are read."""
+        """Compare pieces as bytes; parse them only from the first one that differs."""
         pieces = [stream_pieces(*side, has_entries=False) for side in (ours, theirs)]
         for piece, other in zip_longest(*pieces):
             yield None
@@ -197,7 +200,7 @@ class Comparison:
 
 
 def _parsed(data: bytes) -> Iterator[list[bytes]]:
-    """The commands of a piece, those in comment lines among them."""
+    """The commands of a piece, including the ones in comment lines."""
     collector = CommandCollector()
     at = 0
     while at < len(data):
@@ -215,7 +218,7 @@ def _parsed(data: bytes) -> Iterator[list[bytes]]:
 
 
 def _keys(reader: TableReader, keyspace_no: int) -> Iterator[tuple[bytes, StreamRow]]:
-    """The rows of one keyspace, by key, or digest."""
+    """The rows of one keyspace, by key or digest."""
     prefix = encode_keyspace_no(keyspace_no)
     for packed, row in reader.rows("keys", prefix):
         yield packed[len(prefix) :], StreamRow.unpack(row)
@@ -224,7 +227,7 @@ def _keys(reader: TableReader, keyspace_no: int) -> Iterator[tuple[bytes, Stream
 def _join(
     ours: Iterable[tuple[bytes, Value]], theirs: Iterable[tuple[bytes, Value]]
 ) -> Iterator[tuple[bytes, Value | None, Value | None]]:
-    """Two ascending lists side by side, None where one has nothing."""
+    """Merge two ascending lists by key, with None where one list lacks the key."""
     left, right = iter(ours), iter(theirs)
     a, b = next(left, None), next(right, None)
     while a is not None or b is not None:

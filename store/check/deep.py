@@ -1,10 +1,11 @@
-"""The deep part of the check: the log is executed again, up to where the tables are, and the two are compared.
+"""The deep check: execute the log again up to the position of the tables, and compare the result with the tables.
 
     log, from its beginning  -- executed -->  tables in a directory of their own  <-- compared -->  the tables
-    what follows             -- executed -->                                       it must fit, or no server starts
+    the rest of the log      -- executed -->                                       it must fit, or no server starts
 
-The function that executes a command is handed in, as everywhere: the store knows no server.  The new tables go to disk,
-so that memory stays flat, and are deleted afterwards; one left behind by a kill is deleted by the next check there.
+The caller passes the function that executes a command: the store does not import the server.  The new tables are
+written to disk, so that memory use does not grow, and deleted afterwards.  A directory that a kill leaves behind is
+deleted by the next deep check that works in the same place.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ WORK_PREFIX: Final = ".riverbed-check-"
 
 _MAP_BYTES: Final = 1 << 40
 _TRIES: Final = 5
-# Where the rows are of which the rewrite makes a command.
+# The table whose rows the rewrite turns into the command.
 _TABLES: Final = {
     b"XADD": "entries",
     b"XGROUP": "groups",
@@ -52,7 +53,7 @@ _TABLES: Final = {
 
 
 class FoldPlan(NamedTuple):
-    """Where the log is about to be executed, and the space it may take."""
+    """Where the log will be executed, and the space that this may take."""
 
     work: Path
     log_bytes: int
@@ -61,19 +62,19 @@ class FoldPlan(NamedTuple):
 
 
 class SpaceError(StoreError):
-    """There is less space than the fold may need.  Nothing was begun."""
+    """There is less space than executing the log may need.  Nothing was begun."""
 
 
 class MovedError(StoreError):
-    """A running server has rewritten its log while it was read."""
+    """A running server rewrote its log while the check read it."""
 
 
 def _unannounced(plan: FoldPlan) -> None:
-    """Progress that is not shown."""
+    """Announce nothing."""
 
 
 class Refolding:
-    """How the log is executed: `execute` runs one command, the new tables go into `parent`."""
+    """Executes the log and compares: `execute` runs one command, the new tables go into `parent`."""
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class Refolding:
         *,
         announce: Callable[[FoldPlan], None] = _unannounced,
     ) -> None:
-        """`announce` is called with what is about to happen, once that is known."""
+        """`announce` is called with the plan before the log is executed."""
         self._execute = execute
         self._parent = parent
         self._announce = announce
@@ -90,11 +91,12 @@ class Refolding:
         self.commands = 0  # executed
 
     def violations(self, directory: Path, log: LogCheck, meta: Meta | None, steps: Progress) -> Iterator[Violation]:
-        """Every difference, and whatever of the log does not fit.  Raises SpaceError, MovedError, lmdb.Error,
-        OSError.
+        """Yield every difference, and a command of the log that does not fit the state.
+
+        Raises SpaceError, MovedError, lmdb.Error, OSError.
         """
         if log.end is None:
-            return  # there is no log, or none that can be read to its end
+            return  # there is no log, or it cannot be read to its end
         with contextlib.ExitStack() as held:
             reader, position, files = self._begin(held, directory, log, meta)
             needed = room_for_tables(log.size_bytes)
@@ -119,16 +121,16 @@ class Refolding:
             except ReplayError as error:
                 batch = made.batch
                 place = (None, None) if batch is None else (batch.file, batch.start)
-                reason = error.__cause__ or error  # the place says it already
+                reason = error.__cause__ or error  # `place` already says where
                 yield Violation("log", "", f"does not fit what came before: {reason}", *place)
             self.commands = made.commands
 
     def _begin(
         self, held: contextlib.ExitStack, directory: Path, log: LogCheck, meta: Meta | None
     ) -> tuple[TableReader | None, LogPosition | None, Files]:
-        """The tables in a transaction that lasts, the place that they are the fold of, and how the log is read.
+        """-> the tables in a transaction that `held` ends, the log position that they cover, the files to read with.
 
-        What is there may be changing: a running server has gone on since it was looked at, or rewrites its log.
+        The log may be changing: a running server may have appended to it since the check read it, or may rewrite it.
         """
         tables: Tables | None = None
         if meta is not None:
@@ -184,7 +186,7 @@ def _violation(difference: Difference) -> Violation:
 
 
 class _Cut:
-    """A list of batches in two: up to a position, or all of them, and what comes after it."""
+    """Splits batches in two at a position: batches up to it, and batches after it.  Without one, all are before."""
 
     def __init__(self, batches: Iterator[Batch], position: LogPosition | None) -> None:
         self._batches = batches
@@ -203,7 +205,7 @@ class _Cut:
 
 
 class _HeldFiles(OsFiles):
-    """Files that were opened before their server deleted them."""
+    """Files that were opened before the server deletes them."""
 
     def __init__(self, held: dict[Path, int]) -> None:
         self._held = held
@@ -214,7 +216,7 @@ class _HeldFiles(OsFiles):
 
 @contextlib.contextmanager
 def _held_files(parts: list[LogPart]) -> Iterator[_HeldFiles]:
-    """All of `parts`, for as long as they are needed.  Raises OSError when one is gone already."""
+    """Keep all of `parts` open until the block ends.  Raises OSError when one is gone already."""
     held: dict[Path, int] = {}
     try:
         for part in parts:

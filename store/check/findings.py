@@ -1,7 +1,7 @@
-"""What the parts of the check share: the tables as one checkpoint left them, what the trash excuses, and the finding.
+"""What the parts of the check share: a view of the tables at one checkpoint, the notes of dead rows, and violations.
 
-A row that no reader sees may stay as long as a note in table `trash` says so.  `Notes` holds those notes;
-everything else is walked with cursors, so that memory does not grow with the number of entries.
+A dead row may stay as long as a note in table `trash` names it.  `Notes` holds these notes; cursors walk everything
+else, so memory does not grow with the number of entries.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from riverbed.store.tables.reader import TableReader
 
 Decoded = TypeVar("Decoded")
 
-# A step of the check: yields now and then, at least once in a few hundred rows, so that what it found can go out.
+# A step of the check.  It yields at least once in a few hundred rows, so that its violations can be reported.
 Pass = Iterator[None]
 
 _SHOWN_BYTES: Final = 60
@@ -35,7 +35,7 @@ _SHOWN_BYTES: Final = 60
 class Violation:
     """A promise of the store that the data breaks: in which table, at which key, and how.
 
-    Besides the tables there are `log`, `lmdb` (pages) and `snapshot`, which have a place in a file instead of a key.
+    `table` can also be `log`, `lmdb` (pages) or `snapshot`, with a place in a file instead of a key.
     """
 
     table: str
@@ -46,7 +46,7 @@ class Violation:
 
     @property
     def place(self) -> str:
-        """The key, or the place in a file; empty when it is neither."""
+        """The key, or the place in a file; empty when there is neither."""
         if self.key or self.file is None:
             return self.key
         return self.file if self.offset is None else f"{self.file} at byte {self.offset}"
@@ -57,7 +57,7 @@ class Violation:
 
 
 def violation_of(table: str, error: CorruptionError) -> Violation:
-    """What a reader of files raised, as a finding."""
+    """The violation for an error that a reader of files raised."""
     return Violation(table, "", error.reason, error.file, error.offset)
 
 
@@ -69,15 +69,15 @@ class Meta:
     next_group_no: int
     next_keyspace_no: int
     databases: list[DatabaseRow]
-    position: LogPosition  # of the log, up to which all this is its fold
-    log_db: int  # the database that is selected there, -1 for none
+    position: LogPosition  # of the log, up to which the tables cover it
+    log_db: int  # the database that is selected at `position`, -1 for none
     has_replids: bool
     has_store: bool  # the store's id
 
 
 @dataclass
 class Notes:
-    """What the notes in table `trash` speak of."""
+    """What the notes in table `trash` name: rows that are dead."""
 
     streams: set[int] = field(default_factory=set)
     floors: dict[int, StreamID] = field(default_factory=dict)  # by stream number
@@ -101,7 +101,7 @@ class Notes:
 
 @dataclass
 class Contents:
-    """What there is, for the report."""
+    """Counts for the report."""
 
     streams: int = 0
     entries: int = 0
@@ -110,7 +110,7 @@ class Contents:
 
 
 class View(TableReader):
-    """The tables in one read transaction, and what was found in them since the last `drain`."""
+    """The tables in one read transaction, and the violations found since the last `drain`."""
 
     def __init__(self, tables: Tables, txn: lmdb.Transaction[bytes], contents: Contents) -> None:
         super().__init__(tables, txn)
@@ -120,19 +120,19 @@ class View(TableReader):
         self.found: list[Violation] = []
         self.meta: Meta | None = None
         self.notes = Notes()
-        self.records: set[int] = set()  # the numbers of idempotence records that a key's row speaks of
+        self.records: set[int] = set()  # the numbers of idempotence records that rows of keys name
         self._live_keyspaces: set[int] = set()
 
     # -- rows ----------------------------------------------------------------------------------------------------------
 
     def rows(self, table: str, prefix: bytes = b"", start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """As any reader; they are counted."""
+        """The rows of a table, as any reader gives them, but counted in `walked`."""
         for item in super().rows(table, prefix, start):
             self.walked += 1
             yield item
 
     def heads(self, table: str) -> Iterator[int]:
-        """The distinct numbers that the keys of `table` begin with."""
+        """The distinct numbers at the beginning of the keys of `table`."""
         cursor = self.cursor(table)
         found = cursor.first()
         while found:
@@ -146,7 +146,7 @@ class View(TableReader):
             found = number < (1 << 64) - 1 and cursor.set_range(stream_prefix(number + 1))
 
     def decode(self, table: str, key: str, function: Callable[..., Decoded], *values: Any) -> Decoded | None:
-        """`function(*values)`, or None and a finding."""
+        """Return `function(*values)`; when it does not decode, add a violation and return None."""
         try:
             return function(*values)
         except DECODE_ERRORS as error:
@@ -159,11 +159,11 @@ class View(TableReader):
         self.found.append(Violation(table, key, reason, self._file))
 
     def drain(self) -> Iterator[Violation]:
-        """What was found since the last call."""
+        """Yield the violations found since the last call."""
         found, self.found = self.found, []
         yield from found
 
-    # -- who is alive --------------------------------------------------------------------------------------------------
+    # -- live and dead -------------------------------------------------------------------------------------------------
 
     def set_meta(self, meta: Meta) -> None:
         self.meta = meta
@@ -173,7 +173,7 @@ class View(TableReader):
         return keyspace_no in self._live_keyspaces
 
     def homes(self, stream_no: int) -> list[int]:
-        """The keyspaces in which a stream of this number has a name, those that are to be purged included."""
+        """The keyspaces in which a stream of this number has a name, including keyspaces that are to be purged."""
         keyspaces = (*self._live_keyspaces, *self.notes.keyspaces)
         return [home for home in keyspaces if self.get("names", name_key(home, stream_no)) is not None]
 
@@ -181,25 +181,25 @@ class View(TableReader):
         return any(self.get("names", name_key(home, stream_no)) is not None for home in self._live_keyspaces)
 
     def is_dead_number(self, number: int) -> bool:
-        """The purge will come to all rows under this number, of a stream or of idempotence records."""
+        """Whether the purge will delete all rows under this number, of a stream or of idempotence records."""
         return number in self.notes.streams
 
     def is_dead_stream(self, stream_no: int) -> bool:
-        """The purge will come to its rows."""
+        """Whether the purge will delete the rows of this stream."""
         return stream_no in self.notes.streams or any(
             self.get("names", name_key(home, stream_no)) is not None for home in self.notes.keyspaces
         )
 
 
 def integers(values: Any) -> list[int]:
-    """`values`, which are counters and numbers.  ValueError if they are anything else."""
+    """Return `values` as a list.  Raises ValueError unless all are integers of at least 0."""
     if not all(type(value) is int and value >= 0 for value in values):
         raise ValueError(f"not all numbers: {values}")
     return list(values)
 
 
 def show(raw: bytes) -> str:
-    """Bytes for people: text where it is text."""
+    """Bytes as readable text, shortened."""
     text = repr(raw[:_SHOWN_BYTES])[1:]
     return f"{text} and {len(raw) - _SHOWN_BYTES} bytes more" if len(raw) > _SHOWN_BYTES else text
 

@@ -1,7 +1,7 @@
 """The part of the check that walks consumer groups: their counts, their consumers, and three tables that must agree.
 
-A row of a pending list under a consumer's number that no consumer has is dead; so is one under a number of a group that
-is gone.  Both are sound as long as a note in the trash speaks of them.
+A row of a pending list is dead when no consumer has its consumer number, or no group its group number.  Dead rows are
+sound as long as a note in table `trash` names them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PEL_TABLES: Final = ("pel", "pel_by_consumer", "pel_by_time")
 
 
 def check_groups(view: View, key: str, stream: StreamRow) -> Pass:
-    """The groups of one stream."""
+    """Check the groups of one stream."""
     assert view.meta is not None
     names: set[bytes] = set()
     for packed, row in view.rows("groups", stream_prefix(stream.stream_no)):
@@ -52,7 +52,7 @@ def check_groups(view: View, key: str, stream: StreamRow) -> Pass:
 
 
 def _check_home(view: View, packed: bytes) -> None:
-    """A consumer's row stands below its group's, or the group is to be purged."""
+    """Check that a consumer's group has a row too, or that the group is to be purged."""
     if view.get("groups", packed[: groups.GROUP_KEY_BYTES]) is None:
         group_no = groups.decode_group_no(packed)
         if group_no not in view.notes.groups:
@@ -78,7 +78,7 @@ def _check_policy(policy: DeliveryPolicy, look_ms: int) -> None:
 
 
 def _is_listed(group: groups.GroupRow) -> bool:
-    """Its consumers are to be looked at, so that it stands in `consumer_ttls`."""
+    """Whether the group must have a row in `consumer_ttls`, because its consumers have a TTL."""
     return group.policy is not None and group.policy.consumer_ttl_ms > 0
 
 
@@ -116,7 +116,7 @@ def _check_group(view: View, where: str, stream_no: int, group_no: int, group: g
 
     found = dict.fromkeys(counted, 0)
     runs = dict.fromkeys(counted, 0)
-    past = b""  # the last ID of the run before
+    past = b""  # the last ID of the previous run
     for packed, row in view.rows("pel", pending.group_prefix(group_no)):
         yield
         run = view.decode("pel", f"{where}, {show(packed)}", _decode_run, packed, row)
@@ -162,7 +162,7 @@ def _check_run(
     found: dict[int, int],
     runs: dict[int, int],
 ) -> None:
-    """One row of `pel` is in the lists of its owner and of its age."""
+    """Check that a row of `pel` has its rows in `pel_by_consumer` and `pel_by_time`, and count its entries."""
     consumer_no = run.consumer_no
     if consumer_no in found:
         found[consumer_no] += len(run)
@@ -183,7 +183,7 @@ def _check_run(
 
 
 def _check_owners(view: View, where: str, group_no: int, runs: dict[int, int]) -> Pass:
-    """The lists of the consumers hold nothing else."""
+    """Check that the lists of the consumers hold nothing else."""
     listed = dict.fromkeys(runs, 0)
     for packed, row in view.rows("pel_by_consumer", pending.group_prefix(group_no)):
         yield
@@ -205,7 +205,7 @@ def _check_owners(view: View, where: str, group_no: int, runs: dict[int, int]) -
 
 
 def _check_order(view: View, where: str, group_no: int) -> Pass:
-    """The order by time holds nothing else."""
+    """Check that `pel_by_time` holds nothing else."""
     prefix = pending.group_prefix(group_no)
     for packed, row in view.rows("pel_by_time", prefix):
         yield
@@ -230,7 +230,7 @@ def _decode_last_id(packed: bytes, size: int) -> StreamID:
 
 
 def check_group_tables(view: View) -> Pass:
-    """Groups belong to a stream, pending entries to a group, or the trash knows of them."""
+    """Check that each group belongs to a stream and each pending entry to a group, or that the trash names them."""
     assert view.meta is not None
     group_nos: set[int] = set()
     for stream_no in view.heads("groups"):
@@ -255,7 +255,10 @@ def check_group_tables(view: View) -> Pass:
 
 
 def _check_looks(view: View) -> Pass:
-    """A group of a living stream is listed once, at the moment that its row says; others wait for their turn."""
+    """Check that rows of `consumer_ttls` agree with the rows of their groups.
+
+    Rows of streams that are gone may stay until their time comes.
+    """
     assert view.meta is not None
     for packed, name in view.rows("consumer_ttls"):
         yield

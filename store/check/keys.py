@@ -15,7 +15,7 @@ _ENTRY_TABLES: Final = ("entries", "nodes")
 
 
 def check_databases(view: View) -> Pass:
-    """Both directions between `keys` and `names`, the counts of databases, and each stream on the way."""
+    """Check `keys` against `names` in both directions, the counts of databases, and each stream on the way."""
     assert view.meta is not None
     sizes: Counter[int] = Counter()
     expiring: Counter[int] = Counter()
@@ -32,7 +32,7 @@ def check_databases(view: View) -> Pass:
 
 
 def _check_keys(view: View, sizes: Counter[int], expiring: Counter[int]) -> Pass:
-    """Each row of `keys`, and its stream.  Counts them, and those with a deadline, by keyspace."""
+    """Check each row of `keys`, and its stream.  Counts by keyspace the rows, and the rows with a deadline."""
     for packed, row in view.rows("keys"):
         yield
         key = show(packed)
@@ -68,7 +68,7 @@ def _check_keys(view: View, sizes: Counter[int], expiring: Counter[int]) -> Pass
 
 
 def _check_names(view: View, names: Counter[int]) -> Pass:
-    """Each row of `names`.  Counts them by keyspace."""
+    """Check each row of `names`.  Counts them by keyspace."""
     for packed, name in view.rows("names"):
         yield
         place = view.decode("names", show(packed), streams.decode_name_key, packed)
@@ -98,7 +98,7 @@ def decode_stream(row: bytes) -> streams.StreamRow:
 
 
 def check_expiry(view: View) -> Pass:
-    """Deadlines of keys; those of flushed databases may stay until they pass."""
+    """Check the deadlines of keys.  Deadlines of flushed databases may stay until they pass."""
     assert view.meta is not None
     for packed, row in view.rows("expiry"):
         yield
@@ -120,7 +120,7 @@ def check_expiry(view: View) -> Pass:
 
 
 def check_strays(view: View) -> Pass:
-    """Entries and nodes under a number that no key has are dead, and the trash knows it."""
+    """Check that entries and nodes under a stream number that no key has are named in the trash."""
     assert view.meta is not None
     for table in _ENTRY_TABLES:
         for stream_no in view.heads(table):

@@ -1,11 +1,11 @@
-"""The part of the check that reads the log: manifest, framing, checksums, offsets, and whether the tables fit to it.
+"""The part of the check that reads the log: manifest, framing, checksums, offsets, and whether the tables fit the log.
 
-    manifest   -> every file, every batch   -> the place up to which the tables are the fold
+    manifest   -> every file, every batch   -> the position up to which the tables cover the log
     its own       length, CRC-32C, offset,     a batch ends there, and the database selected there is the one that
     checksum      framing; SELECT first        the tables name
 
-Reading is `store/log/reader.py`'s: what it refuses is a violation.  A torn tail is none, for that is what a crash
-leaves and the next start cuts off; it is kept in `torn_tail` for who wants to know.
+`store/log/reader.py` reads the log; what it refuses is a violation.  A torn tail is no violation, because a crash
+leaves one and the next start cuts it off; `torn_tail` keeps it for the caller.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ CHECKING_LOG: Final = "checking the log"
 
 # Commands that are the same whichever database is selected.
 _WITHOUT_DATABASE: Final = frozenset((b"MULTI", b"EXEC", b"SWAPDB", b"FLUSHALL", b"PING", b"REPLCONF"))
-# How often the log of a running server may be another by the time it is read.
+# How many times to read the log when a running server changes it meanwhile.
 _TRIES: Final = 5
 
 
 class LogCheck:
-    """The log in `home`.  What is known of it once `violations` is exhausted:"""
+    """The check of the log in `home`.  Its public attributes are valid once `violations` is exhausted."""
 
     def __init__(self, home: Path, files: Files, is_stable: Callable[[], bool], steps: Progress) -> None:
         self.manifest: Manifest | None = None
         self.parts: list[LogPart] = []
         self.end: LogPosition | None = None
         self.torn_tail: TornTail | None = None
-        self.is_missing = False  # there is nothing of a log
-        self.is_short = False  # it is whole, and ends before what the tables cover
+        self.is_missing = False  # there is no log
+        self.is_short = False  # the log is whole, but ends before the position that the tables cover
         self._home = home
         self.files = files
         self.is_stable = is_stable
@@ -58,7 +58,7 @@ class LogCheck:
         return sum(part.size for part in self.parts)
 
     def violations(self, meta: Meta | None) -> Iterator[Violation]:
-        """What is wrong with the log, and with what `meta` says of it.  Raises UnsafeFileError, OSError."""
+        """Yield what is wrong with the log, and what disagrees with `meta`.  Raises UnsafeFileError, OSError."""
         require_plain(self._home)
         for attempt in range(_TRIES):
             before = self._manifest_bytes()
@@ -75,16 +75,16 @@ class LogCheck:
                 if self.is_stable():
                     raise
                 found.append(Violation("log", "", "the file is missing", str(error.filename)))
-            # asked only where it matters: a server that starts at this very moment would find the directory taken
+            # Ask only when the answer matters: a server that starts at this moment would find the directory locked.
             if (not found and self.torn_tail is None) or self.is_stable():
                 break
-            self.torn_tail = None  # its server is writing the rest of it
+            self.torn_tail = None  # the server is still writing this batch
             if not found or (before == self._manifest_bytes() and attempt):
-                break  # otherwise files went while they were read
+                break  # otherwise files were deleted while they were read
         yield from found
 
     def reload(self, position: LogPosition | None) -> bool:
-        """Look again at the files of a log that has gone on; -> whether `position` is in one of them."""
+        """List the files of a changed log again; -> whether `position` is in one of them."""
         self.manifest = manifests.load(self.manifest_path, self.files)
         self.parts = [] if self.manifest is None else list_parts(self._home, self.manifest, self.files)
         return position is None or any(part.number == position.file_seq for part in self.parts)
@@ -138,7 +138,7 @@ class LogCheck:
             yield from self._check_position(position, seen)
 
     def _checked(self, reader: LogReader, position: LogPosition | None) -> Iterator[Batch | Violation]:
-        """Every file chooses its databases itself."""
+        """Yield the batches, and a violation where a file runs a command on a database before any SELECT."""
         file = ""
         needs_select = False
         for batch in reader.batches(None, position):
@@ -154,7 +154,7 @@ class LogCheck:
             yield batch
 
     def _check_position(self, position: LogPosition, seen: bool) -> Iterator[Violation]:
-        """The tables are the fold up to a place between two batches of a file that is there."""
+        """Check that the position of the tables is between two batches of a file that exists."""
         part = next((part for part in self.parts if part.number == position.file_seq), None)
         if part is None:
             yield Violation("meta", "position", f"is in file {position.file_seq}, which the log does not have")
@@ -167,7 +167,7 @@ class LogCheck:
 
 
 def _selected(batch: Batch, log_db: int) -> int:
-    """Which database is selected after `batch`."""
+    """The database that is selected after `batch`."""
     for words in batch.commands:
         if words[0] == b"SELECT" and len(words) == 2 and words[1].isdigit():
             log_db = int(words[1])

@@ -1,10 +1,10 @@
-"""The pages of LMDB's file, checked without LMDB: what it would fall over must be found before it is asked anything.
+"""Check the pages of LMDB's file without LMDB: damage that would crash LMDB must be found before LMDB opens the file.
 
-py-lmdb's verifier reads the file as bytes.  It walks every tree from the newer meta page on and holds it to all that
-LMDB takes for granted: pages say their own numbers and are used once, keys ascend, counters are right, and what is in
-use and what is free are all there is.  1.5 s for a million entries.
+py-lmdb's verifier reads the file as bytes.  It walks every tree from the newer meta page on, and checks all that LMDB
+assumes: each page holds its own number and is used once, keys ascend, counters are right, and every page is either in
+use or free.  1.5 s for a million entries.
 
-LMDB keeps no checksums: a byte that was flipped within a row is a matter of the rows' own promises.
+LMDB keeps no checksums: only the checks of the rows can find a flipped byte within a row.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lmdb import verify
 
 from riverbed.store.check.findings import Violation
 
-# A file that is being written may grow between two looks at it.
+# A file that is being written may grow between two reads of it.
 _TRIES: Final = 5
 _WAIT_S: Final = 0.1
 _PAGE: Final = re.compile(r"page (\d+)")
@@ -27,10 +27,10 @@ _PAGE_SIZE_AT: Final = 16 + 24  # within the first page: the header, then the me
 
 
 def check_pages(data: Path, is_stable: Callable[[], bool], waiting: Callable[[], None]) -> Iterator[Violation]:
-    """What is wrong with the pages of the file `data`; `waiting` is called now and then meanwhile.
+    """Yield what is wrong with the pages of the file `data`; `waiting` is called now and then meanwhile.
 
-    While `is_stable()` is false a server may be writing it: then it takes several looks to be sure.  The caller holds a
-    read transaction by the time it says so, so that no page is used again that was in use.  Raises OSError.
+    While `is_stable()` is false a server may be writing the file, and several tries are needed to be sure.  A caller
+    whose `is_stable` is false holds a read transaction, so that LMDB reuses no page of it.  Raises OSError.
     """
     found = _look(data, waiting)
     tries = 1
@@ -45,7 +45,7 @@ def check_pages(data: Path, is_stable: Callable[[], bool], waiting: Callable[[],
 
 
 def _look(data: Path, waiting: Callable[[], None]) -> list[str]:
-    """The verifier is one long call, so it runs in a thread."""
+    """Run the verifier in a thread, as it is one long call."""
     found: list[str] = []
     failures: list[OSError] = []
 

@@ -1,4 +1,4 @@
-"""The part of the check that walks idempotence records: three tables that must agree, below a number of their own."""
+"""The part of the check that walks idempotence records: three tables that must agree, under a number of their own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _RECORD_TABLES: Final = ("idmp", "idmp_ids", "idmp_times")
 
 
 def check_stream_records(view: View, key: str, settings: IdempotenceSettings) -> Pass:
-    """The records of one stream, whose row holds `settings`."""
+    """Check the records of one stream, whose row holds `settings`."""
     records_no = settings.records_no
     if not records_no:
         return
@@ -68,7 +68,7 @@ def check_stream_records(view: View, key: str, settings: IdempotenceSettings) ->
 
 
 def _check_number(view: View, key: str, records_no: int) -> None:
-    """The number of the stream's records, which no other stream may have."""
+    """Check the number of the stream's records, which no other stream may have."""
     assert view.meta is not None
     if records_no >= view.meta.next_stream_no:
         view.add("keys", key, f"records_no {records_no}, and {view.meta.next_stream_no} is the next to be given out")
@@ -105,7 +105,7 @@ def _check_record(view: View, packed: bytes, row: bytes) -> None:
 
 
 def check_record_tables(view: View) -> Pass:
-    """Idempotence records belong to a stream, or wait for the purge."""
+    """Check that all idempotence records belong to a stream, or wait for the purge."""
     assert view.meta is not None
     for table in _RECORD_TABLES:
         for records_no in view.heads(table):

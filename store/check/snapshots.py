@@ -1,7 +1,7 @@
 """The check of a snapshot: its manifest, the checksums of its files, and every promise of the tables in it.
 
-manifest.json   its own checksum, versions      what it counts is what there is
-streams.jsonl   checksum, and each line is what the tables say of that stream
+manifest.json   its own checksum, versions      its counts are those of the tables
+streams.jsonl   checksum, and each line agrees with the tables
 data.mdb        checksum, pages, rows           the same as in a data directory
 """
 
@@ -33,7 +33,7 @@ _TABLE: Final = "snapshot"
 
 
 class SnapshotCheck:
-    """One look at the snapshot at `path`.  `contents` and `offset` are known once `violations` is exhausted."""
+    """One check of the snapshot at `path`.  `contents` and `offset` are valid once `violations` is exhausted."""
 
     def __init__(self, path: Path, steps: Progress = ignore) -> None:
         self.path = path
@@ -42,7 +42,7 @@ class SnapshotCheck:
         self._steps = steps
 
     def violations(self) -> Iterator[Violation]:
-        """Everything that is broken.  Raises NoSnapshotError, VersionError, OSError."""
+        """Yield every violation.  Raises NoSnapshotError, VersionError, OSError."""
         try:
             snapshot = open_snapshot(self.path)
         except CorruptionError as error:
@@ -59,7 +59,7 @@ class SnapshotCheck:
         pages = list(check_pages(data, lambda: True, lambda: steps(CHECKING_PAGES, 0, 0)))
         yield from pages
         if pages:
-            return  # LMDB had better not see this
+            return  # LMDB might crash on these pages
         try:
             tables = snapshot.open_tables()
         except (lmdb.Error, CorruptionError) as error:

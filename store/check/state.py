@@ -1,7 +1,7 @@
-"""The part of the check that opens the tables and goes through them in order: pages, `meta`, `trash`, then the rest.
+"""The part of the check that opens the tables and walks them in order: pages, `meta`, `trash`, then the rest.
 
 pages     meta, trash    keys, names      each stream: entries, nodes     each group: pel     whole tables
-in file   what counts    one to another   in one pass over its rows       three that agree    nothing astray
+in file   read first     each in both     in one pass over its rows       three that agree    no stray rows
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ _STEPS: Final = (check_databases, check_expiry, check_record_tables, check_stray
 def check_state(
     directory: Path, is_stable: Callable[[], bool], contents: Contents, steps: Progress
 ) -> Iterator[Violation | Meta]:
-    """The violations of the tables in `directory`, and what `meta` says when there is anything to be said.
+    """Yield the violations of the tables in `directory`, and what `meta` holds, if anything.
 
-    Raises VersionError, OSError, and lmdb.Error when it is not the data that LMDB finds fault with.
+    Raises VersionError, OSError, and lmdb.Error when the data is not the reason for LMDB's error.
     """
     data = directory / STATE_DIRECTORY / DATA_NAME
     require_plain(data.parent)
     if not data.stat().st_size:
-        return  # a server was killed while it made them
+        return  # a server was killed while it made the tables
 
     def waiting() -> None:
         steps(CHECKING_PAGES, 0, 0)
@@ -76,7 +76,7 @@ def check_state(
     damage = list(check_pages(data, lambda: True, waiting))
     if damage and is_stable():
         yield from damage
-        return  # LMDB had better not see this
+        return  # LMDB might crash on these pages
     try:
         tables = Tables(directory, MAP_BYTES, readonly=True)
     except lmdb.NotFoundError:
@@ -101,7 +101,10 @@ def check_state(
 
 
 def _missing_tables(directory: Path) -> Iterator[Violation]:
-    """Tables are made one by one before anything is put into them; one that is missing later was lost."""
+    """Yield a violation for each missing table, if others hold rows.
+
+    Tables are made one by one before any row is written; a table that is missing later was lost.
+    """
     path = directory / STATE_DIRECTORY
     lock = (path / LOCK_NAME).exists()
     env = lmdb.open(
@@ -131,7 +134,7 @@ def _missing_tables(directory: Path) -> Iterator[Violation]:
 
 
 def check_tables(tables: Tables, contents: Contents, steps: Progress) -> Iterator[Violation | Meta]:
-    """The violations of open tables, as one transaction sees them; `contents` counts what there is."""
+    """Yield the violations of open tables, as one transaction sees them; counts rows into `contents`."""
     try:
         with tables.env.begin() as txn:
             view = View(tables, txn, contents)
@@ -142,7 +145,7 @@ def check_tables(tables: Tables, contents: Contents, steps: Progress) -> Iterato
                     steps(CHECKING_ROWS, min(view.walked, total), total)
                 yield from view.drain()
                 if view.meta is None:
-                    return  # nothing was ever checkpointed, or nothing can be said
+                    return  # nothing was ever checkpointed, or `meta` is broken
             assert view.meta is not None
             yield view.meta
     except lmdb.Error as error:
@@ -225,7 +228,7 @@ def _decode_note(row: bytes) -> dead_rows.DeadRows:
 
 
 def _subject(note: dead_rows.DeadRows, meta: Meta) -> tuple[str, int, int]:
-    """-> (what the note speaks of, its number, the number of these to be given out next)"""
+    """-> (the kind of object that the note names, its number, the next number of this kind to be given out)"""
     match note:
         case dead_rows.DeadStream(stream_no) | dead_rows.DeadRange(stream_no, _):
             return "stream", stream_no, meta.next_stream_no

@@ -1,6 +1,6 @@
-"""The part of the check that walks one stream: its counters, entries and nodes side by side, and what belongs to it.
+"""The part of the check that walks one stream: its counters, entries and nodes side by side, groups and records.
 
-Most rows of a store are entries, so theirs is the loop that counts: 1.5 us each.
+Most rows of a store are entries, so the loop over entries takes most of the time: 1.5 us each.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id
 # A list of a hundred words, or text that looks like the head of one.
 _find_long_list: Final = re.compile(rb"[*>~%|][0-9]{3}").search
 _ENTRY_TABLES: Final = ("entries", "nodes")
-# Rows between two looks at what was found.
+# Rows between two yields.
 _ROWS_A_LOOK: Final = 256
 
 
 def check_stream(view: View, key: str, stream: StreamRow) -> Pass:
-    """The stream at `key`, whose row is `stream`, with its groups and records."""
+    """Check the stream at `key`, whose row is `stream`, with its groups and records."""
 
     def broken(reason: str) -> None:
         view.add("keys", key, reason)
@@ -50,7 +50,7 @@ def check_stream(view: View, key: str, stream: StreamRow) -> Pass:
 
 
 def _check_floor(view: View, key: str, stream: StreamRow) -> None:
-    """What lies below the floor is dead, and the trash knows it."""
+    """Check that the trash names all rows below the floor, which are dead."""
     prefix = stream_prefix(stream.stream_no)
     purged_to = view.notes.floors.get(stream.stream_no, MIN_ID)
     if purged_to > stream.floor_id:
@@ -73,7 +73,7 @@ def _place(stream_no: int, entry_id: StreamID) -> str:
 
 
 class _NodeCount:
-    """One node, and what was found in it."""
+    """One node, and the entries found in it."""
 
     def __init__(self, first_id: StreamID, live: int, total: int, size: int, last_id: StreamID) -> None:
         self.first_id = first_id
@@ -86,7 +86,7 @@ class _NodeCount:
 
 
 def _check_entries(view: View, key: str, stream: StreamRow) -> Pass:
-    """Entries and nodes side by side, from the floor on."""
+    """Check entries and nodes side by side, from the floor on."""
     stream_no = stream.stream_no
     prefix = stream_prefix(stream_no)
     nodes = _nodes(view, stream)
@@ -140,20 +140,20 @@ def _check_entries(view: View, key: str, stream: StreamRow) -> Pass:
 
 
 class EntrySizes:
-    """Takes entries apart with the C parser, and puts them together again: what comes out must be the row."""
+    """Measures entries: parses a row with the C parser and encodes the result, which must equal the row."""
 
     def __init__(self) -> None:
         self._parser = hiredis.Reader()
 
     def measure(self, entry_id: StreamID, row: bytes) -> int | None:
-        """-> what a node counts of the row, None when it is not the row that would have been written."""
+        """-> the bytes that a node counts for the row; None when the store would not have written this row."""
         words = self._careful_words(row) if _find_long_list(row) else self._words(row)
         if type(words) is list and words and not len(words) % 2:
             head = id_bulk(entry_id)
             try:
                 if row == head + encode_command(words):
                     return len(row) - len(head) - len(array_head(len(words)))
-            except TypeError:  # a word that is none
+            except TypeError:  # a word that is not bytes
                 pass
         return None
 
@@ -171,9 +171,9 @@ class EntrySizes:
         return words
 
     def _careful_words(self, row: bytes) -> list[bytes] | None:
-        """As `_words`, of a row for which the C parser might make far more room than the row takes.
+        """As `_words`, for a row for which the C parser might allocate far more memory than the row takes.
 
-        It makes a list as long as its head says before the first word is there.
+        The C parser allocates a list as long as its head says before it reads the first word.
         """
         try:
             return decode_entry(row)[1]
@@ -182,7 +182,7 @@ class EntrySizes:
 
 
 def _measure_exactly(entry_id: StreamID, row: bytes) -> None:
-    """Says what is wrong.  ValueError: the row is not the RESP that a reader can be sent."""
+    """Raise ValueError with the reason why the row is not RESP that can be sent to a reader."""
     text, words = decode_entry(row)
     if text != id_text(entry_id):
         raise ValueError(f"is the row of {text.decode(errors='replace')}")
@@ -192,7 +192,7 @@ def _measure_exactly(entry_id: StreamID, row: bytes) -> None:
 
 
 def _nodes(view: View, stream: StreamRow) -> Iterator[_NodeCount]:
-    """The closed nodes above the floor, and the one that the stream's row holds."""
+    """The closed nodes above the floor, and the last node, which the stream's row holds."""
     prefix = stream_prefix(stream.stream_no)
     for packed, row in view.rows("nodes", prefix, prefix + pack_id(stream.floor_id)):
         first_id = id_in_key(packed)
