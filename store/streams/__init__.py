@@ -1,6 +1,6 @@
 """One stream: its entries, counters, trims and the records of idempotent producers.
 
-Knows nothing of consumer groups.  Read `stream` first.
+This package knows no consumer groups.  Read `stream` first.
 """
 
 from __future__ import annotations

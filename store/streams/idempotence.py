@@ -1,7 +1,7 @@
-"""Idempotent production: which entry a producer's idempotent id (iid) has become.
+"""Idempotent production: records which entry belongs to a producer's idempotent id (iid).
 
-A stream's records stand under a number of their own, `records_no`, so that dropping all of them (XCFGSET) is one note
-to the purge.  Below it:
+A stream's records have a number of their own, `records_no`, so that dropping all of them (XCFGSET) is one note for the
+purge.  The rows:
 
     idmp        records_no                            -> [duration_s, producers, records]
     idmp        records_no pid-digest                 -> [pid, records, next record_no]
@@ -9,7 +9,7 @@ to the purge.  Below it:
     idmp_ids    records_no pid-digest iid-digest      -> record_no, id
     idmp_times  records_no id pid-digest record_no    -> nothing; oldest first, for the sweep
 
-Records expire only by the sweep, as in Redis: a look-up between the deadline and the sweep still hits.
+Only the sweep removes expired records, as in Redis: a look-up between the deadline and the sweep still finds them.
 
 Source: the XADD, XCFGSET and XIDMPRECORD command pages.
 """
@@ -63,12 +63,12 @@ class Idempotence:
         return self._settings.duplicates
 
     def tracked(self) -> tuple[int, int]:
-        """-> (producers, records) held now."""
+        """-> the current numbers of (producers, records)."""
         found = self._totals()
         return found.producers, found.records
 
     def find(self, pid: bytes, iid: bytes) -> StreamID | None:
-        """The entry that `iid` of producer `pid` has become, as far as is remembered."""
+        """The entry of `iid` of producer `pid`; None when there is no record."""
         records_no = self._settings.records_no
         if not records_no:
             return None
@@ -79,10 +79,10 @@ class Idempotence:
     # -- mutators ------------------------------------------------------------------------------------------------------
 
     def record(self, pid: bytes, iid: bytes, entry_id: StreamID) -> None:
-        """Remember that `iid` of `pid` is `entry_id`; the producer's oldest record goes when there are too many.
+        """Record that `iid` of `pid` is `entry_id`; the producer's oldest record is dropped when there are too many.
 
-        The caller has made sure that `iid` is not known.  Logs XIDMPRECORD, hidden from Redis 7; before the first one
-        XCFGSET of what the server's settings were, for they decide which records make room later.
+        The caller has made sure that `iid` has no record.  Logs XIDMPRECORD, hidden from Redis 7, and before the first
+        one XCFGSET with the server's settings, because they decide which records are dropped later.
         """
         txn, settings = self._txn, self._settings
         if settings.duration_s is None or settings.max_records is None:
@@ -116,9 +116,9 @@ class Idempotence:
         txn.log_extension(self._stream.namespace.number, words)
 
     def replace(self, pid: bytes, iid: bytes, entry_id: StreamID) -> None:
-        """As `record`, of an iid that is another entry's so far.
+        """As `record`, for an iid that has a record of another entry.
 
-        So it is in a log when the record had expired before: what the sweep does is not logged.
+        This happens in a replay when the sweep had removed the old record: the sweep is not logged.
         """
         producer = idmp.producer_key(self._settings.records_no, pid)
         row = self._txn.lmdb.get(idmp.iid_key(producer, iid), db=self._txn.handles["idmp_ids"])
@@ -127,7 +127,7 @@ class Idempotence:
         self.record(pid, iid, entry_id)
 
     def _keep_settings(self) -> None:
-        """From now on the stream's settings are its own, whatever becomes of the server's."""
+        """Copy the server's settings to the stream, so that later changes of the server's have no effect on it."""
         settings = self._settings
         settings.duration_s, settings.max_records = self.duration_s, self.max_records
         words = [b"XCFGSET", self._stream.key, b"IDMP-DURATION", b"%d" % settings.duration_s]
@@ -135,7 +135,7 @@ class Idempotence:
         self._txn.log_extension(self._stream.namespace.number, words)
 
     def count_duplicate(self) -> None:
-        """A producer sent what it had sent before.  Logs XIDMPHIT, hidden from Redis."""
+        """Count an entry that a producer has sent again.  Logs XIDMPHIT, hidden from Redis."""
         self._settings.duplicates += 1
         self._stream.idempotence = self._settings
         self._stream.touch()
@@ -145,7 +145,7 @@ class Idempotence:
         """Change the settings that are not None; any change forgets all records.  Logs XCFGSET, hidden from Redis 7."""
         words = [b"XCFGSET", self._stream.key]
         settings = self._settings
-        # one that is the server's so far becomes the stream's own by being named, and is nothing that records rest on
+        # naming a setting that was the server's makes it the stream's own; no records depend on it yet
         if duration_s is not None and duration_s != settings.duration_s:
             settings.duration_s = duration_s
             words += [b"IDMP-DURATION", b"%d" % duration_s]
@@ -162,7 +162,7 @@ class Idempotence:
         self._txn.log_extension(self._stream.namespace.number, words)
 
     def set_counts(self, records_added: int, duplicates: int) -> None:
-        """What a rewritten log says of the records that are no more.  Logs XIDMPCOUNTS, hidden from Redis."""
+        """Set the counts of a rewritten log, which include dropped records.  Logs XIDMPCOUNTS, hidden from Redis."""
         self._settings.records_added, self._settings.duplicates = records_added, duplicates
         self._stream.idempotence = self._settings
         self._stream.touch()
@@ -170,7 +170,7 @@ class Idempotence:
         self._txn.log_extension(self._stream.namespace.number, words)
 
     def copy_to(self, copy: Stream) -> None:
-        """Give `copy`, whose row is a copy of this stream's, records of its own."""
+        """Copy the records to `copy`, whose row is a copy of this stream's row."""
         records_no = self._settings.records_no
         if not records_no or copy.idempotence is None:
             return
@@ -195,7 +195,7 @@ class Idempotence:
 def content_iid(words: list[bytes]) -> bytes:
     """The iid of IDMPAUTO: 16 bytes that depend on the fields and values, not on their order.
 
-    The sum and the exclusive or of one XXH3-128 per pair, so that equal fields in another order are the same entry.
+    They combine the sum and the exclusive or of one XXH3-128 per pair, which do not depend on the order of the pairs.
     """
     sum_low = sum_high = xor_low = xor_high = 0
     for field, value in zip(words[::2], words[1::2], strict=True):
@@ -215,9 +215,9 @@ def _rotate_left(half: int) -> int:
 
 
 def sweep(txn: Transaction, now_ms: int, expired: Callable[[], bool]) -> bool:
-    """Forget records older than their stream's duration until `expired()`; -> whether the table was finished.
+    """Drop records older than their stream's duration until `expired()`; -> whether the whole table was swept.
 
-    Not logged: every server does it by its own clock, and a record that is due may be used until it is gone.
+    Not logged: every server sweeps by its own clock, and a record that is due may be used until it is dropped.
     """
     times = txn.cursor("idmp_times")
     start = b""
@@ -241,7 +241,7 @@ def sweep(txn: Transaction, now_ms: int, expired: Callable[[], bool]) -> bool:
 
 
 def _drop_record(txn: Transaction, packed_record: bytes) -> None:
-    """Delete one record from all three tables, and its producer with the last one."""
+    """Delete one record from all three tables, and its producer's row with the producer's last record."""
     assert len(packed_record) == idmp.RECORD_KEY_BYTES
     table = txn.handles["idmp"]
     row = txn.lmdb.get(packed_record, db=table)

@@ -1,6 +1,6 @@
-"""Whole runs of XADD appended to a stream: what appending their entries one by one comes to, row by row.
+"""Appends whole runs of XADD to a stream, with the same rows as appending their entries one by one.
 
-`store/wire` copies the bytes; which entry gets which ID and belongs to which node is decided here.
+`store/wire` copies the bytes.  This module decides the ID and the node of each entry.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     Rows = list[tuple[bytes, bytes]]
 
-# More bytes than any run has.
+# More bytes than any run can have.
 MAX_ROOM: Final = 1 << 62
 _PREFIX_BYTES: Final = 8
 
@@ -24,8 +24,8 @@ _PREFIX_BYTES: Final = 8
 def append_run(stream: Stream, run: Run, first_id: StreamID, at: int = 0, end: int | None = None) -> bytes:
     """Append entries `at` to `end` of a run that a client sent, the first with `first_id`; -> the IDs as bulk strings.
 
-    The caller has made sure that it is above `last_id`, that all have their IDs in its millisecond, and that no client
-    is to be told of each entry.  Logs `XADD key id f v ...` of each; an exception leaves some of them.
+    The caller has made sure that `first_id` is above `last_id`, that all IDs fit into its millisecond, and that no
+    client waits for or watches the key.  Logs `XADD key id f v ...` for each entry.  An exception leaves some of them.
     """
     txn = stream.txn
     head = _log_head(stream, run)
@@ -59,11 +59,11 @@ def append_run(stream: Stream, run: Run, first_id: StreamID, at: int = 0, end: i
 
 
 def append_one(stream: Stream, run: Run, entry_id: StreamID) -> bytes:
-    """As `append_run`, of a run of one, without a list: clients that wait for each reply send no other."""
+    """As `append_run`, for a run of one entry, without a list.  Clients that wait for each reply send such runs."""
     txn = stream.txn
     key = stream.prefix + entry_id.to_bytes(ID_BYTES, "big")
     row, size, log, reply = expand_one(run, key, _log_head(stream, run))
-    put = txn.put_entry  # no method, and Python is slow at calling what it takes for one
+    put = txn.put_entry  # a local name: Python would call `txn.put_entry(...)` slowly, like a method
     put(key, row)
     total = stream.tail_total
     if total == 0 or total >= txn.node_max_entries or stream.tail_bytes + size >= txn.node_max_bytes:
@@ -78,7 +78,7 @@ def append_one(stream: Stream, run: Run, entry_id: StreamID) -> bytes:
 
 
 def _log_head(stream: Stream, run: Run) -> bytes:
-    """What the run's lines in the log begin with; the log is then at the stream's database."""
+    """Select the stream's database in the log; -> the bytes that the run's lines in the log begin with."""
     number = stream.namespace.number
     if stream.txn.log_db != number:
         stream.txn.log_select(number)
@@ -86,9 +86,9 @@ def _log_head(stream: Stream, run: Run) -> bytes:
 
 
 def load_run(stream: Stream, run: Run, rows: Rows) -> int:
-    """Append the entries of a run out of a log, up to the first whose ID is not above the last; -> how many.
+    """Append the entries of a run of a log, up to the first entry whose ID is not above `last_id`; -> how many.
 
-    Their rows are appended to `rows` and have to be put into the table before it is read.  Nothing is logged.
+    Their rows are appended to `rows`; the caller has to put them into the table before reading it.  Logs nothing.
     """
     txn = stream.txn
     last = stream.prefix + pack_id(stream.last_id)
@@ -118,7 +118,7 @@ def load_run(stream: Stream, run: Run, rows: Rows) -> int:
 
 
 def _count_in(stream: Stream, count: int, size: int, last_id: StreamID) -> None:
-    """So many entries, up to `last_id`, have come into the open node."""
+    """Count `count` entries, up to `last_id`, into the tail node and the stream."""
     stream.tail_total += count
     stream.tail_bytes += size
     stream.length += count

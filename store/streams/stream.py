@@ -1,17 +1,17 @@
-"""One stream: what can be asked of it, and the mutators that change it.
+"""One stream: its queries and its mutators.
 
-A stream's entries are LMDB rows in ID order.  Beside them stand *nodes*, runs of about a hundred entries with their
-counts, as Redis keeps entries in radix-tree nodes:
+A stream's entries are LMDB rows in ID order.  In addition there are *nodes*: counts of about a hundred consecutive
+entries each, because Redis keeps entries in radix-tree nodes:
 
         nodes     [ 1-0 .. 9-4 : 100 live ] [ 9-5 .. 12-0 : 98 live, 2 gone ] | tail: 41, in the stream's row
         entries    1-0 1-1 2-0 ... 9-4        9-5 9-7 ... 12-0                | 12-3 ...
                         ^ floor: rows below it are dead and wait to be purged
 
-Approximate trimming is defined on nodes, and they make exact trimming of millions of entries cheap: whole nodes are
-counted, not walked.  Trimming raises `floor_id` at once; what lies below is deleted later, in slices (`purge.py`).
+Approximate trimming is defined on nodes.  Nodes also make exact trimming of millions of entries cheap: whole nodes are
+counted, not walked.  Trimming raises `floor_id` at once; the rows below it are deleted later, in slices (`purge.py`).
 
-Every mutator changes the rows and logs its canonical command, the form Redis itself propagates.  The object is a
-cache of the stream's row and is written back at the next checkpoint.  It is valid until then; keep none across ticks.
+Every mutator changes the rows and logs its canonical command, the form that Redis itself propagates.  The object is a
+cache of the stream's row and is written back at the next checkpoint.  Do not keep it across ticks.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from riverbed.store.tables.namespace import Namespace
     from riverbed.store.tables.transaction import Transaction
 
-# More than entries can be large.
+# More bytes than any entries can have.
 _ANY_BYTES: Final = 1 << 124
-# Entries that are read without a look at where the stream ends.
+# Up to this many entries are read in one chunk, even if the stream ends before.
 _FEW: Final = 32
 
 
 class Stream:
-    """A stream of one database.  Made by `Database.stream` and `Database.create`."""
+    """A stream of one database.  `Database.stream` and `Database.create` make it."""
 
     __slots__ = (
         "dirty",
@@ -89,7 +89,7 @@ class Stream:
         self.tail_bytes = 0
         self.idempotence: IdempotenceSettings | None = None
         self.dirty = False
-        self.log_heads: dict[int, bytes] = {}  # how XADD of so many words begins in the log
+        self.log_heads: dict[int, bytes] = {}  # by word count: the bytes that such an XADD begins with in the log
 
     # -- the row -------------------------------------------------------------------------------------------------------
 
@@ -140,7 +140,7 @@ class Stream:
         return stream
 
     def touch(self) -> None:
-        """Have the row written at the next checkpoint."""
+        """Mark the row to be written at the next checkpoint."""
         if not self.dirty:
             self.dirty = True
             self.txn.dirty.append(self)
@@ -153,7 +153,7 @@ class Stream:
             self.dirty = False
 
     def renamed(self, namespace: Namespace, key: bytes) -> None:
-        """The stream stands under another name now; what was cached of the old one goes."""
+        """Set the new database and key of a renamed stream, and drop what was cached for the old key."""
         self.namespace = namespace
         self.key = key
         self.log_heads.clear()
@@ -163,16 +163,16 @@ class Stream:
 
     @property
     def node_total(self) -> int:
-        """How many nodes there are: `radix-tree-keys` of XINFO.
+        """The number of nodes: `radix-tree-keys` of XINFO.
 
-        A node goes with its last entry, but not when an exact trim took that entry alone, as in Redis.
+        As in Redis, a node is dropped with its last entry, except when an exact trim removed the entry, not the node.
         """
         return self.node_count + (self.tail_total > 0)
 
     def rows(self, start: StreamID, end: StreamID, count: int | None = None, *, reverse: bool = False) -> list[Row]:
         """The (key, value) rows with start <= id <= end, at most `count`; newest first when `reverse`.
 
-        A key's last 16 bytes are the ID; a value is the entry as a reader is sent it, see `format.encode_entry`.
+        A key's last 16 bytes are the ID.  A value is the entry as a client receives it, see `format.encode_entry`.
         """
         if start < self.floor_id:
             start = self.floor_id
@@ -184,7 +184,7 @@ class Stream:
     def rows_within(
         self, start: StreamID, end: StreamID, count: int | None, most_bytes: int | None, *, reverse: bool = False
     ) -> list[Row] | None:
-        """As `rows`; None when they are more than `most_bytes`, about.  No row is measured that cannot be large."""
+        """As `rows`; None when they are more than about `most_bytes`.  Rows are measured only if they may be large."""
         if most_bytes is None or (count is not None and count * self.txn.largest_row <= most_bytes):
             return self.rows(start, end, count, reverse=reverse)
         if start < self.floor_id:
@@ -207,7 +207,7 @@ class Stream:
         if most_bytes is None:
             most_bytes = _ANY_BYTES
         if start >= self.tail_first_id or not self.node_count:
-            # what is new: few, with other streams' entries behind them, so that nothing is gained without keys
+            # entries of the tail: few, with other streams' entries behind them, so that reading values alone is no gain
             live = self.tail_total - self.tail_dead
             if live and live * txn.largest_row <= most_bytes:
                 rows = ranges.read(txn.reader, low, high, live if count is None else min(live, count), reverse=reverse)
@@ -219,7 +219,7 @@ class Stream:
         return ranges.read_values_within(txn.reader, low, high, count, most_bytes, txn.largest_row, reverse=reverse)
 
     def keys(self, start: StreamID, end: StreamID, count: int | None = None) -> list[bytes]:
-        """The keys of `rows`, oldest first, whatever the size of the entries."""
+        """The keys of `rows`, oldest first; the cost does not depend on the size of the entries."""
         start = max(start, self.floor_id)
         if not self.length or start > end or (count is not None and count <= 0):
             return []
@@ -232,7 +232,7 @@ class Stream:
         return self.txn.get_entry(self.prefix + pack_id(entry_id))
 
     def rows_of_within(self, packed_ids: list[bytes], most_bytes: int | None) -> dict[bytes, bytes] | None:
-        """As `rows_of`; None when they are more than `most_bytes`, about."""
+        """As `rows_of`; None when they are more than about `most_bytes`."""
         if most_bytes is None or len(packed_ids) * self.txn.largest_row <= most_bytes:
             return self.rows_of(packed_ids)
         if self.txn.largest_row < UNBOUNDED_ROW:
@@ -250,13 +250,13 @@ class Stream:
         return found
 
     def present(self, packed_ids: list[bytes]) -> set[bytes]:
-        """Those of the entries that exist, whatever their size."""
+        """The IDs of `packed_ids` that exist, without reading their entries."""
         return {packed for packed in packed_ids if self.has(unpack_id(packed))}
 
     def rows_of(self, packed_ids: list[bytes]) -> dict[bytes, bytes]:
-        """The rows of those of the ascending `packed_ids` that exist, by packed ID; perhaps of others between them too.
+        """The rows of the ascending `packed_ids` that exist, by packed ID; perhaps also rows between them.
 
-        IDs that are asked for together mostly stand together: 0.4 us each, one by one they take 0.9.
+        IDs that are requested together are mostly neighbours: as a range they take 0.4 us each, one by one 0.9.
         """
         if len(packed_ids) <= 1:
             return {packed: row for packed in packed_ids if (row := self.entry(unpack_id(packed))) is not None}
@@ -276,7 +276,7 @@ class Stream:
         return self.txn.reader.set_key(self.prefix + pack_id(entry_id))
 
     def byte_size(self) -> int:
-        """Bytes that the entries take on disk, estimated from what the tail and the first nodes count."""
+        """The bytes that the entries take on disk, estimated from the counts of the tail and the first nodes."""
         return estimated_bytes(self.txn.nodes, self.prefix, self.length, self.node_count, self.tail_bytes)
 
     # -- mutators ------------------------------------------------------------------------------------------------------
@@ -291,7 +291,7 @@ class Stream:
         count = len(words)
         id_wire = id_bulk(entry_id)
         array = ARRAY_HEADS[count] if count < 1024 else array_head(count)
-        put = txn.put_entry  # no method, and Python is slow at calling what it takes for one
+        put = txn.put_entry  # a local name: Python would call `txn.put_entry(...)` slowly, like a method
         put(self.prefix + entry_id.to_bytes(16, "big"), id_wire + array + body)
 
         size = len(body)
@@ -320,12 +320,12 @@ class Stream:
         return id_wire
 
     def log_head(self, word_count: int) -> bytes:
-        """How XADD of so many fields and values begins in the log; it is kept in `log_heads`."""
+        """The bytes that an XADD with `word_count` fields and values begins with in the log; kept in `log_heads`."""
         head = self.log_heads[word_count] = b"*%d\r\n$4\r\nXADD\r\n%b" % (word_count + 3, bulk(self.key))
         return head
 
     def delete_entries(self, entry_ids: list[StreamID]) -> list[bool]:
-        """Delete those of `entry_ids` that exist, in order; -> which did.  Logs `XDEL key id ...`, only the hits."""
+        """Delete the `entry_ids` that exist, in order; -> for each whether it did.  Logs `XDEL key id ...` of these."""
         hits = [self._delete_entry(entry_id) for entry_id in entry_ids]
         deleted = [entry_id for entry_id, hit in zip(entry_ids, hits, strict=True) if hit]
         if deleted:
@@ -353,7 +353,7 @@ class Stream:
         """Set the counters; a `max_deleted_id` of 0-0 changes nothing.  Logs XSETID."""
         words = [b"XSETID", self.key, id_text(last_id)]
         if last_id + 1 < self.floor_id:
-            # entries to come may stand where dead ones wait for the purge
+            # new entries may get IDs of dead entries that wait for the purge
             self.txn.clear_below(self.stream_no, self.floor_id)
             self.floor_id = MIN_ID
         if last_id < self.last_id:
@@ -372,7 +372,7 @@ class Stream:
     # -- how they do it ------------------------------------------------------------------------------------------------
 
     def open_node(self, first_id: StreamID) -> None:
-        """Close the tail node, if it holds anything, and begin one at `first_id`."""
+        """Close the tail node, if it holds any entry, and begin a new one at `first_id`."""
         if self.tail_total:
             live = self.tail_total - self.tail_dead
             row = streams.NodeRow(live, self.tail_total, self.tail_bytes, self.tail_last_id).pack()
@@ -382,7 +382,7 @@ class Stream:
         self.tail_total = self.tail_dead = self.tail_bytes = 0
 
     def _end_nodes_at(self, last_id: StreamID) -> None:
-        """Only tombstones are above `last_id`, where entries are to come: no node may reach there."""
+        """Cut nodes off at `last_id`: only tombstones are above it, and new entries will be."""
         if self.tail_total and self.tail_first_id > last_id:
             self.drop_tail()
         self.tail_last_id = min(self.tail_last_id, last_id)
@@ -401,11 +401,11 @@ class Stream:
             self.node_count -= 1
 
     def drop_tail(self) -> None:
-        """Forget the last node: nothing of it is left."""
+        """Forget the tail node: none of its entries is left."""
         self.tail_total = self.tail_dead = self.tail_bytes = 0
 
     def _delete_entry(self, entry_id: StreamID) -> bool:
-        """Delete one row and count it out of its node.  Leaves the stream's edges to `_refresh_edges`."""
+        """Delete one row and subtract it from its node's count.  `_refresh_edges` must follow."""
         if not self.has(entry_id):
             return False
         self.txn.reader.delete()
@@ -419,7 +419,7 @@ class Stream:
         key = self.prefix + pack_id(entry_id)
         found = nodes.set_range(key)
         if not found or nodes.key() != key:
-            # the node that holds an entry is the last one to begin at or before it
+            # the node that holds an entry is the last node that begins at or before it
             found = nodes.prev() if found else nodes.last()
         assert found and nodes.key().startswith(self.prefix), "an entry without a node"
         node = streams.NodeRow.unpack(nodes.value())
@@ -431,14 +431,14 @@ class Stream:
         return True
 
     def drop_entries(self, entry_ids: list[StreamID]) -> None:
-        """Delete entries that exist as a trim does: `max_deleted_id` stays and nothing is logged."""
+        """Delete existing entries as a trim does: `max_deleted_id` stays.  Logs nothing."""
         for entry_id in entry_ids:
             self._delete_entry(entry_id)
         self._refresh_edges()
         self.touch()
 
     def _refresh_edges(self) -> None:
-        """Find the first and the last live entry again after rows have gone."""
+        """Find the first and the last live entry again after rows were deleted."""
         if not self.length:
             self.first_id = self.last_live_id = MIN_ID
             return

@@ -1,7 +1,7 @@
-"""Trims: what goes from a stream's front, whole nodes at a time, and the words that do the same again.
+"""Trims: removes entries from a stream's front, whole nodes at a time, and logs words that repeat the trim exactly.
 
-The rule is Redis's own, so that approximate trims leave what Redis would leave.  References of consumer groups are
-heeded one layer up, in `reference_trim.py`.
+The rule is Redis's own, so that approximate trims leave the same entries as in Redis.  `reference_trim.py`, one layer
+up, respects references of consumer groups.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from riverbed.store.streams.stream import Stream
     from riverbed.store.wire import Run
 
-# Trims that remove at most this many rows delete them on the spot; larger ones leave them to the purge.
+# Trims that remove at most this many rows delete them at once; larger trims leave them to the purge.
 INLINE_DELETES: Final = 256
 _NODE_CHUNK: Final = 1000
 
@@ -68,7 +68,10 @@ def _add_to_last_line(stream: Stream, trim_words: list[bytes], word_count: int) 
 
 
 def trim(stream: Stream, trim: Trim) -> int:
-    """Trim, whatever groups need; -> how many entries went.  Logs `XTRIM key MAXLEN|MINID = n` if any did."""
+    """Trim, without regard to groups; -> how many entries were removed.
+
+    Logs `XTRIM key MAXLEN|MINID = n` if the trim changed anything.
+    """
     assert trim.references is References.KEEPREF or not stream.group_count, "groups are to be asked"
     trimmed = trim_front(stream, trim)
     if any(trimmed):
@@ -79,15 +82,15 @@ def trim(stream: Stream, trim: Trim) -> int:
 
 
 def log_trim(stream: Stream, trim: Trim, trimmed: Trimmed) -> None:
-    """Log the XTRIM that does again what `trim` has done."""
+    """Log the XTRIM that repeats exactly what `trim` has done."""
     words = [b"XTRIM", stream.key, *exact_words(stream, trim, trimmed)]
     stream.txn.log_command(stream.namespace.number, words)
 
 
 def trim_front(stream: Stream, trim: Trim) -> Trimmed:
-    """Whole nodes from the front while they may go, then, if exact, the front of the next one.
+    """Remove whole nodes from the front as far as the trim allows, then, if exact, the front of the next node.
 
-    Redis's own rule, so that approximate trims leave what Redis would leave.  Heeds no references, logs nothing.
+    This is Redis's own rule, so that approximate trims leave the same entries.  Ignores references; logs nothing.
     """
     by_length = trim.strategy is Strategy.MAXLEN
     threshold, limit = trim.threshold, trim.limit
@@ -122,7 +125,7 @@ def trim_front(stream: Stream, trim: Trim) -> Trimmed:
 
 
 def _everything_goes(stream: Stream, trim: Trim) -> bool:
-    """Known without a look at the nodes; False may still mean that it does."""
+    """Whether the trim surely removes everything, without reading the nodes; False means unknown."""
     if trim.strategy is Strategy.MAXLEN:
         return trim.threshold <= 0 and stream.tail_total > stream.tail_dead
     return stream.tail_total > 0 and stream.tail_last_id < trim.threshold
@@ -136,10 +139,10 @@ def _drop_everything(stream: Stream) -> Trimmed:
 
 
 def _pass_over(stream: Stream, trim: Trim) -> tuple[int, int, int, StreamID]:
-    """Count the nodes at the front, a thousand at a time, as long as all thousand surely go.
+    """Count the nodes at the front, a thousand at a time, as long as the trim surely removes the whole thousand.
 
-    -> (their entries, how many they are, how many of them hold none, the last ID of the last of them).  0.17 us a node
-    where a look at each takes 1.8: half of 5 million entries goes in 11 ms instead of 125.
+    -> (number of entries, of nodes, of nodes without entries, last ID of the last node).  Takes 0.17 us a node; a look
+    at each node takes 1.8 us.  Half of 5 million entries is trimmed in 11 ms instead of 125.
     """
     removed = count = dead = 0
     boundary = StreamID(stream.floor_id - 1)
@@ -160,7 +163,7 @@ def _pass_over(stream: Stream, trim: Trim) -> tuple[int, int, int, StreamID]:
 
 
 def _trim_tail(stream: Stream, trim: Trim, removed: int, dropped_nodes: int, dead_nodes: int) -> Trimmed:
-    """The closed nodes all go; what of the tail?"""
+    """Remove all closed nodes, which were counted, and the tail node as far as the trim allows."""
     by_length = trim.strategy is Strategy.MAXLEN
     tail_live = stream.tail_total - stream.tail_dead
     within_limit = not trim.limit or removed + tail_live <= trim.limit
@@ -183,7 +186,7 @@ def _trim_tail(stream: Stream, trim: Trim, removed: int, dropped_nodes: int, dea
 
 
 def _trim_node(stream: Stream, trim: Trim, first_id: StreamID, node: NodeRow) -> int:
-    """Delete the front of one closed node.  Its row stays under the ID it began with, as its tombstones would."""
+    """Delete the front of one closed node; -> how many entries.  Its row stays under the node's first ID."""
     gone = _trim_rows(stream, trim, first_id, node.last_id)
     if gone:
         nodes = stream.txn.nodes
@@ -193,7 +196,7 @@ def _trim_node(stream: Stream, trim: Trim, first_id: StreamID, node: NodeRow) ->
 
 
 def _trim_rows(stream: Stream, trim: Trim, first_id: StreamID, last_id: StreamID) -> int:
-    """Delete entries of one node from its start as far as the threshold goes; -> how many."""
+    """Delete entries of one node from its start up to the threshold; -> how many."""
     if trim.strategy is Strategy.MAXLEN:
         keys = stream.keys(first_id, last_id, stream.length - trim.threshold)
     else:
@@ -206,10 +209,10 @@ def _trim_rows(stream: Stream, trim: Trim, first_id: StreamID, last_id: StreamID
 
 
 def _drop_below(stream: Stream, floor_id: StreamID, removed: int, dropped_nodes: int) -> None:
-    """Everything below `floor_id` is dead: delete it now if it is little, else leave it to the purge."""
+    """Raise the floor to `floor_id`: delete the rows below it now if they are few, else leave them to the purge."""
     old_floor = stream.floor_id
     if floor_id > MAX_ID:
-        # nothing is above the largest ID, so it cannot be below a floor: it is deleted as an entry
+        # no floor can be above the largest ID, so its entry is deleted by itself
         floor_id = MAX_ID
         if stream.txn.reader.set_key(stream.prefix + pack_id(MAX_ID)):
             stream.txn.reader.delete()
@@ -223,7 +226,7 @@ def _drop_below(stream: Stream, floor_id: StreamID, removed: int, dropped_nodes:
 
 
 def _after_trim(stream: Stream, removed: int, dead_nodes: int) -> Trimmed:
-    """Edges after entries went from the front: only the first one moves, unless nothing is left."""
+    """Set the stream's edges after entries were removed from the front; `last_live_id` changes if none is left."""
     if removed:
         if not stream.length:
             stream.first_id = stream.last_live_id = MIN_ID
@@ -238,13 +241,13 @@ def _after_trim(stream: Stream, removed: int, dead_nodes: int) -> Trimmed:
 
 
 def exact_words(stream: Stream, trim: Trim, trimmed: Trimmed) -> list[bytes]:
-    """The words of a trim that does again what `trim` has done."""
+    """The words of an exact trim that repeats what `trim` has done."""
     if not trim.approximate:
         is_by_length = trim.strategy is Strategy.MAXLEN
         threshold = b"%d" % trim.threshold if is_by_length else id_text(StreamID(trim.threshold))
         return [trim.strategy.value, b"=", threshold]
     if trimmed.dead_nodes:
-        # a length does not say that nodes without entries went as well
+        # a length cannot express that nodes without entries were dropped too
         return [b"MINID", b"=", id_text(_front_id(stream))]
     if trim.strategy is Strategy.MAXLEN:
         return [b"MAXLEN", b"=", b"%d" % stream.length]
@@ -252,7 +255,7 @@ def exact_words(stream: Stream, trim: Trim, trimmed: Trimmed) -> list[bytes]:
 
 
 def _front_id(stream: Stream) -> StreamID:
-    """The ID that the first node began with, deleted or not; the largest ID when there is no node."""
+    """The first ID of the first node, even if that entry was deleted; the largest ID when there is no node."""
     for first_id, _ in closed_nodes(stream):
         return first_id
     return stream.tail_first_id if stream.tail_total else MAX_ID

@@ -1,7 +1,7 @@
 """The entries of one stream as a view shows them: counted, and as pieces of RESP of bounded size.
 
-A view has the same rows as the write transaction at the moment it was made, so what the `Stream` knows then is true of
-it for ever.  An entry that is larger than a piece comes in several, and is never in memory as a whole.
+A view has the same rows as the write transaction at the moment it was made, so the counters that the `Stream` has then
+stay true of the view.  An entry larger than a piece comes in several pieces, and is never in memory as a whole.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
     MappedCursor: TypeAlias = lmdb.Cursor[bytes] | lmdb.Cursor[memoryview]
 
-# A piece, give or take an entry's head: what a client that does not read costs in memory.
+# The size of a piece, without an entry's head: the memory that a client costs while it does not read.
 PIECE_BYTES: Final = 128 << 10
-# Entries that are added to a piece at a time where all are small.
+# The number of entries that are added to a piece at a time if all entries are small.
 _FEW_ENTRIES: Final = 64
-# Nodes, or keys, that are looked at in a slice of counting: half a millisecond.
+# The number of nodes, or keys, that a slice of counting reads: half a millisecond.
 _SLICE_ROWS: Final = 1000
 
 
 class StreamView:
-    """What `stream` is when `view` has just been made."""
+    """The state of `stream` in `view`, which has just been made."""
 
     def __init__(self, view: View, stream: Stream) -> None:
         self._view = view
@@ -46,9 +46,9 @@ class StreamView:
     # -- counting ------------------------------------------------------------------------------------------------------
 
     def count(self, start: StreamID, end: StreamID, most: int | None = None) -> Generator[None, None, int]:
-        """How many entries have start <= id <= end, `most` for more; in slices.
+        """The number of entries with start <= id <= end, at most `most`; counts in slices.
 
-        Counts whole nodes, so that only the entries of the first and the last one are looked at.
+        Counts whole nodes, so that only the entries of the first and the last node are read.
         """
         start, end = max(start, self._floor_id, self._first_id), min(end, self.last_live_id)
         if not self.length or start > end:
@@ -56,7 +56,7 @@ class StreamView:
         if start == self._first_id and end == self.last_live_id:
             return self.length if most is None else min(self.length, most)
         total = 0
-        begin, live = start, None  # of the node that is not counted yet, if it is one as a whole
+        begin, live = start, None  # the node that is not counted yet; `live` is None for a part of a node
         for number, (first_id, node_live) in enumerate(self._nodes(start, end), 1):
             if live is not None:
                 total += live
@@ -74,7 +74,7 @@ class StreamView:
         return total if most is None else min(total, most)
 
     def _nodes(self, start: StreamID, end: StreamID) -> Iterator[tuple[StreamID, int]]:
-        """(first ID, live entries) of the nodes that begin there, the tail among them."""
+        """(first ID, live entries) of the nodes that begin between `start` and `end`, including the tail."""
         cursor = self._view.new_cursor("nodes")
         if cursor.set_range(self._prefix + pack_id(start)):
             high = self._prefix + pack_id(end)
@@ -99,7 +99,7 @@ class StreamView:
         return total
 
     def sizes(self, start: StreamID, count: int) -> tuple[list[int], StreamID]:
-        """-> (the sizes of the rows of the first `count` entries from `start` on, the ID behind the last of them)."""
+        """-> (the row sizes of the first `count` entries from `start` on, the ID behind the last of these)."""
         cursor = self._view.new_mapped_cursor("entries")
         if not cursor.set_range(self._prefix + pack_id(max(start, self._floor_id))):
             return [], start
@@ -108,7 +108,7 @@ class StreamView:
         return [size for _, size in own], StreamID(id_in_key(own[-1][0]) + 1) if own else start
 
     def last_packed(self) -> bytes:
-        """The ID of the last entry that the view has of the stream, empty if it has none."""
+        """The packed ID of the stream's last entry in the view; empty if there is none."""
         cursor = self._view.new_cursor("entries")
         if _seek(cursor, self._prefix, self._prefix + pack_id(MAX_ID), reverse=True):
             key = cursor.key()
@@ -116,7 +116,7 @@ class StreamView:
         return b""
 
     def sizes_of(self, packed_ids: list[bytes]) -> list[int]:
-        """The sizes of the rows of these entries."""
+        """The row sizes of these entries."""
         cursor = self._view.new_mapped_cursor("entries")
         sizes = []
         for packed in packed_ids:
@@ -130,7 +130,7 @@ class StreamView:
     def pieces(
         self, start: StreamID, end: StreamID, count: int, head: bytes, *, reverse: bool = False
     ) -> Generator[bytes, None, None]:
-        """`count` entries, each with `head` before it, oldest first; newest first from `end` on when `reverse`."""
+        """`count` entries from `start`, each after `head`, oldest first; with `reverse` newest first from `end`."""
         low = self._prefix + pack_id(max(start, self._floor_id))
         high = self._prefix + pack_id(end)
         if self._view.has_large_entries:
@@ -156,14 +156,14 @@ class StreamView:
     def pieces_of(
         self, packed_ids: bytes, head: bytes, tails: Iterable[bytes] | None = None
     ) -> Generator[bytes, None, None]:
-        """The entries with these IDs, 16 bytes each, between `head` and the next of `tails`, if there are any."""
+        """The entries with these IDs, 16 bytes each; each stands between `head` and the next of `tails`, if given."""
         cursor = self._view.new_mapped_cursor("entries")
         yield from self._measured(cursor, self._look_up(cursor, packed_ids, head, tails))
 
     def _walk(
         self, cursor: MappedCursor, low: bytes, high: bytes, count: int, head: bytes, *, reverse: bool
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Put the cursor on one entry after the other; -> (head, tail)."""
+        """Put the cursor on one entry after the other; yields (head, tail) for each."""
         found = bool(count) and _seek(cursor, low, high, reverse=reverse)
         move = cursor.prev if reverse else cursor.next
         for _ in range(count):
@@ -182,7 +182,7 @@ class StreamView:
             yield head, b"" if following is None else next(following)
 
     def _measured(self, cursor: MappedCursor, places: Iterator[tuple[bytes, bytes]]) -> Generator[bytes, None, None]:
-        """What the cursor stands on, place after place, in pieces; no value of it outlives a yield, unless a copy."""
+        """The entries that the cursor stands on, in pieces.  No value outlives a yield unless it is a copy."""
         parts: list[bytes | memoryview] = []
         size = 0
         for head, tail in places:
@@ -210,7 +210,10 @@ class StreamView:
 
 
 def _seek(cursor: MappedCursor, low: bytes, high: bytes, *, reverse: bool) -> bool:
-    """Stand on the first row between the keys, the last one when `reverse`; -> whether there is one, or a later one."""
+    """Put the cursor on the first row from `low` on, or with `reverse` the last row up to `high`; -> whether it exists.
+
+    The row may lie outside of the range.
+    """
     if not reverse:
         return bool(cursor.set_range(low))
     if cursor.set_range(high):
