@@ -1,6 +1,6 @@
-"""From a log to tables: the log's tail after a checkpoint, or all of it.
+"""Makes tables from a log: from the log's tail after a checkpoint, or from all of it.
 
-Is handed the function that executes one command; knows none.  Read `replay` first.
+The caller passes the function that executes a command; only `bulk_load` knows commands.  Read `replay` first.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """From a checkpoint to the running state: execute the log's tail.
 
-State is the fold of the log, so recovery is the fold continued where the last checkpoint stopped; from nothing it is
-the whole fold.  The function that executes a command is handed in: it is the server's, and the store knows no server.
+State is the result of replaying the log.  Recovery continues the replay where the last checkpoint stopped; without a
+checkpoint it replays the whole log.  The caller passes the function that executes a command: it belongs to the server,
+and the store knows no server.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from riverbed.store.wire import Run, count_of
 # A start from nothing commits this often, so that dirty pages do not pile up in memory; see `start_changes.py`.
 _BYTES_A_CHECKPOINT: Final = 16 << 20
 
-# What stands in a log for replicas alone, and which commands a batch keeps together anyway.
+# Commands for replicas alone, and MULTI and EXEC, whose commands a batch keeps together anyway.
 _WITHOUT_EFFECT: Final = frozenset((b"MULTI", b"EXEC", b"PING", b"REPLCONF"))
 
 Execute = Callable[[WriteTxn, Database, list[bytes]], None]
@@ -45,8 +46,8 @@ def recover(
 ) -> RecoveryReport:
     """Execute what `log` holds beyond `txn.position`; `commits` says whether `txn` may commit on the way.
 
-    The log is known to be durable up to `durable`, by default what the tables say; the first pass makes it so up to its
-    end.  A torn tail is cut from the file.  Raises CorruptionError, ReplayError.
+    The log is known to be durable up to `durable`, by default what the tables say; the first pass makes the rest
+    durable.  A torn tail is cut from the file.  Raises CorruptionError, ReplayError.
     """
     begun = time.monotonic()
     report = RecoveryReport()
@@ -69,9 +70,9 @@ def fold(
     commits: bool = True,
     is_durable: bool = False,
 ) -> None:
-    """Execute `batches` on `txn`, which `commits` now and then, and count in `report`.
+    """Execute `batches` on `txn` and count in `report`; if `commits`, commit now and then.
 
-    `is_durable` says that the disk has the batches, and is noted in the commits.  Raises ReplayError.
+    `is_durable` says that the disk has the batches; the commits note that.  Raises ReplayError.
     """
     keep_expired, txn.keep_expired = txn.keep_expired, True  # the log says itself when a key expired
     notify, txn.notify = txn.notify, lambda change, db, key: None
@@ -92,7 +93,7 @@ def fold(
                 try:
                     execute_logged(txn, execute, words)
                 except ReplayError as error:
-                    # Redis ignores what does not fit in its own logs, but there are only so many databases
+                    # Redis ignores commands of its own logs that do not fit, but a missing database is an error
                     if batch.time_ms is not None or words[0].upper() == b"SELECT":
                         raise ReplayError(f"{batch.file} at byte {batch.start}: {error}") from error
                     report.refused += 1
@@ -110,7 +111,7 @@ def fold(
 
 
 def execute_logged(txn: WriteTxn, execute: Execute, words: list[bytes]) -> None:
-    """Execute one command of a log.  Raises ReplayError, which says nothing of the place."""
+    """Execute one command of a log.  Raises ReplayError, which does not name the place."""
     name = words[0].upper()
     if name == b"SELECT":
         number = int(words[1]) if len(words) == 2 and words[1].isdigit() and len(words[1]) < 10 else -1

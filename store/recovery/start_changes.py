@@ -1,8 +1,8 @@
-"""What a start changes beside the log before it has succeeded, and takes back when it fails.
+"""Undoes what a start has changed beside the log, when the start fails.
 
-A start that fails is tried again, or followed by a repair, and either is judged by what is there: an empty log beside
-tables that hold something would be a log to believe, and tables that were begun in a directory that is refused would
-be a store.  So a start looks before it writes, and what it has to write to be able to look is kept here:
+A failed start is tried again, or followed by a repair, and both judge the directory by its files.  They would believe
+an empty log beside tables with data, and would take tables that were begun in a refused directory for a store.  So a
+start looks before it writes, and this module undoes what a start must write to be able to look:
 
     state/             made, with LMDB's files, where there was none
     state/lock.mdb     the readers of the tables, which LMDB writes as soon as it opens them
@@ -10,15 +10,15 @@ be a store.  So a start looks before it writes, and what it has to write to be a
                        behind its end, what LMDB writes of a long transaction before that is committed
     state/compact/     the tables of a compaction that was killed, moved to their place
 
-What the tables lack, and what the log holds beyond them, is in one transaction of LMDB's, which is committed when the
+What the tables lack, and what the log holds beyond them, goes into one LMDB transaction, which is committed when the
 start cannot be refused any more.  It takes at most 600 MB of memory, however long the log is: measured with 500 MB of
-it, in 1 and in 100,000 streams.  A server leaves 32 MB to execute, or 64 MB after a power cut, as that is what it has
-changed in memory itself (`server/background/checkpoints.py`).  Commits on the way take as long, or longer, and could be
-taken back only where no page is used again: with 100,000 streams, each 16 MB of log would take 270 MB of the disk.
+log, in 1 and in 100,000 streams.  A server leaves 32 MB to execute, or 64 MB after a power cut, as it has itself
+changed that much in memory (`server/background/checkpoints.py`).  Commits on the way take as long, or longer, and could
+be undone only where no page is used again: with 100,000 streams, each 16 MB of log would take 270 MB of the disk.
 
-A start from nothing executes all of the log, and does commit on the way: its memory stays flat, and the next start goes
-on where it was killed.  When it fails, what it made is removed.  Tables that a killed start has left half made are the
-one exception: when the next start fails as well, they are further than they were, and as whole.
+A start from nothing executes all of the log, and does commit on the way: its memory stays flat, and after a kill the
+next start continues there.  When it fails, what it made is removed.  The one exception are tables that a killed start
+has left half made: when the next start fails too, they stay, further than before and as whole.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.kept_pages import kept_pages
 from riverbed.store.tables.power_loss import WentBack
 
-# What is made in the folder of the tables by opening them.
+# The files that opening the tables makes in their folder.
 _NAMES: Final = (DATA_NAME, LOCK_NAME, powercut.MARK_NAME, powercut.NEW_MARK_NAME)
 # The head of LMDB's lock file and a thousand readers; a start takes the first few.
 _LOCK_BYTES: Final = 1 << 17
-# What LMDB makes first: two meta pages, of 32 KB at most.
+# What LMDB makes first: two meta pages, each of 32 KB at most.
 _MAX_BARE_BYTES: Final = 1 << 16
 
 
@@ -63,22 +63,22 @@ class StartChanges:
         self._locks = list(_LockFile.found(state / LOCK_NAME))
         self._data = state / DATA_NAME
         self._bare = _contents_if_bare(self._data)
-        self._whole_bytes: int | None = None  # how long the tables were before the transaction that is not committed
+        self._whole_bytes: int | None = None  # length of the tables before the uncommitted transaction
         self._went_back: WentBack | None = None
         self._moves: list[tuple[Path, Path]] = []
 
     def resolve_doubt(self) -> None:
-        """Let the tables be what can be trusted of them.  Raises OSError."""
+        """Go back to the tables that can be trusted.  Raises OSError."""
         self._went_back = powercut.resolve_doubt(self._state)
 
     def move_in(self, compaction: KilledCompaction) -> None:
-        """Let the tables be those that belong to the log.  Raises OSError."""
-        self._locks += _LockFile.found(compaction.places.old_lock)  # LMDB writes it where it is moved to
+        """Move the tables in that belong to the log.  Raises OSError."""
+        self._locks += _LockFile.found(compaction.places.old_lock)  # LMDB writes it after the move
         self._moves = compaction.move_in()
 
     @contextlib.contextmanager
     def uncommitted(self, tables: Tables) -> Iterator[None]:
-        """Around what is executed in one transaction of the tables, and is not committed before the end.
+        """A context manager around one transaction of the tables that is not committed before the end.
 
         Raises lmdb.Error, OSError.
         """
@@ -97,7 +97,7 @@ class StartChanges:
             self._take_back()
 
     def _take_back(self) -> None:
-        """The error that counts is the one that the start failed with."""
+        """Undo the changes; an OSError is ignored, as the error that counts is that of the start."""
         with contextlib.suppress(OSError):
             if self._went_back is not None:
                 self._went_back.undo()
@@ -117,14 +117,14 @@ class StartChanges:
 
 
 def _contents_if_bare(path: Path) -> bytes | None:
-    """What is in tables that are too short to hold much; None where there are none, or longer ones.  Raises OSError."""
+    """The contents of tables that are too short to hold much; None when they are missing or longer.  Raises OSError."""
     if not path.exists() or path.stat().st_size > _MAX_BARE_BYTES:
         return None
     return read_file(path, _MAX_BARE_BYTES)
 
 
 def _restore(path: Path, contents: bytes) -> None:
-    """Let `contents` be what is in the file.  Raises OSError."""
+    """Make `contents` the contents of the file.  Raises OSError."""
     fd = open_file(path, os.O_RDWR | os.O_CREAT)
     try:
         if os.pread(fd, len(contents), 0) != contents:
@@ -136,7 +136,7 @@ def _restore(path: Path, contents: bytes) -> None:
 
 
 class _LockFile(NamedTuple):
-    """LMDB's lock file as it was: its length, and what it began with."""
+    """LMDB's lock file as it was: its length, and its first bytes."""
 
     path: Path
     size: int
@@ -155,7 +155,7 @@ class _LockFile(NamedTuple):
             os.close(fd)
 
     def restore(self) -> None:
-        """Write it again, unless a reader has registered in it meanwhile, for whom it is shared memory.
+        """Write the file as it was, unless another process has it open and uses it as shared memory.
 
         LMDB itself begins the file again when the next process opens it alone.  Raises OSError.
         """
@@ -175,7 +175,7 @@ class _LockFile(NamedTuple):
 
 @contextlib.contextmanager
 def made_directory(directory: Path) -> Iterator[None]:
-    """`directory` and what is missing above it, made; away again, as far as they are empty, when the body fails.
+    """Make `directory` and what is missing above it; when the body fails, remove them again as far as they are empty.
 
     Raises OSError.
     """

@@ -1,7 +1,7 @@
-"""Tables made from a log: for a check, a repair, a replay, and the end of the log in a compaction.
+"""Makes tables from a log: for a check, a repair, a replay, and the end of the log in a compaction.
 
-Memory is flat, as in recovery: what was executed is committed every 16 MB of log, and what it has deleted is purged, so
-that LMDB uses the pages again.
+Memory is flat, as in recovery: the transaction is committed every 16 MB of log, and dead rows are purged, so that LMDB
+uses their pages again.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.purge import purge, purge_all
 
 _PURGE_BYTES: Final = 16 << 20
-# How many bytes of pages a byte of log may make, and what there is besides.
+# How many bytes of pages a byte of log may make, and how many bytes there are besides.
 _PAGES_A_LOGGED_BYTE: Final = 3
 _CHURN_BYTES: Final = 64 << 20
-# Others need the disk too.
+# Left for other users of the disk.
 _MIN_FREE_BYTES: Final = 32 << 20
 
 
 def room_for_tables(log_bytes: int) -> int:
-    """How many bytes of disk the tables of such a log may take."""
+    """How many bytes of disk the tables of a log of `log_bytes` may take."""
     return _PAGES_A_LOGGED_BYTE * log_bytes + _CHURN_BYTES
 
 
 class TablesFromLog:
-    """The tables in `directory`/state, new or not, that a log is executed on.
+    """The tables in `directory`/state, new or not, on which a log is executed.
 
-    A context manager; what is in `directory` is the caller's to keep or delete.
+    A context manager; the caller keeps or deletes what is in `directory`.
     """
 
     def __init__(self, directory: Path, execute: Execute, files: Files) -> None:
@@ -63,19 +63,19 @@ class TablesFromLog:
 
     @property
     def commands(self) -> int:
-        """Executed so far."""
+        """How many commands were executed so far."""
         return self._report.commands
 
     def replay(self, batches: Iterable[Batch], executed: Callable[[int], None] = ignore) -> None:
         """Execute `batches`; `executed` is called with the bytes of each.
 
-        Raises ReplayError when one does not fit, StoreError when the disk gets full, lmdb.Error, OSError, what a
-        handler raises that has a bug, and what reading raises.
+        Raises ReplayError when a command does not fit, StoreError when the disk gets full, lmdb.Error, OSError, what a
+        handler with a bug raises, and what reading raises.
         """
         recovery.fold(self._purged(batches, executed), self.txn, self._execute, self._report)
 
     def try_replay(self, batches: Iterable[Batch], executed: Callable[[int], None]) -> None:
-        """As `replay`, but whatever a handler raises is a ReplayError."""
+        """As `replay`, but any error of a handler becomes a ReplayError."""
         try:
             self.replay(batches, executed)
         except (StoreError, lmdb.Error, OSError):
@@ -97,6 +97,6 @@ class TablesFromLog:
                     raise StoreError(f"the disk of {self.directory} is nearly full")
 
     def commit(self, position: LogPosition) -> None:
-        """Make the tables those of `position`, durably, without dead rows."""
+        """Commit the tables at `position`, durably and without dead rows."""
         purge_all(self.txn, position)
         self.tables.env.sync(True)
