@@ -1,4 +1,4 @@
-"""What the tools do to a store that no server has open: compaction, retention, repair.
+"""Work on a store that no server has open: compaction, retention, repair.
 
 Read `compaction` first.
 """

@@ -1,18 +1,17 @@
-"""A stopped store written again without what no command can reach: smaller tables, and a log of one base.
+"""Compact a stopped store: write it again without dead rows, as smaller tables and a log of one base.
 
-    state/data.mdb       1  dead rows are purged, if there are any           the state, and the log, are as they were
-    state/compact/       2  the rows, copied in the order of their keys
-                         3  the log's tail executed, keys expired, streams trimmed, what they leave purged
-                         4  if 3 left holes: copied once more
-    appendonlydir/       5  the base, the same state as commands, under a temporary name
-                         6  both take the place of the old ones (`store/swap.py`), which are deleted
+    state/data.mdb       1  purge dead rows, if there are any                state and log do not change
+    state/compact/       2  copy the rows in the order of their keys
+                         3  execute the log's tail, expire keys, trim streams, purge the dead rows of all this
+                         4  if 3 left holes: copy once more
+    appendonlydir/       5  write the base, the same state as commands, under a temporary name
+                         6  put tables and log in place of the old ones (`store/swap.py`), which are deleted
 
-What is served stays the same state until 6, and a kill from then on is ended by the next program that opens the store:
-with the old store or the new one.
+The old store stays in use until step 6.  After a kill in step 6 the next program that opens the store completes the
+swap or takes it back: the result is the new store or the old one.
 
-When keys were expired or streams trimmed the state is none that the old replication id has ever had, so the log begins
-with an id of its own, and replicas begin with a full sync.  Otherwise the id stays, and replicas at the end of the log
-go on.
+If keys were expired or streams trimmed, the state is one that the old replication id never had.  Then the log gets a
+new id, and replicas begin with a full sync.  Otherwise the id stays, and replicas at the end of the log continue.
 """
 
 from __future__ import annotations
@@ -84,13 +83,13 @@ WRITING_LOG: Final = "writing the log"
 _COMMIT_BYTES: Final = 16 << 20
 _PUT_BYTES: Final = 1 << 20
 _COMMANDS_A_COMMIT: Final = 256
-# Below this part of free pages another copy is not worth its time.
+# Copy once more if more than one page in this many is free.
 _FREE_PART: Final = 10
 
 
 @dataclass(slots=True)
 class Report:
-    """What was done, and what there is now."""
+    """What the compaction did, and what the store holds now."""
 
     tables: dict[str, TableSize] = field(default_factory=dict)
     state_bytes: int = 0
@@ -100,7 +99,7 @@ class Report:
     trimmed_entries: int = 0
     entries: int = 0
     has_new_id: bool = False  # for replication
-    work_bytes: int = 0  # the most that lay beside the old store
+    work_bytes: int = 0  # the most space taken beside the old store
 
 
 class SpaceError(StoreError):
@@ -108,7 +107,7 @@ class SpaceError(StoreError):
 
 
 class Compaction:
-    """One store that is compacted.  A context manager: it holds the directory."""
+    """Compacts one store.  A context manager: it holds the lock of the directory."""
 
     def __init__(
         self,
@@ -129,7 +128,7 @@ class Compaction:
         self._files = files or OsFiles()
         self._places = Places(directory)
         self._held = contextlib.ExitStack()
-        self.has_settled = False  # an earlier one, that was killed
+        self.has_settled = False  # an earlier compaction that was killed
 
     def __enter__(self) -> Compaction:
         """Raises LockedError, StoreError when there is no store, OSError."""
@@ -171,14 +170,14 @@ class Compaction:
         return _opened(self._directory, readonly=True)
 
     def plan(self) -> Plan:
-        """Look at every stream and write nothing.  Raises StoreError, lmdb.Error, OSError."""
+        """Read every stream's row, and write nothing.  Raises StoreError, lmdb.Error, OSError."""
         with self._old_tables() as tables:
             return make_plan(tables, self._parts, self._places, self._wishes, self._steps, self._files)
 
     def run(self) -> Report:
-        """Do it.  Raises SpaceError, CorruptionError, lmdb.Error, OSError.
+        """Compact the store.  Raises SpaceError, CorruptionError, lmdb.Error, OSError.
 
-        After any of them the old store holds what it held, and nothing is left behind.
+        After any error the old store holds the same data as before, and no work files are left.
         """
         self._purge_old()
         plan = self.plan()
@@ -207,7 +206,7 @@ class Compaction:
     # -- tables --------------------------------------------------------------------------------------------------------
 
     def _purge_old(self) -> None:
-        """Delete the dead rows of the old tables: they would be copied.  No position changes, so the log still fits."""
+        """Delete the dead rows of the old tables, so that they are not copied.  The position stays, so the log fits."""
         with self._old_tables() as tables, tables.env.begin() as reading:
             if not TableReader(tables, reading).count("trash"):
                 return
@@ -220,7 +219,7 @@ class Compaction:
         self._steps(PURGING, done, total)
 
     def _make_tables(self, plan: Plan, report: Report) -> tuple[Path, ReplicationIds | None]:
-        """-> the directory of the new tables, and whose offsets the new log has."""
+        """-> the directory of the new tables, and the replication ids of the new log."""
         first, second = self._places.work / "first", self._places.work / "second"
         with self._old_tables() as tables:
             report.work_bytes = self._copy(tables, first, COPYING)
@@ -248,7 +247,7 @@ class Compaction:
                 for table, handle in target.handles.items():
                     for chunk, size in _chunks(reader.rows(table)):
                         _, added = writing.cursor(handle).putmulti(chunk, append=table != "meta")
-                        if added != len(chunk) and table != "meta":  # which has a row already, the version
+                        if added != len(chunk) and table != "meta":  # `meta` already has the row of the version
                             raise CorruptionError(str(source.path), None, f"{table}: keys that do not ascend")
                         done += len(chunk)
                         uncommitted += size
@@ -259,14 +258,14 @@ class Compaction:
                             writing = target.begin()
                 writing.commit()
             except BaseException:
-                with contextlib.suppress(lmdb.Error):  # a commit that failed has ended it
+                with contextlib.suppress(lmdb.Error):  # a failed commit has ended the transaction
                     writing.abort()
                 raise
             target.env.sync(True)
             return (target.path / DATA_NAME).stat().st_size
 
     def _change(self, made: TablesFromLog, plan: Plan, report: Report) -> ReplicationIds | None:
-        """Execute the tail, expire and trim; -> whose offsets the log has then."""
+        """Execute the log's tail, expire keys and trim streams; -> the replication ids of the new log."""
         wishes, txn = self._wishes, made.txn
         place = txn.position
         assert place is not None, "the plan has seen to it"
@@ -296,7 +295,7 @@ class Compaction:
             replids = ReplicationIds.new("" if replids is None else replids.with_store().store_id)
             report.has_new_id = True
         txn.log.clear()
-        txn.log_db = selected  # what a primary sends next goes there
+        txn.log_db = selected  # the next commands of a primary go to this database
         txn.replids = replids
         position = LogPosition(self._next_seq(plan), 0, plan.end.offset)
         purge_all(txn, position, purged=self._purged)
@@ -310,7 +309,7 @@ class Compaction:
     # -- log -----------------------------------------------------------------------------------------------------------
 
     def _write_log(self, made: Path, plan: Plan, report: Report) -> tuple[LogFile, LogFile]:
-        """Write the base under a temporary name; -> it and the incr, as the manifest will list them."""
+        """Write the base under a temporary name; -> the base and the incr, as the manifest will list them."""
         with _opened(made, readonly=True) as tables, tables.env.begin() as txn:
             report.tables = sizes_of(TableReader(tables, txn))
             report.state_bytes = (tables.path / DATA_NAME).stat().st_size
@@ -349,7 +348,7 @@ def _has_holes(tables: Tables) -> bool:
 
 
 def _chunks(rows: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[list[tuple[bytes, bytes]], int]]:
-    """Rows in portions of about a megabyte, whatever their size, and the bytes of each."""
+    """Rows in chunks of about a megabyte, and the bytes of each chunk."""
     chunk = []
     size = 0
     for item in rows:

@@ -1,9 +1,9 @@
-"""What is in a store before a compaction, and about what the compaction drops and how much space it takes.
+"""The plan of a compaction: what the store holds, about what the compaction drops, and the space that it needs.
 
-The space is an upper bound of the tables, and an estimate of the log: rows of a table that are put in the order of
-their keys fill no more pages than they do now, and a base is about as long as the rows that it is made of.
+The space is an upper bound for the tables, and an estimate for the log: rows that are put in the order of their keys
+fill no more pages than they do now, and a base is about as long as the rows from which it is made.
 
-Reads one LMDB transaction, no entry of it, and the log behind the last checkpoint.
+Making a plan reads one LMDB transaction without its entries, and the log after the last checkpoint.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from riverbed.store.tables.streams import MissingRowError, streams
 
 MEASURING: Final = "measuring"
 
-# Pages that every commit copies, until those they replace can be used again.
+# Pages that every commit copies, until the replaced pages can be used again.
 _CHURN_BYTES: Final = 4 << 20
 _MAX_CHANGED_BYTES: Final = 64 << 20
-# How many bytes of pages, and of a base, a byte of log may make.
+# The most bytes of pages, and of a base, for each byte of log.
 _PAGES_A_LOGGED_BYTE: Final = 4
-# How many bytes of a base a byte of a row may make that is no entry: packed IDs become text.
+# The most bytes of a base for each byte of a row other than an entry: packed IDs become text.
 _BASE_A_ROW_BYTE: Final = 4
 _BASE_BYTES: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What is to be left out besides rows that no command can reach."""
+    """What to leave out besides dead rows."""
 
     now_ms: int
     keep: Retention
@@ -67,7 +67,7 @@ class TableSize:
 
 
 def sizes_of(reader: TableReader) -> dict[str, TableSize]:
-    """What every table takes now, dead rows included."""
+    """The size of every table now, including dead rows."""
     found = {}
     for table in TABLES:
         counts = reader.stat(table)
@@ -78,15 +78,15 @@ def sizes_of(reader: TableReader) -> dict[str, TableSize]:
 
 @dataclass(slots=True)
 class Plan:
-    """What is there, as the last checkpoint left it, and about what a compaction will make of it."""
+    """The store at its last checkpoint, and estimates of what a compaction will change."""
 
     tables: dict[str, TableSize]
     state_bytes: int  # of the file
     log: LogSize
-    expired: int  # keys whose deadline has passed, which go
+    expired: int  # keys whose deadline has passed; the compaction deletes them
     trimmed_streams: int
     trimmed_entries: int
-    tail_bytes: int  # of the log behind the last checkpoint: nothing of it is counted here
+    tail_bytes: int  # of the log after the last checkpoint, whose changes the counts here leave out
     torn_tail: TornTail | None
     copy_bytes: int  # of the tables, in the order of their keys
     base_bytes: int  # of the new base
@@ -95,7 +95,7 @@ class Plan:
 
     @property
     def needed_bytes(self) -> int:
-        """The most that will lie beside the old store."""
+        """The most space that the compaction will take beside the old store."""
         if not (self.tail_bytes or self.expired or self.trimmed_entries):
             return self.copy_bytes + self.base_bytes
         changed_bytes = min(2 * sum(size.bytes for size in self.tables.values()), _MAX_CHANGED_BYTES)
@@ -103,14 +103,14 @@ class Plan:
 
     @property
     def is_feasible(self) -> bool:
-        """Whether there is that much."""
+        """Whether that much space is free."""
         return self.needed_bytes <= self.free_bytes
 
 
 def make_plan(
     tables: Tables, parts: Sequence[LogPart], places: Places, wishes: Wishes, steps: Progress, files: Files
 ) -> Plan:
-    """Look at every stream, and at the end of the log.
+    """Read every stream's row, and the end of the log.
 
     Raises StoreError when there was never a checkpoint, CorruptionError, lmdb.Error, OSError.
     """
@@ -148,16 +148,16 @@ def make_plan(
         torn_tail=torn,
         copy_bytes=copy_bytes,
         base_bytes=base_bytes,
-        # where there is less of it, when log and tables are on two disks
+        # The smaller of the two, when log and tables are on different disks.
         free_bytes=min(files.free_bytes(places.home), files.free_bytes(places.state)),
         end=end,
     )
 
 
 def _copy_bytes(reader: TableReader) -> int:
-    """Of the pages that the rows take in the order of their keys.
+    """The bytes of the pages that the rows take in the order of their keys.
 
-    Leaves are filled one by one, and no other cut makes fewer of them.  Branches are split in halves.
+    LMDB fills the leaves one by one, which makes as few of them as possible.  It splits branches in halves.
     """
     total = 0
     for table in TABLES:
@@ -170,7 +170,7 @@ def _copy_bytes(reader: TableReader) -> int:
 def _read_tail(
     parts: Sequence[LogPart], position: LogPosition, files: Files
 ) -> tuple[int, LogPosition, TornTail | None]:
-    """-> (bytes, the end of the log, a torn tail) behind the last checkpoint."""
+    """-> (bytes of log after the last checkpoint, the end of the log, a torn tail)"""
     reader = LogReader(list(parts), files)
     size = sum(batch.size for batch in reader.batches(position, position))
     assert reader.end is not None

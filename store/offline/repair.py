@@ -1,19 +1,19 @@
-"""What can be mended without losing anything that is still there; everything that is replaced is kept.
+"""Repair what can be repaired without losing data that is still there; everything that is replaced is kept.
 
     found                                   done                                   kept in DIR/replaced/
     a torn tail of the log                  cut off, as the next start would       FILE.from-BYTE
-    tables that are broken, a sound log     made again from all of the log         state
-    no log at all, and sound tables         a new log of what the tables hold      nothing was there
+    broken tables, a sound log              tables made again from all of the log  state
+    no log at all, sound tables             a new log from the tables              nothing to keep
 
-Anything else is refused, with what a person may do: where the log is damaged in its middle, or ends before what the
-tables cover, one of the two halves has to be given up, and that is not for a program to choose.
+Anything else is refused, with advice for the user.  If the log is damaged in its middle, or ends before the position
+that the tables cover, either the log or the tables must be given up, and a program must not make this choice.
 
-    DIR/repair/state   1  made, synced, and checked like any others     a kill here leaves a directory to delete
-    DIR/state          2  moved to DIR/replaced/                        a kill here: a start makes new tables
-    DIR/state          3  moved in
+    DIR/repair/state   1  made, synced, and checked like any tables     a kill here leaves a directory to delete
+    DIR/state          2  moved to DIR/replaced/                        after a kill here a start makes new tables
+    DIR/state          3  the new tables moved in
 
 A tail is copied and synced before it is cut.  So a kill at any moment leaves a store that is no worse, and another run
-ends the work.  The directory is held meanwhile.
+completes the repair.  The directory stays locked meanwhile.
 """
 
 from __future__ import annotations
@@ -52,22 +52,22 @@ _ELSEWHERE: Final = "restore a snapshot, or copy a replica"
 
 
 class RepairError(StoreError):
-    """This cannot be mended without giving something up.  Nothing was changed; the text says what a person may do."""
+    """The store cannot be repaired without a loss.  Nothing was changed; the text says what the user can do."""
 
 
 class Action(NamedTuple):
-    """Something that was done, in the words of the report, and where what it replaced is now."""
+    """A repair that was made, in the words of the report, and where the replaced data is kept."""
 
     done: str
     kept: Path | None
 
 
 def _unannounced(plan: FoldPlan) -> None:
-    """Progress that is not shown."""
+    """Announce nothing."""
 
 
 class Repair:
-    """One store that is mended.  A context manager: it holds the directory.  Raises LockedError, OSError."""
+    """Repairs one store.  A context manager: it holds the lock of the directory.  Raises LockedError, OSError."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Repair:
         steps: Progress = ignore,
         announce: Callable[[FoldPlan], None] = _unannounced,
     ) -> None:
-        """`execute` runs one command of the log; `announce` is called with the space before it is taken."""
+        """`execute` runs one command of the log; `announce` is called with the space needed before it is taken."""
         self._directory = directory
         self._execute = execute
         self._now_ms = now_ms
@@ -113,7 +113,7 @@ class Repair:
         return self._directory / WORK_DIRECTORY
 
     def mend(self, check: Check, found: list[Violation]) -> list[Action]:
-        """Do what can be done about `found`, all that `check` has found just now; -> what was done, in order.
+        """Repair what can be repaired of `found`, all that `check` has just found; -> the actions, in order.
 
         Raises RepairError, SpaceError with nothing changed; CorruptionError, lmdb.Error, OSError.
         """
@@ -134,11 +134,11 @@ class Repair:
         return actions
 
     def _clear(self) -> None:
-        """Away with what a killed repair, or a killed compaction, has left: every start does the latter."""
+        """Clean up after a killed repair, and after a killed compaction as every start does."""
         if self._files.exists(self._work):
             shutil.rmtree(self._work)
             self._files.sync_directory(self._directory)
-        with contextlib.suppress(StoreError):  # a manifest that cannot be read; found by the check as well
+        with contextlib.suppress(StoreError):  # a manifest that cannot be read; the check finds it as well
             settle(self._places, self._files)
 
     # -- what is refused -----------------------------------------------------------------------------------------------
@@ -158,18 +158,18 @@ class Repair:
         )
 
     def _disagreement(self, check: Check, broken_tables: list[Violation]) -> str:
-        """The log is whole, and the tables say that there was more."""
+        """The advice when the log is whole, but ends before the position that the tables cover."""
         assert check.meta is not None and check.log.end is not None
         told = (
             f"the tables cover replication offset {check.meta.position.offset}, and the log ends at "
             f"{check.log.end.offset}: to go on with what the log holds, move {self._places.state} away"
         )
         if broken_tables:
-            return told  # they are broken besides
+            return told  # and the tables are broken too
         return f"{told}; with what the tables hold, move {self._places.home} away and repair again"
 
     def _refuse_older_log(self, check: Check, broken_tables: list[Violation]) -> None:
-        """Tables that are ahead of the log have what the log lacks, broken or not."""
+        """Raise RepairError when the tables, broken or not, hold changes that the log lacks."""
         end = check.log.end
         if end is None:
             raise RepairError(f"the tables in {self._places.state} are broken, and there is no log to make them from")
@@ -206,7 +206,7 @@ class Repair:
         return kept
 
     def _free_name(self, name: str) -> Path:
-        """A name in the directory of what was replaced that nothing has yet."""
+        """An unused path in the directory of replaced files, which is made if missing."""
         home = self._directory / REPLACED_DIRECTORY
         if not self._files.exists(home):
             self._files.make_directory(home)
@@ -239,7 +239,7 @@ class Repair:
         return Action(f"made the tables again: {commands:,} commands, up to replication offset {end.offset}", kept)
 
     def _replay(self) -> tuple[int, LogPosition]:
-        """Execute all of the log, into tables that are durable then."""
+        """Execute all of the log into new tables and make them durable; -> (commands, the end of the log)"""
         files, places = self._files, self._places
         manifest = manifests.load(places.manifest, files)
         assert manifest is not None, "the check has read it"
@@ -258,7 +258,7 @@ class Repair:
     # -- the log -------------------------------------------------------------------------------------------------------
 
     def _make_log(self) -> Action:
-        self._held.close()  # it holds the directory itself
+        self._held.close()  # `rebuild_log` locks the directory itself
         made = rebuild_log(
             self._directory,
             now_ms=self._now_ms,

@@ -1,10 +1,10 @@
-"""Which entries a store no longer has to keep, by age, by number, and by what every group has acknowledged.
+"""Remove entries that a store no longer has to keep: by age, by number, and by what every group has acknowledged.
 
-`apply_retention` does it with the store's mutators, which leave what XTRIM would leave: pending records of removed
-entries stay, unless only acknowledged ones go, and counters count all that ever was.  `estimate_removals` says about
-how much that will be, from a read transaction and without a look at an entry.
+`apply_retention` trims with the store's mutators, and so leaves what XTRIM leaves: pending records of removed entries
+stay, unless only acknowledged entries go, and counters do not go back.  `estimate_removals` estimates the number of
+removed entries in a read transaction, without reading an entry.
 
-What is acknowledged, groups know: with `acked` streams without groups keep everything.
+Only groups acknowledge: with `acked`, streams without groups keep everything.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from riverbed.store.tables.groups import group_rows
 from riverbed.store.tables.reader import TableReader
 from riverbed.store.tables.streams import LiveStream, nodes_of
 
-# Commands between two looks at whether it is time to commit.
+# Keys that one step of the scan returns.
 _KEYS_A_SLICE: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What is kept of the streams it concerns.
+    """Which entries to keep, of the streams that it concerns.
 
-    Entries from `min_id` on, the newest `max_length`, and with `acked` whatever some group has not acknowledged yet;
-    None sets no limit.  `acked` alone lets everything go that all groups have acknowledged.
+    Kept are entries from `min_id` on, the newest `max_length`, and with `acked` all that some group has not yet
+    acknowledged.  None sets no limit.  `acked` alone drops all entries that every group has acknowledged.
     """
 
     min_id: StreamID | None = None
@@ -58,11 +58,11 @@ class Retention:
 NO_RETENTION: Final = Retention()
 
 
-# -- how much would go -------------------------------------------------------------------------------------------------
+# -- estimate ----------------------------------------------------------------------------------------------------------
 
 
 def estimate_removals(reader: TableReader, stream: LiveStream, retention: Retention) -> int:
-    """About how many entries of `stream` are to go: whole nodes by age, and the longest list of what is pending."""
+    """About how many entries of `stream` will be removed, by whole nodes and the group with the most pending."""
     row = stream.row
     if not row.length or not retention.concerns(stream.db, stream.key):
         return 0
@@ -75,7 +75,7 @@ def estimate_removals(reader: TableReader, stream: LiveStream, retention: Retent
 
 
 def _count_acked(reader: TableReader, row: StreamRow) -> int:
-    """About how many entries every group was given and none has pending."""
+    """About how many entries were delivered to every group and are pending in none."""
     groups = [group for _, group in group_rows(reader.cursor("groups"), row.stream_no)]
     if not groups:
         return 0
@@ -84,22 +84,22 @@ def _count_acked(reader: TableReader, row: StreamRow) -> int:
 
 
 def _count_below(reader: TableReader, row: StreamRow, end: StreamID) -> int:
-    """How many entries there are in the nodes that are wholly below `end`."""
+    """The number of entries in nodes that are wholly below `end`."""
     if row.last_live_id < end:
         return row.length
     whole = takewhile(lambda node: node.last_id < end, (node for _, node in nodes_of(reader, row)))
     return sum(node.live for node in whole)
 
 
-# -- letting it go -----------------------------------------------------------------------------------------------------
+# -- trim --------------------------------------------------------------------------------------------------------------
 
 
 def apply_retention(
     txn: WriteTxn, retention: Retention, counted: Callable[[int], None], pause: Callable[[], None], now_ms: int
 ) -> tuple[int, int]:
-    """Trim every stream that is concerned; -> (streams, entries) that were trimmed.
+    """Trim every stream that `retention` concerns; -> (streams trimmed, entries removed)
 
-    `counted` is called with how many streams were looked at, `pause` between commands; it may commit.
+    `counted` is called with the number of streams visited.  `pause` is called between commands, and may commit.
     """
     streams = entries = 0
     for db in txn.databases:
@@ -133,13 +133,13 @@ def _trim(db: Database, stream: Stream, retention: Retention, pause: Callable[[]
 
 
 def _trim_acked(db: Database, key: bytes, trim: Trim, pause: Callable[[], None]) -> int:
-    """In portions, so that memory does not grow with the stream: whole nodes first, then what is left."""
+    """Trim in portions, so that memory does not grow with the stream: whole nodes first, then the rest."""
     portion = replace(trim, approximate=True, references=References.ACKED)
     removed = 0
     while True:
         removed += trim_with_references(_groups_at(db, key), portion)
         pause()
-        groups = _groups_at(db, key)  # the pause may have dropped what was cached
+        groups = _groups_at(db, key)  # `pause` may have dropped cached groups
         if groups.acked_trim_start == MIN_ID:
             return removed + trim_with_references(groups, replace(trim, references=References.ACKED))
 
