@@ -1,4 +1,4 @@
-"""The sixteen databases, with their cached streams and groups; sampling, consumers' time to live.
+"""The sixteen databases, with their cached streams and groups; sampling; the consumers' time to live.
 
 Read `database` first, then `transaction`.
 """

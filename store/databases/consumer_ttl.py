@@ -1,12 +1,12 @@
-"""CONSUMERTTL of delivery policies: deleting the consumers that have stayed away, a little at a time.
+"""CONSUMERTTL of delivery policies: deletes inactive consumers, in slices.
 
-    consumer_ttls   look_ms, stream_no, group_no -> name       the groups that have such a policy, next look first
+    consumer_ttls   look_ms, stream_no, group_no -> name       the groups with such a policy, the next look first
 
-A group is looked at when the first of its consumers may be due, so what this costs does not depend on how many groups
-there are, nor on how busy consumers are: being seen moves nothing here.  At each look the consumers that are due go,
-with XGROUP DELCONSUMER in the log, and the group is put where the next look is.
+A group is looked at when its first consumer may be due.  So the cost depends neither on the number of groups nor on the
+activity of consumers: a consumer that is seen changes no row here.  A look deletes the consumers that are due, logs
+XGROUP DELCONSUMER for each, and enters the group at the time of its next look.
 
-Rows of groups whose stream is gone stay until it is their turn.
+The row of a group whose stream was deleted stays until its time comes.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from riverbed.store.databases.transaction import WriteTxn
     from riverbed.store.groups.group import Group
 
-# A consumer that is due but still has something pending, or waits in a blocking read, is looked at again after this.
+# A consumer that is due but has pending entries, or waits in a blocking read, is looked at again after this time.
 LOOK_AGAIN_MS: Final = 10_000
-# No look is further away, so that no row outlives its stream for longer.
+# The longest time to the next look, so that no row outlives its stream for longer.
 MAX_AHEAD_MS: Final = 24 * 3600 * 1000
 
 
 def sweep(
     txn: WriteTxn, now_ms: int, expired: Callable[[], bool], waiting: Callable[[Group], Container[bytes]]
 ) -> bool:
-    """Look at the groups whose time has come until `expired()`; -> whether all were looked at.
+    """Look at the groups that are due until `expired()`; -> whether all were looked at.
 
-    `waiting` tells the names of those of a group's consumers that wait in a blocking read: they are not idle.
+    `waiting` returns the names of a group's consumers that wait in a blocking read: these are not idle.
     """
     if txn.keep_expired or txn.follows:
-        return True  # the log says itself who goes
+        return True  # the log has the deletions
     cursor = txn.cursor("consumer_ttls")
     while cursor.first():
         key, name = cursor.item()
@@ -54,7 +54,7 @@ def sweep(
 
 
 def _find(txn: WriteTxn, stream_no: int, name: bytes, now_ms: int) -> Group | None:
-    """The group of that name of a stream, wherever the stream is by now."""
+    """The group `name` of a stream, whichever database and key the stream has now."""
     for db in txn.databases:
         key = txn.lmdb.get(name_key(db.keyspace_no, stream_no), db=txn.handles["names"])
         if key is not None:

@@ -1,8 +1,8 @@
-"""The sixteen databases: which key is which stream, and the mutators that move whole streams about.
+"""The sixteen databases: the stream of each key, and the mutators of whole streams.
 
-A stream is rows under a number, not under its key, so RENAME, DEL, MOVE, FLUSHDB and SWAPDB touch one row or none:
-DEL forgets the number and leaves its rows to the purge, FLUSHDB gives the database a new *keyspace number* and
-forgets the old one, SWAPDB exchanges two of them.
+A stream's rows stand under its number, not under its key.  So RENAME, DEL, MOVE, FLUSHDB and SWAPDB change few rows:
+DEL forgets the number and leaves its rows to the purge, FLUSHDB gives the database a new *keyspace number* and forgets
+the old one, SWAPDB exchanges two keyspace numbers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DATABASE_COUNT: Final = 16
 
 
 class Database(Namespace):
-    """One of the databases SELECT chooses from.  The object stays; SWAPDB and FLUSHDB change what is behind it."""
+    """One of the databases that SELECT chooses from.  SWAPDB and FLUSHDB keep the object and change its content."""
 
     def __init__(self, txn: Transaction, number: int, handed_out: HandedOut) -> None:
         super().__init__(number)
@@ -37,14 +37,14 @@ class Database(Namespace):
         self._handed_out = handed_out
 
     def forget_cached(self) -> None:
-        """Read streams and groups from their rows again; what has changed was written back, or is not to be."""
+        """Empty the caches of streams and groups; the caller has written changes back, or wants to lose them."""
         self.cached.clear()
         self._groups.clear()
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
     def stream(self, key: bytes, now_ms: int) -> Stream | None:
-        """The stream at `key`, or None.  A key whose deadline has passed is deleted on the way, and that is logged."""
+        """The stream at `key`, or None.  Deletes the key, and logs that, if its deadline has passed."""
         stream = self.cached.get(key)
         if stream is None:
             row = self.txn.lmdb.get(streams.key_key(self.keyspace_no, key), db=self.txn.handles["keys"])
@@ -58,18 +58,18 @@ class Database(Namespace):
         return stream
 
     def groups(self, stream: Stream) -> Groups:
-        """The groups of a stream of this database, read at the first question."""
+        """The groups of a stream of this database, read at the first call."""
         groups = self._groups.get(stream)
         if groups is None:
             groups = self._groups[stream] = Groups(stream, self._handed_out)
         return groups
 
     def scan(self, cursor: int, count: int, now_ms: int) -> tuple[int, list[bytes]]:
-        """At most `count` keys after `cursor`; -> (next cursor, keys).  0 begins, and 0 says that it is complete.
+        """At most `count` keys after `cursor`; -> (next cursor, keys).  Cursor 0 begins; next cursor 0 is the end.
 
-        The cursor is the number of the last stream seen.  A key that is there from beginning to end, as the same
-        stream, is reported exactly once, whatever else comes and goes.  One that RENAME overwrites in the meantime
-        takes the other stream's place in the order, and may be missed.
+        The cursor is the number of the last stream seen.  A key that exists during the whole scan, as the same stream,
+        is reported exactly once, whatever other keys change.  A key that RENAME overwrites during the scan takes the
+        other stream's place in the order, and may be missed.
         """
         keys: list[bytes] = []
         names = self.txn.cursor("names")
@@ -88,7 +88,7 @@ class Database(Namespace):
         return (0 if complete else seen), keys
 
     def keys(self, now_ms: int) -> Iterator[bytes]:
-        """Every key that has not expired, in the order of their creation."""
+        """All keys that have not expired, in the order of their creation."""
         cursor = 0
         while True:
             cursor, keys = self.scan(cursor, 512, now_ms)
@@ -97,9 +97,9 @@ class Database(Namespace):
                 return
 
     def random_key(self, now_ms: int) -> bytes | None:
-        """A key chosen by chance, None when there is none.
+        """A random key, None when there is none.
 
-        A random stream number between the first and the last is looked up; gaps make the key after a gap likelier.
+        Looks up a random stream number between the first and the last; a gap makes the key after it more likely.
         """
         for _ in range(100):
             names = self.txn.cursor("names")
@@ -118,10 +118,10 @@ class Database(Namespace):
     # -- mutators ------------------------------------------------------------------------------------------------------
 
     def create(self, key: bytes) -> Stream:
-        """A new, empty stream at `key`, which must be free.
+        """Create an empty stream at `key`, which must be free.
 
-        Logs nothing: the mutator that follows (an append, a group, an XSETID) does.  Its row reaches LMDB at the next
-        checkpoint like that of any changed stream.
+        Logs nothing: the mutator that follows (an append, a group, an XSETID) does.  The row reaches LMDB at the next
+        checkpoint, like the row of any changed stream.
         """
         txn = self.txn
         stream = Stream(txn, self, key, txn.next_stream_no)
@@ -130,17 +130,17 @@ class Database(Namespace):
         return stream
 
     def delete(self, stream: Stream) -> None:
-        """Logs DEL.  The stream's rows are left to the purge, however many they are."""
+        """Delete `stream`; the purge deletes its rows, however many they are.  Logs DEL."""
         self._remove(stream)
         self.txn.log_command(self.number, [b"DEL", stream.key])
 
     def expire(self, stream: Stream) -> None:
-        """The deadline has passed: as `delete`, and counted."""
+        """Delete and count a stream whose deadline has passed."""
         self.txn.expired_keys += 1
         self.delete(stream)
 
     def rename(self, stream: Stream, new_key: bytes) -> None:
-        """Give `stream` the key `new_key`; what was there is deleted.  Logs RENAME."""
+        """Give `stream` the key `new_key`, and delete the stream that had this key.  Logs RENAME."""
         old_key = stream.key
         if new_key != old_key:
             target = self.stream(new_key, 0)
@@ -166,7 +166,7 @@ class Database(Namespace):
         self.txn.notify_interest(Change.CREATED, target, stream.key)
 
     def copy(self, stream: Stream, target: Database, new_key: bytes) -> Stream:
-        """Copy `stream` to `new_key` of `target`, groups and deadline included; what was there is deleted.
+        """Copy `stream` with groups and deadline to `new_key` of `target`, and delete the stream that had this key.
 
         Takes time in proportion to the stream.  Logs COPY key new_key DB n REPLACE.
         """
@@ -201,7 +201,7 @@ class Database(Namespace):
         self.txn.notify_interest(Change.MODIFIED, self, stream.key)
 
     def flush(self) -> int:
-        """Forget every key; -> how many there were.  Logs FLUSHDB."""
+        """Remove every key; -> how many there were.  Logs FLUSHDB."""
         size = self.size
         txn = self.txn
         gone = [key for key in self.interest if self.stream(key, 0) is not None]
@@ -253,7 +253,7 @@ class Database(Namespace):
         stream.dirty = False  # never write its row back
         groups = self._groups.pop(stream, None)
         if groups is not None:
-            groups.write_back()  # their rows tell the purge what they have pending
+            groups.write_back()  # by their rows the purge finds their pending entries
         self.txn.trash.add_stream(stream.stream_no)
         if stream.idempotence is not None and stream.idempotence.records_no:
             self.txn.trash.add_stream(stream.idempotence.records_no)

@@ -1,15 +1,15 @@
-"""Figures for those who watch a running store: of its tables, and of its largest streams and their groups.
+"""Figures for monitoring a running store: of its tables, and of its largest streams and their groups.
 
-Streams and groups are as the last checkpoint left them, read beside the transaction that requests share, so looking
-changes nothing and caches nothing.  And it is bounded, however many streams there are: a look goes on where the one
-before has ended,
+Streams and groups are read as the last checkpoint left them, in a transaction of their own, so a look changes nothing
+and caches nothing.  The cost of a look is bounded, however many streams there are: it continues where the look before
+has ended,
 
     look 1   [ 5000 rows ]                           the best so far
     look 2                [ 5000 rows ]              the best so far
     look 3                             [ 1200 rows ] the best of all; the next look begins again
 
-and reads the chosen ones again.  Which are best: those with consumer groups, then the longest; of their groups those
-with the most pending.
+and reads the chosen streams again.  The best streams are those with consumer groups, then the longest; the best groups
+are those with the most pending entries.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from riverbed.store.tables.streams import estimated_bytes
 if TYPE_CHECKING:
     from riverbed.store.databases.transaction import WriteTxn
 
-# Rows that one look takes to find the best streams, and the best groups of those.
+# Rows that one look reads to find the best streams, and the best groups of these.
 STREAM_ROWS_A_LOOK: Final = 5000
 GROUP_ROWS_A_LOOK: Final = 5000
 GROUP_ROWS_A_STREAM: Final = 1000
 # Rows between two pauses: below a millisecond.
 _SLICE_ROWS: Final = 100
 _SLICE_DETAILS: Final = 8
-# Runs of deleted consumers that are stepped over to find the oldest that a consumer has.
+# Runs of deleted consumers that are skipped to find the oldest run of an existing consumer.
 _MAX_DEAD: Final = 64
 
 
 class StreamFigures(NamedTuple):
-    """One stream.  `byte_count` is what its entries take, about."""
+    """One stream.  `byte_count` is about the size of its entries on disk."""
 
     db: int
     key: bytes
@@ -57,8 +57,8 @@ class StreamFigures(NamedTuple):
 class GroupFigures(NamedTuple):
     """One consumer group.
 
-    `lag` is None when it is not known, `oldest_ms`, when the entry that is idle longest was delivered, when nothing
-    is pending that a consumer owns.
+    `lag` is None when it is not known.  `oldest_ms` is the delivery time of the entry that is idle longest, and None
+    when no consumer owns a pending entry.
     """
 
     stream: StreamFigures
@@ -71,7 +71,7 @@ class GroupFigures(NamedTuple):
 
 
 class Sample:
-    """The streams and groups worth showing: at most so many of each."""
+    """The best streams and groups: at most `most_streams` and `most_groups`."""
 
     def __init__(self, txn: WriteTxn, most_streams: int, most_groups: int) -> None:
         self._txn = txn
@@ -80,9 +80,9 @@ class Sample:
         self.streams: list[StreamFigures] = []
         self.groups: list[GroupFigures] = []
         self.looked_ms = 0
-        self.groups_omitted = 0  # of the streams that are shown
-        self._place = b""  # the key of the row that the walk has come to
-        # The best of the present walk: rank, number, packed key; the best comes last.
+        self.groups_omitted = 0  # groups of the shown streams that are not shown
+        self._place = b""  # the key of the last row that the walk has read
+        # A heap of the best streams of the present walk: rank, number, packed key; the worst comes first.
         self._best: list[tuple[tuple[bool, int], int, bytes]] = []
         self._chosen: list[bytes] = []
 
@@ -91,7 +91,7 @@ class Sample:
         return max(sum(db.size for db in self._txn.databases) - len(self.streams), 0)
 
     def look(self, now_ms: int) -> Iterator[None]:
-        """Look again, in pieces of less than a millisecond; between two of them anything may happen to the store."""
+        """Look again, in slices of less than a millisecond; the store may change between two slices."""
         self.looked_ms = now_ms
         is_complete = yield from self._walk()
         found = [packed for _, _, packed in self._best]
@@ -105,14 +105,14 @@ class Sample:
 
     @contextlib.contextmanager
     def _reader(self) -> Iterator[TableReader]:
-        tables = self._txn.tables  # others by the next slice, after a full sync
+        tables = self._txn.tables  # other tables after a full sync, perhaps before the next slice
         with tables.env.begin() as txn:
             yield TableReader(tables, txn)
 
     # -- streams -------------------------------------------------------------------------------------------------------
 
     def _walk(self) -> Generator[None, None, bool]:
-        """Go on through the streams, keeping the best; -> whether that was the last of them."""
+        """Continue through the streams and keep the best; -> whether the walk has reached the last stream."""
         if not self._most_streams:
             return True
         for _ in range(STREAM_ROWS_A_LOOK // _SLICE_ROWS):
@@ -122,7 +122,7 @@ class Sample:
                 rows = list(islice(cursor.iternext(), _SLICE_ROWS)) if found else []
             homes = {db.keyspace_no for db in self._txn.databases}
             for packed, row in rows:
-                if decode_key_key(packed)[0] in homes:  # else it is of a flushed database
+                if decode_key_key(packed)[0] in homes:  # else the key is one of a flushed database
                     self._offer(packed, StreamRow.unpack(row))
             if len(rows) < _SLICE_ROWS:
                 self._place = b""
@@ -139,7 +139,7 @@ class Sample:
             heapreplace(self._best, item)
 
     def _read(self, candidates: Iterable[bytes]) -> Generator[None, None, dict[bytes, StreamFigures]]:
-        """The best of the candidates that are still there, by packed key, the best first."""
+        """The best candidates that still exist, by packed key, the best first."""
         streams: dict[bytes, StreamFigures] = {}
         for number, packed in enumerate(candidates):
             if number % _SLICE_DETAILS == 0:
@@ -201,7 +201,7 @@ class Sample:
                 encoded = reader.get("keys", packed)
                 if encoded is None:
                     break
-                # as old as the rows of the groups: an older one would make a lag that there never was
+                # read with the groups' rows: an older stream row would give a lag that never existed
                 row = StreamRow.unpack(encoded)
                 if row.stream_no != stream.stream_no:
                     break
@@ -227,12 +227,12 @@ def _group_rank(group: GroupFigures) -> tuple[int, int]:
 
 
 def _oldest_ms(reader: TableReader, group: GroupFigures) -> int | None:
-    """When the entry was delivered that is idle longest; None when there is none, or too many dead lie before it."""
+    """The delivery time of the entry that is idle longest; None if there is none, or too many dead runs come first."""
     if not group.pending:
         return None
     prefix = group_prefix(group.group_no)
     cursor = reader.cursor("pel_by_time")
-    if not cursor.set_range(time_prefix(group.group_no, 0)):  # what no consumer owns stands before
+    if not cursor.set_range(time_prefix(group.group_no, 0)):  # entries without an owner come before
         return None
     for key in islice(cursor.iternext(values=False), _MAX_DEAD):
         if not key.startswith(prefix):
@@ -250,11 +250,11 @@ def _oldest_ms(reader: TableReader, group: GroupFigures) -> int | None:
 
 
 class Space(NamedTuple):
-    """What LMDB takes, in bytes of its file.
+    """The space that LMDB takes, in bytes of its file.
 
-    `used_bytes` of it are pages with rows; most of the others are free, to be used before the file grows beyond
-    `file_bytes`, and never beyond `map_bytes`.  `oldest_reader` is how many transactions ago the oldest reader there is
-    has begun: pages freed since are not used again before it ends.  `tables` has rows and bytes of each.
+    `used_bytes` are in pages with rows.  Most other pages are free and are used before the file grows beyond
+    `file_bytes`, which never exceeds `map_bytes`.  `oldest_reader` is how many transactions ago the oldest open reader
+    began: pages freed since then are not reused before it ends.  `tables` has the rows and bytes of each table.
     """
 
     map_bytes: int
@@ -270,7 +270,7 @@ class Space(NamedTuple):
 
 
 def space(txn: WriteTxn) -> Space:
-    """What the tables take now.  Reads by the transaction that is open anyway: readers may have taken every slot."""
+    """The space that the tables take now.  Reads in the open write transaction: readers may have taken every slot."""
     tables = txn.tables
     began = [reader.transaction_no for reader in tables.readers()]
     info = tables.env.info()

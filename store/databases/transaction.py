@@ -1,6 +1,6 @@
 """The sixteen databases in the one write transaction that all requests share.
 
-Mutators are methods of databases, streams and groups, and of this only where they concern several databases.
+Mutators are methods of databases, streams and groups.  Only mutators of several databases are methods of `WriteTxn`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from riverbed.store.position import LogPosition
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.transaction import Transaction
 
-# Clean cached streams are forgotten above this number; a stream's row costs about 3 us to read again.
+# If more streams are cached, a commit empties the caches.  Reading a stream's row again takes about 3 us.
 CACHED_STREAMS: Final = 4096
 
 
@@ -50,7 +50,7 @@ class WriteTxn(Transaction):
         first.expiring, second.expiring = second.expiring, first.expiring
         for db in (first, second):
             db.forget_cached()
-        # SWAPDB names its databases itself; it needs no SELECT before it
+        # SWAPDB names its databases itself and needs no SELECT before it
         self.log.append(encode_command([b"SWAPDB", b"%d" % first.number, b"%d" % second.number]))
         for db in (first, second):
             for key in list(db.interest):
@@ -75,6 +75,6 @@ class WriteTxn(Transaction):
             db = homes.get(keyspace_no)
             key = self.lmdb.get(name_key(keyspace_no, stream_no), db=self.handles["names"])
             if db is None or key is None or db.stream(key, now_ms) is not None:
-                # left behind by a flushed database
+                # a row of a flushed database
                 self.lmdb.delete(packed, db=self.handles["expiry"])
         return len(due)
