@@ -1,13 +1,13 @@
-"""FAILOVER: a primary hands its part over to one of its replicas, and nothing is lost.
+"""FAILOVER: a primary hands its role over to one of its replicas, and nothing is lost.
 
     NONE --FAILOVER--> WAITING --a replica has everything--> HANDING_OVER --it goes on with us--> NONE, and we follow it
                           |                                       |
                           '-- ABORT, or too late --> NONE <-------'-- ABORT, or it refuses, and we are the primary again
 
-Writes wait from the first step on, so that the replica can come level.  It becomes the primary when we, who are its
-primary, ask it for the log with `PSYNC id offset FAILOVER`; the writes that waited are refused then, as by any replica.
-While there is no link it is not known whether it has heard of it: only ABORT ends the wait then, and may leave two
-primaries, as with Redis.
+Writes wait from the first step on, so that the replica can come level.  The replica becomes the primary when we, its
+primary, ask it for the log with `PSYNC id offset FAILOVER`; then the writes that waited are refused, as by any replica.
+While there is no link we do not know whether the replica has got this request: only ABORT ends the wait then, and may
+leave two primaries, as with Redis.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NO_REPLICAS: Final = "ERR FAILOVER requires connected replicas."
 NOT_A_REPLICA: Final = "ERR FAILOVER target HOST and PORT is not a replica."
 NOT_ONLINE: Final = "ERR FAILOVER target replica is not online."
 FOREIGN: Final = "ERR FAILOVER requires a replica that is a Riverbed: a Redis could not be followed"
-# No timer takes more.
+# The longest time that a timer takes.
 _MAX_S: Final = 365 * 86_400
 
 Place = tuple[str, int]
@@ -54,7 +54,7 @@ class State(enum.Enum):
 
 
 class Failover:
-    """The failovers of one server, one at a time.  `follow` makes it a replica that takes over, `promote` a primary."""
+    """The failovers of one server, one at a time.  `follow` makes it a replica, `promote` a primary again."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Failover:
     # -- what commands do ----------------------------------------------------------------------------------------------
 
     def begin(self, target: Place | None, timeout_ms: int | None, *, force: bool) -> None:
-        """Hand over to `target`, or to the replica that is level first.  Raises CommandError when that cannot be."""
+        """Hand over to `target`, or to the replica that is level first.  Raises CommandError when it cannot."""
         if self.is_under_way:
             raise CommandError(ALREADY)
         if self._txn.follows:
@@ -104,7 +104,7 @@ class Failover:
         self.look_soon()
 
     def _check(self, target: Place | None) -> None:
-        """Raise what speaks against it."""
+        """Raise CommandError when the target cannot take over."""
         if target is None:
             if not any(replica.introduction.is_ours for replica in self._primary.senders.values()):
                 raise CommandError(FOREIGN)
@@ -118,7 +118,7 @@ class Failover:
             raise CommandError(FOREIGN)
 
     def abort(self) -> None:
-        """FAILOVER ABORT.  Raises CommandError when there is nothing to be given up."""
+        """FAILOVER ABORT.  Raises CommandError when no failover is under way."""
         if not self.is_under_way:
             raise CommandError(NOT_ONGOING)
         self._give_up("aborted by hand")
@@ -126,7 +126,7 @@ class Failover:
     # -- waiting -------------------------------------------------------------------------------------------------------
 
     def look_soon(self) -> None:
-        """A replica may have come level: see behind the tick under way."""
+        """Check behind the tick under way whether a replica has come level."""
         if self.state is State.WAITING:
             self._loop.call_soon(self._look)
 
@@ -145,7 +145,7 @@ class Failover:
                 return
 
     def _find(self, place: Place) -> Sender | None:
-        """The replica that says of itself that it is there."""
+        """The replica that announces this host and port."""
         host, port = place
         for replica in self._primary.senders.values():
             if replica.place == (host.lower(), port):
@@ -168,7 +168,7 @@ class Failover:
         self._follow(*target)
 
     def taken_over(self) -> None:
-        """The replica goes on with us: it is the primary."""
+        """The replica has accepted us as its replica: it is the primary."""
         if self.is_under_way:
             log.info("failover to %s: done", _named(self._target))
             self._end()
@@ -192,7 +192,7 @@ class Failover:
         self._pauses.release_writes(Hold.FAILOVER)
 
     def stop(self) -> None:
-        """No timer goes off any more."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

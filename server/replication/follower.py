@@ -1,13 +1,13 @@
-"""Following a primary: the link is made, lost and made again for ever; what comes is applied as it stands.
+"""Follows a primary: connects, connects again whenever the link is lost, and applies what the primary sends.
 
     CONNECT -> CONNECTING -> HANDSHAKE -> CONNECTED      the log goes on where ours ends
        ^                         |            |
        |                         '-> SYNC ----'          everything comes again, beside what we have (`fullsync.py`)
        '---- lost, refused, damaged ----
 
-Batches are verified, executed and appended to our log as one step; then the primary is sent how far we are.  What is
-not sound is not believed, but asked for again from where we are; what cannot be applied although it is sound means that
-our state is not what it should be, and everything is asked for.  Until a full sync is complete the old state serves.
+Batches are verified, executed and appended to our log as one step; then the primary is sent how far we are.  A damaged
+batch is asked for again from where we are.  A sound batch that cannot be applied means that our state is wrong, and we
+ask for everything.  Until a full sync is complete, clients are served from the old state.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ if TYPE_CHECKING:
 log = logging.getLogger("riverbed")
 
 RETRY_S: Final = 1.0
-# A primary that is not for us is asked again now and then: another one may listen there by then.
+# After a refusal that lasts we ask again after so long: another server may listen there by then.
 LASTING_RETRY_S: Final = 10.0
-# So much is applied at once at most, unless one batch is more, and then it is the clients' turn.  Small commands take
-# 4 us each and more, so that bytes alone would let 30 ms of them through.  As many are parsed at once of a long batch.
+# At most so much is applied before it is the clients' turn, unless one batch is larger.  A small command takes 4 us or
+# more, so a bound of bytes alone would allow 30 ms of them.  Of a long batch, as many commands are parsed at once.
 SLICE_BYTES: Final = 256 << 10
 SLICE_COMMANDS: Final = 512
 SLICE_S: Final = 0.004
-# No more is taken from the primary while so much of what it sent is not applied yet.
+# Nothing is read from the primary while so much of what it sent is not applied yet.
 MAX_PENDING_BYTES: Final = 4 << 20
 # A full sync that this machine could not finish is begun again after so long, twice as long each time.
 SYNC_RETRY_S: Final = 1.0
-# Damage on the link so often in a row, without anything sound in between, and it is not the link.
+# After so many damaged batches in a row, without a sound one in between, the link is not the cause.
 MAX_DAMAGES: Final = 5
 
 
@@ -67,9 +67,9 @@ class State(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What following needs of the server that it is a part of.
+    """What a follower needs of its server.
 
-    `changed` is called when the state of the link has, `applied` when something of the primary is in our log.
+    `changed` is called when the state of the link has changed, `applied` when something of the primary is in our log.
     """
 
     core: Core
@@ -84,7 +84,7 @@ class Follower:
     """The replica's side of one server."""
 
     def __init__(self, needs: Needs, primary: Primary, host: str, port: int, failover: Failover | None = None) -> None:
-        """With `failover` we are the primary still, and the other one is to become it."""
+        """With `failover`, we are still the primary, and the other server is to become it."""
         self.host = host
         self.port = port
         self._needs = needs
@@ -128,7 +128,7 @@ class Follower:
         self._drop_full_sync()
 
     def cycle(self) -> None:
-        """Every second: connect when it is time, give up a silent link, say how far we are."""
+        """Every second: connect when it is time, give up a silent link, acknowledge our offset."""
         if self._stopped:
             return
         now_s = self._clock.monotonic()
@@ -159,7 +159,7 @@ class Follower:
         known_as = "?" if self._wants_all else log_.replids.known_as(offset)
         takes_over = self._failover is not None
         if takes_over:
-            known_as = log_.replids.replication_id  # a replica of ours calls it so
+            known_as = log_.replids.replication_id  # the id by which a replica of ours knows our log
         introduction = Introduction(
             config.replica_announce_port or config.port,
             config.replica_announce_ip,
@@ -203,7 +203,7 @@ class Follower:
         replids = engine.log.replids.follow(replication_id, offset, store_id)
         if replids != engine.log.replids:
             engine.set_replids(replids)
-            self._replicas.cut_off()  # to be told the new id
+            self._replicas.cut_off()  # they connect again and are sent the new id
         log.info("the primary continues at offset %d", offset)
         self._stream = LogStream(offset, self._config.repl_max_batch_bytes)
         self._connected()
@@ -253,14 +253,14 @@ class Follower:
         self._lost(error)
 
     def _lost(self, error: LinkError) -> None:
-        """Whatever the link was for is over; try again later."""
+        """End what the link was for, and try again later."""
         self._link = None
         self._stream = None
         self._drop_full_sync()
         if self._stopped:
             return
         if self._failover is not None and isinstance(error, RefusedError):
-            self._failover.refused(error)  # and with that we are stopped
+            self._failover.refused(error)  # which stops this follower
             return
         if self.state is State.CONNECTED:
             self._down_since_s = self._clock.monotonic()
@@ -278,13 +278,13 @@ class Follower:
             self._loop.call_soon(self.cycle)  # at once, before the primary's log moves on
 
     def _damaged(self, error: Exception) -> None:
-        """What came is not what a primary sends: give up the link, and in the end what we have."""
+        """Give up the link, as damaged bytes came; after MAX_DAMAGES in a row, ask for everything next time."""
         self._damages += 1
         if self._damages >= MAX_DAMAGES:
             self._wants_all = True
             self._damages = 0
         if self._link is not None:
-            self.state = State.HANDSHAKE  # not at once again
+            self.state = State.HANDSHAKE  # so that we do not connect again at once
             self._needs.changed()
             self._down_since_s = self._clock.monotonic()
             self._link.fail(LinkError(f"what the primary sends is damaged: {error}"))
@@ -303,7 +303,7 @@ class Follower:
         if stream is None or link is None or self._stopped:
             return
         if self._engine.txn.log:
-            self._needs.ticks.want_tick()  # of the tick in which we became a replica
+            self._needs.ticks.want_tick()  # commands of the tick in which we became a replica
             self._work_soon()
             return
         end_s = self._clock.monotonic() + SLICE_S
@@ -352,12 +352,12 @@ class Follower:
     # -- full sync -----------------------------------------------------------------------------------------------------
 
     def _throttle(self) -> None:
-        """Take no more than the tables can be made of."""
+        """Pause reading while the tables are far behind."""
         if self._link is not None and self._full_sync is not None:
             self._link.set_reading(not self._full_sync.is_behind)
 
     def _received_all(self, stream: LogStream) -> None:
-        """The full sync is complete and its state is ours; what follows comes on `stream`."""
+        """The full sync is complete and its state is ours; the log goes on with `stream`."""
         self._full_sync = None
         self._stream = stream
         self._replicas.cut_off()
@@ -368,7 +368,7 @@ class Follower:
         self._work_soon()
 
     def _sync_failed(self, error: Exception) -> None:
-        """It cannot be finished here, for want of space for instance; sent at once again it would end as this one."""
+        """Give up a full sync that cannot be finished here, for lack of space for instance; the next one waits."""
         self._failed_syncs += 1
         self._sync_failure = " ".join(str(error).split())
         if isinstance(error, StateLostError):
@@ -414,7 +414,7 @@ class Follower:
 
 
 def _take(stream: LogStream) -> list[StreamedBatch]:
-    """Whole batches, of a slice or the first one.  What was sound before one that is not is given, and it next time."""
+    """Whole batches for a slice, at least one.  Sound batches before a damaged one are given; the next call raises."""
     batches: list[StreamedBatch] = []
     size = count = 0
     while size < SLICE_BYTES and count < SLICE_COMMANDS:

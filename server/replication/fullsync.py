@@ -1,11 +1,11 @@
-"""A whole state received beside the one we have, and swapped in when it is complete.
+"""Full sync: receives a whole state beside the one we have, and swaps it in when it is complete.
 
     DIR/sync-N/appendonlydir/    the primary's base, byte for byte, and behind it the log, as a log of our own
-    DIR/sync-N/state/            the tables, made of it by a process of its own while more comes
+    DIR/sync-N/state/            the tables, made from that log by a process of its own while more comes
 
-All of it goes to the disk as it comes.  The primary has said where its log ended when the sync began: once the tables
-are beyond that, and close to what has come since, this store takes the place of the old one, in one turn of the loop.
-Whatever fails before has changed nothing; what is left of it is deleted.
+All that comes is written to the disk at once.  The primary has said where its log ended when the sync began.  Once the
+tables are beyond that offset, and close to what has come since, the new store takes the place of the old one, in one
+turn of the loop.  A failure before that changes nothing; its files are deleted.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("riverbed")
 
 DIRECTORY_PREFIX: Final = "sync-"
-# The tables may be so far behind what has come when the swap begins, and so far before no more is taken.
+# How far the tables may be behind what has come when the swap begins, and before reading pauses.
 NEAR_BYTES: Final = 1 << 20
 FAR_BYTES: Final = 64 << 20
-# Files of the two logs must never have the same number, and the old one may begin some more meanwhile.
+# Files of the two logs must never have the same number, and the old log may begin some more files meanwhile.
 SPARE_NUMBERS: Final = 1000
 
 _numbers = itertools.count(1)
@@ -54,15 +54,15 @@ class SyncError(Exception):
     """The full sync cannot be finished; nothing has changed."""
 
 
-# What it may fail with; anything else is a defect.
+# The errors that it may fail with; any other is a defect.
 _EXPECTED: Final = (SyncError, WorkerError, StoreError, lmdb.Error, OSError)
 
 
 class FullSync:
     """One full sync.
 
-    `on_done` gets the stream on which the log goes on, `on_failed` why there is none; `on_progress` is called whenever
-    the tables have come nearer, so that more may be taken.
+    `on_done` is called with the stream on which the log goes on, `on_failed` with the error; `on_progress` is called
+    whenever the tables have come nearer, so that more may be read.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class FullSync:
         return -1 if base is None else self._engine.files.create(self._log.home.path / base.name)
 
     def received(self, data: bytes) -> None:
-        """Bytes of the base, then of the log.  Raises FrameError, SyncError, LogWriteError, OSError."""
+        """Take bytes of the base, then of the log.  Raises FrameError, SyncError, LogWriteError, OSError."""
         self.read_bytes += len(data)
         if self._engine.files.free_bytes(self._directory) < self._engine.space.reserve_bytes:
             raise SyncError("the disk is nearly full")
@@ -141,7 +141,7 @@ class FullSync:
 
     @property
     def is_behind(self) -> bool:
-        """Whether so much has come that the tables are far behind it: leave the rest with the primary for a while."""
+        """Whether the tables are so far behind that the rest should stay with the primary for a while."""
         return not self._base_left and self._unfolded_bytes > FAR_BYTES
 
     # -- making tables of it -------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ class FullSync:
         options, txn = self._engine.options, self._engine.txn
         arguments = [self._directory, options.map_bytes]
         arguments += [txn.node_max_entries, txn.node_max_bytes]
-        # its end is news, too: the primary may have nothing to send, or be left waiting
+        # the process's end is news, too: the primary may have nothing to send, or be left waiting
         worker = Worker(self._tasks, foldprocess.MODULE, *arguments, on_end=self._news.set)
         async with worker:
             while not self._is_near():
@@ -189,7 +189,7 @@ class FullSync:
     # -- the swap ------------------------------------------------------------------------------------------------------
 
     def _make_durable(self) -> None:
-        """In a thread: what is about to be relied on is synced, and it may be gigabytes."""
+        """Sync the received files, in a thread, as there may be gigabytes."""
         files = self._engine.files
         base = self._log.home.manifest.base
         for name in [file.name for file in (base, *self._log.home.manifest.incrs) if file is not None]:
@@ -216,11 +216,11 @@ class FullSync:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def cancel(self) -> None:
-        """Give it up."""
+        """Give up the full sync."""
         self._task.cancel()
 
     def _finish(self) -> None:
-        """Let go of everything, and delete its directory: the old state is in it, or what came of the new one.
+        """Close the files, and delete the directory: it holds the old state, or an unfinished new one.
 
         Ending the process takes seconds at worst, so the next full sync may be under way, in a directory of its own.
         """
@@ -239,5 +239,5 @@ def remove_leftovers(directory: Path, tasks: Tasks) -> None:
 
 
 def _remove(tasks: Tasks, path: Path) -> None:
-    """In a thread, as there may be gigabytes; what cannot be removed is left to the next start."""
+    """Delete `path` in a thread, as there may be gigabytes; what cannot be removed is left to the next start."""
     tasks.in_thread(f"removing {path.name}", shutil.rmtree, path, True)

@@ -6,9 +6,9 @@
               +FULLRESYNC id start end base-bytes command-bytes [store-id]
                                                the base, then the log from `start` on
 
-`REPLCONF capa riverbed-store` asks for the store's id, which older versions do not tell.
-`REPLCONF riverbed 1` asks for the log's bytes as they are.  A real Redis refuses it, and is told from a Riverbed by
-that, for its snapshots are RDB files, which cannot be read here.  Knows nothing of what the bytes mean.
+`REPLCONF capa riverbed-store` asks for the store's id, which older versions do not send.
+`REPLCONF riverbed 1` asks for the log's bytes as they are.  A real Redis refuses it, and is
+recognised by that: its snapshots are RDB files, which cannot be read here.  The link does not know what the bytes mean.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final, Protocol, cast
 
 from riverbed.store.format.log_lines import encode_command
 
-# A replica that says so is told which store it follows, and not only whose offsets.
+# A replica with this capability is sent the store's id as well, and not only the replication id.
 STORE_CAPABILITY: Final = b"riverbed-store"
 _MAX_LINE_BYTES: Final = 4096
 _FULL = re.compile(r"\+FULLRESYNC ([0-9a-f]{40}) (\d{1,18}) (\d{1,18}) (\d{1,18}) (\d{1,18})(?: ([0-9a-f]{40}))?")
@@ -30,7 +30,7 @@ FOREIGN: Final = "the primary is a Redis, whose snapshots cannot be read here: u
 
 
 class LinkError(Exception):
-    """The primary refuses us, or is none we can follow.  With `is_lasting` trying again soon is of no use."""
+    """The primary refuses us, or we cannot follow it.  With `is_lasting`, trying again soon is of no use."""
 
     def __init__(self, reason: str, *, is_lasting: bool = False) -> None:
         super().__init__(reason)
@@ -38,14 +38,14 @@ class LinkError(Exception):
 
 
 class RefusedError(LinkError):
-    """The primary has answered, and not as one that lets us follow it."""
+    """The primary has answered, but does not let us follow it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Introduction:
-    """What we tell a primary of ourselves, and what we ask for: the log of line `replication_id` from `offset` on.
+    """What we tell a primary about ourselves, and what we ask for: the log of `replication_id` from `offset` on.
 
-    With `takes_over` the other one is our replica, and is to be our primary from then on.
+    With `takes_over`, the other server is our replica, and is to be our primary from then on.
     """
 
     port: int
@@ -59,9 +59,9 @@ class Introduction:
 
 @dataclass(frozen=True, slots=True)
 class FullSyncHead:
-    """What a full sync announces: offsets of where the log begins and ended when it was announced, the base's size.
+    """What a full sync announces: the offsets where the log begins and where it ended then, and the base's size.
 
-    `command_bytes` of the base's bytes are commands; `store_id` is empty when the primary does not tell it.
+    `command_bytes` of the base's bytes are commands; `store_id` is empty when the primary does not send it.
     """
 
     replication_id: str
@@ -73,16 +73,16 @@ class FullSyncHead:
 
 
 class LinkUser(Protocol):
-    """Who is told what happens on a link.  After `link_lost` nothing more comes."""
+    """The owner of a link, called when something happens on it.  `link_lost` is the last call."""
 
     def link_made(self) -> None:
         """The connection is there, and the handshake begins."""
 
     def link_continues(self, replication_id: str, store_id: str) -> None:
-        """What comes is the log from where we were; `store_id` is empty when the primary does not tell it."""
+        """The primary sends the log from where we were; `store_id` is empty when the primary does not send it."""
 
     def link_begins_anew(self, head: FullSyncHead) -> None:
-        """What comes is a full sync."""
+        """The primary sends a full sync."""
 
     def link_received(self, data: bytes) -> None: ...
 
@@ -128,7 +128,7 @@ class Link(asyncio.Protocol):
                     self.fail(LinkError("the primary's answer is no line"))
                 return
             self._step(line.rstrip(b"\r").decode("latin-1"))
-            # what is behind the last line is the log or a base, and may begin with anything
+            # behind the last line comes the log or a base, which may begin with anything
             self._lines = rest.lstrip(b"\r\n") if self._is_shaking_hands() else rest
         if not self.is_over and self._lines:
             data, self._lines = self._lines, b""
@@ -149,11 +149,11 @@ class Link(asyncio.Protocol):
             self._transport.write(data)
 
     def set_reading(self, on: bool) -> None:
-        """Take more from the primary, or leave it there."""
+        """Read from the primary, or pause reading."""
         if self._transport is not None and not self._transport.is_closing() and on is not self._reading:
             self._reading = on
             if on:
-                self.heard_s = self._monotonic()  # silence was of our own making
+                self.heard_s = self._monotonic()  # we caused the silence
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
@@ -217,7 +217,7 @@ class Link(asyncio.Protocol):
         self._begin(self._reply)
 
     def _answer(self) -> str:
-        """What the primary answered, for people.  A server that is none may quote the password that it was given."""
+        """The primary's answer, for people.  A server of another kind may quote the password that it was given."""
         password = self._introduction.password.decode("latin-1")
         return (self._reply.replace(password, "(redacted)") if password else self._reply)[:200]
 

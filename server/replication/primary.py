@@ -1,4 +1,4 @@
-"""The replicas that are attached to us: who they are, how far they are, and what they must hear of now and then."""
+"""The primary's side of replication: the attached replicas, how far they are, and what they are sent regularly."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("riverbed")
 
-# The format of what replicas of ours are sent; they name it, and another one would have to be refused.
+# The format of what replicas of ours are sent; they name it, and a replica that names another is refused.
 STREAM_FORMAT: Final = b"1"
 _MAX_ADDRESS_BYTES: Final = 255
-# A full sync sends so much of log, or as much as the base has, sooner than wait for a rewrite.
+# A full sync sends up to so much of log, or as much as the base has, without waiting for a rewrite.
 REWRITE_BYTES: Final = 64 << 20
-# How long a place is kept for a foreign replica that is to come back for the rest.
+# How long the tail is kept for a foreign replica that is to come back for the rest.
 PREFIX_S: Final = 60.0
 
 
 class Primary:
-    """What a server does for those who follow it; a replica may have replicas too."""
+    """What a server does for its replicas; a replica may have replicas too."""
 
     def __init__(self, core: Core, ticks: Ticks, tasks: Tasks, gate: Gate, rewriting: Rewriting) -> None:
         self.senders: dict[Session, Sender] = {}
@@ -61,7 +61,7 @@ class Primary:
     # -- coming and going ----------------------------------------------------------------------------------------------
 
     def introduced(self, session: Session, option: bytes, value: bytes) -> bool:
-        """A replica tells something of itself; False when it is not known what.  Raises CommandError."""
+        """Note an option that a replica sends about itself; False when it is unknown.  Raises CommandError."""
         introduction = self._introductions.setdefault(session, Introduction())
         match option:
             case b"listening-port":
@@ -83,7 +83,7 @@ class Primary:
         return True
 
     def attach(self, session: Session, replication_id: str, offset: int) -> None:
-        """Send `session` the log from `offset` of that line on, or everything."""
+        """Send `session` the log of `replication_id` from `offset` on, or everything."""
         introduction = self._introductions.get(session, Introduction())
         sender = Sender(self._core, self._tasks, self, session, introduction, self._clock.monotonic())
         self.senders[session] = sender
@@ -96,7 +96,7 @@ class Primary:
         self._tasks.soon("beginning to send the log", sender.begin, replication_id, offset, failed=sender.give_up)
 
     def detach(self, session: Session) -> None:
-        """The connection is gone."""
+        """Forget a client whose connection is gone."""
         self._introductions.pop(session, None)
         sender = self.senders.pop(session, None)
         if sender is not None:
@@ -107,7 +107,7 @@ class Primary:
             self._engine.on_batches = None
 
     def cut_off(self) -> None:
-        """Have all of them come again: their line of offsets is not ours any more, or has another name."""
+        """Have all replicas connect again: their offsets are not ours any more, or the replication id has changed."""
         self._asked_offset = -1
         for sender in list(self.senders.values()):
             sender.session.peer.abort()
@@ -136,7 +136,7 @@ class Primary:
         self._prefixes[replication_id] = offset, tail, self._clock.monotonic() + PREFIX_S
 
     def take_prefix(self, replication_id: str, offset: int) -> LogTail | None:
-        """It has come back."""
+        """The tail that was kept for a foreign replica that has come back, if there is one."""
         kept = self._prefixes.get(replication_id)
         if kept is None or kept[0] != offset:
             return None
@@ -146,11 +146,11 @@ class Primary:
     # -- the log -------------------------------------------------------------------------------------------------------
 
     def batches(self, batches: Sequence[StreamedBatch]) -> None:
-        """These are in the log.  A replica that cannot be sent them costs its own connection, never the tick."""
+        """Send batches that are in the log.  A replica that cannot be sent them is cut off; the tick goes on."""
         for sender in list(self.senders.values()):
             try:
                 sender.batches(batches)
-            except (OSError, RuntimeError) as error:  # its file, or uvloop of a transport that is closed
+            except (OSError, RuntimeError) as error:  # of its file, or of uvloop for a transport that is closed
                 sender.give_up(error)
 
     def ask_for_acks(self, target: int) -> None:
@@ -159,21 +159,21 @@ class Primary:
         They report every second without being asked, and ours report each batch, so ours are never asked.  The
         question has to be in the log: a Redis counts every byte that it is sent in its offset, and asks any other
         server to continue there after a failover, or when it has replicas.  Were the question sent beside the log, only
-        this server would know how far the replica's offset is ahead, and the other one would leave out as many bytes.
-        So it is asked once for each offset that is waited for, not once for each WAIT or tick: 93 bytes with the line
-        that ends the batch, measured, where a wait for a report takes up to a second instead of 0.1 ms.
+        this server would know how far the replica's offset is ahead; the other server would leave out as many bytes.
+        So the question is logged once for each offset that is waited for, not once for each WAIT or tick.  It takes 93
+        bytes with the line that ends the batch, measured; without it a WAIT takes up to a second instead of 0.1 ms.
         """
         engine, txn = self._engine, self._core.txn
         if target <= self._asked_offset or not self._may_log:
             return
         if any(not sender.introduction.is_ours and sender.acked_offset < target for sender in self.senders.values()):
             txn.log.append(GETACK)
-            # the answer is for everything before the question, and for the question itself
+            # the answer covers everything before the question, and the question itself
             self._asked_offset = engine.log.end.offset + sum(map(len, txn.log))
             self._ticks.want_tick()
 
     def tick_was_undone(self) -> None:
-        """A question that was in it was never sent: ask again."""
+        """Ask for acknowledgements again: a question in the undone tick was never sent."""
         self._asked_offset = -1
 
     def acknowledged(self, session: Session, offset: int, synced_offset: int | None) -> None:
@@ -188,7 +188,7 @@ class Primary:
     # -- every second --------------------------------------------------------------------------------------------------
 
     def cycle(self) -> None:
-        """Ping, let go of those who are silent, and count who is well."""
+        """Ping the replicas, cut off silent ones, and count the good ones."""
         now_s = self._clock.monotonic()
         config = self._config
         for sender in list(self.senders.values()):
@@ -208,11 +208,11 @@ class Primary:
 
     @property
     def _may_log(self) -> bool:
-        """Whether there may be lines for replicas alone; while writes are held none, so that replicas come level."""
+        """Whether lines for replicas alone may be logged; not while writes are held, so that replicas come level."""
         return not (self._core.txn.follows or self._gate.holds_writes or self._engine.refusal is not None)
 
     def count_good(self) -> None:
-        """How many replicas were heard of lately; writing may depend on it."""
+        """Count the replicas that were heard of lately; writing may depend on it."""
         now_s = self._clock.monotonic()
         lag = self._config.min_replicas_max_lag
         self.good_count = sum(
@@ -222,7 +222,7 @@ class Primary:
 
     @property
     def lacks_replicas(self) -> bool:
-        """Whether writes must be refused for want of replicas."""
+        """Whether writes must be refused because there are too few replicas."""
         config = self._config
         least = config.min_replicas_to_write
         return bool(least and config.min_replicas_max_lag and self.good_count < least)
@@ -252,7 +252,7 @@ class Primary:
 
 
 def _address(word: bytes) -> str:
-    """What a replica calls itself, which INFO and ROLE will show; nothing for the address it is seen at."""
+    """The address that a replica announces, for INFO and ROLE; empty for the address that it connects from."""
     if len(word) > _MAX_ADDRESS_BYTES:
         raise CommandError(f"ERR REPLCONF ip-address provided by replica instance is too long: {len(word)} bytes")
     address = word.decode(errors="surrogateescape")

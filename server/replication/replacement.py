@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Replacement:
-    """The parts of one server that have to do with the rows of its tables."""
+    """Replaces the store of one server, also for the parts that work with rows of its tables."""
 
     def __init__(self, core: Core, sliced_commands: SlicedCommands, blocking: Blocking, rewriting: Rewriting) -> None:
         self._core = core
@@ -22,14 +22,14 @@ class Replacement:
         self._rewriting = rewriting
 
     def adopt(self, directory: Path) -> None:
-        """Have the log and the tables in `directory` from now on.  Raises StateLostError, LogWriteError."""
+        """Use the log and the tables in `directory` from now on.  Raises StateLostError, LogWriteError."""
         self._rewriting.abandon()
         self._cut_off_readers()
         self._core.engine.adopt(directory)
         self._change_all_keys()
 
     def _cut_off_readers(self) -> None:
-        """A client in the middle of reading the old store cannot go on."""
+        """Cut off clients that are reading the old store: they cannot go on."""
         for session in list(self._core.sessions.values()):
             if session.long_reply is not None or session.is_sliced:
                 session.end_long_reply()
@@ -37,7 +37,7 @@ class Replacement:
                 session.peer.abort()
 
     def _change_all_keys(self) -> None:
-        """Every key may have changed, for those that watch or wait for it."""
+        """Treat every key as changed, for clients that watch it or wait for it."""
         for session in self._core.sessions.values():
             session.transaction.watch_broken = bool(session.transaction.watched) or session.transaction.watch_broken
             if session.blocked is not None:

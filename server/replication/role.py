@@ -1,4 +1,4 @@
-"""Which of both we are, primary or replica: what commands ask, and what must happen when it changes."""
+"""The server's role, primary or replica: what commands ask about it, and what happens when it changes."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Replication:
     # -- life ----------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Follow whom the settings name, and look after replicas, from now on."""
+        """Follow the primary that the settings name, and look after replicas, from now on."""
         remove_leftovers(self._engine.directory, self._tasks)
         if self._config.replicaof is not None:
             self._begin_following(*self._config.replicaof)
@@ -106,12 +106,12 @@ class Replication:
             self.follower.cycle()
 
     def disconnect(self, session: Session) -> None:
-        """A client has gone, it may have been a replica."""
+        """Forget a client that has gone; it may have been a replica."""
         self.primary.detach(session)
         self.on_progress()
 
     def drained(self, session: Session) -> None:
-        """A socket takes more."""
+        """Go on with a client whose socket takes more, if it is a replica."""
         sender = self.primary.senders.get(session)
         if sender is not None:
             sender.drained()
@@ -149,9 +149,9 @@ class Replication:
         self.follower.start()
 
     def _unblock_all(self) -> None:
-        """Who waits here for what only a primary does must look for the other one.
+        """Close blocked clients, which must look for the new primary.
 
-        Commands that are under way in slices are refused or go on by themselves.
+        Sliced commands need nothing here: at their next slice they are refused, or go on.
         """
         for session in list(self._core.sessions.values()):
             if session.blocked is not None:
@@ -164,7 +164,7 @@ class Replication:
         self._promote()
 
     def take_over(self, replication_id: str) -> None:
-        """Our primary has us become it.  Raises CommandError when it is not ours to say so."""
+        """Become the primary, as our primary asks.  Raises CommandError when the request is not from our primary."""
         if self.follower is None:
             raise CommandError(NO_REPLICA_TO_TAKE_OVER)
         if replication_id != self._engine.log.replids.replication_id:
@@ -196,13 +196,13 @@ class Replication:
     # -- refusing ------------------------------------------------------------------------------------------------------
 
     def _refuse(self) -> None:
-        """Have the gate refuse what may not be done as things are now."""
+        """Set what the gate refuses in the present state."""
         follower = self.follower
         no_writes = no_reads = ""
         if follower is not None:
             no_writes = READONLY
             if not follower.is_connected and not self._config.replica_serve_stale_data:
-                no_reads = STALE  # there is nothing to be shown but what may be long past
+                no_reads = STALE  # all that could be shown may be out of date
         elif self.primary.lacks_replicas:
             no_writes = TOO_FEW_REPLICAS
         self._gate.replicate(no_writes=no_writes, no_reads=no_reads)
@@ -256,7 +256,7 @@ class Replication:
         yield "riverbed_store_id", replids.store_id
         yield "master_repl_offset", end.offset
         yield "second_repl_offset", replids.branch_offset + 1 if replids.branch_offset >= 0 else -1
-        # what Redis keeps in memory for this is the log here, from its first incr on
+        # Redis keeps this backlog in memory; here it is the log, from its first incr on
         first = engine.log.home.manifest.incrs[0].start_offset or 0
         yield "repl_backlog_active", 1
         yield "repl_backlog_size", engine.log.size_bytes

@@ -1,16 +1,16 @@
-"""What one replica is sent: the answer to its PSYNC, then the log from its place on, for as long as the link lasts.
+"""Sends one replica the answer to its PSYNC, then the log from its offset on, for as long as the link lasts.
 
     SEARCHING --------> ONLINE          what it lacks is in the log: +CONTINUE
         |                  ^
         '-> SYNCING -------'            it is sent everything: +FULLRESYNC, the base, the log since
 
-A replica that has caught up is handed each batch as it is committed.  One that reads slower than is written falls back
-to reading the log's files, a slice at a time as its socket drains, so it costs no memory however far behind it is.
+A replica that has caught up is sent each batch as it is committed.  A replica that reads more slowly is sent the log's
+files, a slice at a time as its socket drains, so it costs no memory however far behind it is.
 
-A real Redis is sent an RDB that holds nothing, and the base as commands, before which its offset is set back by as many
-bytes, below zero it may be.  Those offsets are no offsets of ours, and must never be mistaken for some by another
-server that this replica may turn to; so until it has all of the base it is told an id that only we know, and when it
-has, the link is cut: it comes back with that id, and is told to continue with the real one.
+A real Redis is sent an RDB that holds nothing, and then the base as commands; its offset is set back before them by as
+many bytes, possibly below zero.  These offsets are not ours, and another server that the replica may turn to must never
+take them for ours.  So until the replica has all of the base, it is sent an id that only we know.  Then we cut the
+link: the replica comes back with that id, and is told to continue with the real one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ log = logging.getLogger("riverbed")
 EMPTY_RDB: Final = b"REDIS0009\xff" + bytes(8)
 GETACK: Final = encode_command([b"REPLCONF", b"GETACK", b"*"])
 PING: Final = encode_command([b"PING"])
-# The one below zero that a Redis takes for a primary of before 2.8, to which it acknowledges nothing.
+# From this offset a Redis takes us for a primary of before 2.8, to which it acknowledges nothing.
 UNKNOWN_OFFSET: Final = -1
 SLICE_BYTES: Final = 256 << 10
 SLICES_A_TURN: Final = 4
@@ -59,9 +59,9 @@ class State(enum.Enum):
 
 @dataclass(slots=True)
 class Introduction:
-    """What a replica has told of itself with REPLCONF.
+    """What a replica has said about itself with REPLCONF.
 
-    `is_ours` if it keeps the same log, `asks_store` if it wants to be told the store's id.
+    `is_ours` if it keeps the same log, `asks_store` if it wants to be sent the store's id.
     """
 
     port: int = 0
@@ -71,7 +71,7 @@ class Introduction:
 
 
 class Bases(Protocol):
-    """What every full sync begins with."""
+    """Makes the bases with which full syncs begin."""
 
     async def make_base(self, sender: Sender) -> None:
         """Have a base that `sender` can be sent.  Raises LogWriteError when there is none."""
@@ -80,11 +80,11 @@ class Bases(Protocol):
         """A foreign replica has the base and will come back for what follows, which `tail` reads."""
 
     def take_prefix(self, replication_id: str, offset: int) -> LogTail | None:
-        """It has come back."""
+        """The tail that was kept for a foreign replica that has come back, if there is one."""
 
 
 class Sender:
-    """One replica.  Offsets are what it has acknowledged, -1 for nothing yet."""
+    """Sends the log to one replica.  Offsets are those that it has acknowledged, -1 for none yet."""
 
     def __init__(
         self, core: Core, tasks: Tasks, bases: Bases, session: Session, introduction: Introduction, now_s: float
@@ -105,7 +105,7 @@ class Sender:
         self._is_due = False
         self._closed = False
         self._bytes_in = 0
-        # While a foreign replica takes the base: the id that stands for it, what comes last, the offset where it ends.
+        # While a foreign replica takes the base: the base's own id, the bytes to send last, the offset where it ends.
         self._base_tail: LogTail | None = None
         self._prefix_id = ""
         self._prefix_tail = b""
@@ -117,13 +117,13 @@ class Sender:
 
     @property
     def place(self) -> tuple[str, int]:
-        """Host and port where it says that it listens."""
+        """The host and port that it announces."""
         return self.address.lower(), self.introduction.port
 
     # -- the answer to PSYNC -------------------------------------------------------------------------------------------
 
     def begin(self, replication_id: str, offset: int) -> None:
-        """Answer a replica that has everything up to `offset` of the line `replication_id`."""
+        """Answer a replica that has the log of `replication_id` up to `offset`."""
         engine = self._engine
         prefix = self._bases.take_prefix(replication_id, offset)
         if prefix is not None:
@@ -203,7 +203,7 @@ class Sender:
         self._pump()
 
     async def _send_commands(self) -> None:
-        """Announce what a foreign replica understands: an RDB that holds nothing, then all of it as commands."""
+        """Announce what a foreign replica understands: an RDB that holds nothing, then the whole log as commands."""
         engine = self._engine
         manifest = engine.log.home.manifest
         start = start_of(manifest)
@@ -240,7 +240,7 @@ class Sender:
         return size
 
     def _base_acknowledged(self) -> None:
-        """The replica has all of the base: have it come back, to be told the real id."""
+        """The replica has all of the base: cut the link, so that it comes back and is sent the real id."""
         assert self._tail is not None
         self._bases.keep_prefix(self._prefix_id, self._prefix_end, self._tail)
         self._tail = None
@@ -249,11 +249,11 @@ class Sender:
     # -- the log -------------------------------------------------------------------------------------------------------
 
     def batches(self, batches: Sequence[StreamedBatch]) -> None:
-        """These were just committed."""
+        """Send batches that were just committed."""
         if not self._is_at_end or self._tail is None:
             return
         if self.session.congested:
-            self._is_at_end = False  # from the files, when it has read what it was sent
+            self._is_at_end = False  # they come from the files, when the replica has read what it was sent
             return
         verbatim = self._verbatim
         parts = [batch.data if verbatim else batch.command_data() for batch in batches]
@@ -272,7 +272,7 @@ class Sender:
                 if self._closed or self._is_at_end or self._tail is None or self.session.congested:
                     return
                 if self._prefix_id and self._base_tail is None:
-                    return  # the log comes when it has come back
+                    return  # the log comes when the replica has come back
                 data = (self._base_tail or self._tail).read(SLICE_BYTES)
                 if not data and self._base_tail is not None:
                     self._base_tail.close()
@@ -314,7 +314,7 @@ class Sender:
             self.state = State.ONLINE
 
     def keep_alive(self, now_s: float) -> None:
-        """While it waits for an answer: an empty line says that there will be one."""
+        """Send an empty line to a replica that waits for an answer: it says that there will be one."""
         if self.state is State.SEARCHING:
             self._send(b"\n")
             self.heard_s = now_s
@@ -325,7 +325,7 @@ class Sender:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def give_up(self, error: Exception) -> None:
-        """Cut the replica off; it comes again."""
+        """Cut the replica off; it connects again."""
         log.warning("replica %s is cut off: %s", self.session.peer.address, error)
         self.session.peer.abort()
 

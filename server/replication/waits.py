@@ -43,7 +43,7 @@ class Waits:
         return len(self._waiting)
 
     def wait(self, request: Request, count: int, deadline_ms: int | None, local: int | None) -> Reply:
-        """The reply if what is asked for is so already, or nobody may wait here; otherwise a Block."""
+        """The reply if the condition is met already, or the request may not block; otherwise a Block."""
         session = request.session
         is_committed = not request.txn.log
         target = session.written_offset
@@ -56,7 +56,7 @@ class Waits:
         return wait.block
 
     def committed(self) -> int | None:
-        """A tick is in the log: answer those whose wait is over; -> the highest offset that is still waited for."""
+        """A tick is in the log: answer clients whose wait is over; -> the highest offset that is still waited for."""
         end = self._engine.log.end.offset
         for wait in self._waiting.values():
             if wait.target is None:
@@ -65,10 +65,10 @@ class Waits:
         return max((wait.target for wait in self._waiting.values() if wait.target is not None), default=None)
 
     def check(self) -> None:
-        """Something was acknowledged or synced."""
+        """Answer the clients whose wait is over, after something was acknowledged or synced."""
         for session, wait in list(self._waiting.items()):
             if session.blocked is not wait.block:
-                del self._waiting[session]  # it has left, or was unblocked
+                del self._waiting[session]  # the client has left, or was unblocked
             elif wait.target is not None and self._is_met(wait.target, wait.count, wait.local):
                 del self._waiting[session]
                 self._ticks.end_wait(session, self._reply(wait.target, wait.local))
@@ -84,7 +84,7 @@ class Waits:
         return is_local_met and self._having(target, local) >= count
 
     def _having(self, target: int, local: int | None) -> int:
-        """How many replicas have everything up to `target`; with `local` on their disks."""
+        """How many replicas have everything up to `target`; with `local`, on their disks."""
         if local is None:
             return sum(replica.acked_offset >= target for replica in self._replicas())
         return sum(replica.synced_offset >= target for replica in self._replicas())

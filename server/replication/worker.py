@@ -1,4 +1,4 @@
-"""The process that makes tables of the log a full sync receives, so that the server only writes and goes on serving.
+"""The process that makes tables from a full sync's log, so that the server only writes and goes on serving.
 
     python -m riverbed.server.replication.worker DIRECTORY MAP-BYTES NODE-ENTRIES NODE-BYTES
 
@@ -9,8 +9,8 @@
     {"close": true}                         ->  closes the tables
                                             <-  {"closed": true}
 
-It reads of each file what was there when it was told to, and only what the server has received whole; the base is
-verified here.
+It reads only what was in each file when the order came, and what the server has received whole.  It also verifies the
+base.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from riverbed.store.tables.environment import Tables
 MODULE: Final = "riverbed.server.replication.worker"
 NO_ROOM: Final = "lmdb-map-size is too small for what the primary holds"
 
-# Below the server, which has clients; above what has time, for the replica is waited for.
+# Less urgent than the server, which has clients; more urgent than idle work, for the replica is waited for.
 _NICENESS: Final = 5
 
 
