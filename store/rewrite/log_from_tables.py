@@ -1,14 +1,14 @@
-"""A log made from the tables, for a directory that has lost its log or cannot read it.
+"""Makes a log from the tables, for a directory whose log is lost or unreadable.
 
-The tables are the fold of the log, so the state that the last checkpoint covers is all there; what came after it was
-in the log alone, and is gone with it.
+The tables hold all of the state that the last checkpoint covers.  What came after it was in the log alone, and is lost
+with it.
 
     1  base and incr are written, and not listed yet    a crash here leaves files that the next try writes over
-    2  the tables are told that they end where the incr begins
+    2  the tables get the beginning of the incr as their position
     3  the manifest lists both                           from here on the directory is whole
 
-Between 2 and 3 there is no manifest, which a server refuses, and another try begins at 1.  Damaged files are not looked
-at here: the caller moves them out of the way first.
+Between 2 and 3 there is no manifest: a server refuses the directory, and another try begins at 1.  This module does not
+look at damaged files: the caller moves them out of the way first.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def rebuild_log(
 ) -> Rebuilt:
     """Make a log for `directory` from its tables alone.
 
-    No process may be using it; there must be tables, and no manifest of a log.  Raises StoreError with nothing changed,
-    LockedError, VersionError, lmdb.Error, OSError.
+    No process may be using the directory; it must have tables, and no manifest of a log.  Raises StoreError with
+    nothing changed, LockedError, VersionError, lmdb.Error, OSError.
     """
     files = files or OsFiles()
     home = directory / LOG_DIRECTORY
@@ -92,9 +92,9 @@ def rebuild_log(
 def write_log(
     home: Path, state: Iterable[Piece], files: Files, *, offset: int, seq: int, now_ms: int
 ) -> tuple[Manifest, BaseSize]:
-    """Write a base that holds `state`, and incr `seq`, empty, which begins at `offset`; -> a manifest of the two.
+    """Write a base that holds `state`, and an empty incr `seq` that begins at `offset`; -> a manifest of the two.
 
-    The manifest is not in place yet.  Raises OSError.
+    The manifest is not written yet.  Raises OSError.
     """
     size = write_base(home / base_name(_BASE_SEQ), state, files, offset=offset, now_ms=now_ms)
     incr = LogFile.incr(seq, offset)

@@ -1,4 +1,4 @@
-"""The state as the shortest list of canonical commands that makes it: what the base of the log holds.
+"""Writes the state as the shortest list of canonical commands that make it, which the base of the log holds.
 
 Each stream, in the order of creation, in this order:
 
@@ -8,15 +8,14 @@ Each stream, in the order of creation, in this order:
     XCFGSET, XIDMPRECORD ...    idempotence, hidden from Redis 7
     PEXPIREAT                   the deadline
 
-XCLAIM makes nothing pending that has no entry, and a pending record outlives its entry.  A stream that has such records
-begins with placeholders, entries under the IDs that are gone: they are added, claimed and trimmed away, which leaves no
-trace in the counters, and XSETID takes the last ID back for the entries to come.
+A pending record outlives its entry, but XCLAIM makes no pending record without an entry.  So a stream that has pending
+records without entries begins with placeholders, entries under the IDs that are gone.  They are added, claimed and
+trimmed away, which leaves no trace in the counters, and XSETID sets the last ID back for the entries to come.
 
-What is written depends on the state alone, not on the history that led to it: the order is that of creation among keys
-and that of names within a stream, and runs are cut by their contents.  Loading it and writing it again gives the same
-bytes.
+The commands depend on the state alone, not on its history: keys are in order of creation, groups and consumers in order
+of their names, and runs are cut by their contents.  Loading the commands and writing them again gives the same bytes.
 
-Reads one LMDB transaction and holds one piece in memory.  Writes no file; `store/log/base_file.py` does.
+This module reads one LMDB transaction and holds one piece in memory.  `store/log/base_file.py` writes the file.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ __all__ = ["Piece", "pieces", "stream_pieces"]
 def pieces(tables: Tables, txn: lmdb.Transaction[bytes], *, extensions: bool = True) -> Iterator[Piece]:
     """Yield the commands that make the state which `txn` sees; without `extensions` only what Redis 7 knows.
 
-    Keys whose deadline has passed are there too: what goes on from here logs their end.
+    Keys whose deadline has passed are included: the log that follows has the commands that delete them.
 
     Raises CorruptionError when the tables contradict themselves.
 
@@ -77,12 +76,12 @@ def stream_pieces(reader: TableReader, key: bytes, row: streams.StreamRow, *, ha
 
 
 def entry_count(tables: Tables, txn: lmdb.Transaction[bytes]) -> int:
-    """About how many entries there are: those that wait for the purge are counted too."""
+    """About how many entries there are: dead ones that wait for the purge are counted too."""
     return TableReader(tables, txn).count("entries")
 
 
 class _StreamRewrite:
-    """One stream."""
+    """The commands of one stream."""
 
     def __init__(self, reader: TableReader, out: Composer, key: bytes, row: streams.StreamRow) -> None:
         self._reader = reader
@@ -104,7 +103,7 @@ class _StreamRewrite:
             if has_entries:
                 yield from self._entries()
         elif not created:
-            # as Redis does it: the only way to a stream without entries and groups
+            # as Redis does it: the only way to make a stream without entries and groups
             out.command(b"XADD", key, b"MAXLEN", b"0", b"0-1", b"x", b"y")
         self._counters()
         if groups is not None:
@@ -117,7 +116,7 @@ class _StreamRewrite:
             yield out.take()
 
     def _entries(self) -> Iterator[Piece]:
-        """XADD of every entry: its row, but for the place of the ID, is the end of the command already."""
+        """XADD of every entry.  Its row, except for the place of the ID, is the end of the command already."""
         out, row = self._out, self._row
         cursor = self._reader.cursor("entries")
         first = streams.entry_key(row.stream_no, row.first_id)
@@ -159,7 +158,7 @@ class _StreamRewrite:
     # -- idempotence ---------------------------------------------------------------------------------------------------
 
     def _idempotence(self, settings: IdempotenceSettings) -> Iterator[Piece]:
-        """The settings first: a change of them forgets the records."""
+        """The settings come first, as a change of the settings deletes the records."""
         out, key = self._out, self._key
         words = []
         if settings.duration_s is not None:
