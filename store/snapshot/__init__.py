@@ -1,4 +1,4 @@
-"""Snapshots: frozen, compact copies of the tables with a manifest, written, opened, verified and restored.
+"""Writes, opens, verifies and restores snapshots: compact copies of the tables that never change, with a manifest.
 
 Read `reader` first.
 """

@@ -1,15 +1,15 @@
-"""A snapshot: the tables as one checkpoint left them, as files that never change: opening and verifying.
+"""Opens and verifies snapshots: the tables as one checkpoint left them, in files that never change.
 
     NAME/
       data.mdb          a compact copy of state/data.mdb: an LMDB environment of its own
       streams.jsonl     one line a stream, by stream number: key, length, IDs, and where to cut it
       manifest.json     what it is, when and where it was taken, and the length and checksum of the other two
 
-The manifest is written last, with a checksum of its own, into a directory that takes its name afterwards: whatever has
-no sound manifest is no snapshot.  Streams stand in a file apart, for there may be millions of them, and who wants one
-of them, or only the totals, need not hold them all.
+The manifest is written last, with a checksum of its own, into a directory that gets its name afterwards: a directory
+without a sound manifest is no snapshot.  Streams are in a separate file, as there may be millions of them, and a reader
+of one stream, or of the totals, need not hold them all.
 
-FORMAT.md has every field.  How one is made, `writer.py` knows; this module knows no log and no server.
+FORMAT.md has every field.  `writer.py` makes snapshots; this module knows no log and no server.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from riverbed.store.tables.environment import Tables
 
 SNAPSHOT_FORMAT: Final = "riverbed-snapshot"
 SNAPSHOT_VERSION: Final = 1
-# Directories that begin like this are being made, or deleted, or were left behind by a kill.
+# Directories whose names begin like this are being made, or deleted, or were left behind by a kill.
 TEMPORARY_PREFIX: Final = ".temp-"
 
 _MAX_MANIFEST_BYTES: Final = 1 << 20
@@ -84,7 +84,7 @@ class SnapshotManifest:
 
 @dataclass(frozen=True, slots=True)
 class StreamPart:
-    """About `split_every` entries in a row: those from `first_id` on, up to the next part's.
+    """About `split_every` entries in a row, from `first_id` up to the `first_id` of the next part.
 
     `first_id` itself may be deleted.  `byte_count` is the size of their rows, nearly.
     """
@@ -142,7 +142,7 @@ class Snapshot:
     def streams(self) -> Iterator[StreamSummary]:
         """Every stream, in the order of its number, which is that of table `entries`.
 
-        The file's checksum is looked at before the first.  Raises CorruptionError, OSError.
+        The file's checksum is verified before the first stream.  Raises CorruptionError, OSError.
         """
         path = self.path / STREAMS_NAME
         self.check_streams()
@@ -158,7 +158,10 @@ class Snapshot:
             raise CorruptionError(str(path), None, f"{count} streams, and the manifest counts {self.manifest.streams}")
 
     def open_tables(self) -> Tables:
-        """The tables, read only and without a lock file.  To be closed.  Raises CorruptionError, VersionError."""
+        """The tables, read only and without a lock file; the caller closes them.
+
+        Raises CorruptionError, VersionError.
+        """
         try:
             return Tables(self.path, self.manifest.data_file.size, frozen=True)
         except lmdb.Error as error:
@@ -174,7 +177,7 @@ class Snapshot:
 
 
 def open_snapshot(path: Path, *, verify: bool = False) -> Snapshot:
-    """The snapshot at `path`, its files present and as long as they must be; every byte compared if `verify`.
+    """Open the snapshot at `path` and check its files' presence and lengths, and every byte if `verify`.
 
     Raises NoSnapshotError when there is none, or one that was never finished; VersionError when it is of a newer
     version; CorruptionError when it is damaged; UnsafeFileError, OSError.
@@ -229,7 +232,7 @@ def list_snapshots(folder: Path) -> list[Snapshot]:
 
 
 def is_snapshot_name(name: str) -> bool:
-    """Letters, digits and `._+-`, not at the beginning: nothing that is a path or hidden."""
+    """Whether `name` is of letters, digits and, after the first, `._+-`: no path, and nothing hidden."""
     return _NAME.fullmatch(name) is not None
 
 
@@ -251,7 +254,7 @@ def verify_file(path: Path, expected: FileDigest, progress: Callable[[int], None
 
 
 def encode_manifest(manifest: SnapshotManifest, time_text: str) -> bytes:
-    """manifest.json; `time_text` is its `time_ms` for people."""
+    """The bytes of manifest.json; `time_text` is its `time_ms` for people."""
     values = {
         "format": SNAPSHOT_FORMAT,
         "version": SNAPSHOT_VERSION,
@@ -286,8 +289,8 @@ def _digest_values(digest: FileDigest) -> dict[str, Any]:
 def decode_manifest(data: bytes, file: str) -> SnapshotManifest:
     """The manifest in `data`; `file` names it in errors.
 
-    Raises NoSnapshotError when it is something else's, VersionError when it is newer, CorruptionError when it is
-    damaged or was never finished.
+    Raises NoSnapshotError when it is not the manifest of a snapshot, VersionError when it is newer, CorruptionError
+    when it is damaged or was never finished.
     """
     if len(data) > _MAX_MANIFEST_BYTES:
         raise NoSnapshotError(f"{file} is not the manifest of a snapshot: it is too long")
@@ -387,7 +390,7 @@ def encode_stream_line(stream: StreamSummary) -> bytes:
 
 
 def decode_stream_line(line: bytes) -> StreamSummary:
-    """-> the stream of one line.  ValueError, TypeError, KeyError when it is not one."""
+    """-> the stream of one line.  Raises ValueError, TypeError, KeyError when the line holds none."""
     values = json.loads(line)
     length, first_id = _number(values["length"]), _parse_id(values["first_id"])
     if "parts" in values:

@@ -1,14 +1,14 @@
-"""From a snapshot to a data directory that a server starts on.
+"""Makes a data directory from a snapshot, for a server to start on.
 
     SNAPSHOT/data.mdb   -- copied, verified -->   DIR/state/data.mdb        its position: the beginning of incr 1
                         -- rewritten ------->     DIR/appendonlydir/        base 1: the same state, as commands
                                                                             incr 1: empty, at the snapshot's offset
 
-Either half alone recovers everything, as in any data directory.  The replication offset goes on where the snapshot was
-taken, on the same line, so that a replica can be started from a backup and be sent only what has happened since; a
-server that starts on it as a primary begins a line of its own, as every primary does.
+Each half alone is enough to recover everything, as in any data directory.  The replication offset continues from the
+snapshot's, with the same replication ids, so that a replica can start from a backup and be sent only what is newer.  A
+server that starts on DIR as a primary takes a new replication id, as every primary does.
 
-DIR is worth nothing until this is done: who calls this gives it its name then.
+DIR is worth nothing until this is done: only then does the caller give it its name.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _FIRST_INCR: Final = 1
 
 
 def restore_snapshot(snapshot: Snapshot, directory: Path, *, steps: Progress, files: Files | None = None) -> None:
-    """Fill the empty `directory`.  `steps` is called with how far it has come: bytes, then entries.
+    """Fill the empty `directory`.  `steps` is called with the progress: bytes, then entries.
 
     Raises CorruptionError when the snapshot does not have the checksum its manifest promises, OSError, lmdb.Error.
     """
@@ -80,7 +80,7 @@ def restore_snapshot(snapshot: Snapshot, directory: Path, *, steps: Progress, fi
 
 
 def _copy_tables(snapshot: Snapshot, state: Path, steps: Progress, files: Files) -> None:
-    """Copy data.mdb, and refuse it when it is not what the manifest says: the copy is what will be served."""
+    """Copy data.mdb.  Raises CorruptionError when the copy, which will be served, is not what the manifest says."""
     expected = snapshot.manifest.data_file
     files.make_directory(state)
     found = write_digested(

@@ -1,6 +1,6 @@
-"""The streams in frozen tables, each with its edges, counters and where to cut it, in the order of their numbers.
+"""Lists the streams in tables that do not change, by number, each with its edges, counters and where to cut it.
 
-That is the order of every table they are in, so one pass over the nodes goes with it.  No entry is looked at.
+The rows of each table are in the order of stream numbers, so one pass over the nodes is enough.  No entry is read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NEVER: Final = 1 << 63
 class StreamWalk:
     """The streams that one transaction sees.  Every method raises one of DECODE_ERRORS when a row does not decode.
 
-    `split_every` is the length from which on a stream has parts, None for never.
+    `split_every` is the number of entries after which a stream is cut into parts, None for never.
     """
 
     def __init__(self, reader: TableReader, split_every: int | None = None) -> None:
@@ -31,22 +31,22 @@ class StreamWalk:
         self.stream_count: int = sum(database.size for database in read_databases(reader.meta_row))
 
     def position(self) -> LogPosition:
-        """Of the log, up to which all this is its fold."""
+        """The position in the log up to which the tables hold everything."""
         row = read_position(self._reader.meta_row)
         if row is None:
             raise ValueError("no row position in meta")
         return row.place
 
     def replids(self) -> ReplicationIds | None:
-        """The line that the position's offset is on."""
+        """The replication ids to which the position's offset belongs."""
         return read_replids(self._reader.meta_row)
 
     def numbering(self) -> str | None:
-        """Of the tables in which a stream has this number; None of tables that an older version has made."""
+        """Which tables have given the streams their numbers; None when an older version has made the tables."""
         return read_numbering(self._reader.meta_row) or None
 
     def streams(self) -> Iterator[StreamSummary]:
-        """Those of all databases, by number."""
+        """The streams of all databases, by number."""
         return (self._summary(stream.db, stream.key, stream.row) for stream in streams(self._reader))
 
     def _summary(self, db: int, key: bytes, row: StreamRow) -> StreamSummary:
@@ -66,7 +66,7 @@ class StreamWalk:
         )
 
     def _parts(self, row: StreamRow) -> Iterator[StreamPart]:
-        """Cuts at nodes, so that no entry has to be looked at."""
+        """Cut at nodes, so that no entry has to be read."""
         start, entries, size = row.first_id, 0, 0
         for first_id, node in nodes_of(self._reader, row):
             if entries >= self._split_every and node.live:

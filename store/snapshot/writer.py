@@ -1,17 +1,17 @@
-"""Making a snapshot, beside a running server or of a stopped store, and deleting those that are too many.
+"""Makes a snapshot, beside a running server or of a stopped store, and deletes old snapshots.
 
     .temp-snapshot-XXXXXXXX/     LMDB's compact copy, from one read transaction    ->  data.mdb
                                  one walk over the copy                            ->  streams.jsonl
                                  all of it synced, then                            ->  manifest.json, synced
     NAME/                        one rename
 
-The copy is the snapshot: everything the manifest says is read from it and not from the live tables, so nothing that
-is written meanwhile can make the two differ.  A kill leaves a directory with a temporary name, which the next
-snapshot in the same place clears away; a lock on it tells whether a process still works there.
+The copy is the snapshot: everything in the manifest is read from the copy and not from the live tables, so nothing that
+is written meanwhile can make the two differ.  A kill leaves a directory with a temporary name, which the next snapshot
+in the same place deletes; a lock on it shows whether a process still works there.
 
-LMDB cannot use pages again that are freed while it is copied: state/data.mdb may grow meanwhile.
+While LMDB makes the copy, it cannot use freed pages again: state/data.mdb may grow meanwhile.
 
-What the files look like, and how they are read, `reader.py` knows.
+`reader.py` knows the form of the files and how to read them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ DEFAULT_SPLIT_EVERY: Final = 65_536
 _MAP_BYTES: Final = 1 << 40
 WORKING_PREFIX: Final = f"{TEMPORARY_PREFIX}snapshot-"
 _PIPE_BYTES: Final = 1 << 20  # what LMDB hands over at a time
-# A stream's line is about this long; for the question whether there is space.
+# A stream's line is about this long; for an estimate of the space.
 _LINE_BYTES: Final = 400
 _SPARE_BYTES: Final = 1 << 20
 
@@ -81,12 +81,12 @@ def take_snapshot(
     steps: Progress = ignore,
     files: Files | None = None,
 ) -> Snapshot:
-    """Freeze what the last checkpoint of the store in `directory` holds.
+    """Take a snapshot of the last checkpoint of the store in `directory`.
 
-    It goes to `out`, which must not exist; into `out` under a name of time and offset, when that is a folder; into
-    `directory`/snapshots without `out`.  `program` is written down as its maker, `steps` is called with how far it is.
+    The snapshot goes to `out`, which must not exist; or into the folder `out`, under a name of time and offset; or,
+    without `out`, into `directory`/snapshots.  The manifest names `program`; `steps` is called with the progress.
 
-    What `steps` raises stops it between two steps.  Signals must raise nothing by themselves: the process would wait
+    An exception of `steps` stops the work between two steps.  Signal handlers must not raise: the process would wait
     for ever for LMDB's copy, which waits for its reader.
 
     Raises SnapshotError, with nothing left behind, when the store holds nothing yet, when `out` exists, or when there
@@ -98,7 +98,7 @@ def take_snapshot(
         _require_space(tables, folder, leave_bytes, files)
         if out is None and not files.exists(folder):
             files.make_directory(folder)
-            give(folder, directory.stat())  # or the server could put none of its own there
+            give(folder, directory.stat())  # else the server could put no snapshot there
         files.make_directory(folder)
         with working_directory(folder, WORKING_PREFIX) as working:
             maker = _Maker(working, files, steps, split_every)
@@ -205,7 +205,7 @@ def _publish(working: Path, folder: Path, name: str, manifest: SnapshotManifest,
                 raise
             if not manifest.is_automatic:
                 raise SnapshotError(f"{path} exists already") from error
-            number += 1  # a second one within a second, of the same offset
+            number += 1  # a second snapshot of the same offset within a second
             path = folder / f"{name}-{number}"
     files.sync_directory(folder)
     return path
@@ -215,7 +215,7 @@ def _publish(working: Path, folder: Path, name: str, manifest: SnapshotManifest,
 
 
 class _Maker:
-    """The files of one snapshot, and what the manifest will say of them."""
+    """Writes the files of one snapshot, and collects what the manifest will say of them."""
 
     def __init__(self, working: Path, files: Files, steps: Progress, split_every: int) -> None:
         self.working = working
@@ -223,7 +223,7 @@ class _Maker:
         self.steps = steps
         self.split_every = split_every
         self.streams = self.entries = 0
-        self.position: LogPosition  # these once `list_streams` is done
+        self.position: LogPosition  # this and the following are set by `list_streams`
         self.replids: ReplicationIds | None
         self.numbering: str | None
         self.rows: dict[str, int]
@@ -232,8 +232,8 @@ class _Maker:
     def copy(self, tables: Tables) -> FileDigest:
         """LMDB's compact copy of `tables`.
 
-        It comes through a pipe: so its checksum is of what LMDB meant to write, an interrupt does not have to wait for
-        its end, and it reaches the disk in pieces.
+        The copy comes through a pipe.  So the checksum is of what LMDB meant to write, an interrupt does not have to
+        wait for the end of the copy, and the copy reaches the disk in pieces.
         """
         with tables.env.begin() as txn:
             total = tables.used_bytes(txn)
@@ -241,7 +241,7 @@ class _Maker:
         failures: list[lmdb.Error] = []
 
         def copy() -> None:
-            # another thread's business: one that came here would end LMDB's write with an error
+            # signals are for other threads: a signal here would end LMDB's write with an error
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             try:
                 tables.env.copyfd(write_fd, compact=True)
@@ -257,7 +257,7 @@ class _Maker:
             thread.start()
             digest = self.write(DATA_NAME, _pieces(read_fd), lambda size: self.steps(COPYING, size, max(size, total)))
         finally:
-            os.close(read_fd)  # what LMDB has not written yet meets EPIPE; the tables cannot be closed before
+            os.close(read_fd)  # LMDB's next write fails with EPIPE; the tables cannot be closed before
             thread.join()
         if failures:
             raise SnapshotError(f"the tables cannot be copied: {failures[0]}") from failures[0]
@@ -267,7 +267,7 @@ class _Maker:
         return write_digested(self.working / name, pieces, self.files, wrote)
 
     def list_streams(self, data_file: FileDigest) -> None:
-        """Walk the copy: its position in the log, its rows, and a line for each stream."""
+        """Walk the copy: read its position in the log, count its rows, and write a line for each stream."""
         path = self.working / DATA_NAME
         try:
             tables = Tables(self.working, data_file.size, frozen=True)
@@ -308,7 +308,7 @@ def write_digested(
     wrote: Callable[[int], None] | None = None,
     unsynced_bytes: int = UNSYNCED_BYTES,
 ) -> FileDigest:
-    """`write_file`; `wrote` is called with the length so far."""
+    """As `write_file`; -> the digest.  `wrote` is called with the length so far."""
     checksum = size = 0
 
     def digested() -> Iterator[bytes]:
@@ -335,9 +335,9 @@ def _pieces(fd: int) -> Iterator[bytes]:
 def delete_old(made: Snapshot, keep: int, directory: Path, files: Files | None = None) -> list[str]:
     """Delete all but `made`, which was just taken, and the newest `keep` - 1 others of the store in `directory`.
 
-    -> their names, the oldest first.  Only whole ones beside `made` whose names were given by `take_snapshot` count and
-    go: neither what people have named nor what another store has left in the same folder.  `made` stays even where a
-    clock that was set back makes it look old.
+    -> their names, the oldest first.  Besides `made`, only whole snapshots that `take_snapshot` has named are counted
+    and deleted: neither those that people have named nor those that another store has left in the same folder.  `made`
+    stays even when a clock that was set back makes it look old.
     """
     assert keep > 0
     files = files or OsFiles()
@@ -357,7 +357,7 @@ def delete_old(made: Snapshot, keep: int, directory: Path, files: Files | None =
 
 
 def delete_snapshot(snapshot: Snapshot, files: Files | None = None) -> None:
-    """Make it none in one step, then free its space.  Who has it open reads on."""
+    """Make it no snapshot in one step, then free its space.  Processes that have it open can still read it."""
     files = files or OsFiles()
     folder = snapshot.path.parent
     going = name_for(folder, WORKING_PREFIX)
