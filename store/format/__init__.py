@@ -1,6 +1,6 @@
-"""Every byte on the disk: pure functions between values and rows, keys and lines of the log.
+"""Every byte on the disk: pure functions that convert values to rows, keys and lines of the log, and back.
 
-No file is opened here.  `FORMAT.md` describes the same bytes; a test ties the two.  Read `rows` first.
+This folder opens no file.  `FORMAT.md` describes the same bytes; a test ties the two.  Read `rows` first.
 """
 
 from __future__ import annotations

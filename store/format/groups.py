@@ -1,4 +1,4 @@
-"""Tables `groups` and `consumer_ttls`: consumer groups and their consumers, and when consumers are to be looked at.
+"""Tables `groups` and `consumer_ttls`: consumer groups and their consumers, and when to check for absent consumers.
 
 groups         stream_no:u64 group_no:u64                    -> a group
 groups         stream_no:u64 group_no:u64 consumer_no:u32    -> a consumer of it
@@ -73,7 +73,7 @@ class ConsumerRow(NamedTuple):
 
 
 def group_key(stream_no: int, group_no: int) -> bytes:
-    """The key of a group's row, which its consumers' keys begin with."""
+    """The key of a group's row; the keys of the group's consumers begin with it."""
     return _GROUP.pack(stream_no, group_no)
 
 
@@ -94,7 +94,7 @@ def decode_consumer_no(packed: bytes) -> int:
 
 
 def look_key(look_ms: int, stream_no: int, group_no: int) -> bytes:
-    """When to look for consumers of a group that have stayed away."""
+    """The key that says when to check a group for absent consumers."""
     return _LOOK.pack(look_ms, stream_no, group_no)
 
 

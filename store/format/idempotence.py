@@ -1,4 +1,4 @@
-"""Tables `idmp`, `idmp_ids` and `idmp_times`: which entries the idempotent ids of producers have become.
+"""Tables `idmp`, `idmp_ids` and `idmp_times`: which entry each idempotent id of a producer has become.
 
     idmp        records_no:u64                                          -> [duration_s, producers, records]
     idmp        records_no:u64 digest(pid):16                           -> [pid, records, next record_no]
@@ -6,7 +6,7 @@
     idmp_ids    records_no:u64 digest(pid):16 digest(iid):16            -> record_no:u64 id:16
     idmp_times  records_no:u64 ms:u64 seq:u64 digest(pid):16 record_no:u64
 
-`records_no` is one of the numbers of streams, so that the purge deletes records as it does streams.
+`records_no` is one of the numbers of streams, so that the purge deletes records as it deletes streams.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RecordsRow(NamedTuple):
 
 
 class ProducerRow(NamedTuple):
-    """The records of one producer, which is called `pid`."""
+    """The records of one producer, whose id is `pid`."""
 
     pid: bytes
     records: int
@@ -88,7 +88,7 @@ class IidRow(NamedTuple):
 
 
 def producer_key(records_no: int, pid: bytes) -> bytes:
-    """What the keys of the producer's records begin with."""
+    """The prefix of the keys of the producer's records."""
     return stream_prefix(records_no) + _digest(pid)
 
 
@@ -126,5 +126,5 @@ def with_records_no(packed: bytes, records_no: int) -> bytes:
 
 
 def _digest(text: bytes) -> bytes:
-    """A stand-in of fixed length for producer and idempotent ids of any length."""
+    """A digest of fixed length for producer and idempotent ids of any length."""
     return hashlib.blake2b(text, digest_size=16).digest()

@@ -10,10 +10,11 @@ a real Redis skips.  Ours carry two kinds of comment:
     '------------------ len bytes --------------' '--- also under the checksum ---'
 
 The checksum covers the `len` bytes since the previous annotation and then the rest of its own line from `;len=` on, so
-that no byte of the file is outside of one: a flipped bit in an offset would otherwise move every replica.  The offset
-counts bytes of plain commands, what replicas are sent; comment lines are not part of it.
+that every byte of the file is covered: a flipped bit in an offset would otherwise move every replica.  The offset
+counts bytes of plain commands, which replicas are sent; comment lines do not count.
 
-Which files exist and what to do about damage is not decided here.  `FORMAT.md` has the same with worked examples.
+This module does not decide which files exist or what to do about damage.  `FORMAT.md` describes the same bytes with
+worked examples.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from crc32c import crc32c
 ANNOTATION_START: Final = b"#CK:"
 EXTENSION_START: Final = b"#RB:"
 EXTENSION_NEXT: Final = b"#RB+"
-# Redis's own, with `aof-timestamp-enabled yes`: the second in which what follows was written.
+# A line of Redis's own, with `aof-timestamp-enabled yes`: the second in which the following commands were written.
 TIMESTAMP_START: Final = b"#TS:"
 
-# Redis reads a comment into 1024 bytes, terminator and NUL included: 1023 is the longest it skips.
+# Redis reads a comment into 1024 bytes, terminator and NUL included: the longest that it skips has 1023 bytes.
 MAX_COMMENT_LINE: Final = 1023
 # 720 bytes make 960 characters of base64; with the prefix and the line end the line stays under 1000.
 EXTENSION_PIECE: Final = 720
@@ -40,20 +41,20 @@ EXTENSION_PIECE: Final = 720
 MAX_ANNOTATION_BYTES: Final = 19 + 25 + 25 + 23 + 2
 
 _HASH: Final = ord("#")
-# The longest length line: longer numbers cannot be sizes of anything a file holds.
+# The longest length line: nothing in a file is so large that it needs a longer number.
 _MAX_HEADER: Final = 1 + 18 + 2
 
 _ANNOTATION = re.compile(rb"#CK:crc32c=([0-9a-f]{8})(;len=(\d{1,20});off=(\d{1,20});t=(\d{1,20})\r\n)")
 _TIMESTAMP = re.compile(rb"#TS:(\d{1,12})\r?\n")
 _ARRAY = re.compile(rb"\*([1-9]\d{0,17})\r\n")
 _BULK = re.compile(rb"\$(0|[1-9]\d{0,17})\r\n")
-# What a header cut short may look like; anything else in its place is damage, not an early end.
+# A header that was cut short matches these; anything else in its place is damage, not an early end.
 _CUT_ARRAY = re.compile(rb"\*(?:[1-9]\d{0,17}\r?)?")
 _CUT_BULK = re.compile(rb"\$(?:(?:0|[1-9]\d{0,17})\r?)?")
 
 match_annotation = _ANNOTATION.match
 
-# Shorter lists than this are no harm.
+# Lists of fewer than 100 elements do no harm.
 _find_long_count = re.compile(rb"\*[0-9]{3}").search
 _long_counts = re.compile(rb"\*([0-9]{3,})").findall
 _find_other_long_count = re.compile(rb"[>~%|][0-9]{3}").search
@@ -65,7 +66,7 @@ class FrameError(ValueError):
 
 
 class ShortFrame(FrameError):
-    """The bytes end inside a command or line.  It cannot be whole before there are `needed` bytes.
+    """The bytes end inside a command or line, which needs at least `needed` bytes to be whole.
 
     Everything before `resume_at`, where a line or a word begins, is whole.  `line_end` is where a bulk string of known
     length must be closed by CR LF, or None inside of a header or a line.
@@ -111,11 +112,11 @@ def encode_extension(words: list[bytes]) -> bytes:
 
 
 def parse_frame(data: bytes, position: int) -> tuple[list[bytes] | None, int]:
-    """The command at `position` and where it ends, or (None, end) of a comment line.
+    """The command at `position` and where it ends, or (None, end) for a comment line.
 
-    The slow and exact reader of framing, for what cannot be trusted to `hiredis`: comment lines, logs without
-    checksums, damage.  Raises ShortFrame where `data` ends too early, FrameError where it is not a frame.  Lengths are
-    compared with what `data` holds before anything is taken.
+    The slow and exact parser, for bytes that `hiredis` cannot be trusted with: comment lines, logs without checksums,
+    damage.  Raises ShortFrame where `data` ends too early, FrameError where it is not a frame.  Lengths are compared
+    with what `data` holds before memory is allocated.
     """
     size = len(data)
     if position >= size:
@@ -145,7 +146,7 @@ def parse_head(data: bytes, position: int) -> tuple[int, int]:
 def parse_words(data: bytes, position: int, count: int, words: list[bytes]) -> int:
     """Append the `count` words from `position` on to `words`; -> where they end.  Raises as `parse_frame`.
 
-    Those before the error are appended.  A ShortFrame says in `resume_at` where the next one begins.
+    Words before the error are appended.  A ShortFrame says in `resume_at` where the next word begins.
     """
     size = len(data)
     at = position
@@ -175,8 +176,9 @@ def _bad_header(data: bytes, position: int, cut: re.Pattern[bytes]) -> FrameErro
 def announces_too_much(data: bytes) -> bool:
     """Whether `hiredis`, given `data`, might make lists for more words than `data` can hold.
 
-    It makes a list of the announced length before the first element arrives, lists in lists too: 16 bytes would take
-    gigabytes.  Also true where a word only looks like such a head, so what follows from it must be slow and no error.
+    `hiredis` makes a list of the announced length before the first element arrives, lists in lists too: 16 bytes would
+    take gigabytes.  Also true where a word only looks like such a head, so the caller must not treat it as an error,
+    but take the slow path.
     """
     if (b">" in data or b"~" in data or b"%" in data or b"|" in data) and _find_other_long_count(data):
         return True
@@ -233,9 +235,9 @@ def decode_extension(lines: list[bytes]) -> list[bytes]:
 
 
 class CommandCollector:
-    """Commands in the order they were logged, those in extension lines among them.
+    """Collects commands in the order in which they were logged, also those in extension lines.
 
-    A command in extension lines is whole when something else follows, so `finish` must be called at the end.
+    A command in extension lines is whole only when something else follows, so `finish` must be called at the end.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""Table `meta`: the rows that say what the rest of the store is.  Every checkpoint writes them.
+"""Table `meta`: the rows that describe the rest of the store.  Every checkpoint writes them.
 
-Each `read_` function takes a look-up of a row by its name, and gives None, or an empty list, where the row is missing.
-What is there and does not decode raises one of DECODE_ERRORS.
+Each `read_` function is called with a function that gets a row by its name, and returns None, or an empty value, where
+the row is missing.  A row that does not decode raises one of DECODE_ERRORS.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ META_REPLICATION: Final = b"replication"
 META_STORE: Final = b"store"
 META_NUMBERING: Final = b"numbering"
 
-# The database of a position where no SELECT stands before it in its log file.
+# The database of a position that has no SELECT before it in its log file.
 NO_DATABASE: Final = -1
 
-# The row of a name, None where there is none.
+# Returns the row of a name, None where there is none.
 Get = Callable[[bytes], bytes | None]
 
 
 class Counters(NamedTuple):
-    """`counters`: the numbers to be given out next."""
+    """`counters`: the numbers that the next stream, group and keyspace get."""
 
     next_stream_no: int
     next_group_no: int
@@ -74,13 +74,13 @@ class Meta(NamedTuple):
     numbering: str
 
     def rows(self) -> Iterator[tuple[bytes, bytes | None]]:
-        """(name, row) of each, None where there is to be none."""
+        """(name, row) of each; the row is None where there must be none."""
         yield META_COUNTERS, pack_row(self.counters)
         yield META_DATABASES, pack_row(self.databases)
         yield META_POSITION, self.position.pack()
         yield META_SYNCED, None if self.synced is None else pack_row(self.synced)
         replids = self.replids
-        if replids is not None:  # whose offsets the position is on
+        if replids is not None:  # to which the position's offset belongs
             yield META_REPLICATION, pack_row([replids.replication_id, replids.previous_id, replids.branch_offset])
             if replids.store_id:
                 yield META_STORE, pack_row(replids.store_id)
@@ -92,7 +92,7 @@ def pack_version() -> bytes:
 
 
 def read_version(get: Get) -> Any:
-    """The number of the format, or whatever stands there instead."""
+    """The number of the format, or any other value in its row."""
     return _read(get, META_VERSION)
 
 
@@ -118,7 +118,7 @@ def read_synced(get: Get) -> LogPosition | None:
 
 
 def read_replids(get: Get) -> ReplicationIds | None:
-    """Whose offsets the position is on."""
+    """The replication ids to which the position's offset belongs."""
     found = read_replication(get)
     return None if found is None else replace(found, store_id=read_store_id(get))
 
@@ -133,7 +133,7 @@ def read_replication(get: Get) -> ReplicationIds | None:
 
 
 def read_store_id(get: Get) -> str:
-    """Which store this is; empty where an older version has made the tables."""
+    """The id of this store; empty where an older version has made the tables."""
     return _read(get, META_STORE) or ""
 
 
@@ -147,7 +147,7 @@ def _read(get: Get, name: bytes) -> Any:
     return None if row is None else unpack_row(row)
 
 
-# What reads the row of each name.
+# The reader of each row.
 META_READERS: Final[dict[bytes, Callable[[Get], Any]]] = {
     META_VERSION: read_version,
     META_COUNTERS: read_counters,

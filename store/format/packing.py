@@ -1,4 +1,4 @@
-"""msgpack, the form of every row that is not on the hot path.  For the modules of this folder alone: a contract."""
+"""msgpack, the form of every row that is not on the hot path.  An import contract keeps it inside this folder."""
 
 from __future__ import annotations
 

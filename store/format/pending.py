@@ -18,7 +18,7 @@ from riverbed.store.ids import ID_BYTES, StreamID, unpack_id
 UNOWNED: Final = 0
 OWNER_KEY_BYTES: Final = 28
 TIME_KEY_BYTES: Final = 32
-# Up to so many IDs are looked for in a run one by one.
+# Fewer IDs than this are looked for in a run one by one.
 _FEW: Final = 8
 
 _PREFIX: Final = Struct(">Q")  # group_no:u64
@@ -33,7 +33,7 @@ assert _RUN.size == _HEAD
 
 
 class PelRow(NamedTuple):
-    """One pending entry.  Without an owner `time_ms` is the number of its release."""
+    """One pending entry.  `time_ms` of an entry without an owner is the number of its release."""
 
     entry_id: StreamID
     consumer_no: int
@@ -87,7 +87,7 @@ class Run:
         return Run(self.consumer_no, self.time_ms, self.delivery_count, packed) if packed else None
 
     def held(self, order: list[bytes]) -> list[bytes]:
-        """Those of the ascending `order` that are here."""
+        """The IDs of the ascending list `order` that the run has."""
         if len(order) < _FEW:
             return [packed for packed in order if self.find(packed) >= 0]
         if b"".join(order) == self.packed:
@@ -96,7 +96,7 @@ class Run:
         return [packed for packed in order if packed in here]
 
     def find(self, packed_id: bytes) -> int:
-        """Where in `packed` an ID stands, -1 when it does not."""
+        """Where in `packed` an ID begins, -1 when the run does not have it."""
         at = self.packed.find(packed_id)
         while at % ID_BYTES and at > 0:  # the end of one ID and the beginning of the next
             at = self.packed.find(packed_id, at + 1)
@@ -104,18 +104,18 @@ class Run:
 
 
 def first_in_run(row: bytes) -> bytes:
-    """The first packed ID of a run, of which nothing else is needed."""
+    """The first packed ID of a run, without decoding the rest."""
     return row[_HEAD : _HEAD + ID_BYTES]
 
 
 def owner_of_run(row: bytes) -> int:
-    """The consumer_no of a run, of which nothing else is needed."""
+    """The consumer_no of a run, without decoding the rest."""
     consumer_no, _, _ = _RUN.unpack_from(row)
     return int(consumer_no)
 
 
 def group_prefix(group_no: int) -> bytes:
-    """What the keys of all rows of one group's pending entries begin with; in `pel` a run's last ID follows."""
+    """The prefix of the keys of one group's pending entries; in `pel` a run's last ID follows."""
     return _PREFIX.pack(group_no)
 
 
@@ -125,7 +125,7 @@ def decode_group_prefix(packed: bytes) -> int:
 
 
 def owner_prefix(group_no: int, consumer_no: int) -> bytes:
-    """In `pel_by_consumer` a run's last ID follows."""
+    """The prefix of a consumer's keys in `pel_by_consumer`; a run's last ID follows."""
     return _OWNER.pack(group_no, consumer_no)
 
 
@@ -136,12 +136,12 @@ def decode_owner_no(packed: bytes) -> int:
 
 
 def time_prefix(group_no: int, delivery_time_ms: int) -> bytes:
-    """In `pel_by_time` a run's last ID follows."""
+    """The prefix of the keys of a delivery time in `pel_by_time`; a run's last ID follows."""
     return _MOMENT.pack(group_no, delivery_time_ms + 1)
 
 
 def release_prefix(group_no: int) -> bytes:
-    """What the keys in `pel_by_time` of entries without an owner begin with; the number of the release follows."""
+    """The prefix of the keys in `pel_by_time` of entries without an owner; the number of the release follows."""
     return _MOMENT.pack(group_no, 0)
 
 

@@ -1,8 +1,8 @@
 """What the rows of all tables have in common: the version, IDs of 16 bytes, and the errors of decoding.
 
 A module beside this one has the keys and rows of each kind of table, as pure functions and small types.  `FORMAT.md`
-says the same in prose with worked examples; a test decodes those with these modules.  Integers inside keys are
-big-endian, so that byte order is number order.  The log's bytes are `log_lines.py`'s.
+says the same in prose with worked examples; a test decodes the examples with these modules.  Integers inside keys are
+big-endian, so that byte order is number order.  `log_lines.py` has the bytes of the log.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ _KEYSPACE_KIND: Final = Struct(">IB")  # keyspace_no:u32 kind:u8, then the clien
 _KEYSPACE_STREAM: Final = Struct(">IQ")  # keyspace_no:u32 stream_no:u64
 _STREAM: Final = Struct(">Q")  # stream_no:u64
 _NODE: Final = Struct(">IIQ16s")  # live:u32 total:u32 bytes:u64 last_id:16
-_NODE_LIVE: Final = Struct(">I28x")  # the first of these alone
+_NODE_LIVE: Final = Struct(">I28x")  # the first field alone
 _DEADLINE: Final = Struct(">QQ")  # deadline_ms:u64 stream_no:u64
 _KEYSPACE: Final = Struct(">I")  # keyspace_no:u32
 
@@ -98,7 +98,7 @@ class StreamRow(NamedTuple):
 
 
 class NodeRow(NamedTuple):
-    """A node: how many of its entries are left, and what it was when it was closed."""
+    """A node: how many of its entries are left, and its numbers when it was closed."""
 
     live: int
     total: int
@@ -107,7 +107,7 @@ class NodeRow(NamedTuple):
 
     @property
     def live_bytes(self) -> int:
-        """What is left of its bytes, about."""
+        """About how many of its bytes are left."""
         return self.size * self.live // max(self.total, 1)
 
     def pack(self) -> bytes:
@@ -136,7 +136,7 @@ def key_key(keyspace_no: int, key: bytes) -> bytes:
 
 
 def decode_key_key(packed: bytes) -> tuple[int, bytes | None]:
-    """-> (keyspace_no, key), the key None when it stands in the row.  ValueError if it is neither."""
+    """-> (keyspace_no, key); the key is None when it stands in the row.  Raises ValueError for any other kind."""
     keyspace_no, kind = _KEYSPACE_KIND.unpack_from(packed)
     name = packed[_KEYSPACE_KIND.size :]
     if kind == _PLAIN and len(name) <= MAX_PLAIN_KEY:
@@ -157,7 +157,7 @@ def decode_name_key(packed: bytes) -> tuple[int, int]:
 
 
 def stream_prefix(stream_no: int) -> bytes:
-    """What the keys of all rows of one stream (or of one group) begin with."""
+    """The prefix of the keys of all rows of one stream (or of one group)."""
     return _STREAM.pack(stream_no)
 
 
@@ -167,7 +167,7 @@ def decode_stream_prefix(packed: bytes) -> int:
 
 
 def entry_key(stream_no: int, entry_id: StreamID) -> bytes:
-    """In `entries`; nodes are keyed alike, by the ID of their first entry."""
+    """The key of an entry; a node has the key of its first entry."""
     return _STREAM.pack(stream_no) + pack_id(entry_id)
 
 

@@ -1,4 +1,4 @@
-"""Keys, names and words, which are any bytes, as text for people, and words back from it.
+"""Converts keys, names and words, which are any bytes, to text for people, and text back to words.
 
 Words are quoted as in Redis: in a configuration file, a manifest, a line typed into telnet or redis-cli.
 """
@@ -35,7 +35,7 @@ def key_text(data: bytes) -> str:
 
 
 def split_words(line: bytes) -> list[bytes] | None:
-    """The words of a line, quotes resolved; None when the quotes do not fit."""
+    """The words of a line, without their quotes; None when the quotes do not fit."""
     words = []
     position = _end_of_blanks(line, 0)
     while position < len(line):
@@ -82,13 +82,13 @@ def quote_text(word: str) -> str:
 def quoted(word: bytes) -> str:
     """`word` in double quotes, printable, with C escapes.
 
-    In C, as a word may have many megabytes: 20 ns a byte, ten times less than byte by byte.  Python has no short
-    escapes for two of them.
+    Runs in C, as a word may have many megabytes: 20 ns a byte, ten times less than byte by byte.  Python has no short
+    escapes for two of the control characters.
     """
     inner = b"\\a".join(b"\\b".join(map(_escaped, part.split(b"\b"))) for part in word.split(b"\a"))
     return f'"{inner.decode()}"'
 
 
 def _escaped(part: bytes) -> bytes:
-    """`part`, quoted in Python's way, which escapes the other kind of quotes."""
+    """`part` with Python's escapes, but with double quotes escaped instead of single quotes."""
     return codecs.escape_encode(part)[0].replace(b"\\'", b"'").replace(b'"', b'\\"')
