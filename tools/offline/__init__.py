@@ -1,3 +1,3 @@
-"""Files on this disk: logs, data directories and snapshots without a server."""
+"""Logs, data directories and snapshots on this disk, used without a server."""
 
 from __future__ import annotations

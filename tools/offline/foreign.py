@@ -1,10 +1,10 @@
-"""Logs that a Redis wrote, executed on our store: what is not about streams is left out, and counted.
+"""Execute logs that a Redis wrote on our store; commands that are not about streams are left out, and counted.
 
-A Redis holds keys of other types as well, and its log speaks of them.  They are skipped, but not without effect: SET
-over a stream ends the stream, and so does RENAME of a string to its key.  What remains goes through the handlers that
-clients use, and the mutators log it again, in our canonical form.
+A Redis also holds keys of other types, and its log has commands for them.  These are skipped, except for their effect
+on streams: SET on a stream's key deletes the stream, and so does RENAME of a string to the key.  All other commands go
+through the handlers that clients use, and the mutators log them again in our canonical form.
 
-Errors of commands are ignored, as a Redis that loads its log does; they are counted too.
+Errors of commands are ignored, as in a Redis that loads its log; they are counted too.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from riverbed.store.format.log_lines import encode_command
 from riverbed.store.log.file_reader import Batch
 
 SHOWN_KEYS: Final = 5  # of each command
-_MAX_NAMES: Final = 200  # different commands and reasons that are told apart
+_MAX_NAMES: Final = 200  # different commands, and different reasons, that are counted separately
 _OTHERS: Final = "others"
 _SHOWN_NAME_BYTES: Final = 40
 
-# In a log for other reasons than state: for replicas, or to keep a connection alive.
+# Commands in a log that do not change the state: they are for replicas, or keep a connection alive.
 _NOT_STATE: Final = frozenset((b"PING", b"REPLCONF", b"PUBLISH", b"SPUBLISH"))
 
 _MULTI: Final = encode_command([b"MULTI"])
@@ -37,13 +37,13 @@ _SELECT: Final = b"*2\r\n$6\r\nSELECT\r\n"
 
 @dataclass(slots=True)
 class Skipped:
-    """What was not executed: how many commands of each name, and which keys they spoke of, the first few."""
+    """Commands that were not executed: the number of each name, and the first few of their keys."""
 
     commands: Counter[str] = field(default_factory=Counter)
     keys: dict[str, list[bytes]] = field(default_factory=dict)
-    databases: Counter[int] = field(default_factory=Counter)  # commands for databases that there are not
+    databases: Counter[int] = field(default_factory=Counter)  # commands for databases that do not exist
     refused: Counter[str] = field(default_factory=Counter)  # by the reason
-    places: dict[str, str] = field(default_factory=dict)  # where each reason was met first
+    places: dict[str, str] = field(default_factory=dict)  # where each reason came up first
 
     @property
     def total(self) -> int:
@@ -70,7 +70,7 @@ def _name(word: bytes) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text).upper()
 
 
-# -- what ends a stream though it is about something else --------------------------------------------------------------
+# -- commands of other types that delete a stream ----------------------------------------------------------------------
 
 
 def _first(words: list[bytes]) -> list[bytes]:
@@ -85,8 +85,8 @@ def _behind_store(words: list[bytes]) -> list[bytes]:
     return [words[at + 1] for at, word in enumerate(words[:-1]) if at > 1 and word.upper() in (b"STORE", b"STOREDIST")]
 
 
-# Commands that put something at a key whatever was there, and which words name it.  Others fail on a stream's key, and
-# a failed command is not logged.
+# Commands that overwrite a key of any type, and the words that name the key.  Other commands fail on a stream's key,
+# and a failed command is not logged.
 _OVERWRITE: Final[dict[bytes, Callable[[list[bytes]], list[bytes]]]] = {
     **dict.fromkeys(
         (
@@ -114,7 +114,7 @@ _OVERWRITE: Final[dict[bytes, Callable[[list[bytes]], list[bytes]]]] = {
 
 
 class ForeignLog:
-    """Executes batches of such a log on `txn`, which lists what our log shall hold of them."""
+    """Executes batches of a log of Redis on `txn`, which collects the commands for our log."""
 
     def __init__(self, txn: WriteTxn, replayer: Replayer) -> None:
         self.skipped = Skipped()
@@ -150,13 +150,16 @@ class ForeignLog:
         self._no_such_db = number
 
     def _end_transaction(self) -> None:
-        """What was one transaction is one again, for a Redis that reads our log; to us a batch is."""
+        """Put MULTI and EXEC around the commands of a transaction, for a Redis that reads our log.
+
+        For Riverbed a batch is a transaction.
+        """
         logged, mark = self._txn.log, self._multi_mark
         self._multi_mark = None
         if mark is None:
             return
         if logged[mark : mark + 1] and logged[mark].startswith(_SELECT):
-            mark += 1  # a file of the log begins with SELECT, whatever comes then
+            mark += 1  # a file of the log must begin with SELECT
         if sum(not lines.startswith((b"#", _SELECT)) for lines in logged[mark:]) > 1:
             logged.insert(mark, _MULTI)
             logged.append(_EXEC)
@@ -169,7 +172,7 @@ class ForeignLog:
                 self._delete(db, key)
             return
         if name in (b"RENAME", b"RENAMENX", b"COPY") and len(words) > 2 and db.stream(words[1], 0) is None:
-            # Redis has logged it, so there was something of another type at the key
+            # Redis has logged the command, so the key held a value of another type.
             self.skipped.add_command(words)
             self._delete(self._target(db, words) if name == b"COPY" else db, words[2])
             return

@@ -1,6 +1,6 @@
-"""Files of a log that is in use: read as they were when they were taken hold of, whatever becomes of their names.
+"""Keep the files of a log in use open, so that they can be read even after the server deletes them.
 
-A server that rewrites its log deletes the files that it needs no more, and a long log takes minutes to be read.
+A server that rewrites its log deletes the old files, and reading a long log takes minutes.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from riverbed.store.disk.files import OsFiles
 
 
 class HeldFiles(OsFiles):
-    """`Files` on the operating system that keeps some open.  A context manager, which lets go of them."""
+    """`Files` of the operating system, some of which stay open.  A context manager, which closes them."""
 
     def __init__(self) -> None:
         self._held: dict[Path, int] = {}
 
     def hold(self, paths: Iterable[Path]) -> bool:
-        """Take hold of all of them, and of nothing when one is not there.  Raises OSError."""
+        """Open all of them; -> False, with none held, when one is missing.  Raises OSError."""
         try:
             for path in paths:
                 self._held[path] = super().open_read(path)

@@ -1,6 +1,6 @@
-"""The moment at which a replay stops, as people write it: a time or a replication offset.
+"""The moment at which a replay stops, as users write it: a time or a replication offset.
 
-No two forms look alike: a bare number is an offset, a number behind `@` a unix time, anything else ISO 8601.
+The forms are easy to tell apart: a bare number is an offset, a number after `@` a unix time, all else ISO 8601.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Moment:
 def parse_moment(text: str) -> Moment:
     """`900100`, `@1795257000`, `@1795257000123`, `2026-11-21T14:30:00Z`.  Raises ValueError with what is wrong.
 
-    ISO 8601 without an offset from UTC is local time, a date alone its first moment.
+    ISO 8601 without an offset from UTC is local time; a date alone is the start of that day.
     """
     text = text.strip()
     if _OFFSET.fullmatch(text):

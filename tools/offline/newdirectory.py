@@ -1,8 +1,8 @@
-"""A data directory that is made whole or not at all.
+"""Make a data directory completely or not at all.
 
-It is built beside the place where it shall stand, as `NAME.partial-XXXXXXXX`, and takes its name in one rename when
-everything in it is durable.  So a result cut short, by an error, a kill or a power cut, is never taken for a whole one,
-and nothing that stands there already is written over.
+The directory is built beside its target, as `NAME.partial-XXXXXXXX`, and gets its name in one rename when everything in
+it is durable.  So a result that an error, a kill or a power cut left incomplete is never taken for a whole one, and
+nothing that exists is overwritten.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _MARK: Final = ".partial-"
 def new_directory(target: Path) -> Iterator[Path]:
     """Yield an empty directory to build in; it becomes `target` when the block ends well, and is removed otherwise.
 
-    The builder syncs the files.  Raises Failure when something is at `target` already, except an empty directory,
-    which is replaced and leaves its mode to the new one, and its owner to all that is in it; OSError.
+    The caller syncs the files.  An empty directory at `target` is replaced: the new one gets its mode, and all that is
+    in the new one gets its owner.  Raises Failure when anything else is at `target`; OSError.
     """
     target = target.resolve()
     refuse_existing(target)
@@ -39,7 +39,7 @@ def new_directory(target: Path) -> Iterator[Path]:
         yield partial
         _take_over_owner(target, partial)
         OsFiles().sync_directory(partial)
-        os.rename(partial, target)  # refused by the system when `target` holds something by now
+        os.rename(partial, target)  # fails when `target` is not empty by now
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -47,7 +47,7 @@ def new_directory(target: Path) -> Iterator[Path]:
 
 
 def refuse_existing(target: Path) -> None:
-    """Raise Failure unless `target` may be made: nothing is there, or an empty directory."""
+    """Raise Failure unless `target` does not exist, or is an empty directory."""
     if os.path.ismount(target):
         raise Failure(f"{target} is a mount point, which cannot be replaced in one step: name a directory in it")
     if target.is_dir():
@@ -60,7 +60,7 @@ def refuse_existing(target: Path) -> None:
 
 
 def left_over(target: Path) -> list[Path]:
-    """What killed commands have left beside `target`: half-made results, which may be deleted when none runs."""
+    """The incomplete results of killed commands beside `target`.  They may be deleted when no command runs."""
     target = target.resolve()
     if not target.parent.is_dir():
         return []

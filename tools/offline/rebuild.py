@@ -1,11 +1,11 @@
-"""A data directory from a log, without a server: the fold of all batches up to a moment.
+"""Make a data directory from a log, without a server: replay all batches up to a moment.
 
-A log of ours is copied, byte for byte up to the stop, so that its checksums and replication offsets stay what they are;
-the tables are built beside it.  A log that a Redis had a hand in is executed, and logged again as our server would.
-Neither keeps the source's replication id: from the stop on, the two may differ.  A copy keeps the id of the store, for
-its streams continue those of the source (see FORMAT.md).
+A log of ours is copied byte for byte up to the stop, so its checksums and replication offsets do not change; the tables
+are built beside it.  A log that a Redis wrote, wholly or in part, is executed, and logged again as our server would.
+Neither keeps the source's replication id: after the stop, the two histories may differ.  A copy keeps the store's id,
+because its streams continue the streams of the source (see FORMAT.md).
 
-Memory is flat: LMDB commits every 16 MB of log.
+Memory use does not grow: LMDB commits every 16 MB of log.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from riverbed.tools.offline.moment import Moment, time_text
 from riverbed.tools.offline.source import Source
 
 CHECKPOINT_BYTES: Final = 16 << 20
-# Streams looked at before those in memory are let go.
+# Streams counted before the cached streams are dropped.
 _STREAMS_A_LOOK: Final = 1024
 
 
 class SystemClock:
-    """What `store.engine` asks for the time."""
+    """The clock that `store.engine` uses."""
 
     def time(self) -> float:
         return time.time()
@@ -53,7 +53,7 @@ class SystemClock:
 
 @dataclass(slots=True)
 class Contents:
-    """What a store holds."""
+    """Counts of what a store holds."""
 
     streams: int = 0
     entries: int = 0
@@ -63,22 +63,22 @@ class Contents:
 
 @dataclass(slots=True)
 class Rebuilt:
-    """What was done.  `offset` and `time_ms` are of the last batch executed; times are None where none was noted."""
+    """The report.  `offset` and `time_ms` are of the last batch executed; a time is None if the log holds none."""
 
     commands: int = 0
     offset: int = 0  # in the source
     new_offset: int = 0  # where the new log ends: the same in a copy
     time_ms: int | None = None
-    next_offset: int | None = None  # of the batch that was the first one too many, None at the end of the log
+    next_offset: int | None = None  # of the first batch left out, None at the end of the log
     next_time_ms: int | None = None
-    copied: bool = True  # the log, byte for byte; otherwise it was written again
+    copied: bool = True  # the log was copied byte for byte; otherwise it was written again
     torn_tail: TornTail | None = None
     contents: Contents = field(default_factory=Contents)
     skipped: Skipped = field(default_factory=Skipped)
 
 
 class LogUntil:
-    """The batches of a log up to a moment, and what became known on the way."""
+    """The batches of a log up to a moment, and where they ended."""
 
     def __init__(self, source: Source, until: Moment | None, bar: ProgressBar) -> None:
         by_offset = until is not None and until.offset is not None
@@ -93,10 +93,10 @@ class LogUntil:
         self.beyond: Batch | None = None
 
     def __iter__(self) -> Iterator[Batch]:
-        """Raises Failure when the moment lies where this log has no history, CorruptionError, OSError."""
+        """Raises Failure when the log does not go back to the moment or has no times, CorruptionError, OSError."""
         until = self._until
         for batch in self._reader.batches(self._start, None):
-            # What a Redis wrote in the same second has no time of its own, nor has what begins a file.
+            # Later commands that a Redis wrote in the same second have no time of their own; nor has a file's start.
             time_ms = batch.time_ms or batch.noted_ms or self.time_ms
             if until is not None and _is_beyond(batch, time_ms, until):
                 if batch.end.file_seq < 0:
@@ -132,9 +132,9 @@ def _place(time_ms: int | None, offset: int) -> str:
 
 
 def rebuild(source: Source, directory: Path, until: Moment | None, bar: ProgressBar) -> Rebuilt:
-    """Make `directory`, which must be empty, the state that `source` had at `until`, or has at its end.
+    """Build in `directory`, which must be empty, the state that `source` had at `until`, or has at its end.
 
-    Raises Failure, StoreError, lmdb.Error, OSError; then what is in `directory` is worth nothing.
+    Raises Failure, StoreError, lmdb.Error, OSError; then the contents of `directory` are of no use.
     """
     batches = LogUntil(source, until, bar)
     report = _copy(source, directory, batches) if source.is_ours else _log_anew(directory, batches)
@@ -157,13 +157,13 @@ def _copy(source: Source, directory: Path, batches: LogUntil) -> Rebuilt:
         made.commit(end)
         report.contents = count_contents(made.txn)
         report.commands, report.new_offset = made.commands, end.offset
-    # What a server would do first: it finds the end of the log where the tables say it is, or says what is wrong.
+    # Open the store once, as a server would: this fails unless the log ends where the tables say it does.
     Engine.open(directory, execute=Replayer().execute, clock=SystemClock(), options=Options(fsync=Fsync.NO)).close()
     return report
 
 
 def _copy_log(source: Source, end: LogPosition, directory: Path) -> LogPosition:
-    """Copy the log up to `end` -> the same place in the copy."""
+    """Copy the log up to `end` -> the same position in the copy."""
     parts, files = source.parts, source.files
     home = directory / LOG_DIRECTORY
     files.make_directory(home)
@@ -185,7 +185,7 @@ def _copy_log(source: Source, end: LogPosition, directory: Path) -> LogPosition:
         else:
             incrs.append(file)
     if not incrs:
-        # An incr says at which offset the log goes on after its base.
+        # An incr holds the offset at which the log continues after its base.
         following = [part.file.seq for part in parts if part.file.type is FileType.INCR]
         seq = following[0] if following else 1
         incrs.append(LogFile.incr(seq, end.offset))
@@ -209,7 +209,7 @@ def _log_anew(directory: Path, batches: LogUntil) -> Rebuilt:
         foreign = ForeignLog(builder.txn, replayer)
         time_ms: int | None = None
         for batch in batches:
-            # One batch of ours for what was written in one second, as long as it is not too much.
+            # Write one batch for all commands of one second, unless there are too many.
             if batches.time_ms != time_ms or len(builder.txn.log) >= PLAIN_BATCH_COMMANDS:
                 builder.commit(time_ms)
                 time_ms = batches.time_ms
@@ -223,16 +223,16 @@ def _log_anew(directory: Path, batches: LogUntil) -> Rebuilt:
 
 
 class Builder:
-    """An engine on a new directory, for commands that are executed offline and logged as a server would."""
+    """An engine on a new directory, which executes commands offline and logs them as a server would."""
 
     def __init__(self, directory: Path, clock: SystemClock) -> None:
         self._clock = clock
         self._engine = Engine.open(directory, execute=Replayer().execute, clock=clock, options=Options(fsync=Fsync.NO))
         self.txn = self._engine.txn
-        self.txn.keep_expired = True  # deadlines are kept, passed ones too: a server will see to them
+        self.txn.keep_expired = True  # a server will expire keys whose deadlines have passed
 
     def commit(self, time_ms: int | None = None) -> None:
-        """Write what was logged as one batch of `time_ms`, by default now; checkpoint when it is time."""
+        """Write the logged commands as one batch of `time_ms`, by default now; checkpoint when it is due."""
         engine = self._engine
         engine.commit(int(self._clock.time() * 1000) if time_ms is None else time_ms)
         if engine.dirty_bytes >= CHECKPOINT_BYTES:
@@ -243,13 +243,13 @@ class Builder:
                 raise Failure(engine.refusal.value)
 
     def checkpoint(self) -> None:
-        """Make all of it durable."""
+        """Commit, and make everything durable."""
         self.commit()
         purge(self._engine.txn, lambda: False)
         self._engine.checkpoint()
 
     def finish(self) -> Rebuilt:
-        """Make all of it durable -> a report of what there is."""
+        """Make everything durable -> a report with the counts of the store."""
         self.checkpoint()
         return Rebuilt(new_offset=self._engine.log.end.offset, copied=False, contents=count_contents(self.txn))
 
@@ -258,7 +258,7 @@ class Builder:
 
 
 def count_contents(txn: WriteTxn) -> Contents:
-    """Count what is there.  `txn` was just committed."""
+    """Count streams, entries, groups and pending entries.  `txn` was just committed."""
     contents = Contents()
     for db in txn.databases:
         for key in db.keys(0):

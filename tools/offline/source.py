@@ -1,9 +1,9 @@
-"""Where a log is: any path that people give, to the files of one log in order.
+"""Find a log: turn the path that a user gives into the files of one log, in order.
 
     DIR/                        a data directory of ours or of Redis 7: the log is in a directory in it
-    DIR/appendonlydir/          that directory itself, or its manifest
-    DIR/                        of a Redis before 7, with one appendonly.aof
-    FILE                        one such file, or a base of ours; any file that no manifest needs to explain
+    DIR/appendonlydir/          the log's directory itself, or its manifest
+    DIR/                        a data directory of a Redis before 7, with one appendonly.aof
+    FILE                        an appendonly.aof, or a base of ours; any file that can be read without a manifest
 
 Reads manifests and first batches; changes nothing.
 """
@@ -30,23 +30,23 @@ from riverbed.tools.offline.heldfiles import HeldFiles
 
 _SUFFIX: Final = ".manifest"
 _BASE_MARK: Final = ".base."
-# What is looked at of a file to learn whose it is: the first batch, if it is not a very long one.
+# Read from the start of a file to learn which program wrote it: the first batch, unless it is very long.
 _HEAD_BYTES: Final = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A log to be read: its parts, the place where it begins (None: as the manifest says), and what reads them."""
+    """A log to read: its parts, the position where it begins (None: as the manifest says), and its open files."""
 
     name: str
     parts: list[LogPart]
     start: LogPosition | None
     files: HeldFiles
-    store_id: str = ""  # where the log says it
+    store_id: str = ""  # if the log names it
 
     @property
     def is_ours(self) -> bool:
-        """Annotations cover every command of every file."""
+        """Whether annotations cover every command of every file."""
         return all(part.file.is_checksummed for part in self.parts)
 
     @property
@@ -59,7 +59,7 @@ def find_source(path: Path, files: HeldFiles) -> Source:
 
     Raises Failure when there is none or more than one, CorruptionError, OSError.
     """
-    path = path.resolve() if path.is_symlink() else path  # a person has named it
+    path = path.resolve() if path.is_symlink() else path  # the user named this path, so a link is allowed
     if path.name.endswith(_SUFFIX) and path.is_file():
         return _listed(path, files)
     if path.is_dir():
@@ -78,7 +78,7 @@ def find_source(path: Path, files: HeldFiles) -> Source:
 
 
 def _manifests(directory: Path) -> list[Path]:
-    """Those in `directory`, else those one level below."""
+    """The manifests in `directory`, or if it has none, one level below."""
 
     def within(place: Path) -> Iterator[Path]:
         for name in sorted(os.listdir(place)):
@@ -93,7 +93,7 @@ def _manifests(directory: Path) -> list[Path]:
 
 
 def _single(directory: Path) -> Path:
-    """The one file that a Redis before 7 has written."""
+    """The single file that a Redis before 7 wrote."""
     files = sorted(path for path in directory.glob("*.aof") if path.is_file())
     if directory / LOG_FILE in files:
         return directory / LOG_FILE
@@ -117,7 +117,7 @@ def _listed(path: Path, files: HeldFiles) -> Source:
         found = manifest.load(path, files)
         if found is None or not found.files:
             raise CorruptionError(str(path), None, "the manifest lists no file")
-        # one that is missing may be gone because a server has rewritten the log just now, and lists others
+        # A file may be missing because a server has just rewritten the log; then the manifest lists other files.
         if files.hold(home / file.name for file in found.files) or found == before:
             store_id = "" if found.replids is None else found.replids.with_store().store_id
             return Source(str(home), list_parts(home, found, files), None, files, store_id)
@@ -125,12 +125,12 @@ def _listed(path: Path, files: HeldFiles) -> Source:
 
 
 def _alone(path: Path, files: HeldFiles) -> Source:
-    """One file without a manifest: its first lines tell whose it is."""
+    """One file without a manifest: its first lines show which program wrote it."""
     base = LogFile(path.name, 1, FileType.BASE)
     (part,) = list_parts(path.parent, Manifest(base=base), files)
     begins = _begins_at(path)
     if begins is None:
-        # As an incr, so that its commands count: what stops at an offset finds it in any file.
+        # Read the file as an incr, so that its commands count and a replay can stop at an offset in it.
         plain = LogFile(path.name, 1, FileType.INCR)
         return Source(str(path), [LogPart(path, plain, part.size, is_last=True)], None, files)
     if _BASE_MARK in path.name:

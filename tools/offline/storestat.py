@@ -1,4 +1,4 @@
-"""The streams of a store on disk: of a data directory as its last checkpoint left it, or of a snapshot."""
+"""The streams of a store on disk: of a data directory at its last checkpoint, or of a snapshot."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _MAP_BYTES: Final = 1 << 40
 
 @contextlib.contextmanager
 def frozen_tables(path: Path) -> Iterator[tuple[Tables, int]]:
-    """The tables of a data directory or a snapshot, and the moment they are of, in unix milliseconds.
+    """Open the tables of a data directory or a snapshot; also yields their moment in unix milliseconds.
 
-    Raises Failure when it is neither, or holds nothing yet; StoreError, OSError, lmdb.Error.
+    Raises Failure when `path` is neither, or holds nothing yet; StoreError, OSError, lmdb.Error.
     """
     now_ms = time.time_ns() // 1_000_000
     if (path / STATE_DIRECTORY / DATA_NAME).exists():
@@ -86,7 +86,7 @@ def store_stats(path: Path, is_wanted: Callable[[bytes], bool], progress: Progre
 
 
 def _groups(reader: TableReader, stream: StreamSummary, now_ms: int) -> Iterator[GroupStat]:
-    """By name."""
+    """The groups of a stream, by name."""
     for group in live_groups(reader, stream.stream_no):
         row = group.row
         yield GroupStat(
@@ -101,6 +101,6 @@ def _groups(reader: TableReader, stream: StreamSummary, now_ms: int) -> Iterator
 
 
 def _oldest_ms(reader: TableReader, group: LiveGroup, now_ms: int) -> int | None:
-    """How long the first of its pending entries is pending; None when it has no owner."""
+    """How long the group's first pending entry has been pending; None when the entry has no owner."""
     run = next(group.runs(reader), None)
     return None if run is None or run.consumer_no == UNOWNED else max(now_ms - run.time_ms, 0)

@@ -1,4 +1,4 @@
-"""The entries of one stream, of a store on disk or of a server, oldest first, a page in memory at a time."""
+"""Read the entries of one stream from a store on disk or a server, oldest first, with one page in memory at a time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ _PAGE: Final = 1000
 def store_entries(
     path: Path, db: int, key: bytes, first: StreamID, last: StreamID, progress: Progress
 ) -> Iterator[Entry]:
-    """Raises Failure when there is no such stream, what `frozen_tables` raises, CorruptionError."""
+    """The entries of a stream on disk.  Raises Failure without such a stream, what `frozen_tables` raises,
+    CorruptionError.
+    """
     with frozen_tables(path) as (tables, _), tables.env.begin() as txn:
         reader = TableReader(tables, txn)
         try:
@@ -61,7 +63,7 @@ def _stream_row(reader: TableReader, db: int, key: bytes) -> StreamRow | None:
 def server_entries(
     client: RedisClient, db: int, key: bytes, first: StreamID, last: StreamID, progress: Progress
 ) -> Iterator[Entry]:
-    """Raises Failure when there is no such stream, or the connection fails, ReplyError."""
+    """The entries of a server's stream.  Raises Failure without such a stream or connection, ReplyError."""
     client.call("SELECT", db)
     try:
         length = client.call("XLEN", key)
