@@ -1,3 +1,3 @@
-"""What every subcommand shows: exit statuses, errors, bars for long work, text that no terminal obeys."""
+"""The output of every subcommand: exit statuses, errors, progress bars, text without terminal escapes."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `riverbed check` tells: findings as they come, what was mended, and at the end what there is; or all as JSON."""
+"""The report of `riverbed check`: violations as they are found, repairs, and totals at the end; or all as JSON."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from riverbed.tools.console.steps import StepProgress
 
 
 class CheckReport:
-    """What was found and done, told as it comes to people, or at the end as JSON."""
+    """Violations and repairs, printed as text when they come, or as JSON at the end."""
 
     def __init__(self, path: Path, limit: int, as_json: bool) -> None:
         self.kind = "store"
         self.path = path
-        self.is_exhaustive = False  # go on beyond the limit, without telling more
+        self.is_exhaustive = False  # continue beyond the limit, but print no more
         self.contents: dict[str, int] = {}
         self.offset: int | None = None
         self.log_bytes: int | None = None
@@ -55,7 +55,7 @@ class CheckReport:
         return not self._count
 
     def take(self, violations: Iterator[Violation]) -> None:
-        """Tell each violation; end early at the limit."""
+        """Report each violation; end early at the limit."""
         for violation in violations:
             self._add(violation)
             if self._limit and self._count >= self._limit and not self.is_exhaustive:
@@ -74,7 +74,7 @@ class CheckReport:
                 _print_violation(violation)
 
     def note(self, check: Check) -> None:
-        """What else is known of a data directory."""
+        """Take the totals of a finished check of a data directory, and its torn tail as a violation."""
         self.contents = asdict(check.contents)
         self.is_in_use = check.was_in_use or check.is_in_use()
         self.log_bytes, self.log_files = check.log.size_bytes, len(check.log.parts)
@@ -93,7 +93,7 @@ class CheckReport:
             _tell(told)
 
     def acted(self, actions: list[Action]) -> None:
-        """What was found so far is mended; from now on what is still there counts."""
+        """Report `actions`, which repaired the violations so far; only violations found later count from now on."""
         self._mended = [asdict(violation) for violation in self._found]
         self._actions = actions
         self._found, self._count, self._is_cut_short = [], 0, False
@@ -109,7 +109,7 @@ class CheckReport:
 
     @contextlib.contextmanager
     def _above_the_bar(self) -> Iterator[None]:
-        """The bar must be gone while something is printed, or the two mix."""
+        """Take the progress bar away while text is printed, so that they do not mix."""
         if self._steps is not None:
             self._steps.pause()
         yield
@@ -175,13 +175,13 @@ class CheckReport:
 
 
 def _tell(text: str, mark: str = "") -> None:
-    """A long line for people, broken between words where it is a terminal that they read."""
+    """Print a long line on standard error; on a terminal it is broken between words."""
     console = notes()
     console.print(f"{mark}{escape(shown(text))}", soft_wrap=not console.is_terminal)
 
 
 def _print_violation(violation: Violation) -> None:
-    """One line for programs; at a terminal what does not fit goes on below, indented."""
+    """Print one line; on a terminal, a reason that does not fit goes on the next lines, indented."""
     console = results(soft_wrap=False)
     if not console.is_terminal:
         click.echo(shown(str(violation)))

@@ -1,9 +1,9 @@
-"""What every subcommand tells people, and how it ends: exit statuses, errors, numbers, a bar for long work.
+"""Messages of every subcommand, and how it ends: exit statuses, errors, numbers, a bar for long work.
 
-Results go to standard output, where other programs read them; everything for people goes to standard error, in colour
-and with a bar when that is a terminal, and as plain lines when it is not.  NO_COLOR is honoured.  No data here.
+Results go to standard output, where other programs read them.  Messages for users go to standard error: in colour and
+with a bar on a terminal, else as plain lines.  NO_COLOR is honoured.
 
-What comes from outside is shown as `keytext.shown` has it: a file name or a server's answer may hold anything.
+Text from outside, such as a file name or a server's answer, passes through `keytext.shown`: it may hold anything.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ _UNITS: Final = ("KB", "MB", "GB", "TB", "PB")
 
 
 class _Console(Console):
-    """One that leaves it to `outputs.guarded` what becomes of a pipe without a reader."""
+    """A console that leaves a broken pipe to `outputs.guarded`."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
 
 def notes() -> Console:
-    """Standard error, for people.  Escape what comes from outside: `[x]` is markup."""
+    """Standard error, for messages.  Escape text from outside: `[x]` is markup."""
     return _Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def results(*, soft_wrap: bool = True) -> Console:
-    """Standard output, for people.  Without `soft_wrap` a line ends where the terminal does."""
+    """Standard output, for readable results.  Without `soft_wrap` lines end at the terminal's width."""
     return _Console(highlight=False, soft_wrap=soft_wrap)
 
 
 def print_facts(console: Console, facts: Mapping[str, str]) -> None:
-    """What came of it: a line for each, its name in front.  The texts are markup."""
+    """Print one line for each fact, with its name in front.  The texts are markup."""
     for name, text in facts.items():
         console.print(f"  [dim]{name:<10}[/]{text}")
 
@@ -76,14 +76,14 @@ class Interrupted(Failure):
 
 @contextlib.contextmanager
 def failures_explained(what: str) -> Iterator[None]:
-    """Whatever the store or the system raises on purpose becomes `Failure`: "cannot `what`: reason"."""
+    """Turn expected errors of the store and the system into `Failure`: "cannot `what`: reason"."""
     try:
         yield
     except LockedError as error:
         raise Failure(f"cannot {what}: {error}; stop its server first") from error
     except StoreError as error:
         raise Failure(f"cannot {what}: {error}") from error
-    except BrokenPipeError:  # of the standard output; what happens to connections is a Failure already
+    except BrokenPipeError:  # of standard output; errors of connections are a Failure already
         raise
     except OSError as error:
         raise Failure(f"cannot {what}: {explain(error)}") from error
@@ -94,7 +94,7 @@ def failures_explained(what: str) -> Iterator[None]:
 
 
 def _lmdb_advice(error: lmdb.Error) -> str:
-    """What LMDB's words hide from who does not know it."""
+    """An explanation of LMDB's error for users who do not know LMDB."""
     reason = str(error)
     if reason.endswith(os.strerror(errno.EACCES)):
         return " (while a server runs, readers need to write its lock.mdb: be the user whom the files belong to)"
@@ -104,7 +104,7 @@ def _lmdb_advice(error: lmdb.Error) -> str:
 
 
 def explain(error: OSError) -> str:
-    """What the system says, with the file in question first."""
+    """The system's error text, after the name of the file if there is one."""
     reason = os.strerror(error.errno) if error.errno else str(error)
     if isinstance(error.filename, (str, bytes, os.PathLike)):
         return f"{os.fsdecode(error.filename)}: {reason}"
@@ -119,7 +119,7 @@ class Seconds(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         seconds = super().convert(value, param, ctx)
-        if math.isnan(seconds):  # which is in every range
+        if math.isnan(seconds):  # a range check lets NaN pass
             self.fail(f"{value} is not a number of seconds", param, ctx)
         return seconds
 
@@ -140,7 +140,7 @@ class Age(click.ParamType[int]):
 
 
 def size_text(byte_count: float) -> str:
-    """`1.5 MB`; powers of 1000, at least two digits that count."""
+    """`1.5 MB`; powers of 1000, at least two significant digits."""
     if byte_count < 1000:
         return f"{byte_count:.0f} bytes"
     for unit in _UNITS:
@@ -169,7 +169,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def age_text(ms: int) -> str:
-    """How long ago, in a few letters: `0.4 s`, `12 s`, `3.5 min`, `12 h`, `40 d`."""
+    """A short form of an age: `0.4 s`, `12 s`, `3.5 min`, `12 h`, `40 d`."""
     count, unit = ms / 1000, "s"
     for limit, following, name in ((60, 60, "min"), (60, 60, "h"), (48, 24, "d")):
         if count < limit - 0.5:
@@ -182,11 +182,11 @@ def age_text(ms: int) -> str:
 
 
 class ProgressBar:
-    """How far a long piece of work has come: bytes of `total_bytes`, items a second, the time that is left.
+    """The progress of long work: bytes of `total_bytes`, items a second, the time that is left.
 
     `advance` costs about a microsecond, so that loops may call it for every batch.  Nothing is shown unless standard
-    error is a terminal.  `total_bytes` None: the end is not known.  With `total_items` it is items that the bar counts,
-    and bytes are not shown; without a word for `items` they are not shown.
+    error is a terminal.  `total_bytes` is None if the end is not known.  With `total_items` the bar counts items and
+    shows no bytes.  With an empty `items` it shows no items.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class ProgressBar:
         self._items = items
         self._total_items = total_items
         self._begun = self._drawn = time.monotonic()
-        # Redrawn from `advance` and not from a thread: threads cost the loop its turns.
+        # `advance` redraws the bar, not a thread: a thread would take time from the loop.
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
@@ -229,11 +229,11 @@ class ProgressBar:
 
     @property
     def seconds(self) -> float:
-        """Since the bar was made."""
+        """The time since the bar was made."""
         return time.monotonic() - self._begun
 
     def describe(self, what: str) -> None:
-        """Say what is being done from now on."""
+        """Change the description of the work."""
         self._progress.update(self._task, description=escape(what))
         self._draw()
 

@@ -1,7 +1,7 @@
-"""Ctrl-C in the middle of work with LMDB and threads: it is honoured between two steps of the work, or by force.
+"""Handle Ctrl-C during work with LMDB and threads: it takes effect between two steps of the work, or by force.
 
-An exception that Python raises wherever it happens to be would leave LMDB's copy waiting for a reader that is gone, and
-the process waiting for the copy.  Knows nothing of what the work is.
+If Python raised the exception at any point, LMDB's copy could wait for a reader that is gone, and the process for the
+copy.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 _STATUS: Final = 130
-# Work that comes to no next step within this is not waited for; what it leaves has a temporary name.
+# How long to wait for the next step; files that are left after that have temporary names.
 _PATIENCE_S: Final = 5.0
 
 
 @contextlib.contextmanager
 def interrupts_between_steps() -> Iterator[Callable[[], None]]:
-    """-> a function that raises KeyboardInterrupt if there was one; to be called between two steps.
+    """-> a function to call between two steps, which raises KeyboardInterrupt after an interrupt.
 
     The process ends by force at the second interrupt, or a few seconds after the first.
     """
@@ -49,4 +49,4 @@ def interrupts_between_steps() -> Iterator[Callable[[], None]]:
     finally:
         signal.signal(signal.SIGINT, former)
         force.cancel()
-    go_on()  # it came behind the last step
+    go_on()  # for an interrupt after the last step

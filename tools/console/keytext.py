@@ -1,4 +1,4 @@
-"""What comes from outside, which is any bytes: keys and names for people and for JSON, and texts for a terminal."""
+"""Text for data from outside, which may be any bytes: keys and names as text and in JSON, text for a terminal."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["key_bytes", "key_text", "key_values", "name_text", "short_text", "sh
 
 
 def key_bytes(word: str) -> bytes:
-    """A key or pattern as it was typed, whatever the encoding."""
+    """The bytes of a key or pattern as the user typed it, in any encoding."""
     return word.encode(errors="surrogateescape")
 
 
 def shown(text: str) -> str:
-    """`text` without anything that a terminal would obey, or that cannot be encoded: escapes stand for that."""
+    """`text` with escapes in place of control characters, and of characters that cannot be encoded."""
     return text if text.isprintable() else "".join(map(_shown, text))
 
 
@@ -32,7 +32,7 @@ def _shown(letter: str) -> str:
 
 
 def name_text(data: bytes) -> str:
-    """`key_text` for a table, or a sentence, in which nothing at all would not be seen."""
+    """`key_text`, or `(empty)` for an empty key, which would not be visible in a table or sentence."""
     return key_text(data) or "(empty)"
 
 
@@ -51,6 +51,6 @@ def key_values(name: str, data: bytes) -> dict[str, str]:
 
 
 def value_text(values: Mapping[str, Any], name: str) -> str:
-    """What `key_values` put there, as `name_text` shows it."""
+    """A value that `key_values` stored in `values`, as `name_text` shows it."""
     coded = values.get(f"{name}_base64")
     return name_text(values[name].encode() if coded is None else base64.b64decode(coded))

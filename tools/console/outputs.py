@@ -1,6 +1,6 @@
-"""Standard output and standard error as they may be, and the exit statuses of commands that do not get to their end.
+"""Handle errors of standard output and standard error, and give exit statuses to commands that do not complete.
 
-Takes no time to import: it is there before anything else, so that nothing is left to end a command with a traceback.
+The import takes almost no time, so this module is loaded first and no interrupt ends a command with a traceback.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ import click
 
 FAILED: Final = 2  # the command could not do its work
 INTERRUPTED: Final = 130  # as a shell reports SIGINT
-UNREAD: Final = 141  # as it reports SIGPIPE: who read standard output has gone
+UNREAD: Final = 141  # as a shell reports SIGPIPE: the reader of standard output is gone
 
 
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
-    """Run a command that may be interrupted, and may not be able to write what it has to say.
+    """Run a command, and end it without a traceback when it is interrupted or cannot write its output.
 
-    What the encoding of an output lacks is escaped.  Output whose reader has gone ends the command quietly; any
-    other that cannot be written, on a full disk for instance, ends it with a line that says so.
+    Characters that the output's encoding lacks are escaped.  If the reader of the output is gone, the command ends
+    quietly.  If the output cannot be written for another reason, such as a full disk, it ends with an error line.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
         yield
-    except KeyboardInterrupt:  # before the command was there to say it better
+    except KeyboardInterrupt:  # before the command could report it with more detail
         raise SystemExit(INTERRUPTED) from None
     except BrokenPipeError:
         _give_up()
         raise SystemExit(UNREAD) from None
     except OSError as error:
         _give_up()
-        # one with a file should have been explained where it happened
+        # An error with a file name should have been explained by the code that caused it.
         where = "cannot write to standard output" if error.filename is None else os.fsdecode(error.filename)
         click.echo(f"riverbed: {where}: {error.strerror or error}", err=True)
         raise SystemExit(FAILED) from None
 
 
 def _give_up() -> None:
-    """Let what still waits to be written go nowhere, so that the end of the process does not fail as well."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # no file; closed; none at all
+    """Discard buffered output, so that the end of the process does not fail as well."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # not a file; closed; missing
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())
         os.close(null)

@@ -1,4 +1,4 @@
-"""A bar for each step of long work in turn, where the store tells how far it has come."""
+"""A progress bar for each step of long work in turn; the store reports the progress."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from riverbed.tools.console.console import ProgressBar
 
 
 class StepProgress:
-    """`show` is what the store calls; `seconds` is the time of all steps.
+    """Shows a bar for the current step.  The store calls `show`; `seconds` is the time of all steps.
 
-    `items` says which steps count something else than bytes, and what.
+    `items` maps each step that does not count bytes to the name of what it counts.
     """
 
     def __init__(self, items: Mapping[str, str]) -> None:
@@ -27,14 +27,14 @@ class StepProgress:
         self.pause()
 
     def pause(self) -> None:
-        """Take the bar away until the next `show`, so that something can be printed or asked; no time is counted."""
+        """Take the bar away until the next `show`, for printing or asking; `seconds` does not count this time."""
         if self._meter is not None:
             self.seconds += self._meter.seconds
             self._meter.__exit__(None, None, None)
             self._meter = None
 
     def show(self, step: str, done: int, total: int) -> None:
-        """`done` of `total` bytes (0: of how many is not known), or of what `items` says, are done of `step`."""
+        """Show that `done` of `total` bytes of `step` are done (0: total not known), or of what `items` names."""
         items = self._items.get(step)
         if self._meter is None or step != self._step:
             self.pause()
