@@ -1,3 +1,3 @@
-"""A running server, asked over its protocol."""
+"""Read a running server over its protocol."""
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How much a server announces that it has not sent: `hiredis` makes room for a list when its length arrives.
+"""Limit how many elements a server announces but has not sent: `hiredis` allocates a list when its length arrives.
 
     *3\\r\\n  $1\\r\\na\\r\\n  *300000000\\r\\n      16 bytes announce 300,000,000 elements, and lists in lists add up
 
-What is sent is looked at as a whole, without taking it apart, as long as that shows that little is missing.  Text that
-looks like the head of a list can make it seem more; then the replies under way are taken apart to be certain.
+The received bytes are searched without parsing, as long as this shows that few elements are missing.  Text that looks
+like the head of a list can make the estimate too high; then the replies under way are parsed to get the exact number.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
-# Elements that may be missing at a time: far more than any reply to our tools has, and 8 MB of room.
+# Elements that may be missing at a time: far more than any reply to our tools has, and 8 MB of memory.
 MAX_MISSING: Final = 1 << 20
-# A line of a reply that is longer is no length, and no text that a server means to say.
+# A longer line of a reply is neither a length nor a text that a server would send.
 _MAX_LINE_BYTES: Final = 64 << 10
-# The head of a list that the next piece goes on with is not longer.
+# The head of a list is not longer; the received bytes may end within it.
 _MAX_HEAD_BYTES: Final = 32
 
 _list_counts = re.compile(rb"[*>~]([0-9]{1,18})[0-9]*\r\n").findall
@@ -30,16 +30,16 @@ class AnnouncementError(Exception):
 
 
 class Announced:
-    """Follows the bytes of one connection, from where a reply begins."""
+    """Counts missing elements in the bytes of one connection, from the beginning of a reply."""
 
     def __init__(self) -> None:
-        self._missing = 0  # at most, or exactly when replies are taken apart
-        self._kept: list[bytes] = []  # what has come since replies were last complete
+        self._missing = 0  # an upper bound, until replies are parsed
+        self._kept: list[bytes] = []  # bytes received since replies were last complete
         self._tail = b""
         self._exact: _Framing | None = None
 
     def take(self, data: bytes) -> None:
-        """Look at what comes next, before anything else does.  Raises AnnouncementError."""
+        """Check received bytes before they are parsed.  Raises AnnouncementError."""
         if self._exact is None:
             self._kept.append(data)
             self._guess(self._tail + data)
@@ -51,7 +51,7 @@ class Announced:
         self._exact.take(data)
 
     def _guess(self, data: bytes) -> None:
-        """Count all that may be a head of a list, and take every line for an element."""
+        """Count everything that may be the head of a list, and count every line as an element."""
         end = data.rfind(b"\r\n") + 2 if b"\r\n" in data else 0
         counts = sum(map(int, _list_counts(data)))
         if b"%" in data or b"|" in data:
@@ -60,7 +60,7 @@ class Announced:
         self._tail = data[max(end, len(data) - _MAX_HEAD_BYTES) :]
 
     def complete(self) -> None:
-        """Every reply that is owed has come, and nothing behind them."""
+        """Start again: every expected reply has come, and no bytes after them."""
         self._missing = 0
         self._kept.clear()
         self._tail = b""
@@ -68,7 +68,7 @@ class Announced:
 
 
 class _Framing:
-    """Takes replies apart into lines and strings."""
+    """Parses replies into lines and strings, to count missing elements exactly."""
 
     def __init__(self) -> None:
         self._missing = 0

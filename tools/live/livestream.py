@@ -1,7 +1,7 @@
-"""Streams of a live Redis, read through its commands: what XINFO, XPENDING and XRANGE tell, a page at a time.
+"""Read the streams of a live Redis through its commands XINFO, XPENDING and XRANGE, a page at a time.
 
-Works with 7 and later; what 5 and 6 do not tell is taken as a newer Redis takes it that loads their data.  Memory is
-bounded by a page, and by 40 bytes for each pending entry.
+Works with 7 and later.  For values that 5 and 6 do not report, it assumes what a newer Redis assumes when it loads
+their data.  Memory is bounded by a page, and by 40 bytes for each pending entry.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from riverbed.tools.console.console import Failure
 from riverbed.tools.live.redisclient import RedisClient, ReplyError, fields
 
 _PENDING_PAGE: Final = 500
-# A page is asked for again when the clock ticked meanwhile: idle times are told, and delivery times are wanted.
+# A page is read again when the clock ticked meanwhile: the reply has idle times, from which we compute delivery times.
 _CLOCK_TRIES: Final = 50
 _ENTRY_PAGE_BYTES: Final = 1 << 20
 _MAX_ENTRIES_A_PAGE: Final = 5000
-# How XPENDING says that an entry belongs to no consumer (8.8).
+# The idle time with which XPENDING shows that an entry belongs to no consumer (8.8).
 _RELEASED_IDLE: Final = -1
 UNOWNED: Final = -1
 
@@ -28,7 +28,7 @@ UNOWNED: Final = -1
 @dataclass(frozen=True, slots=True)
 class LiveConsumer:
     name: bytes
-    # Not compared: polling moves them, and nothing else.
+    # Not compared: these times change when consumers only poll.
     seen_ms: int = field(compare=False)
     active_ms: int = field(compare=False)
     pending: int
@@ -45,7 +45,7 @@ class LiveGroup:
 
 @dataclass(frozen=True, slots=True)
 class LiveStream:
-    """What XINFO tells of a stream besides its entries."""
+    """What XINFO reports about a stream besides its entries."""
 
     length: int
     last_id: StreamID
@@ -59,14 +59,14 @@ class LiveStream:
         return sum(group.pending for group in self.groups)
 
     def grew_to(self, later: LiveStream) -> bool:
-        """Whether nothing but appends lies between this moment and `later`."""
+        """Whether the stream only had appends between this moment and `later`."""
         appended = later.entries_added - self.entries_added
         same = replace(later, length=self.length, last_id=self.last_id, entries_added=self.entries_added)
         return later.length - self.length == appended and same == self
 
 
 def describe(client: RedisClient, key: bytes) -> LiveStream | None:
-    """What `key` is now; None when it is gone, or no stream any more."""
+    """The stream at `key` now; None when the key is gone or no longer a stream."""
     try:
         try:
             full = fields(client.call("XINFO", "STREAM", key, "FULL", "COUNT", 1))
@@ -105,7 +105,7 @@ def _full_group(group: dict[bytes, Any]) -> LiveGroup:
     consumers = []
     for consumer in map(fields, group[b"consumers"]):
         seen_ms = consumer[b"seen-time"]
-        # 7.0 and before: what a later one makes of its data
+        # 7.0 and before report none; a later Redis that loads their data uses seen-time.
         active_ms = consumer.get(b"active-time", seen_ms)
         count = consumer.get(b"pel-count", consumer.get(b"pending", 0))
         consumers.append(LiveConsumer(consumer[b"name"], seen_ms, active_ms, count))
@@ -135,7 +135,7 @@ def _milliseconds(time: Any) -> int:
 
 @dataclass(slots=True)
 class LivePending:
-    """What a group has pending, in the order of IDs: five numbers each, one of them a place in `consumers`."""
+    """The pending entries of a group by ID: five numbers each, one of them an index of `consumers`."""
 
     consumers: list[bytes] = field(default_factory=list)
     _numbers: array[int] = field(default_factory=lambda: array("Q"))
@@ -153,7 +153,7 @@ class LivePending:
             yield make_id(numbers[at], numbers[at + 1])
 
     def rows(self) -> Iterator[tuple[StreamID, int, int, int]]:
-        """ID, index of the consumer or UNOWNED, delivery time in unix ms, delivery count."""
+        """For each entry: ID, index of the consumer or UNOWNED, delivery time in unix ms, delivery count."""
         numbers = self._numbers
         for at in range(0, len(numbers), 5):
             ms, seq, consumer, time_ms, count = numbers[at : at + 5]
@@ -161,7 +161,7 @@ class LivePending:
 
 
 def read_pending(client: RedisClient, key: bytes, group: bytes) -> LivePending:
-    """All that `group` has pending.  Delivery times are exact: each page was told within one millisecond."""
+    """All pending entries of `group`.  Delivery times are exact: each page was read within one millisecond."""
     pending = LivePending()
     places: dict[bytes, int] = {}
     start = MIN_ID
@@ -195,7 +195,7 @@ def _pending_page(client: RedisClient, key: bytes, group: bytes, start: StreamID
 
 
 def read_entries(client: RedisClient, key: bytes, end: StreamID) -> Iterator[tuple[StreamID, list[bytes]]]:
-    """The entries up to `end`: ID, and fields and values in turn.  The next page is under way while one is used."""
+    """The entries up to `end`: ID, and fields and values in turn.  The next page is requested while one is used."""
     count = 100
     last = id_text(end)
     client.send([("XRANGE", key, "-", last, "COUNT", count)])
@@ -216,7 +216,7 @@ def read_entries(client: RedisClient, key: bytes, end: StreamID) -> Iterator[tup
 
 
 def delivery_policy(client: RedisClient, key: bytes, group: bytes) -> list[bytes]:
-    """What follows `XGROUP POLICY key group` to set the group's policy; nothing when it has none."""
+    """The words after `XGROUP POLICY key group` that set the group's policy; none when it has no policy."""
     if not client.is_riverbed:
         return []
     told = fields(client.call("XGROUP", "POLICY", key, group))

@@ -1,6 +1,6 @@
-"""A blocking connection to a Redis or Riverbed, for tools: requests out, replies in, and clear words when it fails.
+"""A blocking connection to a Redis or Riverbed, for tools, with clear messages when it fails.
 
-Whoever is at the other end is not trusted: what does not parse ends the connection, and silence does after a while.
+The server is not trusted: bytes that do not parse end the connection, and so does a timeout.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ReplyError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server is, and as whom to speak to it.  `database` None when the URL names none."""
+    """The address of a server, and the user to log in as.  `database` is None when the URL names none."""
 
     host: str
     port: int = DEFAULT_PORT
@@ -79,18 +79,18 @@ def parse_url(text: str) -> Address:
 
 
 def without_password(url: str) -> str:
-    """`url` as messages may show it."""
+    """`url` without user and password, for messages."""
     return _USER_PART.sub("//(redacted)@", url)
 
 
 class RedisClient:
-    """One connection.  Replies are RESP2: bytes, int, None, lists; errors inside of lists are values.
+    """One connection.  Replies are RESP2: bytes, int, None, lists; errors inside lists are values.
 
-    Every method raises Failure when the connection fails, ReplyError when the server refuses.
+    Every method raises Failure when the connection fails, ReplyError when the server replies with an error.
     """
 
     def __init__(self, address: Address, timeout_s: float, ca_file: str | None = None) -> None:
-        """Connect and authenticate; no answer for `timeout_s` is a failure from then on."""
+        """Connect and authenticate.  From then on, no answer for `timeout_s` is a failure."""
         self.address = address
         self.bytes_received = 0
         self._timeout_s = timeout_s
@@ -123,7 +123,7 @@ class RedisClient:
             self.call("PING")
         except ReplyError as error:
             said = str(error)
-            if address.password:  # a server that is none may quote what it does not know
+            if address.password:  # a server of another protocol may quote the request
                 said = said.replace(address.password, "(redacted)")
             if error.code in ("NOAUTH", "WRONGPASS", "ERR"):
                 advice = "; give the password as redis://:PASSWORD@HOST:PORT" if error.code == "NOAUTH" else ""
@@ -142,10 +142,10 @@ class RedisClient:
 
     @functools.cached_property
     def is_riverbed(self) -> bool:
-        """Whether this is one of ours, which has commands that no Redis has."""
+        """Whether this is a Riverbed, which has commands that no Redis has."""
         try:
             return b"\nriverbed_version:" in self.call("INFO", "server")
-        except ReplyError:  # not allowed to ask
+        except ReplyError:  # the user may not run INFO
             return False
 
     # -- requests ------------------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class RedisClient:
         return self.receive()
 
     def call_all(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
-        """The replies of several requests sent at once.  The first error is raised when all have answered."""
+        """Send several requests at once; -> their replies.  The first error is raised when all replies have come."""
         self.send(commands)
         replies = [self._next() for _ in commands]
         for reply in replies:
@@ -164,7 +164,7 @@ class RedisClient:
         return replies
 
     def send(self, commands: Sequence[Sequence[Word]]) -> None:
-        """Send requests; each is owed a `receive`."""
+        """Send requests; call `receive` once for each."""
         data = b"".join(
             encode_command([word if isinstance(word, bytes) else str(word).encode() for word in words])
             for words in commands
@@ -206,7 +206,7 @@ class RedisClient:
 
 
 def fields(reply: Any) -> dict[bytes, Any]:
-    """Names and values in turn, as a dictionary."""
+    """A reply of names and values in turn, as a dictionary."""
     return dict(zip(reply[::2], reply[1::2], strict=True))
 
 

@@ -1,4 +1,4 @@
-"""The streams of a running server, asked for with commands that any Redis has since 7."""
+"""The streams of a running server, read with commands that every Redis since 7 has."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KEYS = re.compile(rb"^db(\d{1,9}):keys=(\d{1,18})\b", re.MULTILINE)
 def server_stats(client: RedisClient, is_wanted: Callable[[bytes], bool], progress: Progress) -> Iterator[StreamStat]:
     """Every stream whose key is wanted, of the database that the address names or of all; keys may come and go.
 
-    A key that is seen twice by SCAN is told once.  Raises Failure when the connection fails, ReplyError.
+    A key that SCAN returns twice is reported once.  Raises Failure when the connection fails, ReplyError.
     """
     counts = databases(client, client.call("INFO", "keyspace"))
     total = sum(counts.values())
@@ -31,7 +31,7 @@ def server_stats(client: RedisClient, is_wanted: Callable[[bytes], bool], progre
 
 
 def databases(client: RedisClient, info: bytes) -> dict[int, int]:
-    """How many keys INFO says are in the database that the client's address names, or in each that has any."""
+    """The number of keys by database, from INFO: of the one that the client's address names, or of all with keys."""
     found = {int(db): int(keys) for db, keys in _KEYS.findall(info)}
     only = client.address.database
     return found if only is None else {only: found.get(only, 0)}
@@ -51,7 +51,7 @@ def scan(client: RedisClient, *options: Word) -> Iterator[list[bytes]]:
 
 
 def describe(client: RedisClient, db: int, keys: Sequence[bytes]) -> Iterator[StreamStat]:
-    """Those of the keys that are there; database `db` is selected.  Raises Failure."""
+    """The streams of `keys` that exist; database `db` is selected.  Raises Failure."""
     streams = ask_all(client, [("XINFO", "STREAM", key) for key in keys])
     sizes = ask_all(client, [("MEMORY", "USAGE", key) for key in keys])
     with_groups = [key for key, stream in zip(keys, streams, strict=True) if stream and fields(stream)[b"groups"]]
@@ -64,7 +64,7 @@ def describe(client: RedisClient, db: int, keys: Sequence[bytes]) -> Iterator[St
     ]
     first = dict(zip(waiting, ask_all(client, [("XPENDING", *place, "-", "+", 1) for place in waiting]), strict=True))
     for key, stream, size in zip(keys, streams, sizes, strict=True):
-        if stream is not None:  # else it is gone by now
+        if stream is not None:  # None: the stream is gone by now
             found = sorted(map(fields, groups.get(key) or []), key=lambda group: bytes(group[b"name"]))
             stats = tuple(_group(group, first.get((key, group[b"name"]))) for group in found)
             facts = fields(stream)
@@ -77,7 +77,7 @@ def _group(group: dict[bytes, Any], first: Any) -> GroupStat:
         name=group[b"name"],
         consumers=group[b"consumers"],
         pending=group[b"pending"],
-        oldest_ms=idle_ms if idle_ms >= 0 else None,  # -1 for those of no consumer
+        oldest_ms=idle_ms if idle_ms >= 0 else None,  # -1 for an entry of no consumer
         lag=group.get(b"lag"),
         last_id=group[b"last-delivered-id"].decode(),
         entries_read=group.get(b"entries-read"),
@@ -85,7 +85,7 @@ def _group(group: dict[bytes, Any], first: Any) -> GroupStat:
 
 
 def ask_all(client: RedisClient, commands: Sequence[Sequence[Word]]) -> list[Any]:
-    """The reply to each, None for an error: the key, or its group, has gone meanwhile.  Raises Failure."""
+    """The reply to each command, None for an error: the key or its group is gone meanwhile.  Raises Failure."""
     replies: list[Any] = []
     for batch in _batches(commands):
         client.send(batch)

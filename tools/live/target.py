@@ -1,4 +1,4 @@
-"""What a command works on, as people write it: a path, or a server as HOST:PORT or redis://..."""
+"""The target of a command, as users write it: a path, or a server as HOST:PORT or redis://..."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HOST_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+)?:(\d{1,5})", re.AS
 
 
 def server_address(target: str) -> Address | None:
-    """Where a server is, or None when `target` is a path.  Raises Failure."""
+    """The address of a server, or None when `target` is a path.  Raises Failure."""
     if target.startswith(SCHEMES):
         try:
             return parse_url(target)
