@@ -1,3 +1,3 @@
-"""`riverbed top`: samples of a server, rates between them, and how they are shown."""
+"""`riverbed top`: samples of a server, rates between them, and their display."""
 
 from __future__ import annotations

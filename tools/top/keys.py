@@ -1,4 +1,4 @@
-"""Waiting in a terminal for the time to pass, or for a press of q."""
+"""Wait in a terminal until a time has passed or q is pressed."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ import tty
 from collections.abc import Iterator
 from typing import Final
 
-_ENDS: Final = frozenset(b"qQ\x03\x04")  # Ctrl-C and Ctrl-D too, should the terminal pass them on
+_ENDS: Final = frozenset(b"qQ\x03\x04")  # Ctrl-C and Ctrl-D too, if the terminal passes them on
 
 
 class Keys:
-    """`wait` until so many seconds have passed; the keyboard is listened to if there is one."""
+    """Waits for a time, or for a key if there is a keyboard."""
 
     def __init__(self, fd: int | None) -> None:
         self._fd = fd
 
     def wait(self, seconds: float) -> bool:
-        """-> whether to end."""
+        """Wait `seconds`, or until a key to end is pressed -> whether to end."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             if self._fd is None:
                 time.sleep(left)
             elif select.select([self._fd], [], [], left)[0]:
                 pressed = os.read(self._fd, 1024)
-                if not pressed:  # the terminal has gone
+                if not pressed:  # the terminal is gone
                     self._fd = None
                 if _ENDS.intersection(pressed):
                     return True
@@ -38,7 +38,7 @@ class Keys:
 
 @contextlib.contextmanager
 def keyboard() -> Iterator[Keys]:
-    """Keys as they are pressed, not line by line, and not shown; what the terminal was like comes back."""
+    """Read keys as they are pressed, without echo; the terminal's settings are restored at the end."""
     if sys.stdin is None or not sys.stdin.isatty():
         yield Keys(None)
         return

@@ -1,4 +1,4 @@
-"""How fast things go: what lies between two samples of a server, and how it was in those before."""
+"""Rates between two samples of a server, and the rates of earlier samples as sparklines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ History = deque[float]
 
 @dataclass(frozen=True, slots=True)
 class GroupRates:
-    """Entries a second that were delivered to a group, and that left its pending ones; None while unknown."""
+    """Entries a second that were delivered to a group, and that are no longer pending; None while unknown."""
 
     delivered: float | None = None
     acked: float | None = None
@@ -26,7 +26,7 @@ class GroupRates:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Everything a second; None while it is not known: in the first sample, or after a restart."""
+    """All rates are per second; None while unknown: in the first sample, or after a restart."""
 
     commands: float | None = None
     added: float | None = None
@@ -40,7 +40,10 @@ class Rates:
 
 
 def rates(before: Sample | None, now: Sample) -> Rates:
-    """`added` is of the whole server where that is told; what groups do is summed over the streams looked at."""
+    """The rates between two samples.
+
+    `added` is of the whole server if the server reports it; `delivered` and `acked` are sums over the sampled streams.
+    """
     if before is None or (seconds := now.moment_s - before.moment_s) <= 0:
         return Rates()
     if before.info.get("run_id") != now.info.get("run_id"):
@@ -74,7 +77,7 @@ def rates(before: Sample | None, now: Sample) -> Rates:
 
 
 def _rate(before: float | None, now: float | None, seconds: float) -> float | None:
-    """None as well when a counter was set back."""
+    """The rate of a counter; None if a value is unknown or the counter went down."""
     if before is None or now is None or now < before:
         return None
     return (now - before) / seconds
@@ -90,7 +93,7 @@ def _group_rates(before: GroupStat | None, now: GroupStat, seconds: float) -> Gr
 
 
 def _added(before: Sample, now: Sample, seconds: float, streams: dict[tuple[int, bytes], float | None]) -> float | None:
-    """By the calls of XADD; a replica executes none, but its streams tell."""
+    """Entries added a second, by the calls of XADD; on a replica, which executes none, by its streams."""
     if now.info.get("role") == "slave":
         return _sum(streams.values())
     return _rate(_appends(before), _appends(now), seconds)
@@ -101,14 +104,14 @@ def _appends(sample: Sample) -> float:
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    """Of those that are known; None when there are some, and none is."""
+    """The sum of the known values; None when there are values but none is known."""
     told = list(values)
     known = [value for value in told if value is not None]
     return sum(known) if known or not told else None
 
 
 class Trends:
-    """The latest values by name, for sparklines; what was not told of in a round is forgotten."""
+    """The latest values by name, for sparklines.  Names that are missing in a round are dropped."""
 
     def __init__(self) -> None:
         self._histories: dict[object, History] = {}
@@ -130,7 +133,7 @@ class Trends:
 
 
 def sparkline(values: Iterable[float]) -> str:
-    """A bar for each value, in proportion to the highest; nothing at all is the lowest bar."""
+    """A bar for each value, in proportion to the highest value; the lowest bar for 0."""
     values = list(values)
     highest = max(values, default=0.0)
     if highest <= 0:
@@ -139,7 +142,7 @@ def sparkline(values: Iterable[float]) -> str:
 
 
 def trend_values(sample: Sample, found: Rates) -> dict[object, float | None]:
-    """What the sparklines are of."""
+    """The values of the sparklines, by name."""
     values: dict[object, float | None] = {
         name: getattr(found, name)
         for name in ("commands", "added", "delivered", "acked", "received_bytes", "sent_bytes")

@@ -1,8 +1,8 @@
-"""What `riverbed top` asks a server for: INFO, and the longest of the streams it has come across.
+"""Take the samples of `riverbed top`: INFO, and the longest streams found so far.
 
-A sample costs the server the same however many streams there are: a thousand keys of SCAN, which goes on where the
-sample before has stopped, and the figures of at most so many streams.  Works with any Redis since 7, as far as that
-tells.
+The cost of a sample does not grow with the number of streams: it scans a thousand keys, from where the previous sample
+stopped, and reads the figures of a limited number of streams.  Works with any Redis since 7, as far as it reports the
+values.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ Place = tuple[int, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A server at one moment: the fields of INFO, and of `stream_total` streams those that were looked at."""
+    """A server at one moment: the fields of INFO, and the streams that were read of all `stream_total`."""
 
-    moment_s: float  # of a clock that only grows
+    moment_s: float  # of a monotonic clock
     unix_ms: int
     info: Mapping[str, str] = field(repr=False)
     streams: tuple[StreamStat, ...] = field(repr=False)
     stream_total: int
 
     def number(self, name: str) -> float | None:
-        """A field as a number; None when this server does not tell it."""
+        """A field as a number; None when this server does not report it."""
         try:
             return float(self.info[name])
         except (KeyError, ValueError):
@@ -61,10 +61,10 @@ class Sampler:
         self._is_wanted = is_wanted
         self._chosen: dict[Place, int] = {}
         self._found: dict[Place, int] = {}  # in the present walk
-        self._place: Place = (0, b"0")  # database and cursor that it has come to
+        self._place: Place = (0, b"0")  # database and cursor that the walk has reached
 
     def take(self, client: RedisClient) -> Sample:
-        """Raises Failure when the connection fails, ReplyError when the server refuses."""
+        """Take a sample.  Raises Failure when the connection fails, ReplyError when the server refuses."""
         text = client.call("INFO", "all")
         info, counts = parse_info(text), databases(client, text)
         if self._most:
@@ -74,14 +74,14 @@ class Sampler:
         return Sample(time.monotonic(), time.time_ns() // 1_000_000, info, streams, sum(counts.values()))
 
     def _walk(self, client: RedisClient, counts: Mapping[int, int]) -> None:
-        """Look for longer streams for a while."""
+        """Scan about `_KEYS_A_SAMPLE` more keys for longer streams."""
         left = _KEYS_A_SAMPLE
         while True:
             db, cursor = self._place
             if db not in counts:
                 later = [other for other in counts if other > db]
                 if not later:
-                    # that was all of them
+                    # The walk is complete.
                     self._chosen, self._found, self._place = self._found, {}, (0, b"0")
                     return
                 db, cursor = min(later), b"0"
@@ -110,6 +110,6 @@ def _longest(found: Mapping[Place, int], most: int) -> dict[Place, int]:
 
 
 def parse_info(text: bytes) -> dict[str, str]:
-    """The fields of INFO, as they may be shown: who says that it is a Redis may say anything."""
+    """The fields of INFO, safe to print: a server may send any bytes."""
     lines = (line for line in text.decode(errors="replace").splitlines() if not line.startswith("#"))
     return {shown(name): shown(value) for name, colon, value in (line.partition(":") for line in lines) if colon}

@@ -1,4 +1,4 @@
-"""`riverbed top` as people see it, within the rows and columns that a terminal has, and as an object for machines."""
+"""The screen of `riverbed top`, within the rows and columns of the terminal, and the same data as an object."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from riverbed.tools.stream_stat import GroupStat, StreamStat
 from riverbed.tools.top.rates import GroupRates, Rates, Trends
 from riverbed.tools.top.sample import Sample
 
-# Rows of each table where there is no terminal that has an end.
+# Rows of each table when the output is not a terminal.
 PLAIN_ROWS: Final = 20
 _MIN_ROWS: Final = 2
-_MIN_NAME: Final = 8  # in a terminal too narrow for everything, the numbers on the right go
+_MIN_NAME: Final = 8  # if the terminal is too narrow, the numbers on the right are cut
 _UNKNOWN: Final = "-"
 
-# What a table is sorted by: the largest first.
+# The value by which a table is sorted, the largest first.
 _STREAM_ORDERS: Final[dict[str, Callable[[StreamStat, Rates], float]]] = {
     "length": lambda stream, rates: stream.length,
     "bytes": lambda stream, rates: stream.byte_count or 0,
@@ -46,7 +46,7 @@ GroupRow = tuple[StreamStat, GroupStat, GroupRates]
 def screen(
     console: Console, address: str, sample: Sample, rates: Rates, trends: Trends, order: str, trouble: str = ""
 ) -> RenderableType:
-    """Everything, cut to the height of the terminal; `trouble` is what is wrong with the connection."""
+    """The whole screen, cut to the height of the terminal; `trouble` says what is wrong with the connection."""
     notices = [Text(shown(trouble), style="bold red", no_wrap=True, overflow="ellipsis")] if trouble else []
     notices += [Text(notice, style="yellow", no_wrap=True, overflow="ellipsis") for notice in _notices(sample)]
     streams, groups = sorted_streams(sample, rates, order), sorted_groups(sample, rates, order)
@@ -64,7 +64,7 @@ def screen(
 
 
 def _share(rows: int, streams: int, groups: int) -> tuple[int, int]:
-    """How many rows each table gets of those there are: half, and what the other one does not need."""
+    """-> the rows of each table: half of `rows`, and what the other table does not need."""
     if not groups:
         return max(rows + 2, _MIN_ROWS), 0
     half = max(rows // 2, _MIN_ROWS)
@@ -81,7 +81,7 @@ def sorted_streams(sample: Sample, rates: Rates, order: str) -> list[StreamStat]
 
 
 def sorted_groups(sample: Sample, rates: Rates, order: str) -> list[GroupRow]:
-    """What says nothing of groups sorts them by what they have pending."""
+    """The groups in `order`; if `order` is only for streams, by the number of pending entries."""
     rows = [
         (stream, group, rates.groups.get((stream.db, stream.key, group.name), GroupRates()))
         for stream in sorted_streams(sample, rates, "key")
@@ -112,7 +112,7 @@ def _title(address: str, sample: Sample) -> Table:
 
 
 def _server(sample: Sample, rates: Rates, trends: Trends) -> Table:
-    """Rates with sparklines, then what there is, then how long things take and how large they are."""
+    """A grid of rates with sparklines, then counts, then durations and sizes."""
     grid = Table.grid(padding=(0, 1, 0, 0))
     columns: tuple[tuple[str, JustifyMethod, int | None], ...] = (
         ("dim", "left", 11),
@@ -173,7 +173,7 @@ def _notices(sample: Sample) -> Iterable[str]:
 
 
 def _footer(streams: int, looked_at: int, total: int, groups: int, all_groups: int) -> str:
-    """How much of all there is can be seen."""
+    """How many of all streams and groups the screen shows."""
     parts = []
     if streams < total:
         longest = f", {looked_at:,} looked at" if looked_at < total else ""
@@ -221,7 +221,7 @@ def _group_table(rows: list[GroupRow], trends: Trends) -> Table:
 
 
 def _table(names: Iterable[str], numbers: Iterable[tuple[str, int]]) -> Table:
-    """Names share the room that numbers leave; the columns stay where they are when numbers change."""
+    """A table whose names share the width that numbers leave; columns do not move when numbers change."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0), expand=True)
     for name in names:
         table.add_column(name, ratio=1, overflow="ellipsis", no_wrap=True, min_width=_MIN_NAME)
@@ -244,7 +244,7 @@ def rate_text(rate: float | None) -> str:
 
 
 def _count(number: float | None) -> str:
-    """Not wider than 9."""
+    """A number with at most 9 characters."""
     if number is None:
         return _UNKNOWN
     if number < 10_000_000:
@@ -310,7 +310,7 @@ def _plain(number: float | None) -> float | int | None:
 
 
 def as_json(address: str, sample: Sample, rates: Rates, order: str) -> dict[str, Any]:
-    """A sample as an object: null is what the server does not tell, or does not know yet."""
+    """A sample as an object; null stands for values that the server does not report, or does not know yet."""
     info = sample.info
     streams = []
     for stream in sorted_streams(sample, rates, order):
