@@ -10,7 +10,7 @@ a real Redis skips.  Ours carry two kinds of comment:
     '------------------ len bytes --------------' '--- also under the checksum ---'
 
 The checksum covers the `len` bytes since the previous annotation and then the rest of its own line from `;len=` on, so
-that every byte of the file is covered: a flipped bit in an offset would otherwise move every replica.  The offset
+that a change of any byte is found: a flipped bit in an offset would otherwise move every replica.  The offset
 counts bytes of plain commands, which replicas are sent; comment lines do not count.
 
 This module does not decide which files exist or what to do about damage.  `FORMAT.md` describes the same bytes with

@@ -1,6 +1,6 @@
 """Lists the streams in tables that do not change, by number, each with its edges, counters and where to cut it.
 
-The rows of each table are in the order of stream numbers, so one pass over the nodes is enough.  No entry is read.
+The nodes are in the same order, so one pass over them is enough.  No entry is read.
 """
 
 from __future__ import annotations
