@@ -1,3 +1,3 @@
-"""The stream store: tables, log, recovery.  Knows no server, no event loop and no Spark."""
+"""The stream store: tables, log, recovery.  This package knows no server, no event loop and no Spark."""
 
 from __future__ import annotations

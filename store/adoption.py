@@ -1,12 +1,13 @@
-"""One store takes the place of another in its directory: what a full sync ends with.
+"""Replaces a store by another one in its directory: the last step of a full sync.
 
     DIR/state/          \\                 DIR/SOURCE/state/           \\
-    DIR/appendonlydir/   > is replaced by  DIR/SOURCE/appendonlydir/    > which is used no more then
+    DIR/appendonlydir/   > is replaced by  DIR/SOURCE/appendonlydir/    > which is not used afterwards
     ...                 /                  ...                         /
 
-The log decides.  Its manifest is replaced in one step, and the tables are away from before that step until after it: a
-crash in between costs a rebuild of the tables from whichever log the manifest lists, never a mixture of both.  Files of
-the other log are in the manifest's history, to be deleted, before the step those that come, after it those that go.
+The log decides which store is valid.  Its manifest is replaced in one step.  The old tables are moved away before that
+step, and the new tables are moved in after it.  So a crash in between costs a rebuild of the tables from the log that
+the manifest lists, and never mixes both stores.  Files of the other log are listed in the manifest's history, to be
+deleted: before the step the files of the new log, after it the files of the old log.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ _REPLACED: Final = "replaced-state"
 
 
 def move_in(directory: Path, source: Path, files: Files) -> None:
-    """Put the log and the tables in `source`, which lies in `directory`, in the place of those in `directory`.
+    """Replace the log and the tables of `directory` by those of its subdirectory `source`.
 
-    Both are closed and durable, and numbers and names of their log files differ.  The old tables are in `source` then.
-    Raises CorruptionError with nothing changed, OSError.
+    Both stores are closed and durable, and their log files have different numbers and names.  The old tables move to
+    `source`.  Raises CorruptionError with nothing changed, OSError.
     """
     home, arriving_home = directory / LOG_DIRECTORY, source / LOG_DIRECTORY
     path = home / LOG_MANIFEST

@@ -1,7 +1,7 @@
-"""What is left to do when LMDB has committed a checkpoint: the disk has to have it, and the log that it covers.
+"""Makes a checkpoint durable after LMDB has committed it: first the log that it covers, then the tables.
 
-A disk takes its time, a few milliseconds or tens of them, and clients need not wait for it: `run` may be called in a
-thread while the next ticks change log and tables.  What came of it is told to both by `settle`, between ticks.
+A disk needs a few milliseconds, or tens of them, and clients need not wait for it: a thread may call `run` while the
+next ticks change log and tables.  `settle` reports the result to log and tables, between ticks.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 
 
 class Durability:
-    """That of one checkpoint.  `place` is where in the log it stands."""
+    """The durability of one checkpoint.  `place` is its position in the log."""
 
     def __init__(self, log: Log, tables: Tables, clock: Clock) -> None:
         self.place = log.end
-        self.seconds = 0.0  # how long it all took
-        self.log_s: float | None = None  # how long the log took, None when it was durable before
+        self.seconds = 0.0  # how long log and tables took
+        self.log_s: float | None = None  # how long the log took; None when it was durable before
         self._log = log
         self._tables = tables
         self._clock = clock
         self._begun = clock.monotonic()
         self._unsynced = log.unsynced
         self._once = threading.Lock()
-        self.is_over = False  # no caller waits for the disk any more
+        self.is_over = False  # `run` has ended; no caller waits for the disk any more
         self._log_error: OSError | None = None
         self._tables_error: lmdb.Error | None = None
 
     def run(self) -> None:
-        """Have the disk catch up.  Who comes second waits for the first; errors are for `settle` to raise."""
+        """Sync log and tables.  A second caller waits for the first one.  `settle` raises the errors."""
         with self._once:
             if not self.is_over:
                 self._sync()
@@ -62,7 +62,7 @@ class Durability:
         self.seconds = self._clock.monotonic() - self._begun
 
     def settle(self) -> None:
-        """Tell the log how far it is durable.  Raises LogWriteError, which breaks the log, or lmdb.Error."""
+        """Report to the log how far it is durable.  Raises LogWriteError, which breaks the log, or lmdb.Error."""
         if self._unsynced is not None:
             self._log.was_synced(self._unsynced, self._log_error)
         if self._tables_error is not None:
@@ -70,33 +70,33 @@ class Durability:
 
 
 class Checkpoints:
-    """The checkpoints of one store: the one that the disk still has to take, and what is known of those before."""
+    """The checkpoints of one store: the one that is not durable yet, and figures of the earlier ones."""
 
     def __init__(self, clock: Clock) -> None:
         self.count = 0
         self.last_ms = int(clock.time() * 1000)
         self.last_ok = True
         self.last_s = 0.0
-        # Called with the seconds that each of them took.
+        # Called with the seconds that each checkpoint took.
         self.on_end: Callable[[float], None] = ignore
         self._clock = clock
         self._durability: Durability | None = None
 
     @property
     def is_syncing(self) -> bool:
-        """A checkpoint was begun and has not ended."""
+        """Whether a checkpoint was begun and has not ended."""
         return self._durability is not None
 
     def is_syncing_of(self, durability: Durability) -> bool:
-        """It is this one."""
+        """Whether the checkpoint that was begun and has not ended is this one."""
         return self._durability is durability
 
     def begun(self, durability: Durability) -> None:
-        """LMDB has committed one."""
+        """Note that LMDB has committed a checkpoint."""
         self._durability = durability
 
     def end(self) -> Durability | None:
-        """Have the one that was begun durable; -> which that was.  Raises as `Durability.settle` does."""
+        """Make the checkpoint that was begun durable; -> its durability.  Raises as `Durability.settle` does."""
         durability, self._durability = self._durability, None
         if durability is None:
             return None

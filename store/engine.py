@@ -4,8 +4,8 @@
     commit        the list goes to the log in one write, durable as the fsync policy says; replies may go out
     checkpoint    LMDB is committed with the log position it covers, and the disk catches up, the log first
 
-The state is what the last checkpoint holds plus the log's tail.  What a power cut may take of a checkpoint that the
-disk has not caught up with is in `tables/power_loss.py`.
+The state is the last checkpoint plus the log's tail.  `tables/power_loss.py` says what a power cut may destroy of a
+checkpoint that is not durable yet.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _PING: Final = encode_command([b"PING"])
 
 
 class Engine:
-    """An open store.  Not for several threads."""
+    """An open store.  Only one thread may use it."""
 
     def __init__(self, directory: Path, options: Options, execute: Execute, clock: Clock, files: Files) -> None:
         """Lock, open and recover `directory`; see `open`."""
@@ -95,7 +95,7 @@ class Engine:
         options: Options | None = None,
         files: Files | None = None,
     ) -> Engine:
-        """Open `directory`, creating it if need be, and bring its state up to the end of the log.
+        """Open `directory`, creating it if necessary, and bring its state up to the end of the log.
 
         `execute(txn, db, words)` runs one logged command.  Raises LockedError, ForeignLogError, UnsafeFileError,
         VersionError, CorruptionError, ReplayError, OSError.
@@ -104,16 +104,16 @@ class Engine:
             return cls(directory, options or Options(), execute, clock, files or OsFiles())
 
     def _begin_replids(self) -> None:
-        """Whose offsets these are from now on.
+        """Set the replication ids of this start.
 
-        A crash may have lost the end of a log that replicas had been sent already (`appendfsync` other than always),
-        so what is written from here on is a line of its own.  A replica has written nothing of its own.
+        A crash may have lost the end of a log that replicas have received already (`appendfsync` other than always), so
+        a primary begins a new replication id here.  A replica writes nothing of its own and keeps its id.
         """
         replids = self.log.home.manifest.replids or self.txn.replids
         replids = ReplicationIds.new() if replids is None else self._next_replids(replids.with_store(self.txn.replids))
         if self.txn.position is not None and (self.txn.replids is None or not self.txn.replids.store_id):
-            # Tables that a tool or an older version has made: they name the line and the store before the manifest
-            # does, which the check relies on.
+            # The tables were made by a tool or an older version.  They must hold the ids before the manifest does: the
+            # check relies on that.
             self.txn.replids = replids
             with contextlib.suppress(lmdb.Error):
                 self.checkpoint()
@@ -124,7 +124,7 @@ class Engine:
         return replids.branch(self.log.end.offset) if is_written_to else replids
 
     def set_replids(self, replids: ReplicationIds) -> None:
-        """Continue another line of offsets from here on; also without the disk, which may be full."""
+        """Continue with other replication ids from here on, even if the disk is full and cannot store them."""
         replids = replids.with_store()
         self.txn.replids = replids
         if replids != self.log.home.manifest.replids:
@@ -134,10 +134,10 @@ class Engine:
     # -- a tick --------------------------------------------------------------------------------------------------------
 
     def commit(self, now_ms: int) -> bool:
-        """Write what was logged since the last call, durable as the policy says; -> whether there was anything.
+        """Write the commands logged since the last call, durable as the policy says; -> whether there were any.
 
-        Raises LogWriteError: then all of it is undone, and writes are refused from now on.  When it is an
-        `UnknownOutcomeError`, the next start may still find the batch, so that clients may be answered neither.
+        Raises LogWriteError: then all of them are undone, and writes are refused from now on.  If the error is an
+        `UnknownOutcomeError`, the next start may still find the batch, so clients must get neither success nor error.
         """
         txn = self.txn
         txn.end_command()
@@ -146,7 +146,7 @@ class Engine:
         commands = b"".join(txn.log)
         command_bytes = len(commands) - txn.extension_bytes
         if not command_bytes:
-            # every batch moves the offset, so that an offset names one place between batches
+            # every batch moves the offset, so that an offset names one position between batches
             commands, command_bytes = _PING + commands, len(_PING)
         appended = False
         try:
@@ -181,9 +181,9 @@ class Engine:
             self.on_sync(self.clock.monotonic() - begun)
 
     def _prepare_next(self, size: int) -> None:
-        """See to the room that the next batch needs, in the file and on the disk; `size` bytes were just written.
+        """Prepare space for the next batch, in the file and on the disk; `size` bytes were just written.
 
-        Raises nothing: the batch before this call counts, and its clients get their replies.  A failure shows in
+        Raises nothing: the batch before this call is valid, and its clients get their replies.  A failure shows in
         `refusal` and stops the next batch.
         """
         self.space.take(size)
@@ -201,7 +201,7 @@ class Engine:
 
     def _rotate_if_needed(self) -> None:
         if self.checkpoints.is_syncing and self.log.is_full:
-            self._end_quietly()  # the file under its hands is about to be closed
+            self._end_quietly()  # the checkpoint's thread may sync the file that is closed below
         if self.log.rotate_if_needed():
             self._write_preface()
 
@@ -212,9 +212,9 @@ class Engine:
         self._write_preface()
 
     def _write_preface(self) -> None:
-        """Say in an empty file which database is selected, uncounted; if that fails, the next batch says it.
+        """Write a SELECT, not counted in offsets, into an empty file of the log; if that fails, the next batch has it.
 
-        A replica may not say it there, for the batch is not its own: it refuses the batch then, see `apply`.
+        A replica may not add it to a batch, which is the primary's.  It refuses the next batch then, see `apply`.
         """
         txn = self.txn
         if txn.log_db != NO_DATABASE:
@@ -225,7 +225,7 @@ class Engine:
                     txn.log_db = NO_DATABASE
 
     def apply(self, batches: Sequence[StreamedBatch]) -> None:
-        """Execute batches of the primary and append them as they are: what `commit` is to a tick.
+        """Execute batches of the primary and append them unchanged to the log; a replica's counterpart of `commit`.
 
         Raises ReplayError when one does not fit the state, LogWriteError when they cannot be written; all of them are
         undone then.
@@ -264,9 +264,9 @@ class Engine:
         self._prepare_next(len(data))
 
     def rollback(self, keep: int, now_ms: int) -> None:
-        """Undo what the open transaction did beyond the first `keep` commands that this tick logged.
+        """Undo the changes of the open transaction after the first `keep` commands that this tick logged.
 
-        Those are committed first.  The state is then the last checkpoint with the log's tail executed on it again.
+        These commands are committed first.  The state is then restored from the last checkpoint and the log's tail.
         Raises LogWriteError when they cannot be written; then all of the tick is undone.
         """
         txn = self.txn
@@ -277,12 +277,12 @@ class Engine:
         self._restore()
 
     def _restore(self) -> None:
-        """Back to the last checkpoint, and the log's tail again.  Raises StateLostError when even that fails."""
-        self._end_quietly()  # the state is that of the checkpoint before until it is over
+        """Go back to the last checkpoint and replay the log's tail.  Raises StateLostError when that fails."""
+        self._end_quietly()  # until a begun checkpoint has ended, the durable state is the one before
         self.txn.abort()
         try:
             self.txn.reload()
-            # no commits on the way: not all of the log is durable, and some may never be
+            # no commits during the replay: parts of the log are not durable, and may never be
             recovery.recover(self.log, self.txn, self._execute, commits=False)
         except (OSError, lmdb.Error, StoreError) as error:
             raise StateLostError(f"the state could not be rebuilt: {error}") from error
@@ -290,16 +290,16 @@ class Engine:
             self._write_preface()
 
     def _log_failed(self, error: LogWriteError) -> None:
-        """No space is waited for; anything else, or a log that cannot be mended, is for good."""
+        """Set the refusal: DISK_FULL ends when there is space; any other failure, or a broken log, is permanent."""
         cause = error.__cause__
         full = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
         self.refusal = Refusal.DISK_FULL if full and not self.log.broken else Refusal.LOG_FAILED
 
     def adopt(self, source: Path) -> None:
-        """Let the store in `source` take the place of ours, between ticks: closed, durable, inside of our directory.
+        """Replace this store by the store in `source`, between ticks; it is closed, durable and in our directory.
 
-        `log`, `tables` and what `txn` stands on are others then; the old ones may not be read any more.  What the log
-        holds beyond the last checkpoint is executed.  Raises StateLostError: the next start finds one or the other.
+        `log`, `tables` and the tables of `txn` are new objects then; the old ones must not be read any more.  The new
+        log beyond the last checkpoint is replayed.  Raises StateLostError: the next start finds one store or the other.
         """
         options = self.options
         self._end_quietly()
@@ -324,33 +324,33 @@ class Engine:
 
     @property
     def needs_checkpoint(self) -> bool:
-        """Something was committed, or purged, since the last one."""
+        """Whether anything was committed or purged since the last checkpoint."""
         return self.txn.position != self.log.end or self.txn.swept
 
     @property
     def has_changes(self) -> bool:
-        """The tables are not as the last checkpoint left them, or will not be."""
+        """Whether the tables differ from the last checkpoint, or will after the open tick."""
         return bool(self.txn.log) or self.needs_checkpoint
 
     @property
     def dirty_bytes(self) -> int:
-        """Log bytes since the last checkpoint: about what LMDB has changed in memory."""
+        """The log bytes since the last checkpoint: about the size of LMDB's changes in memory."""
         return self.space.uncommitted_bytes
 
     def checkpoint(self) -> None:
-        """Commit LMDB with the position of the log it covers, and make both durable.  Call it between ticks.
+        """Commit LMDB with the position of the log that it covers, and make both durable.  Call it between ticks.
 
-        A failure leaves the state as it is, writes refused, and the next call tries again, unless the disk has failed.
-        Raises LogWriteError, lmdb.Error.
+        A failure leaves the state as it is, and writes are refused.  The next call tries again, unless the disk has
+        failed.  Raises LogWriteError, lmdb.Error.
         """
         self.begin_checkpoint()
         self.end_checkpoint()
 
     def begin_checkpoint(self) -> Durability:
-        """Commit LMDB; -> what makes log and tables durable, for a thread to `run` while ticks go on.
+        """Commit LMDB; -> a Durability that a thread can `run` while ticks continue.
 
-        `end_checkpoint` is to be called afterwards.  A caller that needs the checkpoint to be durable may call it
-        before, and waits; so does the next one.  Raises LogWriteError, lmdb.Error.
+        Call `end_checkpoint` afterwards.  A caller that needs the checkpoint to be durable may call it earlier, and
+        then waits for the disk; so does the next checkpoint.  Raises LogWriteError, lmdb.Error.
         """
         self.end_checkpoint()
         self.tables.retry_mark()
@@ -369,7 +369,7 @@ class Engine:
         return durability
 
     def end_checkpoint(self) -> None:
-        """Have the checkpoint that was begun durable, if there is one.  Raises LogWriteError, lmdb.Error."""
+        """Make the checkpoint that was begun durable, if there is one.  Raises LogWriteError, lmdb.Error."""
         try:
             durability = self.checkpoints.end()
         except LogWriteError as error:
@@ -384,7 +384,7 @@ class Engine:
             self.known_offsets.add(durability.place)
 
     def _end_quietly(self) -> None:
-        """As `end_checkpoint`; a failure shows in `refusal`, and when there is to be another checkpoint."""
+        """As `end_checkpoint`, but a failure only shows in `refusal`, and in the next checkpoint."""
         with contextlib.suppress(LogWriteError, lmdb.Error):
             self.end_checkpoint()
 
@@ -396,10 +396,10 @@ class Engine:
             self.refusal = self.refusal or Refusal.DISK_FULL
 
     def divide_log(self) -> LogPosition:
-        """Begin a new file of the log and checkpoint there, so that what LMDB holds is all that came before it.
+        """Begin a new file of the log and checkpoint there, so that LMDB holds exactly the state before that file.
 
-        -> the end of the log.  To be called between ticks.  Raises LogWriteError, lmdb.Error; the log goes on in the
-        present file then.
+        -> the end of the log.  Call it between ticks.  Raises LogWriteError, lmdb.Error; then the log continues in the
+        present file.
         """
         assert not self.txn.log, "a tick is open"
         if not self.log.is_fresh:
@@ -409,9 +409,9 @@ class Engine:
         return self.log.end
 
     def secure_checkpoint(self) -> None:
-        """Checkpoint so that even what `tables/power_loss.py` goes back to is the state of now, or later.
+        """Checkpoint twice, so that even the commit that `tables/power_loss.py` goes back to has the present state.
 
-        For who is about to delete what the checkpoints before need.  Raises LogWriteError, lmdb.Error.
+        For callers that are about to delete files that earlier checkpoints need.  Raises LogWriteError, lmdb.Error.
         """
         for _ in range(2):
             self.checkpoint()
@@ -432,7 +432,7 @@ class Engine:
         return purge(self.txn, lambda: monotonic() >= end)
 
     def close(self, *, save: bool = True) -> None:
-        """Commit, checkpoint if `save`, and let go of the directory."""
+        """Commit, checkpoint if `save`, and release the directory."""
         try:
             if self.txn.log:
                 self.commit(int(self.clock.time() * 1000))
@@ -442,7 +442,7 @@ class Engine:
             self.abandon()
 
     def abandon(self) -> None:
-        """Let go of the directory without writing anything."""
+        """Release the directory without committing the open transaction."""
         with self._lock, contextlib.closing(self.log), contextlib.closing(self.tables):
             self._end_quietly()
             self.txn.abort()

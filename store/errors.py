@@ -1,4 +1,4 @@
-"""Everything the store raises on purpose, grouped by what the caller can do about it; and why it takes no writes."""
+"""The errors that the store raises, grouped by what the caller can do, and the reasons for refusing writes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 
 class StoreError(Exception):
-    """Base of the store's own errors.  `OSError` passes through unwrapped."""
+    """The base of the store's own errors.  `OSError` passes through unwrapped."""
 
 
 # -- found while opening: the directory cannot be used as it is --------------------------------------------------------
@@ -18,11 +18,11 @@ class VersionError(StoreError):
 
 
 class UnsafeFileError(StoreError, OSError):
-    """Where a file or a directory of ours should be is something else: a symbolic link, a pipe, a device."""
+    """A path of the store is not a plain file or directory, but a symbolic link, a pipe or a device."""
 
 
 class ForeignLogError(StoreError):
-    """The directory is a Redis's.  Nothing was changed; the text says how its streams are copied."""
+    """The directory belongs to Redis.  Nothing was changed; the text says how to copy its streams."""
 
 
 class LockedError(StoreError):
@@ -30,11 +30,11 @@ class LockedError(StoreError):
 
 
 class NoLogError(StoreError):
-    """The tables hold something, and the log that they are made of is gone."""
+    """The tables hold data, but the log that they were made from is missing."""
 
 
 class NoSnapshotError(StoreError):
-    """There is no snapshot where one was asked for: nothing at all, something else, or one that was never finished."""
+    """The given path has no snapshot: it is missing, is something else, or was never finished."""
 
 
 # -- found while reading: bytes are not what was written ---------------------------------------------------------------
@@ -43,7 +43,7 @@ class NoSnapshotError(StoreError):
 class CorruptionError(StoreError):
     """A file does not hold what its format promises.
 
-    `offset` is a position in `file` in bytes, or None when the damage has no place of its own.
+    `offset` is a position in `file` in bytes, or None when the damage has no single position.
     """
 
     def __init__(self, file: str, offset: int | None, reason: str) -> None:
@@ -62,19 +62,19 @@ class ReplayError(StoreError):
 
 
 class LogWriteError(StoreError):
-    """The log refused bytes or a sync.  What was being written is not durable and must not be acknowledged."""
+    """A write or a sync of the log failed.  The data is not durable and must not be acknowledged."""
 
 
 class UnknownOutcomeError(LogWriteError):
-    """As above, and the bytes could not be taken back for certain: a start may find them.  Give no answer at all."""
+    """A LogWriteError whose bytes may still be in the log: the next start may find them.  Send no reply at all."""
 
 
 class SnapshotError(StoreError):
-    """No snapshot could be made.  Nothing was changed, and nothing was left behind."""
+    """A snapshot could not be made.  Nothing was changed, and no file was left behind."""
 
 
 class StateLostError(StoreError):
-    """Undoing a failed write failed as well: what is in memory may be answered to no client.  Start again."""
+    """Undoing a failed write failed too.  The state in memory must not be sent to clients; restart the server."""
 
 
 # -- why it takes no writes --------------------------------------------------------------------------------------------
@@ -89,5 +89,5 @@ class Refusal(enum.Enum):
     TABLES_FAILED = "the tables could not be synced"
 
 
-# The disk has failed, and what it holds of what was written last is not known.
+# The disk has failed, and it is not known which of the last writes it holds.
 UNTIL_A_RESTART: Final = frozenset((Refusal.LOG_FAILED, Refusal.TABLES_FAILED))

@@ -2,7 +2,7 @@
 
 An ID is one unsigned 128-bit integer, milliseconds in the high half and the sequence number in the low one.  Order,
 equality, hashing, successor (`id + 1`, carry included), predecessor and the 16 packed bytes are then those of the
-integer, and cost nothing.  `StreamID` is a type for the checker only; at run time it is `int`.
+integer, and cost nothing.  `StreamID` is a type for the type checker only; at run time it is `int`.
 
 Source: the "Entry IDs" section of the Redis Streams documentation.
 """
@@ -20,7 +20,7 @@ MIN_ID: Final = StreamID(0)
 MAX_ID: Final = StreamID((1 << 128) - 1)
 ID_BYTES: Final = 16
 
-# Longer arguments are refused unread: no 20-digit half with a reasonable run of leading zeros comes near it.
+# Longer arguments are refused without parsing: two 20-digit halves with some leading zeros are far shorter.
 MAX_TEXT_BYTES: Final = 127
 
 _ID = re.compile(rb"(\d+)(?:-(\d+))?", re.ASCII)
@@ -45,7 +45,7 @@ def id_text(entry_id: StreamID) -> bytes:
 
 
 def parse_id(text: bytes, missing_seq: int = 0) -> StreamID | None:
-    """Read `ms` or `ms-seq`; `missing_seq` stands in for an absent sequence number.
+    """Parse `ms` or `ms-seq`; `missing_seq` replaces an absent sequence number.
 
     Leading zeros are accepted.  Returns None for anything else: signs, blanks, halves of 2^64 and more.
     """

@@ -1,4 +1,4 @@
-"""The names of the files and folders in a data directory and in a snapshot.  `FORMAT.md` says what each one holds."""
+"""The names of the files and folders in a data directory and in a snapshot.  `FORMAT.md` describes each of them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ LOG_FILE: Final = "appendonly.aof"
 LOG_MANIFEST: Final = f"{LOG_FILE}.manifest"
 STREAMS_NAME: Final = "streams.jsonl"
 MANIFEST_NAME: Final = "manifest.json"
-# Where a server keeps its own, in its data directory.
+# The folder of a server's own snapshots, in its data directory.
 SNAPSHOTS_DIRECTORY: Final = "snapshots"
 
 
 def base_name(seq: int) -> str:
-    """The name of a file of the log that holds a state."""
+    """The name of a base file of the log, which holds a state."""
     return f"{LOG_FILE}.{seq}.base.aof"
 
 
 def incr_name(seq: int) -> str:
-    """The name of a file of the log that is appended to, or was."""
+    """The name of an incr file of the log, which batches are, or were, appended to."""
     return f"{LOG_FILE}.{seq}.incr.aof"

@@ -1,4 +1,4 @@
-"""Values that the store's callers see and give: trims, changes, settings of a stream."""
+"""Values that the store's callers pass and receive: trims, changes, settings of a stream."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ Row = tuple[bytes, bytes]
 
 
 class Strategy(enum.Enum):
-    """What a trim's threshold counts."""
+    """The kind of a trim's threshold."""
 
     MAXLEN = b"MAXLEN"
     MINID = b"MINID"
 
 
 class References(enum.Enum):
-    """What happens to consumer groups' pending records of entries that are removed."""
+    """How a removal of entries treats the references of consumer groups to them."""
 
     KEEPREF = b"KEEPREF"
     DELREF = b"DELREF"
@@ -26,7 +26,7 @@ class References(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """A trim as the client asked for it.  `limit` 0 is unlimited; it counts entries and whole nodes only."""
+    """A trim as the client requested it.  `limit` counts entries, of whole nodes only; 0 is unlimited."""
 
     strategy: Strategy
     threshold: int
@@ -36,7 +36,7 @@ class Trim:
 
 
 class Trimmed(NamedTuple):
-    """What a trim did: entries removed, and nodes dropped that held none any more."""
+    """The result of a trim: the number of removed entries, and of dropped nodes that had no entries left."""
 
     removed: int
     dead_nodes: int
@@ -60,10 +60,10 @@ class IdempotenceSettings:
 
 
 class DeliveryPolicy(NamedTuple):
-    """What the server does for a group about entries that are delivered again and again, and consumers that stay away.
+    """A group's rules for entries that are delivered too often, and for inactive consumers.
 
-    An entry that was delivered `max_deliveries` times goes to the stream `dead_letter` of the same database instead of
-    being delivered once more; a consumer that was not seen for `consumer_ttl_ms` and has nothing pending is deleted.
+    An entry that was delivered `max_deliveries` times is moved to the stream `dead_letter` of the same database instead
+    of being delivered again.  A consumer that was not seen for `consumer_ttl_ms` and has no pending entries is deleted.
     0 is off, and `dead_letter` is None exactly when `max_deliveries` is 0.
     """
 
@@ -79,8 +79,8 @@ class Change(enum.Enum):
     """What a mutator did to a key that a client waits for or watches."""
 
     APPENDED = enum.auto()
-    CREATED = enum.auto()  # the key came to be by another way than XADD: RENAME, COPY, SWAPDB, MKSTREAM ...
-    MODIFIED = enum.auto()  # entries went
+    CREATED = enum.auto()  # another command than XADD made the key: RENAME, COPY, SWAPDB, MKSTREAM ...
+    MODIFIED = enum.auto()  # entries were removed, or the deadline changed
     REMOVED = enum.auto()
     GROUP_REMOVED = enum.auto()
     RELEASED = enum.auto()  # pending entries lost their owner (XNACK)

@@ -1,11 +1,11 @@
-"""The start of a store: its log and its tables found, made where they are missing, and brought to the same place.
+"""The start of a store: finds its log and tables, creates missing ones, and brings the tables up to the log.
 
-    refuse what is not ours                          nothing has changed yet
-    settle what a killed program has left            taken back when the start fails, see `recovery/start_changes.py`
-    execute what the log holds beyond the tables
-    commit that, durably                             from here on commits may be ahead of the disk
+    refuse foreign files                             nothing has changed yet
+    end the work of a killed program                 undone when the start fails, see `recovery/start_changes.py`
+    replay the log beyond the tables
+    commit the result, durably                       from here on commits may not be durable yet
 
-Knows no tick, and no checkpoint but this one; `engine.py` goes on from here.
+This module knows no tick, and no checkpoint but this one; `engine.py` continues from here.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from riverbed.store.tables.environment import Tables
 
 
 class Opened(NamedTuple):
-    """What a start has made."""
+    """The parts of a store after a start."""
 
     log: Log
     tables: Tables
     txn: WriteTxn
     recovery: RecoveryReport
-    is_saved: bool  # what was recovered is in the tables; else the disk was full, and the tables are behind the log
-    killed: KilledCompaction | None  # one that the log has gone on from: its end is still to come
+    is_saved: bool  # the tables hold the recovered state; else the disk was full, and the tables are behind the log
+    killed: KilledCompaction | None  # a compaction that is moved in but not cleared away yet
 
 
 def open_parts(undo: contextlib.ExitStack, directory: Path, options: Options, execute: Execute, files: Files) -> Opened:
-    """Open and recover `directory`, which is locked; `undo` gets what a start that fails later takes back.
+    """Open and recover `directory`, which is locked; `undo` gets the steps that a later failure must undo.
 
     Raises ForeignLogError, UnsafeFileError, VersionError, CorruptionError, ReplayError, OSError.
     """
@@ -83,21 +83,21 @@ def open_parts(undo: contextlib.ExitStack, directory: Path, options: Options, ex
 
 
 def find_log(directory: Path, options: Options, files: Files) -> Log:
-    """The log in `directory`, also when there is none yet.  Raises CorruptionError, OSError."""
+    """The log in `directory`, which may not exist yet.  Raises CorruptionError, OSError."""
     return Log.find(directory, files, segment_bytes=options.segment_bytes, load_truncated=options.load_truncated)
 
 
 def _recover(directory: Path, log: Log, txn: WriteTxn, execute: Execute, changes: StartChanges) -> RecoveryReport:
-    """Execute what the log holds beyond the tables; make the log if this is to be a new store.
+    """Replay the log beyond the tables; create the log of a new store.
 
-    Raises StoreError, OSError; then nothing has changed but what `StartChanges` takes back.
+    Raises StoreError, OSError; then nothing has changed but what `StartChanges` undoes.
     """
     if not log.is_missing:
-        if txn.tables.is_new or txn.replids is None:  # no start has come to its end with them
+        if txn.tables.is_new or txn.replids is None:  # no start with them was completed
             return recovery.recover(log, txn, execute)
         with changes.uncommitted(txn.tables):
             return recovery.recover(log, txn, execute, commits=False)
-    if txn.position is not None or powercut.is_marked(txn.tables.path):  # the log is made before the mark
+    if txn.position is not None or powercut.is_marked(txn.tables.path):  # the log is created before the mark
         raise NoLogError(
             f"there is no log in {log.home.path}, and the tables hold what was in one: "
             f"`riverbed check {directory} --repair` makes a new log of them"
@@ -107,9 +107,9 @@ def _recover(directory: Path, log: Log, txn: WriteTxn, execute: Execute, changes
 
 
 def _save(log: Log, txn: WriteTxn, report: RecoveryReport) -> bool:
-    """Commit what was recovered, durably; -> whether that worked.
+    """Commit the recovered state, durably; -> whether that worked.
 
-    On a full disk the tables stay behind the log: what there is is served, and writes are refused.
+    On a full disk the tables stay behind the log: the server answers reads and refuses writes.
     """
     if report.commands:
         try:
@@ -120,7 +120,7 @@ def _save(log: Log, txn: WriteTxn, report: RecoveryReport) -> bool:
 
 
 def clear_away(log: Log, killed: KilledCompaction) -> bool:
-    """-> whether that is the end of the compaction; else the next start ends it."""
+    """Delete what a killed compaction has left; -> whether that worked.  If not, the next start does it."""
     try:
         killed.clear_away()
         log.forget_history()

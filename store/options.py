@@ -1,4 +1,4 @@
-"""How a store is opened: its settings, and the clock it is given."""
+"""The settings of a store, and its clock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DEFAULT_MAP_BYTES: Final = 1 << 40
 
 
 class Clock(Protocol):
-    """Where time comes from, so that tests may make it up."""
+    """The source of time, which tests may replace."""
 
     def time(self) -> float:
         """Unix seconds."""
@@ -20,7 +20,7 @@ class Clock(Protocol):
 
 
 class Fsync(enum.Enum):
-    """When the log is made durable: before every reply, at least once a second, or when the system pleases."""
+    """When the log is made durable: before every reply, at least once a second, or when the system decides."""
 
     ALWAYS = "always"
     EVERYSEC = "everysec"
@@ -29,7 +29,7 @@ class Fsync(enum.Enum):
 
 @dataclass
 class Options:
-    """How an engine is opened.  Sizes in bytes."""
+    """The settings of an engine.  Sizes are in bytes."""
 
     fsync: Fsync = Fsync.ALWAYS
     map_bytes: int = DEFAULT_MAP_BYTES
@@ -38,5 +38,5 @@ class Options:
     reserve_bytes: int = 64 << 20
     node_max_entries: int = 100
     node_max_bytes: int = 4096
-    # The log continues another server's, and goes on doing so after a start.
+    # The log continues the log of another server, also after a start.
     is_replica: bool = False

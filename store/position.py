@@ -1,4 +1,4 @@
-"""A position in the log: what a checkpoint, a replica and a snapshot say of how far they are."""
+"""A position in the log, as checkpoints, replicas and snapshots record it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 
 class LogPosition(NamedTuple):
-    """A place between two batches.  Later places compare greater.
+    """A position between two batches.  Later positions compare greater.
 
-    `file_seq` is the incr file's number, or minus the number of the base while in the base; `position` counts the
-    file's bytes, `offset` the bytes of plain commands since the log began (what replicas count).
+    `file_seq` is the number of an incr file; in the base file it is minus the base's number.  `position` counts the
+    bytes of the file.  `offset` counts the bytes of plain commands since the log began, as replicas count them.
     """
 
     file_seq: int

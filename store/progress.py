@@ -1,19 +1,19 @@
-"""How far long work has come, for a person who waits for it."""
+"""Reports the progress of long work to a user."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-# Called with what is being done, how much of it is done, and of how much: 0 when that is not known.
+# Called with the name of the step, the amount done and the total amount, which is 0 when it is not known.
 Progress = Callable[[str, int, int], None]
 
 
 def ignore(*_: object) -> None:
-    """For callers that want no news."""
+    """Do nothing: the callback of callers that need no reports."""
 
 
 def counter(progress: Progress, step: str, total: int) -> Callable[[int], None]:
-    """A function that is called with the size of each part of `step`, and reports their sum."""
+    """A function to call with the size of each part of `step`; it reports the sum."""
     done = 0
 
     def add(size: int) -> None:

@@ -1,17 +1,18 @@
-"""Whose line of offsets a log continues: the replication id, and the one it branched off from.
+"""The replication ids of a log: the id of its history, and the id of the history it branched off from.
 
-An offset names the same byte on two servers as long as both speak of the same line.  A line has an id; who begins to
-write something that others may not have (a promoted replica, a server that starts again) begins a line of its own and
-remembers up to where the old one is its past as well:
+An offset means the same byte on two servers only if both have the same replication id.  A server that writes data which
+other servers may not have (a promoted replica, a server after a restart) begins a new history with a new id, and
+remembers up to which offset it shares the previous history:
 
-    old line   ------------------------------+-----------
-    ours                                     '---------->      previous_id is valid up to `branch_offset`
+    previous history   ----------------------+-----------
+    new history                              '---------->      previous_id is valid up to `branch_offset`
 
-That is what Redis calls master_replid, master_replid2 and second_repl_offset.  Which line a server is on stands in the
-log's manifest and in every checkpoint.
+Redis calls these values master_replid, master_replid2 and second_repl_offset.  The log's manifest and every checkpoint
+hold the server's ids.
 
-Lines come and go with every start; the store stays the same, and so does its id: that of its first line.  It goes with
-everything that continues the store's streams: replicas, snapshots, what is restored or replayed (see FORMAT.md).
+The replication id changes with every start.  The store's id stays: it is the first replication id of the store.
+Everything that continues the store's streams has the same store id: replicas, snapshots, restored and replayed stores
+(see FORMAT.md).
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ _ID = re.compile(f"[0-9a-f]{{{ID_LENGTH}}}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class ReplicationIds:
-    """`branch_offset` is the last offset of `previous_id` that is our past, -1 when there is no previous line.
+    """The ids of a log.
 
-    `store_id` is empty where an older version has written all that is known of the line.
+    `branch_offset` is the last offset of `previous_id` that the log shares, -1 when there is no previous id.
+    `store_id` is empty if an older version has written the ids.
     """
 
     replication_id: str
@@ -46,31 +48,31 @@ class ReplicationIds:
 
     @classmethod
     def new(cls, store_id: str = "") -> Self:
-        """A line that no other server knows, of that store or of a new one."""
+        """A replication id that no other server knows, of the store `store_id`, or of a new store."""
         first = secrets.token_hex(ID_LENGTH // 2)
         return cls(first, store_id=store_id or first)
 
     def with_store(self, known: ReplicationIds | None = None) -> ReplicationIds:
-        """The same line, of a store that has an id: one without gets that of `known`, or of its present line.
+        """The same ids with a store id: if it is empty, that of `known`, or else the replication id.
 
-        Its replicas do the same, and what has read it knows this id as well.
+        The store's replicas and its readers choose the same store id.
         """
         known_id = "" if known is None else known.store_id
         return self if self.store_id else replace(self, store_id=known_id or self.replication_id)
 
     def branch(self, offset: int) -> ReplicationIds:
-        """A new line that branches off at `offset`, the end of our log.
+        """Ids of a new history that branches off at `offset`, the end of the log.
 
-        When we have written nothing since the last branch, the line before it stays the one we come from: others
-        know that one, and no server the one in between.
+        If nothing was written since the last branch, the previous id stays: other servers know it, but no server knows
+        the present id.
         """
         past = self.previous_id if self.branch_offset == offset else self.replication_id
         return ReplicationIds(ReplicationIds.new().replication_id, past, offset, self.store_id)
 
     def follow(self, replication_id: str, offset: int, store_id: str = "") -> ReplicationIds:
-        """We have found to be on the line `replication_id` at `offset`, which its owner calls so now.
+        """The ids after following the primary, whose replication id is `replication_id`, at `offset`.
 
-        `store_id` is what the owner calls the store, empty if it says nothing of that.
+        `store_id` is the primary's store id, empty if it sends none.
         """
         store_id = store_id or self.store_id
         if replication_id != self.replication_id:
@@ -78,11 +80,11 @@ class ReplicationIds:
         return self if store_id == self.store_id else replace(self, store_id=store_id)
 
     def holds(self, replication_id: str, offset: int) -> bool:
-        """Whether `offset` of the line `replication_id` lies in our past, as far as ids tell."""
+        """Whether the log shares `offset` of `replication_id`, judged by the ids alone."""
         if replication_id == self.replication_id:
             return True
         return replication_id == self.previous_id != NO_ID and offset <= self.branch_offset
 
     def known_as(self, offset: int) -> str:
-        """The id to ask others with at `offset`, the end of our log: the old one while we have added nothing to it."""
+        """The id to send to other servers at `offset`, the end of the log: the previous id until data is added."""
         return self.previous_id if offset == self.branch_offset else self.replication_id

@@ -1,4 +1,4 @@
-"""Room on the disk and in the tables: writes are refused in time, so that deleting and trimming still have some."""
+"""Free space on the disk and in the tables: writes are refused in time, so that deleting and trimming have room."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ if TYPE_CHECKING:
     from riverbed.store.options import Options
     from riverbed.store.tables.transaction import Transaction
 
-# How many bytes of pages a checkpoint may write for a byte of log: half-full pages, and copies of the pages above them.
+# The bytes of pages that a checkpoint may write for a byte of log: half-full pages, and copies of the pages above them.
 _PAGES_A_LOGGED_BYTE: Final = 3
-# Refusals that end when there is room again.
+# Refusals that end when there is free space again.
 _FOR_SPACE: Final = (None, Refusal.DISK_NEARLY_FULL, Refusal.DISK_FULL)
 
 
 class Space:
-    """What is free, looked at whenever a part of the reserve was written."""
+    """The free space, measured again whenever a part of the reserve was written."""
 
     def __init__(self, directory: Path, options: Options, files: Files) -> None:
         self._directory = directory
         self._options = options
         self._files = files
-        self.uncommitted_bytes = 0  # of the log, since the last checkpoint
-        self._unchecked_bytes = 0  # since free space was last looked at
+        self.uncommitted_bytes = 0  # log bytes since the last checkpoint
+        self._unchecked_bytes = 0  # log bytes since free space was measured last
         self._most_unchecked_bytes = 0
 
     @property
     def reserve_bytes(self) -> int:
-        """Room that is kept free.  A small disk, or a small map, is not all reserve."""
+        """The bytes that are kept free: at most an eighth of the disk and of the map."""
         options = self._options
         return min(options.reserve_bytes, self._files.total_bytes(self._directory) >> 3, options.map_bytes >> 3)
 
     @property
     def is_due(self) -> bool:
-        """So much was written that it is time to look again."""
+        """Whether so much was written that free space must be measured again."""
         return self._unchecked_bytes > self._most_unchecked_bytes
 
     def take(self, size: int) -> None:
-        """`size` bytes of log were written."""
+        """Count `size` bytes that were written to the log."""
         self.uncommitted_bytes += size
         self._unchecked_bytes += size
 
     def judge(self, txn: Transaction, refusal: Refusal | None) -> Refusal | None:
-        """-> why writes are refused from now on, `refusal` so far.
+        """-> why writes are refused from now on; `refusal` is the present reason.
 
-        The disk may be short of space, or the tables of what `map_bytes` lets them grow to.  While the disk does not
-        say how much it has, nothing changes, and the next batch asks again.
+        The disk may be short of space, or the tables may be near `map_bytes`.  If free space cannot be measured,
+        nothing changes, and the next batch measures again.
         """
         map_bytes = self._options.map_bytes
         try:
@@ -61,7 +61,7 @@ class Space:
             return refusal
         self._unchecked_bytes = 0
         self._most_unchecked_bytes = reserve >> 4
-        # what the next checkpoint will write counts as written
+        # the pages that the next checkpoint will write count as written
         free = room - _PAGES_A_LOGGED_BYTE * self.uncommitted_bytes
         if refusal not in _FOR_SPACE:
             return refusal

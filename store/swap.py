@@ -1,17 +1,18 @@
-"""What a compaction has made takes the place of what was there, and a kill in between is ended.
+"""Replaces the store by the result of a compaction, and completes a replacement that a kill has interrupted.
 
     state/data.mdb, lock.mdb         1  put aside                     state/compact/old.mdb, old-lock.mdb
     appendonlydir/manifest           2  replaced, in one step         lists the new base and incr
     state/compact/data.mdb           3  moved in                      state/data.mdb
 
-The log decides: before 2 it is the old store, from 2 on it is the new one.  state/compact/plan.json, durable before 1,
-says which files were about to become the log, so that `settle` can tell the two apart.  Each opener of a store calls it
-first: tables that belong to the log are moved to their place, the rest is deleted, and nothing is read to do so.
+The log decides: before 2 the store is the old one, from 2 on the new one.  state/compact/plan.json, durable before 1,
+names the files that are to become the log, so that `settle` can distinguish the two.  Every program that opens a store
+calls `settle` first: it moves the tables that belong to the log to their place and deletes the rest, without reading
+any data.
 
-The lock file goes with its tables.  It says which of LMDB's two meta pages counts, and a reader that has the old tables
-open keeps it alive: a server that opened the new ones with it would begin with the wrong page.
+The lock file moves with its tables.  It says which of LMDB's two meta pages counts, and a reader with the old tables
+open keeps it alive: a server that opened the new tables with the old lock file would begin with the wrong page.
 
-Knows nothing of rows and commands.
+This module knows no rows and no commands.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _MAX_PLAN_BYTES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where things are while the store in `directory` is compacted."""
+    """The paths of files and folders while the store in `directory` is compacted."""
 
     directory: Path
 
@@ -57,12 +58,12 @@ class Places:
 
     @property
     def data(self) -> Path:
-        """The tables that are served."""
+        """The tables of the store."""
         return self.state / DATA_NAME
 
     @property
     def work(self) -> Path:
-        """What is being made."""
+        """The folder for the compaction's files."""
         return self.state / WORK_DIRECTORY
 
     @property
@@ -72,7 +73,7 @@ class Places:
 
     @property
     def home(self) -> Path:
-        """The files of the log."""
+        """The folder of the log."""
         return self.directory / LOG_DIRECTORY
 
     @property
@@ -86,17 +87,17 @@ class Places:
 
     @property
     def base(self) -> Path:
-        """The base while it is written, beside those that count, as it may not be renamed to another disk."""
+        """The new base while it is written: in the log's folder, because a rename to another disk would fail."""
         return self.home / _BASE
 
 
 def put_in_place(
     places: Places, old: Manifest, base: LogFile, incr: LogFile, replids: ReplicationIds | None, files: Files
 ) -> None:
-    """Make the store that of `places.work`/data.mdb and `places.base`, which are durable and open nowhere.
+    """Replace the store by `places.work`/data.mdb and `places.base`, which are durable and not open.
 
-    `old` is the manifest of now; `base` and `incr` are listed in the next one.  Raises OSError; `settle` is to be
-    called then, and after success as well.
+    `old` is the present manifest; the next one lists `base` and `incr`.  Raises OSError.  The caller calls `settle`
+    afterwards, after an error and after success.
     """
     work = places.work
     plan = json.dumps({"base": base.name, "incr": incr.name}).encode()
@@ -119,10 +120,10 @@ def put_in_place(
 
 
 def settle(places: Places, files: Files) -> bool:
-    """End what a power cut may have left undecided in the tables, and a compaction; -> whether there was one of those.
+    """Resolve the doubt that a power cut has left in the tables, and end a compaction; -> whether there was one.
 
-    To be called by who holds the directory, before anything of it is opened.  Raises UnsafeFileError with nothing
-    changed, CorruptionError, OSError.
+    The caller holds the directory's lock and has opened nothing in it.  Raises UnsafeFileError with nothing changed,
+    CorruptionError, OSError.
     """
     places.require_plain()
     powercut.settle_doubt(places.state)
@@ -130,7 +131,7 @@ def settle(places: Places, files: Files) -> bool:
 
 
 def end_compaction(places: Places, files: Files) -> bool:
-    """End a compaction that was killed, as what the log says, in directories that are plain; -> whether there was one.
+    """End a killed compaction as the log decides; -> whether there was one.  Its directories are plain.
 
     Raises CorruptionError, OSError.
     """
@@ -149,9 +150,9 @@ def end_compaction(places: Places, files: Files) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class KilledCompaction:
-    """What a compaction that was killed has left.  It is ended in two steps; only the second one deletes anything.
+    """The files that a killed compaction has left.  It is ended in two steps; only the second step deletes files.
 
-    `is_new` says that the log is the new one already; `names` are the planned base and incr, if there is a plan.
+    `is_new` is true if the log is the new one already; `names` are the planned base and incr, if there is a plan.
     """
 
     places: Places
@@ -162,7 +163,7 @@ class KilledCompaction:
 
     @classmethod
     def find(cls, places: Places, files: Files) -> KilledCompaction | None:
-        """-> what there is, None when there is nothing.  Raises CorruptionError, OSError; changes nothing."""
+        """-> the killed compaction, None when there is none.  Raises CorruptionError, OSError; changes nothing."""
         if not files.exists(places.work):
             return None
         manifest = manifests.load(places.manifest, files) or Manifest()
@@ -170,7 +171,7 @@ class KilledCompaction:
         return cls(places, files, manifest, names, any(file.name in names[:1] for file in manifest.files))
 
     def move_in(self) -> list[tuple[Path, Path]]:
-        """Give the store its tables, unless it has some, be it that a server has made them from the log meanwhile.
+        """Move the store's tables to their place, unless tables are there, perhaps rebuilt from the log by a server.
 
         -> the renames, each with source and target.  Raises OSError.
         """
@@ -188,9 +189,9 @@ class KilledCompaction:
         return done
 
     def clear_away(self) -> None:
-        """Delete what is left, the log's history with it when the log is the new one.  Raises OSError."""
+        """Delete the remaining files; if the log is the new one, also the log's history.  Raises OSError."""
         places, files, home = self.places, self.files, self.places.home
-        # or a power cut might bring back a manifest whose files are deleted below
+        # without this, a power cut might bring back a manifest whose files are deleted below
         files.sync_directory(home)
         listed = {file.name for file in self.manifest.files}
         gone = [home / name for name in self.names if name not in listed]
@@ -204,7 +205,7 @@ class KilledCompaction:
 
 
 def _move(source: Path, target: Path, files: Files) -> bool:
-    """-> whether it was there."""
+    """Rename a file if it exists; -> whether it did."""
     if not files.exists(source):
         return False
     files.rename(source, target)
@@ -212,16 +213,16 @@ def _move(source: Path, target: Path, files: Files) -> bool:
 
 
 def _give(path: Path, owner: os.stat_result) -> None:
-    """To the server's user, when another user compacts, who must be root then; with the mode of its files."""
+    """Give a file the owner and mode of the server's files.  A user other than the server's must be root for that."""
     with contextlib.suppress(PermissionError):
         os.chown(path, owner.st_uid, owner.st_gid)
         path.chmod(stat.S_IMODE(owner.st_mode))
 
 
 def _planned(places: Places, files: Files) -> tuple[str, str] | None:
-    """The names of the new base and incr; None while nothing was to be put in place.
+    """The names of the new base and incr; None when there is no complete plan.
 
-    Files of these names may be deleted, so they are such as a compaction gives.  Raises CorruptionError.
+    Files of these names may be deleted, so they must be names that a compaction gives.  Raises CorruptionError.
     """
     path = places.work / _PLAN
     if not files.exists(path):
@@ -229,7 +230,7 @@ def _planned(places: Places, files: Files) -> tuple[str, str] | None:
     try:
         plan = json.loads(read_file(path, _MAX_PLAN_BYTES))
     except (ValueError, RecursionError):
-        return None  # torn: it is synced before anything is moved
+        return None  # a torn plan: no file was moved yet, because the plan is synced before
     if not isinstance(plan, dict):
         raise CorruptionError(str(path), None, "is no plan of a compaction")
     return _name(plan, "base", places), _name(plan, "incr", places)
