@@ -128,10 +128,7 @@ class Group(Members):
         return None if found is None else list(map(self._run_of, found))
 
     def frozen(self, view: View) -> Callable[[Consumer | None], Iterator[PendingRun]]:
-        """-> a `pending_runs` that always shows the state of `view`, which was just made.
-
-        Its argument is one consumer, or None for all.
-        """
+        """-> `pending_runs(consumer)`, None for all, that always shows the state of `view`, which was just made."""
         by_no = dict(self._by_no)
         owner_nos = list(self._owner_nos())
         pel = Pel(view, self.group_no, by_no.__contains__)

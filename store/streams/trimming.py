@@ -36,7 +36,7 @@ def append_and_trim(stream: Stream, entry_id: StreamID, words: list[bytes], trim
 
 
 def append_run_and_trim(stream: Stream, run: Run, first_id: StreamID, trim: Trim) -> bytes:
-    """As `append_run`, with an approximate trim by length behind each entry."""
+    """As `append_run`, with an approximate trim by length after each entry."""
     at, ids = 0, []
     while at < len(run):
         count = min(_entries_before_trim(stream, trim), len(run) - at)
@@ -50,7 +50,7 @@ def append_run_and_trim(stream: Stream, run: Run, first_id: StreamID, trim: Trim
 
 
 def _entries_before_trim(stream: Stream, trim: Trim) -> int:
-    """How many entries may be appended before an approximate trim by length removes any; 0 where that is not known."""
+    """How many entries may be appended before an approximate trim by length removes any; 0 when it is not known."""
     if stream.length < trim.threshold:
         return trim.threshold - stream.length
     _, first = next(closed_nodes(stream), (MIN_ID, None))
@@ -60,7 +60,7 @@ def _entries_before_trim(stream: Stream, trim: Trim) -> int:
 
 
 def _add_to_last_line(stream: Stream, trim_words: list[bytes], word_count: int) -> None:
-    """Have the XADD that was logged last, of so many fields and values, say what was trimmed as well."""
+    """Add `trim_words` to the XADD that was logged last, which has `word_count` fields and values."""
     log = stream.txn.log
     front = [b"XADD", stream.key, *trim_words]
     rest = log[-1][len(stream.log_heads[word_count]) :]
