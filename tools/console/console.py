@@ -4,6 +4,7 @@ Results go to standard output, where other programs read them.  Messages for use
 with a bar on a terminal, else as plain lines.  NO_COLOR is honoured.
 
 Text from outside, such as a file name or a server's answer, passes through `keytext.shown`: it may hold anything.
+This module reads no data.
 """
 
 from __future__ import annotations

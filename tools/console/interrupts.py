@@ -1,7 +1,7 @@
 """Handle Ctrl-C during work with LMDB and threads: it takes effect between two steps of the work, or by force.
 
 If Python raised the exception at any point, LMDB's copy could wait for a reader that is gone, and the process for the
-copy.
+copy.  This module does not know what the work is.
 """
 
 from __future__ import annotations

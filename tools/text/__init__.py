@@ -1,3 +1,3 @@
-"""Logs, tables and entries as text for people and programs."""
+"""Logs, tables and entries as text for users and programs."""
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A log as text: its commands, a line each, with a comment above each batch that says where it ends.
+"""A log as text: one line for each command, and a comment above each batch that shows where it ends.
 
     # appendonly.aof.1.incr.aof, bytes 0 to 111: offset 67, 2026-11-21T12:08:58.596Z
     XADD s 1-1 f "two words"
 
-Words stand as redis-cli reads them.  What Redis does not know, and our log holds in comment lines, is a command here as
-any other.
+Words are quoted as redis-cli reads them.  Commands that Redis does not know, which our log holds in comment lines, look
+like any other command here.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ READING: Final = "reading the log"
 
 
 def log_lines(path: Path, limit: int | None, progress: Progress) -> Iterator[str]:
-    """The lines of a log, or of one file of it.  Raises Failure when it is none, CorruptionError, OSError.
+    """The lines of a log, or of one file of it.  Raises Failure when `path` is no log, CorruptionError, OSError.
 
-    `progress` is called with the bytes that were read of all.
+    `progress` is called with the number of bytes read, and of all bytes.
     """
     with HeldFiles() as files:
         yield from _lines(path, limit, progress, files)
@@ -65,8 +65,8 @@ def _lines(path: Path, limit: int | None, progress: Progress, files: HeldFiles) 
 
 
 def _parts(path: Path, files: HeldFiles) -> tuple[list[LogPart], LogPosition | None]:
-    """A file that a manifest beside it lists is read with what that says; anything else as `find_source` finds it."""
-    path = path.resolve() if path.is_symlink() else path  # a person has named it
+    """The file `path` as a manifest beside it lists it; without one, the log that `find_source` finds."""
+    path = path.resolve() if path.is_symlink() else path  # the user named this path, so a link is allowed
     if path.is_file() and not path.name.endswith(".manifest"):
         for beside in sorted(path.parent.glob("*.manifest")):
             listed = manifests.load(beside, files)
@@ -80,7 +80,7 @@ def _parts(path: Path, files: HeldFiles) -> tuple[list[LogPart], LogPosition | N
 
 
 def _begins_at(part: LogPart, listed: manifests.Manifest) -> int:
-    """The replication offset where a file begins; a base has that of the incr behind it."""
+    """The replication offset where a file begins; a base has the offset of the incr after it."""
     if part.file.type is FileType.BASE:
         return (listed.incrs[0].start_offset or 0) if listed.incrs else 0
     return part.file.start_offset or 0
@@ -94,13 +94,13 @@ def _heading(batch: Batch) -> str:
 
 
 def word_text(word: bytes) -> str:
-    """`word` as redis-cli would take it: as it is, or in double quotes with escapes."""
+    """`word` as redis-cli reads it: unchanged, or in double quotes with escapes."""
     return word.decode() if _PLAIN.fullmatch(word) else quoted(word)
 
 
 def manifest_lines(path: Path) -> Iterator[str]:
-    """A manifest as it stands, when it is sound.  Raises CorruptionError, Failure, OSError."""
-    path = path.resolve() if path.is_symlink() else path  # a person has named it
+    """The lines of a manifest, if it is sound.  Raises CorruptionError, Failure, OSError."""
+    path = path.resolve() if path.is_symlink() else path  # the user named this path, so a link is allowed
     if manifests.load(path, OsFiles()) is None:
         raise Failure(f"there is no {path}")
     text = read_file(path, manifests.MAX_MANIFEST_BYTES).decode(errors="backslashreplace")

@@ -1,7 +1,7 @@
-"""Rows of LMDB tables as lines of JSON: what stands in the key and in the row, by the names that FORMAT.md gives.
+"""Rows of LMDB tables as lines of JSON: the fields of key and row, by the names in FORMAT.md.
 
-A row that does not decode is shown in hexadecimal, with the reason, and the walk goes on: who looks at rows one by one
-may be looking for exactly that.
+A row that does not decode is shown in hexadecimal, with the reason, and the walk continues: a user who reads single
+rows may be looking for exactly this row.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Row = dict[str, Any]
 
 
 def table_lines(path: Path, tables: Sequence[str], limit: int | None, progress: Progress) -> Iterator[str]:
-    """The rows of `tables` in a data directory or snapshot at `path`, at most `limit` of all.
+    """The rows of `tables` in a data directory or snapshot at `path`, at most `limit` in total.
 
-    `progress` is called with how many rows were read, of how many.  Raises what `frozen_tables` does.
+    `progress` is called with the number of rows read, and of all rows.  Raises what `frozen_tables` does.
     """
     with frozen_tables(path) as (opened, _), opened.env.begin() as txn:
         reader = TableReader(opened, txn)
@@ -177,7 +177,7 @@ def _trash(key: bytes, row: bytes) -> Row:
 
 
 def _any_row(key: bytes, row: bytes) -> Row:
-    """Numbers and digests: FORMAT.md tells them apart."""
+    """A row of numbers and digests, in hexadecimal; FORMAT.md describes them."""
     return {"key_hex": key.hex(), "row_hex": row.hex()} if row else {"key_hex": key.hex()}
 
 

@@ -1,11 +1,11 @@
-"""Entries as lines of JSON, and back: what `riverbed dump` writes, `riverbed load` reads.
+"""Entries as lines of JSON, and back: `riverbed dump` writes them, `riverbed load` reads them.
 
-    {"id": "1-1", "fields": {"sensor": "7", "celsius": "21.5"}}       names that are texts, each once; values are texts
+    {"id": "1-1", "fields": {"sensor": "7", "celsius": "21.5"}}       all is UTF-8, and every name comes once
     {"id": "1-1", "pairs": [["a", "1"], ["a", "2"]]}                  a name comes twice
-    {"id": "1-1", "pairs_base64": [["/w==", "AA=="]]}                 something is not UTF-8
+    {"id": "1-1", "pairs_base64": [["/w==", "AA=="]]}                 a name or value is not UTF-8
 
-`load` also takes objects that are nothing of this kind: a row of anything, whose members become the fields.  Numbers
-stay as they are written, and a name that comes twice in an object is an error: nothing is lost without a word.
+`load` also takes any other object; its members become the fields.  Numbers stay as they are written, and a name that
+comes twice in an object is an error, so that nothing is lost silently.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(", ", ": ")).e
 
 
 def encode_entry(entry_id: bytes, words: list[bytes]) -> str:
-    """One line, without its end; `words` are names and values in turn."""
+    """One line, without line end; `words` are names and values in turn."""
     values: dict[str, Any] = {"id": entry_id.decode()}
     try:
         texts = [word.decode() for word in words]
@@ -37,7 +37,7 @@ def encode_entry(entry_id: bytes, words: list[bytes]) -> str:
 
 
 def _line(values: dict[str, Any]) -> str:
-    """As JSON, with escapes for what a terminal would obey, which JSON itself wants for some of it only."""
+    """As JSON, with escapes for all characters that are not printable; JSON itself requires only some of them."""
     line = _encode(values)
     return line if line.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)
 
@@ -45,7 +45,7 @@ def _line(values: dict[str, Any]) -> str:
 def decode_entry(line: str | bytes, id_field: str | None = None) -> tuple[bytes | None, list[bytes]]:
     """-> (the ID, or None when the line has none, the words).  ValueError with what is wrong.
 
-    `id_field` names the member that holds the ID of an object in none of our forms.
+    `id_field` names the member that holds the ID, in an object that has none of our forms.
     """
     try:
         values = json.loads(line, parse_float=_Number, object_pairs_hook=_members)
@@ -65,7 +65,7 @@ def decode_entry(line: str | bytes, id_field: str | None = None) -> tuple[bytes 
 
 
 class _Number(float):
-    """One that knows how it was written: a price of 1.10 is none of 1.1, and a double has not every digit."""
+    """A float that keeps its text: a price of 1.10 must not become 1.1, and a double cannot hold all digits."""
 
     __slots__ = ("text",)
 
@@ -78,7 +78,7 @@ class _Number(float):
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object.  ValueError when a name comes twice, as json would forget the first of the two."""
+    """An object.  Raises ValueError when a name comes twice, because `json` would drop the first one."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -87,7 +87,7 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def row_words(row: dict[str, Any], id_field: str | None) -> tuple[bytes | None, list[bytes]]:
-    """A row of anything: texts as they are, nulls left out, everything else as JSON writes it."""
+    """The words of any object: texts unchanged, nulls left out, everything else as JSON."""
     entry_id: bytes | None = None
     if id_field is not None:
         if row.get(id_field) in (None, ""):
