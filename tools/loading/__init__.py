@@ -1,3 +1,3 @@
-"""Entries on their way into a store or a server."""
+"""Write entries and copied streams into a store or a server."""
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""One stream of a live server as canonical commands: the shortest list that makes it again elsewhere.
+"""Copy one stream of a live server as canonical commands: the shortest list that makes the stream again elsewhere.
 
-    XADD ...          each entry, and a placeholder for each deleted one that is still pending, in order
-    XGROUP CREATE     each group, XCLAIM and XNACK for what it has pending, XSEEN for when its consumers were seen
+    XADD ...          each entry, and a placeholder for each deleted entry that is still pending, in order
+    XGROUP CREATE     each group, XCLAIM and XNACK for its pending entries, XSEEN for when its consumers were seen
     XDEL              the placeholders
-    XSETID            the last ID and the counters, then each group's place, and its policy between Riverbeds
+    XSETID            the last ID and the counters, then each group's position, and its policy between Riverbeds
     PEXPIREAT         the deadline
 
-The stream may change meanwhile.  What is only appended is left out: the copy is the stream as it was when copying it
-began.  After other changes it is copied again, a few times.
+The stream may change meanwhile.  Appended entries are left out: the copy is the stream as it was when the copying
+began.  After any other change the stream is copied again, a few times.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ Words = list[bytes]
 
 @dataclass(slots=True)
 class Copied:
-    """What became of one stream.
+    """The report of one stream's copy.
 
-    `moved`: it kept changing, so that parts of the copy are of different moments.  `unmarked`: producers' idempotence
-    records were left behind, as no command tells them.
+    `moved`: the stream kept changing, so parts of the copy are of different moments.  `unmarked`: the producers'
+    idempotence records were not copied, because no command shows them.
     """
 
     entries: int = 0
@@ -71,7 +71,7 @@ def copy_stream(client: RedisClient, sink: Sink, key: bytes, bar: ProgressBar) -
         try:
             copied = _Copy(client, sink, key, before, bar).run()
         except ReplyError as error:
-            # a group, or the whole stream, went away in between
+            # a group, or the whole stream, was deleted meanwhile
             if error.code not in ("NOGROUP", "WRONGTYPE") or is_last:
                 raise
             sink.drop(key)
@@ -85,7 +85,7 @@ def copy_stream(client: RedisClient, sink: Sink, key: bytes, bar: ProgressBar) -
 
 
 class _Copy:
-    """One attempt."""
+    """One attempt to copy a stream."""
 
     def __init__(self, client: RedisClient, sink: Sink, key: bytes, live: LiveStream, bar: ProgressBar) -> None:
         self._client = client
@@ -98,7 +98,7 @@ class _Copy:
 
     def run(self) -> Copied:
         key, live, sink = self._key, self._live, self._sink
-        # Pending entries come first: what is deleted after that is still pending in the copy, and gets a placeholder.
+        # Read pending entries first: an entry that is deleted after that is still pending, and gets a placeholder.
         pending = [
             read_pending(self._client, key, group.name) if group.pending else LivePending() for group in live.groups
         ]
@@ -111,7 +111,7 @@ class _Copy:
         top = max(live.last_id, live.max_deleted_id)
         sink.run([b"XSETID", key, id_text(top), *counters])
         if top != live.last_id:
-            # Redis before 8 lets XSETID go below what was deleted, but not in one step
+            # Redis before 8 accepts an XSETID below MAXDELETEDID, but not in the same command
             sink.run([b"XSETID", key, id_text(live.last_id)])
         for group in live.groups:
             if group.entries_read is not None:
@@ -126,7 +126,7 @@ class _Copy:
         return Copied(entries, len(live.groups), sum(map(len, pending)), unmarked=live.has_idempotence)
 
     def _add_entries(self, pending: list[LivePending]) -> int:
-        """XADD of all entries, and of placeholders where a pending one is not among them -> how many entries."""
+        """XADD all entries, and a placeholder for each pending entry that is missing -> the number of entries."""
         key, sink, bar = self._key, self._sink, self._meter
         wanted = _distinct(heapq.merge(*(of_group.ids() for of_group in pending)))
         next_wanted = next(wanted, None)
@@ -154,8 +154,8 @@ class _Copy:
     def _remove_placeholders(self) -> None:
         key, sink, placeholders = self._key, self._sink, self._placeholders
         if placeholders and self._live.max_deleted_id == MIN_ID:
-            # XDEL would leave a trace that XSETID cannot take away: 0-0 is no ID to it.  Without any XDEL in the
-            # source, it was trims that took what is missing, so a trim takes the placeholders and no more.
+            # XDEL would set MAXDELETEDID, and XSETID cannot set it back to 0-0.  Nothing was deleted by XDEL in the
+            # source, so trims removed the missing entries, and one trim here removes exactly the placeholders.
             first = self._first_id
             placeholders = [] if first is None else [entry_id for entry_id in placeholders if entry_id > first]
             how = [b"MAXLEN", b"=", b"0"] if first is None else [b"MINID", b"=", id_text(first)]
@@ -164,7 +164,7 @@ class _Copy:
             sink.run([b"XDEL", key, *map(id_text, placeholders[at : at + _IDS_A_COMMAND])])
 
     def _add_members(self, group: LiveGroup, pending: LivePending) -> None:
-        """The group's consumers, and what it has pending."""
+        """Create the group's consumers and pending entries."""
         key, sink = self._key, self._sink
         for consumer in group.consumers:
             sink.run([b"XGROUP", b"CREATECONSUMER", key, group.name, consumer.name])
@@ -182,7 +182,7 @@ class _Copy:
 
 
 def _distinct(ids: Iterator[StreamID]) -> Iterator[StreamID]:
-    """`ids`, which ascend, each once."""
+    """Ascending `ids`, without duplicates."""
     last: StreamID | None = None
     for entry_id in ids:
         if entry_id != last:
@@ -191,7 +191,7 @@ def _distinct(ids: Iterator[StreamID]) -> Iterator[StreamID]:
 
 
 def _alike(pending: LivePending) -> Iterator[tuple[int, int, int, list[StreamID]]]:
-    """Neighbours with the same consumer, delivery time and count: -> these three, and the IDs."""
+    """Group neighbours with the same consumer, delivery time and count: -> these three, and the IDs."""
     like: tuple[int, int, int] | None = None
     ids: list[StreamID] = []
     for entry_id, *rest in pending.rows():

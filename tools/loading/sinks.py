@@ -1,4 +1,4 @@
-"""Where copied streams and loaded entries go: into a data directory, or to a running server."""
+"""Targets for copied streams and loaded entries: a data directory, or a running server."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Words = list[bytes]
 
 
 class Sink(Protocol):
-    """Takes canonical commands, and entries, in order.  Every method raises Failure when it cannot go on.
+    """Takes canonical commands and entries, in order.  Every method raises Failure when it cannot continue.
 
-    `loaded` entries of those that were added are in their streams for good.
+    `loaded` is the number of added entries that are in their streams for good.
     """
 
-    knows_log_commands: bool  # those that only our log may hold
+    knows_log_commands: bool  # commands that only our log may hold
     is_riverbed: bool
     loaded: int
 
@@ -34,25 +34,25 @@ class Sink(Protocol):
     def has(self, key: bytes) -> bool: ...
 
     def last_id(self, key: bytes) -> StreamID:
-        """The last ID of a stream, 0-0 when there is none, as far as replies tell."""
+        """The last ID of a stream, as far as replies have shown it; 0-0 when there is no stream."""
 
     def run(self, words: Words) -> None: ...
 
     def add(self, key: bytes, entry_id: bytes | None, words: Words, line: int = 0) -> None:
-        """Append an entry, with a new ID when it has none; `line` of a file is where messages say that it stands.
+        """Append an entry, with a new ID when it has none; `line` is its line in a file, for messages.
 
         Raises ValueError, and appends nothing, when the stream cannot take that ID.
         """
 
     def drop(self, key: bytes) -> None:
-        """Undo what was begun with `key`."""
+        """Delete the unfinished copy at `key`."""
 
     def finish(self) -> None:
-        """Make all of it durable."""
+        """Make everything durable."""
 
 
 class DirectorySink:
-    """Writes to a data directory that no server uses; close it in any case.  Raises LockedError when one does."""
+    """Writes to a data directory that no server uses; always close it.  Raises LockedError when a server uses it."""
 
     knows_log_commands = is_riverbed = True
 
@@ -120,7 +120,7 @@ class DirectorySink:
 class ServerSink:
     """Sends to a running Riverbed, or a Redis from 7 on, some hundred commands at a time.
 
-    IDs are looked at before anything is sent: of a batch in which the server refuses one, it takes those behind it.
+    IDs are checked before anything is sent: if the server refuses an entry of a batch, it still takes the later ones.
     """
 
     knows_log_commands = False
@@ -203,7 +203,7 @@ class ServerSink:
 
 
 def _next_id(last_id: StreamID) -> StreamID:
-    """As XADD with * chooses."""
+    """The ID that XADD with * chooses."""
     now = make_id(time.time_ns() // 1_000_000, 0)
     if now > last_id:
         return now
