@@ -1,3 +1,3 @@
-"""The offline tools, one file for each subcommand of `riverbed`."""
+"""The command-line tool `riverbed`; `subcommands` has one file for each subcommand."""
 
 from __future__ import annotations

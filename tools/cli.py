@@ -1,4 +1,4 @@
-"""`riverbed`: work on data directories and look at servers.  One file for each subcommand; this one lists them.
+"""`riverbed`: work on data directories and look at servers.  Each subcommand has a file; this module lists them.
 
 Exit status: 0 all is well, 1 the command found something wrong, 2 it could not do its work, 130 it was interrupted,
 141 its output was not read to the end.
@@ -14,7 +14,7 @@ import click
 from riverbed.server.version import VERSION
 from riverbed.tools.console import outputs
 
-# Module and name of each.  They are imported when they are asked for: all of them take long to start.
+# Module and function of each subcommand.  A subcommand is imported on demand: importing all of them takes long.
 _COMMANDS: Final = {
     "check": ("riverbed.tools.subcommands.check", "check"),
     "compact": ("riverbed.tools.subcommands.compact", "compact"),
@@ -32,7 +32,7 @@ _COMMANDS: Final = {
 
 
 class _Subcommands(click.Group):
-    """Those of `_COMMANDS`."""
+    """The subcommands in `_COMMANDS`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(_COMMANDS)

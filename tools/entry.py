@@ -1,7 +1,7 @@
-"""The executable `riverbed`: an interrupt ends it without a traceback, even while it is being imported.
+"""The executable `riverbed`: an interrupt ends it without a traceback, even during the imports.
 
-The imports take most of the time of a short command, and nothing has begun before their end.  Until then the system
-ends the process at an interrupt; from then on `cli` does.
+The imports take most of the time of a short command, and no work begins before they end.  Until then the system ends
+the process at an interrupt; after that `cli` does.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 
 _former = signal.getsignal(signal.SIGINT)
-if _former is signal.default_int_handler:  # started with nohup, for instance, it is another
+if _former is signal.default_int_handler:  # with nohup, for instance, it is another one
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 from riverbed.tools import cli  # noqa: E402

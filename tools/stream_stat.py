@@ -1,4 +1,4 @@
-"""What `riverbed stat` and `riverbed top` tell of a stream and its groups, on disk or in a server."""
+"""The figures that `riverbed stat` and `riverbed top` show for a stream and its groups, on disk or in a server."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ READING: Final = "reading"
 
 @dataclass(frozen=True, slots=True)
 class GroupStat:
-    """`oldest_ms` is how long ago the entry with the smallest ID of those pending was delivered.
+    """The figures of a group.  `oldest_ms` is the time since the pending entry with the smallest ID was delivered.
 
-    It is None when nothing is pending, or that entry has no owner; `lag` and `entries_read` are None when they
-    cannot be told.
+    It is None when nothing is pending, or when this entry has no owner.  `lag` and `entries_read` are None when they
+    are unknown.
     """
 
     name: bytes
@@ -30,7 +30,7 @@ class GroupStat:
 
 @dataclass(frozen=True, slots=True)
 class StreamStat:
-    """`byte_count` is the size of its entries, about; of a server, what MEMORY USAGE says, or None.
+    """The figures of a stream.  `byte_count` is about the size of its entries; of a server, MEMORY USAGE or None.
 
     `entries_added` is None for a Redis before 7.
     """
@@ -48,12 +48,12 @@ class StreamStat:
 
     @property
     def oldest_ms(self) -> int | None:
-        """Of all groups."""
+        """The largest `oldest_ms` of all groups."""
         return max((group.oldest_ms for group in self.groups if group.oldest_ms is not None), default=None)
 
     @property
     def lag(self) -> int | None:
-        """Of the group that is behind most; None when one of them cannot tell."""
+        """The largest lag of all groups; None when a group's lag is unknown."""
         lags = [group.lag for group in self.groups]
         return None if None in lags else max((lag for lag in lags if lag is not None), default=0)
 

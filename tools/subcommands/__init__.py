@@ -1,3 +1,3 @@
-"""One file for each subcommand of `riverbed`: arguments and report, nothing else."""
+"""One file for each subcommand of `riverbed`: its arguments and its report, nothing else."""
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""`riverbed check PATH`: does the data keep every promise of the store, and can be mended what does not?
+"""`riverbed check PATH`: check that the data keeps every promise of the store, and repair it if asked.
 
-What the promises are, `store.check` knows, and how they are mended, `store.offline.repair`; here both are told to
-people.
+`store.check` checks and `store.offline.repair` repairs; this module reports both.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from riverbed.tools.console.check_report import CheckReport
 from riverbed.tools.console.console import FOUND, Failure, failures_explained
 from riverbed.tools.console.steps import StepProgress
 
-# A broken index breaks one promise for every entry; a million lines of it help no reader.
+# A broken index breaks one promise for every entry; nobody can use a million such lines.
 DEFAULT_LIMIT: Final = 100
-# Kept of each half to decide what can be mended.
+# Violations kept of the log, and of the rest, to decide what can be repaired.
 _KEPT: Final = 100
 _ITEMS: Final = {CHECKING_ROWS: "rows", COMPARING: "entries", COMPARING_STREAMS: "streams"}
 
@@ -119,7 +118,7 @@ def check(
 
 
 class _Store(NamedTuple):
-    """A data directory, and how it is to be looked at."""
+    """A data directory, and how to check it."""
 
     path: Path
     steps: StepProgress
@@ -146,7 +145,7 @@ class _Store(NamedTuple):
 def _refuse_other(path: Path) -> None:
     if not path.is_dir():
         raise Failure(f"{path} is not a directory")
-    with contextlib.suppress(CorruptionError):  # which the check finds as well
+    with contextlib.suppress(CorruptionError):  # the check finds it as well
         refuse_redis(path, OsFiles())
     if not (path / STATE_DIRECTORY).exists() and not (path / LOG_DIRECTORY).exists():
         raise Failure(f"{path} holds no store: neither {STATE_DIRECTORY}/ nor {LOG_DIRECTORY}/ is there")
@@ -168,7 +167,7 @@ def _check_snapshot(path: Path, report: CheckReport, steps: StepProgress) -> Non
 
 
 def _look(check: Check, report: CheckReport) -> list[Violation]:
-    """Check and report; -> the first violations of the log and of the rest, for who decides what can be mended."""
+    """Check and report; -> the first violations of the log and of the rest, for `Repair.mend`."""
     log: list[Violation] = []
     others: list[Violation] = []
 
@@ -196,5 +195,5 @@ def _repair(store: _Store, report: CheckReport) -> None:
         except RepairError as error:
             report.refused(str(error))
             return
-        # what is there now
+        # Check the repaired store.
         _look(store.check(is_held=True), report)

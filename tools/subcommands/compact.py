@@ -139,7 +139,7 @@ def compact(
 
 
 def _ask(directory: Path, plan: Plan) -> None:
-    """Show what will come of it, and have it confirmed.  Raises Failure when it is not."""
+    """Show the plan and ask for confirmation.  Raises Failure without it."""
     console = notes()
     console.print(f"[bold]{escape(str(directory))}[/] will be compacted")
     _print_plan(console, plan)

@@ -35,7 +35,7 @@ _ITEMS: Final = {streamread.READING: "entries", dumptables.READING: "rows"}
 
 
 def _id(context: click.Context, option: click.Parameter, text: str | None) -> StreamID | None:
-    """An ID; as the end of a range, `5` is all of millisecond 5."""
+    """An ID; as the end of a range, `5` includes all of millisecond 5."""
     if text is None:
         return None
     entry_id = parse_id(text.encode(), missing_seq=(1 << 64) - 1 if option.name == "end" else 0)
@@ -91,7 +91,7 @@ def dump(
 
     Exit status 0: all of it, 1: something in it is damaged, 2: nothing can be read, 130: interrupted.
     """
-    limit = None if limit is None else min(limit, sys.maxsize)  # what itertools counts to
+    limit = None if limit is None else min(limit, sys.maxsize)  # the most that itertools takes
     with failures_explained(f"dump {source}"), StepProgress(_ITEMS) as steps:
         show = ignore if sys.stdout is None or sys.stdout.isatty() else steps.show  # lines and a bar would mix
         if key is None:
@@ -155,7 +155,7 @@ def _text_lines(path: Path) -> Iterator[str]:
 
 
 def _print(lines: Iterator[str]) -> bool:
-    """Print -> whether damage was met after the first line.  Raises CorruptionError when it was met before."""
+    """Print -> whether damage was found after the first line.  Raises CorruptionError when it was found before."""
     chunk: list[str] = []
     printed = False
     try:
@@ -176,5 +176,5 @@ def _print(lines: Iterator[str]) -> bool:
 
 def _write(chunk: list[str]) -> None:
     if chunk:
-        click.echo("\n".join(chunk).encode(errors="backslashreplace"))  # JSON is UTF-8, whatever a terminal has
+        click.echo("\n".join(chunk).encode(errors="backslashreplace"))  # JSON is UTF-8, whatever the terminal's encoding
         chunk.clear()

@@ -37,7 +37,7 @@ _SHOWN_KEYS: Final = 5
 
 @dataclass(slots=True)
 class Imported:
-    """What was copied, and what was not: keys of other types by type, and streams by key."""
+    """The report: what was copied, and what was not: keys of other types by type, and streams by key."""
 
     streams: int = 0
     entries: int = 0

@@ -111,7 +111,7 @@ def load(
 def _load(
     entries: Iterator[NumberedEntry], sink: Sink, key: bytes, bar: ProgressBar, *, new_ids: bool, skip: int
 ) -> StreamID | None:
-    """-> the last ID.  Raises Failure with the line at fault, and what is loaded."""
+    """Load all entries -> the last ID.  Raises Failure with the line at fault, and the number of loaded entries."""
     try:
         for number, entry_id, words in entries:
             if skip:
@@ -129,7 +129,7 @@ def _load(
     except _BadLine as bad:
         sink.finish()
         raise Failure(f"{bad}; {_so_far(sink)}") from bad
-    except Failure as failure:  # of the disk, or of the connection
+    except Failure as failure:  # an error of the disk or the connection
         raise Failure(f"{failure}; at least {_so_far(sink)}") from failure
 
 

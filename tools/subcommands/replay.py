@@ -96,7 +96,7 @@ def replay(context: click.Context, source: Path, directory: Path, until: Moment 
 
 
 def _what_is_missing(rebuilt: Rebuilt, until: Moment | None) -> list[str]:
-    """Why not all of the source that was asked for is in the new directory."""
+    """The reasons why parts of the requested source are not in the new directory."""
     missing = []
     if rebuilt.skipped.total:
         missing.append(f"{counted(rebuilt.skipped.total, 'command')} skipped")

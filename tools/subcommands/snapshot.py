@@ -1,4 +1,4 @@
-"""`riverbed snapshot DIR [OUT]`: freeze a store as files, for backups and for Spark."""
+"""`riverbed snapshot DIR [OUT]`: write a snapshot of a store, for backups and for Spark."""
 
 from __future__ import annotations
 

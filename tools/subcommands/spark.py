@@ -1,6 +1,6 @@
-"""`riverbed spark JOB`: the jobs in `tools/spark/jobs`, which are loaded when one is named.
+"""`riverbed spark JOB`: run a job of `tools/spark/jobs`; a job is imported only when it is named.
 
-Spark and all that it needs is an extra that most installations of the server do not have, and takes a second to load.
+Spark is an extra that most installations of the server do not have, and it takes a second to import.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import click
 from riverbed.tools.console.console import Failure
 
 _EXTRA: Final = ("pyspark", "py4j", "pyarrow", "numpy")
-# By name: the module, the function in it, and what `--help` says.
+# By name: the module, the function in it, and the text for `--help`.
 _JOBS: Final = {
     "audit": ("audit.audit", "audit", "Name what is stuck, poisoned or orphaned, and what holds streams back."),
     "export": ("export.export", "export", "Write entries to Parquet, by key and date, what is new at each run."),
@@ -22,7 +22,7 @@ _JOBS: Final = {
 
 
 class _Jobs(click.Group):
-    """Subcommands that are imported when they are asked for."""
+    """Subcommands that are imported on demand."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         return list(_JOBS)

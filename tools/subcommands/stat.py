@@ -1,4 +1,4 @@
-"""`riverbed stat DIR|HOST:PORT`: which streams there are, how large, and how far their groups have come."""
+"""`riverbed stat DIR|HOST:PORT`: the streams, their sizes, and how far their groups have read."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def stat(target: str, pattern: str | None, order: str, limit: int, by_group: boo
     if chosen:
         console = results(soft_wrap=False)
         if not console.is_terminal:
-            console.width = _UNLIMITED  # its reader takes it whole
+            console.width = _UNLIMITED  # another program reads whole lines
         console.print(_group_table(chosen, console.width) if by_group else _stream_table(chosen, console.width))
     else:
         what = "stream with groups" if totals.streams else "stream"
@@ -117,7 +117,7 @@ def _stats(target: str, is_wanted: Callable[[bytes], bool], progress: Progress) 
 
 
 class _Totals:
-    """Of all streams, shown or not."""
+    """The totals of all streams, shown or not."""
 
     def __init__(self) -> None:
         self.streams = self.entries = self.bytes = self.pending = 0
@@ -165,7 +165,7 @@ def _group_table(stats: list[StreamStat], width: int) -> Table:
 
 
 def _table(rows: list[tuple[int, list[str], list[str]]], names: list[str], numbers: list[str], width: int) -> Table:
-    """Of (database, names, numbers).  Names are cut where `width` is too narrow, numbers never."""
+    """A table of (database, names, numbers).  Names are cut if `width` is too narrow; numbers never are."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
     with_db = any(db for db, _, _ in rows)
     if with_db:
@@ -187,7 +187,7 @@ def _table(rows: list[tuple[int, list[str], list[str]]], names: list[str], numbe
 
 
 def _share(width: int, wanted: list[int]) -> list[int]:
-    """Give each column what it wants, or of what is left as much as the others that want more."""
+    """Give each column the width it wants, or an equal share of the width that narrower columns leave."""
     shares = list(wanted)
     for count, at in zip(range(len(wanted), 0, -1), sorted(range(len(wanted)), key=wanted.__getitem__), strict=True):
         shares[at] = max(_MIN_NAME, min(wanted[at], width // count))

@@ -1,7 +1,7 @@
 """`riverbed top HOST:PORT`: a server's rates, streams and groups, live.
 
-Here is when a sample is taken and what becomes of it; what is asked for is in `tools/top/sample.py`, what follows from
-two samples in `tools/top/rates.py`, and how it looks in `tools/top/view.py`.
+This module takes a sample at each interval and passes it on.  `tools/top/sample.py` reads the server,
+`tools/top/rates.py` computes rates from two samples, and `tools/top/view.py` shows them.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _run_screen(watch: _Watch, interval: float, count: int, order: str) -> None:
 
 
 class _Watch:
-    """Takes a sample every so often, and connects again when the connection is lost."""
+    """Takes a sample at each interval, and connects again when the connection is lost."""
 
     def __init__(self, address: Address, sampler: Sampler) -> None:
         self.address = address
@@ -129,7 +129,7 @@ class _Watch:
         self._disconnect()
 
     def connect(self) -> RedisClient:
-        """Raises Failure."""
+        """The connection, made if there is none.  Raises Failure."""
         if self._client is None:
             self._client = RedisClient(self.address, _TIMEOUT_S)
         return self._client
@@ -140,7 +140,10 @@ class _Watch:
             self._client = None
 
     def run(self, interval: float, count: int, show: Show) -> None:
-        """Until q is pressed, or `count` samples were taken, if it is not 0.  Raises Failure at the first."""
+        """Take samples until q is pressed, or until `count` of them if it is not 0.
+
+        Raises Failure when the first sample fails.
+        """
         last: Sample | None = None
         found = Rates()
         taken = 0
