@@ -30,7 +30,7 @@ from riverbed.tools.console.check_report import CheckReport
 from riverbed.tools.console.console import FOUND, Failure, failures_explained
 from riverbed.tools.console.steps import StepProgress
 
-# A broken index breaks one promise for every entry; nobody can use a million such lines.
+# A broken index breaks one promise for every entry; a million such lines help no reader.
 DEFAULT_LIMIT: Final = 100
 # Violations kept of the log, and of the rest, to decide what can be repaired.
 _KEPT: Final = 100

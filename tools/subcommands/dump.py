@@ -176,5 +176,5 @@ def _print(lines: Iterator[str]) -> bool:
 
 def _write(chunk: list[str]) -> None:
     if chunk:
-        click.echo("\n".join(chunk).encode(errors="backslashreplace"))  # JSON is UTF-8, whatever the terminal's encoding
+        click.echo("\n".join(chunk).encode(errors="backslashreplace"))  # JSON is UTF-8 on any terminal
         chunk.clear()
