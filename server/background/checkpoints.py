@@ -32,7 +32,7 @@ RETRY_S: Final = 1.0
 EVERYSEC_S: Final = 1.0
 # A checkpoint is due when this much was logged since the last, whatever the interval.
 CHECKPOINT_BYTES: Final = 1 << 20
-# As many times that may be waiting for a slow disk in memory, and then clients wait for it, too.
+# So many times CHECKPOINT_BYTES may wait in memory for a slow disk; then clients wait for it, too.
 MAX_DIRTY: Final = 32
 
 
@@ -59,16 +59,16 @@ class Checkpoints:
             self._config.observe(name, self._follow_config)
 
     def stop(self) -> None:
-        """Begin no other."""
+        """Begin no other checkpoint."""
         if self._timer is not None:
             self._timer.cancel()
 
     def close(self) -> None:
-        """No task needs the disk's thread any more, not even one that has just been started."""
+        """End the disk's thread: no task needs it any more, not even one that has just been started."""
         self._disk.shutdown(wait=False)
 
     def committed(self) -> None:
-        """Something was committed: have it in a checkpoint soon, at once if it is much."""
+        """Have what was committed in a checkpoint soon, at once if it is much."""
         if self._engine.dirty_bytes >= CHECKPOINT_BYTES:
             self._checkpoint()
         elif self._timer is None:
@@ -81,7 +81,7 @@ class Checkpoints:
         config = self._config
         delay = config.checkpoint_interval_ms / 1000
         if config.appendfsync == "everysec":
-            delay = min(delay, EVERYSEC_S)  # it is the checkpoint that syncs the log then
+            delay = min(delay, EVERYSEC_S)  # the checkpoint syncs the log then
         self._timer = self._loop.call_later(delay, self._checkpoint)
 
     def _disarm(self) -> None:
@@ -123,7 +123,7 @@ class Checkpoints:
     def _checkpoint(self) -> None:
         """Begin a checkpoint, which a thread makes durable while clients are served.
 
-        If the disk is still busy with the one before, the next begins when it is not, unless that would be too much.
+        If the disk is still busy with the one before, the next begins after that, unless too much is waiting.
         """
         self._disarm()
         most = MAX_DIRTY * CHECKPOINT_BYTES
@@ -151,7 +151,7 @@ class Checkpoints:
         return True
 
     def _synced(self, durability: Durability) -> None:
-        """The disk has it, unless a caller that could not wait has ended it."""
+        """End the checkpoint that is on the disk now, unless a caller that could not wait has ended it."""
         with self._retrying():
             if self._engine.checkpoints.is_syncing_of(durability):
                 self._end_checkpoint()

@@ -102,7 +102,7 @@ class Server:
 
 
 def work_for_server(module: str, work: Callable[[Server], None]) -> NoReturn:
-    """Run `work`, and end the process; what goes wrong is reported to the server.
+    """Run `work`, and end the process; failures are reported to the server.
 
     Nothing waits for threads, nor for what Python does at its end.
     """

@@ -1,4 +1,4 @@
-"""The rewrite of the log while the server serves: when, by whom, and what becomes of it.
+"""Rewrites the log while the server serves: starts a process for it, and adopts the file that the process writes.
 
     start    a process of its own is started (`background/rewrite_worker.py`); nothing waits for it
     go       one moment: the log is divided, and LMDB is checkpointed where the new file begins
@@ -6,7 +6,7 @@
     end      its file becomes the base of the log, in one step; what came before is deleted
 
 Until that step a failure costs nothing but the time: the log is as it was.  A checkpoint may come between `go` and the
-transaction; the process reports which one it sees, and has to `go` again then.
+transaction; the process reports which one it sees, and is told to `go` again then.
 
 Starting, failing and stopping are tasks of the event loop; everything that touches the store happens in one turn of it.
 """
@@ -46,12 +46,12 @@ class RewriteError(Exception):
     """The log was not rewritten; it is as it was."""
 
 
-# What a rewrite may end with; anything else is a defect.
+# The errors that a rewrite may end with; any other is a defect.
 _EXPECTED: Final = (RewriteError, WorkerError, LogWriteError, StateLostError, lmdb.Error, OSError)
 
 
 class Rewriting:
-    """The rewrites of one server.  `status` tells INFO about them."""
+    """The rewrites of one server.  `status` is what INFO shows of them."""
 
     def __init__(self, core: Core, ticks: Ticks, tasks: Tasks) -> None:
         self.status = core.rewrite
@@ -94,19 +94,19 @@ class Rewriting:
         return self._adopted
 
     def schedule(self) -> None:
-        """Begin one soon, if there is none by then."""
+        """Begin a rewrite soon, if none is under way by then."""
         self.status.scheduled = True
 
     def begin_if_due(self) -> None:
-        """Start what is scheduled, or due because the log has grown."""
+        """Start a rewrite that is scheduled, or due because the log has grown."""
         if self._task is None and not self._stopped and (self.status.scheduled or self._has_grown()):
             self.start()
 
     def _has_grown(self) -> bool:
-        """By `auto-aof-rewrite-percentage` since the last rewrite.
+        """Whether the log has grown by `auto-aof-rewrite-percentage` since the last rewrite.
 
-        Measured from the log's size after it, so that one which could not make the log smaller is not followed by
-        another before there is something new.
+        Measured from the log's size after that rewrite, so that a rewrite which could not make the log smaller is not
+        followed by another before there is something new.
         """
         config, engine = self._core.config, self._engine
         percentage, size = config.auto_aof_rewrite_percentage, engine.log.size_bytes
@@ -169,12 +169,12 @@ class Rewriting:
                 from_seq = await self._hand_over(worker)
                 entries, size, command_bytes = await self._follow(worker)
         except WorkerError:
-            self._go_on()  # of a process that we have killed: why
+            self._go_on()  # raises the reason if we have killed the process
             raise
         finally:
             self._worker = None
             engine.tables.env.reader_check()  # a killed reader would keep pages from being used again
-        # the last checkpoint may be lost with the power; the files that the one before goes on from are about to go
+        # a power loss may undo the last checkpoint; the files that the one before goes on from are about to be deleted
         await self._reach_end_of_tick()
         engine.secure_checkpoint()
         base = engine.log.adopt_base(path, size, command_bytes, from_seq)
@@ -198,7 +198,7 @@ class Rewriting:
         raise RewriteError("no checkpoint stayed the last one for long enough")
 
     async def _reach_end_of_tick(self) -> None:
-        """A checkpoint is not for an open tick, which answers for itself."""
+        """Wait until no tick is open: a checkpoint must not commit one, which commits and answers by itself."""
         while self._engine.txn.log:
             self._ticks.want_tick()
             await asyncio.sleep(0)
@@ -207,13 +207,13 @@ class Rewriting:
     def _room(self) -> int:
         """How many bytes must stay free on the disk.
 
-        An automatic rewrite must not be why writes are refused; when they are already, it may be the cure.
+        A rewrite must not cause writes to be refused; when they are refused already, it may be the cure.
         """
         reserve = self._engine.space.reserve_bytes
         return reserve + (reserve >> 2) if self._engine.refusal is None else reserve >> 2
 
     async def _follow(self, worker: Worker) -> tuple[int, int, int]:
-        """Listen until it is done; -> entries, bytes, bytes of commands."""
+        """Listen until the process is done; -> entries, bytes, bytes of commands."""
         while True:
             answer = await worker.receive()
             self._go_on()
@@ -223,7 +223,7 @@ class Rewriting:
             self.status.note(entries, size)
 
     def _go_on(self) -> None:
-        """Raise what has become a reason to stop while something was awaited."""
+        """Raise RewriteError if a reason to stop has come up while something was awaited."""
         if self._stopped:
             raise RewriteError("the server is stopping")
         if self._abandoned:
@@ -234,7 +234,7 @@ class Rewriting:
     def remove_leftovers(self) -> None:
         """Delete the files that the log needs no more, in a thread: a gigabyte takes the file system a while.
 
-        The file of a rewrite under way looks like one of them; so the end of the rewrite deletes all of them.
+        The file of a rewrite under way looks like one of them; so they stay until the end of the rewrite.
         """
         if self._removal is None and self._task is None and not self._stopped:
             with contextlib.suppress(OSError):
@@ -263,7 +263,7 @@ class Rewriting:
             self._worker.kill()
 
     async def stop(self) -> None:
-        """The server stops: so does a rewrite, and its file goes."""
+        """Stop a rewrite, and delete its file, because the server stops."""
         self._stopped = True
         self.abandon()
         for task in (self._task, self._removal):

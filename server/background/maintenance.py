@@ -1,4 +1,4 @@
-"""What the server does between requests: purging, expiry, looking at the disk and at idle clients.
+"""What the server does between requests: purging, expiry, checks of the disk and of idle clients.
 
 Each piece is a timer on the loop and takes a bounded slice of a turn, so that no client waits for more than a few
 milliseconds.
@@ -37,8 +37,8 @@ CYCLE_S: Final = 0.1
 EXPIRE_SLICE_S: Final = 0.002
 EXPIRE_BATCH: Final = 64
 RETRY_S: Final = 1.0
-# A long reply reads a view, which keeps its pages from being used again: not for longer than this without progress, and
-# not for as long when others wait for a view and cannot have one.
+# A long reply reads a view, which keeps its pages from being used again.  A reply without progress may do this for so
+# long, and for less when other clients wait for a view and cannot have one.
 LONG_REPLY_S: Final = 60.0
 CROWDED_REPLY_S: Final = 10.0
 CYCLES_A_SPACE_CHECK: Final = 10
@@ -76,8 +76,8 @@ class Maintenance:
         self._purge_timer: asyncio.TimerHandle | None = None
         self._cycle_timer: asyncio.TimerHandle | None = None
         self._cycles = 0
-        self._rotate_error: str | None = None  # that was told
-        # behind a full sync the tables are others
+        self._rotate_error: str | None = None  # the last one that was logged
+        # a full sync replaces the tables
         self._readers = Readers(lambda: self._engine.tables, self._clock.monotonic)
 
     def start(self) -> None:
@@ -119,7 +119,7 @@ class Maintenance:
         self._cycles += 1
         now_ms = self._core.now_ms()
         txn = self._engine.txn
-        if not self._gate.holds_writes:  # or the replicas, which are to come level, never would
+        if not self._gate.holds_writes:  # else the replicas would never come level
             self._expire(now_ms)
         if txn.log:
             self._ticks.want_tick()
@@ -160,7 +160,7 @@ class Maintenance:
         self._rotate_error = error
 
     def _check_clients(self, now_ms: int) -> None:
-        """Cut off who is idle for longer than `timeout`, over its output limit, or stuck in a long reply."""
+        """Cut off clients that are idle for longer than `timeout`, over an output limit, or stuck in a long reply."""
         timeout_ms = self._config.timeout * 1000
         now_s = self._clock.monotonic()
         self._core.accounts.check_growing(now_s)

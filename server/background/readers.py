@@ -1,4 +1,4 @@
-"""Reading transactions of LMDB that stay open for long, whichever process has them.
+"""Reading transactions of LMDB that stay open for long, in any process.
 
 A page that such a reader may still read cannot be used again, so state/ grows with every write for as long as it is
 open.  LMDB knows how many transactions ago a reader began, not when: `Readers` looks every second and remembers since
@@ -21,7 +21,7 @@ LONG_S: Final = 60.0
 
 
 class Readers:
-    """The readers of one store.  `pid` and `seconds` are of the one that has been open for the longest time."""
+    """The readers of one store.  `pid` and `seconds` are those of the reader that has been open longest."""
 
     def __init__(self, tables: Callable[[], Tables], monotonic: Callable[[], float]) -> None:
         self.pid = 0
@@ -36,7 +36,7 @@ class Readers:
         tables, now_s = self._tables(), self._monotonic()
         tables.env.reader_check()
         last = tables.env.info()["last_txnid"]
-        # one that sees the present state holds nothing up, and may as well be a new one each time
+        # a reader of the present state keeps no old pages, and may be a new one each time
         behind = [reader for reader in tables.readers() if reader.transaction_no < last]
         self._seen_s = {reader: self._seen_s.get(reader, now_s) for reader in behind}
         self._reported.intersection_update(behind)

@@ -1,4 +1,4 @@
-"""The rewrite as a process of its own, so that the server neither stops nor grows for it.
+"""The process that rewrites the log, so that the server neither stops nor grows for it.
 
     python -m riverbed.server.background.rewrite_worker DIRECTORY FILE MAP-BYTES
 
@@ -11,8 +11,8 @@
                                                     <-  {"entries": e, "bytes": b}                         now and then
                                                     <-  {"entries": e, "bytes": b, "command_bytes": c}     it is durable
 
-When the server has gone or wants no more of it, FILE is removed.  It fails when less than `room_bytes` are
-free on the disk, which belong to the server.
+When the server has gone or gives the rewrite up, FILE is removed.  The rewrite fails when less than `room_bytes` are
+free on the disk: these belong to the server.
 
 Nothing it does can harm the store: it has the tables open for reading only, and FILE is not part of the log until the
 server lists it in the manifest.

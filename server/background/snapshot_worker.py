@@ -1,7 +1,6 @@
 """The process that takes a snapshot for the server: `python -m riverbed.server.background.snapshot_worker DIR ...`.
 
-It opens the tables read only, as any other reader, and stands behind everything else in line for the processor.  What
-it answers:
+It opens the tables read only, as any other reader, and everything else has priority for the processor.  Its answers:
 
     {"step": "copying", "done": 1048576, "total": 8388608}        a few times a second
     {"made": {"name": ..., "path": ..., "offset": ..., ...}}      the end
@@ -63,7 +62,7 @@ def _described(made: Snapshot) -> dict[str, Any]:
 
 
 class _Reports:
-    """How far it has come, reported now and then."""
+    """Reports progress now and then."""
 
     def __init__(self, server: Server) -> None:
         self._server = server

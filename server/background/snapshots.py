@@ -4,8 +4,8 @@
     process    copies the last checkpoint                progress goes to INFO
     end        the client has path and offset            or why there is none
 
-The client is told the offset that was really copied; it covers everything that ran before the command.  A client that
-leaves, or is unblocked, only waits no longer.  How one is made, `store.snapshot.writer` knows.
+The client is sent the offset that was really copied; it covers everything that ran before the command.  If the client
+leaves, or is unblocked, the snapshot goes on.  `store.snapshot.writer` makes it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BAD_NAME: Final = "ERR a snapshot's name has letters, digits and ._+- and begins
 
 
 class Snapshots:
-    """Those of one server."""
+    """The snapshots of one server."""
 
     def __init__(self, core: Core, ticks: Ticks, tasks: Tasks, checkpoint: Callable[[], None]) -> None:
         """`checkpoint` puts everything that has run so far into a checkpoint.  It raises CommandError."""
@@ -58,7 +58,7 @@ class Snapshots:
     # -- what clients ask for ------------------------------------------------------------------------------------------
 
     def begin(self, request: Request, name: str | None, keep: int | None) -> Block:
-        """Start one; the session waits for its end.  Raises CommandError."""
+        """Start a snapshot; the session waits for its end.  Raises CommandError."""
         if self._status.in_progress:
             raise CommandError(UNDER_WAY)
         if name is not None and not is_snapshot_name(name):
@@ -71,14 +71,14 @@ class Snapshots:
         return block
 
     def list(self, request: Request) -> Block:
-        """Look at those there are, in a thread, as there may be many; the session waits."""
+        """List the snapshots, in a thread, as there may be many; the session waits."""
         self._require_folder()
         block = Block((), None, request.argv, is_for_work=True)
         self._start("list of snapshots", self._answer_list(request.session, block), request.session, block)
         return block
 
     def _require_folder(self) -> None:
-        """What is elsewhere is not ours to write or to delete."""
+        """Raise CommandError if the folder leads elsewhere: files there are not ours to write or to delete."""
         try:
             require_directory(self._folder)
         except UnsafeFileError as error:
@@ -94,7 +94,7 @@ class Snapshots:
         task.add_done_callback(self._running.discard)
 
     async def stop(self) -> None:
-        """The server ends: so does what is under way, and leaves nothing behind."""
+        """Stop what is under way, which leaves nothing behind, because the server stops."""
         for task in self._running:
             task.cancel()
         if self._running:
@@ -160,5 +160,5 @@ class Snapshots:
         )
 
     def _answer(self, session: Session, block: Block, reply: Reply) -> None:
-        if session.blocked is block:  # else it has left, or waits for something else by now
+        if session.blocked is block:  # else the client has left, or waits for something else by now
             self._ticks.end_wait(session, reply)

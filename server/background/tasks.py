@@ -52,7 +52,7 @@ class Tasks:
         self._running.add(task)
         self._status.running = len(self._running)
         task.add_done_callback(self._ended)
-        task.add_done_callback(lambda _: work.close())  # of which nothing has run, if it was cancelled that early
+        task.add_done_callback(lambda _: work.close())  # nothing of it has run, if it was cancelled that early
         return task
 
     async def _run(self, name: str, work: Coroutine[Any, Any, T], failed: Failed | None, expected: Expected) -> T:
@@ -85,7 +85,7 @@ class Tasks:
         return self.start(name, call(), failed=failed, expected=expected)
 
     def soon(self, name: str, callback: Callable[..., None], *arguments: object, failed: Failed) -> None:
-        """Call it in the next turn of the loop; what it raises goes to `failed`."""
+        """Call `callback` in the next turn of the loop; what it raises goes to `failed`."""
 
         def call() -> None:
             try:

@@ -10,8 +10,8 @@
 Each line is a JSON object.  Any other line is something that Python or a library printed; it goes to the server's log,
 and the last one is the reason if the process ends.  Standard error goes the same way.
 
-Whatever becomes of the process, at whatever moment, `receive` raises WorkerError with a text, and nothing else raises.
-A process ends with its server: the end of its input tells it that the server has gone.
+Whatever happens to the process, at any moment, `receive` raises WorkerError with a text, and nothing else raises.
+A process ends with its server: the end of its input shows that the server has gone.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("riverbed")
 
-# Twelve times as long as a process is silent: one that was stopped, or that the machine has no time for.
+# Twelve times the longest silence of a process that works; else it is stopped, or the machine has no time for it.
 SILENCE_S: Final = 60.0
 # From SIGTERM to SIGKILL; a process needs less to delete what it has half made.
 TERM_S: Final = 3.0
 # A killed process that does not end hangs in the kernel, where it cannot be helped.
 KILL_S: Final = 5.0
 _SHOWN_BYTES: Final = 500
-# Our package is found here, by a process that is started in any directory.
+# A process that is started in any directory finds our package here.
 _HOME: Final = Path(riverbed.__file__).resolve().parents[1]
 
 
 class WorkerError(Exception):
-    """A process did not do its work.  The text says why, of something called "its process"."""
+    """A process did not do its work.  The text says why, and calls it "its process"."""
 
 
 class Worker:
     """One process, which runs `module`.  A context manager: the process lives inside.
 
-    `on_end` is called as soon as it has ended, for an owner that waits for something else meanwhile.
+    `on_end` is called as soon as the process has ended, for an owner that waits for something else meanwhile.
     """
 
     def __init__(self, tasks: Tasks, module: str, *arguments: object, on_end: Callable[[], None] | None = None) -> None:
@@ -109,7 +109,7 @@ class Worker:
             raise WorkerError("its process is not a program of Riverbed")
 
     async def _end(self) -> None:
-        """End the process: by a request, and when that is of no use by force."""
+        """End the process: by a request, and if that does not help by force."""
         process = self._process
         if process is None:
             return
@@ -139,7 +139,7 @@ class Worker:
     # -- talking -------------------------------------------------------------------------------------------------------
 
     def send(self, **order: object) -> None:
-        """Give an order.  A process that has ended does not hear it, and the next `receive` says so."""
+        """Give an order.  A process that has ended does not get it, and the next `receive` raises."""
         assert self._process is not None and self._process.stdin is not None
         # RuntimeError is what uvloop raises for a pipe whose other end is gone
         with contextlib.suppress(OSError, RuntimeError):
@@ -162,7 +162,7 @@ class Worker:
         return answer
 
     def require_alive(self) -> None:
-        """Raise WorkerError when it has ended without a word."""
+        """Raise WorkerError when the process has ended without an answer."""
         if self._failure is not None and not self._lines:
             raise WorkerError(self._failure)
 
@@ -208,6 +208,6 @@ async def _has_ended(process: asyncio.subprocess.Process, seconds: float) -> boo
 
 
 def _environment() -> dict[str, str]:
-    """As ours, so that the process finds the same packages, and ours before any others of the same names."""
+    """Our environment, but with our package first: the process finds the same packages, and no other of its name."""
     known = os.environ.get("PYTHONPATH")
     return os.environ | {"PYTHONPATH": f"{_HOME}{os.pathsep}{known}" if known else str(_HOME)}
