@@ -1,4 +1,4 @@
-"""What clients hold and how much of it they may: bytes read and not answered, and views of the tables.
+"""Counts and bounds what clients hold: bytes read and not answered, and views of the tables.
 
 Knows no command and no socket.  Read `accounts` first.
 """

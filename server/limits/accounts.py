@@ -8,16 +8,16 @@ the loop there is `Accounts.alarm`.
 
 Three things follow from an account:
 
-- Above a bound of its own a client's socket is not read, until half of that has been worked off.
+- Above a bound of its own a client's socket is not read, until half of the bound has been worked off.
 - Accounts are added up in two pools.  While a pool is under pressure each client's bound is far smaller, its socket is
   read in small pieces, and its requests make less output in a tick.  So the clients that owe most are the ones that
-  wait, and a client that asks for one thing at a time notices nothing.  Strangers, who have not authenticated, are
-  always read like that, and take nothing from what the others may have.
+  wait, and a client that asks for one thing at a time notices nothing.  Strangers, clients that have not
+  authenticated, are always read like that, and their pool takes nothing from that of the others.
 - All clients together may hold no more than `maxmemory-clients`: see `eviction.py`.
 
 Names that a client has the server remember (WATCH, SUBSCRIBE, CLIENT SETNAME ...) are `kept`, apart from what it is
-owed: leaving its socket alone would not lessen them, so they count for eviction alone, and not for pressure.  Replicas
-are in a pool of their own, and never evicted.
+owed: not reading its socket would not make them fewer, so they count for eviction alone, and not for pressure.
+Replicas are in a pool of their own, and never evicted.
 
 What a client can only end by sending more (the rest of a request, EXEC) is counted, but keeps its socket from being
 read only while its pool is full; then these clients go on one after the other.
@@ -41,7 +41,7 @@ STRANGERS_BYTES: Final = 8 * _MB
 MAX_OUTPUT_A_TICK: Final = 1 * _MB
 # A stranger that leaves more unread is disconnected, as by Redis.
 MAX_STRANGERS_OUTPUT: Final = 1024
-# What one client may have waiting to be executed before its socket is left alone.
+# What one client may have waiting to be executed before its socket is not read.
 MAX_WAITING_BYTES: Final = 64 << 10
 _PRESSED_WAITING: Final = 4 << 10
 _PRESSED_OUTPUT_A_TICK: Final = 64 << 10
@@ -55,14 +55,14 @@ class Socket(Protocol):
     address: str
 
     def set_reading(self, on: bool) -> None:
-        """Read from the client, or leave what it sends with it."""
+        """Read from the client, or stop reading."""
 
     def abort(self) -> None:
         """Close now, dropping what was not sent."""
 
 
 class Pool:
-    """Clients that are bounded together: under pressure above half of `most_bytes`, and until a quarter of it."""
+    """Clients that are bounded together: under pressure from half of `most_bytes` on, until a quarter of it."""
 
     def __init__(
         self, holders: Holders[Account], most_bytes: int, most_growing: int, *, is_always_pressed: bool = False
@@ -106,7 +106,7 @@ class Pool:
             self.on_pressure(True)
 
     def relax(self) -> None:
-        """End that, if what is kept allows it."""
+        """End the pressure, if what is kept allows it."""
         if self.is_pressed and not self._is_always_pressed and self.bytes < self.most_bytes // 4:
             self._set_bounds(False)
             self.on_pressure(False)
@@ -126,7 +126,7 @@ class Pool:
         return self._growing is account
 
     def forget(self, account: Account) -> None:
-        """It has ended what it had begun, or there is room for all."""
+        """The client has ended its request, or there is room for all: let the next one grow if it was its turn."""
         self._waiting.pop(account, None)
         if self._growing is account:
             self._growing = None
@@ -151,7 +151,7 @@ class Pool:
 
 
 class Account:
-    """What the server keeps for one client: `owed` bytes, as of when they were counted last, and `kept` of names."""
+    """What the server keeps for one client: `owed` bytes, as they were counted last, and `kept` bytes of names."""
 
     __slots__ = (
         "_accounts",
@@ -186,10 +186,10 @@ class Account:
         return self.owed + self.kept
 
     def settle(self, *, waiting: int, growing: int, other: int) -> None:
-        """Count, then read from the client or leave its socket alone.
+        """Count, then read from the client or stop reading.
 
-        `waiting` are bytes that nothing has looked at, `growing` those of a request or transaction that its client has
-        not ended, `other` is all the rest.
+        `waiting` are bytes not looked at yet, `growing` are bytes of a request or transaction that the client has not
+        ended, `other` is all the rest.
         """
         self.waiting = waiting
         self.growing = growing
@@ -235,7 +235,7 @@ class Account:
             self._move(self._accounts.clients if on else self._accounts.strangers)
 
     def follow(self) -> None:
-        """The client is a replica from now on."""
+        """Count with the replicas from now on."""
         self._move(self._accounts.replicas)
 
     def _move(self, pool: Pool) -> None:
@@ -249,7 +249,7 @@ class Account:
             self.look_again()
 
     def close(self) -> None:
-        """The client has gone."""
+        """Empty the account of a client that has gone."""
         self.settle(waiting=0, growing=0, other=0)
         self.keep(-self.kept)
 

@@ -1,7 +1,7 @@
-"""Which clients lose their connections when all together have the server keep more than `maxmemory-clients`.
+"""Closes connections when the server keeps more than `maxmemory-clients` for all clients together.
 
-The largest go first, see `holders.py`.  A client goes between two ticks.  What it wrote is in the log by then, whole,
-and it has its reply or hears the end of the connection instead.
+The largest go first, see `holders.py`.  A client is evicted between two ticks.  Its writes are in the log by then,
+whole, and it has its reply or sees the end of the connection instead.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Evictor:
         self._largest_bytes = 0
 
     def _evict_soon(self) -> None:
-        """Between two ticks, for there may be a command of the client under way."""
+        """Evict between two ticks, for there may be a command of the client under way."""
         if not self._is_due:
             self._is_due = True
             self._loop.call_soon(self._evict)
@@ -60,7 +60,7 @@ class Evictor:
             self._largest = f"client {account.client_id} at {account.socket.address}"
 
     def report(self) -> None:
-        """Tell of the clients that went since the last report: one line, for there may be thousands of them."""
+        """Log the clients that were evicted since the last report: one line, for there may be thousands of them."""
         if self._count:
             log.warning(
                 "maxmemory-clients is %d bytes, and clients held more: evicted %d of them, which held %d bytes; most, "

@@ -3,9 +3,10 @@
     bytes kept    < 1 kB     1 to 2 kB    2 to 4 kB    4 to 8 kB   ...
                   nowhere    [. . . .]    [. .]        [.]
 
-Clients go from the fullest bucket down, in each the one first that has been in it longest, as in Redis, until the rest
-is below the limit.  So nothing looks through all clients: a client is moved when its size doubles or halves.  One that
-holds less than 1 kB is in no bucket and stays: a connection alone costs more, and `maxclients` bounds those.
+Clients are evicted from the last bucket down, in each bucket the one first that has been in it longest, as in Redis,
+until the rest is below the limit.  So no loop looks through all clients: a client is moved when its size doubles or
+halves.  A client that holds less than 1 kB is in no bucket and stays: a connection alone costs more, and `maxclients`
+bounds the connections.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-# A lower limit would leave no room to ask for another one, says Redis.
+# A lower limit would leave clients no room to ask for another one, as Redis says.
 MIN_LIMIT_BYTES: Final = 128 << 10
 _SMALL_BITS: Final = 10
 _BUCKETS: Final = 64 - _SMALL_BITS
@@ -44,7 +45,7 @@ class Holders(Generic[H]):
         self.bytes = 0  # of all of them, the small ones as well
         self.limit_bytes = sys.maxsize
         self.on_excess: Callable[[], None] = lambda: None
-        # a dict would find its first key only behind all those that have been taken off the front
+        # no dict: it finds its first key only after all keys that were taken off the front
         self._buckets: list[OrderedDict[H, None]] = [OrderedDict() for _ in range(_BUCKETS)]
 
     def set_limit(self, limit_bytes: int) -> None:
@@ -58,7 +59,7 @@ class Holders(Generic[H]):
         return self.bytes >= self.limit_bytes
 
     def change(self, account: H, difference: int) -> None:
-        """The server keeps so much more, or less, for a client; the account says so already."""
+        """Count that the server keeps more, or less, for a client; the account has the new size already."""
         self.bytes += difference
         self.place(account)
         if difference > 0 and self.bytes >= self.limit_bytes:
@@ -84,7 +85,7 @@ class Holders(Generic[H]):
             account.bucket = 0
 
     def largest(self) -> Iterator[H]:
-        """Those in buckets, in the order in which they go; each must have left before the next is asked for."""
+        """The clients in buckets, in the order of eviction; each must have left before the next is asked for."""
         for bucket in reversed(self._buckets):
             while bucket:
                 account = next(iter(bucket))

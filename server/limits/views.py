@@ -1,4 +1,4 @@
-"""Views of the tables for long replies: so many at a time, shared by all replies that begin between two changes.
+"""Views of the tables for long replies: a bounded number, shared by all replies that begin between two changes.
 
 A view keeps freed pages of the tables from being used again and takes slots of LMDB's, so there are at most MAX_VIEWS.
 As long as there are few, a new one is made at once.  With more of them the commands that wait are gathered for a second
@@ -9,7 +9,7 @@ and share the next view, so that only clients that read slowly and for long meet
                                    [ the disk is busy, or there are too many ]  wait on
                                    [ no checkpoint can be made ]  one of the open transaction, for this turn alone
 
-Which commands wait, `execution/sliced_commands.py` knows.
+`execution/sliced_commands.py` keeps the commands that wait.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ class Views:
 
     @property
     def is_full(self) -> bool:
-        """There are as many views as there may be."""
+        """Whether there are as many views as there may be."""
         return self.open_count >= MAX_VIEWS
 
     def take(self) -> View | None:
         """A view of the tables as they are now, which the caller releases, or None when there is none yet.
 
-        To be called between ticks.  Raises lmdb.Error when there is none to be had.
+        To be called between ticks.  Raises lmdb.Error when none can be made.
         """
         return self._share() or self._make()
 
@@ -74,7 +74,7 @@ class Views:
         engine = self._engine
         if self.is_full or self._must_gather():
             return None
-        # one that has failed is tried again every second, whether there are long replies or none
+        # a checkpoint that has failed is tried again every second, whether there are long replies or none
         if engine.has_changes and engine.checkpoints.last_ok and not self.checkpoint_soon():
             return None
         try:
