@@ -4,8 +4,8 @@
     ...        the store is opened and recovered
     listen     `listener.py`: connections are accepted
 
-So a start that fails for want of an address has not touched the store.  A Unix socket is a file in a folder: that it
-can be made there is looked at here, and it is made when the store is open, as it takes the place of an older one.
+So a start that fails because it cannot have an address has not touched the store.  A Unix socket is a file in a folder.
+Here we only check that it can be made; it is made when the store is open, as it takes the place of an older one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Addresses:
             raise
 
     def close(self) -> None:
-        """Let go of them, for a start that fails."""
+        """Close the sockets, for a start that fails."""
         for sock in (*self.clients, *self.metrics):
             sock.close()
 
@@ -67,7 +67,7 @@ def bind(addresses: Iterable[str], port: int) -> list[socket.socket]:
 
 
 def _bind_host(host: str, port: int) -> list[socket.socket]:
-    """A name may stand for several addresses."""
+    """Sockets bound to `host`, a name that may stand for several addresses."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     with contextlib.ExitStack() as held:
         sockets = []

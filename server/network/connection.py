@@ -26,7 +26,7 @@ class _Receive(Protocol):
 class Connection(asyncio.Protocol):
     """A peer.  While a client leaves its replies unread, nothing more is read from it."""
 
-    data_received: _Receive  # set with the session, as a call less for each chunk than a method
+    data_received: _Receive  # set with the session; no method, which would be one more call for each chunk
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -37,9 +37,9 @@ class Connection(asyncio.Protocol):
         self._soft_limit_since: float | None = None
         self._may_read = True
         self._has_ended = False  # the client sends nothing more
-        self._has_session = False  # nor is there one for a client that is refused, or goes before it begins
+        self._has_session = False  # a client that is refused, or goes before it begins, has none
         self._reads_small_pieces = False
-        self._is_cut_off = False  # and what was not sent is gone
+        self._is_cut_off = False  # what was not sent is gone
 
     # -- asyncio.Protocol ----------------------------------------------------------------------------------------------
 
@@ -48,14 +48,14 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         try:
             self._begin(self._transport)
-        except OSError:  # it has gone already: the socket of a client that resets has no peer, and takes no options
+        except OSError:  # the client has gone: the socket of a client that resets has no peer, and takes no options
             self._transport.abort()
         except Exception:
             log.exception("a connection could not begin")
             self._transport.abort()
 
     def _begin(self, transport: asyncio.Transport) -> None:
-        """Make a session of it, as the last thing that can fail.  Raises OSError when the client has gone."""
+        """Make a session for the client, as the last step that can fail.  Raises OSError when the client has gone."""
         sock: socket.socket = transport.get_extra_info("socket")
         self.fd = sock.fileno()
         self.address = _address_text(transport, "peername")
@@ -79,7 +79,7 @@ class Connection(asyncio.Protocol):
             self._executor.disconnect(self.session)
 
     def pause_writing(self) -> None:
-        """The client reads too slowly: take no further requests of it."""
+        """The client reads too slowly: take no further requests from it."""
         self.session.congested = True
         self._read_or_not()
         self.session.refresh()
@@ -125,7 +125,7 @@ class Connection(asyncio.Protocol):
             self._read_or_not()
 
     def _set_protocol(self, *, in_small_pieces: bool) -> None:
-        """How to read from the next time on that reading begins."""
+        """Set how to read, from the next time that reading begins."""
         self._reads_small_pieces = in_small_pieces
         if in_small_pieces:
             self._transport.set_protocol(_SmallPieces(self))

@@ -1,6 +1,6 @@
 """Sockets and signals: bind, open the store (recovery included), accept, serve until the server stops.
 
-How it stops, `stopping` knows.
+`server/stopping.py` stops it.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _keep_alive(sock: socket.socket, seconds: int) -> None:
     """Probe a silent peer after `seconds`, then three times at a third of it, as Redis does."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", seconds), ("TCP_KEEPINTVL", max(seconds // 3, 1)), ("TCP_KEEPCNT", 3)):
-        option = getattr(socket, name, None)  # macOS spells the first one otherwise
+        option = getattr(socket, name, None)  # macOS has another name for the first one
         if option is not None:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
@@ -162,7 +162,7 @@ async def serve(config: Config) -> int:
 
 
 async def _open_metrics(server: Server, addresses: Addresses) -> Metrics | None:
-    """The metrics page, if it is asked for; only then are the libraries behind it loaded, which take memory."""
+    """The metrics page, if it is asked for; its libraries, which take memory, are loaded only then."""
     if not server.context.config.metrics_port:
         return None
     from riverbed.server.prometheus.page import Metrics
