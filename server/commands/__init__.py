@@ -1,4 +1,4 @@
-"""The commands: each a function that is handed a request and returns a reply, declared in one table.
+"""The commands: each is a function that takes a request and returns a reply, declared in one table.
 
 Knows no event loop and no socket, so that a replay needs no server.  Read `table` first, then `streams/streams`.
 """

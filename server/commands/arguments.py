@@ -29,7 +29,7 @@ def parse_int(text: bytes, error: str = errors.NOT_AN_INTEGER) -> int:
 
 
 def parse_timeout_ms(word: bytes, now_ms: int) -> int:
-    """How long to wait, in milliseconds; CommandError when it is negative or ends beyond all time."""
+    """How long to wait, in milliseconds; CommandError when it is negative or its end exceeds 64 bits."""
     timeout_ms = parse_int(word, errors.TIMEOUT_NOT_INTEGER)
     if timeout_ms < 0:
         raise CommandError(errors.TIMEOUT_NEGATIVE)
@@ -47,9 +47,9 @@ def parse_entry_id(text: bytes, missing_seq: int = 0) -> StreamID:
 
 
 def parse_packed_ids(words: list[bytes]) -> list[bytes]:
-    """Plain IDs as the 16 bytes they are stored under; CommandError when one of them is none.
+    """Plain IDs as the 16 bytes they are stored under; CommandError when one of them is not valid.
 
-    For commands that are given a hundred of them: the usual form is read in 0.35 us, `parse_entry_id` takes 0.9.
+    For commands with a hundred IDs: the usual form is read in 0.35 us, `parse_entry_id` takes 0.9.
     """
     packed = []
     pack = _ID.pack
@@ -102,7 +102,7 @@ class Args:
         return parse_entry_id(self.take(), missing_seq)
 
     def take_many(self, count: int) -> list[bytes]:
-        """The next `count` words, of which there are as many."""
+        """The next `count` words; the caller has checked that there are as many."""
         words = self.words[self.position : self.position + count]
         self.position += count
         return words

@@ -1,13 +1,12 @@
-"""Who listens to which channel, and what they are sent when a client publishes.
+"""Which clients listen to which channel, and what they are sent when a client publishes.
 
     channel  ->  its subscribers, in the order they came          PUBLISH       message
     pattern  ->  its subscribers, and how it matches              PUBLISH       pmessage
     shard channel  ->  its subscribers                            SPUBLISH      smessage
 
-A message is kept nowhere: who does not listen when it is published never hears of it, nor does the log, nor do
-replicas.  It leaves with the tick in which it was published, so behind that tick's commit, and in each subscriber's
-connection it stands behind what was answered or published before.  It rests on no table, so it leaves when the commit
-fails, too.
+A message is kept nowhere: a client that does not listen when it is published never gets it, nor do the log and the
+replicas.  It leaves after the commit of the tick in which it was published, and in each subscriber's connection after
+what was answered or published before.  It rests on no table, so it leaves even when the commit fails.
 
 Knows sessions and their protocol version; sends nothing itself, and knows no command.
 """
@@ -23,15 +22,15 @@ from riverbed.server.protocol.replies import Push
 if TYPE_CHECKING:
     from riverbed.server.commands.session import Session
 
-# Names compared with a pattern, or patterns with a name, before others have their turn: half a millisecond.
+# Names compared with a pattern, or patterns with a name, before other clients have their turn: half a millisecond.
 _NAMES_A_STEP: Final = 500
 
-# What remembering a subscription takes, measured, besides the name: a pattern is taken apart, and so there twice.
+# Memory of a subscription besides the name, measured.  A pattern is parsed, so its name is kept twice.
 CHANNEL_BYTES: Final = 160
 PATTERN_BYTES: Final = 480
 
-# In the order in which they came; a set would deliver in another order each time.  Nearly every name has one
-# subscriber, which stands for itself: a client may have very many names, and a dict for each takes four times as long.
+# In the order of subscription; a set would deliver in another order each time.  Nearly every name has one subscriber,
+# which stands for itself: a client may have very many names, and a dict for each takes four times as long.
 Subscribers = dict["Session", None]
 
 
@@ -49,7 +48,7 @@ class Channels:
         return len(self._subscribers)
 
     def bytes_of(self, name: bytes) -> int:
-        """What a subscription takes."""
+        """Memory that a subscription takes."""
         return len(name) + CHANNEL_BYTES
 
     def subscribe(self, session: Session, name: bytes) -> None:
@@ -67,7 +66,7 @@ class Channels:
             self._subscribers[name] = {others: None, session: None}
 
     def unsubscribe(self, session: Session, name: bytes) -> None:
-        """Nothing happens to who has not subscribed."""
+        """End a subscription; does nothing if the client has not subscribed."""
         own = self._names_of(session)
         if name in own:
             del own[name]
@@ -93,7 +92,7 @@ class Channels:
         own.clear()
 
     def names(self, pattern: bytes | None = None) -> Generator[None, None, list[bytes]]:
-        """The names, or those that match a pattern; yields now and then where that takes long."""
+        """The names, or only the names that match a pattern; yields now and then when that takes long."""
         names = list(self._subscribers)
         if pattern is None:
             return names
@@ -103,7 +102,7 @@ class Channels:
             if at:
                 yield
             found += yield from glob.select(names[at : at + _NAMES_A_STEP])
-        return [name for name in found if name or not pattern]  # which no star matches
+        return [name for name in found if name or not pattern]  # no star matches an empty name
 
     def subscribers(self, name: bytes) -> Iterable[Session]:
         subscribers = self._subscribers.get(name, ())
@@ -130,8 +129,8 @@ class Patterns(Channels):
             self._globs.pop(name, None)
 
     def matching(self, channel: bytes) -> Generator[None, None, list[bytes]]:
-        """The patterns that match; costs a match of every pattern there is, as in Redis, and yields now and then."""
-        if not channel:  # which no star matches: that KEYS * shows an empty key is KEYS's own doing
+        """The patterns that match; compares every pattern, as Redis does, and yields now and then."""
+        if not channel:  # no star matches it; only KEYS shows an empty key for *
             return [channel] if channel in self._subscribers else []
         found = []
         for number, name in enumerate(list(self._subscribers), 1):
@@ -157,15 +156,14 @@ class PubSub:
         self.channels = Channels(lambda session: session.subscriptions.channels)
         self.patterns = Patterns(lambda session: session.subscriptions.patterns)
         self.shard_channels = Channels(lambda session: session.subscriptions.shard_channels)
-        # Called for each receiver of a message: puts it among what the session is sent.
+        # Called for each receiver of a message: adds it to the session's output.
         self.deliver: Callable[[Session, Push], None] = lambda session, message: None
 
     def publish(self, channel: bytes, text: bytes) -> Generator[None, None, int]:
         """Send a message to all subscribers; -> how many got it.
 
-        A client that listens in two ways gets it, and counts, twice.
-        Yields while very many patterns, or a very long channel, are compared; the message goes out when all of them
-        are.
+        A client with two matching subscriptions gets the message, and counts, twice.
+        Yields while very many patterns, or a very long channel, are compared; the message goes out after that.
         """
         patterns = (yield from self.patterns.matching(channel)) if self.patterns else ()
         receivers = self._send(self.channels.subscribers(channel), b"message", channel, text)
@@ -174,7 +172,7 @@ class PubSub:
         return receivers
 
     def publish_to_shard(self, channel: bytes, text: bytes) -> int:
-        """As `publish`, to those who have subscribed to a shard channel of that name."""
+        """As `publish`, for the subscribers of the shard channel of that name."""
         return self._send(self.shard_channels.subscribers(channel), b"smessage", channel, text)
 
     def forget(self, session: Session) -> None:
@@ -184,7 +182,7 @@ class PubSub:
         session.refresh()
 
     def _send(self, subscribers: Iterable[Session], *words: bytes) -> int:
-        """Both wire forms are made at most once, however many listen: they share the bytes."""
+        """Send a message.  Both wire forms are made at most once; all receivers share the bytes."""
         wires: dict[int, Push] = {}
         receivers = 0
         for session in subscribers:

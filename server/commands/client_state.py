@@ -1,6 +1,6 @@
 """What a client has set up on its connection: its names, the transaction it is in, and what it listens to.
 
-The server remembers it until the client ends it, and counts what that takes in the client's account.
+The server keeps it until the client ends it, and counts its memory in the client's account.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from riverbed.store.tables.namespace import Namespace
     from riverbed.store.wire import Requests
 
-# A word's own share of memory: the object and its place in a list; and that of the list.
+# Memory of a word besides its bytes: the object and its place in a list; and memory of the list.
 _WORD_BYTES: Final = 48
 _LIST_BYTES: Final = 80
-# Of an entry of a run, beside the bytes of its request.
+# Memory of an entry of a run, besides the bytes of its request.
 _RUN_ENTRY_BYTES: Final = 32
 
 
 def request_bytes(argv: list[bytes]) -> int:
-    """What a kept request takes, about."""
+    """About how much memory a kept request takes."""
     return sum(map(len, argv)) + _WORD_BYTES * len(argv) + _LIST_BYTES
 
 
 def batch_bytes(requests: Requests) -> int:
-    """What several take, about; in C, as there may be a hundred, and more than once a tick."""
+    """About how much memory several requests take; in C, as there may be a hundred, and more than once a tick."""
     if not requests:
         return 0
     runs = [one for one in requests if isinstance(one, Run)]
@@ -38,7 +38,7 @@ def batch_bytes(requests: Requests) -> int:
 
 
 class Names:
-    """What the connection, and the library that the client uses, are called; b"" is no name."""
+    """The names of the connection and of the client's library; b"" is no name."""
 
     __slots__ = ("_account", "client", "library", "library_version")
 
@@ -62,7 +62,7 @@ class Names:
         self.library_version = version
 
     def forget(self) -> None:
-        """The client has gone; its session may be garbage for a while."""
+        """Drop the names: the client has gone, but its session may be garbage for a while."""
         self.set_client(b"")
         self.set_library(b"")
         self.set_library_version(b"")
@@ -71,7 +71,7 @@ class Names:
 class Transaction:
     """The commands that the client has queued since MULTI, and the keys that it watches.
 
-    `Watches` of the executor keeps what is watched, and by whom.
+    The executor's `Watches` keeps which client watches which key.
     """
 
     __slots__ = (
@@ -88,8 +88,8 @@ class Transaction:
         self._account = account
         self.queued: list[list[bytes]] | None = None  # None outside of MULTI
         self.queued_bytes = 0
-        self.has_failed = False  # a command was refused, so that EXEC will be
-        self.watched: dict[Namespace, dict[bytes, None]] = {}  # none for a database without a watched key
+        self.has_failed = False  # a command was refused, so EXEC will be refused
+        self.watched: dict[Namespace, dict[bytes, None]] = {}  # no entry for a database without a watched key
         self.watch_broken = False
         self.watch_until_ms = 0  # when the first of those keys expires, 0 for never
 

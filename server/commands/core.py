@@ -1,4 +1,4 @@
-"""What all parts of one server share: settings, store, clients, channels, and what is counted of them.
+"""What all parts of one server share: settings, store, clients, channels and counters.
 
 It is data and does nothing; the parts act on it.
 """

@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from riverbed.server.stats.stats import CommandCounters, Stats
 
 _SHOWN_BYTES = 128  # of a name or of all arguments in an error text
-# Whatever may be refused, run out of turn or act on the connection takes the slow path.
+# Commands that may be refused, run out of turn or act on the connection take the slow path.
 _SLOW = Flag.IMMEDIATE | Flag.NO_AUTH | Flag.LOG_ONLY | Flag.ADMIN | Flag.PUBSUB
 
 
 # More words take the slow path.  Python compares numbers of up to 30 bits much faster than others.
 _VERY_MANY = (1 << 30) - 1
-# Fast by Redis's reckoning, but each may take a millisecond.
+# FAST in Redis's table, but each may take a millisecond.
 _UP_TO_A_SLICE = frozenset((b"XCLAIM", b"XAUTOCLAIM", b"XNACK"))
 
 
 class FastCommand:
-    """A command the fast path may run at once: no subcommands, nothing special about it.
+    """A command that the fast path may run at once: it has no subcommands and none of the `_SLOW` flags.
 
     `is_compound`: it may log several commands, or be several.
     """
@@ -46,7 +46,7 @@ class FastCommand:
 
 
 def fast_commands(stats: Stats) -> dict[bytes | type[Run], FastCommand]:
-    """The fast path's table, under upper-case and lower-case names; other spellings take the slow path.
+    """The fast path's table, with upper-case and lower-case names; other spellings take the slow path.
 
     Runs of XADD are under their class, which stands in the place of their name.
     """
@@ -80,7 +80,7 @@ def client_command(words: list[bytes]) -> Command:
 
 
 def unknown_command(words: list[bytes]) -> CommandError:
-    """Tells the name and the first arguments, each up to its first NUL byte, as Redis does."""
+    """The error with the name and the first arguments, each up to its first NUL byte, as in Redis."""
     shown = b""
     for word in words[1:]:
         if len(shown) >= _SHOWN_BYTES:

@@ -1,8 +1,8 @@
 """Secrets among a command's words: only the command itself may see them.
 
 MONITOR and SLOWLOG show `Command.shown(words)`.  A command with secrets declares one of the functions here, or one of
-its own beside its handler.  Each hides every word that it does not understand: a mistyped command may have its password
-in another place, and Redis shows those.
+its own beside its handler.  Each function hides every word that it does not understand: a mistyped command may have its
+password in another place, where Redis shows it.
 """
 
 from __future__ import annotations
@@ -19,5 +19,5 @@ def all_but_the_name(words: Sequence[bytes]) -> list[bytes]:
 
 
 def hidden(words: Sequence[bytes]) -> list[bytes]:
-    """As many words, none of which can be read."""
+    """The same number of words, all unreadable."""
     return [REDACTED] * len(words)

@@ -1,4 +1,4 @@
-"""Logged commands through the handlers that clients use: what recovery and offline tools are handed."""
+"""Runs logged commands through the handlers that clients use, for recovery and offline tools."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def unconnected_session(db: Database) -> Session:
 class Replayer:
     """Executes logged commands, for `store.recovery.replay` and offline tools.
 
-    Our log says itself when everything happened; in logs that Redis wrote, consumers have been seen at `now_ms`.
+    Our own log has the time of everything; in logs that Redis wrote, consumers have been seen at `now_ms`.
     """
 
     def __init__(self, now_ms: int = 0) -> None:
         load_commands()
         self._now_ms = now_ms
         self._request: Request | None = None
-        # Looking here first takes 0.8 us off a command.
+        # This table, asked first, takes 0.8 us off a command.
         self._commands = {
             name: command
             for name, command in COMMANDS.items()
@@ -67,7 +67,7 @@ class Replayer:
         }
 
     def knows(self, words: list[bytes]) -> bool:
-        """Whether this is a command that changes streams; a Redis has others in its logs."""
+        """Whether this is a command that changes streams; a log of Redis may have others."""
         return self._find(words) is not None
 
     def _find(self, words: list[bytes]) -> Command | None:

@@ -1,7 +1,7 @@
-"""One request of a client, what it may know of the server it runs in, and what it may ask of it.
+"""One request of a client, and what its handler may ask of the server.
 
-`Context` is passed along with every `Request`; nothing is global.  Each protocol is what commands may call of one part
-of the server: they name no event loop and no socket.
+`Context` is passed along with every `Request`; nothing is global.  Each protocol lists what commands may call of one
+part of the server; no protocol names an event loop or a socket.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Pauses(Protocol):
     """What a command may ask of the pauses."""
 
     def pause(self, until_ms: int, *, writes_only: bool) -> None:
-        """Leave clients' commands, or only those that write, waiting until then (CLIENT PAUSE)."""
+        """Hold back clients' commands, or only their writes, until then (CLIENT PAUSE)."""
 
     def unpause(self) -> None: ...
 
@@ -96,7 +96,7 @@ class Snapshots(Protocol):
         """Start a snapshot of everything up to now; the client waits for its end.  Raises CommandError."""
 
     def list(self, request: Request) -> Block:
-        """Look for the snapshots there are; the client waits."""
+        """List the snapshots; the client waits for the answer."""
 
 
 class Rewriting(Protocol):
@@ -110,7 +110,7 @@ class Rewriting(Protocol):
 
 
 class Replication(Protocol):
-    """What a command may ask about primaries and replicas, and have done."""
+    """What a command may ask of replication."""
 
     @property
     def is_replica(self) -> bool: ...
@@ -125,10 +125,10 @@ class Replication(Protocol):
         """Hand over to that replica, or to the one that has everything first (FAILOVER)."""
 
     def abort_failover(self) -> None:
-        """Give up handing over (FAILOVER ABORT)."""
+        """Abort the handover (FAILOVER ABORT)."""
 
     def take_over(self, replication_id: str) -> None:
-        """Become the primary in the place of ours, on the line of that id (PSYNC ... FAILOVER)."""
+        """Become the primary in the place of ours, with that replication id (PSYNC ... FAILOVER)."""
 
     def role(self) -> Reply:
         """The answer to ROLE."""
@@ -140,16 +140,16 @@ class Replication(Protocol):
         """Syncs so far, for INFO stats."""
 
     def introduced(self, session: Session, option: bytes, value: bytes) -> bool:
-        """A replica tells something of itself (REPLCONF); False when it is not known what."""
+        """Note what a replica reports about itself (REPLCONF); False when the option is unknown."""
 
     def acknowledged(self, session: Session, offset: int, synced_offset: int | None) -> None:
-        """A replica tells how far it is, and how much of it is on its disk."""
+        """Note the offset that a replica has reached, and the offset that is on its disk."""
 
     def attach(self, session: Session, replication_id: str, next_offset: int) -> None:
-        """Send the session the log from then on, `next_offset` being the first byte that it lacks (PSYNC)."""
+        """Send the session the log from `next_offset` on, the first byte that it lacks (PSYNC)."""
 
     def wait(self, request: Request, count: int, deadline_ms: int | None, *, local: int | None = None) -> Reply:
-        """Have the client wait until so many replicas have what it wrote (WAIT; with `local` WAITAOF)."""
+        """Have the client wait until `count` replicas have what it wrote (WAIT; with `local` WAITAOF)."""
 
 
 class Stopping(Protocol):
@@ -162,11 +162,11 @@ class Stopping(Protocol):
         """Go on serving; -> whether a stop was under way (SHUTDOWN ABORT)."""
 
     def remaining_ms(self) -> int | None:
-        """How long replicas are waited for at most, None while none are."""
+        """How long the server still waits for replicas at most; None when it does not wait."""
 
 
 class Context(Core):
-    """One server, as seen by its commands.  The assembly sets what they may ask of its parts."""
+    """One server, as seen by its commands.  The assembly sets the parts that they may use."""
 
     control: Control
     transactions: Transactions
@@ -183,7 +183,7 @@ class RunningTransaction(Protocol):
     """The transaction that a request is a part of."""
 
     def view(self) -> View:
-        """What a reply too long for memory is to be read from: it shows what the transaction sees now."""
+        """The view that a reply too long for memory is read from: it shows what the transaction sees now."""
 
 
 class Request:
@@ -194,7 +194,7 @@ class Request:
     context: Context
 
     def __init__(self, session: Session, txn: WriteTxn, context: Context | None = None) -> None:
-        """Without a context for the commands of a log: none that is logged needs one."""
+        """`context` is None for the commands of a log, which need none."""
         if context is not None:
             self.context = context
         self.session = session
@@ -204,16 +204,16 @@ class Request:
         self.now_ms = 0
         self.from_log = False  # replayed from a log or a primary: the decisions are in the words already
         self.may_block = True
-        # bytes of its reply that may be kept in memory; None without a limit: nothing is made of a reply to a log
+        # bytes of its reply that may be kept in memory; None for no limit, as a log gets no reply
         self.room: int | None = LONG_BYTES
-        self.transaction: RunningTransaction | None = None  # whose part its reply is
+        self.transaction: RunningTransaction | None = None  # the one that its reply is a part of
 
     @property
     def in_transaction(self) -> bool:
         return self.transaction is not None
 
     def copy(self) -> Request:
-        """The same command, to be gone on with later."""
+        """The same command, to be continued later."""
         own = Request(self.session, self.txn, getattr(self, "context", None))
         own.db = self.db
         own.argv = self.argv

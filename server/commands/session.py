@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from riverbed.store.wire import Requests
 
 
-# What remembering a key that a client waits for takes, measured, besides the words of the command that waits.
+# Memory of a key that a client waits for, measured, besides the words of the command that waits.
 _BLOCKED_KEY_BYTES: Final = 770
-# Replies that are late, of which there are so many, are waited for before there are more.
+# A client with more late reply bytes than this waits before its next request.
 _MAX_LATE_BYTES: Final = 64 << 10
 
 
@@ -40,13 +40,13 @@ class Peer(Protocol):
     fd: int
 
     def close_soon(self) -> None:
-        """Close unless replies are waiting for the tick; `attend` closes behind those."""
+        """Close unless replies are waiting for the tick; then `attend` closes after them."""
 
     def attend(self) -> None:
-        """The session needs attention after a tick: close it if it is closing, cut it off beyond its output limit."""
+        """Called after a tick for a session with `attention`: close it if it is closing or beyond its output limit."""
 
     def set_reading(self, on: bool) -> None:
-        """Read from the client, or leave what it sends with it."""
+        """Read from the client, or leave its bytes in the socket."""
 
     def read_small_pieces(self, on: bool) -> None:
         """Take only a little from the client's socket at a time, or all there is."""
@@ -132,7 +132,7 @@ class Session:
         # CLIENT REPLY
         self.replies_off = False
         self.skip_replies = 0
-        self.held_pushes: list[Push] = []  # not to be put into the middle of a reply
+        self.held_pushes: list[Push] = []  # must not get into the middle of a reply
         self.held_push_bytes = 0
         # blocking
         self.blocked: Block | None = None
@@ -140,8 +140,8 @@ class Session:
         self.congested = False  # does not read what it is sent
         self.long_reply: LongReply | None = None
         self.sliced_bytes = 0  # of the words of a command under way in slices; `SlicedCommands` keeps it
-        # what it has sent; requests of it that were taken out to be run and could not; whether it has a place in the
-        # line of those whose requests run next, or is to have it back when it may go on (`is_held`)
+        # what it has sent; its requests that were taken out to be run and could not; whether it has a place in the
+        # queue of clients whose requests run next, or is to have it back when it may go on (`is_held`)
         self.input: RequestReader  # set by `Executor.connect`
         self.backlog: Requests = []
         self._backlog_bytes = 0
@@ -158,19 +158,19 @@ class Session:
 
     @property
     def closing(self) -> bool:
-        """The connection is about to close: no request of the client runs any more."""
+        """Whether the connection is about to close: no request of the client runs any more."""
         return self._closing
 
     def begin_closing(self) -> None:
         """Run no further request of the client, of whatever kind.
 
-        The fast path closes with it: left open, it would run fast commands without the MULTI or SELECT before them.
+        The fast path stops too: otherwise it would run fast commands without the MULTI or SELECT before them.
         """
         self._closing = True
         self.refresh()
 
     def authenticate(self, on: bool) -> None:
-        """The client may do everything from now on, or only what strangers may."""
+        """Allow the client everything from now on, or only what is allowed before AUTH."""
         self.authenticated = on
         self.input.authenticated = on
         self.account.trust(on)
@@ -201,7 +201,7 @@ class Session:
 
     @property
     def is_confined(self) -> bool:
-        """A subscriber in RESP2 cannot tell messages from replies, so there are to be no replies of most commands."""
+        """A subscriber in RESP2 cannot tell messages from replies, so it may run few commands."""
         return self.resp == 2 and bool(self.subscriptions)
 
     def hold_push(self, push: Push) -> None:
@@ -211,12 +211,12 @@ class Session:
         self.account.add(len(push))
 
     def release_pushes(self) -> None:
-        """The reply is complete: what was kept goes out behind it."""
+        """The reply is complete: send the kept pushes after it."""
         self.out += self.held_pushes
         self.drop_pushes()
 
     def drop_pushes(self) -> None:
-        """None of what was kept goes out."""
+        """Drop the kept pushes."""
         self.held_pushes.clear()
         self.account.add(-self.held_push_bytes)
         self.held_push_bytes = 0
@@ -226,14 +226,14 @@ class Session:
     @property
     def must_wait(self) -> bool:
         """The client's next request may not run yet."""
-        # what a replica sends are acknowledgements, and they matter most when it is slow
+        # a replica sends acknowledgements, which matter most when it is slow
         is_congested = self.congested and not self.is_replica
         is_late = self.late_bytes > _MAX_LATE_BYTES
         return bool(self.must_wait_for_others or is_congested or is_late or self.long_reply)
 
     @property
     def must_wait_for_others(self) -> bool:
-        """It waits for a key, for the end of a pause or of its own command, not for itself."""
+        """It waits for a key, for the end of a pause or of its own command, not because of unread replies."""
         return self.blocked is not None or self.paused or self.is_sliced
 
     def hold_back(self, requests: Requests) -> None:
@@ -248,7 +248,7 @@ class Session:
         self._backlog_bytes = batch_bytes(requests)
 
     def take_backlog(self) -> Requests:
-        """What was held back, to be run now."""
+        """Return the requests that were held back, to be run now."""
         backlog, self.backlog = self.backlog, []
         self._backlog_bytes = 0
         return backlog
@@ -259,13 +259,13 @@ class Session:
         self.refresh()
 
     def block(self, block: Block) -> None:
-        """The client waits with this command from now on."""
+        """Let the client wait with this command from now on."""
         self.blocked = block
         self.account.add(_block_bytes(block))
         self.refresh()
 
     def unblock(self) -> Block | None:
-        """The client waits no longer; -> what it waited with."""
+        """End the client's wait; -> the block that it waited with."""
         block, self.blocked = self.blocked, None
         if block is not None:
             self.account.add(-_block_bytes(block))
@@ -289,7 +289,7 @@ class Session:
         self.refresh()
 
     def drop_input(self) -> None:
-        """None of what the client has sent will run."""
+        """Drop all requests that the client has sent."""
         self.put_back([])
         self.input.drop()
         self.settle()
@@ -308,7 +308,7 @@ class Session:
         return self.late_bytes + self.held_push_bytes + self.peer.output_bytes()
 
     def settle(self) -> None:
-        """Count what the server keeps for the client: whenever something is left over, and whenever that changes."""
+        """Count the memory kept for the client: call it when something is left over, and whenever that changes."""
         self.account.settle(
             waiting=self.input.unread_bytes,
             growing=self.input.pending_bytes + self.transaction.queued_bytes,

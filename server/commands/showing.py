@@ -1,8 +1,8 @@
 """Replies with entries in them, short or long: what they keep in memory, and what is read while they are sent.
 
-A command collects the parts of its reply.  As long as they are short together, they are bytes.  When more would not
-have `Room`, the command waits for a view, keeps only the IDs of entries from then on, and the entries are read from
-the view, a piece at a time, as the client takes them.  So memory does not grow with the size of entries.
+A command collects the parts of its reply.  While they are short together, they are bytes.  When more would exceed the
+`Room`, the command waits for a view.  From then on it keeps only the IDs of entries, and the entries are read from the
+view, a piece at a time, as the client takes them.  So memory does not grow with the size of entries.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from riverbed.store.streams.stream import Stream
     from riverbed.store.tables.view import View
 
-# What an entry of a reply takes of memory besides its bytes.
+# Memory of an entry of a reply, besides its bytes.
 _ENTRY_BYTES = 64
 
 
 @dataclass(slots=True)
 class Shown:
-    """Entries of a stream that a reply has, to be read from the view when they are sent."""
+    """Entries of a stream in a reply, read from the view when they are sent."""
 
     stream: StreamView
     packed_ids: bytes  # 16 bytes each
@@ -44,7 +44,7 @@ class Shown:
 
 @dataclass(slots=True)
 class ShownRange:
-    """As `Shown`: the first `count` entries between two IDs, the last ones, newest first, when `reverse`."""
+    """As `Shown`: the first `count` entries between two IDs; with `reverse` the last ones, newest first."""
 
     stream: StreamView
     start: StreamID
@@ -60,7 +60,7 @@ Part: TypeAlias = bytes | Shown | ShownRange
 
 
 class Room:
-    """What the reply to one command may still keep in memory, and the view that the rest of it is read from."""
+    """How much memory the reply to one command may still take, and the view that the rest of it is read from."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -68,17 +68,17 @@ class Room:
         self.view: View | None = None
 
     def take(self, size: int, entries: int) -> None:
-        """So many bytes of reply are kept."""
+        """Count bytes of the reply that are kept."""
         if self.left is not None:
             self.left = max(self.left - size - entries * _ENTRY_BYTES, 0)
 
     def wait_for_view(self) -> Generator[Wish, View | None, View]:
-        """Have a view.  What was looked up before has to be looked up again."""
+        """Wait for a view.  What was looked up before has to be looked up again."""
         view = self.view = yield from wait_for_view()
         return view
 
     def reply(self, parts: list[Part]) -> Reply:
-        """The reply that `parts` are the RESP of, sent piece by piece when it is long."""
+        """The reply whose RESP is `parts`, sent piece by piece when it is long."""
         if self.view is not None:
             return LongReply(_pieces(parts), self.view.hold())
         return in_pieces(self.request, cast("list[bytes]", parts))
@@ -93,7 +93,7 @@ class Showing:
         self._last = self._shown.last_packed()
 
     def row(self, packed: bytes) -> bytes:
-        """The row of an entry that there is, empty when the view has it."""
+        """The row of an existing entry; empty when the view has it."""
         if packed <= self._last:
             return b""
         return self._stream.txn.get_entry(self._stream.prefix + packed) or b""

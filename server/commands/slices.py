@@ -1,4 +1,4 @@
-"""Commands that may take longer than a turn of the loop: done in slices, between which others have their turn.
+"""Commands that may take longer than a turn of the loop: they run in slices, and other clients run in between.
 
 A handler gives its work as a generator that yields after a millisecond or so and returns the reply:
 
@@ -11,17 +11,17 @@ A handler gives its work as a generator that yields after a millisecond or so an
 A command whose reply is too long for memory yields `Wish.VIEW` instead, before it changes what the reply is about: it
 goes on with a view of the tables as they are just then, and its reply is read from that, piece by piece.
 
-What is done between two yields is one unit, in the log too.  Nothing may be kept over a yield but names, IDs and
-pieces of the reply: streams and groups are not the same objects afterwards, and may be gone.  Then what has been done
-stays done, and is what is answered.  So a long command is as good as several short ones that the client has sent one
-after the other; in a transaction and from a log it runs whole.
+What is done between two yields is one unit, in the log too.  A generator may keep nothing over a yield but names, IDs
+and pieces of the reply: streams and groups are not the same objects afterwards, and may be gone.  Then the work done so
+far stays done, and is what is answered.  So a long command equals several short ones that the client sent one after the
+other; in a transaction and from a log it runs whole.
 
-When a command cannot go on, because a slice cannot be logged or writes are refused by then, what its earlier slices did
-is in the log, with replicas, and stays.  No other error may leave anything done, so this one has a code of its own:
+When a command cannot go on, because a slice cannot be logged or writes are refused by then, the changes of its earlier
+slices stay: they are in the log and with replicas.  No other error leaves changes behind, so this one has its own code:
 
     -PARTIAL XACK was done in part, which stays: the first 400 of 600 IDs. The rest was not done: MISCONF The disk ...
 
-To be able to say how far it has come, the generator yields that, in words that fit there.
+The generator yields how far it has come, in words that fit into this text.
 
 Knows no event loop; `server/execution/sliced_commands.py` does.
 """
@@ -48,8 +48,8 @@ class Wish(enum.Enum):
     VIEW = enum.auto()
 
 
-# Yields for its turn to end: how far it has come, or None while it has changed nothing.  Or it yields a Wish, which is
-# granted by what it is sent.  Returns the reply.
+# Yields to end its turn: how far it has come, or None while it has changed nothing.  Or it yields a Wish and is sent
+# what it wished for.  Returns the reply.
 Work: TypeAlias = Generator[Any, Any, "Reply"]
 
 # IDs to a slice, and so to one command of the log: 5 to 15 us each.
@@ -57,7 +57,7 @@ SLICE_IDS: Final = 200
 _SLICE_WORDS: Final = 2000
 _UNTOLD: Final = "its first steps"
 _PIECE_BYTES: Final = 1 << 17
-# Of a reply that has to be made in one turn: 10 ms or so.
+# The longest reply that may be made in one turn: 10 ms or so.
 MAX_WHOLE_BYTES: Final = 16 << 20
 NO_CHECKPOINT: Final = (
     "ERR so long a reply is read from a checkpoint, and that failed; see the server's log, or ask for fewer entries"
@@ -65,7 +65,7 @@ NO_CHECKPOINT: Final = (
 
 
 class SlicedCommand:
-    """A command under way.  `request` is its own, and is told the time before each slice."""
+    """A command under way.  `request` is its own; its time is set before each slice."""
 
     __slots__ = ("_done", "_has_logged", "_view", "kept", "nanoseconds", "needs_view", "request", "work", "writes")
 
@@ -73,15 +73,15 @@ class SlicedCommand:
         self.request = request
         self.work = work
         self.writes = False  # its changes are its own; set by the executor
-        self.kept = b""  # what of it is in the log, in words; nothing when nothing is
+        self.kept = b""  # what of it is in the log, in words; empty when nothing is
         self._done = _UNTOLD  # how far it has come, in the log or not
         self._has_logged = False
-        self.nanoseconds = 0  # spent on it behind the first slice
-        self.needs_view = False  # and waits until it is shown one
+        self.nanoseconds = 0  # spent on it after the first slice
+        self.needs_view = False  # it waits until it is shown one
         self._view: View | None = None
 
     def show(self, view: View) -> None:
-        """Have it go on with `view`, made just now, which is let go of when it ends or is shown another."""
+        """Go on with `view`, made just now; it is released when the command ends or is shown another."""
         if self._view is not None:
             self._view.release()
         self._view = view
@@ -105,7 +105,7 @@ class SlicedCommand:
         return self
 
     def committed(self) -> None:
-        """What it has done so far is in the log."""
+        """Note that its work so far is in the log."""
         self.kept = self._so_far()
 
     def refusal(self, error: bytes) -> bytes:
@@ -113,13 +113,13 @@ class SlicedCommand:
         return partial_error(self._so_far(), error)
 
     def _so_far(self) -> bytes:
-        """What has been done, nothing when a read has only logged that a key expired."""
+        """What has been done; empty when a read has only logged that a key expired."""
         if not self._has_logged or not self.writes:
             return b""
         return b"%b was done in part, which stays: %b." % (self.request.argv[0].upper(), self._done.encode())
 
     def finish(self, request: Request) -> Reply:
-        """Run all that is left, and have the whole reply in memory.  Raises CommandError when it is too long."""
+        """Run the rest, and return the whole reply in memory.  Raises CommandError when it is too long."""
         reply = self.step(request)
         while reply is self:
             reply = self.step(request)
@@ -138,7 +138,7 @@ class SlicedCommand:
         return (b"".join(pieces),)
 
     def close(self) -> None:
-        """What is left of it is not done."""
+        """Drop the rest of the work."""
         self.work.close()
         if self._view is not None:
             self._view.release()
@@ -156,9 +156,9 @@ def first_ids(count: int, total: int) -> str:
 
 
 def wait_for_view() -> Generator[Wish, View | None, View]:
-    """Go on with a view, made just now.  It is open until the command ends; a reply holds its own.
+    """Wait for a view, made just now.  It is open until the command ends; a reply holds its own.
 
-    A transaction has one to give at once: what it shows is true until the next change.
+    A transaction has one to give at once: what the view shows is true until the next change.
     """
     view = yield Wish.VIEW
     assert view is not None, "a command went on without the view it waits for"
@@ -168,17 +168,17 @@ def wait_for_view() -> Generator[Wish, View | None, View]:
 def in_slices(
     request: Request, work: Callable[[Request], Work], *, is_short: bool = False, entries: int | None = 0
 ) -> Reply:
-    """Run `work` up to its first yield, or whole if it `is_short` or must not be interrupted; -> reply or Slices.
+    """Run `work` up to its first yield, or whole if `is_short` or not interruptible; -> reply or SlicedCommand.
 
-    The reply has at most so many `entries`, None for any number.  When those may be large, it can be that a short
-    command waits for a view.
+    The reply has at most so many `entries`, None for any number.  When entries may be large, even a short command may
+    wait for a view.
     """
     if not request.may_block:
         return _whole(request, work(request))
     is_small = entries is not None and entries * request.txn.largest_row <= LONG_BYTES
     if is_short and is_small:
         return _whole(request, work(request))
-    own = request.copy()  # the other one is another command's by the next slice
+    own = request.copy()  # the executor reuses the other one for the next command
     sliced = SlicedCommand(own, work(own))
     reply = sliced.step(own)
     while is_short and reply is sliced and not sliced.needs_view:
@@ -200,7 +200,7 @@ def _whole(request: Request, work: Work) -> Reply:
 
 
 def in_pieces(request: Request, parts: list[bytes]) -> Reply:
-    """The reply that `parts` are the RESP of; sent piece by piece when joining them would take long."""
+    """The reply whose RESP is `parts`; sent piece by piece when joining them would take long."""
     if request.room is None or sum(map(len, parts)) <= request.room:
         return (b"".join(parts),)
     return LongReply(_pieces(parts))
@@ -214,7 +214,7 @@ def verbatim_in_pieces(request: Request, lines: list[bytes]) -> Reply:
 
 
 def _pieces(parts: list[bytes]) -> Generator[bytes, None, None]:
-    """`parts`, a few at a time; each is let go of when it is out."""
+    """`parts`, a few at a time; each is released when it is out."""
     parts.reverse()
     while parts:
         piece = []

@@ -49,7 +49,7 @@ class Flag(enum.Flag):
     IMMEDIATE = enum.auto()  # ours: run at once inside MULTI instead of queued (EXEC, DISCARD, WATCH, ...)
     LOG_ONLY = enum.auto()  # ours: an unknown command to every client
     SUBSCRIBER = enum.auto()  # ours: all that a subscriber may call in RESP2
-    SHOWS_TABLES = enum.auto()  # ours: its reply tells of keys or of the log, although it is no READONLY
+    SHOWS_TABLES = enum.auto()  # ours: its reply shows keys or the log, although it is not READONLY
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Command:
     subcommands: dict[bytes, Command] = field(default_factory=dict)
     full_name: bytes = field(init=False)  # `xadd`, `xgroup|create`: how error texts and statistics spell it
     is_for_clients: bool = field(init=False)  # the flag costs a microsecond to look at
-    rests_on_tables: bool = field(init=False)  # a commit that fails takes back what its reply says
+    rests_on_tables: bool = field(init=False)  # a failed commit takes back what its reply says
 
     def __post_init__(self) -> None:
         self.full_name = self.name.lower().replace(b" ", b"|")
@@ -142,10 +142,10 @@ def command(
     find_keys: Callable[[list[bytes]], list[bytes]] | None = None,
     redact: Redaction | None = None,
 ) -> Callable[[Handler], Handler]:
-    """Declare the decorated handler as the command that `line` names and gives the syntax of.
+    """Declare the decorated handler as the command with the name and syntax in `line`.
 
-    `arity` and `keys` are for a command that Redis describes otherwise than its syntax; `categories` replace those of
-    its group.  A subcommand has group and categories of its container.  `redact` replaces secrets among the words.
+    `arity` and `keys` are for a command that Redis describes differently from its syntax; `categories` replace those of
+    its group.  A subcommand inherits group and categories of its container.  `redact` replaces secrets among the words.
     """
 
     def declare(handler: Handler) -> Handler:
@@ -223,7 +223,7 @@ def _syntax_and_summaries(name: str) -> Iterator[str]:
 
 
 def help_text(name: str, *lines: str) -> list[Reply]:
-    """`lines` on the subcommands of `name`, between those that every help has."""
+    """`lines` about the subcommands of `name`, between the lines that every help has."""
     return [
         f"{name} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
         *lines,
