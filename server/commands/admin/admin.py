@@ -1,6 +1,6 @@
 """Commands for the operator of the server: its time, saving, shutting down, watching what it runs.
 
-What they do to the server as a whole they ask of `context.control`; they know neither its event loop nor its files.
+They ask the parts of `context` to act on the server as a whole, and know neither its event loop nor its files.
 SLOWLOG, LATENCY, MEMORY and DEBUG have modules of their own.
 """
 
@@ -55,7 +55,7 @@ def lastsave(request: Request) -> Reply:
 def save(request: Request) -> Reply:
     """SAVE -> OK once everything up to here is in a checkpoint.
 
-    Nothing needs it: the log is durable as appendfsync says, and checkpoints come by themselves.
+    No client needs it: the log is durable as appendfsync says, and the server checkpoints at intervals.
     """
     request.context.checkpoints.checkpoint()
     return OK
@@ -68,7 +68,7 @@ def bgsave(request: Request) -> str:
     if words and (len(words) > 1 or words[0].upper() != b"SCHEDULE"):
         raise CommandError(errors.SYNTAX)
     if request.in_transaction:
-        request.context.checkpoints.checkpoint_later()  # at this point it would commit a part of the transaction
+        request.context.checkpoints.checkpoint_later()  # now it would commit a part of the transaction
     else:
         request.context.checkpoints.checkpoint()
     return "Background saving started"
@@ -76,7 +76,7 @@ def bgsave(request: Request) -> str:
 
 @command("BGREWRITEAOF", Flag.ADMIN | Flag.NOSCRIPT, group="server", summary="Makes the log as short as it can be.")
 def bgrewriteaof(request: Request) -> str:
-    """BGREWRITEAOF -> a status.  A process of its own writes the state while the server goes on."""
+    """BGREWRITEAOF -> a status.  A child process writes the state while the server goes on."""
     context = request.context
     if context.rewrite.in_progress:
         raise CommandError(REWRITE_IN_PROGRESS)
@@ -96,9 +96,9 @@ def bgrewriteaof(request: Request) -> str:
 def shutdown(request: Request) -> Reply:
     """SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [ABORT] -> no reply, the connection closes; or an error.
 
-    Without NOW the server waits for its replicas first, up to `shutdown-timeout`, and ABORT has it go on serving.
-    NOSAVE leaves the checkpoint out; the log has everything all the same.  With SAVE a checkpoint that fails keeps the
-    server from stopping, unless FORCE is given as well.
+    Without NOW the server waits for its replicas first, up to `shutdown-timeout`; ABORT ends the wait and the stop.
+    NOSAVE skips the checkpoint; the log has everything anyway.  With SAVE a checkpoint that fails keeps the server from
+    stopping, unless FORCE is given as well.
     """
     words = {word.upper() for word in request.argv[1:]}
     if not words <= _SHUTDOWN_WORDS or words > {b"ABORT"} or words >= {b"SAVE", b"NOSAVE"}:
@@ -119,7 +119,7 @@ def shutdown(request: Request) -> Reply:
     summary="Shows every command the server runs, as it runs.",
 )
 def monitor(request: Request) -> Reply:
-    """MONITOR -> OK, then a line for each command of every client, until this one leaves or says RESET."""
+    """MONITOR -> OK, then a line for each command of every client, until this client leaves or sends RESET."""
     if not request.may_block:
         raise CommandError(MONITOR_DENIED)
     request.context.monitors.add(request.session)

@@ -1,4 +1,4 @@
-"""COMMAND: what commands there are, from the table of commands alone.
+"""COMMAND: describes the commands, from the table of commands alone.
 
 The shapes are those of Redis 7, which clients and cluster proxies read: flags, key positions, categories, key
 specifications and the tree of arguments.  What the table does not say (arguments, access to keys) is derived from
@@ -36,7 +36,7 @@ _CATEGORIES: Final = (
     *("keyspace", "read", "write", "set", "sortedset", "list", "hash", "string", "bitmap", "hyperloglog", "geo"),
     *("stream", "pubsub", "admin", "fast", "slow", "blocking", "dangerous", "connection", "transaction", "scripting"),
 )
-# Names that are looked up before others have their turn.
+# Names that are looked up before other clients have their turn.
 _NAMES_A_SLICE: Final = 500
 _OURS: Final = Flag.IMMEDIATE | Flag.LOG_ONLY | Flag.SUBSCRIBER | Flag.SHOWS_TABLES
 
@@ -116,9 +116,9 @@ def _of_words(words: list[bytes]) -> Command | None:
 
 
 def _keyword(row: Command) -> tuple[bytes, int] | None:
-    """The token behind which a command with movable keys has them, and the first word it may be.
+    """The token before the keys of a command with movable keys, and the first word that it may be.
 
-    It is the first token of the syntax that keys follow; optional words may stand before it, fixed ones do.
+    It is the first token that keys follow in the syntax, after the fixed words and perhaps optional ones.
     """
     if Flag.MOVABLEKEYS not in row.flags:
         return None
@@ -136,7 +136,7 @@ def _key_accesses(row: Command) -> tuple[tuple[bytes, ...], ...]:
 
 
 def _has_keys(row: Command) -> bool:
-    """Shard channels are none, although a cluster finds its node by them."""
+    """Whether the command has keys.  Shard channels are none, although a cluster finds its node by them."""
     return (row.keys.first > 0 and (b"not_key",) not in _key_accesses(row)) or Flag.MOVABLEKEYS in row.flags
 
 
@@ -190,7 +190,7 @@ def _key_spec(access: Reply, search: Reply, *, last: int, step: int, limit: int)
 
 
 def _set_maker(request: Request) -> Callable[[Iterable[bytes]], Reply]:
-    """Redis sends these as sets.  A RESP2 client sees an array, so it gets one whose order can be relied upon."""
+    """The type for what Redis sends as sets.  A RESP2 client gets an array, so that the order is fixed."""
     return list if request.session.resp == 2 else frozenset
 
 
@@ -262,7 +262,7 @@ def command_info(request: Request) -> Reply:
 
 
 def _infos(request: Request) -> Work:
-    """A name may be given any number of times, so what is sent for it is made once."""
+    """Descriptions by name.  A name may be given any number of times, so its description is encoded once."""
     names, resp = request.argv[2:], request.session.resp
     wires = {b"": encode(None, resp)}
     parts = [array_head(len(names))]
@@ -374,9 +374,9 @@ def _all_docs(request: Request) -> Work:
 
 
 def _without_secrets(words: list[bytes]) -> list[bytes]:
-    """GETKEYS, GETKEYSANDFLAGS: the command among the words as it would be shown itself; nothing of an unknown one.
+    """GETKEYS, GETKEYSANDFLAGS: redact the inner command as its own row says; hide all words of an unknown one.
 
-    That command may be GETKEYS again, as often as there is room for it.
+    The inner command may be GETKEYS again, to any depth.
     """
     at = 2
     row = _of_words(words[at:])
@@ -388,7 +388,7 @@ def _without_secrets(words: list[bytes]) -> list[bytes]:
 
 
 def _found_keys(request: Request) -> tuple[list[bytes], tuple[tuple[bytes, ...], ...]]:
-    """The keys of the command in the words after the second; the access flags of each, where the last are all others'.
+    """The keys of the command behind the second word, and their access flags; the last flags are for all further keys.
 
     Raises CommandError.
     """

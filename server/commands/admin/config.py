@@ -1,7 +1,6 @@
-"""CONFIG: look at settings, change them, write them to the file they came from, reset the counters.
+"""CONFIG: shows settings, changes them, writes them to the file they came from, and resets the counters.
 
-Which settings there are, `server.config.settings` knows, and what they are, `server.config.config`; this is how clients
-ask.
+`server.config.settings` defines the settings, `server.config.config` has their values.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def _get(request: Request) -> Work:
 
 
 def _set_without_secrets(words: list[bytes]) -> list[bytes]:
-    """The words of a CONFIG SET up to the first that should name a setting and does not, without secret values."""
+    """The words of a CONFIG SET without secret values; all words from the first unknown setting on are hidden."""
     shown = words[:2]
     while (at := len(shown)) < len(words):
         setting = find_setting(os.fsdecode(words[at]))
@@ -68,7 +67,7 @@ def config_set(request: Request) -> Reply:
     words = request.argv[2:]
     if len(words) % 2:
         raise CommandError(errors.SYNTAX)
-    try:  # one after the other, up to the first that is wrong or named before
+    try:  # one after the other, up to the first that is wrong or repeated
         request.context.config.set(zip(map(os.fsdecode, words[::2]), map(os.fsdecode, words[1::2]), strict=True))
     except UnknownSettingError as error:
         raise CommandError(

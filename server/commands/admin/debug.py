@@ -1,6 +1,6 @@
-"""DEBUG: what only tests of servers and clients ask for: a digest of all data, any error, any type of reply, a stall.
+"""DEBUG, for tests of servers and clients only: a digest of all data, any error, any type of reply, a stall.
 
-One command whose second word chooses, not a container: so it is in Redis, and errors and COMMAND tell the difference.
+It is one command whose second word chooses, not a container.  Redis has it so, and errors and COMMAND show it.
 Knows of a row in the store only that its key ends with the ID.
 """
 
@@ -45,7 +45,7 @@ def debug(request: Request) -> Reply:
 
 
 def _debug_digest(request: Request) -> str:
-    """A hash of all keys, entries and counters: equal for equal states, in whatever order they came about.
+    """A hash of all keys, entries and counters: equal for equal states, whatever led to them.
 
     Groups, idempotence records and where rows happen to be stored do not count.
     """

@@ -1,7 +1,7 @@
 """INFO: the server's figures, as `field:value` lines under section headings.
 
-Field names are Redis's wherever the thing exists here, because clients, exporters and Sentinel read them; what has no
-Redis name begins with `riverbed_`.  A field that can only have one value here is still sent when a client reads it.
+A field has Redis's name if Redis has such a field, because clients, exporters and Sentinel read it; other names begin
+with `riverbed_`.  A field that can only have one value here is still sent when a client reads it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Fields = Iterator[tuple[str, object]]
 
 
 def _human(size: int) -> str:
-    """Bytes with one letter, as Redis shortens them."""
+    """Bytes as a number with one letter, as Redis shortens them."""
     if size < 1024:
         return f"{size}B"
     power = min((size.bit_length() - 1) // 10, len(_UNITS))
@@ -116,7 +116,7 @@ def _waiting_with_deadline(sessions: Iterable[Session]) -> int:
 
 
 def _memory(request: Request) -> Fields:
-    """What is "used" is what is private to the process: streams are file pages, which the system takes back at will."""
+    """`used_memory` is what is private to the process: streams are file pages, which the system takes back at will."""
     context = request.context
     use = process.memory_use()
     context.stats.note_memory(use.private)
@@ -168,7 +168,7 @@ def _memory(request: Request) -> Fields:
 
 
 def _persistence(request: Request) -> Fields:
-    """A checkpoint answers for what Redis calls an RDB save."""
+    """The fields that Redis has for RDB saves describe checkpoints."""
     context = request.context
     engine, log = context.engine, context.engine.log
     yield "loading", 0
@@ -231,7 +231,7 @@ def _snapshots(snapshot: SnapshotStatus) -> Fields:
 
 
 def _own_persistence(request: Request) -> Fields:
-    """What Redis has no name for: offsets, checkpoints, tables, the running rewrite."""
+    """Fields that Redis does not have: offsets, checkpoints, tables, the running rewrite."""
     engine, stats, rewrite = request.context.engine, request.context.stats, request.context.rewrite
     log = engine.log
     yield "riverbed_log_offset", log.end.offset
@@ -367,7 +367,7 @@ def _cluster(request: Request) -> Fields:
 
 
 def _keyspace(request: Request) -> Fields:
-    """The average lifetime is 0, as in a Redis whose expiry cycle has not come by: nothing here samples deadlines."""
+    """avg_ttl is 0, as in a Redis before its first expiry cycle: nothing here samples deadlines."""
     for database in request.txn.databases:
         if database.size:
             yield f"db{database.number}", f"keys={database.size},expires={database.expiring},avg_ttl=0"
@@ -396,12 +396,12 @@ _NOT_BY_DEFAULT: Final = frozenset(("commandstats", "latencystats"))
 
 
 def _line(text: str) -> str:
-    """One line, whatever a primary, a client or the name of a directory has put into it, that steers no terminal."""
+    """One printable line, whatever a primary, a client or the name of a directory has put into it."""
     return f"{text if text.isprintable() else key_text(os.fsencode(text))}\r\n"
 
 
 def _wanted(names: set[str]) -> set[str]:
-    """The sections that the words of an INFO ask for.  Unknown words ask for nothing."""
+    """The sections that the words of an INFO name.  Unknown words name none."""
     wanted: set[str] = set()
     for name in names or {"default"}:
         if name in ("all", "everything"):

@@ -1,4 +1,4 @@
-"""LATENCY: when the server stalled and for how long, and how many calls of each command took at most how long.
+"""LATENCY: when the server stalled and for how long, and histograms of how long the calls of each command took.
 
 Spikes and histograms are kept in `server.stats.stats`; nothing here measures.
 """

@@ -1,7 +1,7 @@
 """MEMORY: what this process holds, what its clients have yet to read, and about how large a stream is.
 
-Streams live in file pages and not in allocated memory, so much of what Redis tells has no meaning here.  How the
-system counts pages `server.stats.process` knows; how large a stream is, the store.
+Streams live in file pages and not in allocated memory, so much of what Redis reports has no meaning here.
+`server.stats.process` has the system's page counts, the store the size of a stream.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def memory_purge(request: Request) -> Reply:
 def memory_stats(request: Request) -> dict[bytes, Reply]:
     """MEMORY STATS -> name to figure, with the names of Redis where they mean something here.
 
-    What is allocated is what is private to the process; the streams are file pages, `riverbed.mapped` among them.
+    Allocated is what is private to the process; the streams are file pages and count in `riverbed.mapped`.
     """
     context = request.context
     use = process.memory_use()

@@ -1,6 +1,6 @@
-"""REPLICAOF, ROLE, WAIT and what replicas say to their primary: REPLCONF, PSYNC.
+"""REPLICAOF, ROLE, WAIT, and the commands of replicas to their primary: REPLCONF, PSYNC.
 
-The work is that of `context.replication`; here words are taken apart and errors spelled.
+`context.replication` does the work; this module parses the words and spells the errors.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def slaveof(request: Request) -> Reply:
     summary="Has a replica take over, and follows it.",
 )
 def failover(request: Request) -> Reply:
-    """FAILOVER [TO host port [FORCE]] [TIMEOUT ms] | ABORT -> OK.  It happens afterwards; INFO shows it."""
+    """FAILOVER [TO host port [FORCE]] [TIMEOUT ms] | ABORT -> OK.  The handover comes afterwards; INFO shows it."""
     words, replication = request.argv[1:], request.context.replication
     if len(words) == 1 and words[0].lower() == b"abort":
         replication.abort_failover()
@@ -152,14 +152,14 @@ def replconf(request: Request) -> Reply:
             replication.acknowledged(request.session, named[b"ack"], named.get(b"fack"))
             return NO_REPLY
         if lowered == b"getack":
-            return NO_REPLY  # it is for replicas, and those have their own ears
+            return NO_REPLY  # it is for replicas, which read it on their link to the primary
         if not replication.introduced(request.session, lowered, value):
             raise CommandError(b"ERR Unrecognized REPLCONF option: %b" % name)
     return OK
 
 
 def _number(word: bytes) -> int:
-    """An offset as a replica reports it; 0 when it is none."""
+    """An offset as a replica reports it; 0 when it is not a number."""
     digits = word.removeprefix(b"-")
     return int(word) if digits.isdigit() and len(digits) < 20 else 0
 
@@ -185,7 +185,7 @@ def psync(request: Request) -> Reply:
 
 @command("SYNC", _ADMIN | Flag.NO_MULTI, group="server", since="1.0.0", summary="Refused: a replica must say PSYNC.")
 def sync(request: Request) -> Reply:
-    """SYNC -> an error.  What came before Redis 2.8 cannot be told offsets."""
+    """SYNC -> an error.  Replicas older than Redis 2.8 know no offsets."""
     raise CommandError("ERR SYNC is not supported, use PSYNC")
 
 

@@ -1,4 +1,4 @@
-"""RIVERBED: what no Redis has, in one container, so that no command that Redis may add is ever in the way."""
+"""RIVERBED: the commands that Redis does not have, in one container, so that no new command of Redis clashes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ declare_help("RIVERBED", since="8.8.0")
 def riverbed_snapshot(request: Request) -> Block:
     """RIVERBED SNAPSHOT [name | KEEP count] -> a map with name, path, offset, ..., once it is complete.
 
-    It holds what the offset stands for and nothing else, and everything that ran before this command is in it.
+    The snapshot holds the log up to its offset and nothing else, and so everything that ran before this command.
     """
     name: str | None = None
     keep: int | None = None

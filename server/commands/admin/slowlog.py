@@ -1,6 +1,6 @@
 """SLOWLOG: which commands took long.
 
-Settings say what counts as slow and how many are kept, `server.stats.stats` keeps them; nothing here measures.
+Settings say what counts as slow and how many calls are kept; `server.stats.stats` keeps them.  Nothing here measures.
 """
 
 from __future__ import annotations
