@@ -1,7 +1,7 @@
 """CLIENT: what a client may ask and change about itself.
 
-Touches the asking session and knows of no other: client_list.py shows who else is there, client_control.py ends, holds
-and wakes them.  Both hang their subcommands below the container that is declared here.
+Changes only the session of the client that asks: client_list.py shows the other clients, client_control.py closes,
+pauses and wakes them.  Both declare their subcommands in the container of this module.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def client_setinfo(request: Request) -> Reply:
 def client_reply(request: Request) -> Reply:
     """CLIENT REPLY ON -> OK; OFF and SKIP are not answered.  SKIP is for the next command alone.
 
-    Inside a transaction they are, as EXEC's reply has an element for each command; for the same reason SKIP does
-    nothing there.
+    Inside a transaction OFF and SKIP are answered, as EXEC's reply has an element for each command; for the same reason
+    SKIP does nothing there.
     """
     session = request.session
     mode = request.argv[2].upper()
@@ -109,7 +109,7 @@ def client_reply(request: Request) -> Reply:
 
 @command("CLIENT NO-EVICT <ON | OFF>", ADMIN_FLAGS, since="7.0.0", summary="Marks the client as one not to evict.")
 def client_no_evict(request: Request) -> Reply:
-    """CLIENT NO-EVICT ON | OFF -> OK.  What it holds still counts for maxmemory-clients; others go in its place."""
+    """CLIENT NO-EVICT ON | OFF -> OK.  Its memory still counts for maxmemory-clients; other clients are evicted."""
     request.session.spare(_on_or_off(request.argv[2]))
     return OK
 

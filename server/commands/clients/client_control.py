@@ -1,7 +1,7 @@
-"""CLIENT KILL, PAUSE, UNPAUSE and UNBLOCK: how one client ends, holds back and wakes others.
+"""CLIENT KILL, PAUSE, UNPAUSE and UNBLOCK: how one client closes, pauses and wakes others.
 
-Chooses them by what their sessions say, and asks `context.control` to do it: sees no socket, and does not know how
-a client is held or blocked.
+Chooses clients by their sessions, and asks `context.control` and `context.pauses` to act: sees no socket, and does not
+know how a client is paused or blocked.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _kill_all(request: Request) -> Work:
 
 
 def _filter(request: Request, name: bytes, value: bytes) -> Callable[[Session], bool]:
-    """What a filter of CLIENT KILL asks of a session."""
+    """The test of a session that a filter of CLIENT KILL stands for."""
     match name:
         case b"ID":
             client_id = parse_int(value, CLIENT_ID_TOO_LOW)

@@ -1,6 +1,6 @@
-"""CLIENT LIST and CLIENT INFO: who is connected, a line for each client.
+"""CLIENT LIST and CLIENT INFO: the connected clients, a line for each.
 
-Reads sessions and what their peers tell of buffers and addresses, and changes nothing.
+Reads sessions and the buffers and addresses of their peers, and changes nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _KINDS: Final = {
 
 
 def parse_kind(word: bytes) -> str:
-    """What TYPE asks for, as `kind_of` says it."""
+    """The kind that a word behind TYPE names, as `kind_of` returns it."""
     kind = _KINDS.get(word.upper())
     if kind is None:
         raise CommandError(b"ERR Unknown client type '%b'" % word)
@@ -52,7 +52,7 @@ def kind_of(session: Session) -> str:
 
 @command("CLIENT INFO", FLAGS, since="6.2.0", summary="Describes the connection.", tips=("nondeterministic_output",))
 def client_info(request: Request) -> Verbatim:
-    """CLIENT INFO -> one line as of CLIENT LIST, about oneself."""
+    """CLIENT INFO -> one line as of CLIENT LIST, about the client that asks."""
     return Verbatim(_describe(request, request.session))
 
 
@@ -81,7 +81,7 @@ def client_list(request: Request) -> Reply:
 
 
 def _list_named(request: Request) -> Work:
-    """A client may be named any number of times, so its line, far longer than the word that names it, is made once."""
+    """Lines by ID.  A client may be named any number of times, so its line, far longer than its ID, is made once."""
     client_ids: list[int] = []
     for number, word in enumerate(request.argv[3:], 1):
         client_ids.append(parse_int(word, INVALID_CLIENT_ID))
@@ -102,7 +102,7 @@ def _list_named(request: Request) -> Work:
 def _describe(request: Request, session: Session) -> bytes:
     """One line of CLIENT LIST.
 
-    Fields are Redis's, in its order, because tools read them by name and by place; what has no meaning here (buffers
+    Fields are Redis's, in its order, because tools read them by name and by position; what has no meaning here (buffers
     of fixed size, threads) is 0.
     """
     peer = session.peer
@@ -160,7 +160,7 @@ def _seconds_since(request: Request, ms: int) -> bytes:
 
 
 def _flags(session: Session, in_transaction: bool) -> bytes:
-    """One letter for each thing to know about a client, N for nothing."""
+    """One letter for each state of a client, N for none."""
     letters = (
         (session.is_replica, b"S"),
         (session.is_monitor, b"O"),

@@ -1,6 +1,6 @@
-"""Commands about the connection itself: who the client is, which protocol and database it uses, when it leaves.
+"""Commands about the connection itself: authentication, protocol, database, name, closing.
 
-Everything they change is in the session; the socket is asked to close by marking the session as closing.
+They change only the session; marking it as closing closes the socket.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from riverbed.server.protocol.replies import Reply
 
 DEFAULT_USER: Final = b"default"
-# Of HELLO; about a millisecond.
+# Words of HELLO in a slice; about a millisecond.
 _WORDS_A_SLICE: Final = 500
 
 WRONGPASS: Final = "WRONGPASS invalid username-password pair or user is disabled."
@@ -40,7 +40,7 @@ HELLO_NEEDS_AUTH: Final = (
     "can be used to authenticate the client and select the RESP protocol version at the same time"
 )
 BAD_CLIENT_NAME: Final = "ERR Client names cannot contain spaces, newlines or special characters."
-# Redis has no bound here but that of a word; shown by CLIENT LIST for every client, so far less must do.
+# Redis limits a name only as a word.  CLIENT LIST shows the names of all clients, so the limit here is far lower.
 MAX_NAME_BYTES: Final = 64 << 10
 NAME_TOO_LONG: Final = f"ERR Client names cannot be longer than {MAX_NAME_BYTES} bytes"
 
@@ -64,7 +64,7 @@ _GREETING: Final = Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.FAST | Flag.
 def auth(request: Request) -> Reply:
     """AUTH [username] password -> OK.
 
-    There is one user, `default`; its password is the setting requirepass.  A client that fails keeps what it was.
+    There is one user, `default`; its password is the setting requirepass.  A client that fails keeps its state.
     """
     words = request.argv[1:]
     if len(words) > 2:
@@ -78,7 +78,7 @@ def auth(request: Request) -> Reply:
 
 
 def _hello_without_password(words: list[bytes]) -> list[bytes]:
-    """The words of a HELLO up to the first that does not belong there, without user and password."""
+    """The words of a HELLO without user and password; all words from the first unexpected one on are hidden."""
     shown = words[:1]
     if words[1:2] and words[1].isdigit():
         shown.append(words[1])
@@ -103,7 +103,7 @@ def _hello_without_password(words: list[bytes]) -> list[bytes]:
     redact=_hello_without_password,
 )
 def hello(request: Request) -> Reply:
-    """HELLO [protover [AUTH username password] [SETNAME clientname]] -> what the server is.
+    """HELLO [protover [AUTH username password] [SETNAME clientname]] -> a map about the server.
 
     All or nothing: the options are checked before any of them takes effect.
     """
@@ -157,13 +157,13 @@ def _greet(request: Request) -> Work:
 
 def is_printable(text: bytes) -> bool:
     """Whether `text` may name a client: no blank, nothing that would break a line of CLIENT LIST."""
-    return not text.translate(None, _PRINTABLE)  # in C: names are long now and then
+    return not text.translate(None, _PRINTABLE)  # in C: a name may be long
 
 
 def _check_password(request: Request, user: bytes, password: bytes) -> None:
-    """Raise CommandError unless they fit.  Without requirepass any password does, for the user there is."""
+    """Raise CommandError unless both fit.  Without requirepass any password fits, for the one user."""
     expected = request.context.config.requirepass
-    # the time it takes tells nothing about how much of the password was right
+    # the time of the comparison does not depend on how much of the password is right
     fits = not expected or hmac.compare_digest(expected, password)
     if user != DEFAULT_USER or not fits:
         raise CommandError(WRONGPASS)
@@ -207,7 +207,7 @@ def reset(request: Request) -> str:
     return "RESET"
 
 
-# -- small talk --------------------------------------------------------------------------------------------------------
+# -- PING, ECHO, SELECT ------------------------------------------------------------------------------------------------
 
 
 @command(

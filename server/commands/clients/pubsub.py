@@ -1,7 +1,7 @@
 """SUBSCRIBE, PUBLISH and their kin: messages that are kept nowhere.
 
-Who listens to what is in `server.commands.channels`; here are the words clients use, and the replies.  A subscription
-is answered once for each name, by what is no reply but a push, so CLIENT REPLY OFF does not hide it.
+`server.commands.channels` keeps the subscriptions; this module has the commands and their replies.  Every name is
+confirmed by a push, not by a reply, so CLIENT REPLY OFF does not hide it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _SUBSCRIBING: Final = Flag.PUBSUB | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | 
 _PUBLISHING: Final = Flag.PUBSUB | Flag.LOADING | Flag.STALE | Flag.FAST
 _LOOKING: Final = Flag.PUBSUB | Flag.LOADING | Flag.STALE
 _SHARD_KINDS: Final = (b"ssubscribe", b"sunsubscribe")
-# Subscribed to, or looked up, in one slice: about a millisecond.
+# Names subscribed to, or looked up, in one slice: about a millisecond.
 _NAMES_A_SLICE: Final = 500
 
 
 def _listened(session: Session) -> int:
-    """How many channels and patterns the client has subscribed to: what every confirmation of them tells."""
+    """How many channels and patterns the client has subscribed to; every confirmation of them has this number."""
     return len(session.subscriptions.channels) + len(session.subscriptions.patterns)
 
 
@@ -58,7 +58,7 @@ def _subscribe(request: Request, channels: Channels, kind: bytes) -> Reply:
 
 
 def _unsubscribe(request: Request, channels: Channels, kind: bytes) -> Reply:
-    """End the named subscriptions, all of that kind without names; each is confirmed, one that there is not as well."""
+    """End the named subscriptions, or all of that kind; each name is confirmed, even one without a subscription."""
     names = request.argv[1:] or channels.names_of(request.session)
     return in_slices(
         request,
@@ -68,9 +68,9 @@ def _unsubscribe(request: Request, channels: Channels, kind: bytes) -> Reply:
 
 
 def _confirm_each(request: Request, names: list[bytes], change: Callable[[Session, bytes], None], kind: bytes) -> Work:
-    """Do it to one name after the other; the confirmations of a slice go out behind it.
+    """Call `change` for one name after the other; the confirmations of a slice are sent at its end.
 
-    So the client has the confirmation of a name before any message that comes by it.
+    So the client gets the confirmation of a name before any message that comes by it.
     """
     session = request.session
     counted = _listened_shards if kind in _SHARD_KINDS else _listened
@@ -169,10 +169,10 @@ def sunsubscribe(request: Request) -> Reply:
     summary="Sends a message to all who listen to a channel.",
 )
 def publish(request: Request) -> Reply:
-    """PUBLISH channel message -> how many subscriptions it went to, here; subscribers of replicas do not get it.
+    """PUBLISH channel message -> how many subscriptions on this server got it; subscribers of replicas do not.
 
-    As it is not in the log, CLIENT PAUSE WRITE does not hold it back, unlike Redis, where a Sentinel that says hello to
-    a paused primary is held back with it, takes it for down, and cannot tell it that it is a replica now.
+    It is not in the log, so CLIENT PAUSE WRITE does not hold it back.  In Redis it does: there a Sentinel that says
+    hello to a paused primary is held back, takes the primary for down, and cannot tell it that it is a replica now.
     """
     return in_slices(request, _publish, is_short=not request.context.pubsub.patterns)
 
@@ -193,7 +193,7 @@ def spublish(request: Request) -> int:
     return request.context.pubsub.publish_to_shard(*request.argv[1:])
 
 
-# -- who listens to what -----------------------------------------------------------------------------------------------
+# -- PUBSUB ------------------------------------------------------------------------------------------------------------
 
 
 container("PUBSUB", group="pubsub", since="2.8.0", summary="Container of commands about subscriptions.")

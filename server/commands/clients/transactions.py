@@ -1,7 +1,7 @@
 """MULTI, EXEC, DISCARD, WATCH, UNWATCH.
 
-Queueing is the executor's: while `session.transaction.queued` is a list, it appends to it every command that is not
-IMMEDIATE.  These handlers begin and end that state, and ask the executor to run what was queued.
+The executor queues: while `session.transaction.queued` is a list, it appends every command that is not IMMEDIATE.
+These handlers begin and end that state, and ask the executor to run what was queued.
 """
 
 from __future__ import annotations
@@ -88,13 +88,13 @@ def watch(request: Request) -> Reply:
 
 
 def _watch(request: Request) -> Work:
-    """Keys that change between slices were watched, and break the transaction, or are watched from then on."""
+    """Watch the keys.  One that changes between slices breaks the transaction if it is watched by then."""
     session, watch_one = request.session, request.context.transactions.watch
     for at in range(1, len(request.argv), _KEYS_A_SLICE):
         if at > 1:
             yield
         for key in request.argv[at : at + _KEYS_A_SLICE]:
-            # A key whose time has passed goes now, so that its going does not break the transaction.
+            # A key whose deadline has passed is deleted now, so that its deletion does not break the transaction.
             stream = request.db.stream(key, request.now_ms)
             watch_one(session, key, 0 if stream is None else stream.expire_ms)
     return OK
