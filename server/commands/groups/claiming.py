@@ -1,6 +1,6 @@
 """XCLAIM and XAUTOCLAIM: pending entries that change hands.
 
-Decides who gets what; `store.groups.group` applies and logs it.  Both go in slices when they are long; see
+Decides which consumer gets which entries; `store.groups.group` applies and logs it.  Long commands run in slices; see
 `server/commands/slices.py`.
 """
 
@@ -42,7 +42,7 @@ COUNT_NOT_POSITIVE: Final = "ERR COUNT must be > 0"
 _EXAMINED_A_CLAIM: Final = 10
 _DEFAULT_CLAIMS: Final = 100
 _MAX_CLAIMS: Final = 1 << 59
-# What XAUTOCLAIM looks at in a slice: 0.5 us an entry, and 5 us for one that it claims.
+# Entries that XAUTOCLAIM examines in a slice: 0.5 us each, and 5 us for one that it claims.
 _SLICE_EXAMINED: Final = 1000
 # IDs to a slice of XCLAIM: 4 us each when they were delivered together, 18 when every one cuts a run of its own.
 _SLICE_IDS: Final = 250
@@ -50,7 +50,7 @@ _SLICE_CLAIMS: Final = 200
 
 
 class _Claims:
-    """What a slice of a claiming command takes and what it finds gone; nothing is changed before `apply`."""
+    """The entries that a slice of a claiming command takes or finds deleted; nothing is changed before `apply`."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class _Claims:
         self._group = group
         self._min_idle_ms = min_idle_ms
         self._now_ms = now_ms
-        self._time_ms = time_ms  # when what is taken counts as delivered
+        self._time_ms = time_ms  # the delivery time of what is taken
         self._letters = letters
         self._just_id = just_id
         self._retry_count = retry_count
@@ -77,13 +77,13 @@ class _Claims:
         self._showing = None if room.view is None else Showing(room.view, stream)
         self._counts: dict[bytes, int] = {}  # delivery counts of what is taken, by packed ID
         self.taken: list[bytes] = []  # packed IDs, in order
-        self._rows: list[bytes] = []  # the entries, empty where the reply does without
+        self._rows: list[bytes] = []  # the entries; empty ones where the reply does not need them
         self._size = 0
         self.gone: list[bytes] = []
-        self.needs_view = False  # the reply gets too long for memory: nothing of this is to be applied
+        self.needs_view = False  # the reply gets too long for memory: nothing of this may be applied
 
     def _find(self, packed_ids: list[bytes]) -> dict[bytes, bytes]:
-        """The rows of those of the ascending `packed_ids` that there are; empty ones when IDs are all that is shown."""
+        """The rows of the ascending `packed_ids` that exist; empty rows when only IDs are shown."""
         showing = self._showing
         if showing is not None:
             return {packed: showing.row(packed) for packed in self._stream.present(packed_ids)}
@@ -99,7 +99,7 @@ class _Claims:
         return rows
 
     def consider(self, packed_ids: list[bytes], *, force: bool) -> None:
-        """Take those entries that are idle for long enough; an ID given twice is taken twice."""
+        """Take the entries that are idle for long enough; an ID given twice is taken twice."""
         order = sorted(set(packed_ids))
         rows = self._find(order)
         if self.needs_view:
@@ -121,13 +121,13 @@ class _Claims:
                 self._take(packed, row, self._next_count(1))
 
     def consider_run(self, run: PendingRun, most_examined: int, most: int) -> int:
-        """Take what is idle for long enough, and no more than `most` with what is gone; -> how many were looked at."""
+        """Take idle entries of a run, up to `most` together with deleted ones; -> how many were examined."""
         packed_ids = run.packed_ids[:most_examined]
         rows = self._find(packed_ids)
         if self.needs_view:
             return 0
         is_idle = self._is_idle(run)
-        # rows of others may stand in between, so that their number says nothing
+        # rows of other entries may stand in between, so their number says nothing
         if not is_idle and all(map(rows.__contains__, packed_ids)):
             return len(packed_ids)
         for examined, packed in enumerate(packed_ids):
@@ -148,13 +148,13 @@ class _Claims:
         return self._now_ms - entry.delivery_time_ms >= self._min_idle_ms
 
     def _next_count(self, count: int) -> int:
-        """The delivery count of an entry that had this one."""
+        """The next delivery count of an entry with this one."""
         if self._retry_count is not None:
             return self._retry_count
         return count if self._just_id else min(count + 1, MAX_COUNT)
 
     def _deliver(self, packed: bytes, row: bytes, entry: PendingEntry) -> None:
-        """Take it, unless the group's policy says that it had its chances."""
+        """Take the entry, or note it as a dead letter when it is over the delivery limit of the group."""
         count = self._next_count(entry.delivery_count)
         if self._letters is None or not self._letters.exceeds(count):
             self._take(packed, row, count)
@@ -169,7 +169,7 @@ class _Claims:
 
     @property
     def found(self) -> int:
-        """How many entries were taken, gone, or are to be moved."""
+        """How many entries were taken, found deleted, or are to be moved."""
         moved = 0 if self._letters is None else len(self._letters.found)
         return len(self.taken) + len(self.gone) + moved
 
@@ -181,7 +181,7 @@ class _Claims:
         self._group.claim(consumer, self._counts, self._time_ms, self._now_ms)
 
     def parts(self) -> list[Part]:
-        """What was taken, without the head of the array."""
+        """The entries taken, without the head of the array."""
         if self._just_id:
             pairs = zip(self.taken, self._rows, strict=True)
             return [b"".join([id_wire(row) if row else id_bulk(unpack_id(packed)) for packed, row in pairs])]
@@ -208,7 +208,7 @@ class _ClaimOptions:
 
 
 def _take_claim_options(words: list[bytes]) -> Generator[None, None, _ClaimOptions]:
-    """IDs up to the first word that is none; what follows must be options, so a mistyped ID is reported as one."""
+    """IDs up to the first word that is no ID; options must follow, so a mistyped ID is reported as an option."""
     options = _ClaimOptions()
     position = 0
     for word in words:
@@ -295,7 +295,7 @@ def _claim(request: Request) -> Work:
 
 
 def _claim_times(request: Request, options: _ClaimOptions) -> tuple[int, int]:
-    """-> (now, delivery time).  In a log, TIME is also when it happened."""
+    """-> (now, delivery time).  In a log, TIME is also the time of the claim."""
     now_ms = request.now_ms
     if request.from_log and options.time_ms is not None:
         return options.time_ms, options.time_ms
@@ -368,7 +368,7 @@ def _autoclaim(request: Request) -> Work:
         yield f"{claimed} entries claimed; a call that goes on begins at {id_text(cursor).decode()}"
         found = find_group(request, argv[1], argv[2])
     else:
-        cursor = MIN_ID  # the group went under way, and what it had pending with it
+        cursor = MIN_ID  # the group was deleted between slices, and its pending entries with it
     head = b"*3\r\n" + id_bulk(cursor) + array_head(claimed)
     return room.reply([head, *parts, array_head(gone_count), *gone])
 
@@ -376,7 +376,7 @@ def _autoclaim(request: Request) -> Work:
 def _examine(
     group: Group, claims: _Claims, start: StreamID, most_examined: int, most: int
 ) -> tuple[int, StreamID | None]:
-    """Consider what is pending from `start` on; -> how many were looked at, and the next one, None at the end."""
+    """Consider the pending entries from `start` on; -> how many were examined, and the next ID, None at the end."""
     examined = 0
     for run in group.pending_runs(start):
         if examined == most_examined or claims.found == most:

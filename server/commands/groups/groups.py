@@ -1,4 +1,4 @@
-"""XGROUP: making, moving and removing groups and their consumers; and how every family finds a group."""
+"""XGROUP: creates, moves and removes groups and their consumers; also how every family finds a group."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def no_such_group(key: bytes, name: bytes, where: bytes = b"") -> CommandError:
 
 
 def no_group_of_key(key: bytes, name: bytes) -> CommandError:
-    """XGROUP's and XINFO's wording."""
+    """The error in XGROUP's and XINFO's wording."""
     return CommandError(b"NOGROUP No such consumer group '%b' for key name '%b'" % (_shown(name), _shown(key)))
 
 
 def _shown(name: bytes) -> bytes:
-    """A name in an error text ends at a NUL, as in Redis."""
+    """A name as an error text shows it: up to a NUL, as in Redis."""
     return name.partition(b"\0")[0]
 
 
@@ -102,7 +102,7 @@ def _take_options(argv: list[bytes], *, may_make: bool) -> tuple[bool, int | Non
 
 
 def _within(entries_read: int | None, stream: Stream | None, request: Request) -> int | None:
-    """A group cannot have read more than was ever added.  A log is believed."""
+    """Limit `entries_read` to the number of entries ever added.  A log's number is taken as it is."""
     if entries_read is None or request.from_log:
         return entries_read
     return min(entries_read, 0 if stream is None else stream.entries_added)
@@ -115,7 +115,7 @@ def _within(entries_read: int | None, stream: Stream | None, request: Request) -
     summary="Creates a consumer group.",
 )
 def xgroup_create(request: Request) -> Reply:
-    """XGROUP CREATE key group id|$ [MKSTREAM] [ENTRIESREAD n] -> OK.  A refused one leaves no stream behind."""
+    """XGROUP CREATE key group id|$ [MKSTREAM] [ENTRIESREAD n] -> OK.  A refused command leaves no stream behind."""
     argv = request.argv
     make_stream, entries_read = _take_options(argv, may_make=True)
     stream = request.db.stream(argv[2], request.now_ms) if make_stream else _need_stream(request)
@@ -158,7 +158,7 @@ def xgroup_setid(request: Request) -> Reply:
 
 @command("XGROUP DESTROY key group", Flag.WRITE, since="5.0.0", summary="Destroys a consumer group.")
 def xgroup_destroy(request: Request) -> int:
-    """XGROUP DESTROY key group -> 1, or 0 when there was none.  Those who wait in the group are told."""
+    """XGROUP DESTROY key group -> 1, or 0 when there was none.  Clients that wait in the group get an error."""
     groups = request.db.groups(_need_stream(request))
     group = groups.get(request.argv[3])
     if group is None:
@@ -189,7 +189,7 @@ def xgroup_createconsumer(request: Request) -> int:
     summary="Deletes a consumer from a consumer group.",
 )
 def xgroup_delconsumer(request: Request) -> int:
-    """XGROUP DELCONSUMER key group consumer -> how much it had pending; no consumer is given that."""
+    """XGROUP DELCONSUMER key group consumer -> how many entries it had pending; no other consumer gets them."""
     _, group = named_group(request)
     consumer = group.consumers.get(request.argv[4])
     return 0 if consumer is None else group.delete_consumer(consumer)

@@ -1,6 +1,6 @@
 """Pending entries: XACK, XNACK, XPENDING.
 
-XSEEN, which only a log contains, is here as well.  Long ones go in slices; see `server/commands/slices.py`.
+XSEEN, which only a log contains, is here as well.  Long commands run in slices; see `server/commands/slices.py`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ NUMIDS_MISMATCH: Final = "ERR number of IDs doesn't match numids"
 BAD_RETRYCOUNT: Final = "ERR Invalid RETRYCOUNT value, must be >= 0"
 IDS_MISSING: Final = "ERR syntax error, expected IDS keyword"
 
-# Runs that may be idle for long enough before XPENDING IDLE goes through the whole list, for it answers in ID order.
+# XPENDING IDLE answers in ID order.  When more runs than this may be idle, it goes through the whole list.
 _FEW_IDLE: Final = 64
 # IDs to a slice of XACK: 1.2 us each when they were delivered together, 5 when one by one.
 _SLICE_ACKS: Final = 500
-# What a slice of XPENDING looks at, in entries told; a run that is passed over costs as much as two.
+# The cost of a slice of XPENDING, in entries shown; a run that is skipped costs as much as two.
 _SLICE_COST: Final = 1500
 _RUN_COST: Final = 2
 
@@ -56,7 +56,7 @@ _RUN_COST: Final = 2
 def xack(request: Request) -> Reply:
     """XACK key group id [id ...] -> how many were pending.
 
-    A missing key or group acknowledges nothing, and says so before the IDs are parsed, as Redis does.
+    With a missing key or group the answer is 0 before the IDs are parsed, as in Redis.
     """
     argv = request.argv
     found = find_group(request, argv[1], argv[2])
@@ -138,7 +138,7 @@ def _nack(request: Request) -> Work:
 def _release_counts(
     stream: Stream, group: Group, packed_ids: list[bytes], mode: bytes, retry_count: int | None, *, force: bool
 ) -> list[tuple[StreamID, int]]:
-    """What is given back, with its new delivery count; an ID given twice is given back twice."""
+    """The IDs to give back, with their new delivery counts; an ID given twice is given back twice."""
     counts: list[tuple[StreamID, int]] = []
     new_counts: dict[bytes, int] = {}
     pending = group.find_many(sorted(set(packed_ids)))
@@ -199,7 +199,7 @@ def xpending(request: Request) -> Reply:
 
 
 class _Query:
-    """XPENDING with a range: what it asks for, and the answer as far as it is known."""
+    """XPENDING with a range: the query, and the answer so far."""
 
     def __init__(
         self, now_ms: int, start: StreamID, end: StreamID, until_ms: int | None, owner: bytes | None, most: int
@@ -222,7 +222,7 @@ class _Query:
         return in_pieces(request, [array_head(self._count), *self._parts])
 
     def _slice(self, group: Group) -> bool:
-        """Look at the next few thousand; -> whether that was all."""
+        """Examine the next few thousand entries; -> whether these were all."""
         consumer = None
         if self._owner is not None:
             consumer = group.consumers.get(self._owner)
@@ -247,7 +247,7 @@ class _Query:
         return True
 
     def _sort_out(self, idle: list[PendingRun], consumer: Consumer | None) -> None:
-        """Tell those of a few idle runs that were asked for, in ID order."""
+        """Show the entries asked for, of a few idle runs, in ID order."""
         first, last = pack_id(self._start), pack_id(self._end)
         asked = [
             (packed, run)
@@ -260,7 +260,7 @@ class _Query:
             self._tell(run, [packed])
 
     def _tell(self, run: PendingRun, packed_ids: list[bytes]) -> None:
-        """Add what is told of some entries of a run."""
+        """Add some entries of a run to the reply."""
         owner = b"" if run.owner is None else run.owner.name
         idle_ms = -1 if run.owner is None else max(self._now_ms - run.delivery_time_ms, 0)
         tail = b"%b:%d\r\n:%d\r\n" % (bulk(owner), idle_ms, run.delivery_count)

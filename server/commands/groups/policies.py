@@ -2,16 +2,16 @@
 
     XGROUP POLICY orders workers MAXDELIVERIES 5 DEADLETTER orders:dead CONSUMERTTL 3600000
 
-An entry is worn out when it was delivered `MAXDELIVERIES` times and would be delivered once more.  It is moved instead:
-appended to the dead-letter stream, with the fields of `ORIGIN_FIELDS` behind its own, and acknowledged, in one unit of
-the log.  The consumer who asked is not given it.  Whatever counts a delivery may find that: a consumer's reading of its
-history, XREADGROUP CLAIM, XAUTOCLAIM, XCLAIM.  With RETRYCOUNT it is the given number that must not be above the limit;
-JUSTID delivers nothing and moves nothing.
+An entry is over the delivery limit when it was delivered `MAXDELIVERIES` times and would be delivered once more.  It is
+moved instead: appended to the dead-letter stream, with the fields of `ORIGIN_FIELDS` behind its own, and acknowledged,
+in one unit of the log.  The consumer that asked is not given it.  Every command that counts a delivery may find such an
+entry: a consumer's read of its history, XREADGROUP CLAIM, XAUTOCLAIM, XCLAIM.  With RETRYCOUNT the given number must
+not be above the limit; JUSTID delivers nothing and moves nothing.
 
-The policy rests, and entries are delivered as ever, while the dead-letter stream cannot take them: it is the stream of
+While the dead-letter stream cannot take entries, the policy is not applied and they are delivered: it is the stream of
 the group itself since a RENAME, its IDs are at their end, or the server is short of space.
 
-CONSUMERTTL is the sweep's, `store/databases/consumer_ttl.py`.
+`store/databases/consumer_ttl.py` applies CONSUMERTTL.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BAD_NUMBER: Final = "ERR {} must be a positive integer, or 0 or OFF for none"
 NEEDS_DEADLETTER: Final = "ERR MAXDELIVERIES needs a DEADLETTER key, for what has been delivered so often"
 NEEDS_MAXDELIVERIES: Final = "ERR DEADLETTER needs MAXDELIVERIES, which says when an entry goes there"
 OWN_KEY: Final = "ERR the DEADLETTER key must be another one than the stream's own"
-# IDs that a dead-letter stream must have left: more than one command moves.
+# IDs that a dead-letter stream must have left: more than one command can move.
 _ROOM: Final = 1 << 16
 
 
@@ -48,7 +48,7 @@ _ROOM: Final = 1 << 16
     summary="Sets or tells when a group gives up on an entry, and when it forgets a consumer; Riverbed's own.",
 )
 def xgroup_policy(request: Request) -> Reply:
-    """XGROUP POLICY key group [options] -> OK; without options -> the policy.  What is not named stays as it is."""
+    """XGROUP POLICY key group [options] -> OK; without options -> the policy.  Options not named keep their values."""
     argv = request.argv
     if len(argv) % 2:
         raise errors.subcommand_syntax(argv)
@@ -83,7 +83,7 @@ def xgroup_policy(request: Request) -> Reply:
 
 
 def _take_number(given: dict[bytes, bytes], option: bytes, old: int) -> int:
-    """The value of an option; what it was when it is not given."""
+    """The value of an option; `old` when it is not given."""
     word = given.get(option)
     if word is None:
         return old
@@ -97,7 +97,7 @@ def _take_number(given: dict[bytes, bytes], option: bytes, old: int) -> int:
 
 
 class DeadLetters:
-    """What one command finds worn out in a group, and moves at its end."""
+    """The entries over the delivery limit that one command finds in a group, and moves at its end."""
 
     def __init__(self, request: Request, group: Group) -> None:
         self._request = request
@@ -109,14 +109,14 @@ class DeadLetters:
 
     @property
     def is_full(self) -> bool:
-        """The command has found as much as one may move: whatever else is worn out stays pending until the next."""
+        """Whether the command has found as many as one may move: further entries stay pending until the next."""
         return len(self.found) >= MAX_WORN_OUT or self._size >= MAX_WORN_OUT_BYTES
 
     def exceeds(self, count: int) -> bool:
         return count > self._most
 
     def take(self, entry: PendingEntry, row: bytes, count: int) -> bool:
-        """Whether the entry, with its row in the stream, is worn out: it would be delivered for the `count`th time."""
+        """Note the entry and its row if its `count`th delivery would be over the limit; -> whether it would."""
         if count <= self._most:
             return False
         if not self.is_full and entry.entry_id not in self._ids:
@@ -126,7 +126,7 @@ class DeadLetters:
         return True
 
     def move(self) -> None:
-        """Move what was found."""
+        """Move the entries that were found."""
         if not self.found:
             return
         request, key = self._request, self._group.policy.dead_letter
@@ -137,7 +137,7 @@ class DeadLetters:
 
 
 def dead_letters(request: Request, group: Group) -> DeadLetters | None:
-    """Where a command is to put the worn-out entries of a group; None when it need not care for any."""
+    """Where a command puts a group's entries over the delivery limit; None when no policy applies."""
     key = group.policy.dead_letter
     if key is None or request.from_log or key == group.stream.key or request.txn.is_short_of_space:
         return None

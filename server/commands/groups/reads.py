@@ -1,4 +1,4 @@
-"""XREADGROUP: new entries for a group's consumers, their own history, and with CLAIM what others have left too long."""
+"""XREADGROUP: reads new entries, a consumer's own history, and with CLAIM entries left too long by others."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ _NEW: Final = b":0\r\n:0\r\n"  # idle time and delivery count of an entry that n
 def xreadgroup(request: Request) -> Reply:
     """XREADGROUP GROUP group consumer [options] STREAMS key ... id ... -> entries by stream; see `xread`.
 
-    `>` reads what the group has not been given, and waits for it if asked to; any other ID reads the consumer's own
-    pending entries after it.  One bad pair of key and ID and nothing is changed.
+    `>` reads entries that the group has not been given, and blocks for them with BLOCK; any other ID reads the
+    consumer's own pending entries after it.  If one pair of key and ID is bad, nothing is changed.
     """
     options = parse_read(request.argv, request.now_ms, with_group=True)
     assert options.group is not None
@@ -78,7 +78,7 @@ def xreadgroup(request: Request) -> Reply:
 
 
 def _read_plainly(request: Request, options: ReadOptions, group_name: bytes, count: int) -> Reply:
-    """What is new in one stream, as `_read` would tell it in a third more time; None when it is nothing, or much."""
+    """New entries of one stream, for which `_read` takes a third longer; None when there are none, or many bytes."""
     key = options.keys[0]
     stream, group = need_group(request, key, group_name, _WHERE)
     if stream.last_live_id <= group.last_id:
@@ -106,7 +106,7 @@ def _read(options: ReadOptions, group_name: bytes, request: Request) -> Work:
     room = Room(request)
     budget = ReadBudget(options)
     claim_min_idle_ms = options.claim_min_idle_ms
-    is_fresh = True  # what was looked up has not been through a yield
+    is_fresh = True  # no yield has come since the lookups
     work: list[tuple[_StreamRead, Stream, Group]] = []
     for number, (key, word) in enumerate(zip(options.keys, options.ids, strict=True), 1):
         stream, group = need_group(request, key, group_name, _WHERE)
@@ -147,7 +147,7 @@ def _read(options: ReadOptions, group_name: bytes, request: Request) -> Work:
     if not is_fresh:
         found_again = [need_group(request, read.key, group_name, _WHERE) for read, _, _ in work]
         if any(stream.last_live_id > group.last_id for stream, group in found_again):
-            # it came while others had their turn, and has woken no client
+            # new entries came between slices, and have woken no client
             return (yield from _read(options, group_name, request))
         work = [(read, *found) for (read, _, _), found in zip(work, found_again, strict=True)]
     deadline_ms = request.now_ms + options.block_ms if options.block_ms else None
@@ -163,7 +163,7 @@ def _delivered(count: int) -> str:
 
 
 def _parse_position(word: bytes) -> StreamID:
-    """`>` is the largest ID there is, and reads the same."""
+    """The ID after which to read; `>` is the largest ID there is."""
     if word == b">":
         return MAX_ID
     if word in (b"$", b"+"):
@@ -179,7 +179,7 @@ def _next_claim_ms(request: Request, min_idle_ms: int, groups: list[Group]) -> i
 
 
 class Step(enum.Enum):
-    """What becomes of a stream that is read."""
+    """What comes next for a stream that is read."""
 
     LAST = enum.auto()
     GOES_ON = enum.auto()
@@ -240,7 +240,7 @@ class _StreamRead:
 
     @property
     def is_served(self) -> bool:
-        """There is something to be told of this stream, if only that the history is empty."""
+        """Whether the reply has an item for this stream, if only an empty history."""
         return self.count > 0 or (self._is_begun and self._is_history)
 
     def parts(self, resp: int) -> list[Part]:
@@ -248,7 +248,7 @@ class _StreamRead:
         return [stream_head(self.key, resp) + array_head(self.count), *self._parts]
 
     def _cut(self, sizes: list[int]) -> int:
-        """How many of the entries with these sizes are within the limits; they are charged with them."""
+        """How many of the entries with these sizes are within the limits; the limits are charged with them."""
         count = self._budget.cut_sizes(None if self._parts else self.key, sizes)
         self._left -= count
         self.count += count
@@ -261,7 +261,7 @@ class _StreamRead:
     def _read_new(
         self, request: Request, stream: Stream, group: Group, consumer: Consumer, showing: Showing | None
     ) -> Step:
-        """What the group has not been given yet."""
+        """Read the entries that the group has not been given yet."""
         if stream.last_live_id <= group.last_id:
             return Step.LAST
         most = min(self._left, _SLICE_ENTRIES)
@@ -295,7 +295,7 @@ class _StreamRead:
     def _read_history(
         self, request: Request, stream: Stream, group: Group, consumer: Consumer, showing: Showing | None
     ) -> Step:
-        """The consumer's own pending entries after an ID; deleted ones with a null for their fields."""
+        """Read the consumer's own pending entries after an ID; deleted ones have a null for their fields."""
         null = _NULL[request.session.resp]
         most = min(self._left, _SLICE_HISTORY)
         letters = dead_letters(request, group)
@@ -371,9 +371,9 @@ class _StreamRead:
         min_idle_ms: int,
         showing: Showing | None,
     ) -> Step:
-        """What is overdue, longest first, with its idle time and delivery count so far; what is new comes after it.
+        """Take over overdue entries, longest first, with idle time and delivery count; new entries come after them.
 
-        More than a slice's worth is left to the next read, and what is new with it.
+        More than a slice's worth is left to the next read, and the new entries too.
         """
         now_ms = request.now_ms
         most = min(self._left, _MAX_TAKEN_OVER)

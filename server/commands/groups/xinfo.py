@@ -1,4 +1,4 @@
-"""XINFO: what streams, groups and consumers are made of."""
+"""XINFO: describes streams, groups and consumers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _DEFAULT_COUNT: Final = 10
 _UNLIMITED: Final = 1 << 63
-# Pending entries that are shown at once, and to a piece of a longer reply.
+# Pending entries in a reply that is made at once, and in a piece of a longer reply.
 _MANY_PENDING: Final = 20_000
 _PIECE_PENDING: Final = 2000
 
@@ -81,12 +81,12 @@ def xinfo_stream(request: Request) -> Reply:
 
 
 def _has_long_lists(groups: Groups, most: int) -> bool:
-    """Of what is pending, which is shown twice, more is to be shown than there is time for."""
+    """Whether more pending entries are to be shown, each twice, than one turn has time for."""
     return 2 * sum(min(group.pel_count, most) for group in groups) > _MANY_PENDING
 
 
 def _describe_fully(count: int | None, request: Request) -> Work:
-    """XINFO STREAM FULL, too long for memory, as everything is when there is a view of it."""
+    """XINFO STREAM FULL, too long for memory: everything as of the view."""
     view = yield from wait_for_view()
     groups = request.db.groups(_need_stream(request))
     pieces = _in_pieces(groups, view, _UNLIMITED if count is None else count, request.session.resp)
@@ -154,7 +154,7 @@ def _items(facts: dict[bytes, Reply], resp: int) -> bytes:
 
 
 def _describe(stream: Stream) -> dict[bytes, Reply]:
-    """What the short and the long answer begin with."""
+    """The facts that the short and the long answer begin with."""
     idempotence = Idempotence(stream)
     producers, records = idempotence.tracked()
     return {
@@ -203,7 +203,7 @@ def _describe_group(group: Group, count: int | None) -> dict[bytes, Reply]:
 
 
 def _group_facts(group: Group) -> dict[bytes, Reply]:
-    """What a group's description begins with."""
+    """The facts that a group's description begins with."""
     return {
         b"name": group.name,
         b"last-delivered-id": id_text(group.last_id),
@@ -279,7 +279,7 @@ def xinfo_consumers(request: Request) -> Reply:
 
 
 def _maps(request: Request, facts: Iterator[dict[bytes, Reply]]) -> Reply:
-    """The array of these maps, each encoded at once: as a map it takes ten times its bytes."""
+    """The array of these maps.  Each is encoded at once: as a map it takes ten times its bytes."""
     resp = request.session.resp
     parts = [encode(each, resp) for each in facts]
     return in_pieces(request, [array_head(len(parts)), *parts])
