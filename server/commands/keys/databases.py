@@ -1,4 +1,4 @@
-"""Which of the databases a word of a request names."""
+"""Which database a word of a request names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INT32: Final = range(-(1 << 31), 1 << 31)
 
 
 def named_database(request: Request, word: bytes) -> Database:
-    """Three checks, as in Redis: it is a number, a small one, and one that there is a database for."""
+    """The database with this number.  Three checks, as in Redis: a number, within 32 bits, of a database."""
     number = parse_int(word)
     if number not in INT32:
         raise CommandError(DB_NOT_INT32)

@@ -26,7 +26,7 @@ NO_DEADLINE: Final = -1
 
 
 def _parse_conditions(words: list[bytes]) -> set[bytes]:
-    """The option words after the time.  An unknown one is shown as typed; clashes are told after all are read."""
+    """The option words after the time.  An unknown one is shown as typed; conflicts are reported after all are read."""
     conditions = set()
     for word in words:
         condition = word.upper()
@@ -41,7 +41,7 @@ def _parse_conditions(words: list[bytes]) -> set[bytes]:
 
 
 def _met(conditions: set[bytes], current_ms: int, deadline_ms: int) -> bool:
-    """Whether the new deadline may replace the current one; 0 is none, which GT and LT take for the end of time."""
+    """Whether the new deadline may replace the current one; 0 is none, which GT and LT treat as infinite."""
     if b"NX" in conditions and current_ms:
         return False
     if b"XX" in conditions and not current_ms:
@@ -63,8 +63,8 @@ def _set_deadline(request: Request, unit_ms: int, base_ms: int) -> int:
     if stream is None or not _met(conditions, stream.expire_ms, deadline_ms):
         return 0
     if deadline_ms <= request.now_ms and not request.from_log:
-        # Already over: the key goes now, and the log says so.  A replayed deadline is kept as it was written, and
-        # the key dies by it as it did the first time.
+        # Already over: delete the key now, and log that.  A replayed deadline is kept as it was written, and the key
+        # expires by it as it did the first time.
         request.db.delete(stream)
     else:
         request.db.set_expiry(stream, deadline_ms)
@@ -134,7 +134,7 @@ def persist(request: Request) -> int:
 
 
 def _deadline(request: Request) -> int:
-    """The deadline of the key asked for, in unix milliseconds, or one of the two negative answers."""
+    """The deadline of the key in unix milliseconds, or NO_KEY, or NO_DEADLINE."""
     stream = request.db.stream(request.argv[1], request.now_ms)
     request.context.stats.count_lookup(stream is not None)
     if stream is None:
@@ -143,7 +143,7 @@ def _deadline(request: Request) -> int:
 
 
 def _left(request: Request, deadline_ms: int) -> int:
-    # Where the log decides when keys go (a replica), a key may be asked for after its time.
+    # On a replica the log decides when keys expire, so a client may ask for a key after its time.
     return max(deadline_ms - request.now_ms, 0)
 
 

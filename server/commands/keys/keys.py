@@ -1,8 +1,7 @@
 """Commands on whole keys: delete, look, rename, copy, move, flush.
 
-Every key is a stream, so TYPE knows one type.  Nothing here looks inside a stream, and nothing costs more for a long
-stream than for a short one; COPY alone does what the store's copy costs.  Deadlines are in expiry.py, what lists keys
-is in scan.py.
+Every key is a stream, so TYPE knows one type.  Nothing here looks inside a stream, and nothing but COPY costs more for
+a long stream than for a short one.  Deadlines are in expiry.py, the commands that list keys in scan.py.
 """
 
 from __future__ import annotations
@@ -263,7 +262,7 @@ def flushall(request: Request) -> Reply:
     categories=("keyspace", "dangerous"),
 )
 def swapdb(request: Request) -> Reply:
-    """SWAPDB index1 index2 -> OK.  Clients stay with their number and see the other contents at once."""
+    """SWAPDB index1 index2 -> OK.  Clients keep their database number and see the other contents at once."""
     numbers = []
     for word, error in zip(request.argv[1:], (INVALID_FIRST_DB, INVALID_SECOND_DB), strict=True):
         number = parse_int(word, error)

@@ -1,7 +1,7 @@
-"""OBJECT: how a value is kept.
+"""OBJECT: how a value is stored.
 
-Every value is a stream and nothing is evicted, so the answers are the same for every key and no stream is looked into;
-whether there is a key at all is what differs.
+Every value is a stream and nothing is evicted, so the answers are the same for every key that exists.  No stream is
+read.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ declare_help("OBJECT", since="6.2.0")
 def object_idletime(request: Request) -> int | None:
     """OBJECT IDLETIME key -> 0, or null for a missing key.
 
-    Access times are not kept: a write for every read would be paid for a figure that only eviction needs.  Of the
+    Access times are not kept: they would cost a write for every read, for a figure that only eviction needs.  Of the
     two wrong answers, "just used" is the one after which no script deletes a key.
     """
     return None if lookup(request, request.argv[2]) is None else 0

@@ -1,7 +1,7 @@
 """KEYS, SCAN, RANDOMKEY, DBSIZE: which keys a database holds.
 
-What a cursor stands for, and that no key is missed while others come and go, is the store's business; here it is a
-number that is handed out and taken back.
+The store defines cursors, and guarantees that no key is missed while others come and go; here a cursor is a number in a
+request and a reply.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SCAN_COUNT: Final = 10
 # Keys looked at in one slice: a millisecond.
 SCAN_SLICE: Final = 256
 
-# strtoul's idea of a number: a sign is fine, a leading zero too, and nothing at all is zero.
+# A number as strtoul reads it: a sign is fine, a leading zero too, and nothing at all is zero.
 _CURSOR = re.compile(rb"([+-]?)([0-9]+)|")
 
 
@@ -45,7 +45,7 @@ _CURSOR = re.compile(rb"([+-]?)([0-9]+)|")
 def keys(request: Request) -> Reply:
     """KEYS pattern -> the keys, in no promised order.
 
-    Done in slices: a key that is there all the time is found, one that comes or goes meanwhile may be.
+    Runs in slices: a key that exists all the time is found, one that comes or goes meanwhile may be.
     """
     return in_slices(request, _keys)
 
