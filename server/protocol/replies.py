@@ -16,7 +16,7 @@
     LongReply           sent piece by piece
     Block                nothing yet: the client waits (blocking reads)
     NO_REPLY            nothing at all (CLIENT REPLY OFF, a blocked client that left)
-        Push                RESP that is no reply (SUBSCRIBE's confirmations): sent also to clients that want no replies
+    Push                RESP that is no reply (SUBSCRIBE's confirmations): sent also to clients that want no replies
 
 The one-tuple is for the hot path: entries are stored in the form in which they are sent, and a tuple costs a tenth of
 an instance of our own classes.

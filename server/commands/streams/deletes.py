@@ -1,4 +1,4 @@
-"""XDELEX and XACKDEL: deletion that heeds, or clears, what consumer groups still have pending.
+"""XDELEX and XACKDEL: deletion that respects, or clears, what consumer groups still have pending.
 
 XMAXDELETED, which only a log contains, is here as well.
 """
@@ -62,7 +62,7 @@ def _take_ids_block(args: Args) -> tuple[References, list[bytes]]:
 def xdelex(request: Request) -> Reply:
     """XDELEX key [KEEPREF|DELREF|ACKED] IDS numids id ... -> for each 1 deleted, -1 absent, 2 still referenced.
 
-    References are looked at before existence, as in Redis: an ID that no group has come to yet is referenced.
+    References are checked before existence, as in Redis: an ID that no group has reached yet is referenced.
     """
     return in_slices(request, _delete_some, is_short=len(request.argv) <= SLICE_IDS)
 
@@ -98,7 +98,7 @@ def _delete(groups: Groups, packed_ids: list[bytes], references: References) -> 
 
 
 def _answers(answers: list[int]) -> Reply:
-    """The array of them, put together from what there can be: a tenth of the time it takes to encode each."""
+    """The array of answers, joined from ready-made items: a tenth of the time it takes to encode each."""
     return (array_head(len(answers)) + b"".join([_WIRE[answer] for answer in answers]),)
 
 
@@ -142,7 +142,7 @@ def _acknowledge(groups: Groups, group: Group, packed_ids: list[bytes], referenc
     acked = [packed for packed in dict.fromkeys(packed_ids) if packed in pending]
     group.ack(acked)
     answers = dict(zip(acked, _delete(groups, acked, references), strict=True))
-    # it counts as deleted as well when the entry was gone before; and an ID given again is not pending any more
+    # an entry that was gone before counts as deleted too; an ID given again is not pending any more
     return [
         ABSENT if answer is None else STILL_REFERENCED if answer == STILL_REFERENCED else DELETED
         for answer in (answers.pop(packed, None) for packed in packed_ids)
@@ -160,7 +160,7 @@ def _acknowledge(groups: Groups, group: Group, packed_ids: list[bytes], referenc
     summary="Sets the highest deleted ID; only a log does.",
 )
 def xmaxdeleted(request: Request) -> Reply:
-    """XMAXDELETED key id: what stands before it as XDEL was a trim.  Read from a log, never from a client."""
+    """XMAXDELETED key id -> OK.  The XDEL before it in the log was a trim.  Read from a log, never from a client."""
     stream = request.db.stream(request.argv[1], request.now_ms)
     if stream is None:
         raise CommandError(errors.NO_SUCH_KEY)

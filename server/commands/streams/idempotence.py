@@ -1,4 +1,4 @@
-"""What XADD IDMP goes by: XCFGSET, XIDMPRECORD, and two lines that only a log contains, XIDMPHIT and XIDMPCOUNTS.
+"""What XADD IDMP uses: XCFGSET, XIDMPRECORD, and two commands that only a log contains, XIDMPHIT and XIDMPCOUNTS.
 
 Source: the XCFGSET and XIDMPRECORD command pages.
 """

@@ -33,7 +33,7 @@ _DEFAULT_LIMIT_UNBOUNDED_NODES: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class AutoSeq:
-    """The ID `ms-*`: the millisecond is given, the sequence number is ours to choose."""
+    """The ID `ms-*`: the millisecond is given, the server chooses the sequence number."""
 
     ms: int
 
@@ -100,13 +100,13 @@ class TrimParser:
             self.threshold = args.take_id()
 
     def finish(self, node_max_entries: int, *, must: bool, from_log: bool) -> Trim | None:
-        """The trim, once all options are read.  `must`: XTRIM, which is nothing without one."""
+        """The trim, once all options are read.  `must` is for XTRIM, which needs one."""
         if self.limit and self.strategy is None:
             raise CommandError(LIMIT_WITHOUT_STRATEGY)
         if must and self.strategy is None:
             raise CommandError(NO_STRATEGY)
         limit = 0
-        if not from_log:  # what is replayed has been limited already
+        if not from_log:  # a replayed trim has been limited already
             if self.limit is not None and not self.approximate:
                 raise CommandError(LIMIT_WITHOUT_TILDE)
             if self.limit is not None:
@@ -256,12 +256,12 @@ class ReadOptions:
 
     @property
     def is_plain(self) -> bool:
-        """Of one stream, what is new, with no limit but COUNT."""
+        """Whether it reads new entries of one stream, with no limit but COUNT."""
         has_limits = self.max_count is not None or self.max_size is not None
         return self.ids == [b">"] and not has_limits and self.claim_min_idle_ms is None
 
 
-# What consumers say over and over, word for word: finding it again takes 0.4 us, parsing it 3.2 (COUNT 1: of 20).
+# Consumers repeat the same words: finding them again takes 0.4 us, parsing them 3.2 (COUNT 1: of 20).
 _known_reads: dict[tuple[bytes, ...], ReadOptions] = {}
 _MAX_KNOWN_READS = 1024
 _MAX_KNOWN_WORDS = 16
@@ -269,7 +269,7 @@ _MAX_KNOWN_BYTES = 500
 
 
 def parse_read(argv: list[bytes], now_ms: int, *, with_group: bool) -> ReadOptions:
-    """XREAD, or XREADGROUP when `with_group`.  The result is not to be changed."""
+    """Parse XREAD, or XREADGROUP when `with_group`.  The result is shared and must not be changed."""
     if argv[-1] != b">" or len(argv) > _MAX_KNOWN_WORDS:
         return _parse_read(argv, now_ms, with_group=with_group)
     words = tuple(argv)

@@ -31,9 +31,9 @@ NEW_IN_XREAD: Final = (
 )
 
 
-# Streams whose entries are counted before others have their turn.
+# Streams whose entries are counted before other clients have their turn.
 _STREAMS_A_SLICE: Final = 50
-# Entries whose sizes are looked at in a slice.
+# Entries whose sizes are read in a slice.
 SIZED_ENTRIES: Final = 1000
 # No row of an entry is shorter.
 _MIN_ROW_BYTES: Final = 24
@@ -89,7 +89,7 @@ def _range(request: Request, start: StreamID, end: StreamID, *, reverse: bool) -
 
 
 def _long_range(start: StreamID, end: StreamID, count: int | None, reverse: bool, request: Request) -> Work:
-    """A range that is too long for memory, as it is when there is a view of it."""
+    """A range that is too long for memory, as of the view."""
     room = Room(request)
     view = yield from room.wait_for_view()
     stream = request.db.stream(request.argv[1], request.now_ms)
@@ -156,18 +156,18 @@ def xread(request: Request) -> Reply:
 
 
 def _wait(request: Request, options: ReadOptions, resolved: list[bytes], positions: list[StreamID]) -> Reply:
-    """Nothing is newer than the positions."""
+    """The reply when nothing is newer than the positions: a Block, or a null array without BLOCK."""
     if options.block_ms is None or not request.may_block:
         return NULL_ARRAY
     deadline_ms = request.now_ms + options.block_ms if options.block_ms else None
-    # `+` is another position for each client at every look
+    # `+` is another position for each client at every try
     topics = [None if word == b"+" else position for word, position in zip(resolved, positions, strict=True)]
     argv = request.argv[: options.first_id] + resolved
     return Block(tuple(options.keys), deadline_ms, argv, topics=tuple(topics))
 
 
 def _long_read(options: ReadOptions, resolved: list[bytes], request: Request) -> Work:
-    """What is newer than the positions when there is a view of it, for it is too long for memory."""
+    """What is newer than the positions as of the view, when it is too long for memory."""
     room = Room(request)
     view = yield from room.wait_for_view()
     shown: list[tuple[bytes, StreamView | None, StreamID]] = []
@@ -226,19 +226,19 @@ def _resolve_position(word: bytes, stream: Stream | None) -> StreamID:
 
 
 def streams_head(count: int, resp: int) -> bytes:
-    """What `[[key entries] ...]`, or in RESP3 the map of keys to entries, begins with."""
+    """The head of `[[key entries] ...]`, or in RESP3 of the map of keys to entries."""
     return b"%%%d\r\n" % count if resp == 3 else array_head(count)
 
 
 def stream_head(key: bytes, resp: int) -> bytes:
-    """What stands before the entries of each stream."""
+    """The bytes before the entries of each stream."""
     return bulk(key) if resp == 3 else b"*2\r\n" + bulk(key)
 
 
 class ReadBudget:
     """COUNT for each stream, MAXCOUNT and MAXSIZE for all of them together.
 
-    MAXSIZE is asked before each entry but never before the first of the reply, so one entry is always returned.
+    MAXSIZE is checked before each entry except the first of the reply, so one entry is always returned.
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -260,13 +260,13 @@ class ReadBudget:
 
     @property
     def measures(self) -> bool:
-        """It depends on the sizes of the entries."""
+        """Whether the limits depend on the sizes of the entries."""
         return self._bytes_left is not None
 
     def cut(self, key: bytes | None, rows: list[bytes]) -> int:
-        """How many of the entries `rows` are still within the limits; they are charged with those.
+        """How many of the entries `rows` are still within the limits; the limits are charged with them.
 
-        `key` is the stream's, and charged as well; None when more is read of the same stream.
+        `key` is the stream's, and is charged as well; None when more of the same stream is read.
         """
         if self._bytes_left is None:
             return self.cut_count(len(rows))
