@@ -60,7 +60,7 @@ class Announced:
         self._tail = data[max(end, len(data) - _MAX_HEAD_BYTES) :]
 
     def complete(self) -> None:
-        """Start again: every expected reply has come, and no bytes after them."""
+        """Reset the counts.  Every expected reply has come, and no bytes after them."""
         self._missing = 0
         self._kept.clear()
         self._tail = b""

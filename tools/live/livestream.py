@@ -161,7 +161,7 @@ class LivePending:
 
 
 def read_pending(client: RedisClient, key: bytes, group: bytes) -> LivePending:
-    """All pending entries of `group`.  Delivery times are exact: each page was read within one millisecond."""
+    """All pending entries of `group`.  Delivery times are exact if each page was read within one millisecond."""
     pending = LivePending()
     places: dict[bytes, int] = {}
     start = MIN_ID
