@@ -6,7 +6,7 @@
     end      its file becomes the base of the log, in one step; what came before is deleted
 
 Until that step a failure costs nothing but the time: the log is as it was.  A checkpoint may come between `go` and the
-transaction; the process reports which one it sees, and is told to `go` again then.
+transaction; the process reports which one it sees, and has to be sent `go` again then.
 
 Starting, failing and stopping are tasks of the event loop; everything that touches the store happens in one turn of it.
 """

@@ -172,7 +172,7 @@ class Worker:
         while True:
             try:
                 line = await process.stdout.readline()
-            except ValueError:  # it is longer than any of ours
+            except ValueError:  # the line is longer than any of ours
                 continue
             if not line:
                 break

@@ -74,7 +74,7 @@ class Pool:
         self.on_pressure: Callable[[bool], None] = lambda on: None
         self._is_always_pressed = is_always_pressed
         self._growing: Account | None = None  # the one that may go on although the pool is full
-        self._waiting: dict[Account, None] = {}  # those that may not
+        self._waiting: dict[Account, None] = {}  # those that may not go on yet
         self._grown: tuple[Account | None, int] = (None, 0)  # how far it was at `_grown_s`
         self._grown_s = 0.0
         self._set_bounds(is_always_pressed)

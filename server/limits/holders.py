@@ -28,7 +28,7 @@ class Holder(Protocol):
     """A client, as far as its size matters."""
 
     bucket: int  # `Holders` keeps it
-    is_spared: bool  # it stays, however large it is
+    is_spared: bool  # the client stays, however large it is
 
     @property
     def bytes(self) -> int:

@@ -46,7 +46,7 @@ Place = tuple[str, int]
 
 
 class State(enum.Enum):
-    """In the words of INFO."""
+    """States of a failover, in the words of INFO."""
 
     NONE = "no-failover"
     WAITING = "waiting-for-sync"

@@ -56,7 +56,7 @@ MAX_DAMAGES: Final = 5
 
 
 class State(enum.Enum):
-    """In the words of ROLE."""
+    """States of the link, in the words of ROLE."""
 
     CONNECT = "connect"
     CONNECTING = "connecting"

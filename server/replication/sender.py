@@ -10,7 +10,7 @@ files, a slice at a time as its socket drains, so it costs no memory however far
 A real Redis is sent an RDB that holds nothing, and then the base as commands; its offset is set back before them by as
 many bytes, possibly below zero.  These offsets are not ours, and another server that the replica may turn to must never
 take them for ours.  So until the replica has all of the base, it is sent an id that only we know.  Then we cut the
-link: the replica comes back with that id, and is told to continue with the real one.
+link: the replica comes back with that id, and continues with the real one.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SEARCH_BATCHES: Final = 1000
 
 
 class State(enum.Enum):
-    """In the words of INFO."""
+    """States of a replica, in the words of INFO."""
 
     SEARCHING = "wait_bgsave"
     SYNCING = "send_bulk"
