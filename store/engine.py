@@ -424,7 +424,7 @@ class Engine:
 
     def purge(self, seconds: float) -> bool:
         """Delete dead rows for about `seconds`; -> whether any are left."""
-        if not self.txn.trash.notes:
+        if not self.txn.dead_rows.notes:
             return False
         monotonic = self.clock.monotonic
         end = monotonic() + seconds

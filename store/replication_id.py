@@ -85,6 +85,6 @@ class ReplicationIds:
             return True
         return replication_id == self.previous_id != NO_ID and offset <= self.branch_offset
 
-    def known_as(self, offset: int) -> str:
+    def id_to_send(self, offset: int) -> str:
         """The id to send to other servers at `offset`, the end of the log: the previous id until data is added."""
         return self.previous_id if offset == self.branch_offset else self.replication_id

@@ -92,7 +92,7 @@ class Maintenance:
 
     def purge_soon(self) -> None:
         """Begin to delete dead rows, if there are any."""
-        if self._engine.txn.trash.notes and self._purge_timer is None:
+        if self._engine.txn.dead_rows.notes and self._purge_timer is None:
             self._purge_timer = self._loop.call_later(PURGE_PAUSE_S, self._purge)
 
     def _purge(self) -> None:

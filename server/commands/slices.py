@@ -55,7 +55,7 @@ Work: TypeAlias = Generator[Any, Any, "Reply"]
 # IDs to a slice, and so to one command of the log: 5 to 15 us each.
 SLICE_IDS: Final = 200
 _SLICE_WORDS: Final = 2000
-_UNTOLD: Final = "its first steps"
+_NO_PROGRESS: Final = "its first steps"
 _PIECE_BYTES: Final = 1 << 17
 # The longest reply that may be made in one turn: 10 ms or so.
 MAX_WHOLE_BYTES: Final = 16 << 20
@@ -74,7 +74,7 @@ class SlicedCommand:
         self.work = work
         self.writes = False  # its changes are its own; set by the executor
         self.kept = b""  # what of it is in the log, in words; empty when nothing is
-        self._done = _UNTOLD  # how far it has come, in the log or not
+        self._done = _NO_PROGRESS  # how far it has come, in the log or not
         self._has_logged = False
         self.nanoseconds = 0  # spent on it after the first slice
         self.needs_view = False  # it waits until it is shown one

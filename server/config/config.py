@@ -15,7 +15,7 @@ from riverbed.server.config import file as configfile
 from riverbed.server.config.file import Directive
 from riverbed.server.config.kinds import AnySetting, BadValueError
 from riverbed.server.config.settings import OLD_NAMES, SETTINGS, Settings, find_setting
-from riverbed.server.config.values import ConfigError, UnknownSettingError, defaults, flags, fold, parse
+from riverbed.server.config.values import ConfigError, UnknownSettingError, collect, defaults, flags, parse
 from riverbed.server.glob import Glob
 
 
@@ -44,7 +44,7 @@ class Config(Settings):
             config.file = Path(words.pop(0)).absolute()
             said += configfile.directives(configfile.read_lines(config.file), config.file)
         said += flags(words)
-        values, config.ignored = fold(said)
+        values, config.ignored = collect(said)
         config.__dict__.update(values)
         return config
 

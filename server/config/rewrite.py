@@ -13,7 +13,7 @@ from riverbed.server.config import file as configfile
 from riverbed.server.config.file import Directive
 from riverbed.server.config.kinds import AnySetting
 from riverbed.server.config.settings import OLD_NAMES, SETTINGS
-from riverbed.server.config.values import fold
+from riverbed.server.config.values import collect
 
 if TYPE_CHECKING:
     from riverbed.server.config.config import Config
@@ -27,7 +27,7 @@ def rewrite(config: Config) -> None:
     lines = configfile.read_lines(config.file)
     own = [_renamed(configfile.directive(line, f"{config.file}:{number}")) for number, line in enumerate(lines, 1)]
     named = [said for said in own if said is not None and said.name in SETTINGS]
-    values, _ = fold(named)
+    values, _ = collect(named)
     wrong = {setting.name for setting in _other_than(values, config)} & {said.name for said in named}
     written: set[str] = set()
     kept: list[str] = []
@@ -38,7 +38,7 @@ def rewrite(config: Config) -> None:
             written.add(said.name)
             if not _needs_no_line(SETTINGS[said.name], config):
                 kept.append(_line(SETTINGS[said.name], config))
-    values, _ = fold(configfile.directives(kept, config.file))
+    values, _ = collect(configfile.directives(kept, config.file))
     missing = [_line(setting, config) for setting in _other_than(values, config)]
     if missing:
         while kept and not kept[-1].strip():

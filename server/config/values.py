@@ -51,7 +51,7 @@ def flags(words: list[str]) -> Iterator[Directive]:
         yield Directive("command line", name.lower(), values)
 
 
-def fold(said: Iterable[Directive]) -> tuple[dict[str, Any], list[Directive]]:
+def collect(said: Iterable[Directive]) -> tuple[dict[str, Any], list[Directive]]:
     """Apply `said` to the defaults; -> the values, and the lines without meaning.  Raises ConfigError."""
     values = defaults()
     passed_over = []

@@ -202,8 +202,8 @@ def _tables(core: Core) -> Iterator[Figure]:
     yield _gauges(
         "keys_expiring", "Of them those with a deadline.", ("db",), ((own, db.expiring) for own, db in databases)
     )
-    trash = core.txn.trash
-    yield _gauge("trash_notes", "Deleted streams, groups and ranges whose rows wait for the purge.", trash.notes)
+    dead_rows = core.txn.dead_rows
+    yield _gauge("trash_notes", "Deleted streams, groups and ranges whose rows wait for the purge.", dead_rows.notes)
 
 
 def _chores(core: Core) -> Iterator[Figure]:

@@ -156,16 +156,16 @@ class Follower:
     async def _open(self) -> None:
         config, log_ = self._config, self._engine.log
         offset = log_.end.offset
-        known_as = "?" if self._wants_all else log_.replids.known_as(offset)
+        id_to_send = "?" if self._wants_all else log_.replids.id_to_send(offset)
         takes_over = self._failover is not None
         if takes_over:
-            known_as = log_.replids.replication_id  # the id by which a replica of ours knows our log
+            id_to_send = log_.replids.replication_id  # the id by which a replica of ours knows our log
         introduction = Introduction(
             config.replica_announce_port or config.port,
             config.replica_announce_ip,
             config.masteruser,
             config.masterauth,
-            known_as,
+            id_to_send,
             -2 if self._wants_all else offset,
             takes_over,
         )

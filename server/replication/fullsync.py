@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 import lmdb
 
 from riverbed.server.background.worker import Worker, WorkerError
-from riverbed.server.replication import worker as foldprocess
+from riverbed.server.replication import worker as replication_worker
 from riverbed.store.disk.durable_file import write_all
 from riverbed.store.errors import StoreError
 from riverbed.store.log.append_log import Log
@@ -86,7 +86,7 @@ class FullSync:
         self._on_progress = on_progress
         self._base_left = head.base_bytes
         self._stream = LogStream(head.start, core.config.repl_max_batch_bytes, from_file=True)
-        self._folded: LogPosition | None = None
+        self._replayed: LogPosition | None = None
         self._news = asyncio.Event()
         self._directory = self._engine.directory / f"{DIRECTORY_PREFIX}{os.getpid()}-{next(_numbers)}"
         with contextlib.ExitStack() as held:
@@ -142,7 +142,7 @@ class FullSync:
     @property
     def is_behind(self) -> bool:
         """Whether the tables are so far behind that the rest should stay with the primary for a while."""
-        return not self._base_left and self._unfolded_bytes > FAR_BYTES
+        return not self._base_left and self._behind_bytes > FAR_BYTES
 
     # -- making tables of it -------------------------------------------------------------------------------------------
 
@@ -158,7 +158,7 @@ class FullSync:
         arguments = [self._directory, options.map_bytes]
         arguments += [txn.node_max_entries, txn.node_max_bytes]
         # the process's end is news, too: the primary may have nothing to send, or be left waiting
-        worker = Worker(self._tasks, foldprocess.MODULE, *arguments, on_end=self._news.set)
+        worker = Worker(self._tasks, replication_worker.MODULE, *arguments, on_end=self._news.set)
         async with worker:
             while not self._is_near():
                 await self._news.wait()
@@ -172,18 +172,18 @@ class FullSync:
 
     def _is_near(self) -> bool:
         """Whether the tables hold all that the primary had when this began, and nearly all that has come since."""
-        is_complete = self._folded is not None and self._folded.offset >= self._head.end
-        return is_complete and self._unfolded_bytes <= NEAR_BYTES
+        is_complete = self._replayed is not None and self._replayed.offset >= self._head.end
+        return is_complete and self._behind_bytes <= NEAR_BYTES
 
     @property
-    def _unfolded_bytes(self) -> int:
-        return self._log.end.position - (0 if self._folded is None else self._folded.position)
+    def _behind_bytes(self) -> int:
+        return self._log.end.position - (0 if self._replayed is None else self._replayed.position)
 
     async def _replay(self, worker: Worker, end: LogPosition) -> None:
         """Have the tables brought up to `end`."""
         worker.send(replay=end)
         await worker.receive()
-        self._folded = end
+        self._replayed = end
         self._on_progress()
 
     # -- the swap ------------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.reader import LogReader, list_parts
 from riverbed.store.position import LogPosition
-from riverbed.store.recovery.replay import RecoveryReport, fold
+from riverbed.store.recovery.replay import RecoveryReport, replay
 from riverbed.store.tables.environment import Tables
 
 MODULE: Final = "riverbed.server.replication.worker"
@@ -64,12 +64,12 @@ def work(server: Server) -> None:
 def _serve(server: Server, home: Path, txn: WriteTxn) -> None:
     while "replay" in (order := server.listen()):
         end = LogPosition(*order["replay"])
-        _fold(home, txn, end)
+        _replay(home, txn, end)
         server.say(at=end)
     txn.abort()
 
 
-def _fold(home: Path, txn: WriteTxn, end: LogPosition) -> None:
+def _replay(home: Path, txn: WriteTxn, end: LogPosition) -> None:
     """Bring the tables up to `end`, which is in the last file.  Raises what reading and executing raise."""
     files = OsFiles()
     manifest = manifests.load(home / LOG_MANIFEST, files)
@@ -79,7 +79,7 @@ def _fold(home: Path, txn: WriteTxn, end: LogPosition) -> None:
     parts[-1] = type(parts[-1])(parts[-1].path, parts[-1].file, end.position, is_last=True)
     reader = LogReader(parts, files, load_truncated=False)
     start = None if txn.position is None else LogPosition(*txn.position)
-    fold(reader.batches(start, end), txn, Replayer().execute, RecoveryReport())
+    replay(reader.batches(start, end), txn, Replayer().execute, RecoveryReport())
     txn.commit(end)
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from riverbed.store.check.deep import Refolding
+from riverbed.store.check.deep import DeepCheck
 from riverbed.store.check.findings import Contents, Meta, Violation
 from riverbed.store.check.log import LogCheck
 from riverbed.store.check.state import check_state
@@ -28,20 +28,20 @@ from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, STATE_DIRECTORY
 from riverbed.store.log.reader import TornTail
 from riverbed.store.progress import Progress, ignore
 
-__all__ = ["Check", "Refolding", "Violation", "check"]
+__all__ = ["Check", "DeepCheck", "Violation", "check"]
 
 
 def check(
     directory: Path,
     *,
     files: Files | None = None,
-    refolding: Refolding | None = None,
+    deep_check: DeepCheck | None = None,
 ) -> Iterator[Violation]:
     """Yield every violation in the data of `directory`; nothing when the data is sound.
 
     Raises VersionError, and OSError when the directory cannot be read at all.
     """
-    yield from Check(directory, files=files, refolding=refolding).violations()
+    yield from Check(directory, files=files, deep_check=deep_check).violations()
 
 
 class Check:
@@ -53,7 +53,7 @@ class Check:
         *,
         files: Files | None = None,
         steps: Progress = ignore,
-        refolding: Refolding | None = None,
+        deep_check: DeepCheck | None = None,
         is_held: bool = False,
     ) -> None:
         """`is_held`: the caller has locked the directory, so no other process uses it."""
@@ -63,7 +63,7 @@ class Check:
         self.log = LogCheck(directory / LOG_DIRECTORY, files or OsFiles(), lambda: not self.is_in_use(), steps)
         self.was_in_use = False  # a server was running at a moment when the check asked
         self._steps = steps
-        self._refolding = refolding
+        self._deep_check = deep_check
         self._is_held = is_held
 
     @property
@@ -93,5 +93,5 @@ class Check:
                 else:
                     self.meta = item
         yield from self.log.violations(self.meta)
-        if self._refolding is not None:
-            yield from self._refolding.violations(self.directory, self.log, self.meta, self._steps)
+        if self._deep_check is not None:
+            yield from self._deep_check.violations(self.directory, self.log, self.meta, self._steps)

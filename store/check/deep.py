@@ -52,7 +52,7 @@ _TABLES: Final = {
 }
 
 
-class FoldPlan(NamedTuple):
+class ReplayPlan(NamedTuple):
     """Where the log will be executed, and the space that this may take."""
 
     work: Path
@@ -69,11 +69,11 @@ class MovedError(StoreError):
     """A running server rewrote its log while the check read it."""
 
 
-def _unannounced(plan: FoldPlan) -> None:
+def _unannounced(plan: ReplayPlan) -> None:
     """Announce nothing."""
 
 
-class Refolding:
+class DeepCheck:
     """Executes the log and compares: `execute` runs one command, the new tables go into `parent`."""
 
     def __init__(
@@ -81,7 +81,7 @@ class Refolding:
         execute: Execute,
         parent: Path,
         *,
-        announce: Callable[[FoldPlan], None] = _unannounced,
+        announce: Callable[[ReplayPlan], None] = _unannounced,
     ) -> None:
         """`announce` is called with the plan before the log is executed."""
         self._execute = execute
@@ -102,7 +102,7 @@ class Refolding:
             needed = room_for_tables(log.size_bytes)
             work = held.enter_context(working_directory(self._parent, WORK_PREFIX))
             free = self._files.free_bytes(work)
-            self._announce(FoldPlan(work, log.size_bytes, needed, free))
+            self._announce(ReplayPlan(work, log.size_bytes, needed, free))
             if free < needed:
                 raise SpaceError(f"{work.parent} has {free:,} bytes free, and executing the log may take {needed:,}")
             made = held.enter_context(TablesFromLog(work, self._execute, self._files))
@@ -115,8 +115,8 @@ class Refolding:
                 if reader is not None and position is not None:
                     made.commit(position)
                     with made.tables.env.begin() as txn:
-                        folded = TableReader(made.tables, txn)
-                        yield from self._compare(reader, folded, steps, has_times=is_ours)
+                        replayed = TableReader(made.tables, txn)
+                        yield from self._compare(reader, replayed, steps, has_times=is_ours)
                 made.try_replay(cut.after(), executed)
             except ReplayError as error:
                 batch = made.batch
@@ -158,10 +158,10 @@ class Refolding:
         raise MovedError("the log was rewritten again and again while it was read; try once more")
 
     def _compare(
-        self, reader: TableReader, folded: TableReader, steps: Progress, *, has_times: bool
+        self, reader: TableReader, replayed: TableReader, steps: Progress, *, has_times: bool
     ) -> Iterator[Violation]:
         total = reader.count("entries")
-        comparison = Comparison(reader, folded, now_ms=time.time_ns() // 1_000_000, has_times=has_times)
+        comparison = Comparison(reader, replayed, now_ms=time.time_ns() // 1_000_000, has_times=has_times)
         try:
             for difference in comparison.differences():
                 if difference is not None:

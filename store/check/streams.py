@@ -147,7 +147,7 @@ class EntrySizes:
 
     def measure(self, entry_id: StreamID, row: bytes) -> int | None:
         """-> the bytes that a node counts for the row; None when the store would not have written this row."""
-        words = self._careful_words(row) if _find_long_list(row) else self._words(row)
+        words = self._words_slow_path(row) if _find_long_list(row) else self._words(row)
         if type(words) is list and words and not len(words) % 2:
             head = id_bulk(entry_id)
             try:
@@ -170,7 +170,7 @@ class EntrySizes:
             return None
         return words
 
-    def _careful_words(self, row: bytes) -> list[bytes] | None:
+    def _words_slow_path(self, row: bytes) -> list[bytes] | None:
         """As `_words`, for a row for which the C parser might allocate far more memory than the row takes.
 
         The C parser allocates a list as long as its head says before it reads the first word.

@@ -20,7 +20,7 @@ from riverbed.store.streams.stream import Stream
 from riverbed.store.tables.namespace import Namespace
 
 if TYPE_CHECKING:
-    from riverbed.store.groups.recent_deliveries import HandedOut
+    from riverbed.store.groups.recent_deliveries import RecentDeliveries
     from riverbed.store.tables.transaction import Transaction
 
 DATABASE_COUNT: Final = 16
@@ -29,12 +29,12 @@ DATABASE_COUNT: Final = 16
 class Database(Namespace):
     """One of the databases that SELECT chooses from.  SWAPDB and FLUSHDB keep the object and change its content."""
 
-    def __init__(self, txn: Transaction, number: int, handed_out: HandedOut) -> None:
+    def __init__(self, txn: Transaction, number: int, recent_deliveries: RecentDeliveries) -> None:
         super().__init__(number)
         self.txn = txn
         self.cached: dict[bytes, Stream] = {}
         self._groups: dict[Stream, Groups] = {}  # of cached streams
-        self._handed_out = handed_out
+        self._recent_deliveries = recent_deliveries
 
     def forget_cached(self) -> None:
         """Empty the caches of streams and groups; the caller has written changes back, or wants to lose them."""
@@ -61,7 +61,7 @@ class Database(Namespace):
         """The groups of a stream of this database, read at the first call."""
         groups = self._groups.get(stream)
         if groups is None:
-            groups = self._groups[stream] = Groups(stream, self._handed_out)
+            groups = self._groups[stream] = Groups(stream, self._recent_deliveries)
         return groups
 
     def scan(self, cursor: int, count: int, now_ms: int) -> tuple[int, list[bytes]]:
@@ -208,7 +208,7 @@ class Database(Namespace):
         txn.write_back()  # the purge finds groups and idempotence records by the rows of their streams
         self.forget_cached()
         if size:
-            txn.trash.add_keyspace(self.keyspace_no)
+            txn.dead_rows.add_keyspace(self.keyspace_no)
             self.keyspace_no = txn.next_keyspace_no
             txn.next_keyspace_no += 1
         self.size = self.expiring = 0
@@ -254,8 +254,8 @@ class Database(Namespace):
         groups = self._groups.pop(stream, None)
         if groups is not None:
             groups.write_back()  # by their rows the purge finds their pending entries
-        self.txn.trash.add_stream(stream.stream_no)
+        self.txn.dead_rows.add_stream(stream.stream_no)
         if stream.idempotence is not None and stream.idempotence.records_no:
-            self.txn.trash.add_stream(stream.idempotence.records_no)
+            self.txn.dead_rows.add_stream(stream.idempotence.records_no)
         if notify:
             self.txn.notify_interest(Change.REMOVED, self, stream.key)

@@ -11,7 +11,7 @@ from typing import Final
 from riverbed.store.databases.database import DATABASE_COUNT, Database
 from riverbed.store.format.resp import encode_command
 from riverbed.store.format.streams import decode_expiry_key, decode_keyspace_no, name_key
-from riverbed.store.groups.recent_deliveries import HandedOut
+from riverbed.store.groups.recent_deliveries import RecentDeliveries
 from riverbed.store.model import Change
 from riverbed.store.position import LogPosition
 from riverbed.store.tables.environment import Tables
@@ -25,8 +25,8 @@ class WriteTxn(Transaction):
     """The transaction of the tables, and the databases in it."""
 
     def __init__(self, tables: Tables) -> None:
-        self.handed_out = HandedOut()
-        self.databases = [Database(self, number, self.handed_out) for number in range(DATABASE_COUNT)]
+        self.recent_deliveries = RecentDeliveries()
+        self.databases = [Database(self, number, self.recent_deliveries) for number in range(DATABASE_COUNT)]
         super().__init__(tables, self.databases)
 
     def reload(self) -> None:

@@ -33,7 +33,7 @@ from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text
 from riverbed.store.model import NO_POLICY, DeliveryPolicy
 
 if TYPE_CHECKING:
-    from riverbed.store.groups.recent_deliveries import HandedOut
+    from riverbed.store.groups.recent_deliveries import RecentDeliveries
     from riverbed.store.model import Row
     from riverbed.store.streams.stream import Stream
 
@@ -81,7 +81,7 @@ class Members:
         name: bytes,
         last_id: StreamID,
         entries_read: int | None,
-        handed_out: HandedOut,
+        recent_deliveries: RecentDeliveries,
     ) -> None:
         self.stream = stream
         self.group_no = group_no
@@ -94,7 +94,7 @@ class Members:
         self.policy = NO_POLICY
         self.look_ms = 0  # the group's time in table `consumer_ttls`, if its policy has a CONSUMERTTL
         self._is_dirty = False
-        self._handed_out = handed_out
+        self._recent_deliveries = recent_deliveries
         self._next_consumer_no = 1
         self._next_release_no = 1
         self._consumers: dict[bytes, Consumer] | None = None
@@ -122,8 +122,8 @@ class Members:
         )
 
     @classmethod
-    def of_row(cls, stream: Stream, group_no: int, row: GroupRow, handed_out: HandedOut) -> Self:
-        group = cls(stream, group_no, row.name, row.last_id, row.entries_read, handed_out)
+    def of_row(cls, stream: Stream, group_no: int, row: GroupRow, recent_deliveries: RecentDeliveries) -> Self:
+        group = cls(stream, group_no, row.name, row.last_id, row.entries_read, recent_deliveries)
         group.pel_count = row.pel_count
         group.released_count = row.released_count
         group.consumer_count = row.consumer_count
@@ -227,7 +227,7 @@ class Members:
 
     # -- mutators: consumers -------------------------------------------------------------------------------------------
 
-    def meet(self, name: bytes, now_ms: int) -> Consumer:
+    def get_or_create(self, name: bytes, now_ms: int) -> Consumer:
         """-> the consumer `name`, created if it does not exist, and marked as seen at `now_ms`.
 
         Logs first what an earlier read of the same command has left unlogged.
@@ -271,7 +271,7 @@ class Members:
 
     def create_consumer(self, name: bytes, now_ms: int) -> Consumer:
         """Create a consumer; the name must be free.  Logs XGROUP CREATECONSUMER."""
-        return self.meet(name, now_ms)
+        return self.get_or_create(name, now_ms)
 
     def delete_consumer(self, consumer: Consumer) -> int:
         """Delete a consumer and its pending entries; -> how many these were.  Logs XGROUP DELCONSUMER.
@@ -284,7 +284,7 @@ class Members:
             owned = list(self.pel.owned(consumer.consumer_no, MIN_ID, MAX_ID))
             self.pel.remove([packed for run in owned for packed in run.ids()])
         else:
-            txn.trash.add_consumer(self.group_no, consumer.consumer_no)
+            txn.dead_rows.add_consumer(self.group_no, consumer.consumer_no)
         key = consumer_key(self.stream.stream_no, self.group_no, consumer.consumer_no)
         txn.lmdb.delete(key, db=txn.handles["groups"])
         del self.consumers[consumer.name]

@@ -31,8 +31,8 @@ MAX_COUNT: Final = (1 << 63) - 1
 # where this one stopped.
 _MAX_EXAMINED: Final = 10_000
 # At most about this many entries, to within a run, are moved to the dead-letter stream at once: 11 us each.
-MAX_WORN_OUT: Final = 500
-MAX_WORN_OUT_BYTES: Final = 1 << 20
+MAX_OVER_LIMIT: Final = 500
+MAX_OVER_LIMIT_BYTES: Final = 1 << 20
 # The fields that a dead letter has after its own fields.  Clients read these names: never rename them.
 ORIGIN_FIELDS: Final = (
     b"riverbed-origin-key",
@@ -163,7 +163,7 @@ class Group(Members):
         min_idle_ms: int,
         now_ms: int,
         most: int | None,
-        worn_out: list[Found] | None = None,
+        over_limit: list[Found] | None = None,
         most_bytes: int | None = None,
     ) -> list[Found] | None:
         """The entries that CLAIM may take, with their fields: released ones, then those idle for `min_idle_ms`.
@@ -173,7 +173,7 @@ class Group(Members):
 
         Entries that were deleted from the stream are skipped.  Idle time is unsigned, so a delivery in the future,
         after the clock was set back, is overdue too.  Entries over the delivery limit of the policy are put into the
-        list `worn_out` instead, if it is given: up to MAX_WORN_OUT entries and MAX_WORN_OUT_BYTES.
+        list `over_limit` instead, if it is given: up to MAX_OVER_LIMIT entries and MAX_OVER_LIMIT_BYTES.
         """
         if not self.pel_count:
             return []
@@ -183,10 +183,10 @@ class Group(Members):
             if run.consumer_no != UNOWNED and 0 <= now_ms - run.time_ms < min_idle_ms:
                 break
             into = found
-            if worn_out is not None and min(run.delivery_count + 1, MAX_COUNT) > self.policy.max_deliveries:
-                if len(worn_out) >= MAX_WORN_OUT or worn_bytes >= MAX_WORN_OUT_BYTES:
+            if over_limit is not None and min(run.delivery_count + 1, MAX_COUNT) > self.policy.max_deliveries:
+                if len(over_limit) >= MAX_OVER_LIMIT or worn_bytes >= MAX_OVER_LIMIT_BYTES:
                     break
-                into = worn_out
+                into = over_limit
             for row in run.rows():
                 if len(found) == most:
                     self._claim_place = b""
@@ -201,7 +201,7 @@ class Group(Members):
                     size += len(entry_row)
                     if most_bytes is not None and size > most_bytes:
                         return None
-                elif worn_bytes < MAX_WORN_OUT_BYTES:
+                elif worn_bytes < MAX_OVER_LIMIT_BYTES:
                     worn_bytes += len(entry_row)
                 else:
                     continue
@@ -241,7 +241,7 @@ class Group(Members):
                 self._pel_end = self.last_id
             consumer.active_ms = now_ms
             bulks = id_bulks(rows)
-            self._handed_out.note(packed_ids, bulks)
+            self._recent_deliveries.note(packed_ids, bulks)
             self._log_claims(consumer, {1: (len(rows), bulks)}, now_ms)
 
     def claim(self, consumer: Consumer, counts: dict[bytes, int], time_ms: int, now_ms: int) -> None:
@@ -259,7 +259,7 @@ class Group(Members):
         self, name: bytes, packed_ids: list[bytes], time_ms: int, count: int, last_id: StreamID = MIN_ID
     ) -> None:
         """Replay an XCLAIM of a log: `claim` ascending IDs for the consumer `name`, without logging."""
-        consumer = self.meet(name, time_ms)
+        consumer = self.get_or_create(name, time_ms)
         self.raise_position(last_id)
         is_past_all = self._pel_end is not None and packed_ids[0] > pack_id(self._pel_end)
         if is_past_all or not self.pel_count or not self.pel.holds_any_from(unpack_id(packed_ids[0])):
@@ -314,15 +314,15 @@ class Group(Members):
         self._log_wire(b"*%d\r\n%b%b" % (3 + len(removed), self._ack_head[1], bulks))
         return len(removed)
 
-    def move_out(self, worn_out: list[Found], target: Stream, first_id: StreamID) -> None:
+    def move_out(self, over_limit: list[Found], target: Stream, first_id: StreamID) -> None:
         """Move pending entries to the dead-letter stream `target`, whose last ID is below `first_id`.
 
         The new entries get consecutive IDs from `first_id` on.  The ORIGIN_FIELDS follow their own fields.  The group
         acknowledges the entries.  Logs XADD for each entry, and one XACK.
         """
-        if not worn_out:
+        if not over_limit:
             return
-        for number, (entry, row) in enumerate(worn_out, first_id):
+        for number, (entry, row) in enumerate(over_limit, first_id):
             values = (
                 self.stream.key,
                 id_text(entry.entry_id),
@@ -332,7 +332,7 @@ class Group(Members):
             )
             origin = [word for pair in zip(ORIGIN_FIELDS, values, strict=True) for word in pair]
             target.append_entry(StreamID(number), decode_entry(row)[1] + origin)
-        self.ack([pack_id(entry.entry_id) for entry, _ in worn_out])
+        self.ack([pack_id(entry.entry_id) for entry, _ in over_limit])
 
     def release(self, counts: list[tuple[StreamID, int]]) -> None:
         """Take entries from their owners, in the order given, and release them with the given delivery counts.

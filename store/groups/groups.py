@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from riverbed.store.format.groups import group_key
 from riverbed.store.groups.consumers import UNKNOWN, Consumer
 from riverbed.store.groups.group import Group
-from riverbed.store.groups.recent_deliveries import HandedOut
+from riverbed.store.groups.recent_deliveries import RecentDeliveries
 from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id
 from riverbed.store.model import Change
 from riverbed.store.streams.stream import Stream
@@ -21,9 +21,9 @@ from riverbed.store.tables.groups import group_rows
 class Groups:
     """All groups of one stream."""
 
-    def __init__(self, stream: Stream, handed_out: HandedOut) -> None:
+    def __init__(self, stream: Stream, recent_deliveries: RecentDeliveries) -> None:
         self.stream = stream
-        self._handed_out = handed_out
+        self._recent_deliveries = recent_deliveries
         self.acked_trim_start = MIN_ID  # where the next approximate ACKED trim begins; see reference_trim.py
         self._by_name: dict[bytes, Group] = {}
         if stream.group_count:
@@ -31,7 +31,7 @@ class Groups:
 
     def _load(self) -> None:
         for group_no, row in group_rows(self.stream.txn.cursor("groups"), self.stream.stream_no):
-            self._by_name[row.name] = Group.of_row(self.stream, group_no, row, self._handed_out)
+            self._by_name[row.name] = Group.of_row(self.stream, group_no, row, self._recent_deliveries)
 
     def get(self, name: bytes) -> Group | None:
         return self._by_name.get(name)
@@ -64,7 +64,7 @@ class Groups:
         """
         stream = self.stream
         txn = stream.txn
-        group = Group(stream, txn.next_group_no, name, last_id, entries_read, self._handed_out)
+        group = Group(stream, txn.next_group_no, name, last_id, entries_read, self._recent_deliveries)
         txn.next_group_no += 1
         self._by_name[name] = group
         group.touch()
@@ -84,7 +84,7 @@ class Groups:
         stream = self.stream
         txn = stream.txn
         txn.lmdb.delete(group_key(stream.stream_no, group.group_no), db=txn.handles["groups"])
-        txn.trash.add_group(group.group_no, stream.stream_no)
+        txn.dead_rows.add_group(group.group_no, stream.stream_no)
         group.unlist()
         group.forget()
         del self._by_name[group.name]
@@ -103,10 +103,10 @@ class Groups:
         """Copy the groups to `copy`, a new stream, with consumers, times and pending entries.  Logs nothing."""
         txn = self.stream.txn
         self.write_back()
-        groups = Groups(copy, self._handed_out)
+        groups = Groups(copy, self._recent_deliveries)
         groups._by_name.clear()
         for group in self:
-            new = Group.of_row(copy, txn.next_group_no, group.row(), self._handed_out)
+            new = Group.of_row(copy, txn.next_group_no, group.row(), self._recent_deliveries)
             new._consumers = {}
             txn.next_group_no += 1
             groups._by_name[new.name] = new

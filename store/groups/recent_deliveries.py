@@ -21,7 +21,7 @@ _MOST: Final = 512
 _CAPACITY: Final = 16_384
 
 
-class HandedOut:
+class RecentDeliveries:
     """The batches delivered last, by the first ID of each."""
 
     def __init__(self) -> None:

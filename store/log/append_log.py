@@ -453,7 +453,7 @@ class Log:
         self.home.manifest = replace(self.home.manifest, replids=replids)
         self._put_manifest(self.home.manifest)
 
-    def hold_feeds(self) -> None:
+    def hold_tails(self) -> None:
         """Have every tail open the files that it still has to read: some are about to be deleted."""
         for tail in list(self.tails):
             tail.hold()
@@ -471,7 +471,7 @@ class Log:
         manifest = self.home.manifest.begun_with(base, from_seq)
         path = self.home.path / base.name
         try:
-            self.hold_feeds()
+            self.hold_tails()
             self._files.rename(temporary, path)
         except OSError as error:
             raise LogWriteError(f"the rewritten log could not be put in place: {error}") from error

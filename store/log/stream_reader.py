@@ -41,7 +41,7 @@ class StreamedBatch(NamedTuple):
 
     def command_data(self) -> bytes:
         """The plain commands alone, for a foreign replica."""
-        return fast_commands(self.data, self.covered, self.command_bytes)
+        return without_comments(self.data, self.covered, self.command_bytes)
 
 
 class _Command:
@@ -55,7 +55,7 @@ class _Command:
         self.words: list[bytes] = []
 
 
-def fast_commands(data: bytes, covered: int, command_bytes: int) -> bytes:
+def without_comments(data: bytes, covered: int, command_bytes: int) -> bytes:
     """The first `covered` bytes of the sound batch `data`, without comment lines."""
     if covered == command_bytes:
         return data[:covered]

@@ -20,12 +20,12 @@ from riverbed.store.format.log_lines import ANNOTATION_START
 from riverbed.store.log.append_log import Log
 from riverbed.store.log.file_reader import Batch, LogPart, PartReader, is_preface
 from riverbed.store.log.manifest import FileType, LogFile, Manifest
-from riverbed.store.log.stream_reader import fast_commands
+from riverbed.store.log.stream_reader import without_comments
 from riverbed.store.position import LogPosition
 
 # Some places are remembered, so that a search need not begin at the head of a file.
-_ANCHOR_BYTES: Final = 1 << 20
-_MAX_ANCHORS: Final = 4096
+_KNOWN_OFFSET_BYTES: Final = 1 << 20
+_MAX_KNOWN_OFFSETS: Final = 4096
 
 
 def number_of(file: LogFile) -> int:
@@ -222,7 +222,7 @@ class LogTail:
             data = self._files.read_at(self._fd, batch.size, batch.start)
             covered = data.rfind(b"\n" + ANNOTATION_START) + 1 if batch.time_ms is not None else len(data)
             has_comments = data.startswith(b"#") or data.find(b"\n#", 0, covered - 1) >= 0
-            commands = fast_commands(data, covered, -1 if has_comments else covered)
+            commands = without_comments(data, covered, -1 if has_comments else covered)
             if self._skip:
                 self._skip, commands = max(self._skip - len(commands), 0), commands[self._skip :]
             parts.append(commands)
@@ -238,9 +238,9 @@ class KnownOffsets:
 
     def add(self, place: LogPosition) -> None:
         places = self.places
-        if places and 0 <= place.offset - places[-1].offset < _ANCHOR_BYTES:
+        if places and 0 <= place.offset - places[-1].offset < _KNOWN_OFFSET_BYTES:
             return
-        if len(places) >= _MAX_ANCHORS:
+        if len(places) >= _MAX_KNOWN_OFFSETS:
             del places[1::2]
         places.append(place)
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from riverbed.store.check import Check, Violation
-from riverbed.store.check.deep import EXECUTING, FoldPlan, SpaceError
+from riverbed.store.check.deep import EXECUTING, ReplayPlan, SpaceError
 from riverbed.store.check.findings import Contents
 from riverbed.store.check.state import check_state
 from riverbed.store.disk.copying import copy_stretch
@@ -62,7 +62,7 @@ class Action(NamedTuple):
     kept: Path | None
 
 
-def _unannounced(plan: FoldPlan) -> None:
+def _unannounced(plan: ReplayPlan) -> None:
     """Announce nothing."""
 
 
@@ -77,7 +77,7 @@ class Repair:
         now_ms: int,
         files: Files | None = None,
         steps: Progress = ignore,
-        announce: Callable[[FoldPlan], None] = _unannounced,
+        announce: Callable[[ReplayPlan], None] = _unannounced,
     ) -> None:
         """`execute` runs one command of the log; `announce` is called with the space needed before it is taken."""
         self._directory = directory
@@ -179,7 +179,7 @@ class Repair:
     def _require_space(self, check: Check) -> None:
         needed = room_for_tables(check.log.size_bytes)
         free = self._files.free_bytes(self._directory)
-        self._announce(FoldPlan(self._work, check.log.size_bytes, needed, free))
+        self._announce(ReplayPlan(self._work, check.log.size_bytes, needed, free))
         if free < needed:
             raise SpaceError(f"{self._directory} has {free:,} bytes free, and executing the log may take {needed:,}")
 

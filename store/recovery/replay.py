@@ -55,13 +55,13 @@ def recover(
     if commits and not txn.tables.is_new and log.home.bytes_from(start) >= _BYTES_A_CHECKPOINT:
         log.verify(start)  # damage must be found before the first of several commits; it takes a quarter of the time
     batches = log.read(start, durable=durable or txn.synced)
-    fold(batches, txn, execute, report, commits=commits, is_durable=True)
+    replay(batches, txn, execute, report, commits=commits, is_durable=True)
     report.torn_tail = log.cut_tail()
     report.seconds = time.monotonic() - begun
     return report
 
 
-def fold(
+def replay(
     batches: Iterable[Batch],
     txn: WriteTxn,
     execute: Execute,

@@ -72,7 +72,7 @@ class TablesFromLog:
         Raises ReplayError when a command does not fit, StoreError when the disk gets full, lmdb.Error, OSError, what a
         handler with a bug raises, and what reading raises.
         """
-        recovery.fold(self._purged(batches, executed), self.txn, self._execute, self._report)
+        recovery.replay(self._purged(batches, executed), self.txn, self._execute, self._report)
 
     def try_replay(self, batches: Iterable[Batch], executed: Callable[[int], None]) -> None:
         """As `replay`, but any error of a handler becomes a ReplayError."""

@@ -155,7 +155,7 @@ class Idempotence:
         if len(words) == 2:
             return
         if settings.records_no:
-            self._txn.trash.add_stream(settings.records_no)
+            self._txn.dead_rows.add_stream(settings.records_no)
             settings.records_no = 0
         self._stream.idempotence = settings
         self._stream.touch()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from riverbed.store.ids import StreamID
 
 
-class Trash:
+class DeadRowNotes:
     """The notes, in table `trash`."""
 
     def __init__(self, cursor: Callable[[str], lmdb.Cursor[bytes]], notes: int) -> None:

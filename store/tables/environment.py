@@ -115,16 +115,16 @@ class Tables:
             was_made, syncs_later = _make_durably(directory, map_bytes)
             syncs_later = syncs_later and powercut.prepare_use(path)
         self._syncs_later = syncs_later
-        self._unserved: int | None = None  # a lock that is held instead of registering as a reader of LMDB
+        self._reader_lock: int | None = None  # a lock that is held instead of registering as a reader of LMDB
         self._lock_file: int | None = None
         if readonly and not frozen:
             powercut.refuse_doubt(path)
-            self._unserved = hold_instead_of_registering(directory, path)
+            self._reader_lock = hold_instead_of_registering(directory, path)
         try:
-            is_locked = not frozen and self._unserved is None
+            is_locked = not frozen and self._reader_lock is None
             self.env = _open(path, map_bytes, readonly=readonly, is_locked=is_locked, syncs_later=syncs_later)
         except BaseException:
-            self._let_servers_start()
+            self._release_reader_lock()
             raise
         try:
             self._require_whole()
@@ -141,7 +141,7 @@ class Tables:
                 powercut.end_use(path)  # removes an older mark: from now on every commit is durable
         except BaseException:
             self.env.close()
-            self._let_servers_start()
+            self._release_reader_lock()
             raise
 
     def begin(self) -> lmdb.Transaction[bytes]:
@@ -158,10 +158,10 @@ class Tables:
             self._lock_file = open_file(self.path / LOCK_NAME, os.O_RDWR)
         return self._lock_file
 
-    def _let_servers_start(self) -> None:
-        if self._unserved is not None:
-            os.close(self._unserved)
-            self._unserved = None
+    def _release_reader_lock(self) -> None:
+        if self._reader_lock is not None:
+            os.close(self._reader_lock)
+            self._reader_lock = None
 
     def _require_whole(self) -> None:
         """Raise CorruptionError when pages are beyond the end of the file: reading such a page kills the process.
@@ -258,7 +258,7 @@ class Tables:
         if self._lock_file is not None:
             os.close(self._lock_file)
             self._lock_file = None
-        self._let_servers_start()
+        self._release_reader_lock()
 
 
 def _open(path: Path, map_bytes: int, *, readonly: bool, is_locked: bool, syncs_later: bool) -> lmdb.Environment:

@@ -34,18 +34,18 @@ def purge(txn: Transaction, expired: Callable[[], bool]) -> bool:
 
     `expired` is called every few hundred rows, so that a slice ends within a fraction of a millisecond after it.
     """
-    trash = txn.trash
+    noted = txn.dead_rows
     work = _Purge(txn, expired)
-    while trash.notes:
+    while noted.notes:
         cursor = txn.cursor("trash")
         cursor.first()
         note_key, row = cursor.item()
         if not work.delete_rows(dead_rows.unpack_note(row)):
             return True
         txn.lmdb.delete(note_key, db=txn.handles["trash"])
-        trash.notes -= 1
+        noted.notes -= 1
         if expired():
-            return trash.notes > 0
+            return noted.notes > 0
     return False
 
 
@@ -61,11 +61,11 @@ def purge_all(
     `purged` is called with the number of processed notes and of all notes.  Raises lmdb.Error.
     """
     looks = count(1)
-    total = txn.trash.notes
+    total = txn.dead_rows.notes
     while purge(txn, lambda: next(looks) % _LOOKS_A_COMMIT == 0):
         txn.commit(position, synced=synced)
-        total = max(total, txn.trash.notes)  # a note may add other notes
-        purged(total - txn.trash.notes, total)
+        total = max(total, txn.dead_rows.notes)  # a note may add other notes
+        purged(total - txn.dead_rows.notes, total)
     txn.commit(position, synced=synced)
 
 
@@ -74,7 +74,7 @@ class _Purge:
 
     def __init__(self, txn: Transaction, expired: Callable[[], bool]) -> None:
         self._txn = txn
-        self._trash = txn.trash
+        self._dead_rows = txn.dead_rows
         self._expired = expired
 
     def delete_rows(self, note: dead_rows.DeadRows) -> bool:
@@ -102,7 +102,7 @@ class _Purge:
             # a group's row is the first one under its number; the rows of its consumers follow
             group_no = decode_group_no(groups.key())
             groups.delete()
-            self._trash.add_group(group_no, stream_no)
+            self._dead_rows.add_group(group_no, stream_no)
             if not self._delete_group_rows(group_no, stream_no):
                 return False
             groups = self._txn.cursor("groups")
@@ -131,7 +131,7 @@ class _Purge:
                 assert run is not None, "a consumer's list holds what the group's does not"
                 txn.lmdb.delete(time_key(group_no, Run.unpack(run)), db=by_time)
                 cursor.delete()
-                self._trash.rows_purged += 1
+                self._dead_rows.rows_purged += 1
                 if not cursor.key().startswith(prefix):
                     return True
             if self._expired():
@@ -150,11 +150,11 @@ class _Purge:
                 break
             names.delete()
             row = txn.lmdb.pop(key_key(keyspace_no, key), db=txn.handles["keys"])
-            self._trash.add_stream(stream_no)
+            self._dead_rows.add_stream(stream_no)
             records_no = 0 if row is None else StreamRow.unpack(row).records_no
             if records_no:
-                self._trash.add_stream(records_no)
-            if self._trash.notes % 64 == 0 and self._expired():
+                self._dead_rows.add_stream(records_no)
+            if self._dead_rows.notes % 64 == 0 and self._expired():
                 return False
         return True
 
@@ -170,6 +170,6 @@ class _Purge:
                 if not key or key >= high:
                     return True
                 cursor.delete()
-                self._trash.rows_purged += 1
+                self._dead_rows.rows_purged += 1
             if self._expired():
                 return False

@@ -24,7 +24,7 @@ from riverbed.store.ids import StreamID
 from riverbed.store.model import Change
 from riverbed.store.position import LogPosition
 from riverbed.store.replication_id import ReplicationIds
-from riverbed.store.tables.dead_rows import Trash
+from riverbed.store.tables.dead_rows import DeadRowNotes
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.namespace import Namespace
 
@@ -102,7 +102,7 @@ class Transaction:
         self.unlogged = None
         self.dirty.clear()
         self._load_meta()
-        self.trash = Trash(self.cursor, self.lmdb.stat(self.handles["trash"])["entries"])
+        self.dead_rows = DeadRowNotes(self.cursor, self.lmdb.stat(self.handles["trash"])["entries"])
 
     def begin(self) -> None:
         """Open an LMDB transaction and renew the cursors."""
@@ -115,9 +115,9 @@ class Transaction:
         self.put_entry = self.appender.put
         self.reader = self.lmdb.cursor(entries)
         self.nodes = self.lmdb.cursor(self.handles["nodes"])
-        self.bound_rows()
+        self.measure_largest_row()
 
-    def bound_rows(self) -> None:
+    def measure_largest_row(self) -> None:
         """Set `largest_row`, so that reads of a few entries need not measure them.
 
         LMDB keeps rows larger than half a page outside of its leaves, so without such pages all rows are small.  Later
@@ -131,7 +131,7 @@ class Transaction:
         """Set the limits of new nodes, 0 for none: `stream-node-max-entries` and `stream-node-max-bytes`."""
         self.node_max_entries = max_entries or _NO_LIMIT
         self.node_max_bytes = max_bytes or _NO_LIMIT
-        self.bound_rows()
+        self.measure_largest_row()
 
     def cursor(self, table: str) -> lmdb.Cursor[bytes]:
         """This transaction's cursor over `table`; the next user of the cursor moves it."""
@@ -260,9 +260,9 @@ class Transaction:
 
     def discard_below(self, stream_no: int, floor_id: StreamID) -> None:
         """Leave the entries and nodes of `stream_no` below `floor_id`, which are dead, to the purge."""
-        self.trash.add_range(stream_no, floor_id)
+        self.dead_rows.add_range(stream_no, floor_id)
 
     def clear_below(self, stream_no: int, floor_id: StreamID) -> None:
         """Delete now the rows that `discard_below` has left to the purge."""
-        self.trash.drop_ranges(stream_no)
+        self.dead_rows.drop_ranges(stream_no)
         self.delete_range(stream_prefix(stream_no), entry_key(stream_no, floor_id))

@@ -350,7 +350,7 @@ def test_a_start_begins_a_line_of_its_own_and_knows_where_it_comes_from(store: S
     store.restart()
     third = store.engine.log.replids
     assert (third.previous_id, third.branch_offset) == (first.replication_id, end)
-    assert third.known_as(end) == first.replication_id
+    assert third.id_to_send(end) == first.replication_id
     store.fill(b"t", 1)
     store.commit()
     store.crash()

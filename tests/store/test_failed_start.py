@@ -21,7 +21,7 @@ import pytest
 from crc32c import crc32c
 
 from riverbed.server.commands.replay import Replayer
-from riverbed.store.check import Check, Refolding, check
+from riverbed.store.check import Check, DeepCheck, check
 from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.engine import Engine
@@ -387,9 +387,9 @@ def test_what_can_be_mended_is_mended_after_a_start_that_failed(directory: Path,
 def test_a_check_and_a_repair_of_a_log_that_does_not_fit_change_nothing(directory: Path) -> None:
     log_nonsense_far_behind(directory)
     before = tree(directory)
-    refolding = Refolding(Replayer().execute, directory.parent)
+    deep_check = DeepCheck(Replayer().execute, directory.parent)
     for _ in range(2):
-        assert any("does not fit" in str(violation) for violation in check(directory, refolding=refolding))
+        assert any("does not fit" in str(violation) for violation in check(directory, deep_check=deep_check))
         with pytest.raises(ReplayError):
             start(directory)
         repair(directory)

@@ -27,8 +27,8 @@ def test_a_branch_that_nobody_wrote_on_is_forgotten_by_the_next() -> None:
 def test_others_are_asked_with_the_id_they_may_know() -> None:
     old = ReplicationIds.new()
     ours = old.branch(100)
-    assert ours.known_as(100) == old.replication_id
-    assert ours.known_as(101) == ours.replication_id
+    assert ours.id_to_send(100) == old.replication_id
+    assert ours.id_to_send(101) == ours.replication_id
 
 
 def test_following_a_renamed_line_keeps_its_old_name() -> None:

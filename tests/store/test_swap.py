@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from riverbed.server.commands.replay import Replayer
-from riverbed.store.check import Refolding, check
+from riverbed.store.check import DeepCheck, check
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import CorruptionError
 from riverbed.store.layout import LOG_DIRECTORY
@@ -46,8 +46,8 @@ def contents(directory: Path) -> Any:
     store.engine.close()
     assert sorted(os.listdir(directory / "state")) == ["data.mdb", "lock.mdb"]
     assert len(os.listdir(directory / LOG_DIRECTORY)) <= 3
-    deep = Refolding(Replayer().execute, directory.parent)
-    assert [str(violation) for violation in check(directory, refolding=deep)] == []
+    deep = DeepCheck(Replayer().execute, directory.parent)
+    assert [str(violation) for violation in check(directory, deep_check=deep)] == []
     return found
 
 

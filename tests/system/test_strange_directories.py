@@ -34,7 +34,7 @@ from riverbed.store.options import Fsync, Options
 from riverbed.store.snapshot.writer import take_snapshot
 from riverbed.store.tables.power_loss import begin_use, prepare_use
 from riverbed.tools.cli import main
-from riverbed.tools.offline.storestat import frozen_tables
+from riverbed.tools.offline.storestat import tables_at_rest
 from tests.conftest import StartRiverbed
 from tests.support.in_process import HandClock
 from tests.support.servers import StartError
@@ -495,7 +495,7 @@ def test_another_user_reads_what_nobody_serves(sound: Place) -> None:
 
 
 def test_no_server_starts_while_an_archive_is_read(sound: Place) -> None:
-    with frozen_tables(sound.directory):
+    with tables_at_rest(sound.directory):
         assert "is being read by another process" in start(sound)
     with lock_directory(sound.directory):
         assert "is in use by another process" in start(sound)
@@ -513,5 +513,5 @@ def test_a_server_waits_for_who_looks_whether_one_runs(sound: Place) -> None:
 
 def test_a_server_starts_while_its_store_is_read(sound: Place, start_riverbed: StartRiverbed) -> None:
     assert start(sound) == ""
-    with frozen_tables(sound.directory), start_riverbed(sound.directory).client() as client:
+    with tables_at_rest(sound.directory), start_riverbed(sound.directory).client() as client:
         assert client.ask("PING") == b"+PONG\r\n"

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from riverbed.store.check import Check, Violation
-from riverbed.store.check.deep import FoldPlan
+from riverbed.store.check.deep import ReplayPlan
 from riverbed.store.offline.repair import Action
 from riverbed.tools.console.console import counted, notes, print_facts, results, seconds_text, size_text
 from riverbed.tools.console.keytext import shown
@@ -84,7 +84,7 @@ class CheckReport:
             reason = f"torn tail of {torn.byte_count:,} bytes, as a crash leaves it ({torn.reason})"
             self._add(Violation("log", "", reason, torn.file, torn.position))
 
-    def announce(self, plan: FoldPlan) -> None:
+    def announce(self, plan: ReplayPlan) -> None:
         told = (
             f"executing {size_text(plan.log_bytes)} of log in {plan.work}: "
             f"takes at most {size_text(plan.needed_bytes)}, {size_text(plan.free_bytes)} are free"

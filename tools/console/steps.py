@@ -18,7 +18,7 @@ class StepProgress:
         self.seconds = 0.0
         self._items = items
         self._step = ""
-        self._meter: ProgressBar | None = None
+        self._bar: ProgressBar | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -28,23 +28,23 @@ class StepProgress:
 
     def pause(self) -> None:
         """Take the bar away until the next `show`, for printing or asking; `seconds` does not count this time."""
-        if self._meter is not None:
-            self.seconds += self._meter.seconds
-            self._meter.__exit__(None, None, None)
-            self._meter = None
+        if self._bar is not None:
+            self.seconds += self._bar.seconds
+            self._bar.__exit__(None, None, None)
+            self._bar = None
 
     def show(self, step: str, done: int, total: int) -> None:
         """Show that `done` of `total` bytes of `step` are done (0: total not known), or of what `items` names."""
         items = self._items.get(step)
-        if self._meter is None or step != self._step:
+        if self._bar is None or step != self._step:
             self.pause()
             self._step = step
             if items is None:
-                self._meter = ProgressBar(step, total or None, items="")
+                self._bar = ProgressBar(step, total or None, items="")
             else:
-                self._meter = ProgressBar(step, items=items, total_items=total)
-            self._meter.__enter__()
+                self._bar = ProgressBar(step, items=items, total_items=total)
+            self._bar.__enter__()
         if items is None:
-            self._meter.advance(done - self._meter.done_bytes)
+            self._bar.advance(done - self._bar.done_bytes)
         else:
-            self._meter.advance(0, done - self._meter.done_items)
+            self._bar.advance(0, done - self._bar.done_items)

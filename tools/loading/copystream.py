@@ -92,7 +92,7 @@ class _Copy:
         self._sink = sink
         self._key = key
         self._live = live
-        self._meter = bar
+        self._bar = bar
         self._placeholders: list[StreamID] = []
         self._first_id: StreamID | None = None  # of the entries
 
@@ -127,7 +127,7 @@ class _Copy:
 
     def _add_entries(self, pending: list[LivePending]) -> int:
         """XADD all entries, and a placeholder for each pending entry that is missing -> the number of entries."""
-        key, sink, bar = self._key, self._sink, self._meter
+        key, sink, bar = self._key, self._sink, self._bar
         wanted = _distinct(heapq.merge(*(of_group.ids() for of_group in pending)))
         next_wanted = next(wanted, None)
         received = self._client.bytes_received

@@ -87,7 +87,7 @@ class LogUntil:
         )
         self._start = source.start
         self._until = until
-        self._meter = bar
+        self._bar = bar
         self.end = source.start or LogPosition(source.parts[0].number, 0, 0)
         self.time_ms: int | None = None
         self.beyond: Batch | None = None
@@ -108,10 +108,10 @@ class LogUntil:
                 return
             self.end, self.time_ms = batch.end, time_ms
             yield batch
-            self._meter.advance(batch.size, len(batch.commands))
+            self._bar.advance(batch.size, len(batch.commands))
         if until is not None and until.time_ms is not None and self.time_ms is None and self.end.position:
             raise Failure(
-                f"{self._meter.done_items} commands and no time: `aof-timestamp-enabled` was off when this log was "
+                f"{self._bar.done_items} commands and no time: `aof-timestamp-enabled` was off when this log was "
                 f"written; stop at a replication offset instead"
             )
 
@@ -137,7 +137,7 @@ def rebuild(source: Source, directory: Path, until: Moment | None, bar: Progress
     Raises Failure, StoreError, lmdb.Error, OSError; then the contents of `directory` are of no use.
     """
     batches = LogUntil(source, until, bar)
-    report = _copy(source, directory, batches) if source.is_ours else _log_anew(directory, batches)
+    report = _copy(source, directory, batches) if source.is_ours else _log_again(directory, batches)
     report.offset, report.time_ms = batches.end.offset, batches.time_ms
     report.torn_tail = batches.torn_tail
     if batches.beyond is not None:
@@ -201,7 +201,7 @@ def _copy_log(source: Source, end: LogPosition, directory: Path) -> LogPosition:
 # -- a log that a Redis wrote ------------------------------------------------------------------------------------------
 
 
-def _log_anew(directory: Path, batches: LogUntil) -> Rebuilt:
+def _log_again(directory: Path, batches: LogUntil) -> Rebuilt:
     clock = SystemClock()
     replayer = Replayer(int(clock.time() * 1000))
     builder = Builder(directory, clock)

@@ -31,7 +31,7 @@ _MAP_BYTES: Final = 1 << 40
 
 
 @contextlib.contextmanager
-def frozen_tables(path: Path) -> Iterator[tuple[Tables, int]]:
+def tables_at_rest(path: Path) -> Iterator[tuple[Tables, int]]:
     """Open the tables of a data directory or a snapshot; also yields their moment in unix milliseconds.
 
     Raises Failure when `path` is neither, or holds nothing yet; StoreError, OSError, lmdb.Error.
@@ -68,9 +68,9 @@ def frozen_tables(path: Path) -> Iterator[tuple[Tables, int]]:
 def store_stats(path: Path, is_wanted: Callable[[bytes], bool], progress: Progress) -> Iterator[StreamStat]:
     """Every stream whose key is wanted, in the order of creation.
 
-    Raises what `frozen_tables` does, and CorruptionError.
+    Raises what `tables_at_rest` does, and CorruptionError.
     """
-    with frozen_tables(path) as (tables, now_ms), tables.env.begin() as txn:
+    with tables_at_rest(path) as (tables, now_ms), tables.env.begin() as txn:
         reader = TableReader(tables, txn)
         try:
             walk = StreamWalk(reader)

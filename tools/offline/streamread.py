@@ -18,7 +18,7 @@ from riverbed.store.tables.streams import keyspaces
 from riverbed.tools.console.console import Failure
 from riverbed.tools.console.keytext import name_text
 from riverbed.tools.live.redisclient import RedisClient, ReplyError
-from riverbed.tools.offline.storestat import frozen_tables
+from riverbed.tools.offline.storestat import tables_at_rest
 
 Entry = tuple[bytes, list[bytes]]  # the ID as text; names and values in turn
 
@@ -29,10 +29,10 @@ _PAGE: Final = 1000
 def store_entries(
     path: Path, db: int, key: bytes, first: StreamID, last: StreamID, progress: Progress
 ) -> Iterator[Entry]:
-    """The entries of a stream on disk.  Raises Failure without such a stream, what `frozen_tables` raises,
+    """The entries of a stream on disk.  Raises Failure without such a stream, what `tables_at_rest` raises,
     CorruptionError.
     """
-    with frozen_tables(path) as (tables, _), tables.env.begin() as txn:
+    with tables_at_rest(path) as (tables, _), tables.env.begin() as txn:
         reader = TableReader(tables, txn)
         try:
             row = _stream_row(reader, db, key)

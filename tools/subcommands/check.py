@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import click
 
 from riverbed.server.commands.replay import Replayer
-from riverbed.store.check import Check, Refolding, Violation
+from riverbed.store.check import Check, DeepCheck, Violation
 from riverbed.store.check.deep import COMPARING
 from riverbed.store.check.snapshots import COMPARING_STREAMS, SnapshotCheck
 from riverbed.store.check.state import CHECKING_ROWS
@@ -104,14 +104,14 @@ def check(
             _check_snapshot(path, report, steps)
         else:
             _refuse_other(path)
-            refolding = _refolding(path, work, report) if deep else None
-            store = _Store(path, steps, refolding)
+            deep_check = _deep_check(path, work, report) if deep else None
+            store = _Store(path, steps, deep_check)
             if repair:
                 _repair(store, report)
             else:
                 _look(store.check(), report)
-            if refolding is not None:
-                report.commands = refolding.commands
+            if deep_check is not None:
+                report.commands = deep_check.commands
     report.end()
     if not report.is_sound:
         context.exit(FOUND)
@@ -122,13 +122,13 @@ class _Store(NamedTuple):
 
     path: Path
     steps: StepProgress
-    refolding: Refolding | None
+    deep_check: DeepCheck | None
 
     def check(self, *, is_held: bool = False) -> Check:
         return Check(
             self.path,
             steps=self.steps.show,
-            refolding=self.refolding,
+            deep_check=self.deep_check,
             is_held=is_held,
         )
 
@@ -151,11 +151,11 @@ def _refuse_other(path: Path) -> None:
         raise Failure(f"{path} holds no store: neither {STATE_DIRECTORY}/ nor {LOG_DIRECTORY}/ is there")
 
 
-def _refolding(path: Path, work: Path | None, report: CheckReport) -> Refolding:
+def _deep_check(path: Path, work: Path | None, report: CheckReport) -> DeepCheck:
     parent = work or path.resolve().parent
     if work is None and not os.access(parent, os.W_OK):
         parent = Path(tempfile.gettempdir())
-    return Refolding(Replayer().execute, parent, announce=report.announce)
+    return DeepCheck(Replayer().execute, parent, announce=report.announce)
 
 
 def _check_snapshot(path: Path, report: CheckReport, steps: StepProgress) -> None:

@@ -21,7 +21,7 @@ from riverbed.store.tables.reader import TableReader
 from riverbed.tools.console.console import FOUND, counted, failures_explained, notes, results
 from riverbed.tools.console.keytext import key_bytes
 from riverbed.tools.console.steps import StepProgress
-from riverbed.tools.offline.storestat import frozen_tables
+from riverbed.tools.offline.storestat import tables_at_rest
 
 _COMPARING: Final = "comparing"
 
@@ -87,7 +87,7 @@ def compare(a: Path, b: Path, pattern: str | None, ignore_times: bool, limit: in
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[_Side]:
     """Raises Failure, StoreError, lmdb.Error, OSError."""
-    with frozen_tables(path) as (tables, now_ms), tables.env.begin() as txn:
+    with tables_at_rest(path) as (tables, now_ms), tables.env.begin() as txn:
         reader = TableReader(tables, txn)
         position = read_position(reader.meta_row)
         yield _Side(path, reader, now_ms, 0 if position is None else position.place.offset)

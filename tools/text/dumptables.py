@@ -25,7 +25,7 @@ from riverbed.store.ids import ID_BYTES, StreamID, id_text, unpack_id
 from riverbed.store.progress import Progress
 from riverbed.store.tables.reader import TableReader
 from riverbed.tools.console.keytext import key_values
-from riverbed.tools.offline.storestat import frozen_tables
+from riverbed.tools.offline.storestat import tables_at_rest
 
 _encode: Final = json.JSONEncoder(separators=(", ", ": ")).encode
 READING: Final = "reading tables"
@@ -36,9 +36,9 @@ Row = dict[str, Any]
 def table_lines(path: Path, tables: Sequence[str], limit: int | None, progress: Progress) -> Iterator[str]:
     """The rows of `tables` in a data directory or snapshot at `path`, at most `limit` in total.
 
-    `progress` is called with the number of rows read, and of all rows.  Raises what `frozen_tables` does.
+    `progress` is called with the number of rows read, and of all rows.  Raises what `tables_at_rest` does.
     """
-    with frozen_tables(path) as (opened, _), opened.env.begin() as txn:
+    with tables_at_rest(path) as (opened, _), opened.env.begin() as txn:
         reader = TableReader(opened, txn)
         total = sum(map(reader.count, tables))
         total = total if limit is None else min(total, limit)

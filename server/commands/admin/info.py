@@ -158,8 +158,8 @@ def _memory(request: Request) -> Fields:
     yield "mem_aof_buffer", sum(map(len, request.txn.log))
     yield "mem_allocator", "libc"
     yield "active_defrag_running", 0
-    yield "lazyfree_pending_objects", request.txn.trash.notes
-    yield "lazyfreed_objects", request.txn.trash.rows_purged
+    yield "lazyfree_pending_objects", request.txn.dead_rows.notes
+    yield "lazyfreed_objects", request.txn.dead_rows.rows_purged
     limit_bytes = context.accounts.holders.limit_bytes
     yield "riverbed_maxmemory_clients", 0 if limit_bytes == sys.maxsize else limit_bytes
     yield "riverbed_rss_anon", use.private
@@ -265,7 +265,7 @@ def _own_persistence(request: Request) -> Fields:
     yield "riverbed_rewrite_entries_total", rewrite.total
     yield "riverbed_rewrite_bytes", rewrite.size
     yield "riverbed_rewrite_percent", f"{rewrite.percent:.1f}"
-    yield "riverbed_trash_pending", request.txn.trash.notes
+    yield "riverbed_trash_pending", request.txn.dead_rows.notes
     yield "riverbed_writes_refused", int(engine.refusal is not None)
     yield "riverbed_writes_refused_reason", "" if engine.refusal is None else engine.refusal.value
 

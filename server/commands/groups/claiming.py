@@ -281,7 +281,7 @@ def _claim(request: Request) -> Work:
         if claims.needs_view:
             yield from room.wait_for_view()
             continue
-        consumer = group.meet(argv[3], now_ms)
+        consumer = group.get_or_create(argv[3], now_ms)
         if not at:
             group.raise_position(options.last_id)
         claims.apply(consumer)
@@ -355,7 +355,7 @@ def _autoclaim(request: Request) -> Work:
             yield from room.wait_for_view()
             found = find_group(request, argv[1], argv[2])
             continue
-        claims.apply(group.meet(argv[3], now_ms))
+        claims.apply(group.get_or_create(argv[3], now_ms))
         claimed += len(claims.taken)
         parts += claims.parts()
         gone_count += len(claims.gone)

@@ -65,7 +65,7 @@ def xack(request: Request) -> Reply:
     if len(argv) > _SLICE_ACKS:
         return in_slices(request, _ack)
     words = argv[3:]
-    known = request.txn.handed_out.recall(words)
+    known = request.txn.recent_deliveries.recall(words)
     if known is not None:
         return found[1].ack(known[0], None, known[1])
     return found[1].ack(parse_packed_ids(words), words)
@@ -294,5 +294,5 @@ def xseen(request: Request) -> Reply:
     args = Args(request.argv)
     _, group = need_group(request, args.take(), args.take())
     name, seen_ms, active_ms = args.take(), args.take_int(), args.take_int()
-    group.set_times(group.meet(name, seen_ms), seen_ms, active_ms)
+    group.set_times(group.get_or_create(name, seen_ms), seen_ms, active_ms)
     return OK

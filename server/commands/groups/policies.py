@@ -24,7 +24,7 @@ from riverbed.server.commands.groups.groups import named_group
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import OK
-from riverbed.store.groups.group import MAX_WORN_OUT, MAX_WORN_OUT_BYTES, Found, PendingEntry
+from riverbed.store.groups.group import MAX_OVER_LIMIT, MAX_OVER_LIMIT_BYTES, Found, PendingEntry
 from riverbed.store.ids import MAX_ID, SEQ_BITS, StreamID
 from riverbed.store.model import DeliveryPolicy
 
@@ -110,7 +110,7 @@ class DeadLetters:
     @property
     def is_full(self) -> bool:
         """Whether the command has found as many as one may move: further entries stay pending until the next."""
-        return len(self.found) >= MAX_WORN_OUT or self._size >= MAX_WORN_OUT_BYTES
+        return len(self.found) >= MAX_OVER_LIMIT or self._size >= MAX_OVER_LIMIT_BYTES
 
     def exceeds(self, count: int) -> bool:
         return count > self._most

@@ -97,7 +97,7 @@ def _read_plainly(request: Request, options: ReadOptions, group_name: bytes, cou
     wire = entries_part([row for _, row in rows], head)
     if room is not None and len(wire) > room:
         return None
-    consumer = group.meet(options.consumer, request.now_ms)
+    consumer = group.get_or_create(options.consumer, request.now_ms)
     group.deliver(consumer, rows, request.now_ms, to_pel=not options.noack)
     return (wire,)
 
@@ -214,7 +214,7 @@ class _StreamRead:
 
     def step(self, request: Request, stream: Stream, group: Group) -> Step:
         """Read a slice."""
-        consumer = group.meet(self._options.consumer, request.now_ms)
+        consumer = group.get_or_create(self._options.consumer, request.now_ms)
         step = Step.LAST
         if not self._budget.exhausted:
             if not self._is_begun:

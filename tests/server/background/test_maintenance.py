@@ -107,7 +107,7 @@ def test_what_was_dropped_is_purged_in_the_background(tmp_path: Path, line: str)
         loaded = len(ticks.batches())
         await ticks.ask(client, line)
         (digest,) = await ticks.ask(client, "DEBUG DIGEST")
-        await until(lambda: rows(ticks) <= 100 and not ticks.engine.txn.trash.notes)
+        await until(lambda: rows(ticks) <= 100 and not ticks.engine.txn.dead_rows.notes)
         assert await ticks.ask(client, "DEBUG DIGEST") == [digest]
         # and nothing of it is in the log twice
         assert len(ticks.batches()) == loaded + 1

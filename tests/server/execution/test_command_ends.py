@@ -19,24 +19,24 @@ CONSUMER = b"XGROUP CREATECONSUMER s g Alice"
 SEEN = b"XSEEN s g Alice 1700000000000 -1"
 
 
-def meet(request: Request) -> int:
+def get_or_create(request: Request) -> int:
     """Change a consumer and the position, and do no more."""
     stream = request.db.stream(b"s", request.now_ms)
     assert stream is not None
     group = request.db.groups(stream).get(b"g")
     assert group is not None
-    group.meet(b"Alice", request.now_ms)
+    group.get_or_create(b"Alice", request.now_ms)
     group.raise_position(StreamID(9))
     return 1
 
 
 def block(request: Request) -> Block:
-    meet(request)
+    get_or_create(request)
     return Block((b"s",), None, request.argv)
 
 
 def _work(request: Request) -> Work:
-    meet(request)
+    get_or_create(request)
     yield "one"
     return 1
 
@@ -46,7 +46,7 @@ def slices(request: Request) -> Reply:
 
 
 def fail(request: Request) -> None:
-    meet(request)
+    get_or_create(request)
     raise RuntimeError("a bug")
 
 
@@ -60,7 +60,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, handler: object) -> None:
     monkeypatch.setattr(COMMANDS[b"XTRIM"], "handler", handler)
 
 
-@pytest.mark.parametrize("handler", [meet, block, slices])
+@pytest.mark.parametrize("handler", [get_or_create, block, slices])
 @pytest.mark.parametrize("name", ["XTRIM", "xTrim"])  # the fast path, and the careful one
 def test_what_a_handler_leaves_unsaid_is_logged_with_its_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handler: object, name: str
@@ -83,7 +83,7 @@ def test_what_a_handler_leaves_unsaid_is_logged_with_its_command(
 
 
 def test_in_a_transaction_it_is_logged_before_the_next_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch, meet)
+    plant(monkeypatch, get_or_create)
 
     async def body() -> None:
         ticks = Ticks(tmp_path)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from riverbed.server.commands.replay import Replayer
-from riverbed.store.check import Refolding, check
-from riverbed.store.check.deep import FoldPlan, SpaceError
+from riverbed.store.check import DeepCheck, check
+from riverbed.store.check.deep import ReplayPlan, SpaceError
 from riverbed.store.disk.lock import lock_directory
 from riverbed.store.format.log_lines import encode_annotation, encode_command
 from riverbed.store.format.resp import encode_entry
@@ -34,12 +34,12 @@ def sound(tmp_path: Path) -> Path:
     return directory
 
 
-def refolding(directory: Path) -> Refolding:
-    return Refolding(Replayer().execute, directory.parent)
+def deep_check(directory: Path) -> DeepCheck:
+    return DeepCheck(Replayer().execute, directory.parent)
 
 
 def differences(directory: Path) -> list[str]:
-    return [str(violation) for violation in check(directory, refolding=refolding(directory))]
+    return [str(violation) for violation in check(directory, deep_check=deep_check(directory))]
 
 
 def test_a_sound_store_is_what_its_log_makes(sound: Path) -> None:
@@ -217,7 +217,7 @@ def test_what_does_not_fit_the_state_is_found(sound: Path) -> None:
     commands = encode_command([b"SELECT", b"0"]) + encode_command([b"XGROUP", b"SETID", b"nokey", b"g", b"1-0"])
     log.write_bytes(data + commands + encode_annotation(commands, offset + len(commands), 1))
     assert violations(sound) == []
-    (found,) = check(sound, refolding=refolding(sound))
+    (found,) = check(sound, deep_check=deep_check(sound))
     assert (found.table, found.file, found.offset) == ("log", str(log), len(data))
     assert "does not fit what came before" in found.reason
 
@@ -226,9 +226,9 @@ def test_what_does_not_fit_the_state_is_found(sound: Path) -> None:
 
 
 def test_the_space_is_announced_and_given_back(sound: Path) -> None:
-    plans: list[FoldPlan] = []
-    deep = Refolding(Replayer().execute, sound.parent, announce=plans.append)
-    assert list(check(sound, refolding=deep)) == []
+    plans: list[ReplayPlan] = []
+    deep = DeepCheck(Replayer().execute, sound.parent, announce=plans.append)
+    assert list(check(sound, deep_check=deep)) == []
     (plan,) = plans
     assert plan.work.parent == sound.parent
     assert 0 < plan.log_bytes < plan.needed_bytes < plan.free_bytes
@@ -257,7 +257,7 @@ def test_what_a_killed_check_left_goes_and_what_another_one_uses_stays(sound: Pa
 
 def test_a_deep_check_can_end_early(sound: Path) -> None:
     damage(sound, lambda rows: rows.stream(entries_added=99))
-    found = check(sound, refolding=refolding(sound))
+    found = check(sound, deep_check=deep_check(sound))
     assert "the tables make XSETID s 1700000000000-1 ENTRIESADDED 99" in str(next(found))
     found.close()
     assert os.listdir(sound.parent) == ["store"]

@@ -47,7 +47,7 @@ def test_no_entry_is_touched_by_moving_deleting_or_flushing_a_stream(store: Stor
     db.flush()
     assert (store.count("entries"), store.count("nodes")) == (entries + 1, nodes)
     assert store.dump() == {}
-    assert store.txn.trash.notes == 2
+    assert store.txn.dead_rows.notes == 2
     assert store.violations() == []
     store.purge()
     tables = ("entries", "nodes", "keys", "names", "trash")

@@ -6,7 +6,7 @@ import pytest
 
 from riverbed.store.format.resp import encode_words, id_bulk, id_bulks
 from riverbed.store.groups import recent_deliveries as handedout
-from riverbed.store.groups.recent_deliveries import HandedOut
+from riverbed.store.groups.recent_deliveries import RecentDeliveries
 from riverbed.store.ids import StreamID, id_text, make_id, pack_id
 
 
@@ -14,19 +14,19 @@ def ids(first: int, count: int) -> list[StreamID]:
     return [make_id(1_700_000_000_000 + number, number % 7) for number in range(first, first + count)]
 
 
-def note(handed_out: HandedOut, entry_ids: list[StreamID]) -> list[bytes]:
+def note(recent_deliveries: RecentDeliveries, entry_ids: list[StreamID]) -> list[bytes]:
     """-> the words of their acknowledgement."""
-    handed_out.note([pack_id(entry_id) for entry_id in entry_ids], b"".join(map(id_bulk, entry_ids)))
+    recent_deliveries.note([pack_id(entry_id) for entry_id in entry_ids], b"".join(map(id_bulk, entry_ids)))
     return [id_text(entry_id) for entry_id in entry_ids]
 
 
 def test_the_same_words_are_known_again_once() -> None:
-    handed_out = HandedOut()
+    recent_deliveries = RecentDeliveries()
     entry_ids = ids(0, 100)
-    words = note(handed_out, entry_ids)
-    assert handed_out.recall(words) == ([pack_id(entry_id) for entry_id in entry_ids], encode_words(words))
-    assert handed_out.recall(words) is None
-    assert len(handed_out) == 0
+    words = note(recent_deliveries, entry_ids)
+    assert recent_deliveries.recall(words) == ([pack_id(entry_id) for entry_id in entry_ids], encode_words(words))
+    assert recent_deliveries.recall(words) is None
+    assert len(recent_deliveries) == 0
 
 
 @pytest.mark.parametrize(
@@ -42,37 +42,37 @@ def test_the_same_words_are_known_again_once() -> None:
     ],
 )
 def test_other_words_are_not_known(change: object) -> None:
-    handed_out = HandedOut()
-    words = note(handed_out, ids(0, 100))
+    recent_deliveries = RecentDeliveries()
+    words = note(recent_deliveries, ids(0, 100))
     assert callable(change)
-    assert handed_out.recall(change(words)) is None
-    assert handed_out.recall(words) is not None
+    assert recent_deliveries.recall(change(words)) is None
+    assert recent_deliveries.recall(words) is not None
 
 
 def test_the_oldest_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handedout, "_CAPACITY", 250)
-    handed_out = HandedOut()
-    first, second, third = (note(handed_out, ids(start, 100)) for start in (0, 100, 200))
-    assert len(handed_out) == 200
-    assert handed_out.recall(first) is None
-    assert handed_out.recall(third) is not None
-    assert handed_out.recall(second) is not None
+    recent_deliveries = RecentDeliveries()
+    first, second, third = (note(recent_deliveries, ids(start, 100)) for start in (0, 100, 200))
+    assert len(recent_deliveries) == 200
+    assert recent_deliveries.recall(first) is None
+    assert recent_deliveries.recall(third) is not None
+    assert recent_deliveries.recall(second) is not None
 
 
 def test_a_batch_that_begins_as_another_did_takes_its_place() -> None:
-    handed_out = HandedOut()
-    longer = note(handed_out, ids(0, 100))
-    shorter = note(handed_out, ids(0, 50))
-    assert len(handed_out) == 50
-    assert handed_out.recall(longer) is None
-    assert handed_out.recall(shorter) is not None
+    recent_deliveries = RecentDeliveries()
+    longer = note(recent_deliveries, ids(0, 100))
+    shorter = note(recent_deliveries, ids(0, 50))
+    assert len(recent_deliveries) == 50
+    assert recent_deliveries.recall(longer) is None
+    assert recent_deliveries.recall(shorter) is not None
 
 
 def test_what_is_short_or_uneven_is_not_kept() -> None:
-    handed_out = HandedOut()
-    note(handed_out, ids(0, 3))
-    note(handed_out, [make_id(5, seq) for seq in range(8, 20)])
-    assert len(handed_out) == 0
+    recent_deliveries = RecentDeliveries()
+    note(recent_deliveries, ids(0, 3))
+    note(recent_deliveries, [make_id(5, seq) for seq in range(8, 20)])
+    assert len(recent_deliveries) == 0
 
 
 def test_bulk_strings_of_ids_are_cut_out_of_rows_of_any_length() -> None:

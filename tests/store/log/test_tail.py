@@ -86,7 +86,7 @@ def test_a_feed_that_holds_its_files_outlives_them(log: Log, verbatim: bool) -> 
     expected = read(log, ends[3], 1 << 20, verbatim=verbatim)
     tail = LogTail(log, log._files, ends[3], verbatim=verbatim)
     got = tail.read(100)
-    log.hold_feeds()
+    log.hold_tails()
     kept = log.home.manifest.incrs[-1:]
     for file in log.home.manifest.incrs[:-1]:
         log._files.unlink(HOME / file.name)
@@ -104,7 +104,7 @@ def test_files_are_open_once_for_all_who_read_them(log: Log) -> None:
     tails = [LogTail(log, files, ends[0], verbatim=number % 2 == 0) for number in range(60)]
     for tail in tails:
         tail.read(100)
-    log.hold_feeds()
+    log.hold_tails()
     assert files.open_count - before <= log.incr_count
     expected = [all_of(tail, 1000) for tail in tails[:2]]
     assert files.open_count - before <= log.incr_count
@@ -142,7 +142,7 @@ def test_a_feed_that_jumps_lets_go_of_the_files_it_passes_over(log: Log) -> None
     before = files.open_count
     tail = LogTail(log, files, ends[0], verbatim=True)
     tail.read(1)
-    log.hold_feeds()
+    log.hold_tails()
     tail.jump(log.end)
     assert files.open_count <= before + 1
     tail.close()

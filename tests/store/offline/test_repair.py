@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from riverbed.server.commands.replay import Replayer
-from riverbed.store.check import Check, Refolding, check
-from riverbed.store.check.deep import FoldPlan, SpaceError
+from riverbed.store.check import Check, DeepCheck, check
+from riverbed.store.check.deep import ReplayPlan, SpaceError
 from riverbed.store.disk.lock import lock_directory
 from riverbed.store.errors import LockedError
 from riverbed.store.layout import LOG_DIRECTORY
@@ -52,15 +52,15 @@ def flip(path: Path, at: int) -> None:
 
 
 def mend(directory: Path, *, is_deep: bool = False) -> list[Action]:
-    deep = Refolding(Replayer().execute, directory.parent) if is_deep else None
+    deep = DeepCheck(Replayer().execute, directory.parent) if is_deep else None
     with Repair(directory, Replayer().execute, now_ms=1) as repair:
-        found = Check(directory, is_held=True, refolding=deep)
+        found = Check(directory, is_held=True, deep_check=deep)
         return repair.mend(found, list(found.violations()))
 
 
 def is_sound(directory: Path) -> bool:
     """Nothing is wrong, and nothing torn, and the log makes what the tables are."""
-    found = Check(directory, refolding=Refolding(Replayer().execute, directory.parent))
+    found = Check(directory, deep_check=DeepCheck(Replayer().execute, directory.parent))
     return list(found.violations()) == [] and found.torn_tail is None
 
 
@@ -278,7 +278,7 @@ def test_space_is_asked_for_before_anything_is_changed(sound: Path, monkeypatch:
     tear(sound)
     damage(sound, do.stream(length=3))
     monkeypatch.setattr("riverbed.store.disk.files.OsFiles.free_bytes", lambda self, path: 1000)
-    plans: list[FoldPlan] = []
+    plans: list[ReplayPlan] = []
     with Repair(sound, Replayer().execute, now_ms=1, announce=plans.append) as repair:
         found = Check(sound, is_held=True)
         with pytest.raises(SpaceError, match="1,000 bytes free"):

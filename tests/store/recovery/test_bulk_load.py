@@ -27,7 +27,7 @@ from riverbed.store.options import Fsync, Options
 from riverbed.store.position import LogPosition
 from riverbed.store.recovery import replay as recovery
 from riverbed.store.recovery.bulk_load import load_run
-from riverbed.store.recovery.replay import RecoveryReport, fold
+from riverbed.store.recovery.replay import RecoveryReport, replay
 from riverbed.store.rewrite.log_from_tables import write_log
 from riverbed.store.tables.environment import TABLES
 from tests.support.in_process import HandClock
@@ -136,7 +136,7 @@ def folded(directory: Path, commands: list[Words], split: Callable[[list[Words]]
     store = Store(directory, node_max_entries=3)
     report = RecoveryReport()
     batches = [Batch(part, LogPosition(1, 9, 9), None, "a log", 0) for part in split(commands)]
-    fold(batches, store.txn, Replayer(MS).execute, report)
+    replay(batches, store.txn, Replayer(MS).execute, report)
     found = rows_of(store), report.commands, report.refused, store.dump()
     store.engine.close()
     return found

@@ -85,7 +85,7 @@ def test_every_mutator_is_called_by_a_case(store: Store) -> None:
 @given(st.integers(0, 2**32), st.lists(st.integers(1, 40), min_size=1, max_size=6))
 @settings(max_examples=25, deadline=None)
 def test_the_log_of_random_commands_leads_to_the_same_state(seed: int, lengths: list[int]) -> None:
-    with tempfile.TemporaryDirectory(prefix="riverbed-fold-") as home:
+    with tempfile.TemporaryDirectory(prefix="riverbed-replay-") as home:
         store = Store(Path(home), node_max_entries=4)
         for commands in run_at_random(store, seed, lengths):
             if commands.chance(0.3):

@@ -266,7 +266,7 @@ def test_rows_that_wait_for_the_purge_are_left_out(store: Store, tmp_path: Path)
     store.run("XGROUP", "DESTROY", "t", "h")
     store.fill(b"u", 3)
     store.run("DEL", "u")
-    assert store.txn.trash.notes
+    assert store.txn.dead_rows.notes
     state = assert_survives(store, tmp_path)
     assert not [line for line in commands_of(state) if line.startswith(b"XCLAIM") or b" u " in line]
 

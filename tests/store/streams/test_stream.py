@@ -416,7 +416,7 @@ def test_a_long_trim_is_seen_at_once_and_its_rows_go_later(store: Store) -> None
     assert store.count_range(stream, MIN_ID, sid("1997-0")) == 2
     assert stream.rows(MIN_ID, sid("1995-0"), reverse=True) == []
     assert store.count("entries") > 1500
-    assert store.txn.trash.notes == 1
+    assert store.txn.dead_rows.notes == 1
     assert store.violations() == []
     store.purge()
     assert store.count("entries") == 5
@@ -437,7 +437,7 @@ def test_the_purge_goes_on_after_a_restart_and_stops_when_its_time_is_up(store: 
 
 def test_a_short_trim_deletes_on_the_spot(store: Store) -> None:
     trimming.trim(store.fill(b"s", 20), Trim(Strategy.MAXLEN, 3))
-    assert (store.count("entries"), store.txn.trash.notes) == (3, 0)
+    assert (store.count("entries"), store.txn.dead_rows.notes) == (3, 0)
 
 
 def test_approximate_trims_leave_whole_nodes_and_heed_the_limit(store: Store) -> None:

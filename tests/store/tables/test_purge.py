@@ -69,27 +69,27 @@ def test_notes_are_worked_off_in_the_order_of_their_arrival(store: Store) -> Non
     for key in (b"a", b"b", b"c"):
         store.fill(key, 3)
         store.db.delete(store.stream(key))
-    assert store.txn.trash.notes == 3
+    assert store.txn.dead_rows.notes == 3
     assert purge(store.txn, lambda: True)
     store.restart()
-    assert store.txn.trash.notes in (1, 2)
+    assert store.txn.dead_rows.notes in (1, 2)
     store.fill(b"d", 3)
     store.db.delete(store.stream(b"d"))
     store.purge()
-    assert (store.txn.trash.notes, rows_left(store)) == (0, {})
+    assert (store.txn.dead_rows.notes, rows_left(store)) == (0, {})
 
 
 def test_nothing_waits_where_nothing_died(store: Store) -> None:
     store.fill(b"s", 10)
     assert store.engine.purge(1.0) is False
-    assert store.txn.trash.rows_purged == 0
+    assert store.txn.dead_rows.rows_purged == 0
 
 
 def test_a_second_trim_while_the_first_is_not_purged_yet(store: Store) -> None:
     stream = store.fill(b"s", 2000)
     for length in (1500, 900, 5):
         trimming.trim(stream, Trim(Strategy.MAXLEN, length))
-    assert store.txn.trash.notes == 3
+    assert store.txn.dead_rows.notes == 3
     assert store.violations() == []
     store.purge()
     assert store.count("entries") == 5
@@ -108,7 +108,7 @@ def test_a_destroyed_group_and_a_deleted_consumer_leave_nothing(store: Store) ->
     assert store.run("XGROUP", "DELCONSUMER", "s", "g", "Alice") == 600
     (group,) = store.groups()
     assert (group.pel_count, list(group.pending())) == (0, [])
-    assert store.txn.trash.notes == 1
+    assert store.txn.dead_rows.notes == 1
     assert store.violations() == []
     store.purge()
     assert [store.count(table) for table in ("pel", "pel_by_consumer", "pel_by_time")] == [0, 0, 0]

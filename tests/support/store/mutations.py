@@ -150,12 +150,12 @@ def meetings(store: Store) -> None:
     groups = store.db.groups(store.fill(b"s", 8))
     for name in (b"g", b"h", b"i"):
         groups.create(name, sid("0-0"), 0, is_first=False)
-    group_of(store, b"g").meet(b"Alice", NOW_MS)
-    group_of(store, b"g").meet(b"Bob", NOW_MS)
+    group_of(store, b"g").get_or_create(b"Alice", NOW_MS)
+    group_of(store, b"g").get_or_create(b"Bob", NOW_MS)
     group_of(store, b"g").raise_position(sid("3-0"))
     group_of(store, b"h").raise_position(sid("5-0"))
-    group_of(store, b"h").meet(b"Carol", NOW_MS)
-    group_of(store, b"h").meet(b"Carol", NOW_MS + 5)
+    group_of(store, b"h").get_or_create(b"Carol", NOW_MS)
+    group_of(store, b"h").get_or_create(b"Carol", NOW_MS + 5)
     group_of(store, b"i").raise_position(sid("7-0"))
     alice, bob = (group_of(store, b"i").create_consumer(name, NOW_MS) for name in (b"Alice", b"Bob"))
     group_of(store, b"i").set_times(alice, NOW_MS + 1, NOW_MS + 2)
@@ -212,10 +212,10 @@ def policies(store: Store) -> None:
     store.run("XNACK", "s", "g", "FATAL", "IDS", 1, "3-0")
     store.run("XGROUP", "POLICY", "s", "g", "MAXDELIVERIES", 2, "DEADLETTER", "dead", "CONSUMERTTL", 5_000)
     store.run("XCLAIM", "s", "g", "Alice", 0, "9-0")
-    worn_out: list[Found] = []
+    over_limit: list[Found] = []
     group = group_of(store, b"g")
-    assert len(group.overdue(0, store.clock.now_ms, None, worn_out)) == 8
-    group.move_out(worn_out, store.stream(b"dead"), sid("5-5"))
+    assert len(group.overdue(0, store.clock.now_ms, None, over_limit)) == 8
+    group.move_out(over_limit, store.stream(b"dead"), sid("5-5"))
     store.run("XGROUP", "CREATE", "s", "h", "$")
     store.run("XGROUP", "POLICY", "s", "h", "CONSUMERTTL", 1)
     store.run("XGROUP", "POLICY", "s", "h", "CONSUMERTTL", "OFF")

@@ -110,11 +110,11 @@ class Job:
 
     def __init__(self, spark: SparkSession, bar: TaskMeter) -> None:
         self.spark = spark
-        self._meter = bar
+        self._bar = bar
 
     def step(self, what: str) -> None:
         """Tell what is being done from now on."""
-        self._meter.step(what)
+        self._bar.step(what)
 
     def read(
         self, frozen: Frozen, table: Table, schema: str | None = None, options: Mapping[str, str] | None = None

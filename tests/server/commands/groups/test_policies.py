@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from riverbed.store.groups.group import MAX_WORN_OUT
+from riverbed.store.groups.group import MAX_OVER_LIMIT
 from tests.conftest import StartRedis, StartRiverbed
 from tests.support.in_process import Product, answer
 from tests.support.raw import RawClient
@@ -361,7 +361,7 @@ def test_a_dead_letter_stream_that_has_expired_begins_anew(product: Product) -> 
 
 # -- many of them ------------------------------------------------------------------------------------------------------
 
-MANY = 3 * MAX_WORN_OUT
+MANY = 3 * MAX_OVER_LIMIT
 
 
 def test_a_claim_that_finds_thousands_moves_a_bounded_number_and_the_next_ones_go_on(product: Product) -> None:
@@ -372,7 +372,7 @@ def test_a_claim_that_finds_thousands_moves_a_bounded_number_and_the_next_ones_g
     while moved[-1] < MANY:
         product.run(*read)
         moved.append(product.run("XLEN", "dead"))
-        assert 0 < moved[-1] - moved[-2] <= MAX_WORN_OUT + 100
+        assert 0 < moved[-1] - moved[-2] <= MAX_OVER_LIMIT + 100
     assert [origin[0] for origin in origins(product)] == [f"{number}-0" for number in range(1, MANY + 1)]
     assert list(pending(product)) == [f"{MANY + 1}-0"]
 
