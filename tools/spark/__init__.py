@@ -2,11 +2,11 @@
 
     source       what Spark calls; the package `pyspark_riverbed` is how Spark finds it by name
     reading/     options, snapshots by path, partitions, and the rows of tables as Arrow batches
-    streaming/   what came since the last batch, and how far that is
-    writing/     rows to entries, and these to a server or a new data directory
+    streaming/   entries added since the last batch, and the offsets of batches
+    writing/     rows to entries, and entries to a server or a new data directory
     jobs/        programs on top of the data source
-    errors       what users are shown
-    garbage      of processes that are kept
+    errors       errors that Spark shows to users
+    garbage      fewer walks of Python's garbage collector
 
-Nothing here talks to a server but the writer.
+Only the writer talks to a server.
 """

@@ -1,10 +1,10 @@
-"""What the data source refuses, in one line that says what to do.  Spark shows it to the user as it is."""
+"""Errors of the data source.  Each text is one line that says what to do.  Spark shows it to the user unchanged."""
 
 from __future__ import annotations
 
 
 class SourceError(Exception):
-    """A read or write that cannot be done: an option, a path, a schema, or the data's fault."""
+    """A read or write that cannot be done because of an option, a path, a schema or the data."""
 
 
 class OptionError(SourceError):
@@ -12,7 +12,7 @@ class OptionError(SourceError):
 
 
 class DataLossError(SourceError):
-    """What was asked for is gone: trimmed, or the snapshot with it."""
+    """Entries that the user asked for are gone: they were trimmed, or their snapshot was deleted."""
 
 
 class MalformedValueError(SourceError):

@@ -1,7 +1,7 @@
-"""Python's garbage, in processes that Spark keeps for the next task.
+"""Garbage collection in the processes that Spark keeps for the next task.
 
-Spark collects garbage after all that a worker or a planner has done, and each time walks through every module that was
-ever loaded: 25 ms for a task that may take less.
+Spark collects garbage after each task of a worker or a planner.  Each collection walks through every loaded module,
+which takes 25 ms; the task may take less.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _settled = False
 
 
 def settle() -> None:
-    """Once a process: what is loaded by now stays, and is not looked at any more."""
+    """Exclude everything that is loaded by now from garbage collection, once a process."""
     global _settled
     if not _settled:
         gc.freeze()

@@ -1,8 +1,8 @@
 """What Spark calls: the data source, its schema, its readers and writers, and the batch reader.
 
-`reader` and `partitions` run in a planner process beside the driver, `read` in the workers of executors; what they
-share is pickled.  So nothing is opened before `read`, and what only writers and streams need is loaded by them: each of
-these processes loads all of this again.
+`reader` and `partitions` run in a planner process beside the driver, `read` in the workers of executors; objects that
+they share are pickled.  So nothing is opened before `read`.  Each of these processes imports this module again, so
+modules that only writers and streams need are imported by their functions.
 """
 
 from __future__ import annotations
@@ -74,11 +74,12 @@ class RiverbedSource(DataSource):
 class _PushFilters:
     """`pushFilters` of a reader.
 
-    Spark refuses readers that have one while `spark.sql.python.filterPushdown.enabled` is false, by looking whether it
-    is the function of the base class.  This one says so, and is called only when the setting is on.
+    Spark refuses readers with their own `pushFilters` while `spark.sql.python.filterPushdown.enabled` is false: it
+    checks whether `pushFilters` is the function of the base class.  This object passes the check, and is called only
+    when the setting is on.
     """
 
-    # Not bound to this: Spark looks whether it is the very function.
+    # Not bound to this object: Spark compares the function by identity.
     __func__ = staticmethod(DataSourceReader.pushFilters)
 
     def __init__(self, reader: SnapshotReader) -> None:
@@ -97,7 +98,7 @@ class SnapshotReader(DataSourceReader):
             raise OptionError("startingOffsets=latest is for readStream: now there is nothing to read from there on")
         self.options = options
         self.spark_schema = schema
-        # Checked where the user waits, not in a task.
+        # Checked here, so that the user sees the error before any task starts.
         self._columns(schema)
 
     @property
@@ -127,7 +128,7 @@ class SnapshotReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         settle()
-        if not isinstance(partition, Span):  # Spark's own, when there are no partitions
+        if not isinstance(partition, Span):  # Spark passes its own partition when there are none
             return
         options = self.options
         try:
@@ -148,10 +149,10 @@ class SnapshotReader(DataSourceReader):
 
 
 def _require_beginning(places: list[tuple[Place, Snapshot]], options: ReadOptions) -> None:
-    """Raise DataLossError when a stream no longer has what was added from the ID on that was asked for.
+    """Raise DataLossError when a stream has lost entries from the requested first ID on.
 
-    That is so when its first entry is younger, and there have been others.  Single entries that were deleted behind
-    its first one are not missed: that was meant.
+    A stream has lost some when its first entry is younger than that ID and the stream once had more entries.  Single
+    entries deleted after its first one do not count as lost: a client deleted them on purpose.
     """
     first = options.range.first
     for place, snapshot in places:
