@@ -1,3 +1,3 @@
-"""`readStream`: what is new since the last batch."""
+"""`readStream`: the entries that were added since the last batch."""
 
 from __future__ import annotations

@@ -1,17 +1,18 @@
-"""Whether what a store has continues what a streaming query has read of it, or something in between is lost.
+"""Decides whether a store still has every entry that a streaming query has not read yet.
 
-Of a stream we know what `offsets.py` keeps: up to which ID it was read, how many entries had been added by then, its
+`offsets.py` keeps of each stream: the ID up to which it was read, how many entries had been added by then, the stream's
 number, and one entry.
 
-    the entry is there, as it was            the same stream, and a trim has not come past it
+    this entry is there, unchanged           the same stream, and no trim has passed this entry
     another entry has its ID                 another stream: DEL and XADD, or another store
     it is gone, and so is all that was read  entries added since, less those that are there, were trimmed or deleted
 
-Trims take the oldest entries, and leave no trace of how many; XDEL leaves its greatest ID (`max_deleted_id`) and holes.
-What cannot be a hole is a loss; a hole is none: that entry was deleted on purpose.
+A trim removes the oldest entries and does not record how many.  XDEL records its greatest ID (`max_deleted_id`) and
+leaves holes.  A hole is not a loss, as a client deleted that entry on purpose; every other missing entry is a loss.
 
-A store is known by its id, which stays for as long as its streams go on: through starts, on replicas, in what is
-restored.  One that has another id is the same when an entry that was read is there, as after `riverbed import`.
+A store is recognized by its id, which stays the same as long as its streams continue: after restarts, on replicas, in
+restored stores.  A store with another id counts as the same when it has an entry that was read, as after
+`riverbed import`.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ from riverbed.tools.spark.streaming.offsets import Mark, Offset, Progress, Strea
 
 
 def replids_of(reader: TableReader) -> ReplicationIds | None:
-    """Which store it is, and its replication ids; None of tables that a tool has made."""
+    """The store's id and its replication ids; None for tables that a tool has made."""
     return read_replids(reader.meta_row)
 
 
 def progress_at(reader: TableReader, stream: StreamHere, end: StreamID, *, is_new: bool = False) -> Progress:
-    """What to remember of a stream that was read up to `end`."""
+    """The progress of a stream that was read up to `end`."""
     row = stream.row
     seen = row.entries_added - EntryCounts(reader, row).after(end)
     return Progress(end, seen, row.stream_no, _mark(reader, row, end), is_new, _numbering(reader))
 
 
 def other_store(reader: TableReader, begin: Offset, here: Mapping[StreamName, StreamHere]) -> str | None:
-    """Why this is not the store that was read up to `begin`; None when it is, or nothing speaks against it."""
+    """Why this is not the store that was read up to `begin`; None when it is, or when nothing shows that it is not."""
     was, found = {begin.store_id, begin.replication_id} - {""}, replids_of(reader)
     if not begin.streams or not was or (found is not None and is_same_store(was, found)):
         return None
@@ -59,13 +60,14 @@ def other_store(reader: TableReader, begin: Offset, here: Mapping[StreamName, St
 def is_same_store(was: set[str], replids: ReplicationIds) -> bool:
     """Whether one of the ids of a store that was read is one of this store.
 
-    Its replication ids count as well: older versions have noted no others, and those of a new store begin with one.
+    Replication ids count as well: older versions recorded no store id, and a new store's id is its first replication
+    id.
     """
     return not was.isdisjoint((replids.store_id, replids.replication_id, replids.previous_id))
 
 
 def is_another(reader: TableReader, stream: StreamHere, at: Progress) -> bool:
-    """Whether the key has another stream now than the one that was read up to `at`."""
+    """Whether the key now holds another stream than the one that was read up to `at`."""
     row = stream.row
     if at == Progress():
         return False
@@ -74,15 +76,16 @@ def is_another(reader: TableReader, stream: StreamHere, at: Progress) -> bool:
     if at.mark is not None and (found := _digest(reader, row, at.mark.entry_id)) is not None:
         return found != at.mark.digest
     if (row.last_id, row.entries_added) == (at.last_id, at.seen):
-        return False  # nothing was added, also where numbers are others, as in tables that were made again
+        return False  # nothing was added; the numbers may differ, as in rebuilt tables
     is_numbered_alike = at.numbering in ("", _numbering(reader))
     return (is_numbered_alike and at.number not in (None, row.stream_no)) or _missing(row, at) < 0
 
 
 def loss(reader: TableReader, stream: StreamHere, at: Progress) -> str | None:
-    """What of a stream is gone that was not read; None: nothing, but for single entries that were deleted.
+    """Describe the entries of a stream that are gone and were not read; None when there are none.
 
-    A stream of which nothing was read yet begins with what it has: what was trimmed before was never promised.
+    Single entries that were deleted do not count.  A stream of which nothing was read yet has no losses: the query
+    begins with the entries that are there.
     """
     if at == Progress():
         return None
@@ -103,25 +106,25 @@ def loss(reader: TableReader, stream: StreamHere, at: Progress) -> str | None:
 
 
 def deleted_loss(streams: Mapping[StreamName, Progress]) -> str:
-    """Of streams that were read, and are not there any more."""
+    """The error text for streams that were read and are not there any more."""
     names = ", ".join(f"{key_text(key)} (up to {id_text(at.last_id).decode()})" for (_, key), at in streams.items())
     return f"deleted after it was read, with whatever it had beyond: {names}; failOnDataLoss=false goes on without"
 
 
 def _numbering(reader: TableReader) -> str:
-    """Of the tables that gave the streams their numbers; empty where an older version has made them."""
+    """The id of the tables that gave the streams their numbers; empty when an older version made the tables."""
     return read_numbering(reader.meta_row)
 
 
 def _missing(row: StreamRow, at: Progress) -> int:
-    """How many entries were added beyond `at` and are not there; 0 while the front of the stream was read."""
+    """How many entries were added after `at` and are not there; 0 while the stream still has an entry that was read."""
     if row.length and row.first_id <= at.last_id:
         return 0
     return row.entries_added - at.seen - row.length
 
 
 def _holes(reader: TableReader, row: StreamRow, read_id: StreamID) -> int:
-    """How many entries beyond `read_id` were surely deleted one by one: in nodes that no trim has reached, or one."""
+    """How many entries after `read_id` were surely deleted one by one: those in nodes no trim has reached, or one."""
     if row.max_deleted_id <= read_id:
         return 0
     if not row.length:
@@ -135,7 +138,7 @@ def _holes(reader: TableReader, row: StreamRow, read_id: StreamID) -> int:
 
 
 def _mark(reader: TableReader, row: StreamRow, end: StreamID) -> Mark | None:
-    """The youngest entry up to `end`."""
+    """A mark of the youngest entry up to `end`."""
     if not row.length or row.first_id > end:
         return None
     cursor = reader.cursor("entries")
@@ -155,7 +158,7 @@ def _is_there(reader: TableReader, row: StreamRow, mark: Mark) -> bool:
 
 
 def _digest(reader: TableReader, row: StreamRow, entry_id: StreamID) -> str | None:
-    """Of an entry, None when it is not there."""
+    """The digest of an entry; None when the entry is not there."""
     if not row.length or not row.first_id <= entry_id <= row.last_live_id:
         return None
     value = reader.get("entries", entry_key(row.stream_no, entry_id))

@@ -1,13 +1,14 @@
 """How many entries a stream has in a range of IDs, and where a batch of several streams ends.
 
-Nodes (`store/FORMAT.md`) say it by the hundred, and keys one by one at the ends:
+Nodes (`store/FORMAT.md`) hold the counts of some hundred entries each.  At the ends of the range the keys are counted
+one by one:
 
     stream a   |----97----|----100----|--40--|
     stream b        |-----100------|----100----|-----12----|
                                  ^ cut: the same ID for all
 
-IDs are times, so a cut at one ID is a cut in time: what comes with a later batch is younger than all of this one, and
-no watermark takes it for late.
+IDs are times, so a cut at one ID is a cut in time: all entries of a later batch are younger than all of this one, and
+no watermark drops them as late.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ _NODES_A_LOOK: Final = 4096
 
 
 class Run(NamedTuple):
-    """Entries in a row: `live` of them, none below `first_id` or above `last_id`."""
+    """Consecutive entries: `live` of them, none below `first_id` or above `last_id`."""
 
     first_id: StreamID
     last_id: StreamID
     live: int
-    dead: int  # that were among them and are deleted; 0 for a part of a node
+    dead: int  # deleted entries between them; 0 for a part of a node
 
 
 class EntryCounts:
@@ -43,7 +44,7 @@ class EntryCounts:
         self._prefix = stream_prefix(row.stream_no)
 
     def ids(self, first: StreamID, last: StreamID = MAX_ID) -> Iterator[StreamID]:
-        """The entries from `first` to `last`."""
+        """The IDs of the entries from `first` to `last`."""
         row = self._row
         first, last = max(first, row.first_id), min(last, row.last_live_id)
         if not row.length or first > last:
@@ -58,7 +59,7 @@ class EntryCounts:
             yield id_in_key(key)
 
     def runs(self, first: StreamID) -> Iterator[Run]:
-        """The entries from `first` on."""
+        """The entries from `first` on, as runs."""
         row = self._row
         first = max(first, row.first_id)
         if not row.length or first > row.last_live_id:
@@ -71,7 +72,7 @@ class EntryCounts:
                 yield run
 
     def after(self, entry_id: StreamID) -> int:
-        """How many entries are younger."""
+        """How many entries are younger than `entry_id`."""
         if entry_id >= self._row.last_live_id:
             return 0
         runs = self.runs(StreamID(entry_id + 1))
@@ -89,7 +90,7 @@ class EntryCounts:
         return count
 
     def _nodes(self, first: StreamID) -> Iterator[Run]:
-        """From the one on in which `first` is or would be."""
+        """The nodes as runs, from the node on in which `first` is or would be."""
         row = self._row
         if row.node_count:
             cursor = self._reader.cursor("nodes")
@@ -113,7 +114,7 @@ class EntryCounts:
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """What of a stream may be in the next batch."""
+    """The part of a stream that may be in the next batch."""
 
     counts: EntryCounts
     first_id: StreamID
@@ -121,16 +122,17 @@ class Unread:
 
 
 def common_cut(streams: Sequence[Unread], most: int) -> StreamID:
-    """Up to which ID all of them are read so that it is at most `most` entries, MAX_ID: to their ends.
+    """The ID up to which all streams are read, so that the batch has at most `most` entries; MAX_ID: to their ends.
 
-    A millisecond stays whole unless it has more than `most` entries alone; then the cut is at one sequence number
-    for all, and the batch has more only where that very ID is in more streams.  It has one entry at least.
+    A millisecond is not divided unless it has more than `most` entries itself.  Then the cut is at one sequence number
+    for all streams, and the batch has more entries only when several streams have that ID.  The batch has at least
+    one entry.
     """
     counted, resume, bound = _count_runs(streams, most)
     if bound is None:
         return MAX_ID
     ids = heapq.merge(*(each.counts.ids(first, each.last_id) for each, first in zip(streams, resume, strict=True)))
-    beyond = next(islice(ids, most - counted, None), None)  # the first that is too many
+    beyond = next(islice(ids, most - counted, None), None)  # the first entry over the limit
     if beyond is None:
         return MAX_ID
     first = min(next(each.counts.ids(each.first_id, each.last_id), MAX_ID) for each in streams)
@@ -141,9 +143,10 @@ def common_cut(streams: Sequence[Unread], most: int) -> StreamID:
 
 
 def _count_runs(streams: Sequence[Unread], most: int) -> tuple[int, list[StreamID], StreamID | None]:
-    """Pass over whole runs, as long as all of them are at most `most` entries.
+    """Count whole runs, as long as they have at most `most` entries together.
 
-    -> (how many entries they have, the ID to go on from in each stream, the ID they are below; None: there are no more)
+    -> (entries of these runs, the ID to continue from in each stream, the ID below which the runs are or None when
+    there are no more runs)
     """
     passed = []
     count = 0

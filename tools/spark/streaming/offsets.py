@@ -4,14 +4,15 @@
      "store_id": "51d0...", "streams": {"0/events": {"id": "1700000000000-3", "seen": 3120, "number": 7,
      "numbering": "9b44...", "entry": ["1700000000000-3", "5f"]}}}
 
-`snapshot` is the one to read the batch that ends here from, empty for a live store, and `taken_ms` tells which came
-after it when it is gone: names may be anything.  Streams are named by database and key, percent-encoded.
+`snapshot` names the snapshot from which the batch that ends here is read; it is empty for a live store.  When that
+snapshot is gone, `taken_ms` shows which snapshots are younger: their names need not.  Streams are named by database
+and key, percent-encoded.
 
-The rest tells whether what is found later continues what was read (`continuity.py`): the store's id and replication id;
-of a stream, how many entries had ever been added when that ID was (`seen`), its number in the tables and which tables
-have numbered it so, and the youngest entry up to that ID with a digest of it.  `"new": true` stands in the offset of a
-batch that begins a stream from its first entry although another one of that key was read before.  `store_id` and
-`numbering` came later than the others, and may be missing.  Version 1 had none of these but `seen`, and no version.
+The other fields show whether a store continues what was read (`continuity.py`): the store's id and replication id; and
+for each stream, how many entries had ever been added up to that ID (`seen`), the stream's number, the tables that gave
+it this number, and the youngest entry up to that ID with its digest.  `"new": true` stands in the offset of a batch
+that reads a stream from its first entry, although another stream of that key was read before.  `store_id` and
+`numbering` were added later and may be missing.  Version 1 had only `seen` of these, and no `version`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _VERSION: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """An entry, to know it again."""
+    """An entry's ID and digest, to recognize the entry later."""
 
     entry_id: StreamID
     digest: str
@@ -39,9 +40,9 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Of one stream: everything up to `last_id` was read, of `seen` entries that were ever added up to there.
+    """How far one stream was read: up to `last_id`, by when `seen` entries had ever been added.
 
-    `number` and `mark` None, `numbering` empty: not known.
+    `number` and `mark` are None, and `numbering` is empty, when they are not known.
     """
 
     last_id: StreamID = MIN_ID
@@ -103,7 +104,7 @@ class Offset:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Offset:
-        """Raises SourceError for a checkpoint that is not of this source."""
+        """The offset in a checkpoint.  Raises SourceError for a checkpoint that is not of this source."""
         try:
             version = int(values.get("version", 1))
             if version > _VERSION:

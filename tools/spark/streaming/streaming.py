@@ -1,13 +1,13 @@
-"""`spark.readStream.format("riverbed")`: what has been added since the last batch, of a live store or of snapshots.
+"""`spark.readStream.format("riverbed")`: entries added since the last batch, from a live store or from snapshots.
 
     a live store       each batch reads the store's last checkpoint, read only, beside its server
-    a folder           of snapshots of one store, as `riverbed snapshot` fills it: one after the other, so that what was
-                       trimmed between two of them is still read from the first
+    a folder           of snapshots of one store, as `riverbed snapshot` fills it: one snapshot after the other, so that
+                       entries trimmed between two snapshots are still read from the first
 
-A batch is everything between two offsets (`offsets.py`), an ID for each stream; with a bound on rows, the same ID for
-all that have more (`counting.py`).  Entries never change and IDs only grow, so a batch that is read again after a crash
-is the same: with a sink that takes a batch once, each entry arrives there once.  What was lost before it was read is a
-DataLossError (`continuity.py`), unless failOnDataLoss says otherwise.
+A batch is everything between two offsets (`offsets.py`).  An offset has an ID for each stream; with a limit on rows,
+streams that have more end at the same ID (`counting.py`).  Entries never change and IDs only grow, so a batch that is
+read again after a crash is the same: with a sink that takes a batch once, each entry arrives there once.  Entries lost
+before they were read are a DataLossError (`continuity.py`), unless failOnDataLoss says otherwise.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Batch(InputPartition):
-    """What one task reads: ranges of IDs of some streams, and what was read of these before."""
+    """What one task reads: ranges of IDs of some streams, and how far each stream was read before."""
 
     spans: tuple[tuple[Span, Progress], ...]
 
 
 class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads entries as they come."""
+    """Reads new entries in micro-batches."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         if options.table is not Table.ENTRIES:
@@ -103,7 +103,7 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [live] if live is not None else series(path)
 
     def _places_from(self, begin: Offset) -> list[Place]:
-        """From the snapshot on that the last batch was read from: it may have more than a batch may hold."""
+        """The places to read next, from the last batch's snapshot on: it may have had more than one batch may hold."""
         places = self._places()
         if not begin.snapshot:
             return places
@@ -125,7 +125,7 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return _offset(reader, place, ends)
 
     def _advance(self, place: Place, begin: Offset, most: int | None) -> Offset:
-        """How far one place brings the query, by about `most` rows at most.  Raises DataLossError."""
+        """The end of the next batch if it is read from `place`: about `most` rows at most.  Raises DataLossError."""
         with self._reading(place) as reader:
             here = {(each.db, each.key): each for each in streams_of(reader, _everything(place), self._options)}
             self._require_store(reader, place, begin, here)
@@ -153,19 +153,19 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise DataLossError(f"{place.where} is of {why}; failOnDataLoss=false goes on with it")
 
     def _require_streams(self, begin: Offset, here: Mapping[StreamName, StreamHere]) -> dict[StreamName, Progress]:
-        """How far the query has come with those that are there.  Raises DataLossError when one is not."""
+        """The progress of the streams that are still there.  Raises DataLossError when one is not."""
         gone = {name: at for name, at in begin.streams.items() if name not in here and self._options.wants(*name)}
         if gone and self._options.fail_on_data_loss:
             raise DataLossError(deleted_loss(gone))
         return {name: at for name, at in begin.streams.items() if name not in gone}
 
     def _require_unread(self, reader: TableReader, stream: StreamHere, at: Progress) -> None:
-        """Raise DataLossError when the stream has lost anything that was not read."""
+        """Raise DataLossError when the stream has lost entries that were not read."""
         if self._options.fail_on_data_loss and (why := loss(reader, stream, at)) is not None:
             raise DataLossError(why)
 
     def _last_of(self, stream: StreamHere) -> StreamID:
-        """Up to where a stream may be read: its end, or where it ended when Trigger.AvailableNow began."""
+        """The ID up to which a stream may be read: its end, or its end when Trigger.AvailableNow began."""
         if self._target is None:
             return stream.row.last_id
         return min(stream.row.last_id, self._target.of((stream.db, stream.key)).last_id)
@@ -190,7 +190,7 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     at = Progress()
                 self._require_unread(reader, stream, at)
                 if not self._options.fail_on_data_loss and is_another(reader, stream, until.of(name)):
-                    continue  # deleted since: the next batch begins the new one
+                    continue  # deleted since: the next batch begins the new stream
                 for span in _spans(reader, place, stream, at.last_id, last):
                     spans.append((span, at))
                     rows += span.rows
@@ -226,11 +226,11 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def _any_key(self) -> ReadOptions:
-        """Spans name streams by number: what is renamed meanwhile is read all the same."""
+        """Options without a choice of streams: spans name streams by number, so that a renamed stream is still read."""
         return replace(self._options, streams=None, names=None, pattern=None, keys=None, db=None)
 
     def _require_still_there(self, reader: TableReader, span: Span, at: Progress) -> None:
-        """Raise DataLossError when a live store has lost anything of a stream since the batch was planned."""
+        """Raise DataLossError when a live store has lost entries of a stream since the batch was planned."""
         stream = next(streams_of(reader, span, self._any_key), None)
         if stream is None:
             raise DataLossError("a stream was deleted while it was read; failOnDataLoss=false goes on without")
@@ -252,7 +252,7 @@ def _offset(reader: TableReader, place: Place, streams: dict[StreamName, Progres
 
 
 def _spans(reader: TableReader, place: Place, stream: StreamHere, after: StreamID, last: StreamID) -> Iterator[Span]:
-    """Ranges of up to about `_ROWS_A_TASK` entries."""
+    """Spans of up to about `_ROWS_A_TASK` entries each."""
     stream_no = stream.row.stream_no
     first, rows = StreamID(after + 1), 0
     for run in EntryCounts(reader, stream.row).runs(first):
