@@ -1,12 +1,12 @@
-"""Files on this machine's own disk that a query needs: fetched from a shared place, or frozen from a live store.
+"""A cache on this machine's disk for snapshots that a query fetches from elsewhere or takes of a live store.
 
-    DIR/<digest of what it is>/...        complete, since it was renamed into place
+    DIR/<digest of the identity>/...      complete, since it was renamed into place
     DIR/.temp-xxxx/                       being made, being deleted, or left behind by a kill
 
-An entry is made once, however many executors ask for it at the same time, and used until it is evicted: the least
-recently used first, when all of them are larger than the limit.  A process that has asked for an entry holds a shared
-lock on it, so that it is not taken away; nor is one that was used a moment ago, by who plans a query that has not
-begun to read it.  So the limit may be exceeded by what is in use.
+An entry is made once, even if many executors ask for it at the same time.  When all entries together are larger than
+the limit, the least recently used ones are evicted.  A process that has asked for an entry holds a shared lock on it,
+so that the entry is not evicted.  An entry that was used a moment ago is not evicted either: a query may have been
+planned with it and not read it yet.  So entries in use may exceed the limit.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from riverbed.tools.spark.errors import SourceError
 
 _TEMPORARY: Final = ".temp-"
 _MOMENT_S: Final = 600.0
-# What is only a mark has no size, and goes when it was not asked for so long.
+# Marks are entries without bytes.  They are evicted when they were not asked for so long.
 _FORGET_MARKS_S: Final = 30 * 86_400.0
 _ABANDONED_S: Final = 86_400.0
 _MAX_HELD: Final = 64
 
-# Shared locks of this process, by directory: the last ones it asked for.
+# Shared locks of this process, by directory: those of the entries it asked for last.
 _held: OrderedDict[Path, int] = OrderedDict()
 
 
 class Cache:
-    """Directories by name of content, in one place on disk."""
+    """Directories in one folder, named by a digest of their identity."""
 
     def __init__(self, directory: str | None, most_bytes: int) -> None:
-        """`directory` None: one of this user's in the system's place for temporary files."""
+        """`directory` None: this user's own directory in the system's directory for temporary files."""
         self.path = Path(directory or Path(tempfile.gettempdir(), f"riverbed-spark-{os.getuid()}")).absolute()
         self.most_bytes = most_bytes
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -50,9 +50,9 @@ class Cache:
             raise SourceError(f"{self.path} belongs to another user; choose another cacheDirectory")
 
     def get(self, identity: str, make: Callable[[Path], None]) -> Path:
-        """The directory of `identity`; made by `make`, which is handed an empty one, if it is not there yet.
+        """The directory of `identity`.  If it is missing, `make` is called with an empty directory to fill.
 
-        It stays while this process has not asked for many others.  Errors of `make` pass through.
+        It stays until this process has asked for many others.  Errors of `make` are not caught.
         """
         name = hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
         path = self.path / name
@@ -63,7 +63,7 @@ class Cache:
         return path
 
     def hold(self, path: Path) -> bool:
-        """Keep an entry, or what is in one, from being evicted -> whether it is there.  Others are left alone."""
+        """Protect the entry that has `path` from eviction -> whether `path` exists.  Locks nothing elsewhere."""
         if self.path not in path.parents:
             return path.exists()
         entry = self.path / path.relative_to(self.path).parts[0]
@@ -87,7 +87,7 @@ class Cache:
 
     @contextlib.contextmanager
     def _alone(self, name: str) -> Iterator[None]:
-        """Only one process at a time makes an entry; the others wait for it."""
+        """Let only one process at a time make an entry; the others wait for it."""
         fd = os.open(self.path / f".lock-{name[:2]}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
@@ -109,7 +109,7 @@ class Cache:
         return self.path / f"{_TEMPORARY}{secrets.token_hex(6)}"
 
     def evict(self, keep: Path | None = None) -> None:
-        """Delete the least recently used entries until the rest is small enough; `keep` stays in any case."""
+        """Delete the least recently used entries until the rest is small enough; never delete `keep`."""
         now = time.time()
         entries = []
         for entry in self.path.iterdir():
@@ -127,14 +127,14 @@ class Cache:
                 total -= size
 
     def _remove(self, entry: Path) -> bool:
-        """Take an entry away unless a reader holds it -> whether it is gone."""
+        """Delete an entry unless a reader holds it -> whether it was deleted."""
         with contextlib.suppress(OSError):
             fd = hold_directory(entry)
             if fd is None:
                 return False
             try:
                 doomed = self._temporary()
-                os.rename(entry, doomed)  # in one step: no reader finds half of it
+                os.rename(entry, doomed)  # one step, so that no reader finds a part of it
                 shutil.rmtree(doomed, ignore_errors=True)
                 return True
             finally:
@@ -143,7 +143,7 @@ class Cache:
 
 
 def _is_at(path: Path, fd: int) -> bool:
-    """Whether a directory that was opened is still the one at `path`."""
+    """Whether the directory opened as `fd` is still the one at `path`."""
     try:
         there, opened = path.stat(), os.fstat(fd)
     except FileNotFoundError:

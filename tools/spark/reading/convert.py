@@ -1,12 +1,12 @@
-"""Values of fields, which are bytes, to the types of a schema; what does not fit becomes null and is told.
+"""Casts the values of fields, which are bytes, to the types of a schema.  A value that does not fit becomes null.
 
     string       UTF-8                        boolean      true, false, 1, 0
-    binary       as it is                     date         2026-11-21
+    binary       unchanged                    date         2026-11-21
     integers     digits, maybe a minus sign   timestamp    ISO 8601, UTC unless it says otherwise; or unix milliseconds
-    double ...   as Python's float            decimal      digits with at most the scale's behind the point
+    double ...   as Python's float            decimal      at most `scale` digits behind the point
 
-A whole column is cast at once; when that fails the column is halved, so that a few bad values cost a few more casts
-and not a walk over all of them.  Knows no rows.
+A whole column is cast at once.  When that fails the column is halved, so that a few bad values cost a few more casts
+and not a loop over all values.  Knows no rows.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Cast = Callable[[pa.Array], pa.Array]
 _INTEGERS: Final = {pa.int8(), pa.int16(), pa.int32(), pa.int64()}
 _MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
 _NAIVE: Final = pa.timestamp("us")
-# Arrow takes 0x1f for a number.
+# Arrow would accept 0x1f as a number.
 _WHOLE: Final = r"^-?[0-9]+$"
 _MILLISECONDS: Final = r"^[0-9]{1,15}$"
 
 
 def converter(target: pa.DataType) -> Cast:
-    """How binary values become `target`, null where they do not fit.  Raises OptionError for a type nothing becomes."""
+    """A cast of binary values to `target`, null where they do not fit.  Raises OptionError for an unsupported type."""
     if target == pa.binary():
         return lambda values: values
     cast = _cast_of(target)
@@ -65,7 +65,7 @@ def _text(values: pa.Array) -> pa.Array:
 
 
 def _matching(values: pa.Array, pattern: str) -> pa.Array:
-    """`values`, all of which match.  Raises pa.ArrowInvalid."""
+    """Return `values` if all of them match.  Raises pa.ArrowInvalid."""
     if not pc.all(pc.match_substring_regex(values, pattern), min_count=0).as_py():
         raise pa.ArrowInvalid(f"not all values match {pattern}")
     return values

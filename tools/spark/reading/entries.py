@@ -1,7 +1,7 @@
-"""Table `entries` of a span as Arrow batches.
+"""Makes Arrow batches of a span's rows of table `entries`.
 
-`fetch.py` gets rows by thousands, and `decode.py` takes them apart; here they become the columns that were asked for,
-and what does not fit its column is dealt with as the mode says.
+`fetch.py` reads rows by the thousand, and `decode.py` parses them.  This module makes the columns that the schema asks
+for, and handles values that do not fit their column as the mode says.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class _BatchMaker:
 
 
 def _repeat(values: list[tuple[Any, int]], kind: pa.DataType) -> pa.Array:
-    """Each value as often as is said."""
+    """An array with each value repeated by its count."""
     if len(values) == 1:
         return pa.repeat(pa.scalar(values[0][0], type=kind), values[0][1])
     counts = [count for _, count in values]
@@ -133,19 +133,19 @@ def _whose(fetched: Fetched, number: int) -> StreamHere:
 
 
 def longs(numbers: Any) -> pa.Array:
-    """Unsigned numbers of 64 bits to Spark's signed ones: null for those that do not fit, never a negative one."""
+    """Unsigned numbers of 64 bits as Spark's signed ones; null for numbers that do not fit."""
     return pa.array(numbers.astype(np.int64), mask=numbers > _MAX_LONG if (numbers > _MAX_LONG).any() else None)
 
 
 def timestamps(ms: Any) -> pa.Array:
-    """Unix milliseconds to timestamps of microseconds; null beyond the year 294247, where those end."""
+    """Unix milliseconds as timestamps of microseconds; null beyond the year 294247, where timestamps end."""
     beyond = ms > _LAST_TIMESTAMP_MS
     micros = np.where(beyond, 0, ms).astype(np.int64) * 1000
     return pa.array(micros, mask=beyond if beyond.any() else None).cast(pa.timestamp("us", tz="UTC"))
 
 
 def readable(values: pa.BinaryArray) -> pa.Array:
-    """Bytes to text; those that are not UTF-8 are written as \\xff."""
+    """Bytes as text; bytes that are not UTF-8 are written as \\xff."""
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
@@ -154,7 +154,7 @@ def readable(values: pa.BinaryArray) -> pa.Array:
 
 
 def _corrupt_texts(batch: EntryBatch, malformed: Any) -> pa.Array:
-    """The whole entry as JSON for rows in which something did not fit, null for the others."""
+    """The whole entry as JSON for rows with a value that did not fit, null for the others."""
     texts: list[str | None] = [None] * batch.count
     for number in np.flatnonzero(malformed).tolist():
         entry_id, words = decode_entry(batch.row(number))

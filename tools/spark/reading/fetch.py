@@ -1,8 +1,8 @@
-"""Rows of table `entries` of a span, by the thousand, and whose they are.
+"""Reads a span's rows of table `entries`, by the thousand, each with its stream.
 
-From a snapshot by whole leaf pages (`pages.py`); from a live store, which is being written, with a cursor.  That one
-returns values alone: keys would cost as much again, and the ID is in the row.  Streams are short or long: a batch takes
-in as many as it has room for.
+Rows of a snapshot are read by whole leaf pages (`pages.py`); rows of a live store, which is being written, with a
+cursor.  The cursor returns only values: keys would cost as much again, and the ID is in the row.  A batch holds rows of
+as many streams as it has room for.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # A batch ends sooner when its rows are long.
 _MAX_BATCH_BYTES: Final = 32 << 20
 _ROWS_A_LOOK: Final = 256
-# Streams whose pages are looked for in one go.
+# Limits of a group: streams whose pages are found in one search.
 _ROWS_A_GROUP: Final = 1 << 20
 _STREAMS_A_GROUP: Final = 4096
 _KEY_BYTES: Final = 24
@@ -42,7 +42,7 @@ _KEY_BYTES: Final = 24
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """Some rows, and how many of them are whose, in order."""
+    """Some rows, and in their order each stream with its number of rows."""
 
     batch: EntryBatch
     runs: list[tuple[StreamHere, int]]
@@ -70,13 +70,13 @@ def fetch(reader: TableReader, span: Span, options: ReadOptions) -> Iterator[Fet
 
 @dataclass(slots=True)
 class _Counter:
-    """What of a stream is this span's: all but `skip` rows, `left` of them or all that there are."""
+    """Counts off the rows of a span: `skip` rows are not read, then `left` rows are, or all (None)."""
 
     skip: int
     left: int | None
 
     def cut(self, first: int, end: int) -> tuple[int, int]:
-        """Of some rows in a row those that count."""
+        """The part of the rows `first` up to `end` that is in the span."""
         passed = min(self.skip, end - first)
         self.skip -= passed
         first += passed
@@ -118,7 +118,7 @@ def _keys_of(stream: StreamHere) -> tuple[bytes, bytes]:
 def _rows_of(
     table: PageTable, rows: LeafRows, group: list[StreamHere], numbers: list[int], counter: _Counter
 ) -> Iterator[Fetched]:
-    """Those of some leaves that are wanted."""
+    """The rows of some leaves that are in the span and asked for."""
     stream_nos = rows.keys[:, 0]
     here = group[bisect_left(numbers, int(stream_nos[0])) : bisect_right(numbers, int(stream_nos[-1]))]
     asked = np.array([stream.row.stream_no for stream in here], dtype=np.uint64)
@@ -150,7 +150,7 @@ class _Part:
 
 
 def _cut_to(rows: LeafRows, stream: StreamHere, first: int, end: int) -> tuple[int, int]:
-    """Of a stream's rows, `first` up to `end`, those in its live range."""
+    """The part of a stream's rows, `first` up to `end`, that is in its live range."""
     wanted = stream.live_range
 
     def id_of(row: int) -> StreamID:
@@ -171,7 +171,7 @@ def _chosen(parts: list[_Part]) -> slice | Positions:
 
 
 def _with_long_values(table: PageTable, rows: LeafRows, parts: list[_Part]) -> Iterator[Fetched]:
-    """One by one, as each is some pages long or beside one that is."""
+    """Read rows one by one when some of them are on pages of their own."""
     pending = _Pending()
     for part in parts:
         for row in range(part.first, part.end):
@@ -190,7 +190,7 @@ def _with_long_values(table: PageTable, rows: LeafRows, parts: list[_Part]) -> I
 
 @dataclass(slots=True)
 class _Pending:
-    """Rows that wait until they are a batch."""
+    """Rows collected for the next batch."""
 
     rows: list[bytes] = field(default_factory=list)
     runs: list[tuple[StreamHere, int]] = field(default_factory=list)
@@ -240,7 +240,7 @@ def _rows_by_cursor(reader: TableReader, stream: StreamHere, span: Span, batch_r
             return
         most = batch_rows if left is None else min(batch_rows, left)
         rows = _some(cursor, most)
-        ended_at = cursor.key()  # empty behind the last row of the table
+        ended_at = cursor.key()  # empty after the last row of the table
         if not ended_at or ended_at > last_key:
             yield _up_to(cursor, first_key, last_key)[:most]
             return
@@ -252,7 +252,7 @@ def _rows_by_cursor(reader: TableReader, stream: StreamHere, span: Span, batch_r
 
 
 def _some(cursor: Any, most: int) -> list[bytes]:
-    """Up to `most` rows from where the cursor stands, which is left on the last of them; fewer when they are long."""
+    """Up to `most` rows from the cursor on, fewer when they are long.  Leaves the cursor on the last of them."""
     rows = list(islice(cursor.iternext(keys=False, values=True), min(most, _ROWS_A_LOOK)))
     size = sum(map(len, rows))
     if size:
@@ -264,7 +264,7 @@ def _some(cursor: Any, most: int) -> list[bytes]:
 
 
 def _up_to(cursor: Any, first_key: bytes, last_key: bytes) -> list[bytes]:
-    """The rows from `first_key` to `last_key`, by looking at each key: once a stream, for its last batch."""
+    """The rows from `first_key` to `last_key`.  Compares each key, so it is only for a stream's last batch."""
     rows: list[bytes] = []
     cursor.set_key(first_key)
     for key, row in cursor:

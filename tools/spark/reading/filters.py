@@ -1,7 +1,8 @@
-"""Filters of a query to ranges of IDs and sets of keys, so that what they exclude is not read at all.
+"""Turns filters of a query into ranges of IDs and sets of keys, so that excluded rows are not read at all.
 
-Taken, and so shown as `PushedFilters` in the plan: comparisons of `ms` and `timestamp`, equality of `id`, `key` and
-`db`, `key IN`.  A list of IDs narrows the range, and Spark applies it again.  All others are left to Spark.
+These filters are pushed, and shown as `PushedFilters` in the plan: comparisons of `ms` and `timestamp`, equality of
+`id`, `key` and `db`, `key IN`.  A list of IDs narrows the range, and Spark applies it again.  Spark applies all other
+filters.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pyspark.sql.datasource import (
 from riverbed.store.ids import MAX_HALF, StreamID, make_id, parse_id
 from riverbed.tools.spark.reading.options import Range, ReadOptions, Table
 
-# `ms` is null for IDs beyond, and no comparison holds for those.
+# `ms` is null for IDs above this, and no comparison with null is true.
 _MAX_MS: Final = (1 << 63) - 1
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NOTHING: Final = Range(StreamID(1), StreamID(0))
@@ -61,7 +62,7 @@ def _name(each: Filter, prefix: str) -> str:
     return attribute[0].removeprefix(prefix)
 
 
-# The narrowed options, and whether they are all that the filter says; None for a filter that cannot be used.
+# The narrowed options, and whether they express the whole filter; None for a filter that cannot be used.
 _Narrowed = tuple[ReadOptions, bool] | None
 
 
@@ -108,7 +109,7 @@ def _push_id(options: ReadOptions, each: Filter) -> _Narrowed:
 
 
 def _exact_id(text: str) -> StreamID | None:
-    """The ID that is written exactly so."""
+    """The ID whose canonical text is `text`; None for any other text."""
     found = parse_id(text.encode())
     return found if found is not None and f"{found >> 64}-{found & MAX_HALF}" == text else None
 

@@ -1,7 +1,7 @@
-"""Tables `pending`, `groups`, `consumers` and `streams` of a span as Arrow batches.
+"""Makes Arrow batches of a span's rows of tables `pending`, `groups`, `consumers` and `streams`.
 
-Pending entries are stored in runs, and a run is taken apart by numpy.  A group stands in the span in which its stream
-begins, a pending entry in the one that its ID is in: also when the entry itself is gone.
+Pending entries are stored in runs, and numpy decodes a run.  A group belongs to the span in which its stream begins, a
+pending entry to the span that has its ID, even if the entry itself is gone.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _about_group(group: LiveGroup) -> Row:
 
 
 def _policy_text(policy: DeliveryPolicy) -> str | None:
-    """As XGROUP POLICY takes it; None for a group without one."""
+    """The policy in the words of XGROUP POLICY; None for a group without one."""
     words = []
     if policy.dead_letter is not None:
         words.append(f"MAXDELIVERIES {policy.max_deliveries} DEADLETTER {key_text(policy.dead_letter)}")
@@ -74,7 +74,7 @@ def _text(packed: StreamID) -> str:
 
 
 def _moment(ms: int) -> int | None:
-    """Unix milliseconds to the microseconds of a timestamp; None for never."""
+    """Unix milliseconds as microseconds of a timestamp; None for never."""
     return ms * 1000 if 0 <= ms < 1 << 53 else None
 
 
@@ -156,7 +156,7 @@ def _pending(reader: TableReader, span: Span, options: ReadOptions, schema: pa.S
 
 
 def _runs(reader: TableReader, group: LiveGroup, stream: StreamHere) -> Iterator[Run]:
-    """The runs of a group in the range, cut to it."""
+    """The runs of a group in the stream's range, cut to that range."""
     first, last = pack_id(stream.range.first), pack_id(stream.range.last)
     for run in group.runs(reader, first):
         if run.first > last:
@@ -181,7 +181,7 @@ class _Pending:
         count = len(ms)
         lengths = [len(run) for run in runs]
         owned = [run.consumer_no != UNOWNED for run in runs]
-        # Entries without an owner have the number of their release where others have a time.
+        # Runs without an owner have the number of their release instead of a time.
         delivered = [run.time_ms if is_owned else -1 for run, is_owned in zip(runs, owned, strict=True)]
         delivered_ms = np.repeat(np.array(delivered, dtype=np.int64), lengths)
         nobody = delivered_ms < 0

@@ -1,6 +1,6 @@
-"""The lengths that stand in front of IDs, names and values in a row: of many rows in step, or of one row.
+"""Reads the lengths in front of IDs, names and values in a row: of many rows in step, or of one row.
 
-Eight bytes of each row are one number, whose lowest byte is the first one.
+Eight bytes of each row are read as one number; the first byte is the lowest.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NINE: Final = np.uint64(9)
 ONE_BYTE: Final = np.uint64(0xFF)
 _TWO_BYTES: Final = np.uint64(0xFFFF)
 _CRLF: Final = np.uint64(0x0A0D)
-# Digits of a length that are read in step; the rows of longer values are parsed one by one.
+# The most digits of a length that is read in step.  Rows with longer values are parsed one by one.
 LONGEST_LENGTH: Final = 5
 
 # Where a name begins and ends, and where its value does.
@@ -29,13 +29,13 @@ Item = tuple[int, int, int, int]
 
 
 class MalformedRowError(ValueError):
-    """A row is not what `store/FORMAT.md` says of table `entries`."""
+    """A row does not have the format of table `entries` in `store/FORMAT.md`."""
 
 
 class Announced(NamedTuple):
-    """Lengths as they stand in the rows: their values, how many digits they have, and whether they are numbers."""
+    """Lengths written in rows: their values, their numbers of digits, and whether they are numbers at all."""
 
-    length: Positions | int  # of all of them, if it is the same
+    length: Positions | int  # one number if all lengths are the same
     digits: Positions | int
     is_sound: Flags | bool
 
@@ -66,13 +66,13 @@ def announced_in(words: Words) -> Announced:
 
 
 def _has_crlf(words: Words, place: int) -> Flags:
-    """Whether CR LF stands at a place of each eight bytes."""
+    """Whether CR LF is at byte `place` of each eight bytes."""
     ends: Flags = (words >> np.uint64(8 * place)) & _TWO_BYTES == _CRLF
     return ends
 
 
 def _digits(words: Words, count: int) -> tuple[Words, NDArray[np.bool_]]:
-    """-> (the number that the first bytes of each eight are; whether they are digits at all)"""
+    """-> (the number that the first `count` bytes of each eight spell; whether these bytes are digits)"""
     number = (words & ONE_BYTE) - _ZERO
     is_number = number <= _NINE
     for place in range(1, count):
@@ -83,12 +83,12 @@ def _digits(words: Words, count: int) -> tuple[Words, NDArray[np.bool_]]:
 
 
 def word_at(text: bytes, place: int) -> np.uint64:
-    """Eight bytes, as they are read."""
+    """Eight bytes of `text`, as the number that they are read as."""
     return np.uint64(int.from_bytes(text[place : place + 8], "little"))
 
 
 def mask(start: int, end: int) -> np.uint64:
-    """The bits of some of eight bytes."""
+    """The bits of bytes `start` up to `end` of eight."""
     return np.uint64((1 << (8 * end)) - (1 << (8 * start)))
 
 

@@ -1,13 +1,14 @@
-"""From what a user names to snapshots: paths, globs, folders of snapshots, URIs of a store of objects, live stores.
+"""Finds the snapshots that a user names: by paths, globs, folders, URIs of an object store, or as live stores.
 
     data/snapshots/20261121T120000Z-517     a snapshot               data/snapshots       all whole ones in a folder
     s3://bucket/riverbed/2026-11-21         the same, fetched        data/snapshots/2026* a glob
-    data                                    a live store: its last checkpoint, frozen first
+    data                                    a live store: a snapshot is taken of its last checkpoint
 
-With option fetch, what is on a disk that all machines share is fetched as well, as a mount may be slow.
+With option fetch, snapshots on a disk that all machines share are fetched as well, as a mount may be slow.
 
-The driver resolves them once, so that every task of a query reads the same bytes: a `Place` says which, and the task
-that opens it compares.  What is fetched or frozen goes to the cache of the machine where it is read.
+The driver resolves the names once, so that every task of a query reads the same bytes: a `Place` has their checksum,
+and the task that opens it compares.  Snapshots that are fetched or taken go to the cache of the machine that reads
+them.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _FROZEN: Final = "frozen"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A snapshot that every task of a query must see alike.
+    """A snapshot of which every task of a query must read the same bytes.
 
     `checksum` is the CRC-32C of its data.mdb.  `uri` None: `path` is on a disk that all tasks share; otherwise it names
     the file system in which `path` is.
@@ -64,7 +65,7 @@ class Place:
 
     @property
     def where(self) -> str:
-        """For people, and to tell places apart."""
+        """The place's path or URI, for messages; unique."""
         return self.path if self.uri is None else f"{self.uri.partition(':')[0]}://{self.path.lstrip('/')}"
 
 
@@ -72,7 +73,7 @@ class Place:
 
 
 def resolve(options: ReadOptions) -> list[tuple[Place, Snapshot]]:
-    """The snapshots that the paths name, by name.  Raises SourceError when a path names none."""
+    """The snapshots that the paths name, sorted by name.  Raises SourceError when a path names none."""
     found: dict[str, tuple[Place, Snapshot]] = {}
     for path in options.paths:
         for place, snapshot in _resolve(path, options):
@@ -105,7 +106,7 @@ def _resolve_local(path: Path, options: ReadOptions) -> Iterator[tuple[Place, Sn
         yield _freeze(path, options)
         return
     names = sorted(os.listdir(path)) if path.is_dir() and not (path / MANIFEST_NAME).exists() else []
-    # What has no manifest yet is being made or copied; what has one must be sound.
+    # A folder without a manifest is still being made or copied; one with a manifest must be sound.
     inside = [
         path / name
         for name in names
@@ -137,7 +138,7 @@ def _place(snapshot: Snapshot, path: str, uri: str | None, name: str | None = No
 
 
 def _freeze(directory: Path, options: ReadOptions) -> tuple[Place, Snapshot]:
-    """A copy of a live store's last checkpoint: tasks are processes of their own, and it is gone in 200 ms."""
+    """A copy of a live store's last checkpoint, for tasks in other processes: the store replaces it within 200 ms."""
     cache = Cache(options.cache_directory, options.cache_bytes)
     try:
         identity = f"frozen {directory} {_checkpoint(directory)}"
@@ -153,10 +154,11 @@ def _freeze(directory: Path, options: ReadOptions) -> tuple[Place, Snapshot]:
 
 
 def _checkpoint(directory: Path) -> str:
-    """Which checkpoint of which tables a live store is at.
+    """An identity of a live store's tables and of their last checkpoint.
 
-    A file that is deleted may leave its inode to that of the next store here, which counts its transactions from one
-    again.  So it is told by the random ids in the tables: of those that were made, and of each start that wrote them.
+    A deleted file may leave its inode to the file of the next store here, which counts its transactions from one again.
+    So the identity includes random ids from the tables: of the tables when they were made, and of each start that wrote
+    them.
     """
     tables = Tables(directory, _LIVE_MAP_BYTES, readonly=True)
     try:
@@ -174,7 +176,7 @@ def _checkpoint(directory: Path) -> str:
 
 
 def live_place(path: str) -> Place | None:
-    """The live store at `path`, None when it is something else."""
+    """The live store at `path`; None when there is none."""
     directory = _local(path)
     if not _is_live(directory):
         return None
@@ -182,7 +184,7 @@ def live_place(path: str) -> Place | None:
 
 
 def series(path: str) -> list[Place]:
-    """The whole snapshots in a folder, the oldest first; there may be none yet.  Raises SourceError for no folder."""
+    """The whole snapshots in a folder, the oldest first, maybe none.  Raises SourceError when `path` is no folder."""
     folder = _local(path)
     if (folder / MANIFEST_NAME).exists():
         raise SourceError(f"{path} is one snapshot; a stream is read from the folder that they come into")
@@ -198,7 +200,7 @@ def _local(path: str) -> Path:
     return Path(path).absolute()
 
 
-# -- stores of objects -------------------------------------------------------------------------------------------------
+# -- object stores -----------------------------------------------------------------------------------------------------
 
 
 def _resolve_remote(uri: str, options: ReadOptions) -> Iterator[tuple[Place, Snapshot]]:
@@ -236,7 +238,7 @@ def _folders(filesystem: Any, root: str) -> list[str]:
 
 
 def _fetch_head(filesystem: Any, folder: str, uri: str, manifest: bytes, options: ReadOptions) -> Path:
-    """Manifest and list of streams: all that the driver needs."""
+    """Fetch the list of streams, which is all that the driver needs beside the manifest."""
     digest = decode_manifest(manifest, f"{folder}/{MANIFEST_NAME}").streams_file
 
     def fetch(working: Path) -> None:
@@ -255,15 +257,15 @@ def _copy(filesystem: Any, source: str, target: Path) -> None:
 
 # -- in a task ---------------------------------------------------------------------------------------------------------
 
-# LMDB may be opened once a path and process: what stands there, and its tables.
+# A process may open a file with LMDB only once.  By path: the file's device and inode, and its tables.
 _open_tables: dict[Path, tuple[tuple[int, int], Tables]] = {}
 _MAX_OPEN: Final = 64
 
 
 def open_place(place: Place, options: ReadOptions) -> Tables:
-    """The tables of a place, for this process to keep.
+    """The tables of a place.  They stay open for this process.
 
-    Raises DataLossError when it is gone, or is another snapshot now; SourceError when it is damaged.
+    Raises DataLossError when the snapshot is gone or is another one now; SourceError when it is damaged.
     """
     if place.is_live:
         return _open_live(Path(place.path))
@@ -284,7 +286,7 @@ def open_place(place: Place, options: ReadOptions) -> Tables:
 
 
 def _opened(file: Path, open_tables: Callable[[], Tables]) -> Tables:
-    """The tables in `file`, opened unless they are.  A path may have been given to another file since."""
+    """The tables in `file`, opened if they are not open yet.  The path may name another file by now."""
     status = file.stat()
     key = (status.st_dev, status.st_ino)
     there = _open_tables.pop(file, None)
@@ -298,21 +300,21 @@ def _opened(file: Path, open_tables: Callable[[], Tables]) -> Tables:
 
 
 def _verify(snapshot: Snapshot, options: ReadOptions) -> None:
-    """Compare the bytes with their checksums, when the options say so.  Raises CorruptionError, OSError."""
+    """Compare a snapshot with its checksums if the options say so.  Raises CorruptionError, OSError."""
     if options.verify is Verify.NEVER:
         return
     if options.verify is Verify.ALWAYS:
         snapshot.verify()
         return
     status = (snapshot.path / DATA_NAME).stat()
-    # Whatever writes to a file changes one of these; what a disk does to it behind our back, nothing tells.
+    # Every write to the file changes one of these.  Damage by the disk itself changes none.
     about = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     identity = f"verified {snapshot.path.resolve()} {about} {snapshot.manifest.data_file.checksum}"
     Cache(options.cache_directory, options.cache_bytes).get(identity, lambda working: snapshot.verify())
 
 
 def _open_live(directory: Path) -> Tables:
-    """A store beside its server: read only, with LMDB's locks."""
+    """Open the tables of a store whose server may run: read only, with LMDB's locks."""
     try:
         file = directory / STATE_DIRECTORY / DATA_NAME
         return _opened(file, lambda: Tables(directory, _LIVE_MAP_BYTES, readonly=True))
@@ -323,7 +325,7 @@ def _open_live(directory: Path) -> Tables:
 
 
 def _fetch(place: Place, options: ReadOptions) -> Path:
-    """A remote snapshot on this machine's disk, fetched once however many tasks read it."""
+    """A remote snapshot on this machine's disk, fetched once for all tasks that read it."""
     assert place.uri is not None
     filesystem, _ = _filesystem(place.uri)
 

@@ -1,6 +1,6 @@
-"""What a user may ask of the data source, read from Spark's options and checked.
+"""Reads and checks the options that a user may give to the data source.
 
-Names are those that readers of Kafka know, where there is one; case does not matter, as Spark has it.  Knows no files.
+Options have the names of Spark's Kafka source where that has them; as in Spark, case does not matter.  Knows no files.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, make_id, parse
 from riverbed.tools.spark.errors import OptionError
 
 _MAX_MS: Final = (1 << 64) - 1
-# Of the keys in which writers note what they have written: no data, so they are read only when they are named.
+# Prefix of the keys in which writers record what they have written.  They hold no data: read only if they are named.
 JOURNAL_PREFIX: Final = b"riverbed:spark:"
 _Choice = TypeVar("_Choice", bound=enum.Enum)
 StreamName = tuple[int, bytes]  # database and key
@@ -27,7 +27,7 @@ _WHOLE = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
 class Table(enum.Enum):
-    """What a row is."""
+    """The table that is read."""
 
     ENTRIES = "entries"
     PENDING = "pending"
@@ -37,7 +37,7 @@ class Table(enum.Enum):
 
 
 class Mode(enum.Enum):
-    """What becomes of a value that does not fit its column, in Spark's words."""
+    """What happens to a value that does not fit its column.  The names are Spark's."""
 
     PERMISSIVE = "PERMISSIVE"
     DROPMALFORMED = "DROPMALFORMED"
@@ -48,7 +48,7 @@ class Verify(enum.Enum):
     """When the bytes of a snapshot are compared with its checksums."""
 
     ALWAYS = "always"  # by every task
-    ONCE = "once"  # a machine and file, as long as that is not touched
+    ONCE = "once"  # per machine and file, until the file changes
     NEVER = "never"
 
 
@@ -75,26 +75,26 @@ class ReadOptions:
     table: Table = Table.ENTRIES
     streams: tuple[bytes, ...] | None = None
     pattern: bytes | None = None
-    keys: tuple[str, ...] | None = None  # by a filter, as column `key` shows them
+    keys: tuple[str, ...] | None = None  # from a filter, as column `key` shows them
     db: int | None = None
-    with_journals: bool = False  # they are named
+    with_journals: bool = False  # the user names journals
     range: Range = field(default_factory=Range)
-    starts_at_end: bool = False  # a stream, with what comes from now on
-    starts_at_id: bool = False  # one that was named, so that it matters whether anything from there on is gone
+    starts_at_end: bool = False  # a stream is read from the entries on that are added from now on
+    starts_at_id: bool = False  # at an ID that the user gave: it is an error if entries from there on are gone
     names: frozenset[StreamName] | None = None
-    starts: Mapping[StreamName, StreamID] = field(default_factory=dict)  # by stream; the others begin with the range
-    ends: Mapping[StreamName, StreamID] = field(default_factory=dict)  # and end with it
+    starts: Mapping[StreamName, StreamID] = field(default_factory=dict)  # by stream; other streams begin with the range
+    ends: Mapping[StreamName, StreamID] = field(default_factory=dict)  # by stream; other streams end with the range
     min_partitions: int = 0
-    max_records: int = 0  # of a partition; 0: as many as there are
+    max_records: int = 0  # of a partition; 0: no limit
     mode: Mode = Mode.PERMISSIVE
     corrupt_column: str = "_corrupt_record"
     fail_on_data_loss: bool = True
     verify: Verify = Verify.ONCE
-    fetch: bool = False  # also what is on a disk that all machines share
+    fetch: bool = False  # also fetch snapshots on a disk that all machines share
     batch_rows: int = 16384
     cache_directory: str | None = None
     cache_bytes: int = 20 << 30
-    max_rows_per_trigger: int = 0  # of a micro-batch; 0: all there are
+    max_rows_per_trigger: int = 0  # of a micro-batch; 0: no limit
 
     def wants(self, db: int, key: bytes) -> bool:
         """Whether a stream is asked for."""
@@ -111,7 +111,7 @@ class ReadOptions:
         return self.pattern is None or Glob(self.pattern).matches(key)
 
     def range_of(self, db: int, key: bytes) -> Range:
-        """What is asked for of one stream."""
+        """The IDs of one stream that are asked for."""
         if not self.starts and not self.ends:
             return self.range
         name = db, key
@@ -124,7 +124,7 @@ def key_text(key: bytes) -> str:
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
-    """Check what the user gave.  Raises OptionError that names the option and what it may be."""
+    """Check the user's options.  Raises OptionError, which names the option and its possible values."""
     given = {name.lower(): value for name, value in options.items()}
     paths = _paths(given)
     names = _names(given)
@@ -164,7 +164,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     return read
 
 
-# In the words of the documentation, for messages.
+# The options as the documentation spells them, for messages.
 _READ: Final = (
     "path, table, stream, streams, streamPattern, db, startingId, startingOffsets, endingId, endingOffsets, "
     "startingTimestamp, endingTimestamp, minPartitions, maxRecordsPerPartition, mode, columnNameOfCorruptRecord, "
@@ -224,7 +224,7 @@ def _names(given: dict[str, str]) -> frozenset[StreamName] | None:
 
 
 def _offsets(given: dict[str, str], option: str) -> dict[StreamName, StreamID]:
-    """An ID for some streams, from JSON; a single ID is left to `_bound`."""
+    """IDs by stream, from JSON; `_bound` reads a single ID."""
     text = given.get(option.lower(), "").strip()
     if not text.startswith("{"):
         return {}
@@ -256,17 +256,17 @@ def name_text(name: StreamName) -> str:
 
 
 def names_text(names: Iterable[StreamName]) -> str:
-    """What `streams` must be for exactly these."""
+    """The value of option `streams` for exactly these streams."""
     return json.dumps([name_text(name) for name in names])
 
 
 def offsets_text(ids: Mapping[StreamName, StreamID]) -> str:
-    """What `startingOffsets` or `endingOffsets` must be for these IDs."""
+    """The value of `startingOffsets` or `endingOffsets` for these IDs."""
     return json.dumps({name_text(name): id_text(entry_id).decode() for name, entry_id in ids.items()})
 
 
 def _range(given: dict[str, str]) -> tuple[Range, bool]:
-    """IDs that bound what is read, both ends included; and whether the lower one is an ID that was given."""
+    """The range of IDs to read, both ends included, and whether the user gave the lower one as an ID."""
     first = _bound(given, "startingId", "startingoffsets", ("earliest", "-"), 0)
     since = _moment(given, "startingTimestamp")
     last = _bound(given, "endingId", "endingoffsets", ("latest", "+"), (1 << 64) - 1)
@@ -297,7 +297,7 @@ def _bound(
 
 
 def _moment(given: dict[str, str], name: str) -> int | None:
-    """Unix milliseconds of an option: such a number, or ISO 8601, in UTC unless it says otherwise."""
+    """The time of an option in unix milliseconds: given so, or as ISO 8601, in UTC unless it says otherwise."""
     text = given.pop(name.lower(), None)
     if text is None:
         return None

@@ -1,8 +1,8 @@
-"""One table of a frozen LMDB file, its leaf pages read by the hundred and taken apart by numpy, without LMDB.
+"""Reads one table of an LMDB file without LMDB: leaf pages by the hundred, parsed by numpy.
 
-A cursor takes 250 ns a row, here it is 40.  The file must be one that is never written any more.  It
-is read with `pread` and never mapped, so that one that is cut short under a reader is an error and not a signal; and
-what is read is looked at before it is followed, so that whatever the bytes are, nothing outside of them is touched:
+A cursor takes 250 ns a row, this module 40.  The file must not be written any more.  It is read with `pread` and not
+mapped, so that a file that is cut short while it is read causes an error and not a signal.  All numbers and places in
+a page are checked before they are used, so that no bytes can cause an access outside of the buffers:
 
     file       magic, version and page size are known ones     every page is inside, and has the number it is asked by
     page       is of the kind that its place in the tree says  its nodes fill it to the byte, none over another
@@ -10,10 +10,11 @@ what is read is looked at before it is followed, so that whatever the bytes are,
                                                                keys that lead to a page
     long value its own pages say how many they are
 
-So rows that are missed, met twice or cut need a flip that keeps all of this.  One in a value is for the checksum of
-the whole file, which `locations.py` compares before a table is opened.
+So a flipped bit makes rows missing, double or cut only if all of this still holds.  A flipped bit in a value is found
+by the checksum of the whole file, which `locations.py` compares before a table is opened.
 
-What else LMDB can write (other versions and byte orders, duplicate keys) is an UnknownFileError: use a cursor then.
+Other files that LMDB can write (other versions and byte orders, duplicate keys) are an UnknownFileError: use a cursor
+for these.
 
     page   number:u64 pad:u16 flags:u16 lower:u16 upper:u16, node places:u16 up to `lower`, nodes from `upper` on
     node   size:u32 flags:u16 key size:u16 key value        in a leaf; flagged as big, the value is a page's number
@@ -21,7 +22,7 @@ What else LMDB can write (other versions and byte orders, duplicate keys) is an 
     meta   a page's header, magic:u32 version:u32 address:u64 map size:u64 two roots, last page:u64 transaction:u64
     root   pad:u32 flags:u16 depth:u16 branches:u64 leaves:u64 overflow pages:u64 rows:u64 page:u64
 
-Knows keys of one length, and not what is in them.
+Reads only keys of one length, and does not know what is in them.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MARGIN", "LeafRows", "PageTable", "UnknownFileError"]
 
-# Readers of eight bytes at a time may look so far beyond the last page.
+# How many bytes behind the last page may be read, as readers read eight bytes at a time.
 MARGIN: Final = 24
 
 _MAGIC: Final = 0xBEEFC0DE
@@ -66,18 +67,18 @@ _BRANCH: Final = 0x01
 _LEAF: Final = 0x02
 _OVERFLOW: Final = 0x04
 _META_PAGE: Final = 0x08
-_BIG: Final = 0x01  # of a node: the value stands on pages of its own
+_BIG: Final = 0x01  # of a node: the value is on pages of its own
 _SUBTABLE: Final = 0x02
-_DEEPEST: Final = 32  # as LMDB has it
+_DEEPEST: Final = 32  # LMDB's own limit
 
 _LOW_HALF: Final = np.uint64(0xFFFFFFFF)
 _CHILD: Final = np.uint64((1 << 48) - 1)
 _IS_BIG: Final = np.uint64(_BIG << 32)
-_IS_ROW: Final = ~(_LOW_HALF | _IS_BIG)  # the flags besides, and the size of the key
+_IS_ROW: Final = ~(_LOW_HALF | _IS_BIG)  # the other flags, and the size of the key
 
 
 class UnknownFileError(Exception):
-    """Nothing is wrong with the file, but LMDB has to read it."""
+    """The file is not damaged, but only LMDB can read it."""
 
 
 class _Root(NamedTuple):
@@ -94,8 +95,8 @@ class _Root(NamedTuple):
 
 
 class _Nodes(NamedTuple):
-    """Where each node of some pages begins, its head as one number, and what is read behind that, a line of numbers
-    each; how many a page has, and which is its first.
+    """The nodes of some pages: where each begins, its head as one number, and the bytes behind the head as a line of
+    numbers; for each page, how many nodes it has and the number of its first.
     """
 
     places: Positions
@@ -107,7 +108,7 @@ class _Nodes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Leaves:
-    """Leaf pages, in the order of keys: their numbers, and the keys between which theirs are, the upper excluded."""
+    """Leaf pages in the order of keys: their numbers, and the bounds of their keys, the upper one excluded."""
 
     numbers: Positions
     lows: NDArray[np.bytes_]
@@ -124,9 +125,9 @@ class Leaves:
 class LeafRows:
     """The rows of some leaf pages, in the order of their keys.
 
-    `buffer` has `MARGIN` bytes more than the pages; the value of row i is in it from `starts[i]` to `ends[i]`, unless
-    `pages[i]` says on which page of the file a long one begins: then only the difference of the two has a meaning.
-    `keys` has a line for each row, of big-endian numbers of 64 bits.
+    `buffer` has `MARGIN` bytes more than the pages.  The value of row i is in it from `starts[i]` to `ends[i]`.  If
+    `pages[i]` is not 0, it is the page of the file on which a long value begins; then only `ends[i] - starts[i]` has a
+    meaning.  `keys` has a line for each row, of big-endian numbers of 64 bits.
     """
 
     buffer: Bytes
@@ -137,10 +138,10 @@ class LeafRows:
 
 
 class PageTable:
-    """A table of a file that is not written, whose keys all have `key_bytes` bytes, a multiple of eight.
+    """A table of a file that is not written any more.  All keys have `key_bytes` bytes, a multiple of eight.
 
-    A context manager: it holds the file open.  Raises UnknownFileError for a file, or a kind of table, that it does not
-    know; CorruptionError for a damaged one, then or later; OSError.
+    A context manager: it holds the file open.  Raises UnknownFileError for a file or a kind of table that it does not
+    know; CorruptionError for a damaged file, at once or later; OSError.
     """
 
     def __init__(self, path: Path, name: bytes, key_bytes: int) -> None:
@@ -178,10 +179,10 @@ class PageTable:
     def _damage(self, page: int, reason: str) -> CorruptionError:
         return CorruptionError(str(self._path), page * self._page_bytes, f"page {page}: {reason}")
 
-    # -- the way to the table ------------------------------------------------------------------------------------------
+    # -- finding the table ---------------------------------------------------------------------------------------------
 
     def _read_meta(self) -> tuple[int, int, _Root]:
-        """-> bytes of a page, the last page that is in use, the table of tables."""
+        """-> (bytes of a page, the last page in use, the root of the table of tables)"""
         head = os.pread(self._file, _HEAD + _META.size, 0)
         if len(head) < _META.size:
             raise CorruptionError(str(self._path), 0, "too short for a file of LMDB")
@@ -229,7 +230,7 @@ class PageTable:
         raise UnknownFileError("there are no tables")
 
     def _nodes(self, number: int, kind: int) -> list[tuple[bytes, int, bytes]]:
-        """(key, flags, value) of each node of a page, one by one; of a branch the value is the child's number."""
+        """(key, flags, value) of each node of one page; in a branch the value is the child's page number."""
         numbers = np.array([number], dtype=np.int64)
         pages, buffer = self._read(numbers)
         found = self._take_apart(pages, buffer, numbers, kind)
@@ -267,9 +268,9 @@ class PageTable:
             target, at = target[size:], at + size
 
     def _take_apart(self, pages: Bytes, buffer: Bytes, numbers: Positions, kind: int, bytes_behind: int = 0) -> _Nodes:
-        """Every node of some pages: inside of its page, and over no other.
+        """The nodes of some pages.  Raises CorruptionError unless each is inside its page and none overlap.
 
-        Up to `MARGIN` bytes behind the heads are read as well, whether they are in the page or not.
+        Up to `MARGIN` bytes behind each head are read as well, even if they are outside of the page.
         """
         count, page_bytes = pages.shape
         halves = pages.view("<u2")
@@ -290,7 +291,7 @@ class PageTable:
         if int(within.max()) > page_bytes - _NODE:
             raise self._damage(int(numbers[0]), "or one of the next: a node is outside of its page")
         places = within + begins
-        # One access to memory for all of it: that is what costs.
+        # One access to memory a node, as the accesses are what takes time.
         look = _NODE + bytes_behind
         found = np.ndarray((len(buffer) - look + 1,), dtype=f"V{look}", buffer=buffer, strides=(1,))[places]
         words = found.view("<u8").reshape(len(places), look // 8)
@@ -315,9 +316,9 @@ class PageTable:
         upper: Positions,
         numbers: Positions,
     ) -> None:
-        """Raise CorruptionError unless the nodes of each page lie side by side, from `upper` on to the page's end."""
+        """Raise CorruptionError unless the nodes of each page fill it without gaps from `upper` to its end."""
         lasts = np.append(firsts[1:], len(places)) - 1
-        # As they lie when rows were only ever added behind the last: from the end of the page down.
+        # If rows were only ever added behind the last, nodes lie from the end of the page down.
         above = np.empty_like(places)
         above[1:] = places[:-1]
         above[firsts] = begins + self._page_bytes
@@ -326,7 +327,7 @@ class PageTable:
         order = np.argsort(places, kind="stable")
         ordered = places[order]
         above[:-1] = ordered[1:]
-        # Nodes of one page are together in this order too, as all are in their pages.
+        # In this order the nodes of one page are together too, as each node is inside its page.
         above[lasts] = begins + self._page_bytes
         is_filled = ordered + sizes[order] == above
         is_filled[firsts] &= ordered[firsts] == begins + upper
@@ -337,7 +338,7 @@ class PageTable:
     # -- the table -----------------------------------------------------------------------------------------------------
 
     def leaves(self, ranges: Iterable[tuple[bytes, bytes]]) -> Leaves:
-        """The leaf pages that may have a key in one of `ranges`: both ends included, ascending, not overlapping."""
+        """The leaf pages that may have a key in one of `ranges`, which include both ends, ascend and do not overlap."""
         pairs = list(ranges)
         kind = f"S{self._key_bytes}"
         firsts = np.array([first for first, _ in pairs], dtype=kind)
@@ -378,7 +379,7 @@ class PageTable:
         return Leaves(numbers, lows, highs)
 
     def rows(self, leaves: Leaves) -> LeafRows:
-        """The rows of some leaf pages, one at least."""
+        """The rows of some leaf pages, at least one page."""
         pages, buffer = self._read(leaves.numbers)
         places, heads, behind, counts, firsts = self._take_apart(pages, buffer, leaves.numbers, _LEAF, self._key_bytes)
         if ((heads & _IS_ROW) != self._key_bytes << 48).any():
@@ -390,7 +391,7 @@ class PageTable:
         highs = behind[firsts + counts - 1].view(kind)[:, 0]
         if (lows < leaves.lows).any() or (highs >= leaves.highs).any():
             raise self._damage(int(leaves.numbers[0]), "or one of the next: keys that belong elsewhere")
-        # Each number of the keys in an array of its own: a look at one of them does not step over the others.
+        # Each number of the keys gets an array of its own, so that reading one does not step over the others.
         keys = np.ascontiguousarray(behind.T).byteswap(inplace=True).T
         if not _ascend(keys):
             raise self._damage(int(leaves.numbers[0]), "or one of the next: keys do not ascend")
@@ -402,7 +403,7 @@ class PageTable:
         return LeafRows(buffer, starts, ends, keys, longs)
 
     def long_value(self, page: int, size: int) -> bytes:
-        """A value of `size` bytes that stands on pages of its own, from `page` on."""
+        """A value of `size` bytes on pages of its own, from `page` on."""
         page_bytes = self._page_bytes
         page_count = -(-(_HEAD + size) // page_bytes)
         if not 2 <= page <= self._last_page or page + page_count - 1 > self._last_page:
@@ -416,7 +417,7 @@ class PageTable:
 
 
 def _ascend(keys: NDArray[np.uint64]) -> bool:
-    """Whether each key, of several numbers, is above the one before."""
+    """Whether each key, a line of numbers, is above the key before it."""
     is_above = np.zeros(len(keys) - 1, dtype=np.bool_)
     for column in range(keys.shape[1] - 1, -1, -1):
         upper, lower = keys[1:, column], keys[:-1, column]

@@ -1,11 +1,11 @@
-"""Partitions: runs of streams and IDs, cut where the manifest of a snapshot says, so that planning reads no entry.
+"""Plans partitions: ranges of streams and IDs, cut at split keys of the manifest, so that planning reads no entry.
 
     stream 3            stream 4                                      stream 7, 8, 9 ... 40
     |----------------|  |---------------|---------------|----------|  |-------------------|
       a partition          cut at split keys into even ones             many short streams in one
 
-A partition is a range in the order of table `entries`, (stream, ID) to (stream, ID): the task finds the streams in
-between, so that a plan for millions of streams stays small.
+A partition is a range in the order of table `entries`, from (stream, ID) to (stream, ID).  The task finds the streams
+in between, so that a plan for millions of streams stays small.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from riverbed.store.snapshot.reader import Snapshot, StreamSummary
 from riverbed.tools.spark.reading.locations import Place
 from riverbed.tools.spark.reading.options import Range, ReadOptions, Table
 
-# As many as a core reads in a second; a task costs some 50 ms of its own.
+# A core reads so many in a second; a task takes about 50 ms beside its reading.
 _GOOD_ROWS = 2_000_000
-# Fewer are not worth another task.
+# For fewer rows another task is not worth it.
 _FEW_ROWS = 10_000
 
 
 @dataclass(frozen=True)
 class Span(InputPartition):
-    """From (first_stream, first_id) up to, but not including, (last_stream, end_id); `end_id` None: all of it."""
+    """From (first_stream, first_id) up to, but not including, (last_stream, end_id); `end_id` None: to its end."""
 
     place: Place
     first_stream: int
     first_id: StreamID
     last_stream: int
     end_id: StreamID | None
-    rows: int  # about so many
-    # A part of a manifest that is larger than a partition may be: so many rows of it are another's, so many are this
-    # one's; None: all the rest.
+    rows: int  # an estimate
+    # For one of several spans of a part that is too large for one partition: rows of earlier spans to skip, and rows
+    # to take; None: all the rest.
     skip: int = 0
     take: int | None = None
 
     def range_of(self, stream_no: int, asked: Range) -> Range:
-        """What of a stream is in here, of the range that is asked for."""
+        """The part of the range `asked` of a stream that is in this span."""
         first = self.first_id if stream_no == self.first_stream else StreamID(0)
         last = MAX_ID
         if stream_no == self.last_stream and self.end_id is not None:
@@ -59,19 +59,19 @@ class _Piece:
 
 
 def plan(places: Iterable[tuple[Place, Snapshot]], options: ReadOptions, parallelism: int) -> list[Span]:
-    """Cut everything that is asked for into spans of about the same number of rows, those of a place in order."""
+    """Cut everything asked for into spans with about the same number of rows; spans of one place are in order."""
     pieces = [(place, list(_pieces(snapshot, options))) for place, snapshot in places]
     rows = sum(piece.rows for _, each in pieces for piece in each)
     count = -(-rows // _GOOD_ROWS)
     if rows >= _FEW_ROWS * parallelism:
-        # Every core as often as the others: three tasks on two cores take as long as four.
+        # Every core gets the same number of tasks: three tasks on two cores take as long as four.
         count = -(-count // parallelism) * parallelism
     else:
         count = max(count, rows // _FEW_ROWS)
     target = -(-rows // max(count, options.min_partitions, 1))
     if options.max_records:
         target = min(target, options.max_records)
-    # Only entries can be counted off: the rows of other tables are where their stream begins, or at IDs.
+    # Only entries can be divided by counting rows: rows of other tables belong to a stream's beginning or to IDs.
     may_count = options.table is Table.ENTRIES
     return [span for place, each in pieces for span in _pack(place, each, max(target, 1), may_count=may_count)]
 
@@ -83,7 +83,7 @@ def _pieces(snapshot: Snapshot, options: ReadOptions) -> Iterator[_Piece]:
 
 
 def _cut(stream: StreamSummary, asked: Range) -> Iterator[_Piece]:
-    """The parts of a stream that have anything of a range; the first reaches to the beginning of all IDs."""
+    """The parts of a stream that overlap a range; its first part begins at the lowest ID there is."""
     parts = stream.parts
     if not parts:
         yield _Piece(stream.stream_no, StreamID(0), None, 0)
@@ -95,11 +95,11 @@ def _cut(stream: StreamSummary, asked: Range) -> Iterator[_Piece]:
 
 
 def _pack(place: Place, pieces: list[_Piece], target: int, *, may_count: bool) -> Iterator[Span]:
-    """Neighbours together until they are `target` rows; a piece that is more than that alone is counted off."""
+    """Join neighbours to spans of about `target` rows; divide a much larger piece by counting its rows."""
     begun: _Piece | None = None
     last: _Piece | None = None
     rows = 0
-    # Cuts are wanted at multiples of `target`, or what each is over or short would be left for a last, odd one.
+    # Cuts are wanted at multiples of `target`; otherwise the differences would add up in the last span.
     passed, cut = 0, target
     for piece in pieces:
         if begun is not None and last is not None and rows and passed + piece.rows / 2 > cut:

@@ -1,8 +1,8 @@
-"""The columns of each table, and what a schema that the user gave asks for.
+"""The columns of each table, and the columns that a user's schema asks for.
 
-Without a schema a table has all of its columns.  For `entries` a schema makes columns of fields: each name that does
+Without a schema a table has its default columns.  For `entries` a schema makes columns of fields: each name that does
 not begin with an underscore is a field of the entries, and metadata columns are `_key`, `_id` and so on.  For the other
-tables it picks columns.  Spark's Python API passes on no list of wanted columns, so the schema is what prunes.
+tables it picks columns.  Spark's Python API does not pass on which columns a query needs, so only a schema prunes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ DEFAULT: Final[dict[Table, str]] = {
     "max_deleted_id string, entries_added bigint, groups bigint, bytes bigint, expires timestamp, snapshot string",
 }
 
-# What a schema may pick besides: names as they are, where the columns above show them as text, and settings.
+# More columns that a schema may pick: the bytes of names that the columns above show as text, and settings.
 MORE: Final[dict[Table, str]] = {
     Table.PENDING: "key_binary binary, group_binary binary, consumer_binary binary",
     Table.GROUPS: "key_binary binary, group_binary binary, policy string",
@@ -52,7 +52,7 @@ MORE: Final[dict[Table, str]] = {
     Table.STREAMS: "key_binary binary",
 }
 
-# What a schema for entries may name beside fields.
+# The metadata columns that a schema for entries may have beside fields.
 METADATA: Final[dict[str, str]] = {
     "_key": "string",
     "_key_binary": "binary",
@@ -81,14 +81,14 @@ class EntryColumn:
 
 @dataclass(frozen=True)
 class EntryColumns:
-    """What to read of entries, in the order of the result."""
+    """The columns to read of entries, in the order of the result."""
 
     schema: pa.Schema
     columns: tuple[EntryColumn, ...]
-    corrupt: int | None  # which column gets the text of what did not fit
+    corrupt: int | None  # the number of the column for entries with a value that did not fit
 
 
-# Spark's own parser of these texts needs a session, and there is none where a source is planned.
+# Spark's own parser of these texts needs a session, and the planner process has none.
 _TYPES: Final[dict[str, DataType]] = {
     "string": StringType(),
     "binary": BinaryType(),
@@ -114,7 +114,7 @@ def _fields(text: str) -> list[StructField]:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """As Spark compares it with what a reader yields.  Raises OptionError for one that no batch can have."""
+    """The schema that Spark expects of a reader's batches.  Raises OptionError for one that no batch can have."""
     names = schema.fieldNames()
     if not names:
         raise OptionError("the schema has no columns, and rows without any cannot be counted: name one, such as _ms")
@@ -125,7 +125,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def entry_columns(schema: StructType, options: ReadOptions) -> EntryColumns:
-    """Raises OptionError for a column that cannot be made."""
+    """The columns of entries that `schema` asks for.  Raises OptionError for a column that cannot be made."""
     arrow = arrow_schema(schema)
     is_default = schema == default_schema(Table.ENTRIES)
     columns = []
@@ -151,7 +151,7 @@ def entry_columns(schema: StructType, options: ReadOptions) -> EntryColumns:
 
 
 def picked_columns(schema: StructType, table: Table) -> pa.Schema:
-    """The columns of another table.  Raises OptionError for one that it does not have."""
+    """The columns of a table other than entries.  Raises OptionError for a column that it does not have."""
     known = {field.name: field for field in _fields(f"{DEFAULT[table]}, {MORE[table]}")}
     for field in schema.fields:
         there = known.get(field.name)

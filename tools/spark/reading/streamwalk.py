@@ -1,4 +1,4 @@
-"""The streams of a span, from the tables of a snapshot: who is in it, and what of their IDs."""
+"""Finds the streams of a span in the tables of a snapshot, and their ranges of IDs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from riverbed.tools.spark.reading.plan import Span
 
 @dataclass(frozen=True, slots=True)
 class StreamHere:
-    """One stream, as far as it is in a span."""
+    """One stream, and the part of it that is in a span."""
 
     db: int
     key: bytes
     row: StreamRow
-    range: Range  # of IDs that are in the span and asked for, whether there are entries or not
+    range: Range  # IDs that are in the span and asked for, with or without entries
 
     @property
     def live_range(self) -> Range:
@@ -35,6 +35,6 @@ class StreamHere:
 
 
 def streams_of(reader: TableReader, span: Span, options: ReadOptions) -> Iterator[StreamHere]:
-    """In the order of their numbers, which is that of the rows."""
+    """The streams of a span in the order of their numbers, which is that of the rows."""
     for db, key, row in streams(reader, span.first_stream, span.last_stream, options.wants):
         yield StreamHere(db, key, row, span.range_of(row.stream_no, options.range_of(db, key)))
