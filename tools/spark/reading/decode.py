@@ -307,7 +307,7 @@ class EntryBatch:
         return number
 
     def _at(self, at: Positions, size: int) -> Positions:
-        """Limit places so that `size` bytes can be read at each.  Only a row that does not match has others."""
+        """Limit places so that `size` bytes can be read at each.  The places of matching rows never change."""
         return np.minimum(at, max(len(self._buffer) - size, 0))
 
     def _look(self, at: Positions, size: int) -> Words:

@@ -28,7 +28,7 @@ _FEW_ROWS = 10_000
 
 @dataclass(frozen=True)
 class Span(InputPartition):
-    """From (first_stream, first_id) up to, but not including, (last_stream, end_id); `end_id` None: to its end."""
+    """From (first_stream, first_id) up to, but without, (last_stream, end_id); `end_id` None: to the stream's end."""
 
     place: Place
     first_stream: int
