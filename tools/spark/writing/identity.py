@@ -1,8 +1,8 @@
-"""Names of rows: a retry of a task gives the same names to the same rows, in whatever order they come.
+"""Names of rows: a retry of a task gives the same names to the same rows, in any order of the rows.
 
-A row is named by what is in it, and by how many equal rows came before it in the same partition.  So an attempt that
-gets the rows of its partition in another order, as behind a shuffle, still sends nothing twice and leaves nothing out;
-only which rows are in the partition must be the same.  Rows that differ from those of the first attempt are new ones.
+The name of a row depends on its content, and on the number of equal rows before it in the same partition.  So an
+attempt that gets the rows of its partition in another order, as after a shuffle, sends no row twice and leaves no row
+out.  The partition must have the same rows in each attempt.  A row that the first attempt did not have is a new row.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NAME_BYTES: Final = 16
 
 
 class Names:
-    """Of the rows of one partition."""
+    """Names the rows of one partition."""
 
     def __init__(self) -> None:
         self._seen = SortedRuns()
@@ -34,7 +34,7 @@ class Names:
         ]
 
     def _equal_before(self, numbers: Any) -> Any:
-        """How many equal ones came before each of `numbers`, in earlier calls and in this one."""
+        """For each of `numbers`, how many equal numbers came before it, in earlier calls and in this one."""
         before = self._seen.count(numbers)
         order = np.argsort(numbers, kind="stable")
         ascending = numbers[order]
@@ -44,7 +44,7 @@ class Names:
 
 
 class SortedRuns:
-    """How often each value was added, in no more than its own bytes: sorted runs, merged so that there are few."""
+    """Counts how often each value was added.  Keeps only the values, in sorted runs that are merged to remain few."""
 
     def __init__(self) -> None:
         self._runs: list[Any] = []
@@ -56,7 +56,7 @@ class SortedRuns:
         self._runs.append(run)
 
     def count(self, values: Any) -> Any:
-        """How often each of `values` is there."""
+        """For each of `values`, how often it was added."""
         found = np.zeros(len(values), dtype=np.int64)
         for run in self._runs:
             found += np.searchsorted(run, values, side="right") - np.searchsorted(run, values, side="left")

@@ -1,20 +1,20 @@
-"""Which rows of a partition are written: a journal beside them, in the server that they are written to.
+"""The journal of a partition: which of its rows are written.  It is in the same server as the rows.
 
-The rows of a pipeline are one transaction, and its last command notes their names (`identity.py`):
+The rows of a pipeline are one transaction.  The last command of the transaction notes their names (`identity.py`):
 
     MULTI, XADD row, XADD row ..., XADD journal * batch 7 rows <16 bytes each>, EXEC, WATCH job journal, XLEN journal
 
-So rows and names are there both or not at all, whatever becomes of the reply, the server or its disk, and on a replica
-as well.  An attempt reads the journal first and sends what is not in it.  It watches the journal from before it reads,
-and again behind each transaction: when another attempt at the partition writes, the next transaction is not executed,
-and the attempt reads on.  XLEN tells whether anything was written between EXEC and WATCH.
+So the server has both rows and names or neither, even if the reply is lost or the server or its disk fails.  The same
+is true of a replica.  An attempt reads the journal first and sends the rows that are not in it.  It watches the journal
+before it reads, and again after each transaction.  When another attempt at the partition writes, the next transaction
+is not executed, and the attempt reads on.  XLEN shows whether anything was written between EXEC and WATCH.
 
-    riverbed:spark:<job>                 batch=7        all of it is written: never write it again, nor one before it
+    riverbed:spark:<job>                 batch=7        batch 7 is written: never write it or an earlier batch again
     riverbed:spark:<job>:<partition>     the journal, deleted when all of its batch is written
-        batch=7 rows=<names>             these are there
-        batch=7 refused=<names>          and these are not: the server refused them
+        batch=7 rows=<names>             these rows are written
+        batch=7 refused=<names>          these are not: the server refused them
 
-A streaming query keeps the first key, and so does a job with a jobId, which can both be started again.
+A streaming query keeps the first key, and so does a job with a jobId, because both can be started again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from riverbed.tools.spark.errors import SourceError
 from riverbed.tools.spark.reading.options import JOURNAL_PREFIX
 from riverbed.tools.spark.writing.identity import NAME_BYTES, SortedRuns
 
-# How long a task of a job that has ended, and cannot be started again, may still run without knowing that.
+# How long a task may still run after its job has ended, if the job cannot be started again.
 _ENDED_S: Final = 86_400
 _LINES_A_PAGE: Final = 50
 _KEYS_A_COMMAND: Final = 1000
@@ -40,7 +40,7 @@ Command = Sequence[Word]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is written: `name` is the same for every attempt, and for every run of a durable one."""
+    """What is written: `name` is the same for every attempt, and for every run of a durable job."""
 
     name: str
     batch: int = 0
@@ -57,7 +57,7 @@ class Job:
 class Journal:
     """The journal of one partition, as one attempt knows it.
 
-    Every method that takes a client raises Failure and ReplyError, as that does, and then `watch` is called again.
+    Every method that takes a client raises Failure and ReplyError, as the client does.  Then `watch` is called again.
     """
 
     def __init__(self, job: Job, partition: int) -> None:
@@ -66,15 +66,15 @@ class Journal:
         self.lines = 0
         self._job = job
         self._last_line: bytes | None = None
-        self._written = SortedRuns()  # not those that this attempt has added
+        self._written = SortedRuns()  # without this attempt's own rows
         self._refused = SortedRuns()
         self._watched_by: RedisClient | None = None
 
     def watch(self, client: RedisClient) -> None:
-        """Read what is new, and have the next transaction fail when there is more.  Raises SourceError for a loss."""
+        """Read the new lines; on more lines, the next transaction fails.  Raises SourceError if lines were lost."""
         if self._watched_by is client:
             return
-        # A server that refuses MULTI would take the rows without one.
+        # A server that refuses MULTI would take the rows without a transaction.
         *_, batches, page = client.call_all(
             [
                 [b"MULTI"],
@@ -93,38 +93,38 @@ class Journal:
         self._watched_by = client
 
     def missing(self, names: list[bytes]) -> list[int]:
-        """The places of those names that no attempt has noted, this one left out."""
+        """The indexes of the names that no other attempt has noted."""
         asked = np.array(names, dtype=f"S{NAME_BYTES}")
         found: list[int] = np.flatnonzero(self._written.count(asked) <= self._refused.count(asked)).tolist()
         return found
 
     def line(self, names: list[bytes]) -> Command:
-        """What notes that rows are written, in the transaction that writes them."""
+        """The command that notes written rows, in the transaction that writes them."""
         return [b"XADD", self.key, b"*", b"batch", self._job.batch, b"rows", b"".join(names)]
 
     def refusal_line(self, names: list[bytes]) -> Command:
         return [b"XADD", self.key, b"*", b"batch", self._job.batch, b"refused", b"".join(names)]
 
     def commands_behind(self) -> list[Command]:
-        """What is sent right behind EXEC; their replies are for `executed`."""
+        """The commands that follow EXEC directly; their replies are for `executed`."""
         return [self._watch_command(), [b"XLEN", self.key]]
 
     def executed(self, client: RedisClient, line: bytes | None, length: int) -> None:
-        """A transaction was, and added `line`; there were `length` lines when the journal was watched again."""
+        """A transaction was executed and added `line`; the journal had `length` lines when it was watched again."""
         if line is not None:
             self._last_line = line
             self.lines += 1
         self._watched_by = client if length == self.lines else None
 
     def must_watch_again(self) -> None:
-        """There is more in the journal than is known: a transaction was not executed, or rows were refused."""
+        """The journal has unknown lines: a transaction was not executed, or rows were refused."""
         self._watched_by = None
 
     def _watch_command(self) -> Command:
         return [b"WATCH", self._job.key, self.key]
 
     def _page_command(self) -> Command:
-        # From the last line that is known, which must be there: no server before Redis 6.2 leaves that one out.
+        # Starts with the last known line, which must be there: before Redis 6.2 a range cannot exclude its start.
         return [b"XRANGE", self.key, self._last_line or b"-", b"+", b"COUNT", _LINES_A_PAGE]
 
     def _take(self, page: list[Any]) -> None:
@@ -140,7 +140,7 @@ class Journal:
             self._last_line = line
             self.lines += 1
             values = fields(words)
-            # The journal of an earlier batch may be there, when that had partitions that the next one had not.
+            # The journal of an earlier batch may be there, if that batch had partitions that the next batch had not.
             if values.get(b"batch") == batch:
                 for name, runs in ((b"rows", self._written), (b"refused", self._refused)):
                     runs.add(np.sort(np.frombuffer(values.get(name, b""), dtype=f"S{NAME_BYTES}")))
@@ -158,7 +158,7 @@ def _is_committed(lines: list[Any], job: Job) -> bool:
 
 
 def commit(client: RedisClient, job: Job, lines: Mapping[int, int]) -> None:
-    """All of it is written, as many `lines` in the journal of each partition: never write it again.
+    """The whole batch is written, with `lines` lines in the journal of each partition: never write it again.
 
     Raises SourceError when a journal has fewer lines, and so the server fewer rows, than it had acknowledged.
     """
@@ -175,7 +175,7 @@ def commit(client: RedisClient, job: Job, lines: Mapping[int, int]) -> None:
 
 
 def end(client: RedisClient, job: Job, partitions: Collection[int]) -> None:
-    """Never write it again: no task, however late, and no later run.  Deletes the journals."""
+    """End the batch: no late task and no later run writes it again.  Deletes the journals."""
     keys = [job.journal_key(partition) for partition in partitions]
     commands: list[Command] = [[b"XADD", job.key, b"MAXLEN", 1, b"*", b"batch", job.batch]]
     if not job.is_durable:

@@ -1,11 +1,11 @@
-"""A new data directory of the rows of a data frame, without a server.
+"""Makes a new data directory from the rows of a data frame, without a server.
 
     DIR.loading-xxxxxxxx/part-3-17      what a task has written: entries as XADD commands, with a checksum
-    DIR.partial-xxxxxxxx/               the store, being made of them by the driver
-    DIR/                                in one rename, when all of it is there
+    DIR.partial-xxxxxxxx/               the store, while the driver makes it from the parts
+    DIR/                                the finished store, by one rename
 
-Parts are taken in the order of their partitions, and only those whose tasks Spark has accepted.  The place must be one
-that the driver and all executors share.
+The driver takes the parts in the order of their partitions, and only parts of tasks that Spark has accepted.  The
+driver and all executors must share the place of the directory.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _READ_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A file with the entries of a partition, in their order."""
+    """A file with the entries of a partition, in order."""
 
     partition: int
     name: str
@@ -47,7 +47,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class BulkLoad:
-    """One load.  `token` keeps it apart from others of the same target."""
+    """One load.  `token` distinguishes it from other loads of the same target."""
 
     target: Path
     db: int
@@ -59,7 +59,7 @@ class BulkLoad:
         return target.with_name(f"{target.name}.loading-{self.token}")
 
     def begin(self) -> None:
-        """Raises OptionError when the target is there already."""
+        """Make the staging directory.  Raises OptionError when the target exists already."""
         try:
             refuse_existing(self.target)
             self.staging.mkdir(parents=True)
@@ -67,7 +67,7 @@ class BulkLoad:
             raise OptionError(f"cannot make {self.target}: {error}") from error
 
     def write_part(self, partition: int, attempt: int, entries: Iterable[Entry]) -> Part:
-        """In a task: put its entries where the driver finds them."""
+        """In a task: write its entries to a file in the staging directory."""
         path = self.staging / f"part-{partition}-{attempt}"
         size = checksum = rows = 0
         try:
@@ -85,7 +85,7 @@ class BulkLoad:
         return Part(partition, path.name, size, checksum, rows)
 
     def finish(self, parts: list[Part]) -> None:
-        """On the driver: make the store.  Raises SourceError; then there is no target."""
+        """On the driver: make the store.  Raises SourceError; the target does not exist then."""
         try:
             with new_directory(self.target) as partial, contextlib.closing(DirectorySink(partial, self.db)) as sink:
                 _fill(sink, self._entries(parts))
@@ -109,7 +109,7 @@ class BulkLoad:
 
 
 def _commands(path: Path, checksum: int) -> Iterator[list[bytes]]:
-    """The commands in a file.  Raises SourceError, behind the last one, when it is not as it was written."""
+    """The commands in a file.  Raises SourceError after the last command when the file was changed."""
     reader = hiredis.Reader()
     found = 0
     with path.open("rb") as file:

@@ -1,9 +1,9 @@
-"""What a user may ask of a write, read from Spark's options and checked.
+"""The options of a write: read from Spark's options and checked.
 
     server=host:port    append to the streams of a running server
     path, or save(...)  make a new data directory, offline
 
-Names are those of the reader where the same is meant.  Knows no sockets and no files.
+Options that the reader has too have the same names.  This module opens no sockets and no files.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _JOB = re.compile(r"[!-~]+", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """A checked set of options: `server` or `path` is given, and not both.
+    """A checked set of options, with either `server` or `path`.
 
-    `stream` None: a column says it.  `job_id` None: every run of the query is a new one.
+    `stream` None: a column names the stream.  `job_id` None: every run of the query is a new job.
     """
 
     server: Address | None = None
@@ -48,9 +48,9 @@ class WriteOptions:
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
-    """Check what the user gave.  Raises OptionError that names the option and what it may be."""
+    """Check the options of the user.  Raises OptionError that names the option and its valid values."""
     given = {name.lower(): value for name, value in options.items()}
-    given.pop("checkpointlocation", None)  # of a streaming query: Spark's own
+    given.pop("checkpointlocation", None)  # Spark's own option of a streaming query
     server = given.pop("server", None)
     path = given.pop("path", None)
     if (server is None) == (path is None):

@@ -1,13 +1,14 @@
-"""Rows of a data frame to entries: which column is the key, which the ID, and what becomes of the others.
+"""Makes entries of the rows of a data frame: which column is the key, which the ID, and which are fields.
 
-    key       string or binary; not needed where option stream names the one stream
-    id        string, maybe: an ID such as 1700000000000-0; null or no such column: the server gives one
+    key       string or binary; not needed if option stream names the only stream
+    id        string, optional: an ID such as 1700000000000-0; null or no such column: the server gives the ID
     fields    map of string or binary to string or binary: the fields, in the map's order
-    items     array<struct<name,value>> in its place, as `_items` is read: also names that come twice
+    items     array<struct<name,value>> instead of fields, as `_items` is read: names may come twice
     others    without `fields` and `items`, each column is a field; null: the entry does not have it
 
-`_key`, `_id`, `_fields` and `_items`, the names that a projected read gives them, mean the same; where `_key` is there,
-`key` is a field.  What is written can be read back with the same schema: numbers as digits, times as ISO 8601 in UTC.
+`_key`, `_id`, `_fields` and `_items`, the names of these columns in a projected read, mean the same.  If there is a
+column `_key`, `key` is a field.  Entries can be read back with the same schema: numbers are written as digits, times as
+ISO 8601 in UTC.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class RowMaker:
-    """Takes batches of one schema apart.  Columns are named by their place."""
+    """Makes entries of batches of one schema.  Columns are given by their index."""
 
     stream: bytes | None
     key: int | None
@@ -63,7 +64,7 @@ class RowMaker:
     others: tuple[tuple[int, bytes], ...]
 
     def entries(self, batch: pa.RecordBatch) -> Iterator[Entry]:
-        """The rows as entries.  Raises SourceError for one that cannot be any."""
+        """The rows as entries.  Raises SourceError for a row that cannot be an entry."""
         keys = None if self.key is None else batch.column(self.key).cast(pa.binary()).to_pylist()
         ids = None if self.id is None else batch.column(self.id).to_pylist()
         for number, words in enumerate(self._words(batch)):
@@ -102,7 +103,7 @@ def _flat(columns: list[tuple[bytes, list[bytes | None]]], count: int) -> Iterat
 
 
 def _pairs(column: Any, names: pa.Array, values: pa.Array) -> Iterator[list[bytes]]:
-    """Names and values of each list of a column; one without a value is left out."""
+    """Names and values of each list of a column, without the names whose value is null."""
     flat_names = names.cast(pa.binary()).to_pylist()
     flat_values = values.cast(pa.binary()).to_pylist()
     offsets = column.offsets.to_pylist()
@@ -133,12 +134,12 @@ def _shown(words: list[bytes]) -> str:
 
 
 def row_maker(schema: StructType, stream: bytes | None) -> RowMaker:
-    """Decide what each column is.  Raises OptionError for a schema that entries cannot be made of."""
+    """Decide what each column is.  Raises OptionError for a schema that cannot be written as entries."""
     names = schema.fieldNames()
     if len(set(names)) != len(names):
         raise OptionError(f"two columns have the same name: {', '.join(names)}")
     place = {name: f"_{name}" if f"_{name}" in names else name for name in _SPECIAL}
-    # `fields` and `items` are ordinary names unless they can be what they say.
+    # Columns `fields` and `items` with other types are ordinary fields.
     at = {name: names.index(column) for name, column in place.items() if column in names}
     for name, is_meant in (("fields", _is_map), ("items", _is_items)):
         if name in at and not is_meant(schema[at[name]].dataType):
@@ -237,7 +238,7 @@ def _moments(values: pa.Array) -> pa.Array:
     return pc.strftime(values.cast(_UTC).cast(_NAIVE), format="%Y-%m-%dT%H:%M:%SZ")
 
 
-# How values of a type are written; of the others Arrow's own text is the one that is read back.
+# How values of a type are written.  For the other types, the text that Arrow makes can be read back.
 _TEXTS: Final[dict[int, Callable[[pa.Array], pa.Array]]] = {
     pa.binary().id: lambda values: values,
     _UTC.id: _moments,

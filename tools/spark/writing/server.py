@@ -1,7 +1,7 @@
-"""Entries to the streams of a running server: in transactions, sent again when the connection breaks, each there once.
+"""Appends entries to streams of a running server, in transactions.  After a retry each entry is still there once.
 
-the server gives the ID     the transaction notes it in the journal (`journal.py`): what is there is not sent again
-the row has one             what is refused because the stream is beyond is looked for, then noted with the next rows
+the server gives the ID     the transaction notes the row in the journal (`journal.py`); noted rows are not sent again
+the row has an ID           if refused as too small, the entry is looked for, then noted with the next rows
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from riverbed.tools.spark.writing.journal import Command, Job, Journal
 from riverbed.tools.spark.writing.options import WriteOptions
 from riverbed.tools.spark.writing.rows import Entry
 
-# The server may be able to answer in a moment.
+# Errors after which the server may answer soon.
 _PASSING: Final = frozenset(("LOADING", "TRYAGAIN", "BUSY", "MASTERDOWN"))
 _FIRST_PAUSE_S: Final = 0.1
 _MAX_PAUSE_S: Final = 5.0
-# Each is a transaction of another attempt, or the end of the job.
+# A conflict is a transaction of another attempt, or the end of the job.
 _MAX_CONFLICTS: Final = 100_000
 _TOO_SMALL_ID: Final = "equal or smaller"
 _NO_KEY: Final = "no such key"
@@ -33,7 +33,7 @@ _Answer = TypeVar("_Answer")
 
 
 class Connection:
-    """A connection that is made again when it breaks; close it in any case.
+    """A connection that is made again when it breaks.  It must be closed.
 
     Every method raises SourceError when the server cannot be reached, after some tries, or refuses.
     """
@@ -57,11 +57,11 @@ class Connection:
         self.close()
 
     def call(self, *words: Word) -> Any:
-        """One request that may be sent twice."""
+        """Send one request, which may be sent twice."""
         return self.retried(lambda client: client.call(*words))
 
     def retried(self, ask: Callable[[RedisClient], _Answer]) -> _Answer:
-        """What `ask` returns; called again, with another connection, when that fails or the server is not ready."""
+        """What `ask` returns.  `ask` is called again, with a new connection, if it fails or the server is not ready."""
         pause = _FIRST_PAUSE_S
         for tries_left in range(self._retries, -1, -1):
             try:
@@ -70,7 +70,7 @@ class Connection:
                 self.close()
                 reason: Exception = failure
             except ReplyError as error:
-                self.close()  # there may be replies that were not taken
+                self.close()  # there may be unread replies
                 if error.code not in _PASSING:
                     raise SourceError(f"{self._address} refuses: {_advised(error)}") from error
                 reason = error
@@ -105,24 +105,24 @@ def _advised(error: ReplyError) -> str:
 
 
 class Sender:
-    """Appends the rows of one partition: one attempt."""
+    """Appends the rows of one partition, in one attempt."""
 
     def __init__(self, connection: Connection, job: Job, partition: int) -> None:
         self._connection = connection
         self._names = Names()
         self._journal = Journal(job, partition)
-        self._found: list[bytes] = []  # rows with IDs that are there, and not in the journal yet
+        self._found: list[bytes] = []  # written rows with IDs that are not in the journal yet
         self._refusal: ReplyError | None = None
         self._refused: list[bytes] = []
-        self._streams: set[bytes] = set()  # that were looked at
+        self._streams: set[bytes] = set()  # streams that were checked
 
     def send(self, entries: list[Entry]) -> None:
-        """Append what is not there, in order.  Raises SourceError; then some of them may be there."""
+        """Append the entries that are missing, in order.  Raises SourceError; some entries may be written then."""
         names = self._names.of(entries)
         self._connection.retried(lambda client: self._write(client, entries, names))
 
     def finish(self) -> int:
-        """All rows were sent; -> how many lines the journal has."""
+        """Note the last rows.  -> how many lines the journal has"""
         if self._found:
             self._connection.retried(lambda client: self._write(client, [], []))
         return self._journal.lines
@@ -145,7 +145,7 @@ class Sender:
         raise SourceError("other attempts write to this partition all the time")
 
     def _execute(self, client: RedisClient, rows: list[tuple[Entry, bytes]]) -> bool:
-        """One transaction: False when another attempt has written, and nothing was done."""
+        """Execute one transaction.  False if another attempt has written: then nothing was done."""
         names = [*self._found, *(name for entry, name in rows if entry.entry_id is None)]
         commands: list[Command] = [[b"XADD", key, entry_id or b"*", *words] for (key, entry_id, words), _ in rows]
         if names:
@@ -162,14 +162,14 @@ class Sender:
             raise ReplyError(str(executed[-1]))
         found = self._sort_out(client, rows, executed)
         if self._refusal is not None:
-            self._journal.must_watch_again()  # and our own line is read as any other
+            self._journal.must_watch_again()  # which reads our own line as well
             return True
         self._found = found
         self._journal.executed(client, executed[-1] if names else None, length)
         return True
 
     def _sort_out(self, client: RedisClient, rows: list[tuple[Entry, bytes]], replies: list[Any]) -> list[bytes]:
-        """The names of those rows with IDs that are there now.  Remembers what was refused, for good reason or none."""
+        """The names of the rows with IDs: all are written now, unless a row was refused.  Remembers the refusal."""
         beyond: list[Entry] = []
         for (entry, name), reply in zip(rows, replies, strict=False):
             if not isinstance(reply, Exception):
@@ -185,12 +185,12 @@ class Sender:
         return [name for entry, name in rows if entry.entry_id is not None]
 
     def _require_accepted(self, client: RedisClient) -> None:
-        """Raise what the server has refused rows with, but first take back that they are written."""
+        """Raise the refusal of the server, if any.  First note in the journal that the refused rows are not written."""
         if self._refusal is None:
             return
         if self._refused:
             self._journal.watch(client)
-            missing = set(self._journal.missing(self._refused))  # taken back already, when that reply was lost
+            missing = set(self._journal.missing(self._refused))  # noted as refused already, if that reply was lost
             noted = [name for at, name in enumerate(self._refused) if at not in missing]
             if noted:
                 client.call(*self._journal.refusal_line(noted))
@@ -198,9 +198,9 @@ class Sender:
         raise self._refusal
 
     def _require_streams(self, client: RedisClient, keys: set[bytes]) -> None:
-        """Raise ReplyError unless each of these, to which rows are said to be written, can have taken them.
+        """Raise ReplyError unless each of these streams can have taken the rows that the journal has noted for it.
 
-        The attempt that wrote them may have had no reply, which told that they were refused.
+        The server may have refused these rows, and the attempt that sent them may not have received that reply.
         """
         asked = sorted(keys - self._streams)
         client.send([[b"XINFO", b"STREAM", key] for key in asked])
@@ -214,7 +214,7 @@ class Sender:
         self._streams.update(asked)
 
     def _require_there(self, client: RedisClient, entries: list[Entry]) -> None:
-        """Raise SourceError unless all of these, which have IDs, are in their streams as they are."""
+        """Raise SourceError unless each of these entries, which have IDs, is in its stream with equal fields."""
         found = client.call_all([[b"XRANGE", key, entry_id or b"-", entry_id or b"-"] for key, entry_id, _ in entries])
         for entry, rows in zip(entries, found, strict=True):
             if rows and rows[0][1] == entry.words:

@@ -1,7 +1,7 @@
-"""What Spark calls to write: to a running server, in a batch or as a stream, and to a new data directory.
+"""The writers that Spark calls: for a running server, in a batch or as a stream, and for a new data directory.
 
-A writer is made on the driver, where what cannot work is refused, pickled, and run in the workers of executors; its
-`commit` runs on the driver again, of a stream in another copy of it.
+The driver makes a writer, which refuses invalid options there.  The writer is pickled and runs in the workers of
+executors.  Its `commit` runs on the driver again; for a stream, in another copy of the writer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from riverbed.tools.spark.writing.options import WriteOptions, write_options
 from riverbed.tools.spark.writing.rows import Entry, RowMaker, row_maker
 from riverbed.tools.spark.writing.server import Connection, Sender
 
-# What Spark tells a task of a streaming query.
+# Properties that Spark gives to a task of a streaming query.
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 
@@ -48,13 +48,13 @@ class Written(WriterCommitMessage):
 
 @dataclass(frozen=True)
 class PartWritten(WriterCommitMessage):
-    """What one task has put beside a directory to be."""
+    """The part of a new data directory that one task has written."""
 
     part: Part
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> DataSourceWriter:
-    """A writer of what a query has.  Raises SourceError for what cannot be written."""
+    """A writer of the rows of a query.  Raises SourceError for options or a schema that cannot be written."""
     asked = write_options(options)
     if overwrite:
         raise OptionError('mode("overwrite") is refused: nothing is deleted here; take mode("append")')
@@ -63,7 +63,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, *, overwrite: b
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> DataSourceStreamWriter:
-    """A writer of a streaming query's batches.  Raises SourceError for what cannot be written."""
+    """A writer of a streaming query's batches.  Raises SourceError for options or a schema that cannot be written."""
     asked = write_options(options)
     if overwrite:
         raise OptionError("only output mode append can be written: what is in a stream stays as it is")
@@ -94,13 +94,13 @@ class ServerWriter(DataSourceArrowWriter):
         """The query has failed: end it, unless it can be run again."""
         if self._job.is_durable:
             return
-        # When the server cannot be reached, Spark shall tell what the query failed of.
+        # If the server cannot be reached, Spark reports why the query failed.
         with contextlib.suppress(SourceError), Connection(self._options, retries=0) as connection:
             connection.retried(lambda client: end(client, self._job, range(len(messages))))
 
 
 class DirectoryWriter(DataSourceArrowWriter):
-    """Makes a new data directory, offline: tasks write parts, and the driver makes the store of them."""
+    """Makes a new data directory, offline: tasks write parts, and the driver makes the store from them."""
 
     def __init__(self, options: WriteOptions, rows: RowMaker) -> None:
         self._options = options
@@ -174,8 +174,8 @@ def _append(options: WriteOptions, maker: RowMaker, job: Job, batches: Iterable[
 
 
 def _pipelines(maker: RowMaker, batches: Iterable[pa.RecordBatch], most: int) -> Iterator[list[Entry]]:
-    """The rows, some at a time."""
+    """The rows as lists of at most `most` entries."""
     for batch in batches:
-        # A few at a time are taken apart, so that long values are not held twice.
+        # Only a slice is converted at a time, so that long values are not held twice.
         for at in range(0, batch.num_rows, most):
             yield list(maker.entries(batch.slice(at, most)))
