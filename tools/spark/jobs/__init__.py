@@ -1,12 +1,12 @@
 """Jobs over snapshots, each a program for `spark-submit` and a subcommand of `riverbed spark`.
 
-    export          entries to Parquet, by key and date, what is new at each run
-    audit           who is stuck, poisoned or orphaned, and what holds streams back   pins
-    rates           entries and bytes a minute, and the time between them
+    export          writes entries to Parquet, by key and date; each run adds the new entries
+    audit           reports stuck, poison and orphaned entries, and what holds streams back   pins
+    rates           counts entries and bytes a minute, and the time between entries
 
-    command         what all of them have in common: options, snapshots, ends
-    launch          Spark itself, or why there is none                                progress
-    page            a report as HTML                                                  outdir
+    command         what all jobs share: options, snapshots, errors
+    launch          starts Spark, or says why it cannot                                       progress
+    page            a report as HTML                                                          outdir
 
 A job runs in the driver and leaves the work to the data source.
 """

@@ -1,4 +1,4 @@
-"""What all jobs have in common: options about Spark, snapshots by path, and one line about what went wrong."""
+"""What all jobs have in common: options about Spark, snapshots by path, and errors as one line."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from riverbed.tools.spark.reading.options import Table, read_options
 from riverbed.tools.spark.source import NAME
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-# Our own errors come back from Spark's Python processes at the end of a traceback.
+# An error of ours in a Python process of Spark comes back at the end of a traceback.
 _OURS = re.compile(rf"^{re.escape(SourceError.__module__)}\.\w+: (.+)$", re.MULTILINE)
 _KEYWORD: Final = re.compile(r"^\[[A-Z0-9_.]+\] ")
 
 
 def spark_options(command: _Command) -> _Command:
-    """Options about Spark, which reach the command as one argument `launch`."""
+    """Add the options about Spark, which the command gets as one argument `launch`."""
 
     @functools.wraps(command)
     def wrapped(
@@ -53,7 +53,7 @@ def spark_options(command: _Command) -> _Command:
         click.option("--master", metavar="URL", help="Where Spark runs.  [default: local[*], or as spark-submit says]"),
     ):
         wrapped = option(wrapped)
-    return cast("_Command", wrapped)  # of what it is given, `launch` is made
+    return cast("_Command", wrapped)  # it makes `launch` of the options
 
 
 def _settings(
@@ -73,7 +73,7 @@ def _settings(
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """A snapshot that a job reads, found once: also of a live store all tables are of the same moment."""
+    """A snapshot that a job reads.  It is found once, so all tables, also of a live store, are of the same moment."""
 
     place: Place
     snapshot: Snapshot
@@ -88,7 +88,7 @@ class Frozen:
 
 
 def find_snapshots(path: str) -> list[Frozen]:
-    """What a path names, by time.  Raises Failure when that is nothing."""
+    """The snapshots that a path names, by time.  Raises Failure when there is none."""
     try:
         found = [Frozen(place, snapshot) for place, snapshot in resolve(read_options({"path": path}))]
     except SourceError as error:
@@ -106,14 +106,14 @@ def find_snapshot(path: str) -> Frozen:
 
 
 class Job:
-    """A job that is running: Spark, and where it tells what it does."""
+    """A running job: Spark, and the bar that shows what the job does."""
 
     def __init__(self, spark: SparkSession, bar: TaskMeter) -> None:
         self.spark = spark
         self._bar = bar
 
     def step(self, what: str) -> None:
-        """Tell what is being done from now on."""
+        """Show that the job does `what` from now on."""
         self._bar.step(what)
 
     def read(
@@ -128,7 +128,7 @@ class Job:
 
 @contextlib.contextmanager
 def running_job(launch: Launch, what: str) -> Iterator[Job]:
-    """Spark for a job that is to do `what`; whatever goes wrong in it is one line, and exit status 2."""
+    """Run Spark for a job that does `what`.  Any error of the job becomes one line and exit status 2."""
     with failures_explained(what):
         try:
             with TaskMeter() as bar:
@@ -138,14 +138,14 @@ def running_job(launch: Launch, what: str) -> Iterator[Job]:
                     yield Job(spark, bar)
         except SourceError as error:
             raise Failure(f"cannot {what}: {error}") from error
-        except UnicodeEncodeError as error:  # of an option, on its way to Java
+        except UnicodeEncodeError as error:  # an option on its way to Java
             raise Failure(f"cannot {what}: {error.object} is not UTF-8, and Spark wants that") from error
         except (PySparkException, Py4JError) as error:
             raise Failure(f"cannot {what}: {explain_spark(error)}") from error
 
 
 def explain_spark(error: Exception) -> str:
-    """The line that matters of what Spark raised."""
+    """The important line of an error that Spark raised."""
     text = str(error)
     ours = _OURS.findall(text)
     if ours:

@@ -1,10 +1,10 @@
-"""A Spark to run a job in: one that is there already, or one that is started here and says nothing of its own.
+"""Provides the Spark that runs a job: a running one, or one that is started here and prints nothing.
 
-    spark-submit job.py     it has started Java: its settings hold, ours fill the gaps
-    riverbed spark job      Java is started here, and what it prints goes to a file that is looked at when it fails
-    a test, a notebook      a session is there: a new one beside it shares its executors, and is not stopped
+    spark-submit job.py     spark-submit has started Java: its settings hold, ours fill the gaps
+    riverbed spark job      Java is started here; its output goes to a file that is read if Java fails
+    a test, a notebook      a session exists: a new session shares its executors, and is not stopped
 
-Whatever is missing for that is said in one line, before anything is started where that can be known.
+If something is missing, an error of one line says what, before anything is started if possible.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ MIN_JAVA: Final = 17
 _VERSION = re.compile(r'version "(?:1\.)?([0-9]+)')
 _ASK_JAVA_S: Final = 60
 _LOCAL: Final = "local"
-# Where PySpark writes the stack of Java of an error that it raises as well.
+# Loggers to which PySpark writes the Java stack of an error that it also raises.
 _LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
-# Where the package is, for workers of a source tree that is not installed.
+# The folder of the package, for workers of a source tree that is not installed.
 _ROOT: Final = Path(riverbed.__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How Spark is to be started.  `master` None: as spark-submit says, or on all cores of this machine."""
+    """How to start Spark.  `master` None: as spark-submit says, or on all cores of this machine."""
 
     name: str
     master: str | None = None
@@ -54,7 +54,7 @@ class Launch:
 
 @contextlib.contextmanager
 def running_spark(launch: Launch) -> Iterator[SparkSession]:
-    """A session of our own.  Raises Failure when there can be none."""
+    """A session for a job.  Raises Failure when Spark cannot be started."""
     there = SparkSession.getActiveSession()
     if there is not None:
         session = there.newSession()
@@ -71,7 +71,7 @@ def running_spark(launch: Launch) -> Iterator[SparkSession]:
 
 
 def _settle(session: SparkSession) -> None:
-    """What a session needs that may share its context with others."""
+    """Set what a session needs; it may share its context with others."""
     session.conf.set("spark.sql.session.timeZone", "UTC")
     session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     session.dataSource.register(RiverbedSource)
@@ -87,7 +87,7 @@ def _start(launch: Launch, noise: IO[bytes]) -> SparkSession:
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
     try:
-        # These must be known when Java is started; everything else is settled afterwards.
+        # These must be known when Java is started; all other settings are set afterwards.
         early = SparkConf(loadDefaults=False).setAll(list(launch.conf))
         if launch.driver_memory is not None:
             early.set("spark.driver.memory", launch.driver_memory)
@@ -100,14 +100,14 @@ def _start(launch: Launch, noise: IO[bytes]) -> SparkSession:
     except Exception as error:  # what Java raised; py4j has no narrower class that covers a refused master or setting
         raise Failure(f"cannot start Spark: {first_line(error)}") from error
     if not launch.shows_log:
-        context.setLogLevel("FATAL")  # what fails is raised here as well
+        context.setLogLevel("FATAL")  # errors are raised here as well
         for name in _LOGGERS:
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     return SparkSession(context)
 
 
 def says_more_than_it_raises(record: logging.LogRecord) -> bool:
-    """Not so py4j, which writes the stack of what it raises, of a Ctrl-C for instance, with the root logger."""
+    """False for py4j, which logs the stack of errors that it raises, as on Ctrl-C, with the root logger."""
     return "py4j" not in record.pathname
 
 
@@ -137,7 +137,7 @@ def _settings(launch: Launch) -> SparkConf:
 
 
 def _reason(noise: IO[bytes]) -> str:
-    """Of what Java printed before it gave up: an exception, or else the last lines, which say it together."""
+    """Why Java failed, from its output: an exception, or else the last three lines."""
     noise.seek(0)
     lines = [line.strip() for line in noise.read().decode(errors="replace").splitlines()]
     lines = [line for line in lines if line and not line.startswith(("at ", "WARNING:"))]
@@ -146,7 +146,7 @@ def _reason(noise: IO[bytes]) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What went wrong, of an error that has a stack of Java in its text."""
+    """The cause, in an error that has a Java stack in its text."""
     text = str(error)
     cause = re.search(r"^: (?:[\w.$]+: )?(.+)$", text, re.MULTILINE)
     return cause[1] if cause else next(filter(str.strip, text.splitlines()), type(error).__name__)
@@ -156,7 +156,7 @@ def first_line(error: BaseException) -> str:
 
 
 def require_java() -> None:
-    """Raise Failure unless there is a Java that Spark starts with."""
+    """Raise Failure unless there is a Java that can run Spark."""
     home = os.environ.get("JAVA_HOME")
     program = str(Path(home, "bin", "java")) if home else shutil.which("java")
     advice = f"install one (openjdk-{MIN_JAVA}-jre-headless on Debian) or set JAVA_HOME"

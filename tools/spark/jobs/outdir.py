@@ -1,4 +1,4 @@
-"""A directory of reports: refused before the work when they are there already, and written one by one after it."""
+"""A directory of reports: existing reports are refused before the work, new ones are written one by one after it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from riverbed.tools.console.console import Failure, failures_explained, results
 
 
 def new_reports(out: Path, names: Sequence[str], *, overwrite: bool) -> None:
-    """Make `out`.  Raises Failure when one of these cannot be written there, or is there and may not be replaced."""
+    """Make `out`.  Raises Failure if a report cannot be written there, or exists and may not be replaced."""
     if os.path.lexists(out) and not out.is_dir():
         raise Failure(f"{out} is not a directory")
     with failures_explained(f"write to {out}"):
@@ -27,11 +27,11 @@ def new_reports(out: Path, names: Sequence[str], *, overwrite: bool) -> None:
 
 
 def write_reports(out: Path, texts: Mapping[str, str | Iterator[str]]) -> None:
-    """Write these texts by name, each of them whole or not at all; a long one comes in lines.  Raises OSError."""
+    """Write texts by name, each completely or not at all; a long text comes in lines.  Raises OSError."""
     for name, text in texts.items():
         working = out / f".temp-{secrets.token_hex(6)}"
         try:
-            # What is not UTF-8 was escaped long before; a lone surrogate in a path of the user's is shown as such.
+            # Keys that are not UTF-8 are escaped already.  A lone surrogate in a path of the user is shown escaped.
             with working.open("w", encoding="utf-8", errors="backslashreplace") as file:
                 file.writelines([text] if isinstance(text, str) else text)
             working.replace(out / name)

@@ -1,7 +1,7 @@
-"""A report as one file of HTML: facts, figures to be seen first, and sections of charts and tables.
+"""A report as one HTML file: facts, cards with the main figures, and sections of charts and tables.
 
-All text comes from outside, keys of clients among it, so all of it is escaped.  The page needs nothing but itself: its
-style is in it, its charts are boxes and lines of its own, and nothing in it can run or fetch.
+All text comes from outside, keys of clients for example, so all text is escaped.  The page needs no other file: it has
+its style, draws its charts with boxes and lines, and can neither run nor fetch anything.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Row = Mapping[str, Any]
 class Column:
     """`show` makes the text of a cell from its row.
 
-    `kind` is a class of the style: a "number" is set right, a "name" in letters of one width, an "id" is never broken.
+    `kind` is a class of the style: a "number" is right-aligned, a "name" is monospaced, an "id" is never broken.
     """
 
     title: str
@@ -35,7 +35,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """`more` stands below: what was left out."""
+    """A table; `more`, below it, says what was left out."""
 
     columns: Sequence[Column]
     rows: Sequence[Row]
@@ -44,7 +44,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """A bar for each label, its parts one behind the other, and a text at its end."""
+    """A chart with a bar for each label: the parts in a row, and a text at the end."""
 
     title: str
     labels: Sequence[str]
@@ -54,7 +54,7 @@ class Bars:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """A line for each name: its value at each of the moments, which are unix milliseconds in even steps."""
+    """A chart with a line for each name: its values at the moments, which are unix milliseconds in even steps."""
 
     title: str
     moments_ms: Sequence[int]
@@ -63,7 +63,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A figure to be seen first.  `is_bad`: it should be looked into."""
+    """A main figure.  `is_bad`: it shows a problem."""
 
     title: str
     value: str
@@ -72,7 +72,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """`text` is above charts and table."""
+    """A section; `text` is above charts and table."""
 
     title: str
     text: str = ""
@@ -91,25 +91,25 @@ class Page:
 
 
 def number_column(name: str, title: str = "", none: str = "-") -> Column:
-    """A count by its name in the row, with the same title unless another one is given; `none` where it is not known."""
+    """A column of the count `name` of each row, titled `title` or `name`; it shows `none` for an unknown count."""
     return Column(title or name, lambda row: none if row[name] is None else f"{row[name]:,}")
 
 
 def stream_text(row: Row) -> str:
-    """The key of a row, with its database unless that is 0."""
+    """The key of a row, with its database unless the database is 0."""
     key = value_text(row, "key")
     return f"{key} (db {row['db']})" if row["db"] else key
 
 
 def moment_text(ms: int) -> str:
-    """A moment to the second, UTC; the number itself where calendars end."""
+    """A moment to the second, UTC; the number itself outside the years 1970 to 9999."""
     if not 0 <= ms < _END_OF_TIME_MS:
         return f"{ms} ms"
     return datetime.fromtimestamp(ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def html_page(page: Page) -> str:
-    """The whole of a file."""
+    """The text of the HTML file."""
     facts = (f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in page.facts.items())
     cards = (
         f'<div class="card{" bad" * card.is_bad}"><b>{escape(card.value)}</b><span>{escape(card.title)}</span></div>'
@@ -164,7 +164,7 @@ def _bars(chart: Bars) -> str:
 
 
 def _lines(chart: Lines) -> str:
-    """Over a line of text: the first moment, the greatest value, the last moment."""
+    """A chart of lines, and below it the first moment, the greatest value and the last moment."""
     top = max((max(values, default=0) for values in chart.lines.values()), default=0)
     last = max(len(chart.moments_ms) - 1, 1)
     drawn = []
@@ -184,7 +184,7 @@ def _lines(chart: Lines) -> str:
 
 
 def _legend(names: Mapping[str, Any]) -> str:
-    """What the colours stand for, where there are several."""
+    """The meaning of the colours, if there are several."""
     if len(names) < 2:
         return ""
     marks = (
@@ -196,7 +196,7 @@ def _legend(names: Mapping[str, Any]) -> str:
 
 # -- the template ------------------------------------------------------------------------------------------------------
 
-# Should something get through after all, the policy lets it run nothing and fetch nothing.
+# If something unescaped gets through, the policy forbids it to run or fetch anything.
 _PAGE: Final = string.Template("""<!doctype html>
 <html lang="en">
 <head>

@@ -1,11 +1,11 @@
-"""What keeps a stream's beginning: the group that needs its oldest entry, and how much it keeps alone.
+"""Finds what keeps the beginning of a stream: the group that needs its oldest entry, and how much only it keeps.
 
     entries   |  no group does      |  only group A does   |  A and B do ...
               first                 needed by A            needed by B
 
-A group needs what is pending, as long as the entry exists, and what it has not been given.  What no group needs a trim
-with ACKED takes, and `riverbed compact --acked`; what one group keeps alone is what it costs that the group is slow.
-Entries are counted by the parts that the manifest lists; only those of the part that a bound falls into are read.
+A group needs its pending entries that still exist, and the entries that it has not received.  A trim with ACKED and
+`riverbed compact --acked` remove the entries that no group needs.  The entries that one group keeps alone are the cost
+of that slow group.  Entries are counted by the parts that the manifest lists; only the part with a bound is read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KEYS: Final = "_db int, _key_binary binary"
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """The first entry that a group needs; of a consumer who has it pending for `idle_ms`, or not been given."""
+    """The first entry that a group needs: pending with a consumer for `idle_ms`, or not delivered yet."""
 
     group: GroupName
     entry_id: StreamID
@@ -43,13 +43,13 @@ class Pin:
     stream: StreamSummary
     need: Need
     spare: int  # entries that no group needs
-    kept_alone: int  # that only this group needs; 0 if another one needs the same first entry
+    kept_alone: int  # entries that only this group needs; 0 if another group needs the same first entry
 
 
 def find_pins(
     job: Job, frozen: Frozen, streams: Mapping[StreamName, StreamSummary], needs: Sequence[Need], most: int
 ) -> list[Pin]:
-    """The streams whose beginning a group holds, those first of which the most is kept by one group alone."""
+    """The streams whose beginning a group holds, sorted by the most entries that one group keeps alone."""
     by_stream: dict[StreamName, list[Need]] = {}
     for need in needs:
         by_stream.setdefault((need.group.db, need.group.key), []).append(need)
@@ -76,7 +76,7 @@ def find_pins(
 
 
 def _whole_parts(stream: StreamSummary, bound: StreamID) -> tuple[int, int]:
-    """-> (entries in the parts that end before `bound`, the number of the part that it is in)"""
+    """-> (entries in the parts that end before `bound`, the number of the part with `bound`)"""
     count = 0
     for number, part in enumerate(stream.parts[1:]):
         if part.first_id > bound:
@@ -86,7 +86,7 @@ def _whole_parts(stream: StreamSummary, bound: StreamID) -> tuple[int, int]:
 
 
 def _about_before(stream: StreamSummary, bound: StreamID) -> int:
-    """About how many entries have a smaller ID: as if those of a part were evenly spread."""
+    """Estimate how many entries have a smaller ID, as if the IDs of a part were evenly spread."""
     count, number = _whole_parts(stream, bound)
     first = max(stream.parts[number].first_id, stream.first_id)
     end = stream.parts[number + 1].first_id if number + 1 < len(stream.parts) else stream.last_live_id + 1

@@ -1,6 +1,6 @@
-"""How far Spark has come, on a terminal: what the job is doing, and the tasks of the stages that are running.
+"""Shows the progress of Spark on a terminal: what the job does, and the tasks of the running stages.
 
-Spark tells only who asks, so a thread does, a few times a second.  Without a terminal there is neither thread nor bar.
+Spark must be asked for it, so a thread asks five times a second.  Without a terminal there is neither thread nor bar.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ASK_EVERY_S: Final = 0.2
 
 
 class TaskMeter:
-    """A bar of the tasks that are running; `step` says what they are for."""
+    """A bar of the running tasks; `step` says what they are for."""
 
     def __init__(self) -> None:
         console = notes()
@@ -50,7 +50,7 @@ class TaskMeter:
         self._progress.stop()
 
     def step(self, what: str) -> None:
-        """Say what is being done from now on."""
+        """Show that the job does `what` from now on."""
         self._progress.update(self._task, description=escape(what), total=None, numbers="")
 
     def watch(self, context: SparkContext) -> None:
@@ -62,7 +62,7 @@ class TaskMeter:
 
     def _ask(self, context: SparkContext) -> None:
         tracker = context.statusTracker()
-        # A Spark that is going down answers no more.
+        # When Spark is stopping, it no longer answers.
         with contextlib.suppress(Py4JError, OSError):
             while not self._ended.wait(_ASK_EVERY_S):
                 stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]

@@ -1,6 +1,6 @@
-"""`riverbed spark rates SNAPSHOT`: how many entries and bytes a minute, and how long between one and the next.
+"""`riverbed spark rates SNAPSHOT`: counts entries and bytes a minute, and the time between one entry and the next.
 
-Minutes are those of the IDs, in UTC.  A stream whose IDs are no times has minutes all the same, of 1970 mostly.
+Minutes are taken from the IDs, in UTC.  A stream whose IDs are not times has minutes as well, mostly of 1970.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _MINUTES_NAME: Final = "minutes.jsonl"
 _POINTS: Final = 240  # of a line in a chart
 _LINES: Final = 5
 _BARS: Final = 12
-# IDs below are no times, or not such as belong into the same picture.
+# Smaller IDs are not times, or are too old for the same chart.
 _MIN_TIME_MS: Final = 946_684_800_000  # 2000-01-01
 
 _Report = Mapping[str, Any]
@@ -139,11 +139,11 @@ class _Counting:
         )
 
     def close(self) -> None:
-        """Let go of what Spark keeps."""
+        """Release the rows that Spark keeps."""
         self._minutes.unpersist()
 
     def report(self, most: int) -> dict[str, Any]:
-        """As an object of JSON: totals over all streams, and the `most` largest ones."""
+        """The report as a JSON object: totals over all streams, and the `most` largest streams."""
         self._job.step("counting entries by minute")
         [total] = self._minutes.agg(
             fn.count_distinct("_db", "_key_binary").alias("streams"),
@@ -158,7 +158,7 @@ class _Counting:
                 fn.sum("entries").alias("entries"),
                 fn.sum("bytes").alias("bytes"),
                 fn.count(fn.lit(1)).alias("minutes"),
-                # Of several that are equally busy the first one.
+                # The first of equally busy minutes.
                 fn.max(fn.struct("entries", (-fn.col("minute")).alias("before"))).alias("busiest"),
                 fn.min("first").alias("first"),
                 fn.max("last").alias("last"),
@@ -180,7 +180,7 @@ class _Counting:
         }
 
     def _gaps(self, names: list[StreamName]) -> dict[StreamName, Any]:
-        """The time between one entry and the next, of some streams."""
+        """For each of these streams, the time between one entry and the next."""
         if not names:
             return {}
         options = {name: value for name, value in self._options.items() if name != "streamPattern"}
@@ -198,7 +198,7 @@ class _Counting:
         return {(row["_db"], bytes(row["_key_binary"])): row for row in rows.collect()}
 
     def lines(self, report: _Report) -> list[Lines]:
-        """Entries a minute of the largest streams and of all, and bytes a minute of all, unless there are no times."""
+        """Charts of entries a minute (the largest streams, all streams) and bytes a minute.  None without times."""
         timed = self._minutes.where(fn.col("minute") >= _MIN_TIME_MS // _MINUTE_MS)
         [span] = timed.agg(fn.min("minute").alias("first"), fn.max("minute").alias("last")).collect()
         if span.first is None:
@@ -224,7 +224,7 @@ class _Counting:
         ]
 
     def minute_lines(self) -> Iterator[str]:
-        """A line of JSON for each stream and minute, by stream."""
+        """A JSON line for each stream and minute, by stream."""
         rows = self._minutes.where(fn.col("minute").isNotNull()).orderBy(*_STREAM, "minute")
         for row in rows.toLocalIterator():
             values = {
@@ -243,10 +243,10 @@ def _with_item(size: SparkColumn, item: SparkColumn) -> SparkColumn:
 
 
 def _stream_report(row: Any, gaps: Mapping[StreamName, Any]) -> dict[str, Any]:
-    """What one stream has.  Gaps are milliseconds between an entry and the next; None with fewer than two."""
+    """The report of one stream.  Gaps are milliseconds from an entry to the next; None with fewer than two entries."""
     key = bytes(row["_key_binary"])
     gap = gaps.get((row["_db"], key))
-    minutes = row["last"] // _MINUTE_MS - row["first"] // _MINUTE_MS + 1  # also those without an entry
+    minutes = row["last"] // _MINUTE_MS - row["first"] // _MINUTE_MS + 1  # with the minutes without an entry
     gaps_ms = None
     if gap is not None and gap.longest is not None:
         gaps_ms = {f"p{percent}": round(ms) for percent, ms in zip(_PERCENTS, gap.percentiles, strict=True)}
@@ -258,7 +258,7 @@ def _stream_report(row: Any, gaps: Mapping[StreamName, Any]) -> dict[str, Any]:
         "bytes": row.bytes,
         "first_ms": row["first"],
         "last_ms": row["last"],
-        "minutes": row.minutes,  # in which there is an entry
+        "minutes": row.minutes,  # with at least one entry
         "per_minute": round(row.entries / minutes, 3),
         "busiest_minute": {"ms": -row.busiest.before * _MINUTE_MS, "entries": row.busiest.entries},
         "gaps_ms": gaps_ms,

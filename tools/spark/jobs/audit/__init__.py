@@ -1,4 +1,4 @@
-"""`riverbed audit`: what is wrong with the groups of a snapshot, and since an earlier one.
+"""`riverbed spark audit`: finds problems of the groups of a snapshot, and changes since an earlier one.
 
 Read `audit` first.
 """

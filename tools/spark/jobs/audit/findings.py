@@ -1,7 +1,7 @@
-"""What an audit finds in a snapshot, as an object of JSON: pending entries by kind, groups, consumers, held streams.
+"""The findings of an audit, as a JSON object: pending entries by kind, groups, consumers, held streams.
 
-Works on the tables about groups; of the entries themselves it reads next to nothing.  Groups and consumers are held in
-memory, pending entries are not.  Every list is cut at `Limits.shown`, and totals are whole.  Knows no page.
+Reads the tables about groups, and very few of the entries.  Groups and consumers are held in memory, pending entries
+are not.  Every list is cut at `Limits.shown`; totals count everything.  This module knows nothing of the HTML page.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ Whose = tuple[GroupName, bytes | None]
 def audit_snapshot(
     job: Job, frozen: Frozen, earlier: Frozen | None, limits: Limits, options: dict[str, str]
 ) -> dict[str, Any]:
-    """Look at one snapshot, and at what changed since another one of the same store -> the whole report.
+    """Audit one snapshot, and the changes since another one of the same store -> the whole report.
 
-    `since`, and of groups and consumers what was done since, is there when there is an earlier snapshot.
+    If there is an earlier snapshot, the report has `since`, and groups and consumers have the counts since then.
     """
     job.step("reading pending entries")
     pending = PendingEntries(job, frozen, limits, options)
@@ -149,7 +149,7 @@ def _pin(pin: Pin) -> Row:
 
 
 def _members(rows: list[Any], held: list[Held], work: dict[Whose, Work] | None) -> list[tuple[GroupName, Row]]:
-    """The consumers, those with the most pending entries first."""
+    """The rows of consumers, most pending entries first."""
     held_by = {(each.group, each.consumer): each for each in held}
     members = []
     for row in rows:
@@ -159,8 +159,8 @@ def _members(rows: list[Any], held: list[Held], work: dict[Whose, Work] | None) 
             **_whose(name),
             **_consumer(consumer),
             "pending": row.pending,
-            "idle_ms": row.idle_ms,  # since it was last heard of
-            "inactive_ms": row.inactive_ms,  # since it was last given anything
+            "idle_ms": row.idle_ms,  # since its last command
+            "inactive_ms": row.inactive_ms,  # since it last received an entry
             "oldest_pending_ms": has.oldest_idle_ms if has else None,
             "taken_last_hour": has.taken_last_hour if has else 0,
         }
@@ -174,7 +174,7 @@ def _members(rows: list[Any], held: list[Held], work: dict[Whose, Work] | None) 
 def _groups(
     rows: list[Any], held: list[Held], members: list[tuple[GroupName, Row]], before: dict[GroupName, Any] | None
 ) -> list[tuple[GroupName, StreamID, Row]]:
-    """With the last ID delivered; by lag, the largest first, those that cannot be told before them."""
+    """The rows of groups with their last delivered IDs: unknown lags first, then the largest lag first."""
     read: dict[GroupName, int] = {}
     for name, member in members:
         read[name] = min(read.get(name, member["idle_ms"]), member["idle_ms"])
@@ -193,7 +193,7 @@ def _groups(
             "released": row.released,
             "consumers": row.consumers,
             "last_delivered_id": row.last_delivered_id,
-            "read_ms_ago": read.get(name),  # since one of its consumers was heard of; None when it has none
+            "read_ms_ago": read.get(name),  # since a command of any of its consumers; None without consumers
             "oldest_pending_ms": oldest.get(name),
             "policy": row.policy,
         }
@@ -204,7 +204,7 @@ def _groups(
 
 
 def _done_since(row: Any, then: Any) -> Row:
-    """Entries that were given out since, and those that were acknowledged, or given up."""
+    """How many entries were delivered since, and how many were acknowledged or given up."""
     if then is None or then.entries_read is None or row.entries_read is None:
         return {"delivered_since": None, "settled_since": None}
     given = max(row.entries_read - then.entries_read, 0)
@@ -217,7 +217,7 @@ def _done_since(row: Any, then: Any) -> Row:
 def _streams(
     frozen: Frozen, with_groups: set[StreamName], options: dict[str, str]
 ) -> tuple[dict[StreamName, StreamSummary], int, int]:
-    """-> (the streams that have groups and entries, how many streams there are, and entries)"""
+    """-> (the streams that have groups and entries, the number of streams, the number of entries)"""
     wanted = read_options({"path": frozen.path, **options})
     found = {}
     count = entries = 0
@@ -233,7 +233,7 @@ def _streams(
 def _needs(
     groups: list[tuple[GroupName, StreamID, Row]], held: list[Held], streams: dict[StreamName, StreamSummary]
 ) -> Iterator[Need]:
-    """The first entry that each group needs, of those that need any."""
+    """For each group that needs an entry, the first entry that it needs."""
     firsts: dict[GroupName, Need] = {}
     for each in held:
         if each.needed_id is not None:

@@ -1,4 +1,4 @@
-"""The report of an audit as a page: what is wrong first, then the state of each group and consumer."""
+"""The report of an audit as a page: problems first, then the state of each group and consumer."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ _MESSAGE: Final = (
 
 
 def _cut(columns: Sequence[Column], rows: Sequence[Row], total: int) -> Table:
-    """A table of the rows that are shown, and how many more there are."""
+    """A table of the shown rows, and the number of rows left out."""
     if not total:
         return Table(columns, rows, "None.")
     return Table(columns, rows, f"{total - len(rows):,} more." if total > len(rows) else "")

@@ -1,6 +1,6 @@
-"""The pending entries of a snapshot, sorted into kinds, counted by consumer, and the worst of each kind by name.
+"""The pending entries of a snapshot: sorted into kinds, counted by consumer, and the worst of each kind listed.
 
-    orphaned    the entry is deleted: no consumer can work on it, and only XACK or XAUTOCLAIM makes it go
+    orphaned    the entry is deleted: no consumer can work on it, and only XACK or XAUTOCLAIM removes it
     poison      delivered again and again: every consumer that takes it seems to fail
     stuck       delivered long ago and never acknowledged: its consumer has died, or has forgotten it
     released    given back by XNACK: it belongs to no consumer and waits for the next reader
@@ -34,7 +34,7 @@ _MOST: Final = (1 << 63) - 1
 _MINUTE: Final = 60_000
 _HOUR: Final = 60 * _MINUTE
 
-# Up to, but not including, so many milliseconds; the last one has no end.
+# (end in milliseconds, exclusive; name).  The last bin has no end.
 AGES: Final = (
     (_MINUTE, "< 1 min"),
     (10 * _MINUTE, "1-10 min"),
@@ -48,7 +48,7 @@ DELIVERIES: Final = ((2, "1"), (3, "2"), (4, "3"), (5, "4"), (10, "5-9"), (20, "
 
 
 class Kind(enum.Enum):
-    """What there is to be said of a pending entry."""
+    """The kind of a pending entry."""
 
     ORPHANED = "orphaned"
     POISON = "poison"
@@ -59,7 +59,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """From when on something is called what it is, and how much of it is named."""
+    """The limits from which an entry or a consumer is a problem, and the maximum length of the lists."""
 
     stuck_ms: int
     poison_deliveries: int
@@ -76,7 +76,7 @@ class GroupName(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """A pending entry; without a consumer it has no idle time either."""
+    """A pending entry.  If it has no consumer, it has no idle time."""
 
     group: GroupName
     consumer: bytes | None
@@ -87,20 +87,20 @@ class Pending(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What one consumer of a group has pending; or what belongs to no consumer, for consumer None."""
+    """The pending entries of one consumer of a group.  Consumer None: the entries that belong to no consumer."""
 
     group: GroupName
     consumer: bytes | None
     counts: dict[Kind, int]
     oldest_idle_ms: int | None
-    taken_last_hour: int  # of those that are pending still
-    needed_id: StreamID | None  # the first of those whose entries exist
+    taken_last_hour: int  # entries that are still pending
+    needed_id: StreamID | None  # the first that still exists in the stream
     needed_idle_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a consumer did between two snapshots, as far as pending entries tell: at least so many."""
+    """What a consumer did between two snapshots.  Pending entries show only a part: the numbers are minimums."""
 
     taken: int  # delivered to it since, and still pending
     settled: int  # it had them then, and no consumer has them now
@@ -108,7 +108,7 @@ class Work:
 
 
 class PendingEntries:
-    """Table `pending` of a snapshot.  `close` lets go of what Spark keeps of it."""
+    """Table `pending` of a snapshot.  Spark keeps its rows until `close`."""
 
     def __init__(self, job: Job, frozen: Frozen, limits: Limits, options: dict[str, str]) -> None:
         self._limits = limits
@@ -119,7 +119,7 @@ class PendingEntries:
         self._rows.unpersist()
 
     def held(self) -> list[Held]:
-        """By consumer."""
+        """The pending entries, summed up by consumer."""
         here = fn.col("entry_exists")
         order = fn.struct(
             fn.coalesce("ms", fn.lit(_MOST)).alias("ms"),
@@ -137,7 +137,7 @@ class PendingEntries:
         return [_held(row) for row in rows.collect()]
 
     def worst(self, kind: Kind) -> list[Pending]:
-        """Of one kind: the most often delivered first, or those that wait longest; as many as are shown."""
+        """The first `shown` entries of a kind: poison by most deliveries, other kinds by longest idle time."""
         oldest = [fn.col("idle_ms").desc_nulls_last(), fn.col("ms"), fn.col("seq"), *map(fn.col, _WHICH)]
         order = [fn.col("deliveries").desc(), *oldest] if kind is Kind.POISON else oldest
         rows = self._rows.where(fn.col("kind") == kind.value).orderBy(*order).limit(self._limits.shown)
@@ -147,7 +147,7 @@ class PendingEntries:
         ]
 
     def spread(self) -> tuple[dict[Kind, list[int]], dict[Kind, list[int]]]:
-        """How many of each kind are of each of AGES, and of each of DELIVERIES."""
+        """For each kind, the number of entries in each bin of AGES, and in each bin of DELIVERIES."""
         rows = self._rows.groupBy(
             "kind", _bin(fn.col("idle_ms"), AGES).alias("age"), _bin(fn.col("deliveries"), DELIVERIES).alias("often")
         ).count()
@@ -201,7 +201,7 @@ def _kind(limits: Limits) -> Column:
 
 
 def _bin(column: Column, bins: tuple[tuple[int | None, str], ...]) -> Column:
-    """The number of the bin that a value is in; null stays null."""
+    """The index of the bin that a value is in; null stays null."""
     number: Column | None = None
     for place, (end, _) in enumerate(bins):
         if end is not None:

@@ -1,4 +1,4 @@
-"""`riverbed export`: entries as Parquet files, each once, over any number of runs.
+"""`riverbed spark export`: writes entries to Parquet files, each entry once, over any number of runs.
 
 Read `export` first, then `ledger`.
 """

@@ -1,11 +1,11 @@
-"""`riverbed spark export SNAPSHOT OUT`: entries to Parquet, by key and date, what is new at each run.
+"""`riverbed spark export SNAPSHOT OUT`: writes entries to Parquet, by key and date; each run adds the new entries.
 
     OUT/key=orders%3A1/date=2026-11-21/part-00000-...parquet
 
-How far each stream has been written stands in the ledger (`ledger.py`).  A run reads what came after; where a stream
-has lost entries in between, is gone, or has become another one, it says so instead, and so it does of another store.
-The partition `key` is for people and for queries, so what cannot be the name of a directory is shortened there; a
-column of each file has the key as it is.
+The ledger (`ledger.py`) says how far each stream has been written.  A run reads the entries after that.  A run reports
+an error if a stream has lost entries in between, was deleted, or is another stream, and if the store is another store.
+The partition `key` is for people and for queries, so a key that cannot be the name of a directory is shortened there.
+A column of each file has the unchanged key.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from riverbed.tools.spark.reading.options import (
 )
 from riverbed.tools.spark.streaming.offsets import Offset, Progress
 
-# Columns of the files beside the two that partition them, and what they are for the data source.
+# Columns of the files, apart from the two partition columns, with their types in the data source.
 _ENTRY: Final = {"_db": "int", "_id": "string", "_ms": "bigint", "_seq": "bigint", "_timestamp": "timestamp"}
 _FIELDS: Final = {False: "_fields map<string,binary>", True: "_fields_text map<string,string>"}
 _PARTITIONS: Final = ("key", "date")
-# Each open file of a task takes memory for its columns; beyond these a task sorts its rows first.
+# Each open file of a task takes memory for its columns.  With more files than this, a task sorts its rows first.
 _OPEN_FILES: Final = "8"
-_LAST_DAY_MS: Final = 253_402_300_800_000  # of the year 9999: most programs know no later ones
+_LAST_DAY_MS: Final = 253_402_300_800_000  # end of the year 9999: most programs know no later dates
 
-# What Spark writes with a percent sign in the name of a directory: three bytes for one.
+# All but the characters that Spark writes with a percent sign in the name of a directory: three bytes for one.
 _ESCAPED: Final = r"[^\x01-\x1f\"#%'*/:=?\\\x7f{\[\]^]"
 _LONGEST_NAME: Final = 200  # of 255, less `key=`
 _KEPT_LETTERS: Final = 40
@@ -56,14 +56,14 @@ _NO_NAMES: Final = {"": "(empty)", "__HIVE_DEFAULT_PARTITION__": "(hive default 
 
 @dataclass
 class _News:
-    """What a snapshot has that was not exported yet."""
+    """What is new in a snapshot since the last export."""
 
-    starts: dict[StreamName, StreamID] = field(default_factory=dict)  # of the streams that are to be read
-    progress: dict[StreamName, Progress] = field(default_factory=dict)  # how far they will have been written
+    starts: dict[StreamName, StreamID] = field(default_factory=dict)  # of the streams to read
+    progress: dict[StreamName, Progress] = field(default_factory=dict)  # how far the run will have written them
     gaps: list[StreamName] = field(default_factory=list)
     has_others: bool = False  # there may be streams with nothing new
-    deleted: set[StreamName] = field(default_factory=set)  # of the gaps: those that are there no more
-    least_rows: int = 0  # in streams that are read for the first time, whose length is known
+    deleted: set[StreamName] = field(default_factory=set)  # the gaps whose streams are gone
+    least_rows: int = 0  # entries in streams that are read for the first time
 
 
 @click.command()
@@ -143,7 +143,7 @@ def export(
 
 
 class _Exporter:
-    """Adds one snapshot after the other."""
+    """Exports one snapshot after the other."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class _Exporter:
         if last is not None:
             is_same_log = manifest.replication_id == last.replication_id
             if manifest.time_ms < last.time_ms or (is_same_log and manifest.offset < last.offset):
-                return  # a folder has those that were exported before as well
+                return  # a folder also has snapshots that were exported before
             if not self._allow_gaps:
                 _require_same_store(frozen, last)
         written = Offset() if last is None else Offset.from_json({"snapshot": last.snapshot, "streams": last.streams})
@@ -306,7 +306,7 @@ def _said(settings: dict[str, Any]) -> str:
 
 
 def _require_same_store(frozen: Frozen, last: Run) -> None:
-    """Raise Failure for the snapshot of a store that is not the one exported so far.  Older versions noted none."""
+    """Raise Failure if the snapshot is of another store than the earlier runs.  Older versions noted no store."""
     manifest = frozen.snapshot.manifest
     now, was = {manifest.store_id, manifest.replication_id}, {last.store_id, last.replication_id}
     if manifest.store_id and last.store_id and not (now & was) - {None}:
@@ -317,7 +317,7 @@ def _require_same_store(frozen: Frozen, last: Run) -> None:
 
 
 def _require_same(stream: StreamSummary, at: Progress) -> None:
-    """Raise Failure for a stream that was deleted and came to be again, unless all of it is new."""
+    """Raise Failure for a stream that was deleted and created again, unless all its entries are new."""
     is_older = stream.last_id < at.last_id
     is_another = stream.entries_added < at.seen and stream.length and stream.first_id <= at.last_id
     if is_older or is_another:
@@ -329,9 +329,9 @@ def _require_same(stream: StreamSummary, at: Progress) -> None:
 
 
 def _has_gap(stream: StreamSummary, at: Progress, numbering: str) -> bool:
-    """Whether entries that were not exported are gone: trimmed, or of a stream that was deleted and made again.
+    """Whether entries were lost before they were exported: trimmed, or in a stream that was deleted and created again.
 
-    One that was deleted alone is no gap (`continuity.py` has the tables, and knows more of those).
+    A single deleted entry is no gap (`continuity.py` has the tables, and knows more such cases).
     """
     if stream.length and stream.first_id <= at.last_id:
         return False
@@ -346,7 +346,7 @@ def _has_gap(stream: StreamSummary, at: Progress, numbering: str) -> bool:
 
 
 def _laid_out(entries: DataFrame, *, is_plain: bool) -> DataFrame:
-    """The columns of the files, those that partition them last."""
+    """The columns of the files, with the partition columns last."""
     columns = []
     for name in entries.columns:
         if name != "_key":
@@ -358,7 +358,7 @@ def _laid_out(entries: DataFrame, *, is_plain: bool) -> DataFrame:
 
 
 def _directory_name() -> Column:
-    """The key as text; if its directory's name would be too long, the beginning of it and a digest."""
+    """The key as text; if the name of its directory would be too long, its beginning and a digest."""
     text = fn.replace(fn.col("_key"), fn.lit("\0"), fn.lit("\\x00"))
     for key, name in _NO_NAMES.items():
         text = fn.when(text == key, fn.lit(name)).otherwise(text)

@@ -1,7 +1,7 @@
-"""Files where Spark writes: a directory of this machine, HDFS, a store of objects; whatever Hadoop has a driver for.
+"""Files where Spark writes: a local directory, HDFS, an object store, or anything else that Hadoop has a driver for.
 
-Spark writes there by way of Hadoop, so what is moved, read and deleted afterwards goes the same way: with the same
-credentials, and with the checksum files that Hadoop keeps beside local ones.  Names are relative to one directory.
+Spark writes there through Hadoop, so this module moves, reads and deletes files through Hadoop as well: with the same
+credentials, and with the checksum files that Hadoop keeps beside local files.  Names are relative to one directory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _READ_BYTES: Final = 1 << 20
 
 
 class HadoopFiles:
-    """One directory, which need not exist yet.  Raises Failure for one that cannot be used."""
+    """One directory, which need not exist yet.  Raises Failure if it cannot be used."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
         context: Any = spark.sparkContext
@@ -33,7 +33,7 @@ class HadoopFiles:
         with self._explained():
             path = self._jvm.org.apache.hadoop.fs.Path(root)
             self._fs = path.getFileSystem(context._jsc.hadoopConfiguration())
-            # A path without a scheme is Hadoop's default, which need not be this machine.
+            # A path without a scheme is in Hadoop's default file system, which need not be local.
             self._root = self._fs.makeQualified(path)
         self._is_local = self._root.toUri().getScheme() == "file"
 
@@ -46,7 +46,7 @@ class HadoopFiles:
             return bool(self._fs.exists(self._path(name)))
 
     def names(self, folder: str = "") -> list[str]:
-        """What is in a folder, by name; nothing when there is none."""
+        """The names in a folder, sorted; none if the folder does not exist."""
         if not self.exists(folder):
             return []
         with self._explained():
@@ -70,7 +70,7 @@ class HadoopFiles:
                 stream.close()
 
     def write(self, name: str, data: bytes) -> None:
-        """A new file that is there with all of its bytes, or not at all."""
+        """Write a new file.  It exists with all of its bytes or not at all."""
         working = f"{name}.temp-{secrets.token_hex(4)}"
         with self._explained():
             stream = self._fs.create(self._path(working), False)
@@ -79,7 +79,7 @@ class HadoopFiles:
         self.move(working, name)
 
     def move(self, source: str, target: str) -> None:
-        """Raises Failure when there is a target already: Hadoop's drivers differ in what they would do."""
+        """Rename a file.  Raises Failure if the target exists, because Hadoop's drivers differ in this case."""
         if self.exists(target):
             raise Failure(f"{self.path(target)} exists already")
         with self._explained():
@@ -88,13 +88,13 @@ class HadoopFiles:
                 raise Failure(f"cannot move {self.path(source)} to {self.path(target)}")
 
     def delete(self, name: str) -> None:
-        """A file, or a folder with all that is in it; nothing when there is none."""
+        """Delete a file, or a folder with its contents, if it exists."""
         with self._explained():
             self._fs.delete(self._path(name), True)
 
     @contextlib.contextmanager
     def locked(self, name: str) -> Iterator[None]:
-        """No other process may be in here at the same time: on this machine.  Stores of objects have no such thing."""
+        """Keep out other processes of this machine.  Only for local directories: object stores have no locks."""
         if not self._is_local:
             yield
             return
@@ -111,7 +111,7 @@ class HadoopFiles:
             os.close(fd)
 
     def _path(self, name: str) -> Any:
-        # Not Path(String): that one takes `a:b` for a scheme, and escapes nothing.
+        # Not Path(String), which takes `a:b` for a scheme and escapes nothing.
         return self._jvm.org.apache.hadoop.fs.Path(self._root, f"./{name}") if name else self._root
 
     @contextlib.contextmanager

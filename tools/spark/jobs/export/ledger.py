@@ -1,20 +1,20 @@
-"""What an export has written: a list of runs beside the files, so that each entry is written once.
+"""The ledger of an export: a list of its runs beside the files, so that each entry is written once.
 
     OUT/key=orders/date=2026-11-21/part-...parquet
-    OUT/_riverbed/00000001.json           run 1 is whole: which snapshot, up to where in each stream, which files
+    OUT/_riverbed/00000001.json           run 1 is complete: its snapshot, its end in each stream, its files
     OUT/_riverbed/00000002.begun.json     run 2: all files are written, and are being moved to their places
-    OUT/_riverbed/staging-xxxx/key=...    what is written and not decided yet
-    OUT/_riverbed/lock                    who holds it is at work, on this machine
+    OUT/_riverbed/staging-xxxx/key=...    files of a run that does not count yet
+    OUT/_riverbed/lock                    held by the export that runs on this machine
 
-Spark writes into a directory that readers pass over, as they do with all that begins with an underscore; each time into
-another one, for what was killed here may live on elsewhere for a while.  Then the list of the run is written in one
-piece: from here on the run counts.  Its files are moved, and the list takes its final name.
+Spark writes into a directory that readers skip, as they skip every name that begins with an underscore.  Each run has
+another directory, because tasks of a killed run may continue for a while on other machines.  Then the list of the run
+is written atomically: now the run counts.  Its files are moved, and the list takes its final name.
 
-    killed before the list      what is staged is deleted by the next run, and nothing was there
-    killed after it             the next run first moves what is left of the files
+    killed before the list      the next run deletes the staged files: the killed run has written nothing
+    killed after it             the next run first moves the remaining files
 
-So a run that is repeated neither loses nor repeats an entry.  While files are moved, readers see a part of a run; one
-who must not takes the `files` of the whole runs.  Knows neither snapshots nor entries.
+So a run that is repeated neither loses nor repeats an entry.  While files are moved, readers see a part of a run.  A
+reader that must not see it takes the `files` of the complete runs.  This module knows neither snapshots nor entries.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _BEGUN = re.compile(r"([0-9]{8})\.begun\.json")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of an export; `streams` says how far each stream has been written, by all runs up to here."""
+    """One run of an export; `streams` says how far this run and all earlier ones have written each stream."""
 
     run: int
-    settings: dict[str, Any]  # which every run must have alike
+    settings: dict[str, Any]  # equal in all runs
     snapshot: str
     offset: int
     time_ms: int
@@ -56,7 +56,7 @@ class Run:
 
 
 class Ledger:
-    """The runs in one directory.  To be used by one program at a time, inside of `files.locked(ledger.lock)`."""
+    """The runs in one directory.  Only one program may use it at a time, inside `files.locked(ledger.lock)`."""
 
     lock = _LOCK
 
@@ -66,9 +66,9 @@ class Ledger:
         self.last: Run | None = None
 
     def open(self) -> bool:
-        """Read the last whole run; finish one that was interrupted.  -> Whether there was such a one.
+        """Read the last complete run, and finish an interrupted run.  -> whether there was an interrupted run
 
-        Raises Failure for a directory that is not an export's, or that of a newer version.
+        Raises Failure for a directory that is not an export, or is an export of a newer version.
         """
         names = self._files.names(_FOLDER)
         whole = sorted(int(found[1]) for name in names if (found := _WHOLE.fullmatch(name)))
@@ -92,11 +92,11 @@ class Ledger:
 
     @property
     def staging(self) -> str:
-        """Where Spark is to write; nothing is there yet."""
+        """The directory where Spark is to write; it does not exist yet."""
         return self._files.path(self._staging)
 
     def staged(self) -> list[tuple[str, int]]:
-        """(name, bytes) of the files that Spark has written there."""
+        """(name, bytes) of the files that Spark has written to `staging`."""
         return sorted(
             (name, size)
             for name, size in self._files.files(self._staging)
@@ -104,7 +104,7 @@ class Ledger:
         )
 
     def commit(self, run: Run) -> None:
-        """Have the staged files of `run` take their places."""
+        """Write the list of `run`, and move its staged files to their places."""
         run = replace(run, staging=self._staging)
         document = {"format": _FORMAT, "version": _VERSION, **asdict(run)}
         self._files.write(_begun(run.run), json.dumps(document, indent=1).encode())
