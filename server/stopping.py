@@ -171,7 +171,9 @@ class Stopping:
     def _is_ready(self) -> bool:
         """Whether nothing is left to be executed, committed, handed over, or acknowledged by a replica."""
         is_settled = not self._core.txn.log and not self._sliced_commands.is_writing()
-        return is_settled and not self._replication.failover.is_under_way and not self._lagging()
+        replication = self._replication
+        is_level = not self._lagging() and not replication.primary.awaits_return
+        return is_settled and is_level and not replication.failover.is_under_way
 
     def _lagging(self) -> list[Sender]:
         """The replicas that have not acknowledged everything; on a replica, what it had when the stop began."""
@@ -225,6 +227,8 @@ class Stopping:
                 now_s - sender.heard_s if sender.state is ReplicaState.ONLINE else 0,
                 sender.state.value,
             )
+        if self._replication.primary.awaits_return:
+            log.warning("A replica that was sent the base has not come back for what follows.")
         if senders:
             log.info("%d of %d replicas are in sync when shutting down.", len(senders) - len(lagging), len(senders))
 

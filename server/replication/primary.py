@@ -143,6 +143,11 @@ class Primary:
         del self._prefixes[replication_id]
         return kept[1]
 
+    @property
+    def awaits_return(self) -> bool:
+        """Whether a foreign replica that has the base is to come back for what follows."""
+        return bool(self._prefixes)
+
     # -- the log -------------------------------------------------------------------------------------------------------
 
     def batches(self, batches: Sequence[StreamedBatch]) -> None:

@@ -18,8 +18,9 @@ from tests.conftest import StartRedis, StartRiverbed, base_seed
 from tests.support.faults import flooders, transactors
 from tests.support.faults.crashes import options_for
 from tests.support.faults.stops import GRACEFUL, WAYS, end
-from tests.support.replicas import follow, until_level
+from tests.support.replicas import follow, info, until_level
 from tests.support.servers import RiverbedServer, Server
+from tests.support.waiting import until
 
 CLIENTS = 12
 ROUNDS = 3  # of each way
@@ -103,6 +104,28 @@ def stop_and_promote(primary: RiverbedServer, replica: Server, ways: tuple[str, 
 def test_a_replica_that_is_promoted_after_a_stop_has_everything(start_riverbed: StartRiverbed) -> None:
     primary, replica = start_riverbed(options=PATIENT), start_riverbed()
     assert stop_and_promote(primary, replica, WAITING, base_seed()) > 0, "no stop met a write"
+
+
+def test_a_redis_that_is_sent_everything_when_a_stop_begins_is_waited_for(
+    start_riverbed: StartRiverbed, start_redis: StartRedis
+) -> None:
+    """Its link is cut once, between the base and what follows; the stop waits until it has come back."""
+    primary, replica = start_riverbed(options=PATIENT), start_redis()
+    with primary.client(timeout_s=60) as client:
+        for number in range(1, 301):
+            assert client.ask("XADD", "s", f"{number}-0", "f", b"x" * 100_000).startswith(b"$")
+        assert client.ask("BGREWRITEAOF").startswith(b"+")
+        until(lambda: info(primary, "persistence")["aof_rewrite_in_progress"] == "0", "the end of the rewrite")
+        with replica.client() as asked:
+            assert asked.ask("REPLICAOF", "127.0.0.1", primary.port) == b"+OK\r\n"
+        until(lambda: info(primary)["connected_slaves"] == "1", "the replica at its primary")
+        os.kill(replica.pid, signal.SIGSTOP)
+        assert client.ask("XADD", "s", "301-0", "f", "v") == b"$5\r\n301-0\r\n"
+    threading.Timer(LAG_S, os.kill, (replica.pid, signal.SIGCONT)).start()
+    end(primary, "TERM")
+    promote(replica)
+    with replica.client(timeout_s=60) as client:
+        assert client.ask("XLEN", "s") == b":301\r\n"
 
 
 def test_a_redis_that_is_promoted_after_a_stop_has_everything(
