@@ -1,3 +1,3 @@
-"""Riverbed beside redis-server: one question a module, results in README.md.  `python -m benchmarks --help`."""
+"""Compares Riverbed with redis-server: one question a module, results in README.md.  `python -m benchmarks --help`."""
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What strangers and careless clients do to a server, each kind in a process of its own, until its input ends.
+"""Loads a server like hostile and careless clients, each kind in a process of its own, until its input ends.
 
     python -m benchmarks.abuse PORT PASSWORD KIND
 
-They run at the lowest priority: on other machines they would not take the server's processor.
+The processes run at the lowest priority: on other machines they would not take the server's processor.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PIPELINES = 8
 _PAUSE_S = 0.005
 _RESETS_AT_ONCE = 10
 _NO_LINGER = struct.pack("ii", 1, 0)
-# A set that matches nothing much, over and over; and a pattern of a megabyte.
+# A character set that matches little, repeated; and a pattern of a megabyte.
 _GLOBS = (b"[^x]" * 8000, b"a" * (1 << 20), b"*a" * 5000 + b"b")
 
 
@@ -35,7 +35,7 @@ def is_over(wait_s: float = 0.0) -> bool:
 
 
 def stream(connect: Callable[[], socket.socket], count: int, data: bytes) -> None:
-    """`count` connections that send `data` again and again, as much as is taken, and never read; closed ones again."""
+    """Send `data` again and again on `count` connections, and never read.  Closed connections are opened again."""
     positions: dict[socket.socket, int] = {}
     while not is_over():
         while len(positions) < count:
@@ -94,7 +94,7 @@ def announcements(port: int, password: str) -> None:
 
 
 def globs(port: int, password: str) -> None:
-    """Patterns that take long to match, or to make ready."""
+    """Patterns that take long to match, or to compile."""
     with _authenticated(port, password) as client:
         for number in _rounds():
             client.ask("KEYS", _GLOBS[number % len(_GLOBS)])
@@ -119,5 +119,5 @@ def _rounds() -> Iterator[int]:
 
 if __name__ == "__main__":
     os.nice(19)
-    with contextlib.suppress(ConnectionError):  # the server has gone
+    with contextlib.suppress(ConnectionError):  # the server has ended
         KINDS[sys.argv[3]](int(sys.argv[1]), sys.argv[2])

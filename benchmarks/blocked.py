@@ -1,8 +1,8 @@
-"""A thousand consumers wait for one group: how long until an entry is with one of them, and what does it cost?
+"""A thousand consumers wait for one group: how long until a consumer has a new entry, and what does it cost?
 
-One at a time: an entry is added when the one before has been delivered and its reader waits again, so a time is that of
-one wake-up.  All at once: as many entries in one piece as there are waiting consumers.  At last the group is destroyed,
-and everybody is told.
+One at a time: an entry is added when the previous one was delivered and its reader waits again, so each time is that of
+one wake-up.  All at once: as many entries in one piece as there are waiting consumers.  At the end the group is
+destroyed, and every consumer gets an error.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Crowd:
             time.sleep(0.005)
 
     def replies(self, least: int) -> Iterator[tuple[int, bytes]]:
-        """(who, reply) of so many clients, as they come."""
+        """(client number, reply) of at least `least` clients, as replies arrive."""
         while least > 0:
             ready = self._poll.poll(TIMEOUT_S)
             if not ready:
@@ -66,7 +66,7 @@ class Crowd:
                 yield number, self._sockets[number].recv(1 << 16)
 
     def wait_again(self, number: int) -> None:
-        """The client acknowledges nothing and waits for the next entry, behind all others."""
+        """Let the client wait for the next entry, after all other clients.  It acknowledges nothing."""
         self._sockets[number].sendall(self._requests[number])
 
 
@@ -127,7 +127,7 @@ def _note(measurement: Measurement, contender: Contender, seconds: float) -> Non
 
 
 def _deliver_one(crowd: Crowd, writer: socket.socket) -> float:
-    """Add an entry, take it at whoever it is sent to, who waits again; -> seconds until it came."""
+    """Add an entry and read it on the client that receives it, which then waits again; -> seconds until it came."""
     begun = time.perf_counter()
     writer.sendall(_ADD)
     ((number, reply),) = crowd.replies(1)

@@ -1,7 +1,7 @@
 """How long does `riverbed check` take, alone and --deep, and does its memory stay flat?
 
-A million entries of which a fifth is pending; memory also with a tenth of that.  Redis has nothing like it:
-`redis-check-aof`, beside it, reads the framing of its own log of the same commands; no checksums, tables or state.
+A million entries of which a fifth is pending; memory also with a tenth of that.  Redis has no such check:
+`redis-check-aof`, beside it, reads the framing of Redis's log of the same commands; no checksums, tables or state.
 """
 
 from __future__ import annotations

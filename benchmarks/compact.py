@@ -1,11 +1,11 @@
-"""What does `riverbed compact` make of a store nine tenths of which were deleted, in which time and memory?
+"""How small does `riverbed compact` make a store with nine tenths deleted, and how much time and memory does it need?
 
 Nine of ten entries are deleted one by one, so that every page of the tables has holes, and a fifth of all is pending,
-mostly entries that are gone.  Redis rewrites its log of the same commands, its nearest relative: it does so while it
-serves, from memory, and has no tables.
+mostly deleted entries.  Redis rewrites its log of the same commands, which is the nearest thing it has: it does so from
+memory while it serves clients, and has no tables.
 
-What clients see of stream and group must be the same before and after; a tenth of the data tells whether memory grows
-with it.
+Clients must see the same stream and group before and after.  A run with a tenth of the data shows whether memory grows
+with the data.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.support.servers import Server
 _MB: Final = 1_000_000
 _KEY: Final = "events"
 _GROUP: Final = "workers"
-_KEPT: Final = 10  # one in so many
+_KEPT: Final = 10  # one of ten
 _IDS_A_COMMAND: Final = 900
 _LOOK_S: Final = 0.01
 _SHOWN: Final = 1000
@@ -115,7 +115,7 @@ def _look(server: Server) -> list[bytes]:
 
 
 def _require_same(before: list[bytes], after: list[bytes], contender: Contender) -> None:
-    """Redis packs its nodes anew, so only what is of the data counts there."""
+    """Redis packs its nodes again, so its XINFO replies may differ."""
     for words, was, told in zip(_LOOKS, before, after, strict=True):
         if was != told and not (contender is Contender.REDIS and words[0] == "XINFO"):
             raise AssertionError(f"{contender.value}: {' '.join(map(str, words))} is not what it was")

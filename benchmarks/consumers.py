@@ -1,8 +1,8 @@
 """Consumers on raw sockets that cost less than the server they ask.
 
-redis-benchmark cannot use what one reply says in the next request, as a consumer does that acknowledges what it was
-given.  So requests are made beforehand, as bytes; replies are known by their length, which is always the same, and only
-the ID in their head is looked at.  One thread serves all consumers of a run.  Linux only.
+redis-benchmark cannot use a reply in the next request, as a consumer does that acknowledges the entries of the reply.
+So requests are made beforehand, as bytes.  Replies are recognised by their length, which is always the same, and only
+the ID in their head is read.  One thread serves all consumers of a run.  Linux only.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _ASK_DONE: Final = encode(("ECHO", "that-was-all-!!"))
 
 
 class Consumer(Protocol):
-    """What one connection says.  `rounds` counts what it has finished."""
+    """The requests of one connection.  `rounds` counts the finished rounds."""
 
     rounds: int
 
     def first(self) -> tuple[bytes, int]:
-        """The first request, and how many bytes answer it."""
+        """The first request, and the length of its reply in bytes."""
 
     def next(self, reply: memoryview) -> tuple[bytes, int] | None:
         """The request that follows a reply, None when there is nothing left to do."""
@@ -51,7 +51,7 @@ class _Connection:
         self.socket.sendall(request)
 
     def receive(self) -> bool:
-        """Take what has come, and say what follows it; -> whether there is more to come."""
+        """Read the bytes that have come, and send the next request; -> whether more replies are to come."""
         count = self.socket.recv_into(self.view[self.have :])
         if not count:
             raise ConnectionError("the server closed the connection")
@@ -121,12 +121,12 @@ class Exchange:
 
 
 def ask(port: int, *words: Word) -> Exchange:
-    """Send one request and take its reply, however long, without taking it apart."""
+    """Send one request and read its reply, of any length, without parsing it."""
     return exchange(port, encode(words))
 
 
 def exchange(port: int, request: bytes) -> Exchange:
-    """As `ask`, for a request that is made already.  An ECHO behind it tells where its reply ends."""
+    """As `ask`, for a request that is made already.  An ECHO after it marks the end of its reply."""
     with connect(port) as connection:
         begun = time.perf_counter()
         connection.sendall(request + _ASK_DONE)

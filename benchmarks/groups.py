@@ -1,6 +1,6 @@
-"""How fast do consumers of a group work off a stream: read, acknowledge, take over?
+"""How fast do consumers of a group process a stream: read, acknowledge, take over?
 
-A round is what a consumer does over and over: XREADGROUP of 1 or of 100 entries and an XACK of all of them, or an
+A round is what a consumer repeats: XREADGROUP of 1 or of 100 entries and an XACK of all of them, or an
 XCLAIM of 100 that another consumer has pending.  One consumer waits for each reply before it goes on; many keep the
 server busy, and send the acknowledgement and the next read in one piece, as pipelining clients do.
 """
@@ -37,7 +37,7 @@ def ids(first: int, count: int) -> bytes:
 
 
 def entry_bytes() -> int:
-    """Of one entry in a reply; they are all as long."""
+    """The length of one entry in a reply; all entries have the same length."""
     return len(b"*2\r\n" + bulk(entry_id(0)) + b"*8\r\n" + b"".join(map(bulk, fields(0))))
 
 
@@ -179,7 +179,7 @@ def _runs(entries: int, batches: Sequence[bytes]) -> list[Run]:
 
 
 def _check(server: Server, contender: Contender) -> None:
-    """What was acknowledged is no longer pending, or something else was measured."""
+    """Check that acknowledged entries are no longer pending: otherwise the measurement is void."""
     with server.client() as client:
         for group in ("one-1", "many-1", "one-100", "many-100"):
             summary = client.ask("XPENDING", KEY, group)

@@ -1,7 +1,7 @@
 """How much memory of its own does a server with millions of entries take?
 
-RssAnon of /proc/PID/status: what cannot be had back from the process.  File pages (RssFile) are shown beside it: LMDB's
-map is the system's page cache, which gives it up when somebody else needs memory.
+RssAnon of /proc/PID/status: memory that the system cannot take back.  File pages (RssFile) are shown beside it: LMDB's
+map is in the system's page cache, which releases it when another process needs memory.
 """
 
 from __future__ import annotations

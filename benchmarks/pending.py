@@ -1,7 +1,7 @@
 """What does a million pending entries cost: to look at, to take over portion by portion, to drop?
 
-Looking is asked of redis-benchmark, from random places of the list.  What may take long by itself is asked once or a
-few times while a process of its own PINGs every millisecond (probe.py): nobody else should wait for it.
+redis-benchmark measures the reads, from random places of the list.  Commands that may take long are sent once or a few
+times while a process of its own PINGs every millisecond (probe.py): no other client should wait for them.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def _autoclaim(min_idle_ms: int) -> bytes:
 
 
 def _of_ids(words: tuple[Word, ...], part: bytes, options: tuple[bytes, ...] = ()) -> bytes:
-    """A request of many IDs, which are bytes already."""
+    """A request with many IDs, given as bytes."""
     head = encode(words).partition(b"\r\n")[2]
     return b"*%d\r\n" % (len(words) + _IDS + len(options)) + head + part + b"".join(map(bulk, options))
 
@@ -203,7 +203,7 @@ def _bear(server: Server, burden: Burden) -> tuple[float, float]:
 
 
 def _wait_until_purged(server: Server) -> None:
-    """What a deletion leaves to do in the background is done."""
+    """Wait for the end of the background work of a deletion."""
     deadline = time.monotonic() + _PURGE_TIMEOUT_S
     while info(server.port, "memory")["lazyfree_pending_objects"] != "0":
         if time.monotonic() > deadline:

@@ -1,8 +1,8 @@
 """How many entries a second does `riverbed replay` execute, beside redis-server that loads the same log?
 
-Both build the state of a log from nothing: of one that Riverbed wrote, which replay copies, and of one that Redis
-wrote, which it logs anew.  Times include the start of the process.  And how many does `riverbed import` copy from a
-running Redis?
+Both build the state of a log from nothing: of a log from Riverbed, which replay copies, and of a log from Redis, which
+replay logs again.  Times include the start of the process.  And how many does `riverbed import` copy from a running
+Redis?
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What was measured, and how it is shown: on a terminal while it runs, and as Markdown for README.md."""
+"""Holds the measurements, and shows them: on a terminal while they run, and as Markdown for README.md."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Budget:
 
 
 def at_least(ratio: float) -> Budget:
-    """At least so many times what Redis does."""
+    """At least `ratio` times the value of Redis."""
     return Budget(f"ratio >= {ratio}", lambda ours, measured: measured >= ratio)
 
 
@@ -98,7 +98,7 @@ def record(path: Path, name: str, answer: Answer, settings: str) -> None:
 
 
 def markdown(answer: Answer, settings: str) -> str:
-    """One answer, with what it was measured on."""
+    """One answer, and the settings of its measurement."""
     rows = [list(answer.headings), ["---" if heading in _TEXTS else "--:" for heading in answer.headings]]
     rows += [measurement.cells() for measurement in answer.measurements]
     table = "".join("| " + " | ".join(row) + " |\n" for row in rows)

@@ -21,7 +21,7 @@ from benchmarks.rig import LOAD_TIMEOUT_S, Contender, Rig, samples_of
 from benchmarks.traffic import info, redis_benchmark
 from tests.support.servers import Server
 
-# So many that the clients do not connect anew while a PING is measured.
+# So many that the clients do not connect again while a PING is measured.
 _FLOOD_REQUESTS: Final = 4_000_000
 _FLOOD: Final = ("XADD", "flood", "*", "f1", "v1", "f2", "v2")
 _DEPTH: Final = 16
@@ -148,7 +148,7 @@ def _rewrite(server: Server) -> float:
 
 
 def _load(rig: Rig, contender: Contender, directory: Path) -> float:
-    """Start a server on its log alone, and kill it; -> seconds until it answers."""
+    """Start a server from its log alone, and kill it; -> seconds until it answers."""
     if contender is Contender.RIVERBED:
         shutil.rmtree(directory / "state")
     server = rig.server(contender, "everysec", directory)

@@ -26,7 +26,7 @@ LOAD_TIMEOUT_S = 600.0
 
 
 class Contender(enum.Enum):
-    """Who is measured."""
+    """The server that is measured."""
 
     RIVERBED = "Riverbed"
     REDIS = "Redis"
@@ -34,7 +34,7 @@ class Contender(enum.Enum):
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much of everything."""
+    """The sizes of the data sets and loads."""
 
     rounds: int
     append_requests: dict[int, int]  # by pipeline depth

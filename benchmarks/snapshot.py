@@ -1,6 +1,6 @@
-"""What does it take to freeze a server with millions of entries, and how long does a PING wait meanwhile?
+"""How long does a snapshot of a server with millions of entries take, and how long does a PING wait meanwhile?
 
-RIVERBED SNAPSHOT beside BGSAVE: both leave a file that holds everything, and the server goes on.  A snapshot's entries
+RIVERBED SNAPSHOT beside BGSAVE: both write all data to files while the server goes on.  A snapshot's entries
 can be read where they are, by key; an RDB file is shorter, and has to be loaded to be of use.
 """
 

@@ -1,7 +1,7 @@
 """How many rows a second does one task of Spark append to a server, each once whatever happens to its connection?
 
-A task's sender alone, without Spark: what a query adds is its own.  Every pipeline is a transaction that also notes the
-names of its rows in a journal, so the server's time and the files have a share of that.
+Measures the sender of a task alone, without Spark and the costs of a query.  Every pipeline is a transaction that also
+notes the names of its rows in a journal, so a part of the time of the server and of the files is for the journal.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from tests.support.raw import RawClient, encode
 from tests.support.servers import Server
 
 CLIENTS: Final = 50
-TIMEOUT_S: Final = 300.0  # redis-benchmark tries for ever to reach a server that is gone
+TIMEOUT_S: Final = 300.0  # redis-benchmark tries forever to reach a server that has ended
 # Explicit IDs of a loaded stream: thirteen digits, like milliseconds of today, one entry each.  `1__rand_int__` is then
 # the ID of a random one, since redis-benchmark puts twelve digits in place of __rand_int__.
 FIRST_MS: Final = 10**12
@@ -72,7 +72,7 @@ def read_for(port: int, key: str, group: str, entries: int, consumers: int = 10)
     """Give a new group's consumers `entries` entries to have pending, in turns of a hundred."""
     with RawClient(port, timeout_s=TIMEOUT_S) as client:
         client.ask("XGROUP", "CREATE", key, group, 0)
-        # nobody needs the replies, and taking them would take longer than making them
+        # the replies are not needed, and reading them would take longer than making them
         client.send("CLIENT", "REPLY", "OFF")
         for number in range(0, entries, _TURN):
             count = min(_TURN, entries - number)
@@ -94,7 +94,7 @@ def _make_bodies() -> list[bytes]:
 
 
 def _take_lines(connection: socket.socket, least: int) -> int:
-    """Read replies of at least so many lines; -> how many."""
+    """Read replies of at least `least` lines; -> how many lines."""
     lines = 0
     while lines < least:
         data = connection.recv(1 << 18)
