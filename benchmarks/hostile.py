@@ -118,7 +118,7 @@ def _own_group() -> Path | None:
 
 @contextmanager
 def abused(port: int) -> Iterator[None]:
-    """Every kind of abuse while the block runs."""
+    """Run every kind of abuse while the block runs."""
     processes = [
         subprocess.Popen([sys.executable, "-m", "benchmarks.abuse", str(port), _PASSWORD, kind], stdin=subprocess.PIPE)
         for kind in KINDS
@@ -132,7 +132,7 @@ def abused(port: int) -> Iterator[None]:
 
 @contextmanager
 def _interrupted_snapshots(server: Server) -> Iterator[None]:
-    """Snapshots begin, and the processes that take them are killed in the middle, in every way there is."""
+    """Begin snapshots, and end their processes in the middle, by SIGINT, SIGTERM and SIGKILL in turn."""
     over = threading.Event()
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 

@@ -1,9 +1,9 @@
 """What does a rewrite of the log cost while clients write as fast as they can, and how fast is the rewritten log read?
 
-A rewrite of a server that idles tells entries a second; so does the start from the rewritten log alone, for which ours
-loses its tables.  The third rewrite is under the load of 50 clients: how long a PING takes then, how much memory the
-server needs more, and whether every write that redis-benchmark counted is there.  Redis rewrites into an RDB file, as
-it does by default, and once more into commands.
+A rewrite of an idle server gives entries a second, and so does the start from the rewritten log alone, for which
+Riverbed's tables are deleted.  The third rewrite is under the load of 50 clients: it shows how long a PING takes, how
+much more memory the server needs, and whether it has every write that redis-benchmark counted.  Redis rewrites into an
+RDB file, as it does by default, and once more into commands.
 """
 
 from __future__ import annotations

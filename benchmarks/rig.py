@@ -1,7 +1,7 @@
-"""What every question needs: the two servers in turn, data sets too large to load twice, and a word on progress.
+"""The rig of all questions: the two servers in turn, data sets too large to load twice, and progress lines.
 
-Machines are noisy and get slower and faster for minutes, so nothing is measured in blocks: `turns` goes Riverbed,
-Redis, Riverbed, Redis, one server running at a time, and the report takes medians.
+Machines are noisy, and get slower and faster for minutes.  So `turns` alternates: Riverbed, Redis, Riverbed, Redis, with
+one server running at a time, and the report takes medians.
 """
 
 from __future__ import annotations

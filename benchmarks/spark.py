@@ -1,7 +1,7 @@
 """How many entries a second does Spark read from a snapshot, beside the same rows in Parquet and in JSON lines?
 
-And beside what there is without: redis-py that asks a redis-server for all of them with XRANGE and does the same by
-itself.  Spark runs on one core and on two (`local[1]`, `local[2]`); its workers in Python share them with its JVM.
+And beside a program without Spark: redis-py reads all entries from a redis-server with XRANGE and does the same
+work.  Spark runs on one core and on two (`local[1]`, `local[2]`); its workers in Python share them with its JVM.
 """
 
 from __future__ import annotations

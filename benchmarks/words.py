@@ -44,13 +44,13 @@ _PENDING: Final = (
 
 @dataclass(frozen=True)
 class Case:
-    """Commands of many words, and those that come before them."""
+    """Commands of many words, and the commands that prepare them."""
 
     what: str
     command: tuple[Command, ...]
     before: tuple[Command, ...] = ()
-    closing: bool = False  # is measured as well
-    waits: bool = False  # behind the last command the client can ask for nothing else
+    closing: bool = False  # whether closing the connection is measured as well
+    waits: bool = False  # after the last command the client can send nothing else
     is_ours: bool = False  # redis-server 7.0 does not know it, or takes minutes: its WATCH and PSUBSCRIBE are quadratic
 
 
