@@ -1,7 +1,7 @@
 """The rig of all questions: the two servers in turn, data sets too large to load twice, and progress lines.
 
-Machines are noisy, and get slower and faster for minutes.  So `turns` alternates: Riverbed, Redis, Riverbed, Redis, with
-one server running at a time, and the report takes medians.
+Machines are noisy, and get slower and faster for minutes.  So `turns` alternates: Riverbed, Redis, Riverbed, Redis,
+with one server running at a time, and the report takes medians.
 """
 
 from __future__ import annotations
