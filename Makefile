@@ -9,7 +9,7 @@ BENCH_ARGS ?=
 
 BIN := .venv/bin
 
-.PHONY: help run test quick lint bench clean
+.PHONY: help run test quick lint bench lock clean
 
 help:
 	@echo "make run     start riverbed-server on port $(PORT) with its data in $(DATA)/ (PORT=, DATA=, ARGS='--appendfsync everysec')"
@@ -17,6 +17,7 @@ help:
 	@echo "make quick   the same without the slow tests and those of Spark"
 	@echo "make lint    linters, types and import contracts alone"
 	@echo "make bench   Riverbed beside redis-server (BENCH_ARGS=)"
+	@echo "make lock    renew requirements/*.txt: the versions and hashes that the other targets install"
 	@echo "make clean   remove the virtual environment and caches; data stays"
 
 run: .venv/installed
@@ -47,13 +48,30 @@ clean:
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Editable, so that a change of code needs no new installation; a change of pyproject.toml or of the native module does.
-.venv/installed: .venv/created pyproject.toml setup.py store/wire/native.c
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+# Versions and hashes come from requirements/, setuptools' among them: an isolated build would fetch another one.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+NATIVE := setup.py store/wire/native.c
+
+.venv/installed: .venv/created pyproject.toml requirements/run.txt $(NATIVE)
+	$(PIP_INSTALL) --require-hashes --requirement requirements/run.txt
+	$(PIP_INSTALL) --no-build-isolation --no-deps --editable .
 	@touch $@
 
-.venv/installed-test: .venv/created pyproject.toml setup.py store/wire/native.c
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,spark]'
-	@touch .venv/installed $@
+.venv/installed-test: .venv/installed requirements/test.txt
+	$(PIP_INSTALL) --no-build-isolation --require-hashes --requirement requirements/test.txt
+	@touch $@
+
+# Renews all versions; `make test` says whether they serve.  uv writes the hashes of every platform and Python.
+UV_COMPILE := .venv-lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-annotate --custom-compile-command "make lock"
+
+lock:
+	@sh .ci/make-venv .venv-lock
+	.venv-lock/bin/python -m pip install --quiet --disable-pip-version-check uv
+	$(UV_COMPILE) --extra build --output-file requirements/run.txt pyproject.toml
+	$(UV_COMPILE) --extra build --extra test --extra spark --constraint requirements/run.txt \
+		--output-file requirements/test.txt pyproject.toml
+	rm -rf .venv-lock
 
 .venv/created: .ci/make-venv
 	@sh .ci/make-venv .venv
