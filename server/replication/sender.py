@@ -45,6 +45,8 @@ PING: Final = encode_command([b"PING"])
 UNKNOWN_OFFSET: Final = -1
 SLICE_BYTES: Final = 256 << 10
 SLICES_A_TURN: Final = 4
+# Longer batches are read from the files as the socket drains, so that they do not exceed the output limit of replicas.
+LIVE_BYTES: Final = 1 << 20
 # A millisecond or two of searching, and then a turn for the clients.
 SEARCH_BATCHES: Final = 1000
 
@@ -254,6 +256,10 @@ class Sender:
             return
         if self.session.congested:
             self._is_at_end = False  # they come from the files, when the replica has read what it was sent
+            return
+        if sum(len(batch.data) for batch in batches) > LIVE_BYTES:
+            self._is_at_end = False
+            self._pump_soon()
             return
         verbatim = self._verbatim
         parts = [batch.data if verbatim else batch.command_data() for batch in batches]

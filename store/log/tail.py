@@ -84,10 +84,11 @@ class LogTail:
         self._held: dict[int, tuple[LogFile, int]] = {}
         self._batches: Iterator[Batch] | None = None
         self._reader: PartReader | None = None
+        self._unread = memoryview(b"")  # commands before `place` that were not returned yet
         log.tails.add(self)
 
     def read(self, most: int) -> bytes:
-        """About `most` bytes of what comes next, none at the end.  Raises CorruptionError, OSError."""
+        """At most `most` bytes of what comes next, none at the end.  Raises CorruptionError, OSError."""
         read = self._read_bytes if self._verbatim else self._read_commands
         while True:
             limit = self._limit()
@@ -113,6 +114,7 @@ class LogTail:
             for number in [number for number in self._held if number < place.file_seq]:
                 self._open_files.close(self._held.pop(number)[1])
         self._batches = None
+        self._unread = memoryview(b"")
         self.place = place
 
     def hold(self) -> None:
@@ -202,6 +204,14 @@ class LogTail:
         return reader
 
     def _read_commands(self, most: int, limit: int) -> bytes:
+        """A batch may be longer than `most`: the rest of it is returned by the next calls."""
+        if not self._unread:
+            self._unread = memoryview(self._next_batches(most, limit))
+        piece, self._unread = bytes(self._unread[:most]), self._unread[most:]
+        return piece
+
+    def _next_batches(self, most: int, limit: int) -> bytes:
+        """The commands of whole batches, until there are `most` bytes or the file ends."""
         parts = []
         size = 0
         if self._batches is None:

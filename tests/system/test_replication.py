@@ -339,6 +339,68 @@ def test_a_real_redis_follows_and_goes_on_after_a_cut(
             assert other.ask("XPENDING", "s", "g") == client.ask("XPENDING", "s", "g")
 
 
+@pytest.mark.parametrize("place", ["base", "log", "live"])
+@pytest.mark.parametrize("is_ours", [False, True])
+def test_a_replica_that_reads_slowly_is_kept_a_slice_of_a_long_entry(
+    start_riverbed: StartRiverbed, place: str, is_ours: bool
+) -> None:
+    """However long the entry is, the output limit of replicas needs not be as high."""
+    size = 40 << 20
+    primary = start_riverbed()
+    entry = ("XADD", "s", "*", "f", bytes(size))
+    with primary.client(timeout_s=60) as client, primary.client(timeout_s=60) as replica:
+        client.ask(*entry) if place != "live" else client.ask("XADD", "s", "*", "f", "v")
+        if place == "base":
+            rewritten(primary)
+        if is_ours:
+            replica.ask("REPLCONF", "riverbed", 1)
+        replica.send("PSYNC", "?", -1)
+        until(lambda: int(info(primary)["connected_slaves"]) == 1, "a replica")
+        if place == "live":
+            client.ask("XADD", "s", "*", "f", "v")
+            until(lambda: held_for_replica(primary)[0] > 100, "a replica that was sent what there is")
+            client.ask(*entry)
+        until(lambda: held_for_replica(primary)[1] > 0, "a replica that reads nothing")
+        assert held_for_replica(primary)[1] <= 2 << 20
+
+
+def held_for_replica(primary: Server) -> tuple[int, int]:
+    """How much the one replica was sent, and how much of it waits in memory, in bytes."""
+    with primary.client() as client:
+        line = next(line for line in client.tree("CLIENT", "LIST").text.decode().splitlines() if "cmd=psync" in line)
+    words = dict(word.split("=", 1) for word in line.split(" "))
+    return int(words["tot-net-out"]), int(words["omem"])
+
+
+@pytest.mark.parametrize("with_base", [False, True])
+def test_an_entry_above_the_output_limit_of_replicas_reaches_a_redis(
+    start_riverbed: StartRiverbed, start_redis: StartRedis, with_base: bool
+) -> None:
+    limits = "normal 0 0 0 replica 2mb 0 0 pubsub 0 0 0"
+    primary, replica = start_riverbed(options={"client-output-buffer-limit": limits}), start_redis()
+    with primary.client(timeout_s=60) as client:
+        client.ask("XADD", "s", "*", "f", os.urandom(30 << 20))
+        if with_base:
+            rewritten(primary)
+        follow(replica, primary.port)
+        client.ask("XADD", "s", "*", "f", os.urandom(30 << 20))
+        assert client.ask("WAIT", 1, 0) == b":1\r\n"
+        with replica.client(timeout_s=60) as other:
+            assert other.ask("XRANGE", "s", "-", "+") == client.ask("XRANGE", "s", "-", "+")
+    assert syncs(primary)[0] == 1
+    assert info(primary, "stats")["client_output_buffer_limit_disconnections"] == "0"
+
+
+def test_the_log_says_why_a_replica_was_cut_off(start_riverbed: StartRiverbed) -> None:
+    primary = start_riverbed(options={"client-output-buffer-limit": "normal 0 0 0 replica 4096 0 0 pubsub 0 0 0"})
+    with primary.client() as client, primary.client() as replica:
+        client.ask("XADD", "s", "*", "f", bytes(30 << 20))
+        replica.ask("REPLCONF", "riverbed", 1)
+        replica.send("PSYNC", "?", -1)  # and reads nothing
+        until(lambda: "client-output-buffer-limit" in primary.log_tail(), "a line about the output limit")
+    assert re.search(r"replica 127[.0-9]+:\d+ is cut off: it has not read \d+ bytes", primary.log_tail())
+
+
 def base_of(server: RiverbedServer) -> LogFile:
     found = manifests.load(server.directory / LOG_DIRECTORY / LOG_MANIFEST, OsFiles())
     assert found is not None and found.base is not None
