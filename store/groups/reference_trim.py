@@ -1,6 +1,7 @@
 """Trims that respect consumer groups.
 
-DELREF removes the trimmed entries from every pending list.  ACKED keeps entries that any group still needs.
+DELREF removes the trimmed entries from every pending list.  ACKED keeps entries that any group still needs.  Both look
+at single entries, so that `~` ends at no partial node, as in Redis; it only allows a limit.
 
 An ACKED trim leaves holes.  No command of Redis makes them without changing `max_deleted_id`.  The trim is logged as
 XDEL of the removed entries, and an XMAXDELETED line, hidden from Redis, that restores `max_deleted_id`.
@@ -31,11 +32,13 @@ _SLICE: Final = 500
 
 def respects_groups(stream: Stream, trim: Trim) -> bool:
     """Whether the trim needs a `ReferenceTrim`; else the stream may trim itself."""
-    return trim.references is not References.KEEPREF and stream.group_count > 0
+    if trim.references is References.KEEPREF:
+        return False
+    return trim.approximate or stream.group_count > 0
 
 
 class ReferenceTrim:
-    """A trim by DELREF or ACKED of a stream that has groups, in slices.  Holds no reference to the stream."""
+    """A trim by DELREF or ACKED, in slices.  Holds no reference to the stream."""
 
     def __init__(self, trim: Trim) -> None:
         self.removed = 0
@@ -46,7 +49,10 @@ class ReferenceTrim:
     def step(self, groups: Groups) -> bool:
         """Trim one slice; -> whether it was the last one.  A mutator: logs the trim."""
         before = self.removed
-        is_last = self._take_front(groups) if self._trim.references is References.DELREF else self._take_acked(groups)
+        if self._trim.references is References.DELREF or not len(groups):
+            is_last = self._take_front(groups)
+        else:
+            is_last = self._take_acked(groups)
         if self.removed > before:
             stream = groups.stream
             stream.txn.notify_interest(Change.MODIFIED, stream.namespace, stream.key)
@@ -64,7 +70,16 @@ class ReferenceTrim:
         if is_last:  # the trim takes no more than a slice, or the first node alone is more than a slice
             removed = _trim_and_forget(groups, trim)
         self.removed += removed
+        if is_last:
+            self._take_partial_node(groups)
         return is_last
+
+    def _take_partial_node(self, groups: Groups) -> None:
+        """Trim the first node, of which an approximate trim takes no part; the whole nodes before it are gone."""
+        trim = self._trim
+        _, _, live = next(_nodes(groups.stream, MIN_ID), (MIN_ID, MIN_ID, 0))
+        if trim.approximate and live and not (trim.limit and self.removed + live > trim.limit):
+            self.removed += _trim_and_forget(groups, replace(trim, approximate=False, limit=0))
 
     def _take_acked(self, groups: Groups) -> bool:
         stream = groups.stream
@@ -91,8 +106,6 @@ class ReferenceTrim:
                 is_last = False
                 break
             whole = length - live >= trim.threshold if by_length else last_id < trim.threshold
-            if trim.approximate and not whole:
-                break
             most = length - trim.threshold if by_length else live
             gone = _unneeded(groups, first_id, min(last_id, slowest), most, trim)
             taken += gone
@@ -129,17 +142,27 @@ def _front(stream: Stream, trim: Trim) -> Trim | None:
 
 
 def _trim_and_forget(groups: Groups, trim: Trim) -> int:
-    """Trim the front of the stream, and remove all pending entries there, those of deleted entries too."""
+    """Trim the front of the stream, and remove its entries from all pending lists.
+
+    Pending records of entries that were deleted earlier stay, as in Redis.
+    """
     stream = groups.stream
-    old_first_id = stream.first_id
+    candidates = _removable(stream, trim) if any(group.pel_count for group in groups) else []
     trimmed = trimming.trim_front(stream, trim)
-    if trimmed.removed:
-        last_id = StreamID(stream.first_id - 1) if stream.length else stream.last_id
-        for group in groups:
-            group.ack([packed for run in group.pending_runs(old_first_id, last_id) for packed in run.packed_ids])
+    if candidates and trimmed.removed:
+        groups.forget(packed_ids_in(candidates[: trimmed.removed]))
     if any(trimmed):
         trimming.log_trim(stream, trim, trimmed)
     return trimmed.removed
+
+
+def _removable(stream: Stream, trim: Trim) -> list[bytes]:
+    """The keys of the entries at the front that the trim may remove at most."""
+    most = trim.limit or None
+    if trim.strategy is Strategy.MINID:
+        return stream.keys(stream.first_id, StreamID(trim.threshold - 1), most) if trim.threshold else []
+    over = stream.length - trim.threshold
+    return stream.keys(stream.first_id, stream.last_id, over if most is None else min(over, most))
 
 
 def _drop(stream: Stream, entry_ids: list[StreamID]) -> None:

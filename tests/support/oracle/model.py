@@ -184,10 +184,8 @@ class Trim:
 
 
 def trim_stream(stream: Stream, trim: Trim) -> int:
-    """`~` ends at the first node that the threshold does not cover, whatever the references: so the fix of 8.4.4
-    describes itself, and so the XTRIM page says that the words have no effect in a stream without groups.
-    """
-    before, first_id = len(stream.entries), stream.first_id
+    """`~` ends at the first node that the threshold does not cover, except with DELREF and ACKED."""
+    before, ids = len(stream.entries), set(stream.entries)
     references = trim.references if stream.groups else b"KEEPREF"
     for node in list(stream.nodes):
         if trim.strategy == b"MAXLEN" and len(stream.entries) <= trim.threshold:
@@ -199,7 +197,7 @@ def trim_stream(stream: Stream, trim: Trim) -> int:
             is_whole = len(stream.entries) - len(live) >= trim.threshold
         else:
             is_whole = node[-1] < trim.threshold
-        if trim.approximate and not is_whole:
+        if trim.approximate and not is_whole and trim.references == b"KEEPREF":
             break
         for entry_id in live:
             if trim.strategy == b"MAXLEN" and len(stream.entries) <= trim.threshold:
@@ -214,9 +212,8 @@ def trim_stream(stream: Stream, trim: Trim) -> int:
             stream.drop_dead(node)
         if not is_whole:
             break
-    if references == b"DELREF" and len(stream.entries) < before:
-        # tombstones among what was removed are forgotten as well
-        boundary = stream.first_id or stream.last_id + 1
+    if references == b"DELREF":
+        removed = ids - set(stream.entries)
         for group in stream.groups.values():
-            group.pel = {at: pending for at, pending in group.pel.items() if not first_id <= at < boundary}
+            group.pel = {at: pending for at, pending in group.pel.items() if at not in removed}
     return before - len(stream.entries)

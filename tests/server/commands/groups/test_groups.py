@@ -424,6 +424,27 @@ def test_a_trim_by_acked_spares_what_is_pending_and_a_trim_by_delref_clears_it(c
     assert ask(client, "XPENDING s g")[0] == "0"
 
 
+@pytest.mark.parametrize("with_group", [True, False])
+@pytest.mark.parametrize("references", ["ACKED", "DELREF"])
+def test_an_approximate_trim_that_respects_groups_takes_a_part_of_a_node(
+    client: RawClient, references: str, with_group: bool
+) -> None:
+    say(client, FIVE)
+    if with_group:
+        say(client, "XGROUP CREATE s g 0; XREADGROUP GROUP g Alice NOACK STREAMS s >")
+    assert say(client, f"XTRIM s MAXLEN ~ 3 LIMIT 4 {references}") == b":0\r\n"
+    assert say(client, f"XTRIM s MAXLEN ~ 3 {references}") == b":2\r\n"
+    assert say(client, f"XTRIM s MINID ~ 4-1 {references}") == b":1\r\n"
+    say(client, f"XADD s MAXLEN ~ 1 {references} 6-1 f 6")
+    assert [entry[0] for entry in ask(client, "XRANGE s - +")] == ["6-1"]
+
+
+def test_a_trim_by_delref_keeps_the_pending_records_of_entries_deleted_earlier(client: RawClient) -> None:
+    say(client, f"{FIVE}; XGROUP CREATE s g 0; XREADGROUP GROUP g Alice STREAMS s >; XDEL s 2-1")
+    assert say(client, "XTRIM s MAXLEN 2 DELREF") == b":2\r\n"
+    assert [pending[0] for pending in ask(client, "XPENDING s g - + 9")] == ["2-1", "4-1", "5-1"]
+
+
 # -- the log -----------------------------------------------------------------------------------------------------------
 
 
