@@ -404,6 +404,21 @@ class Stream:
         """Forget the tail node: none of its entries is left."""
         self.tail_total = self.tail_dead = self.tail_bytes = 0
 
+    def _reopen_last_node(self) -> None:
+        """Make the last closed node the tail again, as Redis appends to its last node; the tail node is gone."""
+        nodes = self.txn.nodes
+        if not self.node_count:
+            return
+        found = nodes.set_range(streams.stream_prefix(self.stream_no + 1))
+        found = nodes.prev() if found else nodes.last()
+        assert found and nodes.key().startswith(self.prefix), "a count of nodes without a node"
+        node = streams.NodeRow.unpack(nodes.value())
+        self.tail_first_id = streams.id_in_key(nodes.key())
+        self.tail_last_id = node.last_id
+        self.tail_total, self.tail_dead, self.tail_bytes = node.total, node.total - node.live, node.size
+        nodes.delete()
+        self.node_count -= 1
+
     def _delete_entry(self, entry_id: StreamID) -> bool:
         """Delete one row and subtract it from its node's count.  `_refresh_edges` must follow."""
         if not self.has(entry_id):
@@ -414,6 +429,7 @@ class Stream:
             self.tail_dead += 1
             if self.tail_dead == self.tail_total:
                 self.drop_tail()
+                self._reopen_last_node()
             return True
         nodes = self.txn.nodes
         key = self.prefix + pack_id(entry_id)

@@ -51,7 +51,6 @@ class Model:
         self.last_id = self.max_deleted_id = MIN_ID
         self.entries_added = 0
         self.values: dict[StreamID, bytes] = {}
-        self.is_tail_open = False
 
     @property
     def ids(self) -> list[StreamID]:
@@ -59,13 +58,12 @@ class Model:
 
     def append(self, entry_id: StreamID, words: list[bytes]) -> None:
         size = len(encode_words(words))
-        tail = self.nodes[-1] if self.is_tail_open else None
+        tail = self.nodes[-1] if self.nodes else None
         if tail is None or len(tail.entries) >= NODE_MAX_ENTRIES or tail.size + size >= NODE_MAX_BYTES:
             tail = ModelNode()
             self.nodes.append(tail)
         tail.entries.append(entry_id)
         tail.size += size
-        self.is_tail_open = True
         self.last_id = entry_id
         self.entries_added += 1
         self.values[entry_id] = encode_entry(entry_id, words)
@@ -78,15 +76,10 @@ class Model:
             if entry_id in node.live:
                 node.dead.add(entry_id)
                 if not node.live:
-                    self._drop(node)
+                    self.nodes.remove(node)
                 self.max_deleted_id = max(self.max_deleted_id, entry_id)
                 return True
         return False
-
-    def _drop(self, node: ModelNode) -> None:
-        if node is self.nodes[-1]:
-            self.is_tail_open = False
-        self.nodes.remove(node)
 
     def trim(self, trim: Trim) -> int:
         removed = 0
@@ -99,7 +92,7 @@ class Model:
             if trim.limit and removed + len(live) > trim.limit:
                 break
             if (length - len(live) >= trim.threshold) if by_length else (node.entries[-1] < trim.threshold):
-                self._drop(node)
+                self.nodes.remove(node)
                 removed += len(live)
                 continue
             if not trim.approximate:
@@ -117,10 +110,9 @@ class Model:
         assert (stream.last_id, stream.max_deleted_id) == (self.last_id, self.max_deleted_id)
         assert stream.entries_added == self.entries_added
         assert stream.node_total == len(self.nodes)
-        closed = self.nodes[:-1] if self.is_tail_open else self.nodes
-        expected = [(n.entries[0], len(n.live), len(n.entries), n.size, n.entries[-1]) for n in closed]
+        expected = [(n.entries[0], len(n.live), len(n.entries), n.size, n.entries[-1]) for n in self.nodes[:-1]]
         assert [(first_id, *node) for first_id, node in closed_nodes(stream)] == expected
-        if self.is_tail_open:
+        if self.nodes:
             tail = self.nodes[-1]
             assert stream.tail_first_id == tail.entries[0]
             assert (stream.tail_total, stream.tail_dead) == (len(tail.entries), len(tail.dead))

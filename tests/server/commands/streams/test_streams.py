@@ -766,3 +766,16 @@ def test_what_was_written_survives_a_kill(server: RiverbedServer, client: RawCli
     with server.client() as again:
         assert again.ask("DEBUG", "DIGEST") == digest
         assert [again.ask("XINFO", "STREAM", key, "FULL", "COUNT", 0) for key in ("s", "u")] == before
+
+
+def test_after_a_deletion_that_empties_the_last_node_entries_go_into_the_node_before(pair: Pair) -> None:
+    run(pair, "XADD s 1-1 f v")
+    pair.ask("XADD", "s", "2-1", "f", "x" * 5000)
+    run(pair, "XDEL s 2-1; XADD s 3-1 f v; XADD s 4-1 f v")
+    assert counters(pair, "s")["radix-tree-keys"] == "1"
+    fill(pair, "t", range(1, 203))
+    run(pair, "XDEL t 201-0 202-0; XDEL t 150-0; XADD t 203-0 f v; XTRIM t MAXLEN ~ 101; XTRIM t MAXLEN ~ 100")
+    pair.ask("XDEL", "t", *[f"{number}-0" for number in range(120, 204)])
+    run(pair, "XADD t 204-0 f v; XADD t 205-0 f v; XTRIM t MINID ~ 205-0")
+    assert counters(pair, "t")["radix-tree-keys"] == "1"
+    assert ids(pair, "t")[-2:] == [b"204-0", b"205-0"]
