@@ -50,6 +50,11 @@ class GroupsRewrite:
         self._groups = live_groups(reader, row.stream_no)
         self._missing: set[int] = set()  # the numbers of groups that have pending records without an entry
 
+    @property
+    def most_read(self) -> int:
+        """The largest `entries_read` of the groups, 0 when all are unknown."""
+        return max((group.row.entries_read or 0 for group in self._groups), default=0)
+
     # -- pending records without an entry ------------------------------------------------------------------------------
 
     def any_missing(self) -> bool:

@@ -105,9 +105,13 @@ class _StreamRewrite:
         elif not created:
             # as Redis does it: the only way to make a stream without entries and groups
             out.command(b"XADD", key, b"MAXLEN", b"0", b"0-1", b"x", b"y")
-        self._counters()
+        most_read = groups.most_read if groups is not None else 0
+        self._counters(max(row.entries_added, most_read))
         if groups is not None:
             yield from groups.pieces()
+        if most_read > row.entries_added:
+            # Redis 8 lets no group be created with more entries read than were added, but keeps one that has
+            self._counters(row.entries_added)
         if row.idempotence is not None:
             yield from self._idempotence(row.idempotence)
         if row.expire_ms:
@@ -144,11 +148,11 @@ class _StreamRewrite:
             raise self._wrong(f"it has not {row.length} entries up to {id_text(row.last_live_id).decode()}")
         out.adds(commands, size)
 
-    def _counters(self) -> None:
+    def _counters(self, entries_added: int) -> None:
         row = self._row
         last_id, max_deleted_id = id_text(row.last_id), id_text(row.max_deleted_id)
         top = max(row.last_id, row.max_deleted_id)
-        added = b"%d" % row.entries_added
+        added = b"%d" % entries_added
         words = (b"ENTRIESADDED", added, b"MAXDELETEDID", max_deleted_id)
         self._out.command(b"XSETID", self._key, id_text(top), *words)
         if top != row.last_id:

@@ -112,7 +112,7 @@ def _nack(request: Request) -> Work:
         if option == b"IDS" and len(args):
             words = args.take_counted(NUMIDS_NOT_POSITIVE, NUMIDS_MISMATCH)
         elif option == b"RETRYCOUNT" and len(args):
-            retry_count = args.take_int(BAD_RETRYCOUNT)
+            retry_count = args.take_int()
             if retry_count < 0:
                 raise CommandError(BAD_RETRYCOUNT)
         elif option == b"FORCE":

@@ -72,6 +72,23 @@ def assert_survives(store: Store, home: Path) -> list[Piece]:
     return state
 
 
+def test_a_group_that_has_read_more_than_was_added_is_made_before_the_counter_is_lowered(
+    store: Store, tmp_path: Path
+) -> None:
+    store.fill(b"s", 3)
+    store.run("XGROUP", "CREATE", "s", "g", "2-0", "ENTRIESREAD", 3)
+    store.run("XSETID", "s", "9-0", "ENTRIESADDED", 1047)
+    store.run("XGROUP", "CREATE", "s", "h", "2-0", "ENTRIESREAD", 1047)
+    store.run("XSETID", "s", "9-0", "ENTRIESADDED", 1008)
+    commands = commands_of(assert_survives(store, tmp_path))
+    assert [command for command in commands if b"XADD" not in command and b"SELECT" not in command] == [
+        b"XSETID s 9-0 ENTRIESADDED 1047 MAXDELETEDID 0-0",
+        b"XGROUP CREATE s g 2-0 ENTRIESREAD 3",
+        b"XGROUP CREATE s h 2-0 ENTRIESREAD 1047",
+        b"XSETID s 9-0 ENTRIESADDED 1008 MAXDELETEDID 0-0",
+    ]
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_every_mutators_work_survives_a_rewrite(store: Store, tmp_path: Path, case: Case) -> None:
     case(store)

@@ -523,7 +523,7 @@ class Oracle:
                     raise CommandError("ERR number of IDs doesn't match numids")
                 given, at = words[at + 2 : at + 2 + wanted], at + 2 + wanted
             elif word == b"RETRYCOUNT" and more:
-                count, at = number(words[at + 1], "ERR Invalid RETRYCOUNT value, must be >= 0"), at + 2
+                count, at = number(words[at + 1]), at + 2
                 if count < 0:
                     raise CommandError("ERR Invalid RETRYCOUNT value, must be >= 0")
             elif word == b"FORCE":

@@ -349,6 +349,7 @@ def test_released_entries_may_be_claimed_however_young_and_are_in_nobodys_histor
         ("XNACK s g FAIL IDS 0 1-1", b"ERR numids must be a positive integer"),
         ("XNACK s g FAIL IDS 2 1-1", b"ERR number of IDs doesn't match numids"),
         ("XNACK s g FAIL IDS 1 1-1 5-5", b"ERR Unrecognized XNACK option '5-5'"),
+        ("XNACK s g FAIL IDS 1 1-1 RETRYCOUNT x", b"ERR value is not an integer or out of range"),
         ("XNACK s g FAIL IDS 1 1-1 RETRYCOUNT -1", b"ERR Invalid RETRYCOUNT value, must be >= 0"),
         ("XNACK s g FAIL IDS 2 1-1 bad", b"ERR Invalid stream ID specified as stream command argument"),
     ],
