@@ -118,7 +118,9 @@ def _explained(error: StoreError | OSError | lmdb.Error, config: Config) -> str:
         case errno.EADDRINUSE:
             setting = "metrics-port" if _is_of_metrics(error, config) else "port"
             port = config.metrics_port if setting == "metrics-port" else config.port
-            return f"port {port} is in use; stop what listens there, or choose another --{setting} ({detail})"
+            return (
+                f"port {port} is in use; stop the program that listens there, or choose another --{setting} ({detail})"
+            )
         case errno.EADDRNOTAVAIL:
             return f"this machine has no such address to bind: {detail}"
         case errno.EACCES | errno.EPERM:

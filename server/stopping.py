@@ -228,7 +228,7 @@ class Stopping:
                 sender.state.value,
             )
         if self._replication.primary.awaits_return:
-            log.warning("A replica that was sent the base has not come back for what follows.")
+            log.warning("A replica that was sent the base has not come back for the rest of the log.")
         if senders:
             log.info("%d of %d replicas are in sync when shutting down.", len(senders) - len(lagging), len(senders))
 

@@ -256,7 +256,7 @@ class Engine:
             self._restore()
             if isinstance(error, (ReplayError, lmdb.Error)):
                 raise
-            raise ReplayError(f"{type(error).__name__} when executing what the primary sent: {error}") from error
+            raise ReplayError(f"{type(error).__name__} when executing a command of the primary: {error}") from error
         finally:
             txn.keep_expired = keep_expired
         if self.on_batches is not None:

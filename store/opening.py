@@ -99,7 +99,7 @@ def _recover(directory: Path, log: Log, txn: WriteTxn, execute: Execute, changes
             return recovery.recover(log, txn, execute, commits=False)
     if txn.position is not None or powercut.is_marked(txn.tables.path):  # the log is created before the mark
         raise NoLogError(
-            f"there is no log in {log.home.path}, and the tables hold what was in one: "
+            f"there is no log in {log.home.path}, and the tables hold the state of one: "
             f"`riverbed check {directory} --repair` makes a new log of them"
         )
     log.create()

@@ -52,8 +52,8 @@ class _Subcommands(click.Group):
 @click.group(
     cls=_Subcommands,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="`riverbed COMMAND --help` explains one, with examples. Exit status: 0 all is well, 1 something is wrong or "
-    "missing, and was told, 2 it could not be done, 130 it was interrupted.",
+    epilog="`riverbed COMMAND --help` explains one, with examples. Exit status: 0 all is well, 1 a defect or a lack "
+    "was found and printed, 2 the command could not run, 130 it was interrupted.",
 )
 @click.version_option(VERSION, "-v", "--version", prog_name="riverbed")
 def main() -> None:

@@ -53,7 +53,7 @@ def work(server: Server) -> None:
             with tables.env.begin() as txn:
                 row = read_position(TableReader(tables, txn).meta_row)
                 if row is None:
-                    raise StoreError("nothing was ever checkpointed")
+                    raise StoreError("no checkpoint was ever made")
                 server.say(held=row.place, total=entry_count(tables, txn))
                 order = server.listen()
                 if "go" not in order:

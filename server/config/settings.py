@@ -124,7 +124,7 @@ class Settings:
         256 * _MB,
         "Evict the clients that hold most when all together have more than this kept for them: unfinished requests,"
         " transactions, unread replies, watched keys, subscriptions. In bytes, or in percent of the machine's memory;"
-        " 0 for no limit, which is what Redis has unless told otherwise.",
+        " 0 for no limit, which is the default of Redis.",
     )
     proto_max_bulk_len = Memory(Section.CLIENTS, 512 * _MB, "Largest single argument of a request.", minimum=_MB)
     client_output_buffer_limit = OutputLimits(
@@ -226,16 +226,16 @@ class Settings:
         Section.REPLICATION, True, "Answer reads while a replica has no link to its primary."
     )
     repl_timeout = Integer(
-        Section.REPLICATION, 60, "A link on which nothing comes for so long is given up.", minimum=1, unit="seconds"
+        Section.REPLICATION, 60, "A link is closed when no byte has come on it for so long.", minimum=1, unit="seconds"
     )
     repl_ping_replica_period = Integer(
-        Section.REPLICATION, 10, "How often a primary that writes nothing else pings.", minimum=1, unit="seconds"
+        Section.REPLICATION, 10, "How often an idle primary sends a ping.", minimum=1, unit="seconds"
     )
     repl_max_batch_bytes = Memory(
         Section.REPLICATION,
         2 << 30,
-        "A replica takes no batch of the log that is longer. One holds what all clients of the primary have sent at"
-        " once, so this is more than any of them may send.",
+        "A replica takes no batch of the log that is longer. A batch holds the writes that all clients of the"
+        " primary sent at once, so this is more than any of them may send.",
         minimum=_MB,
     )
     replica_announce_ip = Text(
@@ -244,7 +244,7 @@ class Settings:
     replica_announce_port = Integer(
         Section.REPLICATION, 0, "Port that a replica says it can be reached at; 0 for its own.", maximum=65535
     )
-    replica_announced = Boolean(Section.REPLICATION, True, "Whether Sentinel tells its clients of this replica.")
+    replica_announced = Boolean(Section.REPLICATION, True, "Whether Sentinel shows this replica to its clients.")
     replica_priority = Integer(Section.REPLICATION, 100, "The lowest is promoted first by Sentinel, and 0 never.")
     min_replicas_to_write = Integer(
         Section.REPLICATION, 0, "Refuse writes while fewer replicas than this are well; 0 for never."
@@ -263,7 +263,10 @@ class Settings:
     # -- diagnostics ---------------------------------------------------------------------------------------------------
 
     loglevel = Choice(
-        Section.DIAGNOSTICS, ("debug", "verbose", "notice", "warning"), "notice", "How much the server's log tells."
+        Section.DIAGNOSTICS,
+        ("debug", "verbose", "notice", "warning"),
+        "notice",
+        "The lowest level of the lines in the server's log.",
     )
     logfile = Text(
         Section.DIAGNOSTICS, "", "File that the server's log is appended to; empty for standard output.", at_start=True
@@ -304,7 +307,7 @@ class Settings:
     replica_read_only = Fixed("yes", "a replica's log is its primary's, byte for byte")
     databases = Integer(Section.FIXED, 16, "databases that SELECT chooses from", minimum=16, maximum=16, at_start=True)
     hz = Integer(Section.FIXED, 10, "background chores run ten times a second", minimum=10, maximum=10)
-    appendonly = Fixed("yes", "the log is what the store is made of")
+    appendonly = Fixed("yes", "the store is made from the log")
     appenddirname = Fixed(LOG_DIRECTORY, _LAYOUT, at_start=True)
     appendfilename = Fixed(LOG_FILE, _LAYOUT, at_start=True)
     save = Fixed("", "there are no RDB files; checkpoints happen by themselves")

@@ -167,10 +167,10 @@ def _log(core: Core) -> Iterator[Figure]:
     engine = core.engine
     log = engine.log
     yield _gauge("log_bytes", "Size of the log's files.", log.size_bytes)
-    yield _gauge("log_base_bytes", "Of them what the last rewrite has written.", log.base_bytes)
+    yield _gauge("log_base_bytes", "The part of the log's bytes that the last rewrite has written.", log.base_bytes)
     yield _gauge("log_files", "Files of the log behind that.", log.incr_count)
-    yield _gauge("log_unsynced_bytes", "What a power cut would take now.", log.unsynced_bytes)
-    yield _gauge("checkpoint_lag_bytes", "What was logged since the last checkpoint.", engine.dirty_bytes)
+    yield _gauge("log_unsynced_bytes", "Bytes of the log that a power cut would lose now.", log.unsynced_bytes)
+    yield _gauge("checkpoint_lag_bytes", "Bytes logged since the last checkpoint.", engine.dirty_bytes)
     yield _gauge("disk_free_bytes", "Free room on the disk.", engine.files.free_bytes(engine.directory))
     yield _gauge(
         "writes_refused", "1 while writes are refused, for want of space or a log.", engine.refusal is not None
@@ -179,11 +179,11 @@ def _log(core: Core) -> Iterator[Figure]:
 
 def _tables(core: Core) -> Iterator[Figure]:
     room = sampling.space(core.txn)
-    yield _gauge("lmdb_map_bytes", "What the tables may grow to.", room.map_bytes)
+    yield _gauge("lmdb_map_bytes", "Bytes that the tables may grow to.", room.map_bytes)
     yield _gauge("lmdb_file_bytes", "Size of the tables' file.", room.file_bytes)
     yield _gauge("lmdb_used_bytes", "Pages of it that hold rows.", room.used_bytes)
     yield _gauge("lmdb_free_bytes", "The others, to be used before the file grows.", room.free_bytes)
-    yield _gauge("lmdb_readers", "Who reads the tables as they were at some moment.", room.readers)
+    yield _gauge("lmdb_readers", "Readers that hold an old state of the tables.", room.readers)
     yield _gauge(
         "lmdb_oldest_reader_transactions",
         "Checkpoints since the oldest of them began; pages freed since cannot be used again.",
@@ -234,7 +234,7 @@ def _replication(core: Core, replication: Replication) -> Iterator[Figure]:
     }
     yield _gauges(
         "replica_lag_bytes",
-        "What a replica has not confirmed yet.",
+        "Bytes of the log that a replica has not confirmed yet.",
         ("replica",),
         ((own, max(lag, 0)) for own, (lag, _) in told.items()),
     )

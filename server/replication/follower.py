@@ -139,7 +139,7 @@ class Follower:
             return
         timeout_s = self._config.repl_timeout
         if link.is_reading and now_s - link.heard_s > timeout_s:
-            link.fail(LinkError(f"nothing came for {timeout_s} s"))
+            link.fail(LinkError(f"no byte came for {timeout_s} s"))
         elif self.state is State.CONNECTED:
             self._acknowledge()
         elif self.state is State.SYNC:
@@ -287,7 +287,7 @@ class Follower:
             self.state = State.HANDSHAKE  # so that we do not connect again at once
             self._needs.changed()
             self._down_since_s = self._clock.monotonic()
-            self._link.fail(LinkError(f"what the primary sends is damaged: {error}"))
+            self._link.fail(LinkError(f"the primary's bytes are damaged: {error}"))
 
     # -- applying ------------------------------------------------------------------------------------------------------
 
@@ -322,7 +322,7 @@ class Follower:
             self._damaged(error)
             return
         except ReplayError as error:
-            log.error("the state does not fit what the primary does, everything is asked for again: %s", error)
+            log.error("the state does not fit the primary's commands, a full sync follows: %s", error)
             self._wants_all = True
             self._damaged(error)
             return
@@ -330,7 +330,7 @@ class Follower:
             self.state = State.HANDSHAKE
             self._needs.changed()
             reason = NO_ROOM if isinstance(error, lmdb.MapFullError) else str(error)
-            link.fail(LinkError(f"what came cannot be written: {reason}", is_lasting=True))
+            link.fail(LinkError(f"the primary's bytes cannot be written: {reason}", is_lasting=True))
             return
         except StateLostError as error:
             self._needs.ticks.give_up(error)

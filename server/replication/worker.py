@@ -36,7 +36,7 @@ from riverbed.store.recovery.replay import RecoveryReport, replay
 from riverbed.store.tables.environment import Tables
 
 MODULE: Final = "riverbed.server.replication.worker"
-NO_ROOM: Final = "lmdb-map-size is too small for what the primary holds"
+NO_ROOM: Final = "lmdb-map-size is too small for the primary's data"
 
 # Less urgent than the server, which has clients; more urgent than idle work, for the replica is waited for.
 _NICENESS: Final = 5

@@ -122,7 +122,7 @@ class DeepCheck:
                 batch = made.batch
                 place = (None, None) if batch is None else (batch.file, batch.start)
                 reason = error.__cause__ or error  # `place` already says where
-                yield Violation("log", "", f"does not fit what came before: {reason}", *place)
+                yield Violation("log", "", f"does not fit the log before it: {reason}", *place)
             self.commands = made.commands
 
     def _begin(

@@ -168,7 +168,7 @@ def _check_run(
         found[consumer_no] += len(run)
         runs[consumer_no] += 1
     elif (group_no, consumer_no) not in view.notes.consumers:
-        view.add("pel", told, f"is consumer {consumer_no}'s, who is not there, and is not to be purged either")
+        view.add("pel", told, f"is consumer {consumer_no}'s, which does not exist and has no dead rows")
     if view.get("pel_by_consumer", pending.owner_prefix(group_no, consumer_no) + run.last) is None:
         view.add("pel_by_consumer", told, f"is missing in the list of consumer {consumer_no}")
     listed = view.get("pel_by_time", pending.time_key(group_no, run))
@@ -188,7 +188,7 @@ def _check_owners(view: View, where: str, group_no: int, runs: dict[int, int]) -
     for packed, row in view.rows("pel_by_consumer", pending.group_prefix(group_no)):
         yield
         if row:
-            view.add("pel_by_consumer", f"{where}, {show(packed)}", "holds something where nothing belongs")
+            view.add("pel_by_consumer", f"{where}, {show(packed)}", "holds a value where none belongs")
         last_id = view.decode("pel_by_consumer", show(packed), _decode_last_id, packed, pending.OWNER_KEY_BYTES)
         if last_id is None:
             continue
@@ -196,7 +196,7 @@ def _check_owners(view: View, where: str, group_no: int, runs: dict[int, int]) -
         if consumer_no in listed:
             listed[consumer_no] += 1
         elif (group_no, consumer_no) not in view.notes.consumers:
-            told = f"is consumer {consumer_no}'s, who is not there, and is not to be purged either"
+            told = f"is consumer {consumer_no}'s, which does not exist and has no dead rows"
             view.add("pel_by_consumer", f"{where}, {show_id(last_id)}", told)
     for consumer_no, count in listed.items():
         if count != runs[consumer_no]:
@@ -274,4 +274,4 @@ def _check_looks(view: View) -> Pass:
         row = view.get("groups", groups.group_key(stream_no, group_no))
         group = None if row is None else view.decode("groups", where, _decode_group, row)
         if group is None or not _is_listed(group) or (group.name, group.look_ms) != (name, look_ms):
-            view.add("consumer_ttls", where, f"is listed at {look_ms} ms, of which its row knows nothing")
+            view.add("consumer_ttls", where, f"is listed at {look_ms} ms, which its row does not show")

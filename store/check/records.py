@@ -61,7 +61,7 @@ def check_stream_records(view: View, key: str, settings: IdempotenceSettings) ->
         for packed, row in view.rows(table, stream_prefix(records_no)):
             found += 1
             if row and table == "idmp_times":
-                view.add(table, show(packed), "holds something where nothing belongs")
+                view.add(table, show(packed), "holds a value where none belongs")
             yield
         if found != records:
             view.add(table, where, f"{found} rows for {records} records")

@@ -115,7 +115,7 @@ class SnapshotCheck:
                         known = listed or there
                         assert known is not None
                         yield Violation(
-                            _TABLE, show(known.key), f"line {number} of {STREAMS_NAME} is not what the tables say", file
+                            _TABLE, show(known.key), f"line {number} of {STREAMS_NAME} differs from the tables", file
                         )
             except CorruptionError as error:
                 yield violation_of(_TABLE, error)

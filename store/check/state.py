@@ -157,7 +157,7 @@ def _check_meta(view: View) -> Pass:
     if all(row is None for row in rows.values()):
         for table in ("keys", "names", "entries", "groups", "pel", "trash"):
             if view.count(table):
-                view.add(table, "", "holds rows, but nothing was ever checkpointed")
+                view.add(table, "", "holds rows, but no checkpoint was ever made")
         return
     rows[META_VERSION] = view.meta_row(META_VERSION)
     for name, row in rows.items():

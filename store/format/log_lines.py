@@ -221,7 +221,7 @@ def is_sound(annotation: Annotation, covered_sum: int) -> bool:
 def decode_extension(lines: list[bytes]) -> list[bytes]:
     """The command in an extension line and its continuations.  Raises FrameError when they are not exactly one."""
     if not lines[0].startswith(EXTENSION_START):
-        raise FrameError("an extension line continues nothing")
+        raise FrameError("an extension line stands behind no command")
     try:
         payload = b"".join(
             binascii.a2b_base64(line[len(EXTENSION_START) :].rstrip(b"\r\n"), strict_mode=True) for line in lines

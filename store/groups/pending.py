@@ -206,7 +206,7 @@ class Pel:
                 if not key.startswith(prefix):
                     return
                 run = self._run_for(last_in_key(key))
-                assert run is not None, "a consumer's list holds what the group's does not"
+                assert run is not None, "a consumer's list holds an ID that the group's list does not"
                 if run.first > last:
                     return
                 cut = run.within(first, last)

@@ -140,8 +140,8 @@ class LogReader:
             raise parts[-1].error(
                 place.position,
                 place.offset,
-                f"the log ends before what a checkpoint covers: file {durable.file_seq}, byte {durable.position}, "
-                f"replication offset {durable.offset}",
+                f"the log ends before the place that a checkpoint covers: file {durable.file_seq}, "
+                f"byte {durable.position}, replication offset {durable.offset}",
             )
 
     def _first_offset(self) -> int:

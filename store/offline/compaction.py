@@ -148,7 +148,7 @@ class Compaction:
                 pass
         except lmdb.NotFoundError:
             self._held.close()
-            raise StoreError(f"the store in {self._directory} was never checkpointed; there is nothing in it") from None
+            raise StoreError(f"the store in {self._directory} has no checkpoint, and so no data") from None
         except BaseException:
             self._held.close()
             raise

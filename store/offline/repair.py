@@ -153,7 +153,7 @@ class Repair:
             return f"the log is broken ({first}), and there are no tables: {_ELSEWHERE}"
         return (
             f"the log is broken ({first}), and the tables are whole, up to replication offset "
-            f"{check.meta.position.offset}: to go on from there, without what came later, move "
+            f"{check.meta.position.offset}: to go on from there, without later writes, move "
             f"{self._places.home} away and repair again; or {_ELSEWHERE}"
         )
 
@@ -162,11 +162,11 @@ class Repair:
         assert check.meta is not None and check.log.end is not None
         told = (
             f"the tables cover replication offset {check.meta.position.offset}, and the log ends at "
-            f"{check.log.end.offset}: to go on with what the log holds, move {self._places.state} away"
+            f"{check.log.end.offset}: to go on with the log's state, move {self._places.state} away"
         )
         if broken_tables:
             return told  # and the tables are broken too
-        return f"{told}; with what the tables hold, move {self._places.home} away and repair again"
+        return f"{told}; with the tables' state, move {self._places.home} away and repair again"
 
     def _refuse_older_log(self, check: Check, broken_tables: list[Violation]) -> None:
         """Raise RepairError when the tables, broken or not, hold changes that the log lacks."""
@@ -265,7 +265,5 @@ class Repair:
             files=self._files,
         )
         give(self._places.home, self._directory.stat())
-        told = (
-            f"made a new log of what the tables hold: {made.base.entries:,} entries, replication offset {made.offset}"
-        )
+        told = f"made a new log out of the tables: {made.base.entries:,} entries, replication offset {made.offset}"
         return Action(told, None)

@@ -98,8 +98,8 @@ def refuse_doubt(state: Path) -> None:
     """Check, for a reader, that the tables are not in doubt.  Raises DoubtError, OSError."""
     if is_in_doubt(state):
         raise DoubtError(
-            f"the machine stopped while the tables in {state} were in use; start riverbed-server on them once, which "
-            "goes back to what is whole and takes the rest from the log"
+            f"the machine stopped while the tables in {state} were in use; start riverbed-server on them once: it "
+            "goes back to the last whole state and takes the rest from the log"
         )
 
 

@@ -128,7 +128,7 @@ class _Purge:
         while found and cursor.key().startswith(prefix):
             for _ in range(_ROWS_A_LOOK):
                 run = txn.lmdb.pop(group_prefix(group_no) + last_in_key(cursor.key()), db=pel)
-                assert run is not None, "a consumer's list holds what the group's does not"
+                assert run is not None, "a consumer's list holds an ID that the group's list does not"
                 txn.lmdb.delete(time_key(group_no, Run.unpack(run)), db=by_time)
                 cursor.delete()
                 self._dead_rows.rows_purged += 1

@@ -105,7 +105,7 @@ def test_port_in_use_is_told(riverbed: RiverbedServer, tmp_path: Path) -> None:
     status, out, _ = start_in_vain("--port", riverbed.port, "--bind", "127.0.0.1", "--dir", tmp_path / "other")
     assert status == 1
     assert out.splitlines()[-1].endswith(
-        f" # port {riverbed.port} is in use; stop what listens there, or choose another --port"
+        f" # port {riverbed.port} is in use; stop the program that listens there, or choose another --port"
         f" (127.0.0.1:{riverbed.port}: Address already in use)"
     )
 

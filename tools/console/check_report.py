@@ -99,7 +99,7 @@ class CheckReport:
         self._found, self._count, self._is_cut_short = [], 0, False
         with self._above_the_bar():
             for action in actions:
-                kept = "" if action.kept is None else f"; what was there is kept as {action.kept}"
+                kept = "" if action.kept is None else f"; the old one is kept as {action.kept}"
                 _tell(f"{action.done}{kept}", "[green]repaired:[/] ")
 
     def refused(self, reason: str) -> None:

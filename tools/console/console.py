@@ -100,7 +100,7 @@ def _lmdb_advice(error: lmdb.Error) -> str:
     if reason.endswith(os.strerror(errno.EACCES)):
         return " (while a server runs, readers need to write its lock.mdb: be the user whom the files belong to)"
     if reason.endswith(os.strerror(errno.EIO)):
-        return " (which is what it says when the disk is full, too)"
+        return " (a full disk gives this error, too)"
     return ""
 
 

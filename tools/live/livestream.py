@@ -91,7 +91,7 @@ def describe(client: RedisClient, key: bytes) -> LiveStream | None:
             return None
         raise
     except (KeyError, TypeError, ValueError) as error:
-        raise Failure(f"{client.address}: XINFO of {key!r} tells nothing we know: {error!r}") from error
+        raise Failure(f"{client.address}: XINFO of {key!r} has no known form: {error!r}") from error
 
 
 def _id(text: bytes) -> StreamID:

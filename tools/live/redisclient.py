@@ -67,7 +67,7 @@ def parse_url(text: str) -> Address:
         raise ValueError("no host is named")
     path = parts.path.strip("/")
     if path and not (path.isascii() and path.isdigit() and len(path) < 10):
-        raise ValueError("what follows the host is not the number of a database")
+        raise ValueError("the part behind the host is not the number of a database")
     return Address(
         parts.hostname,
         port,
@@ -201,7 +201,7 @@ class RedisClient:
 
     def _lost(self, error: OSError, what: str) -> Failure:
         if isinstance(error, TimeoutError):
-            return Failure(f"{self.address} {what}: nothing within {self._timeout_s:.0f} s")
+            return Failure(f"{self.address} {what}: no reply within {self._timeout_s:.0f} s")
         return Failure(f"{self.address} {what}: {error.strerror or error}")
 
 

@@ -192,7 +192,7 @@ class ServerSink:
                 raise Failure(f"{self._client.address} refused {words[0].decode()}: {reason}") from reason
             raise Failure(
                 f"line {line}: {self._client.address} refuses it: {reason}; {counted(len(refused), 'entry')} of those "
-                f"up to line {waiting[-1][1]} {'is' if len(refused) == 1 else 'are'} not loaded, and nothing behind"
+                f"up to line {waiting[-1][1]} {'is' if len(refused) == 1 else 'are'} not loaded, nor any line behind it"
             ) from reason
 
     def _call(self, *words: bytes) -> Any:
@@ -208,7 +208,7 @@ def _next_id(last_id: StreamID) -> StreamID:
     if now > last_id:
         return now
     if last_id == MAX_ID:
-        raise ValueError("the stream has the largest ID there is: nothing can follow")
+        raise ValueError("the stream has the largest ID there is: no entry can follow")
     return StreamID(last_id + 1)
 
 

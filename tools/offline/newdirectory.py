@@ -53,10 +53,10 @@ def refuse_existing(target: Path) -> None:
     if target.is_dir():
         if any(target.iterdir()):
             raise Failure(
-                f"{target} is not empty, and nothing is written over; name a new directory{_left_over(target)}"
+                f"{target} is not empty, and no file is overwritten; name a new directory{_left_over(target)}"
             )
     elif os.path.lexists(target):
-        raise Failure(f"{target} exists, and nothing is written over; name a new directory{_left_over(target)}")
+        raise Failure(f"{target} exists, and no file is overwritten; name a new directory{_left_over(target)}")
 
 
 def left_over(target: Path) -> list[Path]:

@@ -138,7 +138,7 @@ def _alone(path: Path, files: HeldFiles) -> Source:
         return Source(str(path), [LogPart(path, ours, part.size, is_last=True)], LogPosition(-1, 0, begins[1]), files)
     if begins[0] != 0:
         raise Failure(
-            f"{path} begins at replication offset {begins[0]}: what came before is in other files; "
+            f"{path} begins at replication offset {begins[0]}: the log before that is in other files; "
             f"name the directory with all of them"
         )
     ours = LogFile(path.name, 1, FileType.INCR, start_offset=0, is_checksummed=True)

@@ -41,7 +41,7 @@ def tables_at_rest(path: Path) -> Iterator[tuple[Tables, int]]:
         try:
             tables = Tables(path, _MAP_BYTES, readonly=True)
         except lmdb.NotFoundError:
-            raise Failure(f"the store in {path} was never checkpointed: there is nothing to see yet") from None
+            raise Failure(f"the store in {path} has no checkpoint yet, and so no data") from None
     elif (path / LOG_DIRECTORY).is_dir():
         refuse_redis(path, OsFiles())
         raise Failure(f"{path} has a log and no tables: start riverbed-server on it once, which makes them")
@@ -59,7 +59,7 @@ def tables_at_rest(path: Path) -> Iterator[tuple[Tables, int]]:
     try:
         with tables.env.begin(db=tables.handles["meta"]) as txn:
             if txn.get(b"databases") is None:
-                raise Failure(f"the store in {path} was never checkpointed: there is nothing to see yet")
+                raise Failure(f"the store in {path} has no checkpoint yet, and so no data")
         yield tables, now_ms
     finally:
         tables.close()

@@ -95,7 +95,7 @@ class SnapshotReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         if options.starts_at_end:
-            raise OptionError("startingOffsets=latest is for readStream: now there is nothing to read from there on")
+            raise OptionError("startingOffsets=latest is for readStream: a batch read would find no entry behind it")
         self.options = options
         self.spark_schema = schema
         # Checked here, so that the user sees the error before any task starts.
@@ -162,6 +162,6 @@ def _require_beginning(places: list[tuple[Place, Snapshot]], options: ReadOption
             if options.wants(stream.db, stream.key) and had_more and begins_later:
                 now = f"begins with {id_text(stream.first_id).decode()}" if stream.length else "is empty"
                 raise DataLossError(
-                    f"stream {key_text(stream.key)} in {place.name} {now}: what came before, from "
-                    f"{id_text(first).decode()} on, was trimmed; failOnDataLoss=false reads what is left"
+                    f"stream {key_text(stream.key)} in {place.name} {now}: the entries before that, from "
+                    f"{id_text(first).decode()} on, was trimmed; failOnDataLoss=false reads the entries that are left"
                 )

@@ -39,8 +39,10 @@ _ITEMS: Final = {CHECKING_ROWS: "rows", COMPARING: "entries", COMPARING_STREAMS:
 
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path), metavar="PATH")
-@click.option("--deep", is_flag=True, help="Execute the log as well, and compare what it makes with the tables.")
-@click.option("--repair", is_flag=True, help="Mend what can be mended without losing anything; keep what is replaced.")
+@click.option("--deep", is_flag=True, help="Execute the log as well, and compare its state with the tables.")
+@click.option(
+    "--repair", is_flag=True, help="Mend damage where no data is lost by it; keep the files that are replaced."
+)
 @click.option(
     "--work",
     type=click.Path(exists=True, file_okay=False, path_type=Path),

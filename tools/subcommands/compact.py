@@ -61,14 +61,16 @@ _ITEMS: Final = {
 @click.option(
     "--maxlen", type=click.IntRange(min=0), metavar="N", help="Drop all but the newest N entries of a stream."
 )
-@click.option("--acked", is_flag=True, help="Drop only what every group has acknowledged; streams without groups stay.")
+@click.option(
+    "--acked", is_flag=True, help="Drop only entries that every group has acknowledged; streams without groups stay."
+)
 @click.option("--key", "pattern", metavar="GLOB", help="Drop entries of the streams with such keys alone.")
 @click.option(
     "--db", type=click.IntRange(0, DATABASE_COUNT - 1), metavar="N", help="Drop entries of this database alone."
 )
 @click.option("--keep-expired", is_flag=True, help="Leave keys whose time is over to the server.")
-@click.option("--dry-run", is_flag=True, help="Say about what would be done, and the space it takes; change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask. Nothing is asked where there is no terminal, or with --json.")
+@click.option("--dry-run", is_flag=True, help="Print an estimate of the work and of the space; change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask. Without a terminal, or with --json, the tool never asks.")
 @click.option("--json", "as_json", is_flag=True, help="Report as one JSON object.")
 def compact(
     directory: Path,

@@ -41,7 +41,7 @@ NumberedEntry = tuple[int, bytes | None, list[bytes]]
 @click.argument("key", metavar="KEY")
 @click.argument("file", required=False, type=click.Path(path_type=Path, allow_dash=True), metavar="[FILE]")
 @click.option("--db", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="The key's database.")
-@click.option("--format", "form", type=click.Choice(["jsonl", "csv"]), help="Of FILE, when its name does not tell.")
+@click.option("--format", "form", type=click.Choice(["jsonl", "csv"]), help="Of FILE, when its name does not show it.")
 @click.option("--id-field", metavar="NAME", help="The column, or member of an object, that holds the ID.")
 @click.option("--new-ids", is_flag=True, help="Give new IDs also to entries that have one.")
 @click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Leave out the first N entries.")

@@ -124,7 +124,7 @@ def _print_report(source: Source, directory: Path, rebuilt: Rebuilt, seconds: fl
         "up to": _place(rebuilt.time_ms, rebuilt.offset),
     }
     if rebuilt.next_offset is not None:
-        lines["left out"] = f"what follows, from the batch of {_place(rebuilt.next_time_ms, rebuilt.next_offset)} on"
+        lines["left out"] = f"the rest, from the batch of {_place(rebuilt.next_time_ms, rebuilt.next_offset)} on"
     if not rebuilt.copied:
         lines["new log"] = f"ends at replication offset {rebuilt.new_offset}"
     console.print(f"[green]made[/] [bold]{escape(str(directory))}[/]")

@@ -15,8 +15,12 @@ from riverbed.tools.console.console import Failure
 _EXTRA: Final = ("pyspark", "py4j", "pyarrow", "numpy")
 # By name: the module, the function in it, and the text for `--help`.
 _JOBS: Final = {
-    "audit": ("audit.audit", "audit", "Name what is stuck, poisoned or orphaned, and what holds streams back."),
-    "export": ("export.export", "export", "Write entries to Parquet, by key and date, what is new at each run."),
+    "audit": (
+        "audit.audit",
+        "audit",
+        "List stuck, poisoned and orphaned entries, and the groups that hold streams back.",
+    ),
+    "export": ("export.export", "export", "Write entries to Parquet, by key and date; each run writes the new ones."),
     "rates": ("rates", "rates", "Count entries and bytes by minute, and the time between entries."),
 }
 

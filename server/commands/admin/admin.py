@@ -29,7 +29,7 @@ MONITOR_DENIED: Final = "ERR MONITOR isn't allowed for DENY BLOCKING client"
     Flag.LOADING | Flag.STALE | Flag.FAST,
     group="server",
     since="2.6.0",
-    summary="Tells the server's time.",
+    summary="Returns the server's time.",
     tips=("nondeterministic_output",),
 )
 def time(request: Request) -> Reply:
@@ -42,7 +42,7 @@ def time(request: Request) -> Reply:
     "LASTSAVE",
     Flag.LOADING | Flag.STALE | Flag.FAST,
     group="server",
-    summary="Tells when the last checkpoint was made.",
+    summary="Returns the time of the last checkpoint.",
     categories=("admin", "dangerous"),
     tips=("nondeterministic_output",),
 )

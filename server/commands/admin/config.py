@@ -32,7 +32,7 @@ _FLAGS: Final = Flag.ADMIN | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE
 container("CONFIG", group="server", since="2.0.0", summary="Container of the commands about settings.")
 
 
-@command("CONFIG GET parameter [parameter ...]", _FLAGS, since="2.0.0", summary="Tells the values of settings.")
+@command("CONFIG GET parameter [parameter ...]", _FLAGS, since="2.0.0", summary="Returns the values of settings.")
 def config_get(request: Request) -> Reply:
     """CONFIG GET pattern [pattern ...] -> name and value of every setting that matches one of them."""
     return in_slices(request, _get)

@@ -417,7 +417,7 @@ def _wanted(names: set[str]) -> set[str]:
     "INFO [section [section ...]]",
     Flag.LOADING | Flag.STALE | Flag.SHOWS_TABLES,
     group="server",
-    summary="Tells about the server: its state, figures and statistics.",
+    summary="Returns the server's state, figures and statistics.",
     categories=("dangerous",),
     tips=("nondeterministic_output", "request_policy:all_shards", "response_policy:special"),
 )

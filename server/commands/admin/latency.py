@@ -56,7 +56,7 @@ declare_help("LATENCY", since="2.8.13")
     "LATENCY HISTOGRAM [command [command ...]]",
     _FLAGS,
     since="7.0.0",
-    summary="Tells how long the calls of commands took.",
+    summary="Returns how long the calls of commands took.",
     tips=_TIPS,
 )
 def latency_histogram(request: Request) -> dict[bytes, Reply]:

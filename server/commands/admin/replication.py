@@ -120,7 +120,7 @@ def failover(request: Request) -> Reply:
     Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.FAST | Flag.SHOWS_TABLES,
     group="server",
     since="2.8.12",
-    summary="Tells whether the server is a primary or a replica, and of whom.",
+    summary="Returns whether the server is a primary or a replica, and its peers.",
     categories=("admin", "dangerous"),
 )
 def role(request: Request) -> Reply:
@@ -136,7 +136,7 @@ def role(request: Request) -> Reply:
     _ADMIN | Flag.LOADING | Flag.STALE,
     group="server",
     since="3.0.0",
-    summary="What replicas and primaries tell each other.",
+    summary="Carries the messages between primaries and replicas.",
     arity=-1,
 )
 def replconf(request: Request) -> Reply:
@@ -215,7 +215,7 @@ def wait(request: Request) -> Reply:
     Flag.NOSCRIPT | Flag.BLOCKING | Flag.SHOWS_TABLES,
     group="generic",
     since="7.2.0",
-    summary="Waits until what this client wrote is on the disk here, and on that of so many replicas.",
+    summary="Waits until this client's writes are on this server's disk and on the disks of a number of replicas.",
     categories=("connection",),
     tips=("request_policy:all_shards", "response_policy:agg_min"),
 )

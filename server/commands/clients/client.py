@@ -37,13 +37,13 @@ declare_help("CLIENT", since="5.0.0")
 # -- oneself -----------------------------------------------------------------------------------------------------------
 
 
-@command("CLIENT ID", FLAGS, since="5.0.0", summary="Tells the ID of the connection.")
+@command("CLIENT ID", FLAGS, since="5.0.0", summary="Returns the ID of the connection.")
 def client_id(request: Request) -> int:
     """CLIENT ID -> a number that no other connection of this run of the server had."""
     return request.session.id
 
 
-@command("CLIENT GETNAME", FLAGS, since="2.6.9", summary="Tells the name of the connection.")
+@command("CLIENT GETNAME", FLAGS, since="2.6.9", summary="Returns the name of the connection.")
 def client_getname(request: Request) -> bytes | None:
     """CLIENT GETNAME -> the name, null without one."""
     return request.session.names.client or None
@@ -65,7 +65,7 @@ def client_setname(request: Request) -> Reply:
     "CLIENT SETINFO <LIB-NAME libname | LIB-VER libver>",
     FLAGS,
     since="7.2.0",
-    summary="Tells the server which library the client uses.",
+    summary="Sets the name or the version of the client's library.",
 )
 def client_setinfo(request: Request) -> Reply:
     """CLIENT SETINFO LIB-NAME name | LIB-VER version -> OK."""
@@ -150,7 +150,7 @@ def client_tracking(request: Request) -> Reply:
     return OK
 
 
-@command("CLIENT TRACKINGINFO", FLAGS, since="6.2.0", summary="Tells that no keys are tracked.")
+@command("CLIENT TRACKINGINFO", FLAGS, since="6.2.0", summary="Returns that no keys are tracked.")
 def client_trackinginfo(request: Request) -> Reply:
     """CLIENT TRACKINGINFO -> flags, redirect, prefixes."""
     flags = [b"off"]
@@ -163,7 +163,7 @@ def client_caching(request: Request) -> Reply:
     raise CommandError(CACHING_NEEDS_TRACKING)
 
 
-@command("CLIENT GETREDIR", FLAGS, since="6.0.0", summary="Tells that nothing is redirected.")
+@command("CLIENT GETREDIR", FLAGS, since="6.0.0", summary="Returns that no invalidations are redirected.")
 def client_getredir(request: Request) -> int:
     """CLIENT GETREDIR -> -1."""
     return -1

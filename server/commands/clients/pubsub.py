@@ -166,7 +166,7 @@ def sunsubscribe(request: Request) -> Reply:
     _PUBLISHING,
     group="pubsub",
     since="2.0.0",
-    summary="Sends a message to all who listen to a channel.",
+    summary="Sends a message to all subscribers of a channel.",
 )
 def publish(request: Request) -> Reply:
     """PUBLISH channel message -> how many subscriptions on this server got it; subscribers of replicas do not.
@@ -186,7 +186,7 @@ def _publish(request: Request) -> Work:
     _PUBLISHING,
     group="pubsub",
     since="7.0.0",
-    summary="Sends a message to all who listen to a shard channel.",
+    summary="Sends a message to all subscribers of a shard channel.",
 )
 def spublish(request: Request) -> int:
     """SPUBLISH shardchannel message -> how many subscriptions it went to."""
@@ -213,7 +213,9 @@ def pubsub_shardchannels(request: Request) -> Reply:
     return _names(request, request.context.pubsub.shard_channels)
 
 
-@command("PUBSUB NUMSUB [channel [channel ...]]", _LOOKING, since="2.8.0", summary="Counts who listens to channels.")
+@command(
+    "PUBSUB NUMSUB [channel [channel ...]]", _LOOKING, since="2.8.0", summary="Counts the subscribers of channels."
+)
 def pubsub_numsub(request: Request) -> Reply:
     """PUBSUB NUMSUB [channel ...] -> channel, count, channel, count ...; listening by pattern does not count."""
     return _counts(request, request.context.pubsub.channels)
@@ -223,7 +225,7 @@ def pubsub_numsub(request: Request) -> Reply:
     "PUBSUB SHARDNUMSUB [shardchannel [shardchannel ...]]",
     _LOOKING,
     since="7.0.0",
-    summary="Counts who listens to shard channels.",
+    summary="Counts the subscribers of shard channels.",
     keys=NO_KEYS,
 )
 def pubsub_shardnumsub(request: Request) -> Reply:

@@ -169,7 +169,7 @@ def _release_counts(
     Flag.READONLY,
     group="stream",
     since="5.0.0",
-    summary="Tells what a group, or one of its consumers, has pending.",
+    summary="Returns the pending entries of a group or of one of its consumers.",
     tips=("nondeterministic_output",),
 )
 def xpending(request: Request) -> Reply:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from riverbed.store.groups.group import Group
 
 BAD_NUMBER: Final = "ERR {} must be a positive integer, or 0 or OFF for none"
-NEEDS_DEADLETTER: Final = "ERR MAXDELIVERIES needs a DEADLETTER key, for what has been delivered so often"
+NEEDS_DEADLETTER: Final = "ERR MAXDELIVERIES needs a DEADLETTER key, to which it moves entries"
 NEEDS_MAXDELIVERIES: Final = "ERR DEADLETTER needs MAXDELIVERIES, which says when an entry goes there"
 OWN_KEY: Final = "ERR the DEADLETTER key must be another one than the stream's own"
 # IDs that a dead-letter stream must have left: more than one command can move.
@@ -45,7 +45,7 @@ _ROOM: Final = 1 << 16
     "XGROUP POLICY key group [MAXDELIVERIES count] [DEADLETTER key] [CONSUMERTTL milliseconds]",
     Flag.WRITE,
     since="8.8.0",
-    summary="Sets or tells when a group gives up on an entry, and when it forgets a consumer; Riverbed's own.",
+    summary="Sets or returns when a group gives up on an entry, and when it deletes an idle consumer; Riverbed's own.",
 )
 def xgroup_policy(request: Request) -> Reply:
     """XGROUP POLICY key group [options] -> OK; without options -> the policy.  Options not named keep their values."""

@@ -56,7 +56,7 @@ _NEW: Final = b":0\r\n:0\r\n"  # idle time and delivery count of an entry that n
     Flag.WRITE | Flag.BLOCKING | Flag.MOVABLEKEYS,
     group="stream",
     since="5.0.0",
-    summary="Reads for a consumer of a group: what is new, its own history, or what others have left too long.",
+    summary="Reads for a consumer of a group: new entries, its own pending entries, or those that others left idle.",
     find_keys=read_keys,
 )
 def xreadgroup(request: Request) -> Reply:

@@ -155,7 +155,7 @@ def _in_seconds(ms: int) -> int:
     "TTL key",
     Flag.READONLY | Flag.FAST,
     group="generic",
-    summary="Tells how many seconds a key has left.",
+    summary="Returns how many seconds a key has left.",
     tips=("nondeterministic_output",),
 )
 def ttl(request: Request) -> int:
@@ -169,7 +169,7 @@ def ttl(request: Request) -> int:
     Flag.READONLY | Flag.FAST,
     group="generic",
     since="2.6.0",
-    summary="Tells how many milliseconds a key has left.",
+    summary="Returns how many milliseconds a key has left.",
     tips=("nondeterministic_output",),
 )
 def pttl(request: Request) -> int:
@@ -183,7 +183,7 @@ def pttl(request: Request) -> int:
     Flag.READONLY | Flag.FAST,
     group="generic",
     since="7.0.0",
-    summary="Tells the deadline of a key as a unix time in seconds.",
+    summary="Returns the deadline of a key as a unix time in seconds.",
 )
 def expiretime(request: Request) -> int:
     """EXPIRETIME key -> unix seconds, rounded; -1 without a deadline, -2 without a key."""
@@ -196,7 +196,7 @@ def expiretime(request: Request) -> int:
     Flag.READONLY | Flag.FAST,
     group="generic",
     since="7.0.0",
-    summary="Tells the deadline of a key as a unix time in milliseconds.",
+    summary="Returns the deadline of a key as a unix time in milliseconds.",
 )
 def pexpiretime(request: Request) -> int:
     """PEXPIRETIME key -> unix milliseconds; -1 without a deadline, -2 without a key."""

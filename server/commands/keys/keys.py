@@ -79,7 +79,7 @@ def _count_in_slices(count_some: Callable[[Request, list[bytes]], int], request:
     "DEL key [key ...]",
     Flag.WRITE,
     group="generic",
-    summary="Deletes keys, whatever they hold.",
+    summary="Deletes keys of every type.",
     tips=("request_policy:multi_shard", "response_policy:agg_sum"),
 )
 def delete(request: Request) -> Reply:

@@ -42,7 +42,7 @@ def object_encoding(request: Request) -> bytes | None:
     "OBJECT FREQ key",
     Flag.READONLY,
     since="4.0.0",
-    summary="Tells how often a key is used, where that is tracked.",
+    summary="Returns how often a key is used, where that is tracked.",
     tips=("nondeterministic_output",),
 )
 def object_freq(request: Request) -> None:
@@ -58,7 +58,7 @@ declare_help("OBJECT", since="6.2.0")
     "OBJECT IDLETIME key",
     Flag.READONLY,
     since="2.2.3",
-    summary="Tells how long a key has not been used, where that is tracked.",
+    summary="Returns how long a key has not been used, where that is tracked.",
     tips=("nondeterministic_output",),
 )
 def object_idletime(request: Request) -> int | None:

@@ -57,7 +57,7 @@ def _take_ids_block(args: Args) -> tuple[References, list[bytes]]:
     Flag.WRITE | Flag.FAST,
     group="stream",
     since="8.2.0",
-    summary="Deletes entries, with what groups have pending of them, or only those that no group needs.",
+    summary="Deletes entries, and their pending records or only entries that no group needs.",
 )
 def xdelex(request: Request) -> Reply:
     """XDELEX key [KEEPREF|DELREF|ACKED] IDS numids id ... -> for each 1 deleted, -1 absent, 2 still referenced.

@@ -114,7 +114,7 @@ def read_keys(argv: list[bytes]) -> list[bytes]:
     Flag.READONLY | Flag.BLOCKING | Flag.MOVABLEKEYS,
     group="stream",
     since="5.0.0",
-    summary="Reads what is new in streams, and waits for it if asked to.",
+    summary="Reads new entries of streams, and waits for them with BLOCK.",
     find_keys=read_keys,
 )
 def xread(request: Request) -> Reply:

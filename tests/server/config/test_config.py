@@ -99,7 +99,7 @@ def test_a_list_may_come_in_one_word() -> None:
         (["--port", "99999999999999999999"], "command line: port: argument couldn't be parsed into an integer"),
         (["--nosuch", "1"], "command line: nosuch: there is no such setting"),
         (["--port", "1", "-x"], "command line: port: wrong number of arguments"),
-        (["--appendonly", "maybe"], "command line: appendonly: only 'yes' is supported: the log is what"),
+        (["--appendonly", "maybe"], "command line: appendonly: only 'yes' is supported: the store is made"),
         (["--aof-load-truncated", "1"], "command line: aof-load-truncated: argument must be 'yes' or 'no'"),
         (["--loglevel", "x"], "command line: loglevel: argument(s) must be one of the following: debug, verbose, "),
         (["--unixsocketperm", "8"], "command line: unixsocketperm: argument couldn't be parsed into an octal"),

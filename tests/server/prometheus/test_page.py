@@ -261,7 +261,7 @@ def test_a_port_in_use_is_told_by_its_setting(watched: tuple[RiverbedServer, int
         [sys.executable, "-m", "riverbed.server.main", *map(str, flags)], capture_output=True, timeout=60, check=False
     )
     assert done.returncode == 1
-    assert f"port {watched[1]} is in use; stop what listens there, or choose another --metrics-port" in (
+    assert f"port {watched[1]} is in use; stop the program that listens there, or choose another --metrics-port" in (
         done.stdout.decode()
     )
 

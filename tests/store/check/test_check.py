@@ -119,7 +119,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "keyspace numbers start again": (set_meta(b"counters", 2, 3), "next keyspace_no 3"),
     "a position that is none": (set_meta(b"position", 1, -4), "does not decode"),
     "no position": (lambda rows: rows.delete("meta", meta_rows(rows)[b"position"]), "position: is missing"),
-    "no meta at all": (do.empty("meta"), "nothing was ever checkpointed"),
+    "no meta at all": (do.empty("meta"), "no checkpoint was ever made"),
     "no version": (lambda rows: rows.delete("meta", meta_rows(rows)[b"format_version"]), "format_version: is missing"),
     "no replids": (lambda rows: rows.delete("meta", meta_rows(rows)[b"replication"]), "replication: is missing"),
     "no store": (lambda rows: rows.delete("meta", meta_rows(rows)[b"store"]), "store: is missing"),
@@ -129,7 +129,10 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "another database is selected": (set_meta(b"position", 3, 7), "database 7 is selected there, and the log says 0"),
     "a position within a batch": (set_meta(b"position", 1, 100), "no batch ends at byte 100"),
     "a position in a file that is not there": (set_meta(b"position", 0, -9), "is in file -9"),
-    "a position beyond the log": (set_meta(b"position", 1, 1 << 40), "the log ends before what a checkpoint covers"),
+    "a position beyond the log": (
+        set_meta(b"position", 1, 1 << 40),
+        "the log ends before the place that a checkpoint covers",
+    ),
     "durable up to a place that is none": (set_meta(b"synced", 1, b"x"), "does not decode"),
     "fifteen databases": (drop_database, "16 different keyspaces expected"),
     # idempotence
@@ -146,7 +149,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "record numbers start again": (do.repack("idmp", 2, 1, 1), "to be given out"),
     "a record is not found by id": (do.delete("idmp_ids"), "not found by its id"),
     "a record is not found by age": (do.delete("idmp_times"), "not found by its age"),
-    "a record's age holds something": (do.change("idmp_times", b"x"), "where nothing belongs"),
+    "a record's age holds something": (do.change("idmp_times", b"x"), "where none belongs"),
     "records under a stream's number": (
         do.stream(idempotence=IdempotenceSettings(100, 100, 1, 2, 0)),
         "have a stream's number",
@@ -173,7 +176,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "consumers are miscounted": (do.repack("groups", 5, 1), "1 consumers counted"),
     "consumer numbers start again": (do.repack("groups", 6, 1), "next to be given out"),
     "a consumer's entries are miscounted": (do.repack("groups", 3, 50, 1), "50 entries of consumer 1 counted"),
-    "a consumer is lost": (do.delete("groups", 1), "consumer 1's, who is not there"),
+    "a consumer is lost": (do.delete("groups", 1), "consumer 1's, which does not exist"),
     "two consumers of one name": (do.repack("groups", 0, b"Alice", 2), "is there twice"),
     "a consumer of no group": (do.put("groups", consumer_key(1, 9, 1), b""), "a consumer of group 9"),
     "a group of two streams": (
@@ -184,7 +187,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "a pending entry is lost": (do.delete("pel"), "counted"),
     "a pending row is cut": (do.change("pel", b"\0\0\0\1"), "does not decode"),
     "an owner's list is short": (do.delete("pel_by_consumer"), "is missing in the list of"),
-    "an owner's list holds something": (do.change("pel_by_consumer", b"x"), "where nothing belongs"),
+    "an owner's list holds something": (do.change("pel_by_consumer", b"x"), "where none belongs"),
     "an owner's list is long": (
         do.put("pel_by_consumer", owner_prefix(1, 1) + pack_id(MAX_ID), b""),
         "the list of consumer 1",
@@ -197,7 +200,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "nobody looks for idle consumers": (do.empty("consumer_ttls"), "is not listed at"),
     "somebody looks for idle consumers twice": (
         do.put("consumer_ttls", look_key(5, 1, 1), b"g"),
-        "is listed at 5 ms, of which its row knows nothing",
+        "is listed at 5 ms, which its row does not show",
     ),
     "somebody looks in a group that is not there yet": (
         do.put("consumer_ttls", look_key(5, 1, 77), b"g"),

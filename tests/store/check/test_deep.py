@@ -219,7 +219,7 @@ def test_what_does_not_fit_the_state_is_found(sound: Path) -> None:
     assert violations(sound) == []
     (found,) = check(sound, deep_check=deep_check(sound))
     assert (found.table, found.file, found.offset) == ("log", str(log), len(data))
-    assert "does not fit what came before" in found.reason
+    assert "does not fit the log before it" in found.reason
 
 
 # -- space -------------------------------------------------------------------------------------------------------------

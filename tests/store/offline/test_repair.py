@@ -254,7 +254,7 @@ def test_a_broken_log_without_tables_is_refused(sound: Path) -> None:
 @pytest.mark.parametrize("how", [do.stream(length=3), None])
 def test_tables_ahead_of_the_log_are_not_made_anew_of_it(sound: Path, how: Damage | None) -> None:
     damage(sound, set_meta(b"position", 2, 1 << 40))
-    with pytest.raises(RepairError, match=r"move .*state away; with what the tables hold, move .*appendonlydir away"):
+    with pytest.raises(RepairError, match=r"move .*state away; with the tables' state, move .*appendonlydir away"):
         mend(sound)
     if how is not None:
         damage(sound, how)

@@ -768,7 +768,7 @@ class Oracle:
         if not most and b"DEADLETTER" in given:
             raise CommandError("ERR DEADLETTER needs MAXDELIVERIES, which says when an entry goes there")
         if most and dead_letter is None:
-            raise CommandError("ERR MAXDELIVERIES needs a DEADLETTER key, for what has been delivered so often")
+            raise CommandError("ERR MAXDELIVERIES needs a DEADLETTER key, to which it moves entries")
         if given.get(b"DEADLETTER") == words[2]:
             raise CommandError("ERR the DEADLETTER key must be another one than the stream's own")
         group.policy = Policy(most, dead_letter, ttl)

@@ -241,7 +241,7 @@ def test_what_cannot_be_mended_says_what_a_person_can_do(directory: Path) -> Non
     shutil.move(directory / LOG_DIRECTORY, directory / "damaged-log")
     result = run("check", directory, "--repair")
     assert result.exit_code == 0
-    assert "made a new log of what the tables hold: 305 entries" in result.stderr
+    assert "made a new log out of the tables: 305 entries" in result.stderr
     assert run("check", directory, "--deep").exit_code == 0
 
 

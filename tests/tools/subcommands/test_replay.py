@@ -346,7 +346,7 @@ def test_directories_without_one_log(log: Path, tmp_path: Path) -> None:
 
 
 def test_one_file_out_of_several_is_refused(based: Path, tmp_path: Path) -> None:
-    assert "what came before is in other files" in refused(based / LOG / "x.3.incr.aof", tmp_path / "new")
+    assert "the log before that is in other files" in refused(based / LOG / "x.3.incr.aof", tmp_path / "new")
     assert replay(based / LOG / "appendonly.aof.1.base.aof", tmp_path / "new")["entries"] == 5
 
 

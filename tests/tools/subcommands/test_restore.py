@@ -88,7 +88,7 @@ def test_what_is_there_is_not_written_over(taken: tuple[Path, list[bytes]], tmp_
     (tmp_path / "full" / "precious").write_text("")
     result = run(taken[0], tmp_path / "full")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "nothing is written over" in " ".join(result.stderr.split())
+    assert "no file is overwritten" in " ".join(result.stderr.split())
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def spark_options(command: _Command) -> _Command:
         return command(*args, launch=Launch(name, master, conf, driver_memory, shows_log), **options)
 
     for option in (
-        click.option("--spark-log", "shows_log", is_flag=True, help="Show what Spark itself has to say."),
+        click.option("--spark-log", "shows_log", is_flag=True, help="Show Spark's own log."),
         click.option("--driver-memory", metavar="SIZE", help="Memory of Spark's Java here, as 4g.  [default: 1g]"),
         click.option(
             "--conf", multiple=True, metavar="NAME=VALUE", callback=_settings, help="A setting of Spark; repeatable."

@@ -169,6 +169,6 @@ def require_java() -> None:
     text = (answer.stderr + answer.stdout).decode(errors="replace")
     version = _VERSION.search(text)
     if version is None:
-        raise Failure(f"Spark needs Java {MIN_JAVA} or newer, and {program} tells no version; {advice}")
+        raise Failure(f"Spark needs Java {MIN_JAVA} or newer, and {program} prints no version; {advice}")
     if int(version[1]) < MIN_JAVA:
         raise Failure(f"Spark needs Java {MIN_JAVA} or newer, and {program} is Java {version[1]}; {advice}")

@@ -92,7 +92,7 @@ def _resolve(path: str, options: ReadOptions) -> Iterator[tuple[Place, Snapshot]
         matches = sorted(glob(path))
         matches = [match for match in matches if os.path.isdir(match) and not os.path.basename(match).startswith(".")]
         if not matches:
-            raise SourceError(f"nothing matches {path}")
+            raise SourceError(f"no directory matches {path}")
     for match in matches:
         found = Path(match).absolute()
         if options.fetch and not _is_live(found):

@@ -92,15 +92,15 @@ def loss(reader: TableReader, stream: StreamHere, at: Progress) -> str | None:
     read = id_text(at.last_id).decode()
     if is_another(reader, stream, at):
         return (
-            f"stream {stream.key_text} was read up to {read} and is another one now, as after DEL and XADD: what the "
-            f"old one had beyond is lost; failOnDataLoss=false reads the new one from its beginning"
+            f"stream {stream.key_text} was read up to {read} and is another one now, as after DEL and XADD: the old "
+            f"one's entries behind that are lost; failOnDataLoss=false reads the new one from its beginning"
         )
     missing = _missing(stream.row, at)
     if missing > 0 and missing > _holes(reader, stream.row, at.last_id):
         first = id_text(stream.row.first_id).decode() if stream.row.length else "its end"
         return (
             f"stream {stream.key_text} was trimmed up to {first}, and was read up to {read} by then: {missing} entries "
-            f"are gone; failOnDataLoss=false goes on with what is left"
+            f"are gone; failOnDataLoss=false goes on with the rest"
         )
     return None
 
@@ -108,7 +108,7 @@ def loss(reader: TableReader, stream: StreamHere, at: Progress) -> str | None:
 def deleted_loss(streams: Mapping[StreamName, Progress]) -> str:
     """The error text for streams that were read and are not there any more."""
     names = ", ".join(f"{key_text(key)} (up to {id_text(at.last_id).decode()})" for (_, key), at in streams.items())
-    return f"deleted after it was read, with whatever it had beyond: {names}; failOnDataLoss=false goes on without"
+    return f"deleted after it was read, with all entries behind that: {names}; failOnDataLoss=false goes on without"
 
 
 def _numbering(reader: TableReader) -> str:

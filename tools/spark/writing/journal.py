@@ -131,8 +131,8 @@ class Journal:
         if self._last_line is not None:
             if not page or page[0][0] != self._last_line:
                 raise SourceError(
-                    f"{self.key.decode()} has lost what was written to it: the server went back in time, as after a "
-                    f"failover, or the key was deleted or trimmed; another attempt writes what is missing"
+                    f"{self.key.decode()} has lost rows that were written to it: the server went back in time, as "
+                    f"after a failover, or the key was deleted or trimmed; another attempt writes the missing rows"
                 )
             page = page[1:]
         batch = b"%d" % self._job.batch

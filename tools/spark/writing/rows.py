@@ -147,7 +147,7 @@ def row_maker(schema: StructType, stream: bytes | None) -> RowMaker:
                 raise _wrong(schema[at[name]], name)
             del at[name]
     if "fields" in at and "items" in at:
-        raise OptionError("only one of fields and items can say what an entry has")
+        raise OptionError("an entry's fields come from fields or from items, not from both")
     _check_key(schema, at, stream)
     if "id" in at and not isinstance(schema[at["id"]].dataType, StringType):
         raise OptionError(

@@ -94,7 +94,7 @@ class Connection:
 def _advised(error: ReplyError) -> str:
     match error.code:
         case "MISCONF":
-            return f"{error} (nothing is written until the server can write to its disk again)"
+            return f"{error} (the server takes no write until it can write to its disk again)"
         case "READONLY":
             return f"{error} (name the primary as server)"
         case "OOM":

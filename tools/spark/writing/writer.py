@@ -57,7 +57,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, *, overwrite: b
     """A writer of the rows of a query.  Raises SourceError for options or a schema that cannot be written."""
     asked = write_options(options)
     if overwrite:
-        raise OptionError('mode("overwrite") is refused: nothing is deleted here; take mode("append")')
+        raise OptionError('mode("overwrite") is refused: this writer deletes nothing; take mode("append")')
     rows = row_maker(schema, asked.stream)
     return ServerWriter(asked, rows) if asked.path is None else DirectoryWriter(asked, rows)
 
@@ -66,7 +66,7 @@ def stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: 
     """A writer of a streaming query's batches.  Raises SourceError for options or a schema that cannot be written."""
     asked = write_options(options)
     if overwrite:
-        raise OptionError("only output mode append can be written: what is in a stream stays as it is")
+        raise OptionError("only output mode append can be written: entries of a stream do not change")
     if asked.job_id is not None:
         raise OptionError("jobId is for a batch query: a streaming one is named by its checkpoint")
     if asked.path is not None:

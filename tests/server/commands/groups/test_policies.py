@@ -89,7 +89,7 @@ SYNTAX = "-ERR unknown subcommand or wrong number of arguments for 'POLICY'. Try
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (("MAXDELIVERIES", 2), "-ERR MAXDELIVERIES needs a DEADLETTER key, for what has been delivered so often"),
+        (("MAXDELIVERIES", 2), "-ERR MAXDELIVERIES needs a DEADLETTER key, to which it moves entries"),
         (("DEADLETTER", "d"), "-ERR DEADLETTER needs MAXDELIVERIES, which says when an entry goes there"),
         (
             ("MAXDELIVERIES", 0, "DEADLETTER", "d"),

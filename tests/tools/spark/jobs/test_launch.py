@@ -51,7 +51,7 @@ def fake_java(folder: Path, text: str) -> Path:
     [
         ('openjdk version "11.0.2" 2019-01-15', "java is Java 11; install one"),
         ('java version "1.8.0_291"', "java is Java 8; install one"),
-        ("no java here", "tells no version"),
+        ("no java here", "prints no version"),
     ],
 )
 def test_a_java_that_is_too_old_is_told(

@@ -345,7 +345,7 @@ def test_rows_that_a_failover_takes_back_are_written_again_by_the_next_attempt(t
         [(_, _), (line, _)] = client.xrange("riverbed:spark:j:0")
         client.xdel("riverbed:spark:j:0", line)
         client.xdel("s", *[entry_id for entry_id, _ in client.xrange("s")[100:]])
-        with pytest.raises(SourceError, match="riverbed:spark:j:0 has lost what was written to it"):
+        with pytest.raises(SourceError, match="riverbed:spark:j:0 has lost rows that were written to it"):
             send(sender, rows[200:])
         with pytest.raises(SourceError, match="lost rows that it had acknowledged, as after a failover"):
             connection.retried(lambda client: commit(client, Job("j"), {0: 2}))
@@ -671,7 +671,7 @@ def test_a_new_directory_is_not_made_when_anything_is_wrong(spark: SparkSession,
     (tmp_path / "there" / "file").touch()
     frame = spark.range(0, 10, numPartitions=2)
     cases = {
-        "there": (["id n"], "is not empty, and nothing is written over"),
+        "there": (["id n"], "is not empty, and no file is overwritten"),
         "new": (["if(id = 7, null, id) n"], "has no field"),
         "another": (["concat(10 - id, '-0') id", "id n"], "is not above 10-0, the last one of the stream"),
     }

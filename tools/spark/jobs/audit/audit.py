@@ -26,7 +26,7 @@ _NAMES: Final = ("audit.html", "audit.json")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write audit.html and audit.json there.")
 @click.option("--overwrite", is_flag=True, help="Replace reports that are there.")
 @click.option(
-    "--since", "earlier_source", metavar="EARLIER", help="An earlier snapshot: tells throughput between them."
+    "--since", "earlier_source", metavar="EARLIER", help="An earlier snapshot, for the throughput between the two."
 )
 @click.option("--stuck-after", default="1h", show_default=True, type=Age(), metavar="TIME", help="As 90s, 15m, 1h, 2d.")
 @click.option(
@@ -104,7 +104,7 @@ def _print_summary(report: Mapping[str, Any], out: Path | None) -> None:
         if count:
             console.print(f"[bold red]{counted(count, noun)}[/]")
     if not report["problems"]:
-        console.print("[green]nothing is stuck, poisoned or orphaned[/]")
+        console.print("[green]no entry is stuck, poisoned or orphaned[/]")
     print_report_path(out, _NAMES[0])
 
 

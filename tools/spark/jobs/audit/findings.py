@@ -73,7 +73,7 @@ def audit_snapshot(
     groups = _groups(job.read(frozen, Table.GROUPS, _GROUPS, options).collect(), held, members, before)
     idle = [row for _, row in members if row["pending"] and row["idle_ms"] >= limits.idle_ms]
     unread = [row for _, _, row in groups if row["read_ms_ago"] is None or row["read_ms_ago"] >= limits.idle_ms]
-    job.step("looking for what holds streams")
+    job.step("finding the groups that hold streams back")
     with_groups, streams, entries = _streams(frozen, {(name.db, name.key) for name, _, _ in groups}, options)
     pins = find_pins(job, frozen, with_groups, list(_needs(groups, held, with_groups)), limits.shown)
     manifest = frozen.snapshot.manifest

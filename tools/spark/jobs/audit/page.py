@@ -157,8 +157,8 @@ def _problem_sections(report: _Report) -> list[Section]:
         ),
         Section(
             "Groups that are not read",
-            f"No consumer, or none that was heard of in the last {idle_after}. A group keeps what it has not read from "
-            "being trimmed by ACKED; XGROUP DESTROY ends one that is not needed.",
+            f"No consumer, or none that was heard of in the last {idle_after}. ACKED trims no entry that such a "
+            "group has not read; XGROUP DESTROY ends one that is not needed.",
             table=_cut(
                 (*unread, _PENDING, _LAG, _LAST_DELIVERED), report["unread_groups"], report["unread_group_count"]
             ),
@@ -176,9 +176,9 @@ def _pins_section(report: _Report) -> Section:
         number_column("length", "of entries"),
     )
     return Section(
-        "What holds streams back",
-        "For each stream the group that needs its oldest entry. What no group needs can be trimmed now (XTRIM ... "
-        "ACKED, riverbed compact --acked); what is kept for one group alone could be as soon as that group has moved "
+        "Groups that hold streams back",
+        "For each stream the group that needs its oldest entry. Entries that no group needs can be trimmed now (XTRIM "
+        "... ACKED, riverbed compact --acked); entries kept for one group alone can be as soon as that group has moved "
         "on.",
         table=Table(columns, report["pins"], "" if report["pins"] else "No group needs an entry."),
     )
@@ -205,9 +205,9 @@ def _pending_section(report: _Report) -> Section:
 def _groups_section(report: _Report) -> Section:
     groups = report["groups"]
     columns = [*_WHOSE, _LAG, _PENDING, _age_column("oldest", "oldest_pending_ms"), _CONSUMERS, _LAST_DELIVERED]
-    text = "Lag is what a group has still to be given; ? where deleted entries make that unknowable."
+    text = "Lag is the number of entries not yet delivered to a group; ? where deleted entries make it unknown."
     if "since" in report:
-        text += " Settled is what was acknowledged, or has gone another way."
+        text += " Settled entries were acknowledged or removed."
         columns += [
             _rate_column(report, "delivered/min", "delivered_since"),
             _rate_column(report, "settled/min", "settled_since"),
@@ -231,11 +231,11 @@ def _consumers_section(report: _Report) -> Section:
         _ago_column("heard of", "idle_ms"),
         _ago_column("given work", "inactive_ms", "never"),
     ]
-    text = "Taken in the last hour, and still pending: what was acknowledged leaves no trace of who had it."
+    text = "Delivered in the last hour and still pending: acknowledged entries do not show their consumer."
     if "since" in report:
         text += (
-            " Settled is what a consumer had pending in the earlier snapshot and no consumer has any more, so at least "
-            "that much; lost is what others have now."
+            " Settled entries were pending for a consumer in the earlier snapshot and are pending for none now: a "
+            "lower bound. Lost entries are pending for others now."
         )
         columns += [_rate_column(report, "settled/min", "settled_since"), number_column("lost_since", "lost")]
     busy = [row for row in members if row["pending"]][:_BARS]

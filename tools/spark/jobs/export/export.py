@@ -77,9 +77,9 @@ class _News:
     type=click.Choice([mode.value for mode in Mode]),
     default=Mode.PERMISSIVE.value,
     show_default=True,
-    help="What becomes of values that do not fit --schema.",
+    help="How to treat values that do not fit --schema.",
 )
-@click.option("--text", is_flag=True, help="Values of fields as text; what is not UTF-8 is written as \\xff.")
+@click.option("--text", is_flag=True, help="Values of fields as text; bytes that are not UTF-8 are written as \\xff.")
 @click.option("--allow-gaps", is_flag=True, help="Go on where a stream was trimmed or deleted, or with another store.")
 @click.option("--json", "as_json", is_flag=True, help="Report as one JSON object.")
 @spark_options
@@ -118,7 +118,7 @@ def export(
     Exit status 0: exported, or nothing was new; 2: not exported.
     """
     if schema is not None and text:
-        raise click.UsageError("--text is for exports without --schema, which says itself what is text")
+        raise click.UsageError("--text is for exports without --schema: a schema names the fields that are text")
     options = {"path": source}
     if pattern is not None:
         options["streamPattern"] = pattern
@@ -179,7 +179,7 @@ class _Exporter:
             if not self._allow_gaps:
                 _require_same_store(frozen, last)
         written = Offset() if last is None else Offset.from_json({"snapshot": last.snapshot, "streams": last.streams})
-        self._job.step(f"looking for what is new in {frozen.name}")
+        self._job.step(f"looking for new entries in {frozen.name}")
         news = self._news(frozen, written)
         if not news.starts and not news.deleted:
             return
@@ -228,7 +228,7 @@ class _Exporter:
             names = ", ".join(key_text(key) for _, key in news.gaps[:5])
             more = f" and {counted(len(news.gaps) - 5, 'more stream')}" if len(news.gaps) > 5 else ""
             raise Failure(
-                f"trimmed or deleted before it was exported: {names}{more}; --allow-gaps exports what is left, or "
+                f"trimmed or deleted before it was exported: {names}{more}; --allow-gaps exports the rest, or "
                 "export a folder with the snapshots that were taken in between"
             )
         return news
@@ -244,7 +244,7 @@ class _Exporter:
         frame.write.partitionBy(*_PARTITIONS).option("compression", "zstd").parquet(self._ledger.staging)
         rows = int(counting.get["rows"])
         if rows < news.least_rows and self._settings["mode"] != Mode.DROPMALFORMED.value:
-            raise Failure(f"read {rows} of at least {news.least_rows} entries; nothing of them was kept")
+            raise Failure(f"read {rows} of at least {news.least_rows} entries; none of them was kept")
         return rows
 
     def _schema(self) -> str:
@@ -256,7 +256,7 @@ class _Exporter:
             raise Failure(f'--schema must name fields and types, as in "user string", not {self._settings["schema"]!r}')
         for name in theirs.names:
             if name.lower() in _PARTITIONS:
-                raise Failure(f"a field cannot be called {name} here: that is what the files are partitioned by")
+                raise Failure(f"a field cannot be called {name} here: the files are partitioned by it")
         ours = [
             column for column in ["_key string", *ours, "_key_binary binary"] if column.split()[0] not in theirs.names
         ]
@@ -289,7 +289,7 @@ class _Exporter:
         last = self._ledger.last
         if not self.runs:
             until = f": it has all up to {last.snapshot}, offset {last.offset}" if last else ""
-            console.print(f"nothing new for [bold]{escape(out)}[/]{escape(until)}")
+            console.print(f"no new entries for [bold]{escape(out)}[/]{escape(until)}")
         for run in self.runs:
             console.print(
                 f"[green]exported[/] [bold]{escape(run.snapshot)}[/], up to replication offset {run.offset}: "
