@@ -13,16 +13,18 @@ READING: Final = "reading"
 
 @dataclass(frozen=True, slots=True)
 class GroupStat:
-    """The figures of a group.  `oldest_ms` is the time since the pending entry with the smallest ID was delivered.
+    """The figures of a group.
 
-    It is None when nothing is pending, or when this entry has no owner.  `lag` and `entries_read` are None when they
-    are unknown.
+    `oldest_ms` is the time since the last delivery of the pending entry that has waited longest, None when no consumer
+    has one.  `tries` is how often the most delivered of the pending entries was delivered, 0 when none is pending.
+    `lag` and `entries_read` are None when they are unknown.
     """
 
     name: bytes
     consumers: int
     pending: int
     oldest_ms: int | None
+    tries: int
     lag: int | None
     last_id: str
     entries_read: int | None
@@ -52,6 +54,16 @@ class StreamStat:
         return max((group.oldest_ms for group in self.groups if group.oldest_ms is not None), default=None)
 
     @property
+    def tries(self) -> int:
+        """The largest `tries` of all groups."""
+        return max((group.tries for group in self.groups), default=0)
+
+    @property
+    def known_lag(self) -> int:
+        """The largest lag of the groups whose lag is known: what streams are sorted by."""
+        return max((group.lag for group in self.groups if group.lag is not None), default=0)
+
+    @property
     def lag(self) -> int | None:
         """The largest lag of all groups; None when a group's lag is unknown."""
         lags = [group.lag for group in self.groups]
@@ -65,6 +77,7 @@ class StreamStat:
             "bytes": self.byte_count,
             "pending": self.pending,
             "oldest_pending_ms": self.oldest_ms,
+            "most_deliveries": self.tries,
             "lag": self.lag if self.groups else None,
             "groups": [
                 {
@@ -72,6 +85,7 @@ class StreamStat:
                     "consumers": group.consumers,
                     "pending": group.pending,
                     "oldest_pending_ms": group.oldest_ms,
+                    "most_deliveries": group.tries,
                     "lag": group.lag,
                     "last_delivered_id": group.last_id,
                 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from riverbed.store.progress import Progress
@@ -11,6 +12,12 @@ from riverbed.tools.live.redisclient import RedisClient, ReplyError, Word, field
 from riverbed.tools.stream_stat import READING, GroupStat, StreamStat
 
 PAGE: Final = 500
+# Pending entries that are looked at in each group, those with the smallest IDs.
+_PENDING_PAGE: Final = 100
+# The search for the longest idle time ends within a 16th of it, and after so many steps whatever a server replies.
+_CLOSE: Final = 16
+_MAX_STEPS: Final = 100
+_Place = tuple[bytes, bytes]  # of a group: key and name
 _KEYS = re.compile(rb"^db(\d{1,9}):keys=(\d{1,18})\b", re.MULTILINE)
 
 
@@ -56,28 +63,77 @@ def describe(client: RedisClient, db: int, keys: Sequence[bytes]) -> Iterator[St
     sizes = ask_all(client, [("MEMORY", "USAGE", key) for key in keys])
     with_groups = [key for key, stream in zip(keys, streams, strict=True) if stream and fields(stream)[b"groups"]]
     groups = dict(zip(with_groups, ask_all(client, [("XINFO", "GROUPS", key) for key in with_groups]), strict=True))
-    waiting = [
+    places = [
         (key, group[b"name"])
         for key, found in groups.items()
         for group in map(fields, found or [])
         if group[b"pending"]
     ]
-    first = dict(zip(waiting, ask_all(client, [("XPENDING", *place, "-", "+", 1) for place in waiting]), strict=True))
+    waiting = _longest_waiting(client, places)
     for key, stream, size in zip(keys, streams, sizes, strict=True):
         if stream is not None:  # None: the stream is gone by now
             found = sorted(map(fields, groups.get(key) or []), key=lambda group: bytes(group[b"name"]))
-            stats = tuple(_group(group, first.get((key, group[b"name"]))) for group in found)
+            stats = tuple(_group(group, waiting.get((key, group[b"name"]))) for group in found)
             facts = fields(stream)
             yield StreamStat(db, key, facts[b"length"], facts.get(b"entries-added"), size, stats)
 
 
-def _group(group: dict[bytes, Any], first: Any) -> GroupStat:
-    idle_ms = first[0][2] if first else -1
+@dataclass(slots=True)
+class _Waiting:
+    """The longest idle time that was found in a group, -1 for none, and the largest delivery count."""
+
+    idle_ms: int = -1
+    tries: int = 0
+    above_ms: int | None = None  # no entry has been idle for so long
+
+    def look_at(self, page: Any) -> None:
+        """Take entries of XPENDING into account; None when the group is gone."""
+        for _, _, idle_ms, deliveries in page or ():
+            self.idle_ms, self.tries = max(self.idle_ms, idle_ms), max(self.tries, deliveries)
+
+
+def _longest_waiting(client: RedisClient, places: Sequence[_Place]) -> dict[_Place, _Waiting]:
+    """Look for the pending entry of each group that has been idle longest.
+
+    The first entries by ID are looked at.  The entry may be behind them; Riverbed has an index of idle times, so a few
+    questions find it there.  In Redis each of these questions may walk the whole list, so they are not asked.
+    """
+    found: dict[_Place, _Waiting] = {}
+    pages = ask_all(client, [("XPENDING", *place, "-", "+", _PENDING_PAGE) for place in places])
+    for place, page in zip(places, pages, strict=True):
+        found[place] = _Waiting()
+        found[place].look_at(page)
+        if len(page or ()) < _PENDING_PAGE:
+            found[place].above_ms = 0
+    for _ in range(_MAX_STEPS if client.is_riverbed else 0):
+        asked = [(place, _next_idle_ms(each)) for place, each in found.items()]
+        open_places = [(place, idle_ms) for place, idle_ms in asked if idle_ms is not None]
+        if not open_places:
+            break
+        words = [("XPENDING", *place, "IDLE", idle_ms, "-", "+", _PENDING_PAGE) for place, idle_ms in open_places]
+        for (place, idle_ms), page in zip(open_places, ask_all(client, words), strict=True):
+            found[place].look_at(page)
+            if found[place].idle_ms < idle_ms:  # entries without an owner, whose idle time is -1, are in each reply
+                found[place].above_ms = idle_ms
+    return found
+
+
+def _next_idle_ms(waiting: _Waiting) -> int | None:
+    """The idle time to ask for next: twice the known one until none has it, then the middle; None at the end."""
+    low, high = waiting.idle_ms, waiting.above_ms
+    if high is None:
+        return 2 * max(low, 0) + 1
+    return (low + high) // 2 if high - low > max(low // _CLOSE, 1) else None
+
+
+def _group(group: dict[bytes, Any], waiting: _Waiting | None) -> GroupStat:
+    idle_ms = waiting.idle_ms if waiting else -1
     return GroupStat(
         name=group[b"name"],
         consumers=group[b"consumers"],
         pending=group[b"pending"],
-        oldest_ms=idle_ms if idle_ms >= 0 else None,  # -1 for an entry of no consumer
+        oldest_ms=idle_ms if idle_ms >= 0 else None,
+        tries=waiting.tries if waiting else 0,
         lag=group.get(b"lag"),
         last_id=group[b"last-delivered-id"].decode(),
         entries_read=group.get(b"entries-read"),

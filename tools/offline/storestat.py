@@ -89,18 +89,24 @@ def _groups(reader: TableReader, stream: StreamSummary, now_ms: int) -> Iterator
     """The groups of a stream, by name."""
     for group in live_groups(reader, stream.stream_no):
         row = group.row
+        oldest_ms, tries = _longest_pending(reader, group, now_ms)
         yield GroupStat(
             row.name,
             len(group.consumers),
             row.pel_count,
-            _oldest_ms(reader, group, now_ms) if row.pel_count else None,
+            oldest_ms,
+            tries,
             lag(stream, row.last_id, row.entries_read),
             id_text(row.last_id).decode(),
             row.entries_read,
         )
 
 
-def _oldest_ms(reader: TableReader, group: LiveGroup, now_ms: int) -> int | None:
-    """How long the group's first pending entry has been pending; None when the entry has no owner."""
-    run = next(group.runs(reader), None)
-    return None if run is None or run.consumer_no == UNOWNED else max(now_ms - run.time_ms, 0)
+def _longest_pending(reader: TableReader, group: LiveGroup, now_ms: int) -> tuple[int | None, int]:
+    """-> `oldest_ms` and `tries` of a GroupStat."""
+    first_ms, tries = None, 0
+    for run in group.runs(reader):
+        tries = max(tries, run.delivery_count)
+        if run.consumer_no != UNOWNED and (first_ms is None or run.time_ms < first_ms):
+            first_ms = run.time_ms
+    return None if first_ms is None else max(now_ms - first_ms, 0), tries

@@ -35,7 +35,8 @@ _ORDERS: Final[dict[str, Callable[[StreamStat], int]]] = {
     "bytes": lambda stat: stat.byte_count or 0,
     "pending": lambda stat: stat.pending,
     "oldest": lambda stat: -1 if stat.oldest_ms is None else stat.oldest_ms,
-    "lag": lambda stat: stat.lag or 0,
+    "tries": lambda stat: stat.tries,
+    "lag": lambda stat: stat.known_lag,
 }
 
 
@@ -56,8 +57,10 @@ def stat(target: str, pattern: str | None, order: str, limit: int, by_group: boo
     DIR is a data directory, seen as its last checkpoint left it, beside its server or without one, or a snapshot.
     HOST:PORT is a server, Riverbed or Redis; with a password it is redis://[user]:password@host:port[/database].
 
-    "oldest" is the time since the entry with the smallest ID of those pending was last delivered: how long a consumer
-    has been at it. "lag" is the number of entries that the group has still to be given, ? when that is not known.
+    "oldest" is the time since the last delivery of the pending entry that has waited longest. "tries" is how often the
+    most delivered of the pending entries was delivered. "lag" is the number of entries not yet delivered to the group,
+    ? if it is not known. Of a server's groups, "tries" is of the 100 pending entries with the smallest IDs and of those
+    idle longest; of a Redis's, "oldest" and "tries" are of the first 100.
 
     \b
     Examples
@@ -150,18 +153,18 @@ def _stream_table(stats: list[StreamStat], width: int) -> Table:
     rows = []
     for each in stats:
         size = "-" if each.byte_count is None else size_text(each.byte_count)
-        told = _told(each.pending, each.oldest_ms, each.lag) if each.groups else ("-", "-", "-")
+        told = _told(each.pending, each.oldest_ms, each.tries, each.lag) if each.groups else ("-",) * 4
         rows.append((each.db, [name_text(each.key)], [f"{each.length:,}", size, f"{len(each.groups):,}", *told]))
-    return _table(rows, ["stream"], ["length", "size", "groups", "pending", "oldest", "lag"], width)
+    return _table(rows, ["stream"], ["length", "size", "groups", "pending", "oldest", "tries", "lag"], width)
 
 
 def _group_table(stats: list[StreamStat], width: int) -> Table:
     rows = []
     for each in stats:
         for group in each.groups:
-            numbers = [f"{group.consumers:,}", *_told(group.pending, group.oldest_ms, group.lag)]
+            numbers = [f"{group.consumers:,}", *_told(group.pending, group.oldest_ms, group.tries, group.lag)]
             rows.append((each.db, [name_text(each.key), name_text(group.name)], numbers))
-    return _table(rows, ["stream", "group"], ["consumers", "pending", "oldest", "lag"], width)
+    return _table(rows, ["stream", "group"], ["consumers", "pending", "oldest", "tries", "lag"], width)
 
 
 def _table(rows: list[tuple[int, list[str], list[str]]], names: list[str], numbers: list[str], width: int) -> Table:
@@ -195,5 +198,6 @@ def _share(width: int, wanted: list[int]) -> list[int]:
     return shares
 
 
-def _told(pending: int, oldest_ms: int | None, lag: int | None) -> tuple[str, str, str]:
-    return f"{pending:,}", "-" if oldest_ms is None else age_text(oldest_ms), "?" if lag is None else f"{lag:,}"
+def _told(pending: int, oldest_ms: int | None, tries: int, lag: int | None) -> tuple[str, str, str, str]:
+    oldest = "-" if oldest_ms is None else age_text(oldest_ms)
+    return f"{pending:,}", oldest, f"{tries:,}", "?" if lag is None else f"{lag:,}"

@@ -59,8 +59,9 @@ def top(target: str, interval: float, count: int, order: str, pattern: str | Non
     one after the other.
 
     "read/s" and "ack/s" are entries that a group was given and is done with, "behind" is the trend of what it has
-    pending and still to be given. "oldest" is the time since the entry with the smallest ID of those pending was last
-    delivered. A server with very many streams is asked for a thousand lengths at a time, so that it may take a while
+    pending and still to be given. "oldest" is the time since the last delivery of the pending entry that has
+    waited longest, and "tries" is how often the most delivered one was delivered: `riverbed stat --help` says of which
+    entries. A server with very many streams is asked for a thousand lengths at a time, so that it may take a while
     until the longest are found.
 
     \b

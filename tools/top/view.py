@@ -29,7 +29,7 @@ _STREAM_ORDERS: Final[dict[str, Callable[[StreamStat, Rates], float]]] = {
     "bytes": lambda stream, rates: stream.byte_count or 0,
     "rate": lambda stream, rates: rates.streams.get((stream.db, stream.key)) or 0,
     "pending": lambda stream, rates: stream.pending,
-    "lag": lambda stream, rates: stream.lag or 0,
+    "lag": lambda stream, rates: stream.known_lag,
     "oldest": lambda stream, rates: -1 if stream.oldest_ms is None else stream.oldest_ms,
 }
 _GROUP_ORDERS: Final[dict[str, Callable[[GroupStat, GroupRates], float]]] = {
@@ -204,7 +204,7 @@ def _stream_table(streams: list[StreamStat], rates: Rates, trends: Trends) -> Ta
 
 
 def _group_table(rows: list[GroupRow], trends: Trends) -> Table:
-    numbers = (("pending", 8), ("lag", 8), ("behind", 8), ("read/s", 6), ("ack/s", 6), ("oldest", 7))
+    numbers = (("pending", 8), ("lag", 8), ("behind", 8), ("read/s", 6), ("ack/s", 6), ("oldest", 7), ("tries", 5))
     table = _table(("stream", "group"), numbers)
     for stream, group, rates in rows:
         table.add_row(
@@ -216,6 +216,7 @@ def _group_table(rows: list[GroupRow], trends: Trends) -> Table:
             rate_text(rates.delivered),
             rate_text(rates.acked),
             _UNKNOWN if group.oldest_ms is None else age_text(group.oldest_ms),
+            _count(float(group.tries)),
         )
     return table
 

@@ -98,13 +98,72 @@ def test_a_real_redis_is_told_alike(start_redis: StartRedis) -> None:
 
 
 @pytest.mark.parametrize("how", ["files", "server"])
-def test_an_entry_that_belongs_to_nobody_has_no_age(riverbed: RiverbedServer, how: str) -> None:
+def test_an_entry_without_an_owner_has_no_age(riverbed: RiverbedServer, how: str) -> None:
     fill(riverbed)
     with riverbed.client() as client:
+        client.ask("XADD", "other", "1-1", "f", "v")
+        client.ask("XGROUP", "CREATE", "other", "g", "0")
+        client.ask("XREADGROUP", "GROUP", "g", "alice", "STREAMS", "other", ">")
+        client.ask("XNACK", "other", "g", "SILENT", "IDS", "1", "1-1")
         client.ask("XNACK", "long", "readers", "SILENT", "IDS", "1", "3-0")
         client.ask("SAVE")
     target = riverbed.directory if how == "files" else f"localhost:{riverbed.port}"
-    assert told(target)[0]["oldest_pending_ms"] is None
+    found = {each.get("key"): each for each in told(target)}
+    assert found["other"]["oldest_pending_ms"] is None
+    assert found["long"]["oldest_pending_ms"] >= 0
+
+
+HOURS = 3_600_000
+
+
+def make_stuck(server: Server) -> None:
+    """300 entries just delivered; ten of them, behind the first hundred, 48 hours ago, and one 13 times."""
+    fill(server)
+    with server.client() as client:
+        client.ask("XREADGROUP", "GROUP", "readers", "alice", "COUNT", "200", "STREAMS", "long", ">")
+        stuck = [f"{number}-0" for number in range(250, 260)]
+        client.ask("XCLAIM", "long", "readers", "bob", "0", *stuck, "IDLE", str(48 * HOURS), "RETRYCOUNT", "13")
+
+
+@pytest.mark.parametrize("how", ["files", "server"])
+def test_stuck_entries_behind_newer_ones_are_shown(riverbed: RiverbedServer, how: str) -> None:
+    make_stuck(riverbed)
+    with riverbed.client() as client:
+        client.ask("SAVE")
+    target = riverbed.directory if how == "files" else f"localhost:{riverbed.port}"
+    found = told(target)[0]
+    assert 48 * HOURS <= found["oldest_pending_ms"] < 49 * HOURS
+    assert found["most_deliveries"] == 13
+    by_name = {group["name"]: group for group in found["groups"]}
+    assert by_name["readers"]["oldest_pending_ms"] == found["oldest_pending_ms"]
+    assert (by_name["idlers"]["oldest_pending_ms"], by_name["idlers"]["most_deliveries"]) == (None, 0)
+    lines = run(target, "--groups").stdout.splitlines()
+    assert lines[2].split()[3:] == ["298", "2.0", "d", "13", "0"]
+
+
+def test_redis_is_asked_for_the_first_hundred_pending_entries_alone(start_redis: StartRedis) -> None:
+    server = start_redis()
+    make_stuck(server)
+    found = told(f"localhost:{server.port}")[0]
+    assert found["oldest_pending_ms"] < 600_000
+    assert found["most_deliveries"] == 1
+    with server.client() as client:
+        client.ask("XACK", "long", "readers", *[f"{number}-0" for number in range(1, 250)])
+    found = told(f"localhost:{server.port}")[0]
+    assert 48 * HOURS <= found["oldest_pending_ms"] < 49 * HOURS
+    assert found["most_deliveries"] == 13
+
+
+def test_a_group_of_unknown_lag_does_not_hide_that_of_others(riverbed: RiverbedServer) -> None:
+    fill(riverbed)
+    with riverbed.client() as client:
+        client.pipeline([("XADD", "behind", f"{number}-0", "f", "v") for number in range(1, 1001)])
+        client.ask("XGROUP", "CREATE", "behind", "all", "0")
+        client.ask("XGROUP", "CREATE", "behind", "unknown", "500-0")
+    target = f"localhost:{riverbed.port}"
+    found = told(target, "--groups", "--sort", "lag")
+    assert [each["key"] for each in found] == ["behind", "long"]
+    assert [group["lag"] for group in found[0]["groups"]] == [1000, None]
 
 
 def test_all_databases_are_told_or_the_one_asked_for(riverbed: RiverbedServer) -> None:

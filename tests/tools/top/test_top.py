@@ -55,7 +55,7 @@ def sample_of(server: Server, sampler: Sampler) -> Sample:
 
 
 def group(name: bytes = b"g", *, pending: int = 0, read: int | None = 0, lag: int | None = 0) -> GroupStat:
-    return GroupStat(name, 1, pending, None, lag, "0-0", read)
+    return GroupStat(name, 1, pending, None, 1, lag, "0-0", read)
 
 
 def stream(key: bytes = b"s", *groups: GroupStat, length: int = 0, added: int | None = 0) -> StreamStat:
@@ -246,8 +246,8 @@ def test_what_a_server_does_not_tell_is_a_dash() -> None:
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_order_puts_the_largest_first(order: str) -> None:
-    small = StreamStat(0, b"b", 1, 1, 10, (GroupStat(b"g", 1, 1, 10, 1, "0-0", 0),))
-    large = StreamStat(0, b"a", 2, 2, 20, (GroupStat(b"g", 1, 2, 20, 2, "0-0", 0),))
+    small = StreamStat(0, b"b", 1, 1, 10, (GroupStat(b"g", 1, 1, 10, 1, 1, "0-0", 0),))
+    large = StreamStat(0, b"a", 2, 2, 20, (GroupStat(b"g", 1, 2, 20, 1, 2, "0-0", 0),))
     found = replace(sample(small, large), moment_s=1.0)
     fast = Rates(
         streams={(0, b"a"): 2.0, (0, b"b"): 1.0},
