@@ -14,9 +14,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Generic, NamedTuple, Self, TypeVar, overload
 
+from riverbed.server.numbers import parse_digits
+
 INT_MAX: Final = (1 << 31) - 1
 UINT_MAX: Final = (1 << 32) - 1
 LLONG_MAX: Final = (1 << 63) - 1
+_ULLONG_MAX: Final = (1 << 64) - 1
 
 # As in redis.conf: a k is a thousand, a kb 1024.
 _MEMORY_UNITS: Final = {
@@ -355,7 +358,10 @@ def parse_memory(word: str) -> int:
     match = _MEMORY.fullmatch(word)
     if match is None or match[2].lower() not in _MEMORY_UNITS:
         raise BadMemoryError("argument must be a memory value")
-    return int(match[1]) * _MEMORY_UNITS[match[2].lower()]
+    size = parse_digits(match[1]) * _MEMORY_UNITS[match[2].lower()]
+    if size > _ULLONG_MAX:
+        raise BadMemoryError("argument must be a memory value")
+    return size
 
 
 def memory_text(size: int) -> str:

@@ -13,11 +13,12 @@ Redis does the same at an earlier moment: it refuses writes before they run, and
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import lmdb
 
 from riverbed.server.commands.slices import partial_error
+from riverbed.server.commands.table import Flag
 from riverbed.server.errors import CommandError
 from riverbed.server.execution.gate import MISCONF
 from riverbed.server.protocol.encode import array_header, error_line
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from riverbed.server.protocol.replies import LongReply
 
 log = logging.getLogger("riverbed")
+
+_REPORT_SECONDS: Final = 60
 
 
 class Sliced(Protocol):
@@ -63,6 +66,8 @@ class Failures:
         self._gate = gate
         self._delivery = delivery
         self._events = events
+        self._reported_s: float | None = None  # when a bug was logged last
+        self._unreported = 0  # bugs since then
 
     def refused(self, command: Command, error: CommandError) -> tuple[bytes]:
         self._stats.counters(command.full_name).failed += 1
@@ -73,17 +78,32 @@ class Failures:
     def fault(self, command: Command, error: Exception, mark: int) -> tuple[bytes]:
         """Undo a command whose handler raised an exception, and keep the commands before it; -> the error reply."""
         txn = self._core.txn
-        if isinstance(error, lmdb.ReadersFullError) and len(txn.log) == mark and txn.unlogged is None:
-            # a read beside the transaction could not begin, and nothing was done
+        has_done_nothing = len(txn.log) == mark and txn.unlogged is None
+        if isinstance(error, lmdb.ReadersFullError) and has_done_nothing:
+            # a read beside the transaction could not begin
             return self.refused(command, CommandError(f"ERR {error}"))
+        name = command.full_name.decode()
+        if has_done_nothing and command.flags & Flag.READONLY and not isinstance(error, lmdb.Error):
+            self._report_bug(f"{name} failed", error)
+            return self.refused(command, CommandError(f"ERR internal error: {name} failed ({type(error).__name__})"))
         if isinstance(error, lmdb.Error):
-            log.warning("%s was undone: %s", command.full_name.decode(), error)
-            text = f"MISCONF {command.full_name.decode()} was undone, the store refused it: {error}"
+            log.warning("%s was undone: %s", name, error)
+            text = f"MISCONF {name} was undone, the store refused it: {error}"
         else:
-            log.error("a bug: %s was undone", command.full_name.decode(), exc_info=error)
-            text = f"ERR internal error: {command.full_name.decode()} was undone ({type(error).__name__})"
+            self._report_bug(f"{name} was undone", error)
+            text = f"ERR internal error: {name} was undone ({type(error).__name__})"
         self.roll_back(mark)
         return self.refused(command, CommandError(text.replace("\n", " ")))
+
+    def _report_bug(self, what: str, error: Exception) -> None:
+        """Log the error with its traceback, at most one a minute: a client may be able to cause very many."""
+        now_s = self._core.clock.monotonic()
+        if self._reported_s is not None and now_s - self._reported_s < _REPORT_SECONDS:
+            self._unreported += 1
+            return
+        more = f"; {self._unreported} more errors since the last report" if self._unreported else ""
+        self._reported_s, self._unreported = now_s, 0
+        log.error("a bug: %s%s", what, more, exc_info=error)
 
     def roll_back(self, mark: int) -> None:
         """Undo what the tick has done beyond its first `mark` logged commands.  Raises StateLostError."""

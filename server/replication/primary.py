@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from riverbed.server.background.log_rewrite import RewriteError
 from riverbed.server.config.kinds import is_host
 from riverbed.server.errors import CommandError
+from riverbed.server.numbers import TOO_LARGE, parse_digits
 from riverbed.server.replication.link import STORE_CAPABILITY
 from riverbed.server.replication.sender import GETACK, PING, Introduction, Sender, State
 from riverbed.server.replication.waits import Waits
@@ -65,9 +66,10 @@ class Primary:
         introduction = self._introductions.setdefault(session, Introduction())
         match option:
             case b"listening-port":
-                if not value.isdigit() or int(value[:10]) > 65535:
+                port = parse_digits(value) if value.isdigit() else TOO_LARGE
+                if port > 65535:
                     raise CommandError("ERR value is not an integer or out of range")
-                introduction.port = int(value)
+                introduction.port = port
             case b"ip-address":
                 introduction.address = _address(value)
             case b"riverbed":

@@ -17,6 +17,7 @@ from riverbed.server.commands.slices import in_pieces, in_slices
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
 from riverbed.server.glob import Glob
+from riverbed.server.numbers import parse_digits
 from riverbed.store.format.resp import array_head, bulk
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def _parse_cursor(word: bytes) -> int:
     match = _CURSOR.fullmatch(word)
     if match is None:
         raise CommandError(INVALID_CURSOR)
-    number = int(match[2] or 0)
+    number = parse_digits(match[2] or b"0")
     if number >> CURSOR_BITS:
         raise CommandError(INVALID_CURSOR)
     return -number % (1 << CURSOR_BITS) if match[1] == b"-" else number

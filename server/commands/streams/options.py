@@ -9,6 +9,7 @@ from typing import Final
 from riverbed.server import errors
 from riverbed.server.commands.arguments import INT64_MAX, Args, parse_entry_id, parse_timeout_ms
 from riverbed.server.errors import CommandError
+from riverbed.server.numbers import parse_digits
 from riverbed.store.ids import MAX_HALF, MAX_ID, MIN_ID, StreamID, make_id
 from riverbed.store.model import References, Strategy, Trim
 
@@ -175,8 +176,8 @@ def _take_producer(args: Args, option: bytes) -> Producer:
 
 def _parse_new_id(word: bytes) -> StreamID | AutoSeq:
     auto = _AUTO_SEQ.fullmatch(word)
-    if auto is not None and int(auto[1]) <= MAX_HALF:
-        return AutoSeq(int(auto[1]))
+    if auto is not None and (ms := parse_digits(auto[1])) <= MAX_HALF:
+        return AutoSeq(ms)
     return parse_entry_id(word)
 
 

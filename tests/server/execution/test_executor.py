@@ -14,10 +14,13 @@ import pytest
 
 from riverbed.server.execution.fast_path import MAX_REQUESTS_A_TICK
 from riverbed.server.limits.accounts import MAX_OUTPUT_A_TICK
+from riverbed.store.databases.database import Database
+from riverbed.store.engine import Engine
 from riverbed.store.errors import Refusal
 from riverbed.store.ids import StreamID
 from riverbed.store.streams.stream import Stream
 from tests.conftest import StartRiverbed
+from tests.support.in_process import HandClock
 from tests.support.raw import Node, encode, parse
 from tests.support.read_log import LogTail, logged_batches
 from tests.support.servers import RiverbedServer
@@ -368,6 +371,45 @@ def test_an_exception_undoes_just_its_command(tmp_path: Path, monkeypatch: pytes
     in_loop(body())
 
 
+@pytest.mark.parametrize("name", ["XLEN", "xLen"], ids=["fast path", "careful path"])
+def test_an_exception_in_a_read_undoes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        await ticks.ask(client, "XADD s 1-1 f v")
+        rollbacks = []
+        with monkeypatch.context() as patch:
+            patch.setattr(Database, "stream", lambda *_: 1 / 0)
+            patch.setattr(Engine, "rollback", lambda *_: rollbacks.append(1))
+            (reply,) = await ticks.ask(client, f"{name} s")
+        assert reply == b"-ERR internal error: xlen failed (ZeroDivisionError)\r\n"
+        assert not rollbacks
+        assert await ticks.ask(client, "XLEN s") == [b":1\r\n"]
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_bugs_that_a_client_can_repeat_are_reported_once_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body() -> None:
+        clock = HandClock()
+        ticks = Ticks(tmp_path, clock=clock)
+        client = ticks.connect()
+        with monkeypatch.context() as patch:
+            patch.setattr(Database, "stream", lambda *_: 1 / 0)
+            await ticks.ask(client, *["XLEN s"] * 50)
+            assert caplog.text.count("Traceback") == caplog.text.count("a bug: xlen failed") == 1
+            clock.now_ms += 60_000
+            await ticks.ask(client, "XLEN s")
+        assert caplog.text.count("Traceback") == 2
+        assert "a bug: xlen failed; 49 more errors since the last report" in caplog.text
+        ticks.close()
+
+    in_loop(body())
+
+
 def test_an_exception_inside_a_transaction_undoes_the_whole_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -399,7 +441,7 @@ def test_a_bug_while_waiting_clients_are_served_is_their_error(tmp_path: Path, m
 
             patch.setattr(Stream, "entries_within", broken)
             assert await ticks.ask(writer, "XADD s 1-1 f v") == [added("1-1")]
-        assert reader.replies() == [b"-ERR internal error: xread was undone (RuntimeError)\r\n"]
+        assert reader.replies() == [b"-ERR internal error: xread failed (RuntimeError)\r\n"]
         assert await ticks.ask(writer, "XLEN s") == [b":1\r\n"]
         assert ticks.batches() == [[b"XADD s 1-1 f v"]]
         ticks.close()
