@@ -63,6 +63,7 @@ class Engine:
         self.refusal: Refusal | None = None
         self.checkpoints = Checkpoints(clock)
         self.space = Space(directory, options, files)
+        self.commands_since_checkpoint = 0  # in the log
         # Called with the seconds that each sync of the log took.
         self.on_sync: Callable[[float], None] = ignore
         self.known_offsets = KnownOffsets()
@@ -78,6 +79,7 @@ class Engine:
                 if not opened.is_saved:
                     self._tables_failed()
                     self.space.uncommitted_bytes = self.recovery.uncommitted_bytes
+                    self.commands_since_checkpoint = self.recovery.commands
                 self.has_settled = opened.killed is not None and clear_away(self.log, opened.killed)
                 self._begin_replids()
                 self._begin_file_if_needed()
@@ -159,6 +161,8 @@ class Engine:
             raise
         txn.log.clear()
         txn.extension_bytes = 0
+        # a run of XADD is one piece; a value that holds these bytes does no harm
+        self.commands_since_checkpoint += commands.count(b"\r\n*") + 1
         if self.on_batches is not None:
             self.on_batches((StreamedBatch(data, len(commands), command_bytes, (), self.log.end.offset),))
         self._prepare_next(len(commands))
@@ -259,6 +263,7 @@ class Engine:
             raise ReplayError(f"{type(error).__name__} when executing a command of the primary: {error}") from error
         finally:
             txn.keep_expired = keep_expired
+        self.commands_since_checkpoint += sum(len(batch.commands) for batch in batches)
         if self.on_batches is not None:
             self.on_batches(batches)
         self._prepare_next(len(data))
@@ -364,6 +369,7 @@ class Engine:
             self._restore()
             raise
         self.space.uncommitted_bytes = 0
+        self.commands_since_checkpoint = 0
         self.txn.swept = False
         self.checkpoints.begun(durability)
         return durability

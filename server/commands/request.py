@@ -34,6 +34,9 @@ class Control(Protocol):
     def awaited_keys(self) -> int:
         """How many keys blocked clients wait for."""
 
+    def needed_keys(self) -> int:
+        """For how many keys a blocked client waits that gets an error when the key is deleted."""
+
     def watched_keys(self) -> int: ...
 
     def forget(self, session: Session) -> None:

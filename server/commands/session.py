@@ -69,6 +69,7 @@ class Session:
         "_backlog_bytes",
         "_closing",
         "account",
+        "attempts_ns",
         "attention",
         "authenticated",
         "backlog",
@@ -139,6 +140,7 @@ class Session:
         self.paused = False  # by CLIENT PAUSE
         self.congested = False  # does not read what it is sent
         self.long_reply: LongReply | None = None
+        self.attempts_ns = 0  # how long the attempts of the command took that it waits with
         self.sliced_bytes = 0  # of the words of a command under way in slices; `SlicedCommands` keeps it
         # what it has sent; its requests that were taken out to be run and could not; whether it has a place in the
         # queue of clients whose requests run next, or is to have it back when it may go on (`is_held`)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final, cast
 
+from riverbed.server.commands.dispatch import client_command
 from riverbed.server.commands.request import Context, Request
 from riverbed.server.commands.table import Command, Flag
 from riverbed.server.errors import CommandError
+from riverbed.server.protocol.replies import Block
 from riverbed.server.stats.stats import SLOWLOG_WORDS
 from riverbed.store.errors import StateLostError
 from riverbed.store.wire import Run
@@ -39,7 +41,7 @@ class Calls:
         self._request = Request(no_session, context.txn, context)  # reused for every client
 
     def call(self, session: Session, command: Command, argv: list[bytes]) -> Reply:
-        """Run the command for the client, and account for it."""
+        """Run the command for the client, and account for it; one that waits is one call, at the end of its wait."""
         request = self._request
         request.session = session
         request.db = session.db
@@ -49,9 +51,24 @@ class Calls:
         reply = self.attempt(request, command, command.handler)
         nanoseconds = time.perf_counter_ns() - begun
         request.argv = []  # or the words would stay in memory until the next call
+        if session.blocked is not None:
+            nanoseconds += session.attempts_ns
+        if reply.__class__ is Block:
+            session.attempts_ns = nanoseconds
+        else:
+            self._account(session, command, argv, nanoseconds)
+        return reply
+
+    def wait_over(self, session: Session, block: Block, reply: Reply) -> None:
+        """Account for a command that has waited, when its reply does not come from running it again."""
+        command = client_command(block.argv)
+        if isinstance(reply, CommandError):
+            self.failures.refused(command, reply)
+        self._account(session, command, block.argv, session.attempts_ns)
+
+    def _account(self, session: Session, command: Command, argv: list[bytes], nanoseconds: int) -> None:
         self._stats.counters(command.full_name).record(nanoseconds)
         self.timing.note(session, command, argv, nanoseconds)
-        return reply
 
     def attempt(self, request: Request, command: Command, handler: Handler) -> Reply:
         """Run the handler; an error becomes the reply.  After an unexpected exception, what it logged is undone."""

@@ -194,6 +194,13 @@ class FastPath:
                     wire = reply[0]
                 elif reply.__class__ in _WAITS:
                     self._calls.end_command(mark)
+                    if reply.__class__ is Block:
+                        # it counts as a call at the end of its wait
+                        run_count -= 1
+                        ended = clock()
+                        session.attempts_ns = 0 if run_count else int((ended - begun) * 1e9)
+                        if not run_count:
+                            run_of, begun = None, ended
                     self._delivery.deliver(session, reply)
                     self._hold_back(session, [*waiting])
                     break

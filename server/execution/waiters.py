@@ -68,6 +68,8 @@ class Waiters:
     def __init__(self) -> None:
         # by key and topic: the clients in order of arrival, with their numbers
         self._by_key: dict[Place, dict[Hashable, Line]] = {}
+        # how many clients wait for a key that get an error when it is deleted
+        self._needed: dict[Place, int] = {}
         self._places: dict[Session, list[tuple[Place, Hashable]]] = {}
         self._next_number = 0
         # (deadline or moment of the next try, whichever is earlier, and client id)
@@ -85,6 +87,11 @@ class Waiters:
         """How many keys are waited for."""
         return len(self._by_key)
 
+    @property
+    def needed_key_count(self) -> int:
+        """For how many keys a client waits that gets an error when the key is deleted."""
+        return len(self._needed)
+
     def block(self, session: Session, block: Block) -> None:
         """Block the client from now on."""
         session.block(block)
@@ -96,6 +103,8 @@ class Waiters:
             if line is None:
                 line = lines[topic] = OrderedDict()
             line[session] = self._next_number
+            if block.needs_keys:
+                self._needed[place] = self._needed.get(place, 0) + 1
             add_interest(place)
         self._places[session] = places
         self._set_timer(session, block)
@@ -131,6 +140,10 @@ class Waiters:
                 del lines[topic]
                 if not lines:
                     del self._by_key[place]
+            if block is not None and block.needs_keys:
+                self._needed[place] -= 1
+                if not self._needed[place]:
+                    del self._needed[place]
             drop_interest(place)
         if block is not None:
             self._drop_timer(session, block)
@@ -218,6 +231,8 @@ class Watches:
 
     def add(self, session: Session, key: bytes, expire_ms: int = 0) -> None:
         """`expire_ms` is when the key expires, which breaks the watch; 0 for never."""
+        if session.transaction.watch_broken:
+            return  # whatever changes now
         db = session.db
         own = session.transaction.watched.setdefault(db, {})
         if key in own:
@@ -255,5 +270,6 @@ class Watches:
     def changed(self, place: Place) -> None:
         db, key = place
         watchers = self._watchers.get(db, {}).get(key, ())
-        for session in watchers if isinstance(watchers, (dict, tuple)) else (watchers,):
+        for session in list(watchers) if isinstance(watchers, (dict, tuple)) else (watchers,):
+            self.clear(session)  # as in Redis: no further change matters to it
             session.transaction.watch_broken = True

@@ -122,6 +122,7 @@ class Block:
     # of them found nothing.  None is for what only this client knows.
     topics: tuple[Hashable, ...] | None = None
     is_for_work: bool = False  # waits for work of the server, which ends: answer even a client that has hung up
+    needs_keys: bool = False  # it gets an error when one of the keys is deleted
     on_timeout: Callable[[], Reply] | None = None  # makes the reply when the deadline passes; None is a null array
 
 

@@ -99,7 +99,7 @@ def _clients(request: Request) -> Fields:
     yield "clients_in_timeout_table", _waiting_with_deadline(sessions)
     yield "total_watched_keys", context.control.watched_keys()
     yield "total_blocking_keys", context.control.awaited_keys()
-    yield "total_blocking_keys_on_nokey", 0
+    yield "total_blocking_keys_on_nokey", context.control.needed_keys()
     yield "riverbed_monitors", len(context.monitors)
 
 
@@ -179,7 +179,7 @@ def _persistence(request: Request) -> Fields:
     yield "current_fork_perc", "0.00"
     yield "current_save_keys_processed", 0
     yield "current_save_keys_total", 0
-    yield "rdb_changes_since_last_save", int(engine.dirty_bytes > 0 or bool(request.txn.log))
+    yield "rdb_changes_since_last_save", engine.commands_since_checkpoint + len(request.txn.log)
     yield "rdb_bgsave_in_progress", 0
     yield "rdb_last_save_time", engine.checkpoints.last_ms // 1000
     yield "rdb_last_bgsave_status", "ok" if engine.checkpoints.last_ok else "err"

@@ -155,7 +155,7 @@ def _read(options: ReadOptions, group_name: bytes, request: Request) -> Work:
     if options.claim_min_idle_ms is not None:
         retry_ms = _next_claim_ms(request, options.claim_min_idle_ms, [group for _, _, group in work])
     topics = tuple((group_name, read.min_idle_ms) for read, _, _ in work)
-    return Block(tuple(options.keys), deadline_ms, request.argv, retry_ms, topics)
+    return Block(tuple(options.keys), deadline_ms, request.argv, retry_ms, topics, needs_keys=True)
 
 
 def _delivered(count: int) -> str:

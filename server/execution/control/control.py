@@ -73,6 +73,9 @@ class Controls:
     def awaited_keys(self) -> int:
         return self._waiters.key_count
 
+    def needed_keys(self) -> int:
+        return self._waiters.needed_key_count
+
     def watched_keys(self) -> int:
         return len(self._blocking.watches)
 

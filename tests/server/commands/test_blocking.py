@@ -576,3 +576,54 @@ def test_a_thousand_blocked_clients_are_all_served(client: RawClient, server: Ri
         client.ask("XADD", "all", "1-1", "f", "v")
         assert {reader.reply() for reader in rest} == {streams(stream("all", "1-1"))}
         until_blocked(client, 0)
+
+
+# -- what it counts for ------------------------------------------------------------------------------------------------
+
+
+def _counted(client: RawClient) -> tuple[dict[str, str], list[str]]:
+    """The counters of XREADGROUP without its times, and the counts of errors."""
+    lines = parse(client.ask("INFO", "commandstats", "errorstats")).text.decode().splitlines()
+    found: dict[str, str] = {}
+    for line in lines:
+        if line.startswith("cmdstat_xreadgroup:"):
+            found = dict(pair.split("=") for pair in line.partition(":")[2].split(","))
+    return (
+        {name: found[name] for name in ("calls", "rejected_calls", "failed_calls")},
+        [line for line in lines if line.startswith("errorstat_")],
+    )
+
+
+@pytest.mark.parametrize("end", ["served", "time-out", "unblocked", "unblocked with an error", "group destroyed"])
+@pytest.mark.parametrize("attempts", [1, 4])
+def test_a_blocked_command_is_one_call_and_one_entry_of_the_slow_log(
+    server: RiverbedServer, oracle: RedisServer, pair: Pair, end: str, attempts: int
+) -> None:
+    found = []
+    for its, asking in ((server, pair.ours), (oracle, pair.theirs)):
+        say(asking, "XGROUP CREATE s g $ MKSTREAM; CONFIG SET slowlog-log-slower-than 0; SLOWLOG RESET")
+        say(asking, "CONFIG RESETSTAT")
+        with its.client() as reader:
+            number = reader.ask("CLIENT", "ID")[1:-2]
+            words = ["XREADGROUP", "GROUP", "g", "Alice", "BLOCK", 300 if end == "time-out" else 0]
+            reader.send(*words, "STREAMS", "s", ">")
+            until_blocked(asking, 1)
+            for _ in range(attempts - 1):  # a try that finds nothing: the entry is gone before the client's turn
+                say(asking, "MULTI; XADD s * f v; XGROUP SETID s g $; EXEC")
+            if end == "served":
+                say(asking, "XADD s * f v")
+            elif end.startswith("unblocked"):
+                asking.ask("CLIENT", "UNBLOCK", number, *(["ERROR"] if "error" in end else []))
+            elif end == "group destroyed":
+                say(asking, "XGROUP DESTROY s g")
+            reader.reply()
+        counters, errors = _counted(asking)
+        slow = asking.ask("SLOWLOG", "GET", 99).count(b"$5\r\nAlice\r\n")
+        say(asking, "CONFIG SET slowlog-log-slower-than 10000; CONFIG RESETSTAT")
+        found.append((counters, errors))
+        if its is server:
+            assert slow == 1
+    if end == "unblocked":  # Redis 7.0 calls this a failure, later ones do not
+        found[1][0]["failed_calls"] = "0"
+    assert found[0] == found[1]
+    assert found[0][0]["calls"] == "1"

@@ -9,7 +9,7 @@ from riverbed.server.commands.admin.info import _human
 from tests.support.pair import Pair
 from tests.support.raw import RawClient
 from tests.support.servers import RiverbedServer
-from tests.support.waiting import until
+from tests.support.waiting import until, until_blocked
 
 DEFAULT = [
     *("Server", "Clients", "Memory", "Persistence", "Stats", "Replication", "CPU", "Modules", "Errorstats"),
@@ -134,6 +134,41 @@ def test_clients_are_counted(client: RawClient, server: RiverbedServer) -> None:
         found = fields(client, "clients")
     assert found["connected_clients"] == "2"
     assert (found["watching_clients"], found["total_watched_keys"], found["maxclients"]) == ("1", "2", "10000")
+
+
+def test_a_client_whose_watch_is_broken_watches_nothing_more(client: RawClient, server: RiverbedServer) -> None:
+    with server.client() as other:
+        other.ask("WATCH", "a", "b")
+        client.ask("XADD", "b", "*", "f", "v")
+        other.ask("WATCH", "c")
+        found = fields(client, "clients")
+        assert (found["watching_clients"], found["total_watched_keys"]) == ("0", "0")
+        assert other.pipeline([("MULTI",), ("PING",), ("EXEC",)])[-1] == b"*-1\r\n"
+
+
+def test_keys_are_counted_whose_deletion_ends_a_wait(client: RawClient, server: RiverbedServer) -> None:
+    client.pipeline([("XGROUP", "CREATE", key, "g", "$", "MKSTREAM") for key in "ab"])
+    with server.client() as reader, server.client() as alice, server.client() as bob:
+        reader.send("XREAD", "BLOCK", 0, "STREAMS", "a", "c", "$", "$")
+        alice.send("XREADGROUP", "GROUP", "g", "Alice", "BLOCK", 0, "STREAMS", "a", "b", ">", ">")
+        bob.send("XREADGROUP", "GROUP", "g", "Bob", "BLOCK", 0, "STREAMS", "a", ">")
+        until_blocked(client, 3)
+        found = fields(client, "clients")
+        assert (found["total_blocking_keys"], found["total_blocking_keys_on_nokey"]) == ("3", "2")
+        client.ask("DEL", "b")
+        alice.reply()
+        assert fields(client, "clients")["total_blocking_keys_on_nokey"] == "1"
+        client.ask("DEL", "a")
+        bob.reply()
+        assert fields(client, "clients")["total_blocking_keys_on_nokey"] == "0"
+
+
+def test_changes_since_the_last_save_are_counted(client: RawClient) -> None:
+    client.ask("SAVE")
+    client.pipeline([("XADD", "a", "*", "f", "v")] * 100)
+    assert 100 <= int(fields(client, "persistence")["rdb_changes_since_last_save"]) <= 101  # perhaps a SELECT
+    client.ask("SAVE")
+    assert fields(client, "persistence")["rdb_changes_since_last_save"] == "0"
 
 
 def test_blocked_clients_are_counted(client: RawClient, server: RiverbedServer) -> None:
