@@ -35,7 +35,7 @@ from riverbed.store.errors import CorruptionError, ForeignLogError, LockedError,
 RESERVED_DESCRIPTORS: Final = 32
 # For the files of long replies to transactions, as far as the system allows.
 _DESCRIPTORS_OF_REPLIES: Final = 1024
-HELP_COLUMNS: Final = 110  # of --help in a pipe or a file
+HELP_COLUMNS: Final = 80  # of --help in a pipe or a file
 
 log = logging.getLogger(serverlog.ROOT)
 
@@ -43,14 +43,14 @@ log = logging.getLogger(serverlog.ROOT)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the server that `arguments` (by default those of the process) describe; -> its exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if words and words[0] in ("--help", "-h"):
+    if "--help" in words or words[:1] == ["-h"]:
         from rich.console import Console
 
         from riverbed.server.config.help import print_help
 
         print_help(Console(width=None if sys.stdout.isatty() else HELP_COLUMNS))
         return 0
-    if words and words[0] in ("--version", "-v"):
+    if "--version" in words or words[:1] == ["-v"]:
         return _print_version()
     try:
         config = Config.load(words)
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not wire.IS_NATIVE:
         log.info("without the native module, which a C compiler would have built: requests are read more slowly")
     for line in config.ignored:
-        log.warning("%s: %s has no meaning here and is ignored", line.place, line.name)
+        log.warning("%s: %s is ignored: %s", line.place, line.name, line.reason)
     _allow_descriptors(config)
     _calm_garbage_collection()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as Redis: a terminal that closes stops no server
@@ -187,7 +187,8 @@ def _calm_garbage_collection() -> None:
 
 def _complain(reason: str) -> int:
     """Write to standard error why there is no server, before there is a log; -> exit status 1."""
-    sys.stderr.write(f"riverbed-server: {reason}\n")
+    for line in reason.split("\n"):
+        sys.stderr.write(f"riverbed-server: {line}\n")
     return 1
 
 

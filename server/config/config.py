@@ -15,7 +15,7 @@ from riverbed.server.config import file as configfile
 from riverbed.server.config.file import Directive
 from riverbed.server.config.kinds import AnySetting, BadValueError
 from riverbed.server.config.settings import OLD_NAMES, SETTINGS, Settings, find_setting
-from riverbed.server.config.values import ConfigError, UnknownSettingError, collect, defaults, flags, parse
+from riverbed.server.config.values import ConfigError, Ignored, UnknownSettingError, collect, defaults, flags, parse
 from riverbed.server.glob import Glob
 
 
@@ -25,7 +25,7 @@ class Config(Settings):
     def __init__(self) -> None:
         """Everything at its default."""
         self.file: Path | None = None
-        self.ignored: list[Directive] = []  # lines of the file that have no meaning here
+        self.ignored: list[Ignored] = []  # lines of the file
         self._observers: dict[str, list[Callable[[], None]]] = {}
         self.__dict__.update(defaults())
 
@@ -40,7 +40,7 @@ class Config(Settings):
         config = cls()
         words = list(arguments)
         said: list[Directive] = []
-        if words and not words[0].startswith("--"):
+        if words and not words[0].startswith("-"):
             config.file = Path(words.pop(0)).absolute()
             said += configfile.directives(configfile.read_lines(config.file), config.file)
         said += flags(words)

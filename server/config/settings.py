@@ -40,25 +40,42 @@ _LAYOUT: Final = "`riverbed replay DIR NEW` makes a data directory of a log with
 
 # Settings of an ordinary redis.conf for things that do not exist here and that affect neither data nor safety.  They
 # are skipped, with a line in the server's log, so that such a file can be tried.  CONFIG GET does not know them.
-WITHOUT_MEANING: Final = frozenset(
-    (
-        *("acllog-max-len", "active-expire-effort", "activerehashing", "always-show-logo", "aof-timestamp-enabled"),
-        *("aof-rewrite-incremental-fsync", "busy-reply-threshold", "crash-log-enabled", "crash-memcheck-enabled"),
-        *("dbfilename", "disable-thp", "dynamic-hz", "hash-max-listpack-entries", "hash-max-listpack-value"),
-        *("hash-max-ziplist-entries", "hash-max-ziplist-value", "hll-sparse-max-bytes", "jemalloc-bg-thread"),
-        *("lazyfree-lazy-eviction", "lazyfree-lazy-expire", "lazyfree-lazy-server-del", "lazyfree-lazy-user-del"),
-        *("lazyfree-lazy-user-flush", "lfu-decay-time", "lfu-log-factor", "list-compress-depth"),
-        *("list-max-listpack-size", "list-max-ziplist-size", "lua-time-limit", "maxmemory-samples"),
-        *("oom-score-adj", "oom-score-adj-values", "pidfile", "proc-title-template", "rdb-del-sync-files"),
-        *("rdb-save-incremental-fsync", "rdbchecksum", "rdbcompression", "repl-disable-tcp-nodelay"),
-        *("repl-backlog-size", "repl-backlog-ttl"),
-        *("repl-diskless-load", "repl-diskless-sync", "repl-diskless-sync-delay", "repl-diskless-sync-max-replicas"),
-        *("replica-lazy-flush", "set-max-intset-entries", "set-max-listpack-entries", "set-max-listpack-value"),
-        *("set-proc-title", "stop-writes-on-bgsave-error", "supervised", "tracking-table-max-keys"),
-        *("zset-max-listpack-entries", "zset-max-listpack-value", "zset-max-ziplist-entries"),
-        *("zset-max-ziplist-value",),
-    )
-)
+_NAMES_WITHOUT_MEANING: Final = """
+    acllog-max-len active-defrag-cycle-max active-defrag-cycle-min active-defrag-ignore-bytes
+    active-defrag-max-scan-fields active-defrag-threshold-lower active-defrag-threshold-upper active-expire-effort
+    activerehashing always-show-logo aof-disable-auto-gc aof-rewrite-incremental-fsync aof-timestamp-enabled
+    aof_rewrite_cpulist bgsave_cpulist bind-source-addr bio_cpulist busy-reply-threshold
+    cluster-allow-pubsubshard-when-down cluster-allow-reads-when-down cluster-allow-replica-migration
+    cluster-announce-bus-port cluster-announce-hostname cluster-announce-ip cluster-announce-port
+    cluster-announce-tls-port cluster-config-file cluster-link-sendbuf-limit cluster-migration-barrier
+    cluster-node-timeout cluster-port cluster-preferred-endpoint-type cluster-replica-no-failover
+    cluster-replica-validity-factor cluster-require-full-coverage cluster-slave-no-failover
+    cluster-slave-validity-factor crash-log-enabled crash-memcheck-enabled dbfilename disable-thp dynamic-hz
+    enable-debug-command enable-module-command hash-max-listpack-entries hash-max-listpack-value
+    hash-max-ziplist-entries hash-max-ziplist-value hll-sparse-max-bytes ignore-warnings io-threads-do-reads
+    jemalloc-bg-thread latency-tracking latency-tracking-info-percentiles lazyfree-lazy-eviction
+    lazyfree-lazy-expire lazyfree-lazy-server-del lazyfree-lazy-user-del lazyfree-lazy-user-flush lfu-decay-time
+    lfu-log-factor list-compress-depth list-max-listpack-size list-max-ziplist-size lua-time-limit
+    maxmemory-eviction-tenacity maxmemory-samples oom-score-adj oom-score-adj-values pidfile proc-title-template
+    propagation-error-behavior rdb-del-sync-files rdb-save-incremental-fsync rdbchecksum rdbcompression
+    repl-backlog-size repl-backlog-ttl repl-disable-tcp-nodelay repl-diskless-load repl-diskless-sync
+    repl-diskless-sync-delay repl-diskless-sync-max-replicas replica-full-sync-buffer-limit
+    replica-ignore-disk-write-errors replica-ignore-maxmemory replica-lazy-flush sanitize-dump-payload
+    server_cpulist set-max-intset-entries set-max-listpack-entries set-max-listpack-value set-proc-title
+    shutdown-on-sigint shutdown-on-sigterm slave-ignore-maxmemory slave-lazy-flush socket-mark-id
+    stop-writes-on-bgsave-error supervised syslog-enabled syslog-facility syslog-ident tracking-table-max-keys
+    zset-max-listpack-entries zset-max-listpack-value zset-max-ziplist-entries zset-max-ziplist-value
+"""
+WITHOUT_MEANING: Final = frozenset(_NAMES_WITHOUT_MEANING.split())
+
+# Settings of Redis that keep a server closed.  A file that has one is refused, for it expects that protection.
+_GUARDS: Final = frozenset(("acl-pubsub-default", "aclfile", "enable-protected-configs", "rename-command", "user"))
+
+
+def is_guard(name: str) -> bool:
+    """Whether `name` is a setting of Redis that protects a server and that does not exist here."""
+    return name in _GUARDS or name.startswith("tls-")
+
 
 # Names of settings before Redis 5; files and tools still use them.
 OLD_NAMES: Final = MappingProxyType(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from riverbed.server.config.file import Directive
-from riverbed.server.config.kinds import AnySetting, BadValueError
-from riverbed.server.config.settings import SETTINGS, WITHOUT_MEANING, find_setting
+from riverbed.server.config.kinds import AnySetting, BadValueError, Section
+from riverbed.server.config.settings import SETTINGS, WITHOUT_MEANING, find_setting, is_guard
 from riverbed.store.format.text import split_text
+
+COMMAND_LINE: Final = "command line"  # the place of flags
+_MISSING_GUARD: Final = "Riverbed does not have it, and would be more open without it than this line says"
 
 
 class ConfigError(Exception):
@@ -22,10 +25,26 @@ class ConfigError(Exception):
 
 
 class UnknownSettingError(ConfigError):
-    """There is no such setting."""
+    """There is no such setting, or one of Redis that guards a server, which is missing here."""
 
     def __init__(self, setting: str, place: str = "") -> None:
-        super().__init__(setting, "there is no such setting", place)
+        super().__init__(setting, _MISSING_GUARD if is_guard(setting) else "there is no such setting", place)
+
+
+class ConfigErrors(ConfigError):
+    """Several settings cannot have the requested values: a line of text for each."""
+
+    def __init__(self, errors: list[ConfigError]) -> None:
+        super().__init__(errors[0].setting, errors[0].reason)
+        self.args = ("\n".join(map(str, errors)),)
+
+
+class Ignored(NamedTuple):
+    """A line of a file that has no effect, and the reason."""
+
+    place: str
+    name: str
+    reason: str
 
 
 def defaults() -> dict[str, Any]:
@@ -41,29 +60,43 @@ def flags(words: list[str]) -> Iterator[Directive]:
     while position < len(words):
         flag = words[position]
         if not flag.startswith("--"):
-            raise ConfigError(flag, "expected --name value", "command line")
+            raise ConfigError(flag, "expected --name value, such as --port 6379; --help lists them", COMMAND_LINE)
         name, equals, value = flag[2:].partition("=")
         values = [value] if equals else []
         position += 1
         while position < len(words) and not words[position].startswith("--"):
             values.append(words[position])
             position += 1
-        yield Directive("command line", name.lower(), values)
+        yield Directive(COMMAND_LINE, name.lower(), values)
 
 
-def collect(said: Iterable[Directive]) -> tuple[dict[str, Any], list[Directive]]:
-    """Apply `said` to the defaults; -> the values, and the lines without meaning.  Raises ConfigError."""
+def collect(said: Iterable[Directive]) -> tuple[dict[str, Any], list[Ignored]]:
+    """Apply `said` to the defaults; -> the values, and the lines without effect.
+
+    A file may have another value than the only one of a fixed setting, so that a redis.conf can be tried: neither data
+    nor safety depends on these.  A flag may not.  Raises ConfigError, or ConfigErrors for more than one.
+    """
     values = defaults()
-    passed_over = []
+    ignored = []
+    errors: list[ConfigError] = []
     for line in said:
         setting = find_setting(line.name)
-        if setting is not None:
+        if setting is None:
+            if line.name in WITHOUT_MEANING:
+                ignored.append(Ignored(line.place, line.name, "it has no meaning here"))
+            else:
+                errors.append(UnknownSettingError(line.name, line.place))
+            continue
+        try:
             values[setting.attribute] = parse(setting, line.words, values[setting.attribute], line.place)
-        elif line.name in WITHOUT_MEANING:
-            passed_over.append(line)
-        else:
-            raise UnknownSettingError(line.name, line.place)
-    return values, passed_over
+        except ConfigError as error:
+            if setting.section is Section.FIXED and line.place != COMMAND_LINE:
+                ignored.append(Ignored(line.place, line.name, error.reason))
+            else:
+                errors.append(error)
+    if errors:
+        raise errors[0] if len(errors) == 1 else ConfigErrors(errors)
+    return values, ignored
 
 
 def parse(setting: AnySetting, words: list[str], current: Any, place: str = "") -> Any:

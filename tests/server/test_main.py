@@ -52,8 +52,9 @@ def test_help_explains_every_setting() -> None:
     assert "(default 200 milliseconds)" in " ".join(out.split())
 
 
-def test_version_is_told() -> None:
-    status, out, err = start_in_vain("--version")
+@pytest.mark.parametrize("words", [["--version"], ["-v"], ["--port", "1", "--version"]])
+def test_version_is_told(words: list[str]) -> None:
+    status, out, err = start_in_vain(*words)
     assert (status, err) == (0, "")
     assert out.startswith(f"riverbed-server {VERSION} ")
     assert out.endswith(", with the native module)\n")
@@ -215,7 +216,7 @@ def test_settings_come_from_the_file_and_are_written_back(tmp_path: Path) -> Non
         f"# mine\ntimeout 78\nrdbchecksum yes\nport {port}\n\n# Written by CONFIG REWRITE\ndir {tmp_path}/data\n"
     )
     log = (tmp_path / "out").read_text()
-    assert f"{path}:3: rdbchecksum has no meaning here and is ignored" in log
+    assert f"{path}:3: rdbchecksum is ignored: it has no meaning here" in log
     assert f"riverbed-server {VERSION}, pid {process.pid}, data in {tmp_path}/data" in log
 
 

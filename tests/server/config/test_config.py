@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import hiredis
 import pytest
 
 from riverbed.server.config.config import Config
@@ -13,6 +14,7 @@ from riverbed.server.config.rewrite import rewrite
 from riverbed.server.config.settings import SETTINGS
 from riverbed.server.config.values import ConfigError, UnknownSettingError
 from riverbed.store.options import Fsync, Options
+from tests.support.servers import RedisServer
 
 WriteFile = Callable[..., Path]
 
@@ -109,6 +111,7 @@ def test_a_list_may_come_in_one_word() -> None:
             "command line: appendfilename: only 'appendonly.aof' is supported: `riverbed replay DIR NEW` makes a",
         ),
         (["--bind", '"'], "command line: bind: unbalanced quotes"),
+        (["-p", "1"], "command line: -p: expected --name value, such as --port 6379; --help lists them"),
     ],
 )
 def test_bad_flag_is_one_clear_line(arguments: list[str], message: str) -> None:
@@ -171,9 +174,8 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
         ("\nport abc\n", ":2: port: argument couldn't be parsed into an integer"),
         ("nosuch 1\n", ":1: nosuch: there is no such setting"),
         ('port "1\n', ":1: unbalanced quotes in configuration line"),
-        ("maxmemory 1gb\n", ":1: maxmemory: only '0' is supported: data lives on disk"),
-        ("save 900 1\n", ":1: save: only '' is supported: there are no RDB files"),
-        ("rename-command KEYS x\n", ":1: rename-command: there is no such setting"),
+        ("rename-command KEYS x\n", ":1: rename-command: Riverbed does not have it, and would be more open without"),
+        ("tls-port 6380\n", ":1: tls-port: Riverbed does not have it, and would be more open without"),
     ],
 )
 def test_bad_line_is_named_with_file_and_number(write_file: WriteFile, text: str, message: str) -> None:
@@ -181,6 +183,46 @@ def test_bad_line_is_named_with_file_and_number(write_file: WriteFile, text: str
     with pytest.raises((ConfigError, ConfigFileError)) as caught:
         Config.load([str(path)])
     assert str(caught.value).startswith(f"{path}{message}")
+
+
+def test_all_bad_lines_are_named_at_once(write_file: WriteFile) -> None:
+    path = write_file("port abc\nrdbcompression yes\nnosuch 1\n")
+    with pytest.raises(ConfigError) as caught:
+        Config.load([str(path), "--timeout", "x"])
+    assert str(caught.value).splitlines() == [
+        f"{path}:1: port: argument couldn't be parsed into an integer",
+        f"{path}:3: nosuch: there is no such setting",
+        "command line: timeout: argument couldn't be parsed into an integer",
+    ]
+
+
+def test_other_values_of_fixed_settings_are_ignored_in_a_file(write_file: WriteFile) -> None:
+    config = Config.load([str(write_file("daemonize yes\nsave 900 1\nmaxmemory 1gb\nhz 50\nport 1\n"))])
+    assert config.port == 1
+    assert [(line.name, line.reason.split(":")[0]) for line in config.ignored] == [
+        ("daemonize", "only 'no' is supported"),
+        ("save", "only '' is supported"),
+        ("maxmemory", "only '0' is supported"),
+        ("hz", "argument must be between 10 and 10 inclusive"),
+    ]
+    assert config.get([b"daemonize", b"save"]) == {"daemonize": "no", "save": ""}
+
+
+def test_a_file_with_every_setting_of_redis_at_its_default_is_read(
+    write_file: WriteFile, start_redis: Callable[..., RedisServer]
+) -> None:
+    with start_redis().client() as client:
+        reader = hiredis.Reader(encoding="utf-8")
+        reader.feed(client.ask("CONFIG", "GET", "*"))
+    words = reader.gets()
+    pairs = dict(zip(words[::2], words[1::2], strict=True))
+    own = {
+        name for name in pairs if name in ("dir", "port", "bind", "unixsocket", "logfile") or name.startswith("tls-")
+    }
+    guards = {"aclfile", "acl-pubsub-default", "enable-protected-configs"}
+    lines = [f'{name} "{value}"' for name, value in pairs.items() if name not in own | guards]
+    config = Config.load([str(write_file("\n".join(lines)))])
+    assert config.timeout == 0
 
 
 def test_lines_about_what_does_not_exist_here_are_passed_over(write_file: WriteFile) -> None:
