@@ -29,6 +29,7 @@ from riverbed.store.format.resp import encode_words
 from riverbed.store.format.streams import id_in_key
 from riverbed.store.groups.lag import estimate_read, is_tombstone_ahead, lag
 from riverbed.store.groups.pending import Pel
+from riverbed.store.groups.young import Young
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text
 from riverbed.store.model import NO_POLICY, DeliveryPolicy
 
@@ -103,7 +104,7 @@ class Members:
         self._unlogged: Consumer | None = None  # has changed; the logged lines may not contain all of it
         self._logged_position: tuple[StreamID, int | None] = (last_id, entries_read)
         self._position_head: tuple[bytes, bytes] | None = None  # (key, the first words of XGROUP SETID)
-        self.pel = Pel(stream.txn, group_no, self._is_alive)
+        self.pel = Pel(stream.txn, group_no, self._is_alive, Young(stream.txn))
 
     # -- rows of groups and consumers ----------------------------------------------------------------------------------
 
@@ -134,7 +135,8 @@ class Members:
         return group
 
     def write_back(self) -> None:
-        """Put the changed rows into their table."""
+        """Put the changed rows into their tables."""
+        self.pel.write_young()
         txn = self.stream.txn
         groups = txn.handles["groups"]
         if self._is_dirty:
@@ -148,6 +150,7 @@ class Members:
 
     def forget(self) -> None:
         """Drop all unwritten changes: the group was destroyed, and its rows must not be written back."""
+        self.pel.forget_young()
         self._is_dirty = False
         self._dirty_consumers.clear()
         self._unlogged = None
@@ -284,6 +287,7 @@ class Members:
             owned = list(self.pel.owned(consumer.consumer_no, MIN_ID, MAX_ID))
             self.pel.remove([packed for run in owned for packed in run.ids()])
         else:
+            self.pel.write_young()  # the purge looks for its rows once
             txn.dead_rows.add_consumer(self.group_no, consumer.consumer_no)
         key = consumer_key(self.stream.stream_no, self.group_no, consumer.consumer_no)
         txn.lmdb.delete(key, db=txn.handles["groups"])

@@ -129,6 +129,7 @@ class Group(Members):
 
     def frozen(self, view: View) -> Callable[[Consumer | None], Iterator[PendingRun]]:
         """-> `pending_runs(consumer)`, None for all, that always shows the state of `view`, which was just made."""
+        self.pel.write_young()  # for a view of the open transaction; a checkpoint has none left
         by_no = dict(self._by_no)
         owner_nos = list(self._owner_nos())
         pel = Pel(view, self.group_no, by_no.__contains__)

@@ -16,9 +16,12 @@ Runs do not overlap, so the only run that may hold an ID is the first one whose 
 delivery of a hundred entries costs three rows, and so does their acknowledgement: 250 us together, against 460 with a
 row for each entry.  Acknowledging entries one by one rewrites their run each time: 2 us instead of 1.
 
+Deliveries since the last checkpoint are not in the tables, but in `young.py`: XACK takes them out there, and any other
+question or change writes them into the tables first.
+
 Only the run names its owner.  DELCONSUMER of a consumer with a million pending entries only deletes the consumer's
 number.  A run under a number that no consumer has is dead: every reader skips it, and it waits for the purge
-(`store/tables/dead_rows.py`).  Memory holds no copy of the runs.
+(`store/tables/dead_rows.py`).  Memory holds no copy of the runs in the tables.
 
 Idle entries of one millisecond are in ID order; in Redis they are in the order of delivery until Redis restarts.
 
@@ -43,14 +46,16 @@ from riverbed.store.format.pending import (
     owner_prefix,
     time_key,
 )
+from riverbed.store.groups.young import MAX_IN_RUN
 from riverbed.store.ids import ID_BYTES, StreamID, pack_id, unpack_id
 
 if TYPE_CHECKING:
+    import lmdb
+
+    from riverbed.store.groups.young import Young
     from riverbed.store.tables.transaction import Transaction
     from riverbed.store.tables.view import View
 
-# Two runs of this length fit into a page of LMDB; a longer row would get pages of its own.
-MAX_IN_RUN: Final = 100
 # Runs read at once.
 _CHUNK: Final = 16
 # After more than this many dead runs in a row, the next living run is looked up in the consumers' own lists.
@@ -66,8 +71,12 @@ class Pel:
     Over a view, only the queries may be called.
     """
 
-    def __init__(self, txn: Transaction | View, group_no: int, is_alive: Callable[[int], bool]) -> None:
+    def __init__(
+        self, txn: Transaction | View, group_no: int, is_alive: Callable[[int], bool], young: Young | None = None
+    ) -> None:
+        """`young` are the deliveries that are not in the tables; None over a view, which has none."""
         self._txn = txn
+        self._young = young
         self._group_no = group_no
         self._prefix = group_prefix(group_no)
         self._is_alive = is_alive
@@ -76,11 +85,19 @@ class Pel:
     def _lives(self, consumer_no: int) -> bool:
         return consumer_no == UNOWNED or self._is_alive(consumer_no)
 
+    def _rows(self, table: str) -> lmdb.Cursor[bytes]:
+        """The cursor over a table that has all pending entries, the young ones too."""
+        if self._young is not None and self._young.batches:
+            self.write_young()
+        return self._txn.cursor(table)
+
     # -- questions -----------------------------------------------------------------------------------------------------
 
     def _run_for(self, packed_id: bytes) -> Run | None:
         """The only run that may hold an ID: the first run that does not end before the ID."""
-        cursor = self._txn.cursor("pel")
+        return self._run_in(self._rows("pel"), packed_id)
+
+    def _run_in(self, cursor: lmdb.Cursor[bytes], packed_id: bytes) -> Run | None:
         if cursor.set_range(self._prefix + packed_id):
             key, row = cursor.item()
             if key.startswith(self._prefix):
@@ -109,9 +126,13 @@ class Pel:
 
         Does one look-up for each run, not for each ID.  The caller may change the run yielded last, and no other row.
         """
+        self._rows("pel")
+        return self._holding_in_tables(order)
+
+    def _holding_in_tables(self, order: list[bytes]) -> Iterator[tuple[Run, list[bytes]]]:
         at, total = 0, len(order)
         while at < total:
-            run = self._run_for(order[at])
+            run = self._run_in(self._txn.cursor("pel"), order[at])
             if run is None:
                 return
             first = run.first
@@ -134,12 +155,11 @@ class Pel:
 
         `owners` are the numbers of the consumers with pending entries; they are needed to skip many dead runs.
         """
-        cursor = self._txn.cursor("pel")
         first, last = pack_id(start), pack_id(end)
         low = self._prefix + first
         dead = 0
         size = 2  # most queries are for a few entries
-        while cursor.set_range(low):
+        while (cursor := self._rows("pel")).set_range(low):
             # other code may move the cursor before the caller asks this generator for the next run
             chunk = list(islice(cursor.iternext(), size))
             for key, row in chunk:
@@ -165,7 +185,7 @@ class Pel:
 
     def _next_living(self, after: bytes, owners: Iterable[int]) -> bytes | None:
         """The last ID of the first run that ends behind `after` and has a living owner or no owner."""
-        cursor = self._txn.cursor("pel_by_consumer")
+        cursor = self._rows("pel_by_consumer")
         ends = []
         for consumer_no in (UNOWNED, *owners):
             prefix = owner_prefix(self._group_no, consumer_no)
@@ -175,7 +195,7 @@ class Pel:
 
     def last_id(self, owners: Iterable[int]) -> StreamID | None:
         """The highest pending ID."""
-        cursor = self._txn.cursor("pel")
+        cursor = self._rows("pel")
         found = cursor.prev() if cursor.set_range(group_prefix(self._group_no + 1)) else cursor.last()
         for _ in range(_MAX_DEAD):
             if not found or not cursor.key().startswith(self._prefix):
@@ -183,7 +203,7 @@ class Pel:
             if self._lives(owner_of_run(cursor.value())):
                 return unpack_id(last_in_key(cursor.key()))
             found = cursor.prev()
-        lists = self._txn.cursor("pel_by_consumer")
+        lists = self._rows("pel_by_consumer")
         ends = []
         for consumer_no in (UNOWNED, *owners):
             prefix = owner_prefix(self._group_no, consumer_no)
@@ -198,9 +218,8 @@ class Pel:
         prefix = owner_prefix(self._group_no, consumer_no)
         first, last = pack_id(start), pack_id(end)
         low = prefix + first
-        cursor = self._txn.cursor("pel_by_consumer")
         size = 2
-        while cursor.set_range(low):
+        while (cursor := self._rows("pel_by_consumer")).set_range(low):
             chunk = list(islice(cursor.iternext(values=False), size))
             for key in chunk:
                 if not key.startswith(prefix):
@@ -240,9 +259,8 @@ class Pel:
 
     def _places(self, after: bytes) -> Iterator[tuple[bytes, Run | None]]:
         """As `by_time`, with None for each dead run."""
-        cursor = self._txn.cursor("pel_by_time")
         low = after + b"\0" if after else self._prefix
-        while cursor.set_range(low):
+        while (cursor := self._rows("pel_by_time")).set_range(low):
             chunk = list(islice(cursor.iternext(), _CHUNK))
             for key, value in chunk:
                 if not key.startswith(self._prefix):
@@ -257,17 +275,36 @@ class Pel:
 
     def add_new(self, packed_ids: list[bytes], consumer_no: int, time_ms: int, delivery_count: int = 1) -> None:
         """Add entries with ascending IDs that are above the IDs of all runs."""
-        for at in range(0, len(packed_ids), MAX_IN_RUN):
-            self._put(Run(consumer_no, time_ms, delivery_count, b"".join(packed_ids[at : at + MAX_IN_RUN])))
+        assert self._young is not None, "a view does not change"
+        if not self._young.add(packed_ids, consumer_no, time_ms, delivery_count):
+            self.write_young()
+
+    def write_young(self) -> None:
+        """Put the young deliveries into the tables: at a checkpoint, and before any use of the tables."""
+        if self._young is not None:
+            for run in self._young.drain():
+                self._put(run)
+
+    def forget_young(self) -> None:
+        """Forget the young deliveries: the group was destroyed."""
+        if self._young is not None:
+            self._young.drain()
 
     def remove(self, packed_ids: list[bytes]) -> tuple[list[bytes], dict[int, int]]:
         """Remove entries; -> the IDs that were pending and alive, and how many of them each owner had."""
-        removed: list[bytes] = []
         by_owner: dict[int, int] = {}
         at, total = 0, len(packed_ids)
+        young = self._young
+        if young is not None and young.batches:
+            for consumer_no, size in young.take(packed_ids):
+                by_owner[consumer_no] = by_owner.get(consumer_no, 0) + size
+                at += size
+            if at < total and not young.is_above(packed_ids[at:]):
+                self.write_young()
+        removed = packed_ids[:at]
         while at < total:
             # entries that are acknowledged together were mostly delivered together
-            run = self._run_for(packed_ids[at])
+            run = self._run_in(self._txn.cursor("pel"), packed_ids[at])
             if run is None or not self._lives(run.consumer_no):
                 break
             size = len(run)
@@ -278,7 +315,7 @@ class Pel:
             self._delete(run)
             by_owner[run.consumer_no] = by_owner.get(run.consumer_no, 0) + size
         if at < total:
-            for run, held in self.holding(sorted(set(packed_ids[at:]))):
+            for run, held in self._holding_in_tables(sorted(set(packed_ids[at:]))):
                 removed += held
                 by_owner[run.consumer_no] = by_owner.get(run.consumer_no, 0) + len(held)
                 self._take_out(run, held)

@@ -1,0 +1,89 @@
+"""The deliveries of one group since the last checkpoint, which no table has yet.
+
+Most entries are acknowledged within milliseconds, so most deliveries need never reach a table: three rows put and three
+deleted, half of what a read of one entry and its acknowledgement cost.  Here they wait in memory, in the order of their
+IDs, which are all above the IDs in the tables:
+
+    tables    [1-0 2-0 3-0] [4-0] [6-0 7-0]        young    8-0   9-0 10-0 11-0   12-0
+                                                            Bob   Alice           Bob
+
+The checkpoint writes those that are left, so the tables are exact whenever they are durable; after a crash, or a tick
+that is undone, the log brings them back.  What an acknowledgement does not find here as it was delivered, and every
+other question or change, needs them written first; `pending.py` sees to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from riverbed.store.format.pending import Run
+from riverbed.store.ids import ID_BYTES
+
+if TYPE_CHECKING:
+    from riverbed.store.tables.transaction import Transaction
+
+# Two runs of this length fit into a page of LMDB; a longer row would get pages of its own.
+MAX_IN_RUN: Final = 100
+# The most IDs in memory for all groups together: 250 bytes each if they were delivered one by one.
+MAX_YOUNG: Final = 16_384
+
+# Owner, delivery time, delivery count, packed IDs: what a run is made of.
+Batch = tuple[int, int, int, bytes]
+
+
+class Young:
+    """The young deliveries of one group.  Their number is counted in its transaction, together with those of others."""
+
+    __slots__ = ("_txn", "batches")
+
+    def __init__(self, txn: Transaction) -> None:
+        self._txn = txn
+        self.batches: dict[bytes, Batch] = {}  # by the first ID of each, ascending
+
+    def add(self, packed_ids: list[bytes], consumer_no: int, time_ms: int, delivery_count: int) -> bool:
+        """Add ascending IDs that are above all others of the group; -> whether there is room for more."""
+        for at in range(0, len(packed_ids), MAX_IN_RUN):
+            packed = b"".join(packed_ids[at : at + MAX_IN_RUN])
+            self.batches[packed_ids[at]] = (consumer_no, time_ms, delivery_count, packed)
+        txn = self._txn
+        txn.young_ids += len(packed_ids)
+        return txn.young_ids <= MAX_YOUNG
+
+    def take(self, packed_ids: list[bytes]) -> Iterator[tuple[int, int]]:
+        """Remove the batches that `packed_ids` begins with, whole; yields (owner, how many IDs) for each."""
+        batches = self.batches
+        at, total = 0, len(packed_ids)
+        while at < total:
+            batch = batches.get(packed_ids[at])
+            if batch is None:
+                return
+            packed = batch[3]
+            size = len(packed) // ID_BYTES
+            if size > 1 and b"".join(packed_ids[at : at + size]) != packed:
+                return
+            del batches[packed_ids[at]]
+            self._txn.young_ids -= size
+            at += size
+            yield batch[0], size
+
+    def is_above(self, packed_ids: list[bytes]) -> bool:
+        """Whether all young deliveries are above these IDs."""
+        return next(iter(self.batches), b"\xff" * ID_BYTES) > max(packed_ids)
+
+    def drain(self) -> list[Run]:
+        """Forget all; -> them as runs.  Neighbours that differ in their IDs only become one."""
+        runs: list[Run] = []
+        for consumer_no, time_ms, delivery_count, packed in self.batches.values():
+            self._txn.young_ids -= len(packed) // ID_BYTES
+            last = runs[-1] if runs else None
+            if (
+                last is not None
+                and (last.consumer_no, last.time_ms, last.delivery_count) == (consumer_no, time_ms, delivery_count)
+                and len(last.packed) + len(packed) <= MAX_IN_RUN * ID_BYTES
+            ):
+                last.packed += packed
+            else:
+                runs.append(Run(consumer_no, time_ms, delivery_count, packed))
+        self.batches.clear()
+        return runs

@@ -1,0 +1,278 @@
+"""Deliveries that no table has yet: what comes between them and the checkpoint finds what it would find behind it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from riverbed.server.commands.replay import Replayer
+from riverbed.store.check import DeepCheck, check
+from riverbed.store.databases.database import DATABASE_COUNT
+from riverbed.store.groups.young import MAX_IN_RUN, MAX_YOUNG
+from riverbed.store.tables.view import OpenView
+from tests.support.in_process import HandClock, Product, answer
+from tests.support.store.stores import Store, rewrite
+
+READ = "XREADGROUP GROUP {} {} COUNT {} STREAMS {} >"
+# Every kind of entry in the list of `g`: read one by one and together, by two consumers, in one millisecond and later.
+DELIVERIES = [
+    *(f"XADD s {number}-0 f v" for number in range(1, 21)),
+    "XADD t 1-0 f v",
+    "XGROUP CREATE s g 0",
+    "XGROUP CREATE s h 0",
+    "XGROUP CREATE t g 0",
+    READ.format("g", "Alice", 2, "s"),
+    "CHECKPOINT",
+    READ.format("g", "Alice", 1, "s"),
+    READ.format("g", "Alice", 1, "s"),
+    READ.format("g", "Bob", 1, "s"),
+    READ.format("h", "Carol", 6, "s"),
+    "XACK s h 2-0",
+    "PASS 1000",
+    READ.format("g", "Bob", 5, "s"),
+    READ.format("g", "Alice", 1, "s"),
+    READ.format("g", "Alice", 1, "t"),
+    "XREADGROUP GROUP g Alice COUNT 1 NOACK STREAMS s >",
+    "XACK s g 4-0",
+]
+BETWEEN = [
+    "XACK s g 3-0",
+    "XACK s g 5-0 11-0",
+    "XACK s g 1-0",
+    "XACK s g 1-0 2-0 3-0",
+    "XACK s g 3-0 2-0 3-0 99-0",
+    "XACK s g 6-0 7-0 8-0 9-0 10-0",
+    "XACK s g 7-0",
+    "XACK s g 6-0 7-0 8-0 9-0 10-0 11-0 5-0 3-0 2-0 1-0",
+    "XACKDEL s g DELREF IDS 2 3-0 8-0",
+    "XDELEX s ACKED IDS 3 3-0 4-0 8-0",
+    "XNACK s g FAIL IDS 2 3-0 8-0",
+    "XCLAIM s g Carol 0 3-0 8-0",
+    "XCLAIM s g Carol 0 3-0 JUSTID",
+    "XCLAIM s g Carol 0 12-0 FORCE",
+    "XAUTOCLAIM s g Carol 500 0",
+    "XAUTOCLAIM s g Carol 0 7-0 COUNT 2 JUSTID",
+    "XPENDING s g",
+    "XPENDING s g - + 10",
+    "XPENDING s g 4-0 8-0 3 Bob",
+    "XPENDING s g IDLE 500 - + 10",
+    "XINFO STREAM s FULL",
+    "XINFO CONSUMERS s g",
+    "XINFO GROUPS s",
+    "XREADGROUP GROUP g Alice COUNT 2 STREAMS s 2-0",
+    "XREADGROUP GROUP g Carol CLAIM 500 COUNT 3 STREAMS s >",
+    "XGROUP SETID s g 0",
+    "XGROUP SETID s g 5-0",
+    "XGROUP SETID s g $",
+    "XGROUP DELCONSUMER s g Bob",
+    "XGROUP DELCONSUMER s g Alice",
+    "XGROUP DESTROY s g",
+    "XGROUP DESTROY s h",
+    "XDEL s 3-0 8-0",
+    "XTRIM s MAXLEN 12 DELREF",
+    "XTRIM s MAXLEN 0 ACKED",
+    "XSETID s 100-0",
+    "DEL s",
+    "RENAME s u",
+    "RENAME t s",
+    "COPY s u",
+    "COPY s u DB 3",
+    "MOVE s 3",
+    "SWAPDB 0 3",
+    "FLUSHDB",
+    "FLUSHALL",
+    "PEXPIREAT s 1",
+    "CHECKPOINT",
+    "PURGE",
+]
+AFTER = [
+    READ.format("g", "Bob", 2, "s"),
+    "XACK s g 3-0 4-0 12-0 13-0",
+    "XGROUP CREATE s g 5-0 MKSTREAM",
+    "PURGE",
+]
+LOOKS = [
+    words
+    for key in ("s", "t", "u")
+    for words in (f"XINFO STREAM {key} FULL COUNT 0", f"XPENDING {key} g", f"XPENDING {key} g - + 100")
+]
+
+
+class Twin:
+    """A product whose checkpoints come when a script says so, or after each command as well."""
+
+    def __init__(self, directory: Path, *, is_eager: bool) -> None:
+        self.clock = HandClock()
+        self.product = Product(directory, self.clock)
+        self._is_eager = is_eager
+
+    def run(self, line: str) -> object:
+        match line.split():
+            case ["CHECKPOINT"]:
+                return self.product.checkpoint()
+            case ["PURGE"]:
+                return self.product.purge()
+            case ["PASS", ms]:
+                self.clock.now_ms += int(ms)
+                return None
+            case words:
+                reply = answer(lambda: self.product.run(*words))
+                if self._is_eager:
+                    self.product.checkpoint()
+                return reply
+
+    def looks(self) -> list[object]:
+        found = []
+        for number in range(DATABASE_COUNT):
+            self.product.session.db = self.product.engine.txn.databases[number]
+            if self.product.session.db.size:
+                found += [self.run(line) for line in LOOKS]
+        self.product.session.db = self.product.engine.txn.databases[0]
+        return found
+
+
+@pytest.mark.parametrize("second", ["", *BETWEEN[::5]])
+@pytest.mark.parametrize("first", BETWEEN)
+def test_what_comes_before_the_checkpoint_finds_what_it_would_find_behind_it(
+    tmp_path: Path, first: str, second: str
+) -> None:
+    late, eager = (Twin(tmp_path / name, is_eager=name == "eager") for name in ("late", "eager"))
+    for line in [*DELIVERIES, first, *filter(None, [second]), *AFTER]:
+        assert late.run(line) == eager.run(line), line
+    late.product.kill()
+    assert late.looks() == eager.looks()
+    late.product.replay()
+    assert late.looks() == eager.looks()
+    for twin in (late, eager):
+        twin.product.close()
+        deep = DeepCheck(Replayer().execute, tmp_path)
+        assert [str(one) for one in check(twin.product.directory, deep_check=deep)] == []
+
+
+def read_one_by_one(store: Store, count: int, consumer: str = "Alice", key: bytes = b"s") -> None:
+    for _ in range(count):
+        store.deliver(key, 1, consumer=consumer)
+
+
+def test_an_entry_acknowledged_before_the_checkpoint_has_been_in_no_table(store: Store) -> None:
+    store.fill(b"s", 10)
+    read_one_by_one(store, 3)
+    store.deliver(b"s", 5)
+    assert store.txn.young_ids == 8
+    assert store.run("XACK", "s", "g", "2-0") == 1
+    assert store.run("XACK", "s", "g", "1-0", "3-0") == 2
+    assert store.run("XACK", "s", "g", "4-0", "5-0", "6-0", "7-0", "8-0") == 5
+    assert store.txn.young_ids == store.count("pel") == 0
+    store.checkpoint()
+    assert store.count("pel") == 0
+
+
+def test_an_older_entry_is_acknowledged_without_writing_the_younger_ones(store: Store) -> None:
+    store.fill(b"s", 10)
+    store.deliver(b"s", 4)
+    store.checkpoint()
+    read_one_by_one(store, 2)
+    assert store.run("XACK", "s", "g", "3-0") == 1
+    assert store.run("XACK", "s", "g", "1-0", "2-0") == 2
+    assert (store.txn.young_ids, store.count("pel")) == (2, 1)
+
+
+def test_a_checkpoint_writes_neighbours_of_one_owner_and_time_as_one_run(store: Store) -> None:
+    store.fill(b"s", 2 * MAX_IN_RUN + 10)
+    read_one_by_one(store, MAX_IN_RUN + 1)
+    read_one_by_one(store, 2, "Bob")
+    store.clock.now_ms += 1
+    read_one_by_one(store, 2, "Bob")
+    store.deliver(b"s", MAX_IN_RUN - 1, consumer="Bob")
+    before = store.dump()
+    assert store.count("pel") == 5  # the dump has written them: 100 of Alice, 1 of hers, Bob's 2, 2, 99
+    store.crash()
+    assert store.dump() == before
+
+
+def test_what_is_young_is_bounded_for_all_groups_together(store: Store) -> None:
+    for key in (b"s", b"t"):
+        store.fill(key, MAX_YOUNG)
+        store.deliver(key, 1)
+        for _ in range(MAX_YOUNG // 1000):
+            store.deliver(key, 1000)
+            assert store.txn.young_ids <= MAX_YOUNG
+    assert store.txn.young_ids > 0 < store.count("pel")
+    store.checkpoint()
+    assert store.txn.young_ids == 0
+
+
+def test_an_undone_tick_leaves_the_young_deliveries_of_earlier_ones(store: Store) -> None:
+    store.fill(b"s", 10)
+    read_one_by_one(store, 3)
+    store.commit()
+    before = store.dump()
+    store.checkpoint()
+    read_one_by_one(store, 2)
+    store.run("XACK", "s", "g", "2-0", "4-0")
+    store.engine.rollback(0, store.clock.now_ms)
+    assert store.dump() == before
+    assert store.txn.young_ids == 0  # the dump has written what the log has brought back
+
+
+def test_a_tick_undone_behind_young_deliveries_brings_them_back_from_the_log(store: Store) -> None:
+    store.fill(b"s", 10)
+    store.checkpoint()
+    read_one_by_one(store, 3)
+    store.commit()
+    read_one_by_one(store, 2)
+    store.run("XACK", "s", "g", "2-0", "4-0")
+    store.engine.rollback(0, store.clock.now_ms)
+    assert store.txn.young_ids == 3
+    assert [text for text, *_ in store.dump()[0][b"s"]["groups"][0]["pending"]] == [1 << 64, 2 << 64, 3 << 64]
+
+
+@pytest.mark.parametrize("words", [("XGROUP", "DESTROY", "s", "g"), ("DEL", "s"), ("FLUSHALL",)])
+def test_young_deliveries_of_what_is_gone_leave_no_rows(store: Store, words: tuple[str, ...]) -> None:
+    store.fill(b"s", 10)
+    store.deliver(b"s", 2)
+    store.run(*words)
+    assert store.txn.young_ids == 0
+    store.commit()
+    store.purge()
+    store.checkpoint()
+    assert store.count("pel") == store.count("pel_by_time") == store.count("pel_by_consumer") == 0
+
+
+def test_a_view_of_the_open_transaction_shows_the_young_deliveries(store: Store) -> None:
+    store.fill(b"s", 10)
+    read_one_by_one(store, 3)
+    group = store.groups().get(b"g")
+    assert group is not None
+    view = OpenView(store.engine.tables, store.txn.lmdb)
+    assert [len(run.packed_ids) for run in group.frozen(view)(None)] == [3]
+    view.release()
+
+
+def test_the_purge_of_a_deleted_consumer_finds_what_was_young(store: Store) -> None:
+    store.fill(b"s", 400)
+    read_one_by_one(store, 300)
+    assert store.run("XGROUP", "DELCONSUMER", "s", "g", "Alice") == 300
+    store.commit()
+    store.purge()
+    assert store.count("pel") == 0
+
+
+def test_a_rewrite_and_a_divided_log_have_the_young_deliveries(store: Store) -> None:
+    store.fill(b"s", 10)
+    read_one_by_one(store, 3)
+    assert any(b"XCLAIM" in bytes(piece.data) for piece in rewrite(store))
+    read_one_by_one(store, 3)
+    store.commit()
+    store.engine.divide_log()
+    assert (store.txn.young_ids, store.count("pel")) == (0, 2)
+
+
+def test_a_trim_by_reference_sees_the_young_deliveries(store: Store) -> None:
+    store.fill(b"s", 12)
+    read_one_by_one(store, 8)
+    store.run("XACK", "s", "g", "1-0", "2-0")
+    assert store.run("XTRIM", "s", "MAXLEN", "0", "ACKED") == 2
+    assert store.run("XTRIM", "s", "MAXLEN", "=", "8", "DELREF") == 2
+    assert len(store.dump()[0][b"s"]["groups"][0]["pending"]) == 4
