@@ -25,7 +25,8 @@ from riverbed.store.format.groups import (
     group_key,
     look_key,
 )
-from riverbed.store.format.resp import encode_words
+from riverbed.store.format.pending import UNOWNED
+from riverbed.store.format.resp import bulk, encode_words
 from riverbed.store.format.streams import id_in_key
 from riverbed.store.groups.lag import estimate_read, is_tombstone_ahead, lag
 from riverbed.store.groups.pending import Pel
@@ -100,6 +101,8 @@ class Members:
         self._next_release_no = 1
         self._consumers: dict[bytes, Consumer] | None = None
         self._by_no: dict[int, Consumer] = {}
+        self._names: dict[int, bytes] = {UNOWNED: bulk(b"")}  # of those consumers, as bulk strings
+        self.summary: bytes | None = None  # the answer of XPENDING without a range, until something changes
         self._dirty_consumers: set[Consumer] = set()
         self._unlogged: Consumer | None = None  # has changed; the logged lines may not contain all of it
         self._logged_position: tuple[StreamID, int | None] = (last_id, entries_read)
@@ -166,12 +169,19 @@ class Members:
                     break
                 if len(key) > GROUP_KEY_BYTES:
                     consumer = Consumer(decode_consumer_no(key), *ConsumerRow.unpack(row))
-                    self._consumers[consumer.name] = self._by_no[consumer.consumer_no] = consumer
+                    self._add(self._consumers, consumer)
         return self._consumers
 
-    def _is_alive(self, consumer_no: int) -> bool:
+    def _add(self, consumers: dict[bytes, Consumer], consumer: Consumer) -> None:
+        consumers[consumer.name] = self._by_no[consumer.consumer_no] = consumer
+        self._names[consumer.consumer_no] = bulk(consumer.name)
+
+    def _know_consumers(self) -> None:
         if self._consumers is None:
             self._load_consumers()
+
+    def _is_alive(self, consumer_no: int) -> bool:
+        self._know_consumers()
         return consumer_no in self._by_no
 
     def touch(self, consumer: Consumer | None = None) -> None:
@@ -179,6 +189,7 @@ class Members:
 
         Changes of the consumer and of the position that the command's lines do not contain are logged when it ends.
         """
+        self.summary = None
         if consumer is not None:
             self._dirty_consumers.add(consumer)
             if self._unlogged is not consumer:
@@ -244,7 +255,7 @@ class Members:
             consumer.logged_times = (NEVER, NEVER)
             self._next_consumer_no += 1
             self.consumer_count += 1
-            self.consumers[name] = self._by_no[consumer.consumer_no] = consumer
+            self._add(self.consumers, consumer)
             self.touch(consumer)
         elif consumer.seen_ms != now_ms:
             consumer.seen_ms = now_ms
@@ -293,6 +304,7 @@ class Members:
         txn.lmdb.delete(key, db=txn.handles["groups"])
         del self.consumers[consumer.name]
         del self._by_no[consumer.consumer_no]
+        del self._names[consumer.consumer_no]
         self.pel.forget_recent()
         self._dirty_consumers.discard(consumer)
         if self._unlogged is consumer:

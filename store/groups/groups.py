@@ -107,14 +107,15 @@ class Groups:
         groups._by_name.clear()
         for group in self:
             new = Group.of_row(copy, txn.next_group_no, group.row(), self._recent_deliveries)
-            new._consumers = {}
+            twins: dict[bytes, Consumer] = {}
+            new._consumers = twins
             txn.next_group_no += 1
             groups._by_name[new.name] = new
             for consumer in group.consumers.values():
                 twin = Consumer(
                     consumer.consumer_no, consumer.name, consumer.seen_ms, consumer.active_ms, consumer.pel_count
                 )
-                new._consumers[twin.name] = new._by_no[twin.consumer_no] = twin
+                new._add(twins, twin)
                 new._dirty_consumers.add(twin)
             new.pel.copy_from(group.pel)
             new.enlist(0)

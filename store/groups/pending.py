@@ -183,6 +183,46 @@ class Pel:
                     return
                 low, dead = self._prefix + living, 0
 
+    def rows(
+        self, start: StreamID, end: StreamID, consumer_no: int | None, owners: Callable[[], Iterable[int]], size: int
+    ) -> tuple[list[bytes], StreamID | None]:
+        """About `size` rows from `start` on, of one consumer if it is given; -> rows, and where to go on, None if not.
+
+        The first and the last row may have IDs outside of the range.  Some may be dead; many together are left out.
+        """
+        last = pack_id(end)
+        if consumer_no is not None:
+            found = [run.pack() for run in islice(self.owned(consumer_no, start, end), size)]
+            is_last = len(found) < size
+        else:
+            found, is_last = self._read(self._prefix + pack_id(start), size)
+        if is_last or not found:
+            return found, None
+        position = found[-1][-ID_BYTES:]
+        if consumer_no is None and size > _MAX_DEAD and not any(map(self._lives, map(owner_of_run, found))):
+            living = self._next_living(position, owners())
+            if living is None:
+                return [], None
+            found, position = [], max(position, self._before(living))
+        return found, StreamID(unpack_id(position) + 1) if position < last else None
+
+    def _before(self, living: bytes) -> bytes:
+        """The ID before the run that ends with `living`."""
+        run = self._run_for(living)
+        assert run is not None, "a consumer's list holds what the group's does not"
+        return pack_id(StreamID(unpack_id(run.first) - 1))
+
+    def _read(self, low: bytes, size: int) -> tuple[list[bytes], bool]:
+        """`size` rows from the key `low` on; -> rows, and whether these are all.  Without their keys they cost less."""
+        cursor = self._rows("pel")
+        if not cursor.set_range(low):
+            return [], True
+        found = list(islice(cursor.iternext(keys=False), size))
+        if cursor.key().startswith(self._prefix):
+            return found, False
+        cursor.set_range(low)  # behind them are other groups' rows, or none
+        return [row for key, row in islice(cursor.iternext(), size) if key.startswith(self._prefix)], True
+
     def _next_living(self, after: bytes, owners: Iterable[int]) -> bytes | None:
         """The last ID of the first run that ends behind `after` and has a living owner or no owner."""
         cursor = self._rows("pel_by_consumer")

@@ -24,7 +24,7 @@
 #include <string.h>
 #include <structmember.h>
 
-#define INTERFACE 2             /* raise it, here and in `reference.py`, when a function takes or returns others */
+#define INTERFACE 3             /* raise it, here and in `reference.py`, when a function takes or returns others */
 #define MAX_DIGITS 9           /* of a length */
 #define MIN_WORD_BYTES 6      /* "$0\r\n\r\n" */
 #define MIN_XADD_WORDS 5      /* XADD key id field value */
@@ -37,6 +37,8 @@
 #define PREFIX_BYTES 8          /* of the key of a row: the stream's number, then both halves of the ID */
 #define HALF_BYTES 8
 #define KEY_BYTES (PREFIX_BYTES + 2 * HALF_BYTES)
+#define RUN_COUNT_AT 12         /* a run of pending entries: consumer_no:u32 delivery_time_ms:u64 delivery_count:u64 */
+#define RUN_HEAD_BYTES 20       /* then the IDs */
 
 /* What may become a run. */
 enum { NO_RUNS, APPENDED, LOGGED };     /* `XADD key [MAXLEN ~ n] * ...`, from clients; `XADD key id ...`, out of a log */
@@ -707,6 +709,138 @@ load_xadds(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return Py_BuildValue("nny#", made, loaded, last, (Py_ssize_t)KEY_BYTES);
 }
 
+/* -- pending entries ---------------------------------------------------------------------------------------------- */
+
+/* Bytes that are appended to; they grow as needed. */
+typedef struct {
+    char *data;
+    size_t size, room;
+} Buffer;
+
+/* Room for `more` bytes.  -> where they begin; NULL with an exception set. */
+static char *
+make_room(Buffer *buffer, size_t more)
+{
+    if (more > buffer->room - buffer->size) {
+        size_t room = 2 * buffer->room + more;
+        char *data = PyMem_Realloc(buffer->data, room);
+        if (data == NULL) {
+            PyErr_NoMemory();
+            return NULL;
+        }
+        buffer->data = data;
+        buffer->room = room;
+    }
+    return buffer->data + buffer->size;
+}
+
+/* Append the IDs of one run, `most` of them, that are between `first` and `last`.  -> how many; -1 with an exception. */
+static Py_ssize_t
+show_run(Buffer *buffer, const char *row, Py_ssize_t size, const char *first, const char *last, PyObject *owner,
+         long long idle_ms, Py_ssize_t most)
+{
+    char tail[2 * HALF_DIGITS + 8], *end = tail;
+    *end++ = ':';
+    if (idle_ms < 0)
+        end = put_bytes(end, "-1", 2);
+    else
+        end = put_number(end, (uint64_t)idle_ms);
+    end = put_bytes(end, "\r\n:", 3);
+    end = put_number(end, get_big_endian(row + RUN_COUNT_AT));
+    end = put_bytes(end, "\r\n", 2);
+    const char *name = PyBytes_AsString(owner);
+    Py_ssize_t name_size = PyBytes_Size(owner), shown = 0;
+    for (const char *id = row + RUN_HEAD_BYTES; id < row + size && shown < most; id += 2 * HALF_BYTES) {
+        if (memcmp(id, first, 2 * HALF_BYTES) < 0 || memcmp(id, last, 2 * HALF_BYTES) > 0)
+            continue;
+        char *start = make_room(buffer, (size_t)(4 + ID_BULK_BYTES + name_size + (end - tail))), *at = start;
+        if (start == NULL)
+            return -1;
+        Millisecond ms;
+        format_millisecond(&ms, get_big_endian(id));
+        at = put_bytes(at, "*4\r\n", 4);
+        at += format_id(at, &ms, get_big_endian(id + HALF_BYTES));
+        at = put_bytes(at, name, name_size);
+        at = put_bytes(at, tail, end - tail);
+        buffer->size += (size_t)(at - start);
+        shown++;
+    }
+    return shown;
+}
+
+/* Append what is asked for of `rows`.  -> how many entries; -1 with an exception set. */
+static Py_ssize_t
+show_runs(Buffer *buffer, PyObject *rows, const char *first, const char *last, PyObject *owners, long long now_ms,
+          long long until_ms, Py_ssize_t most)
+{
+    Py_ssize_t shown = 0;
+    for (Py_ssize_t i = 0; i < PyList_Size(rows) && shown < most; i++) {
+        PyObject *item = PyList_GetItem(rows, i);
+        const char *row = bytes_argument(item, -1);
+        Py_ssize_t size = row == NULL ? 0 : PyBytes_Size(item);
+        if (row == NULL)
+            return -1;
+        if (size < RUN_HEAD_BYTES || (size - RUN_HEAD_BYTES) % (2 * HALF_BYTES)) {
+            PyErr_SetString(PyExc_ValueError, "this is no run");
+            return -1;
+        }
+        uint32_t number = 0;
+        for (int k = 0; k < 4; k++)
+            number = number << 8 | (unsigned char)row[k];
+        PyObject *key = PyLong_FromUnsignedLong(number);
+        PyObject *owner = key == NULL ? NULL : PyDict_GetItemWithError(owners, key);
+        Py_XDECREF(key);
+        if (owner == NULL) {
+            if (PyErr_Occurred())
+                return -1;
+            continue;
+        }
+        if (bytes_argument(owner, -1) == NULL)
+            return -1;
+        long long idle_ms = -1;
+        if (number) {
+            long long time_ms = (long long)(get_big_endian(row + 4) & INT64_MAX);
+            if (time_ms > until_ms)
+                continue;
+            idle_ms = now_ms > time_ms ? now_ms - time_ms : 0;
+        }
+        Py_ssize_t more = show_run(buffer, row, size, first, last, owner, idle_ms, most - shown);
+        if (more < 0)
+            return -1;
+        shown += more;
+    }
+    return shown;
+}
+
+PyDoc_STRVAR(show_pending_doc, "show_pending(rows, first, last, owners, now_ms, until_ms, most) -> (RESP, count)");
+
+static PyObject *
+show_pending(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    if (!has_count("show_pending", count, 7) || !list_argument(args[0]))
+        return NULL;
+    const char *first = bytes_argument(args[1], 2 * HALF_BYTES);
+    const char *last = first == NULL ? NULL : bytes_argument(args[2], 2 * HALF_BYTES);
+    if (last == NULL)
+        return NULL;
+    if (!PyDict_Check(args[3])) {
+        PyErr_SetString(PyExc_TypeError, "a dict is needed");
+        return NULL;
+    }
+    long long now_ms = PyLong_AsLongLong(args[4]);
+    long long until_ms = now_ms == -1 && PyErr_Occurred() ? -1 : PyLong_AsLongLong(args[5]);
+    Py_ssize_t most = until_ms == -1 && PyErr_Occurred() ? -1 : position_argument(args[6], PY_SSIZE_T_MAX);
+    if (most < 0)
+        return NULL;
+    Buffer buffer = {NULL, 0, 0};
+    Py_ssize_t shown = show_runs(&buffer, args[0], first, last, args[3], now_ms, until_ms, most);
+    PyObject *found = NULL;
+    if (shown >= 0)
+        found = Py_BuildValue("y#n", buffer.data == NULL ? "" : buffer.data, (Py_ssize_t)buffer.size, shown);
+    PyMem_Free(buffer.data);
+    return found;
+}
+
 /* -- the type ----------------------------------------------------------------------------------------------------- */
 
 PyDoc_STRVAR(requests_doc, "requests() -> the requests one by one, as lists of words");
@@ -851,6 +985,7 @@ static PyMethodDef functions[] = {
     {"expand", (PyCFunction)(void (*)(void))expand, METH_FASTCALL, expand_doc},
     {"expand_one", (PyCFunction)(void (*)(void))expand_one, METH_FASTCALL, expand_one_doc},
     {"load_xadds", (PyCFunction)(void (*)(void))load_xadds, METH_FASTCALL, load_xadds_doc},
+    {"show_pending", (PyCFunction)(void (*)(void))show_pending, METH_FASTCALL, show_pending_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -25,3 +25,6 @@ def expand_one(run: Run, key: bytes, log_head: bytes, /) -> tuple[bytes, int, by
 def load_xadds(
     run: Run, at: int, most: int, room: int, last_key: bytes, rows: list[tuple[bytes, bytes]], /
 ) -> tuple[int, int, bytes]: ...
+def show_pending(
+    rows: list[bytes], first: bytes, last: bytes, owners: dict[int, bytes], now_ms: int, until_ms: int, most: int, /
+) -> tuple[bytes, int]: ...

@@ -19,7 +19,7 @@ import re
 from typing import Final, NamedTuple
 
 # Of which interface this is: a native module of another one was built from an older source, and is not used.
-INTERFACE: Final = 2
+INTERFACE: Final = 3
 
 NO_RUNS: Final = 0
 APPENDED: Final = 1
@@ -30,6 +30,7 @@ _MIN_XADD_WORDS: Final = 5
 _RUN_ENTRIES: Final = 256
 _HALF_BYTES: Final = 8
 _KEY_BYTES: Final = 24
+_RUN_HEAD: Final = 20  # consumer_no:u32 delivery_time_ms:u64 delivery_count:u64, then the IDs
 _MAX_HALF: Final = (1 << 64) - 1
 _ARRAY = re.compile(rb"\*([1-9][0-9]{0,8})\r\n")
 _BULK = re.compile(rb"\$(0|[1-9][0-9]{0,8})\r\n")
@@ -279,6 +280,38 @@ def load_xadds(run: Run, at: int, most: int, room: int, last_key: bytes, rows: R
         size += len(fields)
         last_key = key
     return count, size, last_key
+
+
+# -- pending entries ---------------------------------------------------------------------------------------------------
+
+
+def show_pending(
+    rows: list[bytes], first: bytes, last: bytes, owners: dict[int, bytes], now_ms: int, until_ms: int, most: int
+) -> tuple[bytes, int]:
+    """The pending entries of `rows` as XPENDING shows them; -> (elements of its reply, how many).
+
+    Rows of the table `pel`, which are runs: those of the `owners`, whose names are there as bulk strings by number, and
+    delivered by `until_ms` or without an owner, which is number 0.  Of these the IDs from `first` to `last`, `most` of
+    them.  ValueError when a row is no run.
+    """
+    if len(first) != 2 * _HALF_BYTES or len(last) != 2 * _HALF_BYTES or most < 0:
+        raise ValueError("not two packed IDs, or a negative number of entries")
+    shown: list[bytes] = []
+    for row in rows:
+        if len(shown) == most:
+            break
+        if len(row) < _RUN_HEAD or (len(row) - _RUN_HEAD) % (2 * _HALF_BYTES):
+            raise ValueError("this is no run")
+        number, time_ms, deliveries = (int.from_bytes(row[a:b], "big") for a, b in ((0, 4), (4, 12), (12, 20)))
+        owner = owners.get(number)
+        if owner is None or (number and time_ms > until_ms):
+            continue
+        idle_ms = max(now_ms - time_ms, 0) if number else -1
+        ids = [row[at : at + 2 * _HALF_BYTES] for at in range(_RUN_HEAD, len(row), 2 * _HALF_BYTES)]
+        for packed in [packed for packed in ids if first <= packed <= last][: most - len(shown)]:
+            text = b"%d-%d" % (int.from_bytes(packed[:8], "big"), int.from_bytes(packed[8:], "big"))
+            shown.append(b"*4\r\n$%d\r\n%b\r\n%b:%d\r\n:%d\r\n" % (len(text), text, owner, idle_ms, deliveries))
+    return b"".join(shown), len(shown)
 
 
 def _packed(prefix: bytes, ms: int, seq: int) -> bytes:

@@ -148,6 +148,33 @@ def compare_runs(native: ModuleType, run: Any, expected: Any, rng: random.Random
     assert rows == expected_rows
 
 
+def compare_pending(native: ModuleType, rng: random.Random) -> None:
+    """The same for pending entries, mostly of rows that are runs."""
+
+    def number(*choices: int, size: int = 8) -> bytes:
+        return rng.choice(choices).to_bytes(size, "big")
+
+    def packed_id() -> bytes:
+        return number(0, 1, 1_700_000_000_000, MAX_HALF) + number(*range(20), MAX_HALF)
+
+    rows = [
+        number(0, 1, 2, 3, 1 << 31, size=4)
+        + number(0, 5, 1_700_000_000_000, 1 << 62)
+        + number(0, 1, MAX_HALF)
+        + b"".join(sorted(packed_id() for _ in range(rng.randrange(6))))
+        + b"x" * (rng.random() < 0.02)
+        for _ in range(rng.randrange(5))
+    ]
+    owners = {0: b"$0\r\n\r\n", 1: b"$1\r\na\r\n", 1 << 31: b"$99\r\n%b\r\n" % (b"b" * 99)}
+    first, last = sorted((packed_id(), packed_id()))
+    first = first[: rng.choice([16] * 50 + [15])]
+    now_ms, until_ms = rng.choice([0, 7, 1_700_000_000_001]), rng.choice([-1, 0, 6, (1 << 63) - 1])
+    most = rng.choice([0, 1, 3, 1000, -1])
+    arguments = (rows, first, last, owners, now_ms, until_ms, most)
+    found, expected = outcome(native.show_pending, *arguments), outcome(reference.show_pending, *arguments)
+    assert found == expected, (arguments, found, expected)
+
+
 def run_out_of_memory(native: ModuleType) -> None:
     """Have each allocation of each function fail in turn: MemoryError, or what is returned without any memory."""
     from _testcapi import remove_mem_hooks, set_nomemory
@@ -162,6 +189,7 @@ def run_out_of_memory(native: ModuleType) -> None:
         lambda: native.expand(run, 0, 9, 1 << 40, KEY, LOG_HEAD, []),
         lambda: native.expand_one(run, KEY, LOG_HEAD),
         lambda: native.load_xadds(logged, 0, 9, 1 << 40, PREFIX + bytes(16), []),
+        lambda: native.show_pending([bytes(3) + b"\1" + bytes(48)], bytes(16), b"\xff" * 16, {1: b""}, 0, 0, 9),
         run.requests,
         lambda: run.rest(1),
     ]
@@ -195,6 +223,7 @@ def main(path: str, rounds: int) -> None:
     rng = random.Random(13)
     for _ in range(rounds):
         compare(native, random_chunk(rng), rng)
+        compare_pending(native, rng)
     run_out_of_memory(native)
 
 

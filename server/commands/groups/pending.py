@@ -17,8 +17,8 @@ from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import NULL_ARRAY, OK
 from riverbed.store.format.resp import array_head, bulk, id_bulk
-from riverbed.store.groups.group import MAX_COUNT
-from riverbed.store.ids import StreamID, id_text, pack_id, unpack_id
+from riverbed.store.groups.group import ANY_TIME, MAX_COUNT
+from riverbed.store.ids import StreamID, pack_id, unpack_id
 
 if TYPE_CHECKING:
     from riverbed.server.commands.request import Request
@@ -38,9 +38,6 @@ IDS_MISSING: Final = "ERR syntax error, expected IDS keyword"
 _FEW_IDLE: Final = 64
 # IDs to a slice of XACK: 1.2 us each when they were delivered together, 5 when one by one.
 _SLICE_ACKS: Final = 500
-# The cost of a slice of XPENDING, in entries shown; a run that is skipped costs as much as two.
-_SLICE_COST: Final = 1500
-_RUN_COST: Final = 2
 
 
 # -- XACK, XNACK -------------------------------------------------------------------------------------------------------
@@ -192,9 +189,11 @@ def xpending(request: Request) -> Reply:
     count = parse_int(argv[position + 2])
     start, end = parse_range_start(argv[position]), parse_range_end(argv[position + 1])
     until_ms = request.now_ms - min_idle_ms if min_idle_ms > 0 else None
-    need_group(request, argv[1], argv[2])
+    group = need_group(request, argv[1], argv[2])[1]
     owner = argv[position + 3] if len(argv) > position + 3 else None
     query = _Query(request.now_ms, start, end, until_ms, owner, max(count, 0))
+    if query.step(group):
+        return query.reply(request)
     return in_slices(request, query.work)
 
 
@@ -215,13 +214,14 @@ class _Query:
 
     def work(self, request: Request) -> Work:
         argv = request.argv
-        while self._left and (found := find_group(request, argv[1], argv[2])) is not None:
-            if self._slice(found[1]):
-                break
+        while (found := find_group(request, argv[1], argv[2])) is not None and not self.step(found[1]):
             yield
+        return self.reply(request)
+
+    def reply(self, request: Request) -> Reply:
         return in_pieces(request, [array_head(self._count), *self._parts])
 
-    def _slice(self, group: Group) -> bool:
+    def step(self, group: Group) -> bool:
         """Examine the next few thousand entries; -> whether these were all."""
         consumer = None
         if self._owner is not None:
@@ -233,18 +233,15 @@ class _Query:
             if idle is not None:
                 self._sort_out(idle, consumer)
                 return True
-        cost = 0
-        for run in group.pending_runs(self._start, self._end, consumer):
-            cost += _RUN_COST
-            if self._until_ms is None or run.owner is None or run.delivery_time_ms <= self._until_ms:
-                self._tell(run, run.packed_ids[: self._left])
-                cost += len(run.packed_ids)
-            if not self._left:
-                return True
-            if cost >= _SLICE_COST:
-                self._start = StreamID(unpack_id(run.packed_ids[-1]) + 1)
-                return self._start > self._end
-        return True
+        until_ms = ANY_TIME if self._until_ms is None else self._until_ms
+        shown = group.show(consumer, self._start, self._end, self._now_ms, until_ms, self._left)
+        self._parts += shown.parts
+        self._count += shown.entries
+        self._left -= shown.entries
+        if shown.position is None or not self._left:
+            return True
+        self._start = shown.position
+        return False
 
     def _sort_out(self, idle: list[PendingRun], consumer: Consumer | None) -> None:
         """Show the entries asked for, of a few idle runs, in ID order."""
@@ -270,13 +267,23 @@ class _Query:
 
 
 def _pending_summary(group: Group) -> Reply:
-    edges = group.edges()
-    if edges is None:
-        return [0, None, None, NULL_ARRAY]
-    consumers = [
-        [name, b"%d" % consumer.pel_count] for name, consumer in sorted(group.consumers.items()) if consumer.pel_count
-    ]
-    return [group.pel_count, id_text(edges[0]), id_text(edges[1]), consumers]
+    if group.summary is None:
+        edges = group.edges()
+        if edges is None:
+            return [0, None, None, NULL_ARRAY]
+        consumers = [
+            b"*2\r\n%b%b" % (bulk(name), bulk(b"%d" % consumer.pel_count))
+            for name, consumer in sorted(group.consumers.items())
+            if consumer.pel_count
+        ]
+        head = b"*4\r\n:%d\r\n%b%b%b" % (
+            group.pel_count,
+            id_bulk(edges[0]),
+            id_bulk(edges[1]),
+            array_head(len(consumers)),
+        )
+        group.summary = b"".join([head, *consumers])
+    return (group.summary,)
 
 
 # -- the log's own -----------------------------------------------------------------------------------------------------

@@ -23,7 +23,18 @@ from riverbed.store.wire import reference
 from riverbed.store.wire.reference import APPENDED, LOGGED, NO_RUNS
 from tests.support.installation import NATIVE_SOURCE
 from tests.support.servers import ROOT
-from tests.support.wire_fuzz import KEY, KINDS, LOG_HEAD, PREFIX, compare, compare_runs, random_chunk, shown, wire
+from tests.support.wire_fuzz import (
+    KEY,
+    KINDS,
+    LOG_HEAD,
+    PREFIX,
+    compare,
+    compare_pending,
+    compare_runs,
+    random_chunk,
+    shown,
+    wire,
+)
 
 NEEDS_GCC = "a C compiler and Python's headers are needed: sudo apt-get install gcc libc6-dev python3-dev"
 _SANITIZED = ("-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
@@ -47,6 +58,11 @@ def test_random_chunks_are_read_alike(native: ModuleType) -> None:
     rng = random.Random(None if seed == "random" else int(seed))
     for _ in range(2_000):
         compare(native, random_chunk(rng), rng)
+
+
+def test_pending_entries_are_shown_alike(native: ModuleType) -> None:
+    for seed in range(3_000):
+        compare_pending(native, random.Random(seed))
 
 
 @settings(max_examples=300)
