@@ -17,11 +17,12 @@ from typing import Final, NamedTuple, TypeVar
 
 from riverbed.store.format.log_lines import CommandCollector, parse_frame
 from riverbed.store.format.resp import decode_entry
-from riverbed.store.format.streams import StreamRow, encode_keyspace_no, stream_prefix
+from riverbed.store.format.streams import StreamRow, encode_keyspace_no
 from riverbed.store.format.text import key_text
-from riverbed.store.ids import id_ms, pack_id, parse_id
+from riverbed.store.ids import id_ms, parse_id
 from riverbed.store.log.commands import Piece
 from riverbed.store.rewrite.state import stream_pieces
+from riverbed.store.tables.entries import StreamEntries
 from riverbed.store.tables.reader import TableReader
 from riverbed.store.tables.streams import keyspaces
 
@@ -96,10 +97,7 @@ class _Side(NamedTuple):
 
     def values(self) -> Iterator[bytes]:
         """The rows of the entries.  A row contains its ID, so equal rows are equal entries."""
-        cursor = self.reader.cursor("entries")
-        first = stream_prefix(self.row.stream_no) + pack_id(self.row.first_id)
-        if self.row.length and cursor.set_range(first):
-            yield from islice(cursor.iternext(keys=False), self.row.length)
+        return StreamEntries(self.reader, self.row).values()
 
     def add(self, row: bytes | None) -> list[bytes]:
         """The XADD for a row."""

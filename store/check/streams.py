@@ -17,6 +17,7 @@ from riverbed.store.check.records import check_stream_records
 from riverbed.store.format.resp import array_head, decode_entry, encode_command, id_bulk
 from riverbed.store.format.streams import ENTRY_KEY_BYTES, NodeRow, StreamRow, id_in_key, stream_prefix
 from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id
+from riverbed.store.tables.ranges import seek_below
 
 # A list of a hundred words, or text that looks like the head of one.
 _find_long_list: Final = re.compile(rb"[*>~%|][0-9]{3}").search
@@ -60,8 +61,7 @@ def _check_floor(view: View, key: str, stream: StreamRow) -> None:
         view.add("trash", f"stream {stream.stream_no}", told)
     for table in _ENTRY_TABLES:
         cursor = view.cursor(table)
-        found = cursor.prev() if cursor.set_range(prefix + pack_id(stream.floor_id)) else cursor.last()
-        if found and cursor.key().startswith(prefix):
+        if seek_below(cursor, prefix + pack_id(stream.floor_id)) and cursor.key().startswith(prefix):
             entry_id = id_in_key(cursor.key())
             if entry_id >= purged_to:
                 told = f"is below the floor {show_id(stream.floor_id)} of {key}, and no note has it purged"

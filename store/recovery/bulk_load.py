@@ -18,9 +18,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from riverbed.store.format.resp import BULK_HEADS, array_head, encode_words
-from riverbed.store.format.streams import packed_ids_in
 from riverbed.store.ids import ID_BYTES, MIN_ID, SEQ_BITS, pack_id, parse_id, unpack_id
 from riverbed.store.streams.runs import load_run as load_into
+from riverbed.store.tables.ranges import is_run
 from riverbed.store.wire import Run
 
 if TYPE_CHECKING:
@@ -241,17 +241,13 @@ def _packed_ids(texts: list[bytes]) -> list[bytes] | None:
 
 
 def _has_all(stream: Stream, packed_ids: list[bytes]) -> bool:
-    """Whether there is an entry for each of these IDs, which ascend.
-
-    The IDs are mostly neighbours, and a cursor step takes a fifth of the time of a look-up.
-    """
+    """Whether there is an entry for each of these IDs, which ascend."""
     first = packed_ids[0]
     if not stream.length or unpack_id(first) < stream.floor_id or unpack_id(packed_ids[-1]) > stream.last_live_id:
         return False
     cursor, prefix = stream.txn.reader, stream.prefix
     if not cursor.set_key(prefix + first):
         return False
-    keys = list(islice(cursor.iternext(values=False), len(packed_ids)))
-    if packed_ids_in(keys) == packed_ids:
+    if is_run(cursor, b"".join(packed_ids)):  # the IDs are mostly neighbours
         return True
     return all(cursor.set_key(prefix + packed) for packed in packed_ids)

@@ -16,20 +16,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from heapq import merge
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from riverbed.store.format.pending import UNOWNED, Run, group_prefix, release_prefix
 from riverbed.store.format.resp import bulk, encode_words, id_bulk, unpack_id_texts
-from riverbed.store.format.streams import StreamRow, packed_ids_in, stream_prefix
+from riverbed.store.format.streams import StreamRow, stream_prefix
 from riverbed.store.groups.consumers import policy_words
 from riverbed.store.ids import ID_BYTES, id_text, unpack_id
 from riverbed.store.log.commands import Composer, Piece
+from riverbed.store.tables.entries import StreamEntries
 from riverbed.store.tables.groups import LiveGroup, live_groups
 from riverbed.store.tables.reader import TableReader
 
 if TYPE_CHECKING:
-    import lmdb
+    pass
 
 UNKNOWN: Final = b"-1"
 # IDs of one XCLAIM, and of one XNACK.
@@ -176,30 +176,15 @@ class GroupsRewrite:
 
     def _parted(self, group: LiveGroup, *, missing: bool) -> Iterator[Run]:
         """The runs of a group, each with only the IDs that have no entry any more (`missing`), or that have one."""
-        entries = self._reader.cursor("entries")
+        entries = StreamEntries(self._reader, self._row)
         for run in group.runs(self._reader):
-            if self._has_all(entries, run.packed):
+            if entries.has_run(run.packed):  # as in most runs
                 if not missing:
                     yield run
                 continue
-            ids = [packed for packed in run.ids() if self._has(entries, packed) is not missing]
+            ids = [packed for packed in run.ids() if entries.has(packed) is not missing]
             if ids:
                 yield Run(run.consumer_no, run.time_ms, run.delivery_count, b"".join(ids))
-
-    def _has_all(self, entries: lmdb.Cursor[bytes], packed: bytes) -> bool:
-        """Whether there is an entry for each of these IDs, as in most runs, and no entry in between.
-
-        A cursor step takes a fifth of the time of a look-up: 0.13 us an ID against 0.7.
-        """
-        low = packed[:ID_BYTES]
-        if not self._row.length or unpack_id(low) < self._row.floor_id or not entries.set_key(self._prefix + low):
-            return False
-        keys = islice(entries.iternext(values=False), len(packed) // ID_BYTES)
-        return b"".join(packed_ids_in(keys)) == packed
-
-    def _has(self, entries: lmdb.Cursor[bytes], packed: bytes) -> bool:
-        """Whether the ID has an entry; rows below the floor are dead."""
-        return unpack_id(packed) >= self._row.floor_id and entries.set_key(self._prefix + packed)
 
 
 def _stand_in(group: LiveGroup) -> int | None:

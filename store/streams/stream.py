@@ -388,8 +388,7 @@ class Stream:
         self.tail_last_id = min(self.tail_last_id, last_id)
         nodes = self.txn.nodes
         while True:
-            found = nodes.set_range(streams.stream_prefix(self.stream_no + 1))
-            found = nodes.prev() if found else nodes.last()
+            found = ranges.seek_below(nodes, streams.stream_prefix(self.stream_no + 1))
             if not found or nodes.key() < self.prefix + pack_id(self.floor_id):
                 return
             node = streams.NodeRow.unpack(nodes.value())
@@ -409,8 +408,7 @@ class Stream:
         nodes = self.txn.nodes
         if not self.node_count:
             return
-        found = nodes.set_range(streams.stream_prefix(self.stream_no + 1))
-        found = nodes.prev() if found else nodes.last()
+        found = ranges.seek_below(nodes, streams.stream_prefix(self.stream_no + 1))
         assert found and nodes.key().startswith(self.prefix), "a count of nodes without a node"
         node = streams.NodeRow.unpack(nodes.value())
         self.tail_first_id = streams.id_in_key(nodes.key())
@@ -432,11 +430,8 @@ class Stream:
                 self._reopen_last_node()
             return True
         nodes = self.txn.nodes
-        key = self.prefix + pack_id(entry_id)
-        found = nodes.set_range(key)
-        if not found or nodes.key() != key:
-            # the node that holds an entry is the last node that begins at or before it
-            found = nodes.prev() if found else nodes.last()
+        # the node that holds an entry is the last node that begins at or before it
+        found = ranges.seek_last(nodes, self.prefix + pack_id(entry_id))
         assert found and nodes.key().startswith(self.prefix), "an entry without a node"
         node = streams.NodeRow.unpack(nodes.value())
         if node.live > 1:
@@ -464,7 +459,6 @@ class Stream:
             assert found and reader.key().startswith(self.prefix), "a length without an entry"
             self.first_id = streams.id_in_key(reader.key())
         if not self.has(self.last_live_id):
-            found = reader.set_range(self.prefix + pack_id(self.last_live_id))
-            found = reader.prev() if found else reader.last()
+            found = ranges.seek_below(reader, self.prefix + pack_id(self.last_live_id))
             assert found and reader.key().startswith(self.prefix), "a length without an entry"
             self.last_live_id = streams.id_in_key(reader.key())

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format.streams import NodeRow, id_in_key, packed_id_in
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, pack_id
+from riverbed.store.tables import ranges
 
 if TYPE_CHECKING:
     import lmdb
@@ -214,8 +215,4 @@ def _seek(cursor: MappedCursor, low: bytes, high: bytes, *, reverse: bool) -> bo
 
     The row may lie outside of the range.
     """
-    if not reverse:
-        return bool(cursor.set_range(low))
-    if cursor.set_range(high):
-        return bytes(cursor.key()) == high or bool(cursor.prev())
-    return bool(cursor.last())
+    return ranges.seek_last(cursor, high) if reverse else cursor.set_range(low)

@@ -8,6 +8,9 @@ from __future__ import annotations
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Final
 
+from riverbed.store.format.streams import packed_ids_in
+from riverbed.store.ids import ID_BYTES
+
 if TYPE_CHECKING:
     import lmdb
 
@@ -53,7 +56,7 @@ def read(cursor: lmdb.Cursor[bytes], low: bytes, high: bytes, count: int | None,
 
 
 def _read_backward(cursor: lmdb.Cursor[bytes], low: bytes, high: bytes, count: int | None) -> list[Row]:
-    if not _seek_last(cursor, high):
+    if not seek_last(cursor, high):
         return []
     rows: list[Row] = []
     for row in cursor.iterprev():
@@ -77,7 +80,7 @@ def read_within(
 
     No row has more than `largest_row` bytes.  A chunk has only as many rows as have room, and is measured when read.
     """
-    if not (_seek_last(cursor, high) if reverse else cursor.set_range(low)):
+    if not (seek_last(cursor, high) if reverse else cursor.set_range(low)):
         return []
     rows: list[Row] = []
     left = most_bytes
@@ -109,7 +112,7 @@ def read_within(
 
 def read_values(cursor: lmdb.Cursor[bytes], low: bytes, high: bytes, count: int, *, reverse: bool) -> list[bytes]:
     """The values of `read`, fetched in one chunk: for a small `count`."""
-    if not (_seek_last(cursor, high) if reverse else cursor.set_range(low)):
+    if not (seek_last(cursor, high) if reverse else cursor.set_range(low)):
         return []
     values = list(islice(cursor.iterprev(keys=False) if reverse else cursor.iternext(keys=False), count))
     if not low <= cursor.key() <= high:
@@ -128,7 +131,7 @@ def read_values_within(
     reverse: bool,
 ) -> list[bytes] | None:
     """The values of `read_within`."""
-    if not (_seek_last(cursor, high) if reverse else cursor.set_range(low)):
+    if not (seek_last(cursor, high) if reverse else cursor.set_range(low)):
         return []
     most = min(most_bytes // largest_row, _VALUES_CHUNK)
     if most <= 1:
@@ -187,11 +190,25 @@ def _drop_outside(chunk: list[bytes], cursor: lmdb.Cursor[bytes], low: bytes, hi
     del chunk[len(chunk) - outside :]
 
 
-def _seek_last(cursor: lmdb.Cursor[bytes], high: bytes) -> bool:
+def seek_last(cursor: lmdb.Cursor[bytes] | lmdb.Cursor[memoryview], high: bytes) -> bool:
     """Put the cursor on the last row that is not above `high`; -> whether there is one."""
     if cursor.set_range(high):
-        return cursor.key() == high or cursor.prev()
+        return bytes(cursor.key()) == high or cursor.prev()
     return cursor.last()
+
+
+def seek_below(cursor: lmdb.Cursor[bytes], past: bytes) -> bool:
+    """Put the cursor on the last row below `past`; -> whether there is one."""
+    return cursor.prev() if cursor.set_range(past) else cursor.last()
+
+
+def is_run(cursor: lmdb.Cursor[bytes], packed_ids: bytes) -> bool:
+    """Whether the rows from the cursor's on are those of these IDs, 16 bytes each, without another row between them.
+
+    A cursor step takes a fifth of the time of a look-up: 0.13 us an ID against 0.7.
+    """
+    keys = islice(cursor.iternext(values=False), len(packed_ids) // ID_BYTES)
+    return b"".join(packed_ids_in(keys)) == packed_ids
 
 
 def read_keys(cursor: lmdb.Cursor[bytes], low: bytes, high: bytes, count: int | None) -> list[bytes]:

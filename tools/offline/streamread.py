@@ -9,10 +9,11 @@ from typing import Final
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format.resp import decode_entry
 from riverbed.store.format.rows import DECODE_ERRORS
-from riverbed.store.format.streams import StreamRow, entry_key, key_key
+from riverbed.store.format.streams import StreamRow, key_key
 from riverbed.store.ids import StreamID, id_text, parse_id
 from riverbed.store.layout import DATA_NAME
 from riverbed.store.progress import Progress
+from riverbed.store.tables.entries import StreamEntries
 from riverbed.store.tables.reader import TableReader
 from riverbed.store.tables.streams import keyspaces
 from riverbed.tools.console.console import Failure
@@ -38,16 +39,10 @@ def store_entries(
             row = _stream_row(reader, db, key)
             if row is None:
                 raise Failure(f"there is no stream {name_text(key)} in database {db} of {path}")
-            low = entry_key(row.stream_no, max(first, row.first_id))
-            high = entry_key(row.stream_no, min(last, row.last_live_id))
-            cursor = reader.cursor("entries")
-            if row.length and cursor.set_range(low):
-                for told, (packed, entry) in enumerate(cursor.iternext()):
-                    if packed > high:
-                        break
-                    if not told % _PAGE:
-                        progress(READING, told, row.length)
-                    yield decode_entry(entry)
+            for told, (_, entry) in enumerate(StreamEntries(reader, row).rows(first, last)):
+                if not told % _PAGE:
+                    progress(READING, told, row.length)
+                yield decode_entry(entry)
         except DECODE_ERRORS as error:
             raise CorruptionError(str(tables.path / DATA_NAME), None, f"a row does not decode: {error!r}") from error
 

@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from riverbed.store.format.pending import UNOWNED, Run
-from riverbed.store.format.streams import stream_prefix
 from riverbed.store.groups.lag import lag
 from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id
 from riverbed.store.model import NO_POLICY, DeliveryPolicy
+from riverbed.store.tables.entries import StreamEntries
 from riverbed.store.tables.groups import LiveGroup, live_groups
 from riverbed.store.tables.reader import TableReader
 from riverbed.store.tables.streams import nodes_of
@@ -217,18 +217,8 @@ class _Pending:
 
     def _exist(self, reader: TableReader, runs: list[Run]) -> pa.Array:
         """Whether each entry is still in its stream."""
-        row = self._stream.row
-        prefix = stream_prefix(row.stream_no)
-        first, last = pack_id(row.first_id), pack_id(row.last_live_id)
-        cursor = reader.cursor("entries")
-        return pa.array(
-            [
-                bool(row.length) and first <= packed <= last and cursor.set_key(prefix + packed)
-                for run in runs
-                for packed in run.ids()
-            ],
-            type=pa.bool_(),
-        )
+        entries = StreamEntries(reader, self._stream.row)
+        return pa.array([entries.has(packed) for run in runs for packed in run.ids()], type=pa.bool_())
 
 
 def _known(array: pa.Array, unknown: Any) -> pa.Array:

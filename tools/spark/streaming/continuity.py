@@ -18,14 +18,14 @@ restored stores.  A store with another id counts as the same when it has an entr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import xxhash
 
 from riverbed.store.format.meta import read_numbering, read_replids
-from riverbed.store.format.streams import StreamRow, entry_key, id_in_key, stream_prefix
+from riverbed.store.format.streams import StreamRow
 from riverbed.store.ids import StreamID, id_text
 from riverbed.store.replication_id import ReplicationIds
+from riverbed.store.tables.entries import StreamEntries
 from riverbed.store.tables.reader import TableReader
 from riverbed.tools.spark.reading.options import key_text
 from riverbed.tools.spark.reading.streamwalk import StreamHere
@@ -139,18 +139,9 @@ def _holes(reader: TableReader, row: StreamRow, read_id: StreamID) -> int:
 
 def _mark(reader: TableReader, row: StreamRow, end: StreamID) -> Mark | None:
     """A mark of the youngest entry up to `end`."""
-    if not row.length or row.first_id > end:
-        return None
-    cursor = reader.cursor("entries")
-    key = entry_key(row.stream_no, min(end, row.last_live_id))
-    if not cursor.set_range(key):
-        cursor.last()
-    elif cursor.key() != key:
-        cursor.prev()
-    found: Any = cursor.key()
-    entry_id = id_in_key(found)
-    digest = _digest(reader, row, entry_id)
-    return None if digest is None or not found.startswith(stream_prefix(row.stream_no)) else Mark(entry_id, digest)
+    entry_id = StreamEntries(reader, row).last_id(end)
+    digest = None if entry_id is None else _digest(reader, row, entry_id)
+    return None if entry_id is None or digest is None else Mark(entry_id, digest)
 
 
 def _is_there(reader: TableReader, row: StreamRow, mark: Mark) -> bool:
@@ -159,7 +150,5 @@ def _is_there(reader: TableReader, row: StreamRow, mark: Mark) -> bool:
 
 def _digest(reader: TableReader, row: StreamRow, entry_id: StreamID) -> str | None:
     """The digest of an entry; None when the entry is not there."""
-    if not row.length or not row.first_id <= entry_id <= row.last_live_id:
-        return None
-    value = reader.get("entries", entry_key(row.stream_no, entry_id))
+    value = StreamEntries(reader, row).get(entry_id)
     return None if value is None else xxhash.xxh3_64_hexdigest(value)

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
 
-from riverbed.store.format.streams import NodeRow, StreamRow, decode_live_counts, entry_key, id_in_key, stream_prefix
+from riverbed.store.format.streams import NodeRow, StreamRow, decode_live_counts, id_in_key, stream_prefix
 from riverbed.store.ids import MAX_ID, StreamID, id_ms, make_id, pack_id
+from riverbed.store.tables.entries import StreamEntries
 from riverbed.store.tables.reader import TableReader
 
 _NODES_A_LOOK: Final = 4096
@@ -45,18 +46,7 @@ class EntryCounts:
 
     def ids(self, first: StreamID, last: StreamID = MAX_ID) -> Iterator[StreamID]:
         """The IDs of the entries from `first` to `last`."""
-        row = self._row
-        first, last = max(first, row.first_id), min(last, row.last_live_id)
-        if not row.length or first > last:
-            return
-        cursor = self._reader.cursor("entries")
-        if not cursor.set_range(entry_key(row.stream_no, first)):
-            return
-        last_key = entry_key(row.stream_no, last)
-        for key in cursor.iternext(keys=True, values=False):
-            if key > last_key:
-                return
-            yield id_in_key(key)
+        return StreamEntries(self._reader, self._row).ids(first, last)
 
     def runs(self, first: StreamID) -> Iterator[Run]:
         """The entries from `first` on, as runs."""
