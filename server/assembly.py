@@ -118,7 +118,7 @@ class Server:
         events.command_over.append(self.stopping.look_soon)
         events.gave_up += [self.maintenance.stop, self.checkpoints.stop, self.stopping.give_up]
         self.checkpoints.on_durable.append(replication.primary.waits.check)
-        self.maintenance.chores.append(self.rewriting.begin_if_due)
+        self.maintenance.chores += [self.rewriting.begin_if_due, self.rewriting.remove_superseded]
         replication.on_progress = self.stopping.look_soon
         self.executor.views.checkpoint_soon = self.checkpoints.checkpoint_soon
         context = self.context

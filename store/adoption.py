@@ -20,7 +20,6 @@ from riverbed.store.disk.files import Files
 from riverbed.store.errors import CorruptionError
 from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST, STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
-from riverbed.store.log.manifest import FileType, LogFile
 
 _REPLACED: Final = "replaced-state"
 
@@ -38,18 +37,14 @@ def move_in(directory: Path, source: Path, files: Files) -> None:
     listed = (*old.files, *old.history)
     if new is None or {file.name for file in listed} & {file.name for file in new.files}:
         raise CorruptionError(str(arriving_home), None, "these files cannot stand beside those that are here")
-    arriving = tuple(_history(file) for file in new.files)
+    arriving = tuple(file.as_history() for file in new.files)
     manifests.replace(path, replace(old, history=(*old.history, *arriving)), files)
     for file in new.files:
         files.rename(arriving_home / file.name, home / file.name)
     files.sync_directory(home)
     files.rename(directory / STATE_DIRECTORY, source / _REPLACED)
     files.sync_directory(directory)
-    leaving = tuple(_history(file) for file in listed)
+    leaving = tuple(file.as_history() for file in listed)
     manifests.replace(path, replace(new, history=leaving), files)
     files.rename(source / STATE_DIRECTORY, directory / STATE_DIRECTORY)
     files.sync_directory(directory)
-
-
-def _history(file: LogFile) -> LogFile:
-    return replace(file, type=FileType.HISTORY)

@@ -8,7 +8,8 @@ remembers up to which offset it shares the previous history:
     new history                              '---------->      previous_id is valid up to `branch_offset`
 
 Redis calls these values master_replid, master_replid2 and second_repl_offset.  The log's manifest and every checkpoint
-hold the server's ids.
+hold the server's ids.  The manifest also holds the ids of the histories before the previous one, so that a replica that
+was away during several starts does not need everything.
 
 The replication id changes with every start.  The store's id stays: it is the first replication id of the store.
 Everything that continues the store's streams has the same store id: replicas, snapshots, restored and replayed stores
@@ -20,11 +21,20 @@ from __future__ import annotations
 import re
 import secrets
 from dataclasses import dataclass, replace
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 ID_LENGTH: Final = 40
 NO_ID: Final = "0" * ID_LENGTH
+# How many histories before the previous one are remembered.
+MAX_OLDER: Final = 32
 _ID = re.compile(f"[0-9a-f]{{{ID_LENGTH}}}", re.ASCII)
+
+
+class Branch(NamedTuple):
+    """A history that the log shares up to `offset`."""
+
+    replication_id: str
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +42,7 @@ class ReplicationIds:
     """The ids of a log.
 
     `branch_offset` is the last offset of `previous_id` that the log shares, -1 when there is no previous id.
+    `older` are the histories before that, the latest first.
     `store_id` is empty if an older version has written the ids.
     """
 
@@ -39,6 +50,7 @@ class ReplicationIds:
     previous_id: str = NO_ID
     branch_offset: int = -1
     store_id: str = ""
+    older: tuple[Branch, ...] = ()
 
     def __post_init__(self) -> None:
         if not (_ID.fullmatch(self.replication_id) and _ID.fullmatch(self.previous_id)):
@@ -66,8 +78,17 @@ class ReplicationIds:
         If nothing was written since the last branch, the previous id stays: other servers know it, but no server knows
         the present id.
         """
-        past = self.previous_id if self.branch_offset == offset else self.replication_id
-        return ReplicationIds(ReplicationIds.new().replication_id, past, offset, self.store_id)
+        keeps_previous = self.branch_offset == offset
+        past = self.previous_id if keeps_previous else self.replication_id
+        # a foreign replica may know the present id although nothing was written
+        further = self.replication_id if keeps_previous else self.previous_id
+        older = self._older_at(Branch(further, offset if keeps_previous else self.branch_offset), offset)
+        return ReplicationIds(ReplicationIds.new().replication_id, past, offset, self.store_id, older)
+
+    def _older_at(self, latest: Branch, end: int) -> tuple[Branch, ...]:
+        """The older histories with `latest`, as far as a log shares them that ends at `end`: a crash may cut it."""
+        known = [latest, *self.older] if latest.replication_id != NO_ID else self.older
+        return tuple(Branch(past_id, min(offset, end)) for past_id, offset in known)[:MAX_OLDER]
 
     def follow(self, replication_id: str, offset: int, store_id: str = "") -> ReplicationIds:
         """The ids after following the primary, whose replication id is `replication_id`, at `offset`.
@@ -76,14 +97,16 @@ class ReplicationIds:
         """
         store_id = store_id or self.store_id
         if replication_id != self.replication_id:
-            return ReplicationIds(replication_id, self.replication_id, offset, store_id)
+            older = self._older_at(Branch(self.previous_id, self.branch_offset), offset)
+            return ReplicationIds(replication_id, self.replication_id, offset, store_id, older)
         return self if store_id == self.store_id else replace(self, store_id=store_id)
 
     def holds(self, replication_id: str, offset: int) -> bool:
         """Whether the log shares `offset` of `replication_id`, judged by the ids alone."""
         if replication_id == self.replication_id:
             return True
-        return replication_id == self.previous_id != NO_ID and offset <= self.branch_offset
+        past = (Branch(self.previous_id, self.branch_offset), *self.older)
+        return replication_id != NO_ID and any(replication_id == its and offset <= end for its, end in past)
 
     def id_to_send(self, offset: int) -> str:
         """The id to send to other servers at `offset`, the end of the log: the previous id until data is added."""

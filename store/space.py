@@ -47,6 +47,18 @@ class Space:
         self.uncommitted_bytes += size
         self._unchecked_bytes += size
 
+    def may_keep(self, size: int) -> bool:
+        """Whether `size` bytes that are of little use may stay: as much is free beyond the reserve.
+
+        False if that cannot be measured.
+        """
+        try:
+            reserve = self.reserve_bytes
+            free = self._files.free_bytes(self._directory) - _PAGES_A_LOGGED_BYTE * self.uncommitted_bytes
+        except OSError:
+            return False
+        return free - reserve - (reserve >> 2) >= size
+
     def judge(self, txn: Transaction, refusal: Refusal | None) -> Refusal | None:
         """-> why writes are refused from now on; `refusal` is the present reason.
 

@@ -34,7 +34,7 @@ from riverbed.store.errors import CorruptionError
 from riverbed.store.layout import DATA_NAME, LOCK_NAME, LOG_DIRECTORY, LOG_FILE, LOG_MANIFEST, STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.home import TEMPORARY_PREFIX
-from riverbed.store.log.manifest import FileType, LogFile, Manifest
+from riverbed.store.log.manifest import LogFile, Manifest
 from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.tables import power_loss as powercut
 
@@ -112,7 +112,7 @@ def put_in_place(
     files.rename(places.data, work / _OLD)
     _move(places.state / LOCK_NAME, places.old_lock, files)
     files.sync_directory(places.state)
-    gone = tuple(replace(file, type=FileType.HISTORY) for file in (*old.files, *old.history))
+    gone = tuple(file.as_history() for file in (*old.files, *old.history))
     manifest = Manifest(base, gone, (incr,), replids)
     manifests.replace(places.manifest, manifest, files)
     _give(places.manifest, owner)

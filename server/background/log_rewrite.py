@@ -69,6 +69,7 @@ class Rewriting:
         self._abandoned = False
         self._files = 0
         self._wait_until_s = 0.0
+        self._removal_s = 0.0
 
     @property
     def in_progress(self) -> bool:
@@ -238,7 +239,7 @@ class Rewriting:
         """
         if self._removal is None and self._task is None and not self._stopped:
             with contextlib.suppress(OSError):
-                paths = self._engine.log.home.leftovers()
+                paths = self._engine.log.begin_removal(self._backlog_start())
                 if paths:
                     self._removal = self._tasks.start(
                         "removing old files of the log",
@@ -246,6 +247,22 @@ class Rewriting:
                         failed=lambda error: log.warning("old files of the log are still there: %s", error),
                         expected=(LogWriteError, OSError),
                     )
+
+    def remove_superseded(self) -> None:
+        """Delete the files before the base that no replica may ask for any more: the log has grown, or space is short.
+
+        Called often; when files could not be deleted, the next try is later.
+        """
+        home, now_s = self._engine.log.home, self._monotonic()
+        if home.manifest.history and now_s >= self._removal_s and home.superseded(self._backlog_start()):
+            self._removal_s = now_s + RETRY_S
+            self.remove_leftovers()
+
+    def _backlog_start(self) -> int:
+        """Replicas may ask for what lies behind this offset, as far as there are files: `repl-backlog-size` bytes."""
+        engine, size = self._engine, self._core.config.repl_backlog_size
+        kept_bytes = sum(file.size or 0 for file in engine.log.home.manifest.backlog)
+        return engine.log.end.offset - (size if engine.space.may_keep(kept_bytes) else 0)
 
     async def _remove(self, paths: Iterable[Path]) -> None:
         try:

@@ -58,7 +58,7 @@ _NAMES_WITHOUT_MEANING: Final = """
     lfu-log-factor list-compress-depth list-max-listpack-size list-max-ziplist-size lua-time-limit
     maxmemory-eviction-tenacity maxmemory-samples oom-score-adj oom-score-adj-values pidfile proc-title-template
     propagation-error-behavior rdb-del-sync-files rdb-save-incremental-fsync rdbchecksum rdbcompression
-    repl-backlog-size repl-backlog-ttl repl-disable-tcp-nodelay repl-diskless-load repl-diskless-sync
+    repl-backlog-ttl repl-disable-tcp-nodelay repl-diskless-load repl-diskless-sync
     repl-diskless-sync-delay repl-diskless-sync-max-replicas replica-full-sync-buffer-limit
     replica-ignore-disk-write-errors replica-ignore-maxmemory replica-lazy-flush sanitize-dump-payload
     server_cpulist set-max-intset-entries set-max-listpack-entries set-max-listpack-value set-proc-title
@@ -247,6 +247,12 @@ class Settings:
     )
     repl_ping_replica_period = Integer(
         Section.REPLICATION, 10, "How often an idle primary sends a ping.", minimum=1, unit="seconds"
+    )
+    repl_backlog_size = Memory(
+        Section.REPLICATION,
+        64 * _MB,
+        "When the log is rewritten, keep so much of its former end for replicas that are away, in whole files, until as"
+        " much was written since; 0 for nothing. Without it they are sent everything.",
     )
     repl_max_batch_bytes = Memory(
         Section.REPLICATION,

@@ -256,8 +256,8 @@ class Replication:
         yield "riverbed_store_id", replids.store_id
         yield "master_repl_offset", end.offset
         yield "second_repl_offset", replids.branch_offset + 1 if replids.branch_offset >= 0 else -1
-        # Redis keeps this backlog in memory; here it is the log, from its first incr on
-        first = engine.log.home.manifest.incrs[0].start_offset or 0
+        # Redis keeps this backlog in memory; here it is the log, from the first of its files that has an offset
+        first = engine.log.home.manifest.streamed[0].start_offset or 0
         yield "repl_backlog_active", 1
         yield "repl_backlog_size", engine.log.size_bytes
         yield "repl_backlog_first_byte_offset", first + 1

@@ -145,7 +145,7 @@ class Sender:
         try:
             is_over = search.step(SEARCH_BATCHES)
         except (StoreError, OSError) as error:
-            self.give_up(error)
+            self._cannot_read(error, search.file_seq)
             return
         if not is_over:
             self._tasks.soon("a search in the log", self._look, replication_id, failed=self.give_up)
@@ -289,7 +289,7 @@ class Sender:
                     return
                 self._send(data)
         except (StoreError, OSError) as error:
-            self.give_up(error)
+            self._cannot_read(error, 0 if self._tail is None else self._tail.place.file_seq)
             return
         self._pump_soon()
 
@@ -329,6 +329,13 @@ class Sender:
         self._bytes_in = self.session.bytes_in
 
     # -- the end -------------------------------------------------------------------------------------------------------
+
+    def _cannot_read(self, error: Exception, file_seq: int) -> None:
+        """Cut the replica off.  If it was reading from before the log, it is sent everything the next time."""
+        log_ = self._engine.log
+        if any(file.seq == file_seq for file in log_.home.manifest.backlog):
+            log_.end_backlog()
+        self.give_up(error)
 
     def give_up(self, error: Exception) -> None:
         """Cut the replica off; it connects again."""

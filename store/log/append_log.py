@@ -488,6 +488,21 @@ class Log:
         assert adopted is not None
         return adopted
 
+    def begin_removal(self, kept_from: int) -> list[Path]:
+        """-> the files to delete: what the log does without, but not what lies behind offset `kept_from`.
+
+        Readers that are within one of them keep it open; no other reader begins there.  Raises OSError.
+        """
+        paths = self.home.leftovers(kept_from)
+        if paths:
+            self.hold_tails()
+            self.home.end_backlog([path.name for path in paths])
+        return paths
+
+    def end_backlog(self) -> None:
+        """Send replicas nothing more of what lies before the log: it cannot be read."""
+        self.home.end_backlog([file.name for file in self.home.manifest.history])
+
     def forget_history(self) -> None:
         """Remove the history files that are deleted from the manifest.  Raises LogWriteError, OSError."""
         manifest = self.home.without_deleted()

@@ -7,6 +7,7 @@ and how much of it is durable.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple, Self
@@ -50,7 +51,9 @@ class LogHome:
         manifest = manifests.load(path / LOG_MANIFEST, files) or Manifest()
         if not manifest.files:
             refuse_orphans(path, files)
-        return cls(path, files, manifest)
+        home = cls(path, files, manifest)
+        home.end_backlog([file.name for file in manifest.history if not files.exists(path / file.name)])
+        return home
 
     def create(self) -> None:
         """Make the directory, durably.  Raises OSError."""
@@ -124,9 +127,23 @@ class LogHome:
                 size += max(part.size - start.position, 0)
         return size
 
-    def leftovers(self) -> list[Path]:
-        """Files that are no longer needed: history, and what a killed rewrite left behind.  Raises OSError."""
-        names = [file.name for file in self.manifest.history]
+    def superseded(self, kept_from: int | None = None) -> list[str]:
+        """The history files that are no longer needed: replicas may ask for what lies behind offset `kept_from`."""
+        manifest = self.manifest
+        kept = {
+            file.name
+            for file in manifest.backlog
+            if kept_from is not None and file.end_offset is not None and file.end_offset > kept_from
+        }
+        return [file.name for file in manifest.history if file.name not in kept]
+
+    def end_backlog(self, names: Collection[str]) -> None:
+        """Send replicas nothing more from the history files `names`."""
+        self.manifest = self.manifest.without_backlog(names)
+
+    def leftovers(self, kept_from: int | None = None) -> list[Path]:
+        """The files that are superseded, and what a killed rewrite left behind.  Raises OSError."""
+        names = self.superseded(kept_from)
         names += [name for name in self._files.names(self.path) if name.startswith(TEMPORARY_PREFIX)]
         return [self.path / name for name in names]
 

@@ -10,9 +10,10 @@
 There is one base at most, then the incr files, oldest first; the last one is appended to.  Redis ignores keys that it
 does not know and lines that start with `#`, and drops both when it writes the file again, so all our additions are
 optional: `checksum` marks a file whose every command is covered by annotation lines, `size` is the final length of a
-file that is closed, `commandbytes` how many bytes of a base are commands, the `#RB:` lines hold the replication ids
-(see `store/replication_id.py`), and the last line is a checksum of the lines above it.  Where any addition of ours
-stands, that line must follow: a manifest that was cut between two lines would otherwise be a shorter log.
+file that is closed, `commandbytes` how many bytes of a base are commands, `nextoffset` where history ends that replicas
+may still ask for (see `Manifest.backlog`), the `#RB:` lines hold the replication ids (see `store/replication_id.py`),
+and the last line is a checksum of the lines above it.  Where any addition of ours stands, that line must follow: a
+manifest that was cut between two lines would otherwise be a shorter log.
 
 This module reads and replaces the one file.  It opens none of the files it lists.
 """
@@ -24,8 +25,10 @@ import dataclasses
 import io
 import os
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -36,7 +39,7 @@ from riverbed.store.disk.files import Files
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format.text import quote_text, split_text
 from riverbed.store.layout import base_name, incr_name
-from riverbed.store.replication_id import ReplicationIds
+from riverbed.store.replication_id import MAX_OLDER, Branch, ReplicationIds
 
 MAX_LINE: Final = 1024
 MAX_MANIFEST_BYTES: Final = 64 * 1024 * 1024
@@ -45,6 +48,8 @@ _GUARD = re.compile(rb"#CK:crc32c=([0-9a-f]{8})\n")
 _NUMBER = re.compile(r"\d{1,19}", re.ASCII)
 _REPLIDS_START: Final = b"#RB:replid "
 _REPLIDS = re.compile(rb"#RB:replid ([0-9a-f]{40}) ([0-9a-f]{40}) (-1|\d{1,19})\n")
+_OLDER_START: Final = b"#RB:older "
+_OLDER = re.compile(rb"#RB:older ([0-9a-f]{40}) (\d{1,19})\n")
 _STORE_START: Final = b"#RB:store "
 _STORE = re.compile(rb"#RB:store ([0-9a-f]{40})\n")
 
@@ -53,7 +58,7 @@ class FileType(Enum):
     """The type of a file; the letters are on disk."""
 
     BASE = "b"
-    HISTORY = "h"  # replaced by a rewrite, to be deleted; never loaded
+    HISTORY = "h"  # replaced by a rewrite, to be deleted, now or when no replica may ask for it; never loaded
     INCR = "i"
 
 
@@ -68,6 +73,7 @@ class LogFile:
     size: int | None = None
     is_checksummed: bool = False
     command_bytes: int | None = None
+    end_offset: int | None = None  # of history that replicas may ask for
 
     @classmethod
     def base(cls, seq: int, size: int, command_bytes: int) -> LogFile:
@@ -83,7 +89,12 @@ class LogFile:
     @property
     def is_ours(self) -> bool:
         """Whether its line has a key that only we write; a Redis that writes the manifest again leaves it out."""
-        return self.is_checksummed or self.size is not None or self.command_bytes is not None
+        marks = (self.size, self.command_bytes, self.end_offset)
+        return self.is_checksummed or any(mark is not None for mark in marks)
+
+    def as_history(self, end_offset: int | None = None) -> LogFile:
+        """The same file when the log does without it; with `end_offset`, the log goes on where it ends."""
+        return dataclasses.replace(self, type=FileType.HISTORY, end_offset=end_offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +108,27 @@ class Manifest:
     def files(self) -> tuple[LogFile, ...]:
         """The files to load, in order."""
         return self.incrs if self.base is None else (self.base, *self.incrs)
+
+    @property
+    def backlog(self) -> tuple[LogFile, ...]:
+        """The history that the first incr continues, oldest first: replicas may ask for it after a rewrite."""
+        found: list[LogFile] = []
+        start = self.incrs[0].start_offset if self.incrs and self.incrs[0].is_checksummed else None
+        for file in sorted(self.history, key=lambda file: file.seq, reverse=True):
+            if file.end_offset is not None and file.end_offset == start and file.is_checksummed:
+                found.append(file)
+                start = file.start_offset
+        return tuple(reversed(found))
+
+    @property
+    def streamed(self) -> tuple[LogFile, ...]:
+        """The files that replicas can be sent, in order: the backlog and the incrs."""
+        return *self.backlog, *self.incrs
+
+    def without_backlog(self, names: Collection[str]) -> Manifest:
+        """This manifest, but replicas may not ask for the history files `names` any more."""
+        history = tuple(file.as_history() if file.name in names else file for file in self.history)
+        return dataclasses.replace(self, history=history)
 
     @property
     def is_ours(self) -> bool:
@@ -132,7 +164,8 @@ class Manifest:
         behind = [file for file in self.files if file.type is FileType.BASE or file.seq < from_seq]
         incrs = tuple(file for file in self.incrs if file.seq >= from_seq)
         assert incrs and incrs[0].seq == from_seq, "a base must lead to a file of the log"
-        history = (*self.history, *(dataclasses.replace(file, type=FileType.HISTORY) for file in behind))
+        ends = {file.name: following.start_offset for file, following in pairwise(self.incrs) if file.is_checksummed}
+        history = (*self.history, *(file.as_history(ends.get(file.name)) for file in behind))
         return dataclasses.replace(self, base=base, history=history, incrs=incrs)
 
 
@@ -149,7 +182,9 @@ def serialize(manifest: Manifest) -> bytes:
 def _replids_line(replids: ReplicationIds) -> bytes:
     words = f"{replids.replication_id} {replids.previous_id} {replids.branch_offset}"
     line = b"%b%b\n" % (_REPLIDS_START, words.encode())
-    return line + b"%b%b\n" % (_STORE_START, replids.store_id.encode()) if replids.store_id else line
+    if replids.store_id:
+        line += b"%b%b\n" % (_STORE_START, replids.store_id.encode())
+    return line + b"".join(b"%b%b %d\n" % (_OLDER_START, past_id.encode(), end) for past_id, end in replids.older)
 
 
 def _guard(lines: bytes) -> bytes:
@@ -166,6 +201,8 @@ def _line(file: LogFile) -> bytes:
         words += ["checksum", CHECKSUM_NAME]
     if file.command_bytes is not None:
         words += ["commandbytes", str(file.command_bytes)]
+    if file.end_offset is not None:
+        words += ["nextoffset", str(file.end_offset)]
     return os.fsencode(" ".join(words)) + b"\n"
 
 
@@ -191,6 +228,8 @@ def parse(data: bytes, file: str) -> Manifest:
                 replids = _parse_replids(line)
             elif line.startswith(_STORE_START):
                 replids = _with_store(replids, line)
+            elif line.startswith(_OLDER_START):
+                replids = _with_older(replids, line)
             elif line.startswith(b"#"):
                 guard = _GUARD.fullmatch(line)
                 if guard and int(guard[1], 16) != crc32c(data[:at]):
@@ -238,6 +277,13 @@ def _with_store(replids: ReplicationIds | None, line: bytes) -> ReplicationIds:
     return dataclasses.replace(replids, store_id=found[1].decode())
 
 
+def _with_older(replids: ReplicationIds | None, line: bytes) -> ReplicationIds:
+    found = _OLDER.fullmatch(line)
+    if found is None or replids is None or len(replids.older) >= MAX_OLDER:
+        raise ValueError("malformed line about an older replication id, or one that follows no replication id")
+    return dataclasses.replace(replids, older=(*replids.older, Branch(found[1].decode(), int(found[2]))))
+
+
 def _parse_line(line: bytes) -> LogFile:
     words = split_text(os.fsdecode(line))
     if len(words) < 6 or len(words) % 2:
@@ -271,6 +317,7 @@ def _parse_line(line: bytes) -> LogFile:
         _number(pairs, "size"),
         is_checksummed=checksum is not None,
         command_bytes=_number(pairs, "commandbytes"),
+        end_offset=_number(pairs, "nextoffset"),
     )
 
 

@@ -119,10 +119,11 @@ class LogTail:
 
     def hold(self) -> None:
         """Open the files that are still to be read: some are about to be deleted."""
-        for file in self._log.home.manifest.files:
+        present, manifest = self.place.file_seq, self._log.home.manifest
+        for file in manifest.streamed if present > 0 else manifest.files:
             number = number_of(file)
-            is_ahead = number >= self.place.file_seq if number < 0 or self.place.file_seq > 0 else True
-            if is_ahead and number not in self._held and not (number == self.place.file_seq and self._fd >= 0):
+            is_ahead = number >= present if number < 0 or present > 0 else True
+            if is_ahead and number not in self._held and not (number == present and self._fd >= 0):
                 self._held[number] = file, self._open_files.open(self._log.home.path / file.name)
 
     def close(self) -> None:
@@ -146,7 +147,8 @@ class LogTail:
         held = self._held.pop(number, None)
         if held is not None:
             return held
-        for file in self._log.home.manifest.files:
+        manifest = self._log.home.manifest
+        for file in (*manifest.backlog, *manifest.files):
             if number_of(file) == number:
                 return file, self._open_files.open(self._log.home.path / file.name)
         raise CorruptionError(str(self._log.home.path), None, f"file {number} of the log is not there any more")
@@ -156,7 +158,9 @@ class LogTail:
         present = self.place.file_seq
         if self._only_file:
             return False
-        incrs = {file.seq for file in self._log.home.manifest.incrs} | {number for number in self._held if number > 0}
+        manifest = self._log.home.manifest
+        listed = manifest.streamed if present > 0 else manifest.incrs
+        incrs = {file.seq for file in listed} | {number for number in self._held if number > 0}
         later = [number for number in incrs if number > present] if present > 0 else list(incrs)
         if not later:
             return False
@@ -266,6 +270,7 @@ class LogSearch:
     def __init__(self, log: Log, files: Files, offset: int, known_offsets: KnownOffsets, *, any_byte: bool) -> None:
         self.place: LogPosition | None = None
         self.skip = 0
+        self.file_seq = 0  # the file that was looked at last
         self._log = log
         self._files = files
         self._offset = offset
@@ -281,7 +286,7 @@ class LogSearch:
         log, offset = self._log, self._offset
         starts = [
             LogPosition(file.seq, 0, file.start_offset)
-            for file in log.home.manifest.incrs
+            for file in log.home.manifest.streamed
             if file.is_checksummed and file.start_offset is not None
         ]
         numbers = {place.file_seq for place in starts}
@@ -304,14 +309,17 @@ class LogSearch:
                     return
                 yield
                 start = batch.end
-            later = [file.seq for file in log.home.manifest.incrs if file.seq > start.file_seq]
+            later = [file.seq for file in log.home.manifest.streamed if file.seq > start.file_seq]
             if not later:
                 return
             start = LogPosition(min(later), 0, start.offset)
 
     def _batches(self, start: LogPosition, end: LogPosition) -> Iterator[tuple[LogPosition, Batch]]:
         """The batches of one file from `start` on, each with the place where it begins."""
-        file = next(file for file in self._log.home.manifest.incrs if file.seq == start.file_seq)
+        self.file_seq = start.file_seq
+        file = next((file for file in self._log.home.manifest.streamed if file.seq == start.file_seq), None)
+        if file is None:
+            raise CorruptionError(str(self._log.home.path), None, f"file {start.file_seq} of the log was deleted")
         path = self._log.home.path / file.name
         fd = self._files.open_read(path)
         try:

@@ -13,6 +13,8 @@ from riverbed.store.log.append_log import Log
 from riverbed.store.log.base_file import write_base
 from riverbed.store.log.commands import Piece
 from riverbed.store.log.home import TEMPORARY_PREFIX, Base
+from riverbed.store.log.tail import KnownOffsets, LogSearch, LogTail, start_of
+from riverbed.store.position import LogPosition
 from tests.support.store.faulty_files import FaultyFiles
 from tests.support.store.logs import HOME, MANIFEST, SELECT, Words, append, commands_of, reopened, xadd
 
@@ -231,3 +233,84 @@ def test_pieces_become_batches_that_stand_at_one_offset(tmp_path: Path) -> None:
     _, batches = reopened(files)
     assert {batch.end.offset for batch in batches} == {log.end.offset}
     assert [batch.end.file_seq for batch in batches] == [-1] * len(STATE)
+
+
+# -- what replicas may ask for -----------------------------------------------------------------------------------------
+
+
+def kept(log: Log) -> list[str]:
+    return [file.name for file in log.home.manifest.backlog]
+
+
+def test_the_end_of_the_former_log_is_kept_in_whole_files() -> None:
+    files = FaultyFiles()
+    log, seq = begun(files)
+    adopt(log, files, seq)
+    first, second = log.home.manifest.backlog
+    assert log.home.superseded(0) == []
+    assert first.end_offset is not None
+    assert log.home.superseded(first.end_offset - 1) == []
+    assert log.home.superseded(first.end_offset) == [first.name]
+    assert log.home.superseded(log.end.offset) == log.home.superseded() == [first.name, second.name]
+    again, _ = reopened(files.crash())
+    assert kept(again) == [first.name, second.name]
+
+
+def test_the_former_bases_are_not_kept() -> None:
+    files = FaultyFiles()
+    log, seq = begun(files)
+    adopt(log, files, seq)
+    append(log, LATER[0])
+    log.rotate()
+    adopt(log, files, log.end.file_seq)
+    assert [path.name for path in log.begin_removal(0)] == ["appendonly.aof.1.base.aof"]
+    assert kept(log) == [f"appendonly.aof.{seq}.incr.aof" for seq in (1, 2, 3)]
+
+
+def test_files_that_are_about_to_be_deleted_are_sent_to_no_further_replica() -> None:
+    files = FaultyFiles()
+    log, seq = begun(files)
+    adopt(log, files, seq)
+    first, second = kept(log)
+    tail = LogTail(log, files, LogPosition(1, 0, 0), verbatim=True)
+    offset = log.home.manifest.backlog[0].end_offset
+    assert offset is not None
+    assert [path.name for path in log.begin_removal(offset)] == [first]
+    assert kept(log) == [second]
+    files.unlink(HOME / first)
+    assert b"".join(iter(lambda: tail.read(1000), b"")).count(b"XADD") == 3  # it has the file open
+    tail.close()
+    log.forget_history()
+    again, _ = reopened(files.crash())
+    assert kept(again) == [second]
+
+
+def test_the_log_is_read_from_before_its_base_on() -> None:
+    files = FaultyFiles()
+    log, seq = begun(files)
+    whole = read_all(log, files, LogPosition(1, 0, 0))
+    adopt(log, files, seq)
+    append(log, LATER[0])
+    for offset in range(log.end.offset + 1):
+        search = LogSearch(log, files, offset, KnownOffsets(), any_byte=True)
+        assert search.step(1000)
+        assert search.place is not None
+        found = read_all(log, files, search.place, search.skip)
+        assert found == (whole + b"".join(map(encode_command, LATER[0])))[offset:]
+
+
+def read_all(log: Log, files: FaultyFiles, place: LogPosition, skip: int = 0) -> bytes:
+    tail = LogTail(log, files, place, verbatim=False, skip=skip)
+    try:
+        return b"".join(iter(lambda: tail.read(7), b""))
+    finally:
+        tail.close()
+
+
+def test_a_full_sync_begins_with_the_base_and_not_before_it() -> None:
+    files = FaultyFiles()
+    log, seq = begun(files)
+    adopt(log, files, seq)
+    append(log, LATER[0])
+    found = read_all(log, files, start_of(log.home.manifest))
+    assert found == b"".join(map(encode_command, [*STATE[:2], *LATER[0]]))

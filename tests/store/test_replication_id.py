@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from riverbed.store.replication_id import NO_ID, ReplicationIds
+from riverbed.store.replication_id import MAX_OLDER, NO_ID, ReplicationIds
 
 
 def test_a_branch_holds_the_line_it_comes_from_up_to_where_it_left_it() -> None:
@@ -67,3 +67,41 @@ def test_an_id_is_forty_hexadecimal_digits(text: str) -> None:
     if text:
         with pytest.raises(ValueError, match="40"):
             ReplicationIds(NO_ID, store_id=text)
+
+
+def test_every_history_is_held_up_to_where_it_was_left() -> None:
+    ids = [ReplicationIds.new()]
+    for offset in (100, 200, 300):
+        ids.append(ids[-1].branch(offset))
+    for past, offset in zip(ids, (100, 200, 300), strict=False):
+        assert ids[-1].holds(past.replication_id, offset)
+        assert not ids[-1].holds(past.replication_id, offset + 1)
+    assert not ids[-1].holds(NO_ID, 0)
+
+
+def test_a_log_that_a_crash_has_cut_holds_its_past_up_to_the_cut() -> None:
+    first = ReplicationIds.new()
+    cut = first.branch(100).branch(90)
+    assert cut.holds(first.replication_id, 90)
+    assert not cut.holds(first.replication_id, 91)
+
+
+def test_an_id_with_which_nothing_was_written_is_held_too() -> None:
+    idle = ReplicationIds.new().branch(100)
+    assert idle.branch(100).holds(idle.replication_id, 100)
+
+
+def test_a_replica_holds_the_histories_that_it_followed() -> None:
+    first = ReplicationIds.new()
+    followed = first.follow("a" * 40, 100).follow("b" * 40, 200)
+    assert followed.holds(first.replication_id, 100)
+    assert not followed.holds(first.replication_id, 101)
+    assert followed.holds("a" * 40, 200)
+
+
+def test_few_histories_are_remembered() -> None:
+    ids = [ReplicationIds.new()]
+    for offset in range(1, MAX_OLDER + 10):
+        ids.append(ids[-1].branch(offset))
+    assert len(ids[-1].older) == MAX_OLDER
+    assert not ids[-1].holds(ids[0].replication_id, 0)

@@ -48,6 +48,7 @@ def fill(client: RawClient, count: int = 2_000) -> None:
 
 def test_a_rewrite_makes_the_log_short_and_leaves_the_state_alone(riverbed: RiverbedServer) -> None:
     with riverbed.client() as client:
+        client.ask("CONFIG", "SET", "repl-backlog-size", 0)
         fill(client)
         before = client.ask("XINFO", "STREAM", "s", "FULL")
         size = int(persistence(client)["aof_current_size"])
@@ -67,6 +68,7 @@ def test_a_rewrite_makes_the_log_short_and_leaves_the_state_alone(riverbed: Rive
 
 def test_another_rewrite_replaces_the_base(riverbed: RiverbedServer) -> None:
     with riverbed.client() as client:
+        client.ask("CONFIG", "SET", "repl-backlog-size", 0)
         fill(client)
         rewritten(riverbed)
         client.ask("XADD", "t", "1-1", "f", "v")

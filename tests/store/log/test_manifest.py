@@ -21,10 +21,12 @@ from riverbed.store.log.manifest import (
     parse,
     serialize,
 )
-from riverbed.store.replication_id import ReplicationIds
+from riverbed.store.replication_id import MAX_OLDER, Branch, ReplicationIds
 from tests.support.store.faulty_files import FaultyFiles
 
 PATH = Path("/data/appendonlydir/appendonly.aof.manifest")
+REPLID_LINE = b"#RB:replid %b %b -1\n" % (b"1" * 40, b"0" * 40)
+OLDER_LINE = b"#RB:older %b 7\n" % (b"2" * 40)
 BASE = LogFile("appendonly.aof.2.base.aof", 2, FileType.BASE)
 FULL = Manifest(
     base=LogFile("appendonly.aof.2.base.aof", 2, FileType.BASE, size=81234, is_checksummed=True),
@@ -121,6 +123,10 @@ def test_a_manifest_of_redis_is_read() -> None:
         (b"file a seq 1 type b size 7\n", "is not at the end"),
         (b"file a seq 1 type b checksum crc32c\n", "is not at the end"),
         (b"file a seq 1 type b commandbytes 7\n", "is not at the end"),
+        (b"file a seq 1 type h nextoffset 7\n", "is not at the end"),
+        (REPLID_LINE + b"#RB:older 12\n", "malformed line about an older"),
+        (OLDER_LINE, "malformed line about an older"),
+        (REPLID_LINE + (MAX_OLDER + 1) * OLDER_LINE, "malformed line about an older"),
     ],
 )
 def test_a_malformed_manifest_is_refused_with_its_reason(data: bytes, reason: str) -> None:
@@ -149,14 +155,16 @@ def test_every_flipped_bit_of_a_manifest_is_noticed() -> None:
 NAMES = st.binary(min_size=1, max_size=20).map(os.fsdecode).filter(lambda name: not {*name} & {*"/\\\0"})
 NUMBERS = st.none() | st.integers(0, 2**60)
 FILES = st.builds(
-    LogFile, NAMES, st.integers(1, 2**60), st.just(FileType.INCR), NUMBERS, NUMBERS, st.booleans(), NUMBERS
+    LogFile, NAMES, st.integers(1, 2**60), st.just(FileType.INCR), NUMBERS, NUMBERS, st.booleans(), NUMBERS, NUMBERS
 )
+BRANCHES = st.lists(st.builds(Branch, st.just("2" * 40), st.integers(0, 2**60)), max_size=3).map(tuple)
 REPLIDS = st.builds(
     ReplicationIds,
     st.sampled_from(["7c2a8d3f" * 5, "0" * 40]),
     st.just("1" * 40),
     st.integers(-1, 2**60),
     st.sampled_from(["", "51d04be6" * 5]),
+    BRANCHES,
 )
 
 
