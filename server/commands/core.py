@@ -5,6 +5,7 @@ It is data and does nothing; the parts act on it.
 
 from __future__ import annotations
 
+import math
 import secrets
 from typing import TYPE_CHECKING
 
@@ -38,3 +39,7 @@ class Core:
 
     def now_ms(self) -> int:
         return int(self.clock.time() * 1000)
+
+    def monotonic_ahead_ms(self) -> int:
+        """How far the monotonic clock is ahead of the clock that commands read; rounded up."""
+        return math.ceil(self.clock.monotonic() * 1000) - self.now_ms()

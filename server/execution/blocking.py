@@ -1,7 +1,8 @@
 """Wakes blocked clients: runs their reads again when a key changes, and answers them at their deadlines.
 
 The mutator that changes a key notes the change; the executor serves the waiters when the command, or the whole
-transaction, is done.  There is one timer, for the earliest deadline.
+transaction, is done.  There is one timer, for the earliest deadline, on the monotonic clock: a clock that is set back
+lengthens no wait.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Blocking:
 
     def block(self, session: Session, block: Block) -> None:
         """Block the client, with this command."""
-        self.waiters.block(session, block)
+        self.waiters.block(session, block, self._core.monotonic_ahead_ms())
         self._arm_deadline()
 
     def notify(self, change: Change, namespace: Namespace, key: bytes) -> None:
@@ -96,7 +97,7 @@ class Blocking:
         """Run a blocked client's command again; -> the reply, a Block when the client waits on."""
         reply = self._calls.call(session, client_command(block.argv), block.argv)
         if reply.__class__ is Block:
-            self.waiters.postpone(session, reply.retry_ms)
+            self.waiters.postpone(session, reply.retry_ms, self._core.monotonic_ahead_ms())
             self._arm_deadline()
         else:
             self.end_wait(session, reply)
@@ -136,22 +137,22 @@ class Blocking:
             self._timer.cancel()
         self._timer_ms = deadline_ms
         # strictly past the deadline, which is in whole milliseconds: no client waits for less than it asked
-        delay = max((deadline_ms + 1) / 1000 - self._core.clock.time(), 0)
+        delay = max((deadline_ms + 1) / 1000 - self._core.clock.monotonic(), 0)
         self._timer = self._loop.call_later(delay, self.deadline_passed)
 
     def deadline_passed(self) -> None:
         """Answer the clients whose time is up, and run the commands again that are to be tried now."""
         self._timer = None
-        now_ms = self._core.now_ms()
+        now_ms = int(self._core.clock.monotonic() * 1000)
         in_vain: dict[Hashable, int | None] = {}  # topics for which there was nothing, and when to try each again
         for session in self.waiters.due(now_ms):
             block = session.blocked
             assert block is not None
             wish = None if block.topics is None or None in block.topics else (session.db, block.keys, block.topics)
-            if block.deadline_ms is not None and block.deadline_ms < now_ms:
+            if self.waiters.is_over(session, now_ms):
                 self.end_settled(session, NULL_ARRAY if block.on_timeout is None else block.on_timeout())
             elif wish in in_vain:
-                self.waiters.postpone(session, in_vain[wish])
+                self.waiters.postpone(session, in_vain[wish], self._core.monotonic_ahead_ms())
             else:
                 self._retry(session, block)
                 if wish is not None and session.blocked is not None:

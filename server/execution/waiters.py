@@ -72,8 +72,10 @@ class Waiters:
         self._needed: dict[Place, int] = {}
         self._places: dict[Session, list[tuple[Place, Hashable]]] = {}
         self._next_number = 0
-        # (deadline or moment of the next try, whichever is earlier, and client id)
-        self._deadlines: SortedList[tuple[int, int]] = SortedList()
+        # Times here are of the monotonic clock, so that nothing waits longer when the clock is set back.
+        self._ends: dict[Session, int] = {}
+        self._moments: dict[Session, int] = {}  # deadline or moment of the next try, whichever is earlier
+        self._deadlines: SortedList[tuple[int, int]] = SortedList()  # (moment, client id)
         self._by_id: dict[int, Session] = {}
 
     def __len__(self) -> int:
@@ -92,8 +94,8 @@ class Waiters:
         """For how many keys a client waits that gets an error when the key is deleted."""
         return len(self._needed)
 
-    def block(self, session: Session, block: Block) -> None:
-        """Block the client from now on."""
+    def block(self, session: Session, block: Block, ahead_ms: int = 0) -> None:
+        """Block the client from now on; the monotonic clock is `ahead_ms` ahead of the clock."""
         session.block(block)
         self._next_number += 1
         places: list[tuple[Place, Hashable]] = [((session.db, key), topic) for key, topic in _topics(block).items()]
@@ -107,24 +109,30 @@ class Waiters:
                 self._needed[place] = self._needed.get(place, 0) + 1
             add_interest(place)
         self._places[session] = places
-        self._set_timer(session, block)
+        if block.deadline_ms is not None:
+            self._ends[session] = block.deadline_ms + ahead_ms
+        self._set_timer(session, block.retry_ms, ahead_ms)
 
-    def postpone(self, session: Session, retry_ms: int | None) -> None:
+    def postpone(self, session: Session, retry_ms: int | None, ahead_ms: int = 0) -> None:
         """Keep the client's place after a try that found nothing; `retry_ms` is the moment of the next try, if any."""
         assert session.blocked is not None
         if retry_ms != session.blocked.retry_ms:
-            self._drop_timer(session, session.blocked)
+            self._drop_timer(session)
             session.blocked = replace(session.blocked, retry_ms=retry_ms)
-            self._set_timer(session, session.blocked)
+            self._set_timer(session, retry_ms, ahead_ms)
 
-    def _set_timer(self, session: Session, block: Block) -> None:
-        moment_ms = _next_moment_ms(block)
+    def _set_timer(self, session: Session, retry_ms: int | None, ahead_ms: int) -> None:
+        moment_ms = self._ends.get(session)
+        if retry_ms is not None:
+            retry_ms += ahead_ms
+            moment_ms = retry_ms if moment_ms is None else min(moment_ms, retry_ms)
         if moment_ms is not None:
+            self._moments[session] = moment_ms
             self._deadlines.add((moment_ms, session.id))
             self._by_id[session.id] = session
 
-    def _drop_timer(self, session: Session, block: Block) -> None:
-        moment_ms = _next_moment_ms(block)
+    def _drop_timer(self, session: Session) -> None:
+        moment_ms = self._moments.pop(session, None)
         if moment_ms is not None:
             self._deadlines.remove((moment_ms, session.id))
             del self._by_id[session.id]
@@ -145,8 +153,8 @@ class Waiters:
                 if not self._needed[place]:
                     del self._needed[place]
             drop_interest(place)
-        if block is not None:
-            self._drop_timer(session, block)
+        self._ends.pop(session, None)
+        self._drop_timer(session)
 
     def waits_for(self, place: Place) -> bool:
         return place in self._by_key
@@ -192,6 +200,10 @@ class Waiters:
     def next_deadline_ms(self) -> int | None:
         return self._deadlines[0][0] if self._deadlines else None
 
+    def is_over(self, session: Session, now_ms: int) -> bool:
+        """Whether the client's deadline has passed."""
+        return self._ends.get(session, now_ms) < now_ms
+
     def due(self, now_ms: int) -> Iterator[Session]:
         """The clients whose moment has passed; each must be released or postponed before the next is asked for."""
         while self._deadlines and self._deadlines[0][0] < now_ms:
@@ -206,13 +218,6 @@ def _topics(block: Block) -> dict[bytes, Hashable]:
     for key, topic in zip(block.keys, block.topics, strict=True):
         topics[key] = topic if topics.get(key, topic) == topic else None
     return topics
-
-
-def _next_moment_ms(block: Block) -> int | None:
-    """When a blocked client is answered or tried again although no key has changed."""
-    if block.deadline_ms is None or block.retry_ms is None:
-        return block.deadline_ms if block.retry_ms is None else block.retry_ms
-    return min(block.deadline_ms, block.retry_ms)
 
 
 class Watches:

@@ -110,8 +110,8 @@ class Verbatim:
 class Block:
     """The read found nothing; run the same command again when one of `keys` changes.
 
-    `deadline_ms` is unix time, None for ever.  `argv` is the command to run again, with what must not be
-    re-evaluated (`$`) already resolved.
+    `deadline_ms` is unix time, as the clock is set now; None is for ever.  `argv` is the command to run again, with
+    what must not be re-evaluated (`$`) already resolved.
     """
 
     keys: tuple[bytes, ...]

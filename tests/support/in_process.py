@@ -28,13 +28,14 @@ Words = list[bytes]
 
 
 class HandClock:
-    """A clock that stands still until it is moved."""
+    """A clock that stands still until it is moved.  `set_back_ms` changes the time of day alone."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self.now_ms = now_ms
+        self.set_back_ms = 0
 
     def time(self) -> float:
-        return self.now_ms / 1000
+        return (self.now_ms - self.set_back_ms) / 1000
 
     def monotonic(self) -> float:
         return self.now_ms / 1000

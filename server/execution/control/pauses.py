@@ -30,11 +30,11 @@ class Pauses:
     """The pauses of one server, and the clients that wait for their end."""
 
     def __init__(self, core: Core, turns: Turns, gate: Gate) -> None:
-        self._clock = core.clock
+        self._core = core
         self._turns = turns
         self._gate = gate
         self._loop = asyncio.get_running_loop()
-        self._until_ms = 0
+        self._until_ms = 0  # of the monotonic clock
         self._writes_only = False
         self._holds: set[Hold] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -43,10 +43,10 @@ class Pauses:
     def pause(self, until_ms: int, *, writes_only: bool) -> None:
         """A second pause may only lengthen and widen the first, as in Redis."""
         self._writes_only = writes_only and (self._writes_only or not self._until_ms)
-        self._until_ms = max(until_ms, self._until_ms)
+        self._until_ms = max(until_ms + self._core.monotonic_ahead_ms(), self._until_ms)
         if self._timer is not None:
             self._timer.cancel()
-        delay = max(self._until_ms / 1000 - self._clock.time(), 0)
+        delay = max(self._until_ms / 1000 - self._core.clock.monotonic(), 0)
         self._timer = self._loop.call_later(delay, self.unpause)
         self._set_gate()
 

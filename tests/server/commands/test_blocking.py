@@ -309,6 +309,26 @@ def test_a_try_that_finds_nothing_keeps_the_deadline(tmp_path: Path) -> None:
     in_loop(body())
 
 
+@pytest.mark.parametrize("command", ["XREAD BLOCK 400 STREAMS s $", "WAIT 1 400"])
+def test_a_clock_that_is_set_lengthens_and_shortens_no_wait(tmp_path: Path, command: str) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        reader, hasty = ticks.connect(), ticks.connect()
+        assert await ticks.ask(reader, command) == []
+        ticks.clock.set_back_ms = 3_600_000
+        assert await ticks.ask(hasty, command.replace("400", "300")) == []
+        for passed_ms, answered in ((300, 0), (1, 1), (99, 1), (1, 2)):
+            ticks.clock.now_ms += passed_ms
+            ticks.clock.set_back_ms = -ticks.clock.set_back_ms
+            ticks.executor.blocking.deadline_passed()
+            await ticks.settle()
+            assert ticks.executor.control.blocked_clients() == 2 - answered
+        assert [len(client.replies()) for client in (reader, hasty)] == [1, 1]
+        ticks.close()
+
+    in_loop(body())
+
+
 def test_an_enormous_timeout_is_a_long_one(client: RawClient, server: RiverbedServer) -> None:
     with blocked(server, client, "XREAD BLOCK 9000000000000000000 STREAMS s $") as reader:
         with server.client() as other:
