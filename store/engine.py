@@ -281,6 +281,26 @@ class Engine:
         self.commit(now_ms)
         self._restore()
 
+    def reload(self, *, from_log: bool) -> None:
+        """Read the state from the tables again, or make them again of the whole log, between ticks.
+
+        The caller has checkpointed.  Raises StoreError, OSError, lmdb.Error with nothing changed; StateLostError.
+        """
+        if not from_log:
+            self._restore()
+            return
+        self._end_quietly()
+        self.txn.abort()
+        try:
+            self.txn.reload()
+            self.txn.empty()
+            recovery.recover(self.log, self.txn, self._execute, commits=False)
+            self.checkpoint()
+        except (OSError, lmdb.Error, StoreError):
+            self._restore()
+            raise
+        self.check_space()
+
     def _restore(self) -> None:
         """Go back to the last checkpoint and replay the log's tail.  Raises StateLostError when that fails."""
         self._end_quietly()  # until a begun checkpoint has ended, the durable state is the one before

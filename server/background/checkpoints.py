@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import lmdb
 
 from riverbed.server.errors import CommandError
-from riverbed.store.errors import LogWriteError, StateLostError
+from riverbed.store.errors import LogWriteError, StateLostError, StoreError
 
 if TYPE_CHECKING:
     from riverbed.server.background.tasks import Tasks
@@ -101,6 +101,14 @@ class Checkpoints:
             self.checkpoint_now()
         except (LogWriteError, lmdb.Error) as error:
             raise CommandError(f"ERR the checkpoint failed: {error}") from None
+
+    def reload(self, *, from_log: bool) -> None:
+        """Checkpoint, then read the state again, or make it of the whole log.  Raises CommandError."""
+        self.checkpoint()
+        try:
+            self._engine.reload(from_log=from_log)
+        except (OSError, lmdb.Error, StoreError) as error:
+            raise CommandError(f"ERR the state could not be loaded again, and is as before: {error}") from None
 
     def checkpoint_now(self) -> None:
         """Commit what has run so far, and checkpoint, durably.  Raises LogWriteError, lmdb.Error."""

@@ -88,6 +88,9 @@ class Checkpoints(Protocol):
     def checkpoint(self) -> None:
         """Checkpoint now, with the caller's own effects (SAVE).  Raises CommandError when it fails."""
 
+    def reload(self, *, from_log: bool) -> None:
+        """Checkpoint, then read the state again, or make it of the whole log (DEBUG).  Raises CommandError."""
+
     def checkpoint_later(self) -> None:
         """Checkpoint behind this tick (BGSAVE in a transaction)."""
 

@@ -49,6 +49,7 @@ class Flag(enum.Flag):
     IMMEDIATE = enum.auto()  # ours: run at once inside MULTI instead of queued (EXEC, DISCARD, WATCH, ...)
     LOG_ONLY = enum.auto()  # ours: an unknown command to every client
     SUBSCRIBER = enum.auto()  # ours: all that a subscriber may call in RESP2
+    GUARDED = enum.auto()  # ours: refused unless the settings allow it
     SHOWS_TABLES = enum.auto()  # ours: its reply shows keys or the log, although it is not READONLY
 
 

@@ -310,7 +310,13 @@ class Settings:
         maximum=LLONG_MAX,
         unit="milliseconds",
     )
-
+    enable_debug_command = Choice(
+        Section.DIAGNOSTICS,
+        ("no", "yes", "local"),
+        "no",
+        "Who may call DEBUG, which can stall the server: nobody, every client, or those on this machine.",
+        at_start=True,
+    )
     metrics_port = Integer(
         Section.DIAGNOSTICS,
         0,

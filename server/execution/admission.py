@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import TYPE_CHECKING, Final
 
 from riverbed.server.commands.dispatch import client_command
@@ -12,6 +13,7 @@ from riverbed.server.protocol.replies import Settled
 
 if TYPE_CHECKING:
     from riverbed.server.commands.session import Session
+    from riverbed.server.config.config import Config
     from riverbed.server.execution.gate import Gate
     from riverbed.server.execution.waiters import Watches
     from riverbed.server.stats.stats import Stats
@@ -22,12 +24,17 @@ NOT_IN_MULTI: Final = "ERR Command not allowed inside a transaction"
 CONFINED: Final = (
     b"ERR Can't execute '%b': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"
 )
+DEBUG_NOT_ALLOWED: Final = (
+    'ERR DEBUG command not allowed. If the enable-debug-command option is set to "local", you can run it from a local '
+    "connection, otherwise you need to set this option in the configuration file, and then restart the server."
+)
 
 
 class Admission:
     """Lets the requests of clients pass, or makes the error that says why not."""
 
-    def __init__(self, gate: Gate, stats: Stats, watches: Watches) -> None:
+    def __init__(self, config: Config, gate: Gate, stats: Stats, watches: Watches) -> None:
+        self._config = config
         self._gate = gate
         self._stats = stats
         self._watches = watches
@@ -51,9 +58,15 @@ class Admission:
             raise wrong_arity(command.full_name)
         if not session.authenticated and not flags & Flag.NO_AUTH:
             raise CommandError(NOAUTH)
+        if flags & Flag.GUARDED and not self._allows_debug(session):
+            raise CommandError(DEBUG_NOT_ALLOWED)
         if session.transaction.queued is not None and flags & Flag.NO_MULTI:
             raise CommandError(NOT_IN_MULTI)
         self._gate.check(flags)
+
+    def _allows_debug(self, session: Session) -> bool:
+        who = self._config.enable_debug_command
+        return who == "yes" or (who == "local" and _is_local(session.peer.address))
 
     def check_queued(self, session: Session, queued: list[list[bytes]]) -> None:
         """Raise CommandError when the gate refuses one of the queued commands by now, so that none of them runs."""
@@ -79,3 +92,14 @@ class Admission:
         if command is not None:
             self._stats.counters(command.full_name).rejected += 1
         return Settled(error_line(error.text))
+
+
+def _is_local(address: str) -> bool:
+    """Whether a client is on this machine: its address is a loopback one, or the path of a Unix socket."""
+    host = address.rpartition(":")[0]
+    if host.startswith("/"):
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]").partition("%")[0]).is_loopback
+    except ValueError:
+        return False

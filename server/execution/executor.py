@@ -93,7 +93,7 @@ class Executor:
         self.timing = calls.timing
         self.blocking = Blocking(core, self, calls, delivery, self.watches)
         self.waiters = self.blocking.waiters
-        admission = Admission(gate, self.stats, self.watches)
+        admission = Admission(self.config, gate, self.stats, self.watches)
         self.sliced_commands = SlicedCommands(core, self, gate, admission, calls, delivery, events)
         self.views = self.sliced_commands.views
         monitors = Monitors(core, gate, delivery.push)

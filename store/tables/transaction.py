@@ -17,7 +17,7 @@ import lmdb
 
 from riverbed.store.format import meta as meta_rows
 from riverbed.store.format.log_lines import encode_extension
-from riverbed.store.format.meta import NO_DATABASE, Counters, DatabaseRow, Meta, PositionRow
+from riverbed.store.format.meta import META_VERSION, NO_DATABASE, Counters, DatabaseRow, Meta, PositionRow
 from riverbed.store.format.resp import encode_command
 from riverbed.store.format.streams import entry_key, stream_prefix
 from riverbed.store.ids import StreamID
@@ -105,6 +105,19 @@ class Transaction:
         self.dirty.clear()
         self._load_meta()
         self.dead_rows = DeadRowNotes(self.cursor, self.lmdb.stat(self.handles["trash"])["entries"])
+
+    def empty(self) -> None:
+        """Empty all tables, right after `reload`; only the version of the format stays."""
+        for name, handle in self.handles.items():
+            if name != "meta":
+                self.lmdb.drop(handle, delete=False)
+        meta = self.lmdb.cursor(self.handles["meta"])
+        found = meta.first()
+        while found:
+            found = meta.delete() if meta.key() != META_VERSION else meta.next()
+        self.position = self.synced = None
+        self._load_meta()
+        self.dead_rows = DeadRowNotes(self.cursor, 0)
 
     def begin(self) -> None:
         """Open an LMDB transaction and renew the cursors."""

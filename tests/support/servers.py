@@ -229,4 +229,10 @@ class RiverbedServer(Server):
         return [sys.executable, "-m", "riverbed.server.main"]
 
     def settings(self) -> dict[str, object]:
-        return {"port": self.port, "bind": "127.0.0.1", "dir": self.directory, **self.options}
+        return {
+            "port": self.port,
+            "bind": "127.0.0.1",
+            "dir": self.directory,
+            "enable-debug-command": "yes",
+            **self.options,
+        }

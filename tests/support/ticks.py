@@ -121,7 +121,8 @@ class Ticks:
         self.directory = directory
         self.files = files or Files()
         self.clock = clock or HandClock()
-        self.config = Config()
+        debug = settings.pop("enable_debug_command", "yes")
+        self.config = Config.load(["--enable-debug-command", str(debug)])
         self.config.set([(name.replace("_", "-"), str(value)) for name, value in settings.items()])
         options = Options(
             fsync=Fsync(self.config.appendfsync),

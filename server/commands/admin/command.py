@@ -38,7 +38,7 @@ _CATEGORIES: Final = (
 )
 # Names that are looked up before other clients have their turn.
 _NAMES_A_SLICE: Final = 500
-_OURS: Final = Flag.IMMEDIATE | Flag.LOG_ONLY | Flag.SUBSCRIBER | Flag.SHOWS_TABLES
+_OURS: Final = Flag.IMMEDIATE | Flag.LOG_ONLY | Flag.SUBSCRIBER | Flag.GUARDED | Flag.SHOWS_TABLES
 
 # How a command uses its keys, where that does not follow from WRITE (it updates) or READONLY (it reads the value).
 # One tuple for each key specification.

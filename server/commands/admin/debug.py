@@ -1,4 +1,4 @@
-"""DEBUG, for tests of servers and clients only: a digest of all data, any error, any type of reply, a stall.
+"""DEBUG, for tests of servers and clients only: a digest of all data, another load of it, any error or type of reply.
 
 It is one command whose second word chooses, not a container.  Redis has it so, and errors and COMMAND show it.
 Knows of a row in the store only that its key ends with the ID.
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from riverbed.server.protocol.replies import Reply
     from riverbed.store.databases.database import Database
 
+NOT_IN_MULTI: Final = "ERR Command not allowed inside a transaction"
 DIGEST_SLICE: Final = 512
 
 # What C's strtod makes of a word: the number it begins with, or nothing, which is 0.
@@ -31,8 +32,8 @@ _NUMBER = re.compile(rb"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 
 
 @command(
-    "DEBUG <DIGEST | ERROR message | HELP | PROTOCOL type | SLEEP seconds>",
-    Flag.ADMIN | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.SHOWS_TABLES,
+    "DEBUG <DIGEST | ERROR message | HELP | LOADAOF | PROTOCOL type | RELOAD | SLEEP seconds>",
+    Flag.GUARDED | Flag.ADMIN | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.SHOWS_TABLES,
     group="server",
     summary="Container of commands for testing servers and clients.",
 )
@@ -81,8 +82,12 @@ def _debug_help(request: Request) -> Reply:
         "    Return a hash of all keys and entries. Reads everything, and the server waits for it.",
         "ERROR <message>",
         "    Return <message> as an error.",
+        "LOADAOF",
+        "    Make the state again of the whole log. The server waits for it.",
         "PROTOCOL <type>",
         "    Return a value of <type>: " + ", ".join(_PROTOCOL) + ".",
+        "RELOAD",
+        "    Save the state and read it again.",
         "SLEEP <seconds>",
         "    Stop the server for <seconds>. Decimals allowed.",
     )
@@ -110,6 +115,21 @@ def _debug_protocol(request: Request) -> Reply:
     return _PROTOCOL[kind]
 
 
+def _debug_loadaof(request: Request) -> Reply:
+    return _reload(request, from_log=True)
+
+
+def _debug_reload(request: Request) -> Reply:
+    return _reload(request, from_log=False)
+
+
+def _reload(request: Request, *, from_log: bool) -> Reply:
+    if request.in_transaction:
+        raise CommandError(NOT_IN_MULTI)
+    request.context.checkpoints.reload(from_log=from_log)
+    return OK
+
+
 def _debug_sleep(request: Request) -> Reply:
     number = _NUMBER.match(request.argv[2])
     request.context.control.sleep(max(float(number[0]), 0.0) if number else 0.0)
@@ -120,6 +140,8 @@ _DEBUG: Final[dict[bytes, tuple[int, Callable[[Request], Reply]]]] = {
     b"DIGEST": (2, _debug_digest),
     b"ERROR": (3, _debug_error),
     b"HELP": (2, _debug_help),
+    b"LOADAOF": (2, _debug_loadaof),
     b"PROTOCOL": (3, _debug_protocol),
+    b"RELOAD": (2, _debug_reload),
     b"SLEEP": (3, _debug_sleep),
 }

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 
 import pytest
 
+from tests.conftest import StartRedis, StartRiverbed
 from tests.support.pair import Pair
 from tests.support.raw import RawClient
 from tests.support.servers import RiverbedServer
+from tests.support.ticks import Ticks, in_loop
+from tests.support.waiting import until
 
 OK = b"+OK\r\n"
 
@@ -72,3 +77,112 @@ def test_the_digest_tells_states_apart_and_nothing_else(client: RawClient) -> No
     assert client.ask("DEBUG", "DIGEST") == one
     client.ask("XDEL", "a", "600-0")
     assert client.ask("DEBUG", "DIGEST") != one
+
+
+# -- loading the state again -------------------------------------------------------------------------------------------
+
+STATE = """
+XADD s 1-1 f v; XADD s 2-1 f v; XADD s 3-1 f v; XADD s 4-1 f v; XGROUP CREATE s g 0; XGROUP CREATE s h 2-1
+XREADGROUP GROUP g Alice COUNT 3 STREAMS s >; XACK s g 1-1; XDEL s 2-1; XADD t MAXLEN 0 9-9 f v; XADD u 1-1 f v
+PEXPIREAT u 9999999999999; XADD gone 1-1 f v; DEL gone; XGROUP CREATE empty g $ MKSTREAM; XSETID t 10-1 ENTRIESADDED 7
+XADD i IDMP p i 1-* f v; SELECT 5; XADD s 7-1 f v; SELECT 0
+"""
+
+
+def state(client: RawClient) -> list[bytes]:
+    questions = """
+    DEBUG DIGEST; DBSIZE; XRANGE s - +; XINFO STREAM t; XINFO GROUPS s; XPENDING s g; PEXPIRETIME u; EXISTS gone empty
+    """
+    return [client.ask(*line.split()) for line in questions.replace("\n", ";").split(";") if line.strip()]
+
+
+@pytest.mark.parametrize("how", ["RELOAD", "LOADAOF"])
+@pytest.mark.parametrize("before", ["PING", "SAVE", "BGREWRITEAOF"])
+def test_the_state_is_as_before_when_it_was_loaded_again(client: RawClient, how: str, before: str) -> None:
+    for line in STATE.replace("\n", ";").split(";"):
+        if line.strip():
+            client.ask(*line.split())
+    client.ask(before)
+    until(lambda: b"aof_rewrite_in_progress:0\r\n" in client.ask("INFO", "persistence"), "the rewrite")
+    expected = state(client)
+    assert client.ask("DEBUG", how) == OK
+    assert state(client) == expected
+    assert client.ask("XADD", "s", "5-1", "f", "v") == b"$3\r\n5-1\r\n"
+    assert client.pipeline([("MULTI",), ("DEBUG", how), ("EXEC",)])[-1].startswith(b"*1\r\n-ERR")
+    # in one piece with writes that are not in the log yet
+    replies = client.pipeline([("XADD", "v", "1-1", "f", "v"), ("DEBUG", how), ("XLEN", "v"), ("DEL", "v", "s")])
+    assert replies == [b"$3\r\n1-1\r\n", OK, b":1\r\n", b":2\r\n"]
+
+
+def test_loadaof_makes_the_tables_again_and_reload_reads_them(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        await ticks.ask(client, "XADD s 1-1 f v", "XADD s 2-1 f v")
+        txn = ticks.engine.txn
+        assert txn.reader.first()
+        txn.reader.delete()
+        (two,) = await ticks.ask(client, "XRANGE s 2-1 2-1")
+        assert await ticks.ask(client, "DEBUG RELOAD", "XRANGE s 0 +") == [OK, two]
+        loaded, both = await ticks.ask(client, "DEBUG LOADAOF", "XRANGE s 0 +")
+        assert (loaded, both[:4]) == (OK, b"*2\r\n")
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_damaged_log_is_not_loaded_and_changes_nothing(start_riverbed: StartRiverbed) -> None:
+    server = start_riverbed()
+    with server.client() as client:
+        for line in ("XADD s 1-1 f first", "XADD s 2-1 f second", "SAVE"):
+            client.ask(*line.split())
+        before = state(client)
+        (log,) = server.directory.glob("appendonlydir/*.incr.aof")
+        place = log.read_bytes().index(b"first")
+        with log.open("r+b", buffering=0) as file:
+            os.pwrite(file.fileno(), b"worst", place)
+            assert b"could not be loaded again, and is as before" in client.ask("DEBUG", "LOADAOF")
+            assert state(client) == before
+            os.pwrite(file.fileno(), b"first", place)
+        assert client.ask("DEBUG", "LOADAOF") == OK
+        assert client.ask("XADD", "s", "3-1", "f", "v") == b"$3\r\n3-1\r\n"
+
+
+@pytest.mark.parametrize("setting", ["no", "local", "yes"])
+def test_debug_is_for_those_whom_the_settings_name(
+    start_riverbed: StartRiverbed, start_redis: StartRedis, tmp_path: Path, setting: str
+) -> None:
+    allowed = []
+    for server in (
+        start_riverbed(options={"enable-debug-command": setting, "unixsocket": tmp_path / "ours"}),
+        start_redis(options={"enable-debug-command": setting, "unixsocket": tmp_path / "theirs"}),
+    ):
+        with server.client() as client:
+            replies = [client.ask("DEBUG", "SLEEP", 0), client.ask("CONFIG", "GET", "enable-debug-command")]
+            replies.append(client.ask("CONFIG", "SET", "enable-debug-command", "yes"))
+            replies += client.pipeline([("MULTI",), ("DEBUG", "SLEEP", 0), ("EXEC",)])
+            allowed.append(replies)
+    assert allowed[0] == allowed[1]
+    assert (allowed[0][0] == OK) is (setting != "no")
+
+
+@pytest.mark.parametrize(
+    ("address", "is_local"),
+    [
+        ("127.0.0.1:99", True),
+        ("[::1]:99", True),
+        ("/tmp/socket:0", True),
+        ("10.0.0.1:99", False),
+        ("[fe80::1]:9", False),
+    ],
+)
+def test_local_clients_are_those_of_this_machine(tmp_path: Path, address: str, is_local: bool) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, enable_debug_command="local")
+        client = ticks.connect()
+        client.address = address
+        (reply,) = await ticks.ask(client, "DEBUG SLEEP 0")
+        assert (reply == OK) is is_local
+        ticks.close()
+
+    in_loop(body())
