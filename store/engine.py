@@ -241,8 +241,7 @@ class Engine:
         appended = False
         try:
             for batch in batches:
-                for words in batch.commands:
-                    recovery.execute_logged(txn, self._execute, list(words))
+                recovery.execute_requests(txn, self._execute, batch.requests)
             txn.log.clear()
             txn.extension_bytes = 0
             if self.log.end.position == 0:

@@ -13,7 +13,7 @@ of five, 0.5 M in batches of two, 0.3 M in batches of one; 0.2 M on the exact pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -398,9 +398,9 @@ class PartReader:
         return total
 
 
-def is_preface(commands: list[list[bytes]]) -> bool:
+def is_preface(requests: Sequence[Request]) -> bool:
     """Whether a file's first batch only repeats which database is selected, and so may leave the offset alone."""
-    return len(commands) == 1 and commands[0][0].upper() == b"SELECT"
+    return len(requests) == 1 and isinstance(requests[0], list) and requests[0][0].upper() == b"SELECT"
 
 
 def whole_requests() -> Callable[[bytes, int, int], list[Request] | None]:

@@ -4,25 +4,28 @@ A primary sends a replica the batches of its log unchanged, annotations included
 bit and appends the same bytes.  `file_reader.py` reads the same from a file; here there is no end to look at, a piece
 may end anywhere, and nothing that arrives is trusted: no length, no offset, no frame.
 
-A batch that is simple and arrived whole is found by the text of its annotation and parsed by C code.  Any other batch
-is parsed frame by frame as it arrives, so that bytes that are no log are refused at the first wrong byte and not kept.
+A short batch that is simple and arrived whole is found by the text of its annotation and parsed by C code.  Any other
+batch is parsed as it arrives, so that bytes that are no log are refused at the first wrong byte and not kept: whole
+requests natively, if possible, and frame by frame what is not one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
-import hiredis
 from crc32c import crc32c
 
 from riverbed.store.format import log_lines as logformat
 from riverbed.store.format.log_lines import CommandCollector, FrameError, ShortFrame
-from riverbed.store.log.file_reader import is_preface
+from riverbed.store.log.file_reader import is_preface, whole_requests
+from riverbed.store.wire import IS_NATIVE, LOGGED, Request, count_of, parse_front, words_of
 
-# A longer batch is parsed frame by frame.
+# A longer batch is parsed as it arrives.
 _SIMPLE_BYTES: Final = 64 << 10
-_ALL: Final = -1
+_ALL: Final = 1 << 62
+# So much of a longer batch is parsed natively at once.
+_PIECE_BYTES: Final = 64 << 10
 # How much of a frame is parsed at first; nearly all frames are shorter.
 _WINDOW_BYTES: Final = 4 << 10
 
@@ -31,13 +34,18 @@ class StreamedBatch(NamedTuple):
     """One batch: its `data`, of which the first `covered` bytes stand before the annotation, and what it holds.
 
     `command_bytes` of the covered bytes are plain commands, the rest comment lines; `offset` is the one after it.
+    Neighbouring XADDs may be a run in `requests`; `commands` has lists of words only, and is made at each access.
     """
 
     data: bytes
     covered: int
     command_bytes: int
-    commands: Sequence[list[bytes]]
+    requests: Sequence[Request]
     offset: int
+
+    @property
+    def commands(self) -> list[list[bytes]]:
+        return words_of(list(self.requests))
 
     def command_data(self) -> bytes:
         """The plain commands alone, for a foreign replica."""
@@ -79,6 +87,7 @@ class LogStream:
         """No batch may be longer than `most_bytes`."""
         self.offset = offset
         self._most_bytes = most_bytes
+        self._take_whole = whole_requests()
         self._may_be_preface = from_file
         self._buffer = bytearray()
         self.is_unfinished = False  # the last `next` stopped before the end of the buffer
@@ -100,9 +109,9 @@ class LogStream:
     def next(self, most_frames: int = _ALL) -> StreamedBatch | None:
         """The next whole batch, None when more bytes are needed.
 
-        Also None after `most_frames` frames of a batch that has more: `is_unfinished` is set then, and the next call
-        continues.  Raises FrameError when what arrived is not a sound batch that continues the one before; the stream
-        cannot be used after that.
+        Also None after about `most_frames` frames of a batch that has more: `is_unfinished` is set then, and the next
+        call continues.  Raises FrameError when what arrived is not a sound batch that continues the one before; the
+        stream cannot be used after that.
         """
         self.is_unfinished = False
         if len(self._buffer) < self._wanted:
@@ -132,28 +141,25 @@ class LogStream:
         annotation = logformat.parse_annotation(data, mark)
         if annotation is None or annotation.covered != mark or annotation.offset != self.offset + mark:
             return None
-        covered = data[:mark]
-        if not logformat.is_sound(annotation, crc32c(covered)) or logformat.announces_too_much(covered):
+        if not logformat.is_sound(annotation, crc32c(memoryview(data)[:mark])):
             return None
-        parser = hiredis.Reader()
-        parser.feed(covered)
-        try:
-            commands = list(iter(parser.gets, False))
-        except hiredis.ProtocolError:
+        requests = self._take_whole(data, 0, mark)
+        if requests is None or not _are_requests(requests):
             return None
-        if parser.has_data() or not _are_commands(commands):
-            return None
-        return StreamedBatch(data, mark, mark, commands, annotation.offset)
+        return StreamedBatch(data, mark, mark, requests, annotation.offset)
 
     def _framed_batch(self, most: int) -> StreamedBatch | None:
-        """The next batch, parsed frame by frame as far as it has arrived; what was parsed is not parsed again."""
+        """The next batch, parsed as far as it has arrived; what was parsed is not parsed again."""
         if self._frame_at < 0:
             self._frame_at, self._plain_bytes, self._found, self._command = 0, 0, CommandCollector(), None
         window = _WINDOW_BYTES
         while True:
-            if not most:
+            if most <= 0:
                 self.is_unfinished = True
                 return None
+            if IS_NATIVE and self._command is None and (count := self._take_requests()):
+                most -= count
+                continue
             start = self._frame_at if self._command is None else self._command.at
             data = bytes(memoryview(self._buffer)[start : start + window])
             try:
@@ -176,6 +182,21 @@ class LogStream:
             self._frame_at = end
             window = _WINDOW_BYTES
             most -= 1
+
+    def _take_requests(self) -> int:
+        """Take whole requests natively, a piece of them; -> how many.  Raises FrameError when the batch is too long."""
+        start = self._frame_at
+        if self._buffer[start : start + 1] != b"*":
+            return 0
+        self._found.finish()
+        requests: list[Request] = []
+        taken = parse_front(LOGGED, bytes(memoryview(self._buffer)[start : start + _PIECE_BYTES]), requests)
+        if taken:
+            self._need(start + taken + 1)
+            self._frame_at += taken
+            self._plain_bytes += taken
+            cast("list[Request]", self._found.commands).extend(requests)
+        return count_of(requests)
 
     def _parse_on(self, data: bytes, start: int) -> int:
         """Parse `data`, which begins at `start`: a frame, or the missing words of one.  -> where in `data` it ends.
@@ -220,11 +241,11 @@ class LogStream:
             after = self.offset
         if annotation.offset != after:
             raise FrameError(f"the annotation says replication offset {annotation.offset}, not {after}")
-        return StreamedBatch(data, mark, self._plain_bytes, self._found.commands, after)
+        return StreamedBatch(data, mark, self._plain_bytes, [*self._found.commands], after)
 
 
-def _are_commands(commands: list[object]) -> bool:
-    """Whether the C parser found arrays of words; it accepts any RESP."""
-    return all(
-        isinstance(words, list) and words and all(isinstance(word, bytes) for word in words) for words in commands
+def _are_requests(requests: list[Request]) -> bool:
+    """Whether the C parser found arrays of words; that of hiredis accepts any RESP."""
+    return IS_NATIVE or all(
+        isinstance(words, list) and words and all(isinstance(word, bytes) for word in words) for words in requests
     )

@@ -191,7 +191,7 @@ class LogTail:
         """Where the preface of the current file ends, 0 when it has none."""
         first = next(self._part_reader(limit).batches(), None)
         assert self._file is not None
-        if first is not None and first.end.offset == self._file.start_offset and is_preface(first.commands):
+        if first is not None and first.end.offset == self._file.start_offset and is_preface(first.requests):
             return first.end.position
         return 0
 
@@ -231,7 +231,7 @@ class LogTail:
                 break
             is_first = batch.start == 0 and batch.end.offset == self.place.offset
             self.place = batch.end
-            if is_first and self._preface_of != batch.end.file_seq > 0 and is_preface(batch.commands):
+            if is_first and self._preface_of != batch.end.file_seq > 0 and is_preface(batch.requests):
                 continue
             data = self._files.read_at(self._fd, batch.size, batch.start)
             covered = data.rfind(b"\n" + ANNOTATION_START) + 1 if batch.time_ms is not None else len(data)

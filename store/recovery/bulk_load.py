@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.store.format.resp import BULK_HEADS, array_head, encode_words
 from riverbed.store.ids import ID_BYTES, MIN_ID, SEQ_BITS, pack_id, parse_id, unpack_id
+from riverbed.store.model import Change
 from riverbed.store.streams.runs import load_run as load_into
 from riverbed.store.tables.ranges import is_run
+from riverbed.store.tables.transaction import UNBOUNDED_ROW
 from riverbed.store.wire import Run
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ def load_run(txn: WriteTxn, commands: list[Request], at: int) -> int:
     """Load `commands` from `at` on as far as they are simple; -> the index of the first that is not.
 
     When only the first entries of a run are simple, the rest of the run replaces it in `commands`.
-    For a transaction that executes a log: keys do not expire, no client listens, and what it logs is thrown away.
+    For a transaction that executes a log: keys do not expire, and what it logs is thrown away.
     """
     if txn.log_db < 0:
         return at
@@ -75,6 +77,8 @@ def _append_runs(db: Database, commands: list[Request], at: int) -> int:
                 break
             stream = db.create(run.key)
         loaded = load_into(stream, run, rows)
+        if loaded:
+            db.txn.notify_interest(Change.APPENDED, db, run.key)
         if loaded < len(run):
             if loaded:
                 commands[at] = run.rest(loaded)
@@ -150,6 +154,8 @@ def _append_words(db: Database, commands: Sequence[Request], at: int) -> int:
             stream.tail_total, stream.tail_bytes = total, tail_bytes
             stream.open_node(unpack_id(packed))
             total = tail_bytes = 0
+            if body_size >= node_max_bytes:
+                txn.largest_row = UNBOUNDED_ROW
         if not count and not stream.length:
             stream.first_id = unpack_id(packed)
         total += 1
@@ -181,6 +187,7 @@ def _appended(stream: Stream, count: int, last: bytes, total: int, tail_bytes: i
     stream.last_id = stream.last_live_id = stream.tail_last_id = unpack_id(last)
     stream.tail_total, stream.tail_bytes = total, tail_bytes
     stream.touch()
+    stream.txn.notify_interest(Change.APPENDED, stream.namespace, stream.key)
 
 
 # -- XCLAIM ------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ and the store knows no server.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +19,7 @@ from riverbed.store.log.append_log import Log
 from riverbed.store.log.reader import Batch, TornTail
 from riverbed.store.position import LogPosition
 from riverbed.store.recovery.bulk_load import load_run
-from riverbed.store.wire import Run, count_of
+from riverbed.store.wire import Request, Run, count_of
 
 # A start from nothing commits this often, so that dirty pages do not pile up in memory; see `start_changes.py`.
 _BYTES_A_CHECKPOINT: Final = 16 << 20
@@ -79,25 +79,12 @@ def replay(
     uncommitted = 0
     try:
         for batch in batches:
-            requests = batch.requests
-            report.commands += count_of(requests)
-            at = 0
-            while at < len(requests):
-                begun, at = at, load_run(txn, requests, at)
-                if at > begun:
-                    continue
-                words = requests[at]
-                if isinstance(words, Run):
-                    requests[at : at + 1] = words.requests()
-                    continue
-                try:
-                    execute_logged(txn, execute, words)
-                except ReplayError as error:
-                    # Redis ignores commands of its own logs that do not fit, but a missing database is an error
-                    if batch.time_ms is not None or words[0].upper() == b"SELECT":
-                        raise ReplayError(f"{batch.file} at byte {batch.start}: {error}") from error
-                    report.refused += 1
-                at += 1
+            report.commands += count_of(batch.requests)
+            try:
+                # Redis ignores commands of its own logs that do not fit
+                report.refused += execute_requests(txn, execute, batch.requests, is_foreign=batch.time_ms is None)
+            except ReplayError as error:
+                raise ReplayError(f"{batch.file} at byte {batch.start}: {error}") from error
             txn.log.clear()
             txn.extension_bytes = 0
             uncommitted += batch.end.position - batch.start
@@ -108,6 +95,32 @@ def replay(
         txn.keep_expired = keep_expired
         txn.notify = notify
     report.uncommitted_bytes = uncommitted
+
+
+def execute_requests(txn: WriteTxn, execute: Execute, requests: Sequence[Request], *, is_foreign: bool = False) -> int:
+    """Execute requests of a log in order; -> how many were refused, which only those of a foreign log may be.
+
+    Raises ReplayError, which does not name the place; those before it are executed then.
+    """
+    left = [*requests]  # the rests of runs take their place here
+    at = refused = 0
+    while at < len(left):
+        begun, at = at, load_run(txn, left, at)
+        if at > begun:
+            continue
+        words = left[at]
+        if isinstance(words, Run):
+            left[at : at + 1] = words.requests()
+            continue
+        try:
+            execute_logged(txn, execute, words)
+        except ReplayError:
+            # a database that is missing is an error in any log
+            if not is_foreign or words[0].upper() == b"SELECT":
+                raise
+            refused += 1
+        at += 1
+    return refused
 
 
 def execute_logged(txn: WriteTxn, execute: Execute, words: list[bytes]) -> None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 # Trims that remove at most this many rows delete them at once; larger trims leave them to the purge.
 INLINE_DELETES: Final = 256
 _NODE_CHUNK: Final = 1000
+# The first chunk: most trims remove a node or none.
+_FIRST_CHUNK: Final = 4
 
 
 def append_and_trim(stream: Stream, entry_id: StreamID, words: list[bytes], trim: Trim) -> bytes:
@@ -139,7 +141,7 @@ def _drop_everything(stream: Stream) -> Trimmed:
 
 
 def _pass_over(stream: Stream, trim: Trim) -> tuple[int, int, int, StreamID]:
-    """Count the nodes at the front, a thousand at a time, as long as the trim surely removes the whole thousand.
+    """Count the nodes at the front, in chunks, as long as the trim surely removes the whole chunk.
 
     -> (number of entries, of nodes, of nodes without entries, last ID of the last node).  Takes 0.17 us a node; a look
     at each node takes 1.8 us.  Half of 5 million entries is trimmed in 11 ms instead of 125.
@@ -275,11 +277,13 @@ def closed_nodes(stream: Stream, start: StreamID = MIN_ID) -> Iterator[tuple[Str
 
 
 def _node_chunks(stream: Stream) -> Iterator[list[bytes]]:
-    """The rows of the closed nodes, oldest first, a thousand at a time; the last few hundred are left out."""
+    """The rows of the closed nodes, oldest first, a few and then a thousand at a time; the last ones are left out."""
     nodes = stream.txn.nodes
     if nodes.set_range(stream.prefix + pack_id(stream.floor_id)):
         values = nodes.iternext(keys=False)
-        while rows := list(islice(values, _NODE_CHUNK)):
-            if len(rows) < _NODE_CHUNK or not nodes.key().startswith(stream.prefix):
+        size = _FIRST_CHUNK
+        while rows := list(islice(values, size)):
+            if len(rows) < size or not nodes.key().startswith(stream.prefix):
                 return
             yield rows
+            size = _NODE_CHUNK

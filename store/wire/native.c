@@ -219,9 +219,9 @@ take_xadd(const char *data, Py_ssize_t start, Py_ssize_t end, int runs, Xadd *xa
 }
 
 /* The request at `start` as a list of words.  -> the byte behind it; -1 when it is not whole, or odd, or, with an
-   exception set, when there is no memory for it. */
+   exception set, when there is no memory for it.  In a log every word ends as it should. */
 static Py_ssize_t
-take_words(const char *data, Py_ssize_t start, Py_ssize_t end, PyObject **words)
+take_words(const char *data, Py_ssize_t start, Py_ssize_t end, int runs, PyObject **words)
 {
     Py_ssize_t count, word, length;
     Py_ssize_t first = take_head(data, start, end, &count);
@@ -230,7 +230,7 @@ take_words(const char *data, Py_ssize_t start, Py_ssize_t end, PyObject **words)
         return -1;
     for (Py_ssize_t i = 0; i < count; i++) {
         at = take_word(data, at, end, &word, &length);
-        if (at < 0)
+        if (at < 0 || (runs == LOGGED && (data[at - 2] != '\r' || data[at - 1] != '\n')))
             return -1;
     }
     *words = PyList_New(count);
@@ -298,7 +298,7 @@ take_requests(State *state, PyObject *chunk, Py_ssize_t start, Py_ssize_t end, i
         if (runs != NO_RUNS)
             next = take_run(state, chunk, at, end, runs, &request);
         if (next < 0 && !PyErr_Occurred())
-            next = take_words(data, at, end, &request);
+            next = take_words(data, at, end, runs, &request);
         if (next < 0)
             return PyErr_Occurred() ? -1 : at;
         int failed = PyList_Append(requests, request);
@@ -853,7 +853,7 @@ run_requests(PyObject *self, PyObject *Py_UNUSED(ignored))
     PyObject *requests = PyList_New(run->ob_base.ob_size);
     for (Py_ssize_t i = 0; requests != NULL && i < run->ob_base.ob_size; i++) {
         PyObject *words = NULL;
-        if (take_words(data, run->entries[i].start, run->entries[i].end, &words) < 0 ||
+        if (take_words(data, run->entries[i].start, run->entries[i].end, NO_RUNS, &words) < 0 ||
             PyList_SetItem(requests, i, words) < 0)
             Py_CLEAR(requests);
     }

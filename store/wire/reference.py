@@ -1,7 +1,8 @@
 """What the functions of `native.c` do, in Python: the two are compared with each other, byte for byte.
 
 A request is plain when it is an array of bulk strings with canonical lengths of at most nine digits, and whole.  The
-two bytes behind a word may be any, as in Redis.  What is anything else, also an empty array, is left to another reader.
+two bytes behind a word may be any, as in Redis; in a log they are CR LF.  What is anything else, also an empty array,
+is left to another reader.
 
 Neighbours may become a `Run`, with which nothing is done but to copy pieces of the chunk: XADDs of one key and as many
 words each, the name spelled alike, every word closed by CR LF, and where others have options
@@ -141,7 +142,7 @@ def _take_requests(chunk: bytes, start: int, end: int, runs: int, requests: list
         start = at
         at = _take_run(chunk, start, end, runs, requests) if runs else None
         if at is None:
-            at = _take_words(chunk, start, end, requests)
+            at = _take_words(chunk, start, end, requests, is_closed=runs == LOGGED)
     return start if at is None else at
 
 
@@ -162,7 +163,9 @@ def _take_word(chunk: bytes, at: int, end: int) -> tuple[bytes, int] | None:
     return chunk[head.end() : word_end], word_end + 2
 
 
-def _take_words(chunk: bytes, at: int, end: int, requests: list[list[bytes] | Run]) -> int | None:
+def _take_words(
+    chunk: bytes, at: int, end: int, requests: list[list[bytes] | Run], *, is_closed: bool = False
+) -> int | None:
     head = _take_head(chunk, at, end)
     if head is None:
         return None
@@ -173,6 +176,8 @@ def _take_words(chunk: bytes, at: int, end: int, requests: list[list[bytes] | Ru
         if found is None:
             return None
         word, at = found
+        if is_closed and chunk[at - 2 : at] != b"\r\n":
+            return None
         words.append(word)
     requests.append(words)
     return at

@@ -469,7 +469,7 @@ def test_a_batch_that_does_not_fit_is_undone_with_those_it_came_with(open_store:
     primary.fill(b"s", 3)
     primary.commit()
     (good,) = sent(primary)
-    bad = good._replace(commands=[[b"XADD", b"s", b"1-0", b"f", b"v"]])
+    bad = good._replace(requests=[[b"XADD", b"s", b"1-0", b"f", b"v"]])
     before = replica.dump()
     with pytest.raises(ReplayError):
         replica.engine.apply([good, bad])

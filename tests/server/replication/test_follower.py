@@ -1,4 +1,4 @@
-"""What a replica applies in one turn is bounded by commands as well as by bytes."""
+"""What a replica applies in one turn is bounded by commands, of which a run is one, as well as by bytes."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def log_of(counts: Sequence[int], value: bytes = b"v") -> tuple[bytes, int]:
     ("counts", "value"),
     [
         ([1] * 3000, b"v"),
-        ([40] * 100, b"v"),
-        ([5, 3000, 5, 3000, 1], b"v"),
+        ([400] * 100, b"v"),
+        ([5, 9000, 5, 9000, 1], b"v"),
         ([2] * 50, b"x" * 20_000),
     ],
 )
@@ -83,7 +83,7 @@ def test_a_turn_applies_a_slice_or_one_batch(
         assert len(applied) > 1
         for batches in applied:
             before_last = batches[:-1]
-            assert sum(len(batch.commands) for batch in before_last) < SLICE_COMMANDS
+            assert sum(len(batch.requests) for batch in before_last) < SLICE_COMMANDS
             assert sum(len(batch.data) for batch in before_last) < SLICE_BYTES
         ticks.close()
 

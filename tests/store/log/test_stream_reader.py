@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from riverbed.store.format.log_lines import FrameError, encode_annotation, encode_command, encode_extension
+from riverbed.store.log import stream_reader
 from riverbed.store.log.stream_reader import LogStream, StreamedBatch
+from riverbed.store.wire import count_of
 
 Words = list[bytes]
 
@@ -45,6 +47,11 @@ def received(stream: LogStream, data: bytes, size: int) -> list[StreamedBatch]:
         stream.feed(data[at : at + size])
         found += iter(stream.next, None)
     return found
+
+
+def told(batch: StreamedBatch | None) -> tuple[object, ...]:
+    assert batch is not None
+    return batch.data, batch.covered, batch.command_bytes, batch.commands, batch.offset
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 50, 1000, 65_536, 1 << 20])
@@ -162,7 +169,11 @@ def test_each_word_of_a_long_command_is_parsed_once_however_it_arrives(size: int
 
 @pytest.mark.parametrize("size", [700, 1 << 20])
 @pytest.mark.parametrize("most", [1, 7, 100])
-def test_a_long_batch_is_parsed_so_many_frames_at_a_time(size: int, most: int) -> None:
+def test_a_long_batch_is_parsed_so_many_frames_or_a_piece_at_a_time(
+    size: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_reader, "_PIECE_BYTES", 500)
+    in_a_piece = 4
     long = [[b"XADD", b"s", b"%d-1" % number, b"f", b"x" * 60] for number in range(1, 1500)]
     data = written([([[b"PING"]], []), (long, [[b"XSEEN", b"s", b"g", b"c", b"1", b"2"]]), ([[b"PING"]], [])])
     stream, bounded = LogStream(START, 1 << 20), LogStream(START, 1 << 20)
@@ -172,13 +183,24 @@ def test_a_long_batch_is_parsed_so_many_frames_at_a_time(size: int, most: int) -
     for at in range(0, len(data), size):
         bounded.feed(data[at : at + size])
         while True:
-            before = len(bounded._found.commands)
+            before = count_of([*bounded._found.commands])
             batch = bounded.next(most)
             if batch is not None:
                 found.append(batch)
             elif bounded.is_unfinished:
-                assert len(bounded._found.commands) <= before + most
+                assert count_of([*bounded._found.commands]) <= before + most + in_a_piece
             else:
                 break
-    assert found == whole
+    assert [told(batch) for batch in found] == [told(batch) for batch in whole]
     assert not bounded.is_unfinished
+
+
+@pytest.mark.parametrize("size", [100, 1 << 20])
+@pytest.mark.parametrize("filler", [1, 800])
+def test_a_word_that_is_not_closed_is_refused_though_the_checksum_fits(size: int, filler: int) -> None:
+    commands = encode_command([b"XADD", b"s", b"1-1", b"f", b"v" * 100]) * filler
+    commands += b"*2\r\n$3\r\nDEL\r\n$1\r\nsx\n"
+    data = commands + encode_annotation(commands, START + len(commands), 1)
+    stream = LogStream(START, 1 << 20)
+    with pytest.raises(FrameError):
+        received(stream, data, size)
