@@ -65,7 +65,8 @@ def find_command(words: list[bytes]) -> Command | None:
     """The row for a request, a subcommand's own where there is one; None for an unknown command."""
     command = COMMANDS.get(words[0].upper())
     if command is not None and command.subcommands and len(words) > 1:
-        return command.subcommands.get(words[1].upper(), command)
+        command = command.subcommands.get(words[1].upper(), command)
+        return command.bare if command.bare is not None and len(words) == -command.arity else command
     return command
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from riverbed.server import errors
@@ -102,6 +102,7 @@ class Command:
     find_keys: Callable[[list[bytes]], list[bytes]] | None = None
     redact: Redaction | None = None
     subcommands: dict[bytes, Command] = field(default_factory=dict)
+    bare: Command | None = None  # without its optional words, if it only reads then
     full_name: bytes = field(init=False)  # `xadd`, `xgroup|create`: how error texts and statistics spell it
     is_for_clients: bool = field(init=False)  # the flag costs a microsecond to look at
     rests_on_tables: bool = field(init=False)  # a failed commit takes back what its reply says
@@ -142,11 +143,13 @@ def command(
     tips: tuple[str, ...] = (),
     find_keys: Callable[[list[bytes]], list[bytes]] | None = None,
     redact: Redaction | None = None,
+    reads_when_bare: bool = False,
 ) -> Callable[[Handler], Handler]:
     """Declare the decorated handler as the command with the name and syntax in `line`.
 
     `arity` and `keys` are for a command that Redis describes differently from its syntax; `categories` replace those of
     its group.  A subcommand inherits group and categories of its container.  `redact` replaces secrets among the words.
+    With `reads_when_bare` it only reads when its optional words are missing, also where writes are refused.
     """
 
     def declare(handler: Handler) -> Handler:
@@ -158,7 +161,7 @@ def command(
             word, _, syntax = syntax.partition(" ")
             name = f"{name} {word}"
         assert word.isupper() and word.encode() not in rows, line
-        rows[word.encode()] = Command(
+        row = rows[word.encode()] = Command(
             name.encode(),
             syntax,
             handler,
@@ -173,6 +176,8 @@ def command(
             find_keys,
             redact,
         )
+        if reads_when_bare:
+            row.bare = replace(row, flags=flags & ~Flag.WRITE | Flag.READONLY)
         return handler
 
     return declare

@@ -15,7 +15,7 @@ from riverbed.server.config import file as configfile
 from riverbed.server.config.file import Directive
 from riverbed.server.config.kinds import AnySetting, BadValueError
 from riverbed.server.config.settings import OLD_NAMES, SETTINGS, Settings, find_setting
-from riverbed.server.config.values import ConfigError, Ignored, UnknownSettingError, collect, defaults, flags, parse
+from riverbed.server.config.values import ConfigError, Ignored, collect, defaults, flags, parse, unknown
 from riverbed.server.glob import Glob
 
 
@@ -81,7 +81,7 @@ class Config(Settings):
         for name, text in pairs:
             setting = find_setting(name)
             if setting is None:
-                raise UnknownSettingError(name)
+                raise unknown(name)
             if setting.at_start:
                 raise ConfigError(setting.name, "can't set immutable config")
             if setting.name in asked:

@@ -12,6 +12,7 @@ from riverbed.server.config.settings import SETTINGS, WITHOUT_MEANING, find_sett
 from riverbed.store.format.text import split_text
 
 COMMAND_LINE: Final = "command line"  # the place of flags
+NO_MEANING: Final = "it has no meaning here"
 _MISSING_GUARD: Final = "Riverbed does not have it, and would be more open without it than this line says"
 
 
@@ -29,6 +30,13 @@ class UnknownSettingError(ConfigError):
 
     def __init__(self, setting: str, place: str = "") -> None:
         super().__init__(setting, _MISSING_GUARD if is_guard(setting) else "there is no such setting", place)
+
+
+def unknown(name: str) -> ConfigError:
+    """The error of a CONFIG SET of `name`, which is no setting here."""
+    if name.lower() in WITHOUT_MEANING:
+        return ConfigError(name, f"{NO_MEANING}, and is ignored in a file")
+    return UnknownSettingError(name)
 
 
 class ConfigErrors(ConfigError):
@@ -83,7 +91,7 @@ def collect(said: Iterable[Directive]) -> tuple[dict[str, Any], list[Ignored]]:
         setting = find_setting(line.name)
         if setting is None:
             if line.name in WITHOUT_MEANING:
-                ignored.append(Ignored(line.place, line.name, "it has no meaning here"))
+                ignored.append(Ignored(line.place, line.name, NO_MEANING))
             else:
                 errors.append(UnknownSettingError(line.name, line.place))
             continue

@@ -162,6 +162,20 @@ def test_a_replica_refuses_writes_and_says_whose_it_is(start_riverbed: StartRive
     assert info(primary)["slave0"].startswith(f"ip=127.0.0.1,port={replica.port},state=online,")
 
 
+def test_a_replica_shows_the_policy_of_a_group_and_does_not_change_it(start_riverbed: StartRiverbed) -> None:
+    primary, replica = start_riverbed(), start_riverbed()
+    follow(replica, primary.port)
+    with primary.client() as client, replica.client() as other:
+        client.ask("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
+        client.ask("XGROUP", "POLICY", "s", "g", "CONSUMERTTL", 60_000)
+        until_level(primary, replica)
+        shown = client.ask("XGROUP", "POLICY", "s", "g")
+        assert b"60000" in shown
+        assert other.ask("XGROUP", "POLICY", "s", "g") == shown
+        assert other.pipeline([("MULTI",), ("xgroup", "policy", "s", "g"), ("EXEC",)])[2] == b"*1\r\n" + shown
+        assert other.ask("XGROUP", "POLICY", "s", "g", "CONSUMERTTL", 1).startswith(b"-READONLY ")
+
+
 def test_the_others_follow_a_promoted_replica_without_a_full_sync(start_riverbed: StartRiverbed) -> None:
     primary, first, second = start_riverbed(), start_riverbed(), start_riverbed()
     with primary.client() as client:

@@ -46,6 +46,7 @@ _ROOM: Final = 1 << 16
     Flag.WRITE,
     since="8.8.0",
     summary="Sets or returns when a group gives up on an entry, and when it deletes an idle consumer; Riverbed's own.",
+    reads_when_bare=True,
 )
 def xgroup_policy(request: Request) -> Reply:
     """XGROUP POLICY key group [options] -> OK; without options -> the policy.  Options not named keep their values."""

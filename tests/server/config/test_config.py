@@ -265,6 +265,20 @@ def test_set_changes_all_or_nothing() -> None:
     assert (config.timeout, config.maxclients) == (5, 7)
 
 
+@pytest.mark.parametrize("name", ["repl-backlog-ttl", "repl-diskless-sync", "REPL-DISKLESS-LOAD"])
+def test_a_setting_of_redis_without_meaning_here_is_named_so(name: str) -> None:
+    with pytest.raises(ConfigError, match="it has no meaning here, and is ignored in a file") as caught:
+        Config().set([(name, "0")])
+    assert not isinstance(caught.value, UnknownSettingError)
+
+
+def test_settings_of_replication_can_be_set() -> None:
+    config = Config()
+    config.set([("shutdown-timeout", "3"), ("repl-backlog-size", "1mb"), ("replica-read-only", "yes")])
+    assert (config.shutdown_timeout, config.repl_backlog_size) == (3, 1 << 20)
+    assert config.get([b"replica-read-only"]) == {"replica-read-only": "yes"}
+
+
 def test_observers_hear_of_changes_only() -> None:
     config = Config()
     heard: list[int] = []
