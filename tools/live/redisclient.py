@@ -20,6 +20,7 @@ import hiredis
 from riverbed.store.format.log_lines import encode_command
 from riverbed.tools.console.console import Failure
 from riverbed.tools.live.announced import Announced, AnnouncementError
+from riverbed.tools.live.passwords import FILE_VARIABLE, VARIABLE, find_password
 
 SCHEMES: Final = ("redis://", "rediss://")
 DEFAULT_PORT: Final = 6379
@@ -116,19 +117,34 @@ class RedisClient:
             raise
 
     def _authenticate(self) -> None:
-        address = self.address
+        user, password = self.address.user, self.address.password
         try:
-            if address.password is not None:
-                self.call("AUTH", *([address.user] if address.user else []), address.password)
+            if password is None:
+                if not user and self._lets_in():
+                    return
+                password = find_password(str(self.address))
+            if password is not None:
+                self.call("AUTH", *([user] if user else []), password)
             self.call("PING")
         except ReplyError as error:
             said = str(error)
-            if address.password:  # a server of another protocol may quote the request
-                said = said.replace(address.password, "(redacted)")
+            if password:  # a server of another protocol may quote the request
+                said = said.replace(password, "(redacted)")
             if error.code in ("NOAUTH", "WRONGPASS", "ERR"):
-                advice = "; give the password as redis://:PASSWORD@HOST:PORT" if error.code == "NOAUTH" else ""
-                raise Failure(f"{address} does not let us in: {said}{advice}") from None
-            raise Failure(f"{address}: {said}") from None
+                advice = f"; put the password into {VARIABLE}, or the name of its file into {FILE_VARIABLE}"
+                said += advice if error.code == "NOAUTH" else ""
+                raise Failure(f"{self.address} does not let us in: {said}") from None
+            raise Failure(f"{self.address}: {said}") from None
+
+    def _lets_in(self) -> bool:
+        """Whether the server replies to a client without a password."""
+        try:
+            self.call("PING")
+        except ReplyError as error:
+            if error.code != "NOAUTH":
+                raise
+            return False
+        return True
 
     def close(self) -> None:
         with contextlib.suppress(OSError):

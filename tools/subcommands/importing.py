@@ -82,7 +82,10 @@ def import_(
 ) -> None:
     """Copy all streams of a server into the new data directory DIR.
 
-    URL is redis://[user:password@]host[:port][/database], or rediss:// for TLS; without a database, all are copied.
+    URL is redis://[user@]host[:port][/database], or rediss:// for TLS; without a database, all are copied. The command
+    `riverbed stat --help` says where a password comes from. Two servers with different ones have them in their URLs:
+    redis://user:password@host.
+
     Groups, consumers, pending entries (also of deleted entries), counters and deadlines come along. Keys of other
     types are left, and counted. Which idempotent ids its producers have used is a thing that no command of a Redis
     shows: streams with such records are copied without them, and named. DIR must not exist, or be empty; it appears

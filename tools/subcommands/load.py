@@ -62,7 +62,7 @@ def load(
     They are in FILE, or come on standard input.
 
     DIR is a data directory that no server uses; it is made when it is missing. HOST:PORT is a server, Riverbed or
-    Redis; with a password it is redis://[user]:password@host:port.
+    Redis; with a user it is redis://user@host:port. For its password see `riverbed stat --help`.
 
     \b
     A line of JSON is an entry as `riverbed dump` writes it:

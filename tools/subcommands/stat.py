@@ -55,7 +55,9 @@ def stat(target: str, pattern: str | None, order: str, limit: int, by_group: boo
     For each its length, size and groups, what is pending, and how far the groups are behind.
 
     DIR is a data directory, seen as its last checkpoint left it, beside its server or without one, or a snapshot.
-    HOST:PORT is a server, Riverbed or Redis; with a password it is redis://[user]:password@host:port[/database].
+    HOST:PORT is a server, Riverbed or Redis; with a user or a database it is
+    redis://[user@]host:port[/database]. The password is asked for, or comes from REDISCLI_AUTH or the first line of
+    the file that RIVERBED_PASSWORD_FILE names.
 
     "oldest" is the time since the last delivery of the pending entry that has waited longest. "tries" is how often the
     most delivered of the pending entries was delivered. "lag" is the number of entries not yet delivered to the group,

@@ -54,9 +54,9 @@ def top(target: str, interval: float, count: int, order: str, pattern: str | Non
 
     Rates, memory, clients, fsyncs and checkpoints, the streams and their groups, a screen of them every two seconds.
 
-    HOST:PORT is a Riverbed, or a Redis as far as that tells; with a password it is
-    redis://[user]:password@host:port[/database]. q or Ctrl-C ends. Where the output is no terminal, samples are printed
-    one after the other.
+    HOST:PORT is a Riverbed, or a Redis as far as that reports the figures; with a user or a database it is
+    redis://[user@]host:port[/database]. `riverbed stat --help` says where its password comes from. q or Ctrl-C ends.
+    Where the output is no terminal, samples are printed one after the other.
 
     "read/s" and "ack/s" are entries that a group was given and is done with, "behind" is the trend of what it has
     pending and still to be given. "oldest" is the time since the last delivery of the pending entry that has
@@ -67,7 +67,7 @@ def top(target: str, interval: float, count: int, order: str, pattern: str | Non
     \b
     Examples
       riverbed top localhost:6379
-      riverbed top redis://:secret@db1:6379 --sort lag --interval 1
+      riverbed top redis://watcher@db1:6379 --sort lag --interval 1
       riverbed top :6379 --json --count 2 | tail -1 | jq .commands_per_second
 
     Exit status 0: ended by you, or after N samples, 2: the server could not be watched.
