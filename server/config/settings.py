@@ -51,7 +51,7 @@ _NAMES_WITHOUT_MEANING: Final = """
     cluster-node-timeout cluster-port cluster-preferred-endpoint-type cluster-replica-no-failover
     cluster-replica-validity-factor cluster-require-full-coverage cluster-slave-no-failover
     cluster-slave-validity-factor crash-log-enabled crash-memcheck-enabled dbfilename disable-thp dynamic-hz
-    enable-debug-command enable-module-command hash-max-listpack-entries hash-max-listpack-value
+    enable-module-command hash-max-listpack-entries hash-max-listpack-value
     hash-max-ziplist-entries hash-max-ziplist-value hll-sparse-max-bytes ignore-warnings io-threads-do-reads
     jemalloc-bg-thread latency-tracking latency-tracking-info-percentiles lazyfree-lazy-eviction
     lazyfree-lazy-expire lazyfree-lazy-server-del lazyfree-lazy-user-del lazyfree-lazy-user-flush lfu-decay-time

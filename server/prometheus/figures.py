@@ -99,7 +99,12 @@ def label(data: bytes, number: int) -> str:
 
 def _server(core: Core) -> Iterator[Figure]:
     versions = (VERSION, REDIS_VERSION, platform.python_version())
-    yield _gauges("build_info", "Versions; always 1.", ("version", "redis_version", "python"), [(versions, 1)])
+    yield _gauges(
+        "build_info",
+        "Versions of the server, of Redis's commands and of Python, as labels; the value is 1.",
+        ("version", "redis_version", "python"),
+        [(versions, 1)],
+    )
     started_s = core.started_ms / 1000
     yield _gauge("start_time_seconds", "When the server started, in unix time.", started_s)
     system, user = process.cpu_seconds()
@@ -107,21 +112,29 @@ def _server(core: Core) -> Iterator[Figure]:
     yield _counters("cpu_seconds", "Processor time that the server has used.", ("mode",), seconds)
     use = process.memory_use()
     core.stats.note_memory(use.private)
-    yield _gauge("memory_private_bytes", "Memory of the server's own.", use.private)
+    yield _gauge("memory_private_bytes", "Private memory of the server.", use.private)
     yield _gauge(
         "memory_mapped_bytes", "File pages in memory, mostly LMDB's, that the system takes back at will.", use.mapped
     )
-    yield _gauge("memory_private_peak_bytes", "The most memory of its own seen so far.", core.stats.peak_memory)
+    yield _gauge(
+        "memory_private_peak_bytes", "The most private memory of the server seen so far.", core.stats.peak_memory
+    )
 
 
 def _clients(core: Core, control: Control, replicas: int) -> Iterator[Figure]:
     stats, sessions = core.stats, core.sessions
     yield _gauge("clients_connected", "Connections of clients.", len(sessions) - replicas)
-    yield _gauge("clients_max", "Connections that are allowed.", core.config.maxclients)
+    yield _gauge("clients_max", "Connections of clients that are allowed at a time.", core.config.maxclients)
     yield _gauge("clients_blocked", "Clients that wait in a blocking command.", control.blocked_clients())
     yield _counter("connections_accepted", "Connections that were accepted.", stats.connections_received)
-    yield _counter("connections_rejected", "Connections refused for want of room.", stats.connections_rejected)
-    yield _counter("clients_evicted", "Connections ended as clients held too much.", stats.evicted_clients)
+    yield _counter(
+        "connections_rejected", "Connections refused because clients_max were open.", stats.connections_rejected
+    )
+    yield _counter(
+        "clients_evicted",
+        "Connections closed because clients had the server keep too much for them.",
+        stats.evicted_clients,
+    )
     yield _counter("network_received_bytes", "Bytes that came from clients.", stats.bytes_in)
     yield _counter("network_sent_bytes", "Bytes that went to clients.", stats.bytes_out)
 
@@ -132,14 +145,20 @@ def _commands(core: Core) -> Iterator[Figure]:
     yield _counter("commands_processed", "Commands that were run, those in transactions too.", stats.commands_processed)
     yield _counters("commands", "Calls of a command.", ("command",), ((own, row.calls) for own, row in seen))
     yield _counters(
-        "commands_failed", "Calls that answered an error.", ("command",), ((own, row.failed) for own, row in seen)
+        "commands_failed",
+        "Calls of a command that answered an error.",
+        ("command",),
+        ((own, row.failed) for own, row in seen),
     )
     yield _counters(
-        "commands_rejected", "Calls refused before they ran.", ("command",), ((own, row.rejected) for own, row in seen)
+        "commands_rejected",
+        "Calls of a command that were refused before they ran.",
+        ("command",),
+        ((own, row.rejected) for own, row in seen),
     )
     yield _histogram(
         "command_duration_seconds",
-        "How long calls ran, waiting and the commit not included.",
+        "How long calls of a command ran, without waiting and without the commit.",
         ("command",),
         ((own, row.buckets, row.nanoseconds / 1e9) for own, row in seen),
     )
@@ -147,7 +166,9 @@ def _commands(core: Core) -> Iterator[Figure]:
     yield _counters("error_replies", "Errors answered, by code.", ("code",), (((code,), n) for code, n in errors))
     yield _counter("keyspace_hits", "Keys looked for and found by commands that read.", stats.keyspace_hits)
     yield _counter("keyspace_misses", "Keys looked for in vain by commands that read.", stats.keyspace_misses)
-    yield _counter("expired_keys", "Keys deleted at their time.", stats.expired_keys + core.txn.expired_keys)
+    yield _counter(
+        "expired_keys", "Keys deleted because their deadline had passed.", stats.expired_keys + core.txn.expired_keys
+    )
 
 
 def _durations(core: Core) -> Iterator[Figure]:
@@ -168,10 +189,12 @@ def _log(core: Core) -> Iterator[Figure]:
     log = engine.log
     yield _gauge("log_bytes", "Size of the log's files.", log.size_bytes)
     yield _gauge("log_base_bytes", "The part of the log's bytes that the last rewrite has written.", log.base_bytes)
-    yield _gauge("log_files", "Files of the log behind that.", log.incr_count)
+    yield _gauge("log_files", "Files of the log that were written since the last rewrite.", log.incr_count)
     yield _gauge("log_unsynced_bytes", "Bytes of the log that a power cut would lose now.", log.unsynced_bytes)
     yield _gauge("checkpoint_lag_bytes", "Bytes logged since the last checkpoint.", engine.dirty_bytes)
-    yield _gauge("disk_free_bytes", "Free room on the disk.", engine.files.free_bytes(engine.directory))
+    yield _gauge(
+        "disk_free_bytes", "Free bytes on the disk of the data directory.", engine.files.free_bytes(engine.directory)
+    )
     yield _gauge(
         "writes_refused", "1 while writes are refused, for want of space or a log.", engine.refusal is not None
     )
@@ -181,26 +204,35 @@ def _tables(core: Core) -> Iterator[Figure]:
     room = sampling.space(core.txn)
     yield _gauge("lmdb_map_bytes", "Bytes that the tables may grow to.", room.map_bytes)
     yield _gauge("lmdb_file_bytes", "Size of the tables' file.", room.file_bytes)
-    yield _gauge("lmdb_used_bytes", "Pages of it that hold rows.", room.used_bytes)
-    yield _gauge("lmdb_free_bytes", "The others, to be used before the file grows.", room.free_bytes)
+    yield _gauge("lmdb_used_bytes", "Bytes of the tables' file that hold rows.", room.used_bytes)
+    yield _gauge(
+        "lmdb_free_bytes",
+        "Bytes of the tables' file that are free, and are used before the file grows.",
+        room.free_bytes,
+    )
     yield _gauge("lmdb_readers", "Readers that hold an old state of the tables.", room.readers)
     yield _gauge(
         "lmdb_oldest_reader_transactions",
-        "Checkpoints since the oldest of them began; pages freed since cannot be used again.",
+        "Checkpoints since the oldest reader of the tables began; pages freed since cannot be used again.",
         room.oldest_reader,
     )
     yield _gauge(
         "lmdb_oldest_reader_seconds",
-        "How long the oldest of them has been seen, in any process.",
+        "How long the oldest reader of the tables has been open, in any process.",
         core.stats.oldest_reader_s,
     )
     sizes = sorted(room.tables.items())
     yield _gauges("table_rows", "Rows in a table.", ("table",), (((name,), rows) for name, (rows, _) in sizes))
-    yield _gauges("table_bytes", "Pages of a table.", ("table",), (((name,), size) for name, (_, size) in sizes))
+    yield _gauges(
+        "table_bytes", "Bytes of the pages of a table.", ("table",), (((name,), size) for name, (_, size) in sizes)
+    )
     databases = [((str(db.number),), db) for db in core.txn.databases if db.size]
     yield _gauges("keys", "Streams in a database.", ("db",), ((own, db.size) for own, db in databases))
     yield _gauges(
-        "keys_expiring", "Of them those with a deadline.", ("db",), ((own, db.expiring) for own, db in databases)
+        "keys_expiring",
+        "Streams in a database that have a deadline.",
+        ("db",),
+        ((own, db.expiring) for own, db in databases),
     )
     dead_rows = core.txn.dead_rows
     yield _gauge("trash_notes", "Deleted streams, groups and ranges whose rows wait for the purge.", dead_rows.notes)
@@ -209,7 +241,9 @@ def _tables(core: Core) -> Iterator[Figure]:
 def _chores(core: Core) -> Iterator[Figure]:
     rewrite, snapshot = core.rewrite, core.stats.snapshot
     yield _gauge("rewrite_in_progress", "1 while the log is being rewritten.", rewrite.in_progress)
-    yield _gauge("rewrite_progress_ratio", "How much of that is done.", rewrite.percent / 100)
+    yield _gauge(
+        "rewrite_progress_ratio", "The part of the running rewrite that is done, from 0 to 1.", rewrite.percent / 100
+    )
     yield _gauge("rewrite_last_ok", "Whether the last rewrite succeeded.", rewrite.last_ok)
     yield _counter("rewrites", "Rewrites of the log that were begun.", rewrite.started)
     yield _gauge("snapshot_in_progress", "1 while a snapshot is being taken.", snapshot.in_progress)
@@ -221,7 +255,11 @@ def _replication(core: Core, replication: Replication) -> Iterator[Figure]:
     stats = core.stats
     offset = core.engine.log.end.offset
     follower, senders = replication.follower, replication.primary.senders
-    yield _gauge("replication_offset_bytes", "Bytes of commands in this line of the log.", offset)
+    yield _gauge(
+        "replication_offset_bytes",
+        "Replication offset: bytes of commands logged under the present replication id.",
+        offset,
+    )
     yield _gauge("replication_is_replica", "1 while another server is followed.", follower is not None)
     if follower is not None:
         yield _gauge("replication_link_up", "1 while there is a link to the primary.", follower.is_connected)
@@ -240,12 +278,12 @@ def _replication(core: Core, replication: Replication) -> Iterator[Figure]:
     )
     yield _gauges(
         "replica_heard_seconds",
-        "How long ago a replica was heard of.",
+        "Time since the last message of a replica.",
         ("replica",),
         ((own, age) for own, (_, age) in told.items()),
     )
     syncs = [(("full",), stats.syncs_full), (("partial",), stats.syncs_partial), (("refused",), stats.syncs_refused)]
-    yield _counters("replica_syncs", "How replicas were brought up to date.", ("kind",), syncs)
+    yield _counters("replica_syncs", "Synchronisations of replicas, by kind.", ("kind",), syncs)
 
 
 # -- streams and groups ------------------------------------------------------------------------------------------------
@@ -258,9 +296,11 @@ def _streams(watched: Sample) -> Iterator[Figure]:
     yield _counters(
         "stream_added_entries", "Entries ever added to a stream.", names, ((own, s.entries_added) for own, s in streams)
     )
-    yield _gauges("stream_bytes", "Size of its entries, about.", names, ((own, s.byte_count) for own, s in streams))
-    yield _gauges("stream_groups", "Its consumer groups.", names, ((own, s.group_count) for own, s in streams))
-    yield _gauge("streams_omitted", "Streams that are not shown.", watched.streams_omitted)
+    yield _gauges(
+        "stream_bytes", "About the size of the entries in a stream.", names, ((own, s.byte_count) for own, s in streams)
+    )
+    yield _gauges("stream_groups", "Consumer groups of a stream.", names, ((own, s.group_count) for own, s in streams))
+    yield _gauge("streams_omitted", "Streams that have no figures of their own on this page.", watched.streams_omitted)
 
 
 def _groups(watched: Sample) -> Iterator[Figure]:
@@ -269,24 +309,24 @@ def _groups(watched: Sample) -> Iterator[Figure]:
     yield _gauges("group_consumers", "Consumers in a group.", names, ((own, each.consumers) for own, each in groups))
     yield _gauges(
         "group_pending_entries",
-        "Entries delivered and not acknowledged.",
+        "Entries delivered to a group and not acknowledged.",
         names,
         ((own, each.pending) for own, each in groups),
     )
     yield _gauges(
         "group_lag_entries",
-        "Entries not delivered yet; absent when that is not known.",
+        "Entries not yet delivered to a group; absent when unknown.",
         names,
         ((own, each.lag) for own, each in groups if each.lag is not None),
     )
     now_ms = watched.looked_ms
     yield _gauges(
         "group_oldest_pending_seconds",
-        "How long ago the pending entry was delivered that has waited longest; absent when no consumer has any.",
+        "Time since the delivery of a group's pending entry that has waited longest; absent when none has an owner.",
         names,
         ((own, max(now_ms - each.oldest_ms, 0) / 1000) for own, each in groups if each.oldest_ms is not None),
     )
-    yield _gauge("groups_omitted", "Groups of these streams that are not shown.", watched.groups_omitted)
+    yield _gauge("groups_omitted", "Groups that have no figures of their own on this page.", watched.groups_omitted)
 
 
 def _stream_labels(stream: StreamFigures) -> Labels:

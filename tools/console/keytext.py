@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -10,12 +11,29 @@ from riverbed.store.format.text import key_text
 
 _SHORT_BYTES: Final = 60
 
-__all__ = ["key_bytes", "key_text", "key_values", "name_text", "short_text", "shown", "value_text"]
+_ESCAPE: Final = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|([nrt\\]))")
+_CONTROLS: Final = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"\\": b"\\"}
+
+__all__ = [
+    "key_bytes",
+    "key_text",
+    "key_values",
+    "name_text",
+    "short_text",
+    "shown",
+    "shown_key_bytes",
+    "value_text",
+]
 
 
 def key_bytes(word: str) -> bytes:
     """The bytes of a key or pattern as the user typed it, in any encoding."""
     return word.encode(errors="surrogateescape")
+
+
+def shown_key_bytes(word: str) -> bytes:
+    """The key that `key_text` shows as `word`.  A backslash that begins no escape is itself."""
+    return _ESCAPE.sub(lambda found: bytes((int(found[1], 16),)) if found[1] else _CONTROLS[found[2]], key_bytes(word))
 
 
 def shown(text: str) -> str:

@@ -70,7 +70,7 @@ _ITEMS: Final = {
 )
 @click.option("--keep-expired", is_flag=True, help="Leave keys whose time is over to the server.")
 @click.option("--dry-run", is_flag=True, help="Print an estimate of the work and of the space; change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask. Without a terminal, or with --json, the tool never asks.")
+@click.option("--yes", is_flag=True, help="Do not ask. Needed without a terminal when entries are to be dropped.")
 @click.option("--json", "as_json", is_flag=True, help="Report as one JSON object.")
 def compact(
     directory: Path,
@@ -126,9 +126,9 @@ def compact(
                 notes().print("cleared up after a compaction that was interrupted")
             plan = compaction.plan()
             if not dry_run:
-                if not (yes or as_json) and sys.stdin is not None and sys.stdin.isatty():
+                if not yes:
                     steps.pause()
-                    _ask(directory, plan)
+                    _confirm(directory, plan, keep, as_json=as_json)
                 report = compaction.run()
     if as_json:
         click.echo(json.dumps(_as_json(directory, plan, report, steps.seconds), indent=2))
@@ -140,17 +140,32 @@ def compact(
         _print_report(directory, plan, report, steps.seconds)
 
 
-def _ask(directory: Path, plan: Plan) -> None:
-    """Show the plan and ask for confirmation.  Raises Failure without it."""
+def _confirm(directory: Path, plan: Plan, keep: Retention, *, as_json: bool) -> None:
+    """Show the plan and ask for confirmation.  Raises Failure without it.
+
+    Where no answer can come, entries are dropped with --yes alone; a compaction that drops none goes on.
+    """
+    if as_json or sys.stdin is None or not sys.stdin.isatty():
+        if keep.is_anything:
+            count = counted(plan.trimmed_entries, "entry")
+            raise Failure(f"about {count} would be dropped: add --yes, or look with --dry-run; nothing was changed")
+        return
     console = notes()
     console.print(f"[bold]{escape(str(directory))}[/] will be compacted")
     _print_plan(console, plan)
     try:
-        answer = console.input("Go on? \\[y/N] ")
+        answer = console.input(f"{_question(plan)} \\[y/N] ")
     except EOFError:  # Ctrl-D
         answer = ""
     if not answer.strip().lower().startswith("y"):
         raise Failure("not compacted; nothing was changed")
+
+
+def _question(plan: Plan) -> str:
+    """The question, with what a yes loses."""
+    gone = [counted(plan.trimmed_entries, "entry")] if plan.trimmed_entries else []
+    gone += [counted(plan.expired, "expired key")] if plan.expired else []
+    return f"Delete about {' and '.join(gone)} for good, and compact?" if gone else "Compact, and delete no entry?"
 
 
 def _print_plan(console: Console, plan: Plan) -> None:

@@ -12,17 +12,18 @@ import click
 from rich.markup import escape
 
 from riverbed.store.errors import CorruptionError
-from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, parse_id
+from riverbed.store.ids import MAX_HALF, MAX_ID, MIN_ID, StreamID, make_id, parse_id
 from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, STATE_DIRECTORY, STREAMS_NAME
 from riverbed.store.progress import Progress, ignore
 from riverbed.store.snapshot.reader import open_snapshot
 from riverbed.store.tables.environment import TABLES
 from riverbed.tools.console.console import FOUND, Failure, failures_explained, notes
-from riverbed.tools.console.keytext import key_bytes, shown
+from riverbed.tools.console.keytext import shown, shown_key_bytes
 from riverbed.tools.console.steps import StepProgress
 from riverbed.tools.live.redisclient import RedisClient, ReplyError
 from riverbed.tools.live.target import server_address
 from riverbed.tools.offline import streamread
+from riverbed.tools.offline.moment import parse_moment
 from riverbed.tools.offline.streamread import Entry, server_entries, store_entries
 from riverbed.tools.text import dumptables
 from riverbed.tools.text.dumplog import log_lines, manifest_lines
@@ -35,21 +36,28 @@ _ITEMS: Final = {streamread.READING: "entries", dumptables.READING: "rows"}
 
 
 def _id(context: click.Context, option: click.Parameter, text: str | None) -> StreamID | None:
-    """An ID; as the end of a range, `5` includes all of millisecond 5."""
+    """An ID, or a time; as the end of a range, `5` includes all of millisecond 5."""
     if text is None:
         return None
-    entry_id = parse_id(text.encode(), missing_seq=(1 << 64) - 1 if option.name == "end" else 0)
-    if entry_id is None:
-        raise click.BadParameter(f"{text} is not an ID", context, option)
-    return entry_id
+    missing_seq = MAX_HALF if option.name == "end" else 0
+    entry_id = parse_id(text.encode(), missing_seq=missing_seq)
+    if entry_id is not None:
+        return entry_id
+    try:
+        time_ms = parse_moment(text).time_ms
+    except ValueError:
+        time_ms = None
+    if time_ms is None or time_ms > MAX_HALF:
+        raise click.BadParameter(f"{text} is neither an ID nor a time such as 2026-11-21T14:30:00Z", context, option)
+    return make_id(time_ms, missing_seq)
 
 
 @click.command()
 @click.argument("source", metavar="SOURCE")
 @click.argument("key", required=False, metavar="[KEY]")
 @click.option("--db", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="The key's database.")
-@click.option("--start", callback=_id, metavar="ID", help="From this entry on.")
-@click.option("--end", callback=_id, metavar="ID", help="Up to this entry, included.")
+@click.option("--start", callback=_id, metavar="ID|TIME", help="From this entry on.")
+@click.option("--end", callback=_id, metavar="ID|TIME", help="Up to this entry, included.")
 @click.option(
     "--table",
     "tables",
@@ -73,7 +81,8 @@ def dump(
     """Print a stream, or what is in a file.
 
     With KEY, SOURCE is a data directory (seen as its last checkpoint left it), a snapshot, or the HOST:PORT of a
-    server, Riverbed or Redis; each entry is a line of JSON, as `riverbed load` reads it.
+    server, Riverbed or Redis; each entry is a line of JSON, as `riverbed load` reads it. A KEY may be given as the
+    tools show it: a\\x00b for a key with a zero byte, a\\\\b for one with a backslash.
 
     \b
     Without KEY, SOURCE is one of
@@ -86,6 +95,7 @@ def dump(
     Examples
       riverbed dump /srv/riverbed orders > orders.jsonl
       riverbed dump localhost:6379 orders --start 1795257000123 --limit 10
+      riverbed dump /srv/riverbed orders --start 2026-11-21T14:30:00Z --limit 10
       riverbed dump /srv/riverbed/appendonlydir
       riverbed dump /srv/riverbed/state --table groups
 
@@ -97,7 +107,7 @@ def dump(
         if key is None:
             lines = _file_lines(Path(source), tables, limit, show)
         else:
-            lines = _entry_lines(source, db, key_bytes(key), start or MIN_ID, end, limit, show)
+            lines = _entry_lines(source, db, shown_key_bytes(key), start or MIN_ID, end, limit, show)
         damaged = _print(lines)
     if damaged:
         context.exit(FOUND)

@@ -23,7 +23,7 @@ from riverbed.tools.console.console import (
     results,
     seconds_text,
 )
-from riverbed.tools.console.keytext import key_bytes, name_text
+from riverbed.tools.console.keytext import name_text, shown_key_bytes
 from riverbed.tools.live.redisclient import RedisClient
 from riverbed.tools.live.target import server_address
 from riverbed.tools.loading.sinks import DirectorySink, ServerSink, Sink
@@ -68,7 +68,9 @@ def load(
     A line of JSON is an entry as `riverbed dump` writes it:
       {"id": "1-1", "fields": {"sensor": "7", "celsius": "21.5"}}
 
-    Any other object will do as well: its members become the fields. CSV has the names of the fields in its first line.
+    Any other object will do as well: its members become the fields. A stream has texts alone, so numbers, true and
+    false become their text, a nested list or object becomes its JSON, and a member that is null is left out. CSV has
+    the names of the fields in its first line.
 
     Entries without an ID get a new one. IDs must ascend, and be above what is in the stream. At the first line that
     cannot be taken the load ends, and says how many entries are loaded: go on with --skip.
@@ -100,10 +102,10 @@ def load(
         else:
             sink = ServerSink(held.enter_context(RedisClient(address, _TIMEOUT_S)))
             sink.select(db)
-        with ProgressBar(f"loading {name_text(key_bytes(key))}"[:32], size) as bar:
+        with ProgressBar(f"loading {name_text(shown_key_bytes(key))}"[:32], size) as bar:
             lines = _counted_lines(source, bar)
             entries = _csv_entries(lines, id_field) if form == "csv" else _json_entries(lines, id_field)
-            last_id = _load(entries, sink, key_bytes(key), bar, new_ids=new_ids, skip=skip)
+            last_id = _load(entries, sink, shown_key_bytes(key), bar, new_ids=new_ids, skip=skip)
             loaded, seconds = bar.done_items, bar.seconds
     _report(target, key, loaded, last_id, seconds, as_json=as_json)
 
@@ -205,6 +207,6 @@ def _report(target: str, key: str, loaded: int, last_id: StreamID | None, second
         return
     rate = loaded / max(seconds, 0.001)
     results().print(
-        f"[green]loaded[/] {counted(loaded, 'entry')} to [bold]{escape(name_text(key_bytes(key)))}[/] "
+        f"[green]loaded[/] {counted(loaded, 'entry')} to [bold]{escape(name_text(shown_key_bytes(key)))}[/] "
         f"in {seconds_text(seconds)}, {rate:,.0f}/s{'' if text is None else f', up to {text}'}"
     )

@@ -81,12 +81,22 @@ def test_a_dry_run_says_what_would_be_done_and_changes_nothing(directory: Path) 
     assert "150 entries of 1 stream" in result.stdout
     assert max(map(len, result.stdout.splitlines()[1:])) <= 80
     assert (directory / "state" / "data.mdb").read_bytes() == before
-    assert told(directory, "--maxlen", 50)["trimmed_entries"] == 150
-    assert told(directory, "--maxlen", 50)["trimmed_entries"] == 0
+    assert told(directory, "--maxlen", 50, "--yes")["trimmed_entries"] == 150
+    assert told(directory, "--maxlen", 50, "--yes")["trimmed_entries"] == 0
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_without_a_terminal_entries_are_dropped_only_with_yes(directory: Path, form: list[str]) -> None:
+    before = (directory / "state" / "data.mdb").read_bytes()
+    result = run(directory, "--maxlen", 50, *form)
+    assert (result.exit_code, result.stdout) == (2, "")
+    reason = "about 150 entries would be dropped: add --yes, or look with --dry-run; nothing was changed"
+    assert reason in " ".join(result.stderr.split())
+    assert (directory / "state" / "data.mdb").read_bytes() == before
 
 
 def test_the_report_is_legible(directory: Path) -> None:
-    result = run(directory, "--older-than", "1d", "--key", "other*")
+    result = run(directory, "--older-than", "1d", "--key", "other*", "--yes")
     assert result.stdout.startswith(f"compacted {directory} in ")
     assert max(map(len, result.stdout.splitlines()[1:])) <= 80
     assert "0 entries of 0 streams" in result.stdout
@@ -125,13 +135,19 @@ def test_who_sits_at_a_terminal_is_asked(directory: Path, answer: bytes, is_done
     before = (directory / "state" / "data.mdb").stat().st_ino
     status, screen = on_terminal("compact", directory, typed=answer)
     assert "will be compacted" in screen
-    assert "Go on? [y/N]" in screen
+    assert "Compact, and delete no entry? [y/N]" in screen
     assert status == (0 if is_done else 2)
     assert ("compacted; nothing was changed" not in screen) == is_done
     assert ((directory / "state" / "data.mdb").stat().st_ino != before) == is_done
 
 
+def test_the_question_says_what_is_deleted(directory: Path) -> None:
+    status, screen = on_terminal("compact", directory, "--maxlen", 50, typed=b"\n")
+    assert status == 2
+    assert "Delete about 150 entries for good, and compact? [y/N]" in screen
+
+
 def test_who_has_said_yes_is_not_asked(directory: Path) -> None:
     status, screen = on_terminal("compact", directory, "--yes")
-    assert (status, "Go on?" in screen) == (0, False)
+    assert (status, "[y/N]" in screen) == (0, False)
     assert "compacted" in screen

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from riverbed.store.tables.environment import TABLES
 from riverbed.tools.cli import main
+from riverbed.tools.console.keytext import key_text
 from riverbed.tools.console.steps import StepProgress
 from tests.support.servers import RedisServer, RiverbedServer, Server
 
@@ -27,6 +28,24 @@ def dumped(*arguments: object) -> list[dict[str, Any]]:
     result = run(*arguments)
     assert result.exit_code == 0, result.stderr
     return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_a_range_may_be_of_times(riverbed: RiverbedServer) -> None:
+    with riverbed.client() as client:
+        for ms in (1_795_257_000_122, 1_795_257_000_123, 1_795_257_001_000, 1_795_257_001_001):
+            client.ask("XADD", "s", f"{ms}-1", "f", "v")
+    target = f"localhost:{riverbed.port}"
+    span = ("--start", "@1795257000123", "--end", "2026-11-21T10:30:01Z")
+    assert ids(target, "s", *span) == ["1795257000123-1", "1795257001000-1"]
+    result = run(target, "s", "--start", "yesterday")
+    assert (result.exit_code, "yesterday is neither an ID nor a time" in " ".join(result.stderr.split())) == (2, True)
+
+
+@pytest.mark.parametrize("key", [b"a\x00b", b"\xff", b"back\\slash", b"line\nend", b"plain", "größe".encode()])
+def test_a_key_may_be_given_as_it_is_shown(riverbed: RiverbedServer, key: bytes) -> None:
+    with riverbed.client() as client:
+        client.ask("XADD", key, "1-1", "f", "v")
+    assert ids(f"localhost:{riverbed.port}", key_text(key)) == ["1-1"]
 
 
 def ids(*arguments: object) -> list[str]:
@@ -204,7 +223,7 @@ def test_what_cannot_be_dumped_is_said_with_status_2(stopped: Path, tmp_path: Pa
         ((stopped,), "name a key, or"),
         ((stopped, "none"), "there is no stream none in database 0"),
         ((stopped, "s", "--db", 77), "there is no database 77"),
-        ((stopped, "s", "--start", "x"), "x is not an ID"),
+        ((stopped, "s", "--start", "x"), "x is neither an ID nor a time such as"),
         ((tmp_path / "none",), "no such file or directory"),
         ((tmp_path / "none", "key"), "there is no"),
         (("localhost:1", "key"), "cannot be reached"),
