@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-import struct
 
 from riverbed.server import errors
 from riverbed.server.errors import CommandError
-from riverbed.store.ids import StreamID, pack_id, parse_id
+from riverbed.store.ids import StreamID, pack_id, parse_id, unpack_id
+from riverbed.store.wire import packed_id
 
 INT64_MAX = (1 << 63) - 1
 INT64_MIN = -(1 << 63)
 
-_ID = struct.Struct(">QQ")  # ms, seq
-_USUAL_ID_BYTES = 42
 
 # Redis reads integers strictly: no sign but minus, no leading zero, no blank.
 _INTEGER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
@@ -40,6 +38,9 @@ def parse_timeout_ms(word: bytes, now_ms: int) -> int:
 
 def parse_entry_id(text: bytes, missing_seq: int = 0) -> StreamID:
     """A plain `ms` or `ms-seq`, none of the special forms; CommandError for anything else."""
+    packed = packed_id(text)
+    if packed is not None:
+        return unpack_id(packed)
     entry_id = parse_id(text, missing_seq)
     if entry_id is None:
         raise CommandError(errors.INVALID_ID)
@@ -47,21 +48,11 @@ def parse_entry_id(text: bytes, missing_seq: int = 0) -> StreamID:
 
 
 def parse_packed_ids(words: list[bytes]) -> list[bytes]:
-    """Plain IDs as the 16 bytes they are stored under; CommandError when one of them is not valid.
-
-    For commands with a hundred IDs: the usual form is read in 0.35 us, `parse_entry_id` takes 0.9.
-    """
+    """Plain IDs as the 16 bytes they are stored under; CommandError when one of them is not valid."""
     packed = []
-    pack = _ID.pack
     for word in words:
-        ms, _, seq = word.partition(b"-")
-        if ms.isdigit() and seq.isdigit() and len(word) < _USUAL_ID_BYTES:
-            try:
-                packed.append(pack(int(ms), int(seq)))
-            except struct.error:
-                raise CommandError(errors.INVALID_ID) from None
-        else:
-            packed.append(pack_id(parse_entry_id(word)))
+        one = packed_id(word)
+        packed.append(pack_id(parse_entry_id(word)) if one is None else one)
     return packed
 
 

@@ -54,6 +54,7 @@ class Consumer:
         "active_ms",
         "claim_head",
         "consumer_no",
+        "delivery_head",
         "is_logged",
         "logged_times",
         "name",
@@ -71,6 +72,7 @@ class Consumer:
         self.is_logged = True
         self.logged_times = (seen_ms, active_ms)
         self.claim_head: tuple[bytes, bytes] | None = None  # (key, the first words of its XCLAIMs)
+        self.delivery_head: tuple[bytes | None, bytes] = (None, b"")  # (key, the words before the ID of a delivery)
 
 
 class Members:
@@ -194,6 +196,14 @@ class Members:
             self._dirty_consumers.add(consumer)
             if self._unlogged is not consumer:
                 self._log_later(consumer)
+        if not self._is_dirty:
+            self._is_dirty = True
+            self.stream.txn.dirty.append(self)
+
+    def _mark(self, consumer: Consumer) -> None:
+        """As `touch`, for a change that the command's own lines contain."""
+        self.summary = None
+        self._dirty_consumers.add(consumer)
         if not self._is_dirty:
             self._is_dirty = True
             self.stream.txn.dirty.append(self)

@@ -319,6 +319,17 @@ class Pel:
         if not self._young.add(packed_ids, consumer_no, time_ms, delivery_count):
             self.write_young()
 
+    def add_one(self, packed: bytes, consumer_no: int, time_ms: int) -> None:
+        """As `add_new`, for an entry that is delivered for the first time."""
+        assert self._young is not None, "a view does not change"
+        if not self._young.add_one(packed, consumer_no, time_ms):
+            self.write_young()
+
+    def take_one(self, packed: bytes) -> int | None:
+        """Remove a young delivery of this entry alone; -> its owner's number, None when there is none."""
+        assert self._young is not None, "a view does not change"
+        return self._young.take_one(packed)
+
     def write_young(self) -> None:
         """Put the young deliveries into the tables: at a checkpoint, and before any use of the tables."""
         if self._young is not None:

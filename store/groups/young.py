@@ -50,6 +50,22 @@ class Young:
         txn.young_ids += len(packed_ids)
         return txn.young_ids <= MAX_YOUNG
 
+    def add_one(self, packed: bytes, consumer_no: int, time_ms: int) -> bool:
+        """As `add`, for one ID that is delivered for the first time."""
+        self.batches[packed] = (consumer_no, time_ms, 1, packed)
+        txn = self._txn
+        txn.young_ids += 1
+        return txn.young_ids <= MAX_YOUNG
+
+    def take_one(self, packed: bytes) -> int | None:
+        """Remove the batch of this ID alone; -> its owner, None when there is no such batch."""
+        batch = self.batches.get(packed)
+        if batch is None or len(batch[3]) != ID_BYTES:
+            return None
+        del self.batches[packed]
+        self._txn.young_ids -= 1
+        return batch[0]
+
     def take(self, packed_ids: list[bytes]) -> Iterator[tuple[int, int]]:
         """Remove the batches that `packed_ids` begins with, whole; yields (owner, how many IDs) for each."""
         batches = self.batches

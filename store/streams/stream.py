@@ -181,6 +181,12 @@ class Stream:
         low, high = self.prefix + pack_id(start), self.prefix + pack_id(end)
         return ranges.read(self.txn.reader, low, high, count, reverse=reverse)
 
+    def first_row(self, start: StreamID) -> Row:
+        """The first of `rows` from `start` on, which there must be."""
+        reader = self.txn.reader
+        reader.set_range(self.prefix + max(start, self.floor_id).to_bytes(16, "big"))
+        return reader.item()
+
     def rows_within(
         self, start: StreamID, end: StreamID, count: int | None, most_bytes: int | None, *, reverse: bool = False
     ) -> list[Row] | None:

@@ -3,6 +3,7 @@
     parse, parse_front    bytes -> requests: lists of words, and runs in the place of neighbours that are alike
     expand, expand_one    a run, and the ID of its first entry -> rows, what the log is given, replies
     load_xadds            a run out of a log -> rows
+    packed_id             an ID as text -> its bytes in keys
     show_pending          rows of pending entries -> what XPENDING answers
 
 They exist twice: `reference.py` says in Python what each function does, `native.c` does the same fast.  The native
@@ -29,6 +30,7 @@ __all__ = [
     "expand",
     "expand_one",
     "load_xadds",
+    "packed_id",
     "parse",
     "parse_front",
     "show_pending",
@@ -49,9 +51,27 @@ def _has_native() -> bool:
 IS_NATIVE: Final = _has_native()
 
 if TYPE_CHECKING or IS_NATIVE:
-    from riverbed.store.wire.native import Run, expand, expand_one, load_xadds, parse, parse_front, show_pending
+    from riverbed.store.wire.native import (
+        Run,
+        expand,
+        expand_one,
+        load_xadds,
+        packed_id,
+        parse,
+        parse_front,
+        show_pending,
+    )
 else:
-    from riverbed.store.wire.reference import Run, expand, expand_one, load_xadds, parse, parse_front, show_pending
+    from riverbed.store.wire.reference import (
+        Run,
+        expand,
+        expand_one,
+        load_xadds,
+        packed_id,
+        parse,
+        parse_front,
+        show_pending,
+    )
 
 Request = list[bytes] | Run
 Requests = list[Request]

@@ -24,7 +24,7 @@
 #include <string.h>
 #include <structmember.h>
 
-#define INTERFACE 3             /* raise it, here and in `reference.py`, when a function takes or returns others */
+#define INTERFACE 4             /* raise it, here and in `reference.py`, when a function takes or returns others */
 #define MAX_DIGITS 9           /* of a length */
 #define MIN_WORD_BYTES 6      /* "$0\r\n\r\n" */
 #define MIN_XADD_WORDS 5      /* XADD key id field value */
@@ -709,6 +709,24 @@ load_xadds(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return Py_BuildValue("nny#", made, loaded, last, (Py_ssize_t)KEY_BYTES);
 }
 
+/* -- IDs ---------------------------------------------------------------------------------------------------------- */
+
+PyDoc_STRVAR(packed_id_doc, "packed_id(text) -> the 16 bytes of a canonical `ms-seq`; None for anything else");
+
+static PyObject *
+packed_id(PyObject *Py_UNUSED(module), PyObject *text)
+{
+    const char *data = bytes_argument(text, -1);
+    if (data == NULL)
+        return NULL;
+    uint64_t ms, seq;
+    if (parse_id(data, 0, PyBytes_Size(text), &ms, &seq))
+        return Py_NewRef(Py_None);
+    char packed[2 * HALF_BYTES];
+    put_big_endian(put_big_endian(packed, ms), seq);
+    return PyBytes_FromStringAndSize(packed, sizeof packed);
+}
+
 /* -- pending entries ---------------------------------------------------------------------------------------------- */
 
 /* Bytes that are appended to; they grow as needed. */
@@ -985,6 +1003,7 @@ static PyMethodDef functions[] = {
     {"expand", (PyCFunction)(void (*)(void))expand, METH_FASTCALL, expand_doc},
     {"expand_one", (PyCFunction)(void (*)(void))expand_one, METH_FASTCALL, expand_one_doc},
     {"load_xadds", (PyCFunction)(void (*)(void))load_xadds, METH_FASTCALL, load_xadds_doc},
+    {"packed_id", packed_id, METH_O, packed_id_doc},
     {"show_pending", (PyCFunction)(void (*)(void))show_pending, METH_FASTCALL, show_pending_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -20,7 +20,7 @@ import re
 from typing import Final, NamedTuple
 
 # Of which interface this is: a native module of another one was built from an older source, and is not used.
-INTERFACE: Final = 3
+INTERFACE: Final = 4
 
 NO_RUNS: Final = 0
 APPENDED: Final = 1
@@ -31,6 +31,7 @@ _MIN_XADD_WORDS: Final = 5
 _RUN_ENTRIES: Final = 256
 _HALF_BYTES: Final = 8
 _KEY_BYTES: Final = 24
+_MAX_ID_BYTES: Final = 41
 _RUN_HEAD: Final = 20  # consumer_no:u32 delivery_time_ms:u64 delivery_count:u64, then the IDs
 _MAX_HALF: Final = (1 << 64) - 1
 _ARRAY = re.compile(rb"\*([1-9][0-9]{0,8})\r\n")
@@ -285,6 +286,17 @@ def load_xadds(run: Run, at: int, most: int, room: int, last_key: bytes, rows: R
         size += len(fields)
         last_key = key
     return count, size, last_key
+
+
+def packed_id(text: bytes) -> bytes | None:
+    """The 16 bytes of an entry's ID in keys; None when `text` is not `ms-seq`, both canonical and of 64 bits."""
+    ms, _, seq = text.partition(b"-")
+    if len(text) > _MAX_ID_BYTES or not (ms.isdigit() and seq.isdigit()):
+        return None
+    if (ms[:1] == b"0" and ms != b"0") or (seq[:1] == b"0" and seq != b"0"):
+        return None
+    high, low = int(ms), int(seq)
+    return None if high > _MAX_HALF or low > _MAX_HALF else (high << 64 | low).to_bytes(2 * _HALF_BYTES, "big")
 
 
 # -- pending entries ---------------------------------------------------------------------------------------------------

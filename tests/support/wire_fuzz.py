@@ -148,6 +148,15 @@ def compare_runs(native: ModuleType, run: Any, expected: Any, rng: random.Random
     assert rows == expected_rows
 
 
+def compare_ids(native: ModuleType, rng: random.Random) -> None:
+    """The same for the texts of IDs."""
+    text = rng.choice(IDS)
+    if rng.random() < 0.5:
+        at = rng.randrange(len(text) + 1)
+        text = text[:at] + bytes([rng.choice(b"0123456789- a\0\xff")]) + text[at + rng.randrange(2) :]
+    assert native.packed_id(text) == reference.packed_id(text), text
+
+
 def compare_pending(native: ModuleType, rng: random.Random) -> None:
     """The same for pending entries, mostly of rows that are runs."""
 
@@ -190,6 +199,7 @@ def run_out_of_memory(native: ModuleType) -> None:
         lambda: native.expand_one(run, KEY, LOG_HEAD),
         lambda: native.load_xadds(logged, 0, 9, 1 << 40, PREFIX + bytes(16), []),
         lambda: native.show_pending([bytes(3) + b"\1" + bytes(48)], bytes(16), b"\xff" * 16, {1: b""}, 0, 0, 9),
+        lambda: native.packed_id(b"1-1"),
         run.requests,
         lambda: run.rest(1),
     ]
@@ -224,6 +234,7 @@ def main(path: str, rounds: int) -> None:
     for _ in range(rounds):
         compare(native, random_chunk(rng), rng)
         compare_pending(native, rng)
+        compare_ids(native, rng)
     run_out_of_memory(native)
 
 

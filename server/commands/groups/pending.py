@@ -19,6 +19,7 @@ from riverbed.server.protocol.replies import NULL_ARRAY, OK
 from riverbed.store.format.resp import array_head, bulk, id_bulk
 from riverbed.store.groups.group import ANY_TIME, MAX_COUNT
 from riverbed.store.ids import StreamID, pack_id, unpack_id
+from riverbed.store.wire import packed_id
 
 if TYPE_CHECKING:
     from riverbed.server.commands.request import Request
@@ -61,6 +62,10 @@ def xack(request: Request) -> Reply:
         return 0
     if len(argv) > _SLICE_ACKS:
         return in_slices(request, _ack)
+    if len(argv) == 4:
+        packed = packed_id(argv[3])
+        if packed is not None:
+            return found[1].ack_one(packed, argv[3])
     words = argv[3:]
     known = request.txn.recent_deliveries.recall(words)
     if known is not None:

@@ -71,7 +71,10 @@ def xreadgroup(request: Request) -> Reply:
     most = None if count is None else count * len(options.keys)
     is_short = most is not None and most <= _SLICE_ENTRIES
     if is_short and count is not None and options.is_plain:
-        reply = _read_plainly(request, options, options.group, count)
+        if count == 1 and not options.noack:
+            reply = _read_one(request, options, options.group)
+        else:
+            reply = _read_plainly(request, options, options.group, count)
         if reply is not None:
             return reply
     return in_slices(request, partial(_read, options, options.group), is_short=is_short, entries=most)
@@ -99,6 +102,28 @@ def _read_plainly(request: Request, options: ReadOptions, group_name: bytes, cou
         return None
     consumer = group.get_or_create(options.consumer, request.now_ms)
     group.deliver(consumer, rows, request.now_ms, to_pel=not options.noack)
+    return (wire,)
+
+
+def _read_one(request: Request, options: ReadOptions, group_name: bytes) -> Reply:
+    """`_read_plainly` of one entry, in half its time: the most frequent read of all."""
+    key = options.keys[0]
+    stream, group = need_group(request, key, group_name, _WHERE)
+    if stream.last_live_id <= group.last_id:
+        return None
+    room = request.room
+    if room is not None and request.txn.largest_row > _UNMEASURED_BYTES:
+        return _read_plainly(request, options, group_name, 1)
+    resp = request.session.resp
+    head = options.heads.get(resp)
+    if head is None:
+        head = options.heads[resp] = streams_head(1, resp) + stream_head(key, resp) + array_head(1) + PAIR
+    row_key, row = stream.first_row(StreamID(group.last_id + 1))
+    wire = head + row
+    if room is not None and len(wire) > room:
+        return None
+    consumer = group.get_or_create(options.consumer, request.now_ms)
+    group.deliver_one(consumer, row_key, row, request.now_ms, in_transaction=request.transaction is not None)
     return (wire,)
 
 

@@ -254,6 +254,7 @@ class ReadOptions:
     keys: list[bytes] = field(default_factory=list)
     ids: list[bytes] = field(default_factory=list)
     first_id: int = 0  # where in argv the IDs begin
+    heads: dict[int, bytes] = field(default_factory=dict)  # of the reply with one entry, by version of RESP
 
     @property
     def is_plain(self) -> bool:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from riverbed.server import errors
-from riverbed.server.commands.arguments import Args, parse_entry_id
+from riverbed.server.commands.arguments import Args, parse_entry_id, parse_int
 from riverbed.server.commands.showing import Part, Room, ShownRange
 from riverbed.server.commands.slices import in_slices
 from riverbed.server.commands.streams.entries import entries_wire
@@ -71,13 +71,16 @@ def xrevrange(request: Request) -> Reply:
 
 def _range(request: Request, start: StreamID, end: StreamID, *, reverse: bool) -> Reply:
     count: int | None = None
-    if len(request.argv) > 4:
-        args = Args(request.argv, 4)
+    argv = request.argv
+    if len(argv) == 6 and argv[4] == b"COUNT":
+        count = max(parse_int(argv[5]), 0)
+    elif len(argv) > 4:
+        args = Args(argv, 4)
         while len(args):
             if args.take_option() != b"COUNT" or not len(args):
                 raise CommandError(errors.SYNTAX)
             count = max(args.take_int(), 0)
-    stream = request.db.stream(request.argv[1], request.now_ms)
+    stream = request.db.stream(argv[1], request.now_ms)
     if stream is None:
         return []
     if count == 0:

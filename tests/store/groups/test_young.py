@@ -9,6 +9,7 @@ import pytest
 from riverbed.server.commands.replay import Replayer
 from riverbed.store.check import DeepCheck, check
 from riverbed.store.databases.database import DATABASE_COUNT
+from riverbed.store.format.log_lines import encode_command
 from riverbed.store.groups.young import MAX_IN_RUN, MAX_YOUNG
 from riverbed.store.tables.view import OpenView
 from tests.support.in_process import HandClock, Product, answer
@@ -278,3 +279,27 @@ def test_a_trim_by_reference_sees_the_young_deliveries(store: Store) -> None:
     assert store.run("XTRIM", "s", "MAXLEN", "0", "ACKED") == 2
     assert store.run("XTRIM", "s", "MAXLEN", "=", "8", "DELREF") == 2
     assert len(store.dump()[0][b"s"]["groups"][0]["pending"]) == 4
+
+
+def test_a_delivery_of_one_entry_is_logged_like_one_of_several(store: Store) -> None:
+    store.fill(b"s", 9)
+    store.deliver(b"s", 2)
+    store.commit()
+    store.deliver(b"s", 1)
+    assert b"".join(store.txn.log) == encode_transaction(
+        b"XCLAIM s g Alice 0 3-0 TIME %d RETRYCOUNT 1 FORCE JUSTID LASTID 3-0" % store.clock.now_ms,
+        b"XGROUP SETID s g 3-0 ENTRIESREAD 3",
+    )
+    store.commit()
+    store.run("DEL", "t")
+    store.db.rename(store.stream(), b"renamed")
+    store.commit()
+    store.deliver(b"renamed", 1, consumer="Bob")
+    assert b"".join(store.txn.log) == encode_transaction(
+        b"XCLAIM renamed g Bob 0 4-0 TIME %d RETRYCOUNT 1 FORCE JUSTID LASTID 4-0" % store.clock.now_ms,
+        b"XGROUP SETID renamed g 4-0 ENTRIESREAD 4",
+    )
+
+
+def encode_transaction(*lines: bytes) -> bytes:
+    return b"".join(encode_command(line.split()) for line in (b"MULTI", *lines, b"EXEC"))

@@ -29,6 +29,7 @@ from tests.support.wire_fuzz import (
     LOG_HEAD,
     PREFIX,
     compare,
+    compare_ids,
     compare_pending,
     compare_runs,
     random_chunk,
@@ -58,6 +59,12 @@ def test_random_chunks_are_read_alike(native: ModuleType) -> None:
     rng = random.Random(None if seed == "random" else int(seed))
     for _ in range(2_000):
         compare(native, random_chunk(rng), rng)
+
+
+def test_ids_are_packed_alike(native: ModuleType) -> None:
+    rng = random.Random(13)
+    for _ in range(20_000):
+        compare_ids(native, rng)
 
 
 def test_pending_entries_are_shown_alike(native: ModuleType) -> None:
