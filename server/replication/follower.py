@@ -24,7 +24,7 @@ import lmdb
 from riverbed.server.replication.fullsync import FullSync, SyncError
 from riverbed.server.replication.link import FullSyncHead, Introduction, Link, LinkError, RefusedError
 from riverbed.server.replication.worker import NO_ROOM
-from riverbed.store.errors import LogWriteError, ReplayError, StateLostError
+from riverbed.store.errors import LogWriteError, Refusal, ReplayError, StateLostError
 from riverbed.store.format.log_lines import FrameError, encode_command
 from riverbed.store.log.stream_reader import LogStream, StreamedBatch
 
@@ -54,6 +54,9 @@ MAX_PENDING_BYTES: Final = 4 << 20
 SYNC_RETRY_S: Final = 1.0
 # After so many damaged batches in a row, without a sound one in between, the link is not the cause.
 MAX_DAMAGES: Final = 5
+
+
+LACKS_ROOM: Final = "the disk is nearly full here: nothing is taken from the primary until there is more room"
 
 
 class State(enum.Enum):
@@ -136,7 +139,10 @@ class Follower:
         link = self._link
         if link is None:
             if self._connecting is None and now_s >= self._next_try_s:
-                self._connect()
+                if self._lacks_room:
+                    self._lost(LinkError(LACKS_ROOM, is_lasting=True))
+                else:
+                    self._connect()
             return
         timeout_s = self._config.repl_timeout
         if link.is_reading and now_s - link.heard_s > timeout_s:
@@ -311,6 +317,9 @@ class Follower:
         try:
             while True:
                 batches = _take(stream)
+                if batches and self._lacks_room:
+                    self._refuse(link, LACKS_ROOM)
+                    return
                 if batches:
                     self._apply(batches)
                 elif not stream.is_unfinished:
@@ -327,16 +336,26 @@ class Follower:
             self._damaged(error)
             return
         except (LogWriteError, lmdb.Error) as error:
-            self.state = State.HANDSHAKE
-            self._needs.changed()
             reason = NO_ROOM if isinstance(error, lmdb.MapFullError) else str(error)
-            link.fail(LinkError(f"the primary's bytes cannot be written: {reason}", is_lasting=True))
+            self._refuse(link, f"the primary's bytes cannot be written: {reason}")
             return
         except StateLostError as error:
             self._needs.ticks.give_up(error)
             return
         link.set_reading(not self._is_due or stream.pending_bytes < MAX_PENDING_BYTES)
         self._acknowledge()
+
+    @property
+    def _lacks_room(self) -> bool:
+        """Whether the disk has little more than the reserve, in which only commands that make room are written."""
+        return self._engine.refusal in (Refusal.DISK_NEARLY_FULL, Refusal.DISK_FULL)
+
+    def _refuse(self, link: Link, reason: str) -> None:
+        """Give up the link for longer than a moment, as nothing more can be applied."""
+        self.state = State.HANDSHAKE  # so that we do not connect again at once
+        self._down_since_s = self._clock.monotonic()
+        self._needs.changed()
+        link.fail(LinkError(reason, is_lasting=True))
 
     def _apply(self, batches: list[StreamedBatch]) -> None:
         self._engine.apply(batches)

@@ -4,7 +4,8 @@ DELREF removes the trimmed entries from every pending list.  ACKED keeps entries
 at single entries, so that `~` ends at no partial node, as in Redis; it only allows a limit.
 
 An ACKED trim leaves holes.  No command of Redis makes them without changing `max_deleted_id`.  The trim is logged as
-XDEL of the removed entries, and an XMAXDELETED line, hidden from Redis, that restores `max_deleted_id`.
+XDEL of the removed entries, and XSETID, which restores `max_deleted_id`.  XSETID cannot restore 0-0: a Redis shows 0-1
+then, and an XMAXDELETED line, hidden from Redis, has the truth.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _MAX_EXAMINED: Final = 10_000
 # A slice examines, or removes from the front, about this many entries: a few milliseconds.
 _SLICE: Final = 500
+_LOWEST_SETTABLE: Final = StreamID(1)  # XSETID takes 0-0 for nothing
 
 
 def respects_groups(stream: Stream, trim: Trim) -> bool:
@@ -166,12 +168,16 @@ def _removable(stream: Stream, trim: Trim) -> list[bytes]:
 
 
 def _drop(stream: Stream, entry_ids: list[StreamID]) -> None:
-    """Delete entries as a trim does.  Logs XDEL, which Redis can read, and XMAXDELETED, hidden from Redis."""
+    """Delete entries as a trim does.  Logs XDEL and XSETID, and XMAXDELETED where XSETID cannot say it."""
     max_deleted_id = stream.max_deleted_id
     stream.drop_entries(entry_ids)
     txn = stream.txn
     txn.log_command(stream.namespace.number, [b"XDEL", stream.key, *map(id_text, entry_ids)])
-    txn.log_extension(stream.namespace.number, [b"XMAXDELETED", stream.key, id_text(max_deleted_id)])
+    settable = max_deleted_id or _LOWEST_SETTABLE
+    counters = [b"ENTRIESADDED", b"%d" % stream.entries_added, b"MAXDELETEDID", id_text(settable)]
+    txn.log_command(stream.namespace.number, [b"XSETID", stream.key, id_text(stream.last_id), *counters])
+    if settable != max_deleted_id:
+        txn.log_extension(stream.namespace.number, [b"XMAXDELETED", stream.key, id_text(max_deleted_id)])
 
 
 def _nodes(stream: Stream, start: StreamID) -> Iterator[tuple[StreamID, StreamID, int]]:

@@ -21,6 +21,7 @@ from tests.support.faults.ledger import Account, Add, Fate, Ledger, read_id
 from tests.support.faults.producers import read_streams
 from tests.support.faults.stops import COMMANDS, KILL, SIGNALS, end
 from tests.support.raw import RawClient, parse
+from tests.support.replicas import follow, info, offset_of, until_linked
 from tests.support.servers import RiverbedServer, StartError
 from tests.support.trees import changes, tree
 from tests.support.waiting import rewrite_ended, until
@@ -209,6 +210,30 @@ def test_a_rewrite_makes_room_on_a_full_disk(server: RiverbedServer, small_disk:
     with server.client() as client:
         assert client.ask("XRANGE", "b", "-", "+") == after
         assert client.ask("EXISTS", "a") == b":0\r\n"
+
+
+@pytest.mark.needs_root
+def test_a_replica_takes_nothing_into_the_reserve_and_goes_on_when_there_is_room(
+    small_disk: Path, tmp_path: Path
+) -> None:
+    with (
+        RiverbedServer(tmp_path / "primary", tmp_path / "logs") as primary,
+        RiverbedServer(small_disk, tmp_path / "logs") as replica,
+    ):
+        follow(replica, primary.port)
+        ballast = fill_up(small_disk, DISK_BYTES // 2)
+        with primary.client() as client:
+            for _ in range(DISK_BYTES // VALUE_BYTES // 100):
+                client.pipeline([("XADD", "s", "MAXLEN", "=", 10, "*", "f", "v" * VALUE_BYTES) for _ in range(100)])
+        until(lambda: "nearly full" in info(replica).get("riverbed_master_link_reason", ""), "a link that is given up")
+        assert os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize > DISK_BYTES // 8 - (256 << 10)
+        before = offset_of(replica)
+        time.sleep(2)
+        assert offset_of(replica) == before
+        assert "nearly full" in info(replica)["riverbed_master_link_reason"]
+        ballast.unlink()
+        until_linked(replica)
+    assert broken_invariants(small_disk) == []
 
 
 # -- starts ------------------------------------------------------------------------------------------------------------

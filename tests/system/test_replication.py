@@ -405,6 +405,35 @@ def test_an_entry_above_the_output_limit_of_replicas_reaches_a_redis(
     assert info(primary, "stats")["client_output_buffer_limit_disconnections"] == "0"
 
 
+def deleted(server: Server, key: str) -> bytes:
+    with server.client() as client:
+        shown = client.tree("XINFO", "STREAM", key).pairs()
+    return next(value.text for name, value in shown if name.text == b"max-deleted-entry-id")
+
+
+@pytest.mark.parametrize(("deletes", "ours", "of_redis"), [(True, b"1-1", b"1-1"), (False, b"0-0", b"0-1")])
+def test_a_redis_does_not_take_a_trim_that_respects_groups_for_deletions(
+    start_riverbed: StartRiverbed, start_redis: StartRedis, *, deletes: bool, ours: bytes, of_redis: bytes
+) -> None:
+    primary, replica, follower = start_riverbed(), start_redis(), start_riverbed()
+    follow(replica, primary.port)
+    follow(follower, primary.port)
+    with primary.client() as client:
+        client.pipeline([("XADD", "s", f"{number}-1", "f", "v") for number in range(1, 6)])
+        if deletes:
+            client.ask("XDEL", "s", "1-1")
+        client.ask("XGROUP", "CREATE", "s", "g", 0)
+        client.ask("XREADGROUP", "GROUP", "g", "Alice", "STREAMS", "s", ">")
+        client.ask("XACK", "s", "g", "2-1", "4-1")
+        assert client.ask("XTRIM", "s", "MAXLEN", 0, "ACKED").startswith(b":")
+        until_level(primary, replica, follower)
+        with replica.client() as other:
+            assert other.ask("XRANGE", "s", "-", "+") == client.ask("XRANGE", "s", "-", "+")
+    assert (deleted(primary, "s"), deleted(follower, "s"), deleted(replica, "s")) == (ours, ours, of_redis)
+    follower.restart()
+    assert deleted(follower, "s") == ours
+
+
 def test_the_log_says_why_a_replica_was_cut_off(start_riverbed: StartRiverbed) -> None:
     primary = start_riverbed(options={"client-output-buffer-limit": "normal 0 0 0 replica 4096 0 0 pubsub 0 0 0"})
     with primary.client() as client, primary.client() as replica:

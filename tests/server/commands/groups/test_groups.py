@@ -480,7 +480,7 @@ def test_deletions_are_logged_as_what_they_did(server: RiverbedServer, client: R
         *(b"XACK s g 2-1", b"XDEL s 2-1"),
         *(b"XACK s g 3-1", b"XTRIM s MAXLEN = 2"),
         b"XACK s g 4-1",
-        *(b"XDEL s 4-1", b"XMAXDELETED s 2-1"),
+        *(b"XDEL s 4-1", b"XSETID s 5-1 ENTRIESADDED 5 MAXDELETEDID 2-1"),
     ]
 
 
