@@ -9,10 +9,11 @@ BENCH_ARGS ?=
 
 BIN := .venv/bin
 
-.PHONY: help run test quick lint bench lock clean
+.PHONY: help run wheels test quick lint bench lock clean
 
 help:
 	@echo "make run     start riverbed-server on port $(PORT) with its data in $(DATA)/ (PORT=, DATA=, ARGS='--appendfsync everysec')"
+	@echo "make wheels  a wheel in dist/ with compiled modules, for this system and this version of Python"
 	@echo "make test    linters, types, import contracts and every test (PYTEST_ARGS='-k xadd')"
 	@echo "make quick   the same without the slow tests and those of Spark"
 	@echo "make lint    linters, types and import contracts alone"
@@ -22,6 +23,11 @@ help:
 
 run: .venv/installed
 	@exec $(BIN)/riverbed-server --port $(PORT) --dir $(DATA) $(ARGS)
+
+# Not isolated, because mypyc has mypy look into what Riverbed depends on.
+wheels: .venv/installed-test
+	rm -rf build/compiled
+	RIVERBED_COMPILE=1 $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 
 # pytest comes last, so that its summary is the last thing printed.  PYTEST_ARGS='-n 0' runs one test at a time.
 test: lint

@@ -27,7 +27,7 @@ from riverbed.server.config.file import ConfigFileError
 from riverbed.server.config.kinds import BadValueError
 from riverbed.server.config.values import ConfigError
 from riverbed.server.network.listener import serve
-from riverbed.server.version import REDIS_VERSION, VERSION
+from riverbed.server.version import IS_COMPILED, REDIS_VERSION, VERSION
 from riverbed.store import wire
 from riverbed.store.errors import CorruptionError, ForeignLogError, LockedError, ReplayError, StoreError, VersionError
 
@@ -194,9 +194,10 @@ def _complain(reason: str) -> int:
 
 def _print_version() -> int:
     python = f"{platform.python_implementation()} {platform.python_version()}"
-    form = "with" if wire.IS_NATIVE else "without"
+    form = "compiled" if IS_COMPILED else "interpreted"
+    native = "with" if wire.IS_NATIVE else "without"
     sys.stdout.write(
-        f"riverbed-server {VERSION} (commands of Redis {REDIS_VERSION}; {python}, {form} the native module)\n"
+        f"riverbed-server {VERSION} (commands of Redis {REDIS_VERSION}; {python}, {form}, {native} the native module)\n"
     )
     return 0
 

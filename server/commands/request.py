@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from riverbed.server.protocol.replies import Block, Reply
     from riverbed.store.databases.transaction import WriteTxn
     from riverbed.store.tables.view import View
+    from riverbed.store.wire import Run
 
 
 class Control(Protocol):
@@ -195,7 +196,19 @@ class RunningTransaction(Protocol):
 class Request:
     """One command of one client.  Reused from request to request: keep nothing of it."""
 
-    __slots__ = ("argv", "context", "db", "from_log", "may_block", "now_ms", "room", "session", "transaction", "txn")
+    __slots__ = (
+        "argv",
+        "context",
+        "db",
+        "from_log",
+        "may_block",
+        "now_ms",
+        "room",
+        "run",
+        "session",
+        "transaction",
+        "txn",
+    )
 
     context: Context
 
@@ -207,6 +220,7 @@ class Request:
         self.txn = txn
         self.db = session.db
         self.argv: list[bytes] = []
+        self.run: Run | None = None  # in the place of words, when there are none
         self.now_ms = 0
         self.from_log = False  # replayed from a log or a primary: the decisions are in the words already
         self.may_block = True

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from riverbed.server.commands.slices import in_pieces, wait_for_view
 from riverbed.server.commands.streams.entries import PAIR
 from riverbed.server.protocol.replies import LongReply
+from riverbed.store.ids import StreamID
 from riverbed.store.streams.view import PIECE_BYTES, StreamView
 
 if TYPE_CHECKING:
     from riverbed.server.commands.request import Request
     from riverbed.server.commands.slices import Wish
     from riverbed.server.protocol.replies import Reply
-    from riverbed.store.ids import StreamID
     from riverbed.store.streams.stream import Stream
     from riverbed.store.tables.view import View
 

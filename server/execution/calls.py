@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from riverbed.server.commands.dispatch import client_command
 from riverbed.server.commands.request import Context, Request
@@ -12,7 +12,6 @@ from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import Block
 from riverbed.server.stats.stats import SLOWLOG_WORDS
 from riverbed.store.errors import StateLostError
-from riverbed.store.wire import Run
 
 if TYPE_CHECKING:
     from riverbed.server.commands.dispatch import FastCommand
@@ -115,8 +114,7 @@ class Timing:
         nanoseconds = max(int(seconds * 1e9), 0)  # the clock may have been set back
         entry.counters.record_run(count, nanoseconds)
         if nanoseconds >= self.slow_ns * count:
-            held = cast("list[bytes] | Run", request.argv)
-            argv = held.requests()[-1] if isinstance(held, Run) else held
+            argv = request.argv or (request.run.requests()[-1] if request.run is not None else [])
             self._note_slow(request.session, entry.command, argv, nanoseconds // count // 1000)
 
     def note(self, session: Session, command: Command, argv: list[bytes], nanoseconds: int) -> None:

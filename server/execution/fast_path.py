@@ -44,6 +44,7 @@ MAX_SECONDS_A_TICK: Final = 0.003
 MIN_SECONDS_A_TICK: Final = 0.002
 # Each wake-up makes a reply to send, which is as much work again.
 MAX_SECONDS_OF_WAKING: Final = 0.004
+_NO_WORDS: Final[list[bytes]] = []
 # The commands of clients that may not take the fast path.
 _NOTHING: Final[dict[bytes | type[Run], FastCommand]] = {}
 # Fast commands between two looks at the clock.
@@ -172,7 +173,10 @@ class FastPath:
                             break
                     run_of, run_count = entry, 1
                 mark = len(logged)
-                request.argv = argv  # type: ignore[assignment]  # a run for `xadd_run` alone
+                if isinstance(argv, Run):
+                    request.argv, request.run = _NO_WORDS, argv
+                else:
+                    request.argv = argv
                 handler = entry.handler
                 try:
                     reply = handler(request)
@@ -235,7 +239,7 @@ class FastPath:
                 break
         if run_of is not None:
             record(request, run_of, run_count, clock() - begun)
-        request.argv = []
+        request.argv, request.run = _NO_WORDS, None
         self._stats.commands_processed += count
         self._stats.reads_processed += len(taken)
         return count

@@ -16,7 +16,7 @@ import pytest
 from riverbed.server.config.config import Config
 from riverbed.server.config.settings import SETTINGS
 from riverbed.server.main import _allow_descriptors
-from riverbed.server.version import VERSION
+from riverbed.server.version import IS_COMPILED, VERSION
 from tests.support.servers import ROOT, RiverbedServer, free_port
 from tests.support.trees import tree
 
@@ -57,7 +57,7 @@ def test_version_is_told(words: list[str]) -> None:
     status, out, err = start_in_vain(*words)
     assert (status, err) == (0, "")
     assert out.startswith(f"riverbed-server {VERSION} ")
-    assert out.endswith(", with the native module)\n")
+    assert out.endswith(f", {'compiled' if IS_COMPILED else 'interpreted'}, with the native module)\n")
 
 
 def test_the_reference_of_the_native_module_runs_where_it_is_wanted(tmp_path: Path) -> None:

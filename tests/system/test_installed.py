@@ -9,6 +9,7 @@ import json
 import shutil
 import subprocess
 import tarfile
+import tomllib
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,7 +28,7 @@ from tests.support.installation import (
     install,
 )
 from tests.support.replicas import follow, syncs, until_level
-from tests.support.servers import RiverbedServer
+from tests.support.servers import ROOT, RiverbedServer
 from tests.support.waiting import rewritten
 
 TRACE = "imported"
@@ -250,6 +251,61 @@ def test_an_installation_without_a_compiler_has_the_reference(foreign: Path, tmp
     built = build_wheel(copy_source(tmp_path / "source"), tmp_path / "wheels", CC="false")
     environment = install(built, tmp_path / "environment")
     assert "without the native module" in run([environment.program("riverbed-server"), "--version"], foreign)
+
+
+# -- compiled modules ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """An environment with a wheel in it whose hot modules are compiled."""
+    directory = tmp_path_factory.mktemp("compiled")
+    built = build_wheel(copy_source(directory / "source"), directory, RIVERBED_COMPILE="1")
+    assert "-abi3-" not in built.name, "for one version of Python alone"
+    return install(built, directory / "environment")
+
+
+def test_every_module_of_the_list_is_compiled(compiled: Environment, foreign: Path) -> None:
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["riverbed"]["compiled"]
+    program = "import importlib, sys; print(*(importlib.import_module(name).__file__ for name in sys.argv[1:]))"
+    found = run([compiled.python, "-c", program, *listed], foreign).split()
+    assert [Path(path).name for path in found if path.endswith(".py")] == []
+    assert ", compiled, with the native module)" in run([compiled.program("riverbed-server"), "--version"], foreign)
+
+
+def test_a_compiled_server_serves_rewrites_and_starts_again(
+    compiled: Environment, foreign: Path, tmp_path: Path
+) -> None:
+    directory = tmp_path / "data"
+    directory.mkdir()
+    server = InstalledServer([str(compiled.program("riverbed-server"))], foreign, directory, {})
+    with server:
+        with client_of(server) as client:
+            assert client.info("server")["riverbed_compiled"] == 1
+            fill(client)
+            client.xgroup_create("s", "g", id="0")
+            assert [name for name, _ in client.xreadgroup("g", "c", {"s": ">"}, count=100)[0][1]] == IDS
+            assert client.xack("s", "g", *IDS[:50]) == 50
+            assert client.xautoclaim("s", "g", "d", 0, "0", count=100, justid=True) == IDS[50:]
+        rewritten(server)
+        server.kill()
+        server.start()
+        with client_of(server) as client:
+            assert [name for name, _ in client.xrange("s")] == IDS
+            assert client.xpending("s", "g")["consumers"] == [{"name": "d", "pending": 50}]
+        server.stop()
+    assert broken_invariants(directory) == []
+
+
+def test_a_wheel_is_interpreted_where_there_is_no_compiler(foreign: Path, tmp_path: Path) -> None:
+    source = copy_source(tmp_path / "source")
+    built = build_wheel(source, tmp_path / "wheels", RIVERBED_COMPILE="auto", CC="false")
+    environment = install(built, tmp_path / "environment")
+    said = run([environment.program("riverbed-server"), "--version"], foreign)
+    assert ", interpreted, without the native module)" in said
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        build_wheel(source, tmp_path / "others", RIVERBED_COMPILE="1", CC="false")
+    assert "riverbed cannot be compiled: there is no C compiler that works" in refused.value.stderr
 
 
 # -- the source ------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.protocol.replies import Verbatim
 from riverbed.server.stats import process
-from riverbed.server.version import REDIS_VERSION, VERSION
+from riverbed.server.version import IS_COMPILED, REDIS_VERSION, VERSION
 from riverbed.store import wire
 from riverbed.store.databases import sampling
 from riverbed.store.format.text import key_text
@@ -66,6 +66,7 @@ def _server(request: Request) -> Fields:
     yield "multiplexing_api", "epoll" if sys.platform == "linux" else "kqueue"
     yield "riverbed_python_version", platform.python_version()
     yield "riverbed_native", int(wire.IS_NATIVE)
+    yield "riverbed_compiled", int(IS_COMPILED)
     yield "process_id", os.getpid()
     yield "process_supervised", "no"
     yield "run_id", context.run_id

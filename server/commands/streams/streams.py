@@ -6,7 +6,7 @@ Decides; `store.streams.stream` applies.  Source: the public command pages and `
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from riverbed.server import errors
 from riverbed.server.commands.arguments import Args
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from riverbed.server.commands.request import Request
     from riverbed.server.commands.slices import Work
     from riverbed.server.protocol.replies import Reply
-    from riverbed.store.wire import Run
 
 ID_IS_ZERO: Final = "ERR The ID specified in XADD must be greater than 0-0"
 ID_TOO_SMALL: Final = "ERR The ID specified in XADD is equal or smaller than the target stream top item"
@@ -90,7 +89,8 @@ def xadd_run(request: Request) -> tuple[bytes]:
 
     Raises OneByOneError when clients wait for the key, or there may be too few IDs.
     """
-    run = cast("Run", request.argv)
+    run = request.run
+    assert run is not None
     key = run.key
     db = request.db
     if key in db.interest:

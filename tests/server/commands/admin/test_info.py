@@ -6,6 +6,7 @@ import time
 import pytest
 
 from riverbed.server.commands.admin.info import _human
+from riverbed.server.version import IS_COMPILED
 from tests.support.pair import Pair
 from tests.support.raw import RawClient
 from tests.support.servers import RiverbedServer
@@ -116,6 +117,7 @@ def test_the_server_section_names_version_process_and_port(client: RawClient, se
     assert found["redis_version"] == "8.8.0"
     assert found["riverbed_version"]
     assert found["riverbed_native"] == "1"
+    assert found["riverbed_compiled"] == str(int(IS_COMPILED))
     assert found["redis_mode"] == "standalone"
     assert int(found["process_id"]) == server.pid
     assert int(found["tcp_port"]) == server.port
