@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -50,6 +51,14 @@ from riverbed.store.tables.purge import purge
 _PING: Final = encode_command([b"PING"])
 
 
+def _reason(error: lmdb.Error) -> Refusal:
+    """Why LMDB could not commit.  Its errors of the system end with the system's text."""
+    if isinstance(error, lmdb.MapFullError):
+        return Refusal.MAP_FULL
+    is_full = str(error).endswith((os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT)))
+    return Refusal.DISK_FULL if is_full else Refusal.TABLES_UNWRITTEN
+
+
 class Engine:
     """An open store.  Only one thread may use it."""
 
@@ -77,7 +86,7 @@ class Engine:
                 self.log, self.tables, self.txn, self.recovery = opened[:4]
                 self.checkpoints.count += opened.is_saved and self.recovery.commands > 0
                 if not opened.is_saved:
-                    self._tables_failed()
+                    self._tables_failed(Refusal.DISK_FULL)
                     self.space.uncommitted_bytes = self.recovery.uncommitted_bytes
                     self.commands_since_checkpoint = self.recovery.commands
                 self.has_settled = opened.killed is not None and clear_away(self.log, opened.killed)
@@ -314,10 +323,14 @@ class Engine:
             self._write_preface()
 
     def _log_failed(self, error: LogWriteError) -> None:
-        """Set the refusal: DISK_FULL ends when there is space; any other failure, or a broken log, is permanent."""
+        """Set the refusal.  It is for good if the log is broken; a write that was cut off again may be retried."""
         cause = error.__cause__
-        full = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
-        self.refusal = Refusal.DISK_FULL if full and not self.log.broken else Refusal.LOG_FAILED
+        if self.log.broken:
+            self.refusal = Refusal.LOG_FAILED
+        elif isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            self.refusal = Refusal.DISK_FULL
+        else:
+            self.refusal = Refusal.LOG_UNWRITTEN
 
     def adopt(self, source: Path) -> None:
         """Replace this store by the store in `source`, between ticks; it is closed, durable and in our directory.
@@ -383,8 +396,8 @@ class Engine:
         durability = Durability(self.log, self.tables, self.clock)
         try:
             self.txn.commit(self.log.end, synced=self.log.synced, is_synced=False)
-        except lmdb.Error:
-            self._tables_failed()
+        except lmdb.Error as error:
+            self._tables_failed(_reason(error))
             self._restore()
             raise
         self.space.uncommitted_bytes = 0
@@ -400,8 +413,8 @@ class Engine:
         except LogWriteError as error:
             self._log_failed(error)
             raise
-        except lmdb.Error:
-            self._tables_failed()
+        except lmdb.Error as error:
+            self._tables_failed(_reason(error))
             raise
         if durability is not None:
             if durability.log_s is not None:
@@ -413,12 +426,12 @@ class Engine:
         with contextlib.suppress(LogWriteError, lmdb.Error):
             self.end_checkpoint()
 
-    def _tables_failed(self) -> None:
+    def _tables_failed(self, reason: Refusal) -> None:
         self.checkpoints.last_ok = False
         if self.tables.failure is not None:
             self.refusal = Refusal.TABLES_FAILED
-        else:
-            self.refusal = self.refusal or Refusal.DISK_FULL
+        elif self.refusal is None:
+            self.refusal = reason
 
     def divide_log(self) -> LogPosition:
         """Begin a new file of the log and checkpoint there, so that LMDB holds exactly the state before that file.

@@ -85,6 +85,9 @@ class Refusal(enum.Enum):
 
     DISK_NEARLY_FULL = "the disk is nearly full"
     DISK_FULL = "the disk is full"
+    MAP_FULL = "the tables have reached lmdb-map-size"
+    LOG_UNWRITTEN = "the last write to the log failed"
+    TABLES_UNWRITTEN = "the last write to the tables failed"
     LOG_FAILED = "the log could not be written or synced"
     TABLES_FAILED = "the tables could not be synced"
 

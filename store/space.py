@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import lmdb
 
-from riverbed.store.errors import Refusal
+from riverbed.store.errors import UNTIL_A_RESTART, Refusal
 
 if TYPE_CHECKING:
     from riverbed.store.disk.files import Files
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 # The bytes of pages that a checkpoint may write for a byte of log: half-full pages, and copies of the pages above them.
 _PAGES_A_LOGGED_BYTE: Final = 3
-# Refusals that end when there is free space again.
-_FOR_SPACE: Final = (None, Refusal.DISK_NEARLY_FULL, Refusal.DISK_FULL)
 
 
 class Space:
@@ -62,8 +60,9 @@ class Space:
     def judge(self, txn: Transaction, refusal: Refusal | None) -> Refusal | None:
         """-> why writes are refused from now on; `refusal` is the present reason.
 
-        The disk may be short of space, or the tables may be near `map_bytes`.  If free space cannot be measured,
-        nothing changes, and the next batch measures again.
+        After a write that failed and was undone, for any reason, writes are tried again when there is space.  The disk
+        may be short of space, or the tables may be near `map_bytes`.  If free space cannot be measured, nothing
+        changes, and the next batch measures again.
         """
         map_bytes = self._options.map_bytes
         try:
@@ -75,7 +74,7 @@ class Space:
         self._most_unchecked_bytes = reserve >> 4
         # the pages that the next checkpoint will write count as written
         free = room - _PAGES_A_LOGGED_BYTE * self.uncommitted_bytes
-        if refusal not in _FOR_SPACE:
+        if refusal in UNTIL_A_RESTART:
             return refusal
         if free < reserve:
             return refusal or Refusal.DISK_NEARLY_FULL

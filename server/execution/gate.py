@@ -23,6 +23,12 @@ MISCONF: Final = {
     Refusal.DISK_NEARLY_FULL: "MISCONF The disk, or the room of lmdb-map-size, is nearly full. Commands that need "
     "space are refused until there is some again; reading, deleting and trimming go on.",
     Refusal.DISK_FULL: "MISCONF The disk is full. Writes are refused until there is space again; reads go on.",
+    Refusal.MAP_FULL: "MISCONF The tables have reached lmdb-map-size. Writes are refused until there is room again, "
+    "or a restart with a larger one; reads go on.",
+    Refusal.LOG_UNWRITTEN: "MISCONF Errors writing to the AOF file: the last write failed and was undone. Writes are "
+    "refused until the next attempt; reads go on.",
+    Refusal.TABLES_UNWRITTEN: "MISCONF Errors writing to the disk: the last checkpoint failed. Writes are refused "
+    "until the next attempt; reads go on.",
     Refusal.TABLES_FAILED: "MISCONF Errors writing to the disk: the tables could not be synced. Writes are refused "
     "until a restart; reads go on.",
     Refusal.LOG_FAILED: "MISCONF Errors writing to the AOF file: the log could not be written or synced. Writes are "

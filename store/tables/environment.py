@@ -179,7 +179,11 @@ class Tables:
         except (verify.VerifyError, RecursionError) as error:
             damage = error
         if damage is not None:
-            raise CorruptionError(str(data), size, f"the file is cut off; it was {needed} bytes long ({damage})")
+            raise CorruptionError(
+                str(data),
+                size,
+                f"it has {size} bytes, and its meta page counts {needed}: it is cut off, or damaged ({damage})",
+            )
 
     def _check_version(self, readonly: bool, frozen: bool) -> bool:
         """Check the format version; -> whether the tables are new, or never reached a first checkpoint."""
@@ -275,6 +279,8 @@ def _open(path: Path, map_bytes: int, *, readonly: bool, is_locked: bool, syncs_
         create=not readonly,
         lock=is_locked,
         meminit=False,
+        # The server looks for single rows, and 4 kB around each are enough; tools read in order.
+        readahead=readonly,
     )
 
 

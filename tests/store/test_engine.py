@@ -561,7 +561,7 @@ def test_a_refused_checkpoint_refuses_writes_and_says_so(store: Store) -> None:
     store.commit()
     with patch.object(store.txn, "commit", side_effect=lmdb.MapFullError("full")), pytest.raises(lmdb.MapFullError):
         store.engine.checkpoint()
-    assert (store.engine.refusal, store.engine.checkpoints.last_ok) == (Refusal.DISK_FULL, False)
+    assert (store.engine.refusal, store.engine.checkpoints.last_ok) == (Refusal.MAP_FULL, False)
     assert ids_of(store) == ["1-0", "2-0", "3-0"]
     store.engine.check_space()
     store.checkpoint()
@@ -606,6 +606,45 @@ def test_a_full_disk_undoes_the_tick_and_writing_goes_on_when_there_is_room(faul
     assert ids_of(faulty, b"a")[-1] == "951-0"
     faulty.rebuild()
     assert ids_of(faulty, b"a")[-1] == "951-0"
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EFBIG, errno.EAGAIN])
+def test_one_write_that_fails_and_is_cut_off_again_is_no_end_of_writing(faulty: Store, number: int) -> None:
+    make_something(faulty)
+    faulty.commit()
+    expected = faulty.dump()
+    files_of(faulty).fail("write", number)
+    faulty.add(b"a", "950-0")
+    with pytest.raises(LogWriteError, match=os.strerror(number)):
+        faulty.commit()
+    assert faulty.engine.refusal is Refusal.LOG_UNWRITTEN
+    assert (faulty.dump(), faulty.txn.log) == (expected, [])
+    faulty.engine.check_space()
+    assert faulty.engine.refusal is None
+    faulty.add(b"a", "951-0")
+    faulty.restart()
+    assert ids_of(faulty, b"a")[-1] == "951-0"
+    faulty.rebuild()
+    assert ids_of(faulty, b"a")[-1] == "951-0"
+
+
+@pytest.mark.parametrize(
+    ("error", "refusal"),
+    [
+        (lmdb.MapFullError("mdb_put: MDB_MAP_FULL"), Refusal.MAP_FULL),
+        (lmdb.DiskError(f"mdb_txn_commit: {os.strerror(errno.ENOSPC)}"), Refusal.DISK_FULL),
+        (lmdb.DiskError(f"mdb_txn_commit: {os.strerror(errno.EIO)}"), Refusal.TABLES_UNWRITTEN),
+    ],
+)
+def test_the_refusal_after_a_checkpoint_names_what_failed(store: Store, error: lmdb.Error, refusal: Refusal) -> None:
+    store.fill(b"s", 3)
+    store.commit()
+    with patch.object(store.txn, "commit", side_effect=error), pytest.raises(type(error)):
+        store.engine.checkpoint()
+    assert store.engine.refusal is refusal
+    store.engine.check_space()
+    store.checkpoint()
+    assert store.engine.refusal is None
 
 
 def test_a_log_that_could_not_be_synced_takes_no_more_writes_and_reads_go_on(faulty: Store) -> None:

@@ -18,7 +18,7 @@ from riverbed.store.groups.lag import lag
 from riverbed.store.ids import id_text
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, MANIFEST_NAME, STATE_DIRECTORY
 from riverbed.store.log.takeover import refuse_redis
-from riverbed.store.progress import Progress
+from riverbed.store.progress import Progress, ignore
 from riverbed.store.snapshot.reader import StreamSummary, open_snapshot
 from riverbed.store.snapshot.stream_walk import StreamWalk
 from riverbed.store.tables.environment import Tables
@@ -28,13 +28,15 @@ from riverbed.tools.console.console import Failure
 from riverbed.tools.stream_stat import READING, GroupStat, StreamStat
 
 _MAP_BYTES: Final = 1 << 40
+VERIFYING: Final = "comparing with checksums"
 
 
 @contextlib.contextmanager
-def tables_at_rest(path: Path) -> Iterator[tuple[Tables, int]]:
+def tables_at_rest(path: Path, progress: Progress = ignore, *, verify: bool = True) -> Iterator[tuple[Tables, int]]:
     """Open the tables of a data directory or a snapshot; also yields their moment in unix milliseconds.
 
-    Raises Failure when `path` is neither, or holds nothing yet; StoreError, OSError, lmdb.Error.
+    With `verify` a snapshot is compared with its checksums first, so that no damaged value is shown.  Raises Failure
+    when `path` is neither, or holds nothing yet; StoreError, OSError, lmdb.Error.
     """
     now_ms = time.time_ns() // 1_000_000
     if (path / STATE_DIRECTORY / DATA_NAME).exists():
@@ -49,6 +51,8 @@ def tables_at_rest(path: Path) -> Iterator[tuple[Tables, int]]:
         if not (path / MANIFEST_NAME).exists():
             refuse_redis(path, OsFiles())
         snapshot = open_snapshot(path)
+        if verify:
+            snapshot.verify(lambda done: progress(VERIFYING, done, snapshot.size_bytes))
         tables, now_ms = snapshot.open_tables(), snapshot.manifest.time_ms
     elif path.is_dir():
         raise Failure(f"{path} is empty: neither a data directory nor a snapshot")
@@ -70,7 +74,7 @@ def store_stats(path: Path, is_wanted: Callable[[bytes], bool], progress: Progre
 
     Raises what `tables_at_rest` does, and CorruptionError.
     """
-    with tables_at_rest(path) as (tables, now_ms), tables.env.begin() as txn:
+    with tables_at_rest(path, progress) as (tables, now_ms), tables.env.begin() as txn:
         reader = TableReader(tables, txn)
         try:
             walk = StreamWalk(reader)

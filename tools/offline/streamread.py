@@ -33,7 +33,7 @@ def store_entries(
     """The entries of a stream on disk.  Raises Failure without such a stream, what `tables_at_rest` raises,
     CorruptionError.
     """
-    with tables_at_rest(path) as (tables, _), tables.env.begin() as txn:
+    with tables_at_rest(path, progress) as (tables, _), tables.env.begin() as txn:
         reader = TableReader(tables, txn)
         try:
             row = _stream_row(reader, db, key)

@@ -24,6 +24,7 @@ from riverbed.tools.live.redisclient import RedisClient, ReplyError
 from riverbed.tools.live.target import server_address
 from riverbed.tools.offline import streamread
 from riverbed.tools.offline.moment import parse_moment
+from riverbed.tools.offline.storestat import VERIFYING
 from riverbed.tools.offline.streamread import Entry, server_entries, store_entries
 from riverbed.tools.text import dumptables
 from riverbed.tools.text.dumplog import log_lines, manifest_lines
@@ -32,7 +33,7 @@ from riverbed.tools.text.entryjson import encode_entry
 
 _TIMEOUT_S: Final = 30.0
 _LINES_A_WRITE: Final = 500
-_ITEMS: Final = {streamread.READING: "entries", dumptables.READING: "rows"}
+_ITEMS: Final = {VERIFYING: "bytes", streamread.READING: "entries", dumptables.READING: "rows"}
 
 
 def _id(context: click.Context, option: click.Parameter, text: str | None) -> StreamID | None:

@@ -21,7 +21,7 @@ from riverbed.tools.console.steps import StepProgress
 from riverbed.tools.live.redisclient import RedisClient, ReplyError
 from riverbed.tools.live.serverstat import server_stats
 from riverbed.tools.live.target import server_address
-from riverbed.tools.offline.storestat import store_stats
+from riverbed.tools.offline.storestat import VERIFYING, store_stats
 from riverbed.tools.stream_stat import READING, StreamStat
 
 DEFAULT_LIMIT: Final = 20
@@ -74,7 +74,7 @@ def stat(target: str, pattern: str | None, order: str, limit: int, by_group: boo
     """
     is_wanted = _wanted(pattern)
     totals = _Totals()
-    with failures_explained(f"look at {target}"), StepProgress({READING: "streams"}) as steps:
+    with failures_explained(f"look at {target}"), StepProgress({VERIFYING: "bytes", READING: "streams"}) as steps:
         stats = _stats(target, is_wanted, steps.show)
         try:
             counted_stats = totals.count(stats)

@@ -26,6 +26,13 @@ def test_a_file_that_was_cut_is_refused_before_it_can_kill(tmp_path: Path, size:
     assert data.stat().st_size == size
 
 
+def test_the_server_reads_single_pages_and_tools_read_ahead(tmp_path: Path) -> None:
+    for readonly in (False, True):
+        tables = Tables(tmp_path, 1 << 30, readonly=readonly)
+        assert tables.env.flags()["readahead"] is readonly
+        tables.close()
+
+
 def test_pages_that_were_not_needed_in_the_end_may_lack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Tables(tmp_path, 1 << 30).close()
     monkeypatch.setattr(verify, "verify", lambda path: iter(()))

@@ -30,6 +30,21 @@ def dumped(*arguments: object) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
+def test_a_damaged_snapshot_shows_no_entry(riverbed: RiverbedServer) -> None:
+    fill(riverbed)
+    with riverbed.client() as client:
+        client.ask("RIVERBED", "SNAPSHOT", "one")
+    path = riverbed.directory / "snapshots" / "one"
+    before = ids(path, "s")
+    data = bytearray((path / "data.mdb").read_bytes())
+    at = data.index(b"v1234")
+    data[at] ^= 1
+    (path / "data.mdb").write_bytes(data)
+    result = run(path, "s")
+    assert (len(before), result.exit_code, result.stdout) == (2499, 2, "")
+    assert "CRC-32C is" in " ".join(result.stderr.split())
+
+
 def test_a_range_may_be_of_times(riverbed: RiverbedServer) -> None:
     with riverbed.client() as client:
         for ms in (1_795_257_000_122, 1_795_257_000_123, 1_795_257_001_000, 1_795_257_001_001):
