@@ -24,6 +24,7 @@ NOT_IN_MULTI: Final = "ERR Command not allowed inside a transaction"
 CONFINED: Final = (
     b"ERR Can't execute '%b': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"
 )
+REPLICA_AND_KEYS: Final = "ERR Replica can't interact with the keyspace"
 DEBUG_NOT_ALLOWED: Final = (
     'ERR DEBUG command not allowed. If the enable-debug-command option is set to "local", you can run it from a local '
     "connection, otherwise you need to set this option in the configuration file, and then restart the server."
@@ -62,6 +63,8 @@ class Admission:
             raise CommandError(DEBUG_NOT_ALLOWED)
         if session.transaction.queued is not None and flags & Flag.NO_MULTI:
             raise CommandError(NOT_IN_MULTI)
+        if session.is_replica and flags & (Flag.WRITE | Flag.READONLY):
+            raise CommandError(REPLICA_AND_KEYS)
         self._gate.check(flags)
 
     def _allows_debug(self, session: Session) -> bool:

@@ -32,6 +32,7 @@ log = logging.getLogger("riverbed")
 # The format of what replicas of ours are sent; they name it, and a replica that names another is refused.
 STREAM_FORMAT: Final = b"1"
 _MAX_ADDRESS_BYTES: Final = 255
+_NOT_IN_ADDRESSES: Final = frozenset(",= ")  # a comma begins the next field of a replica's line in INFO
 # A full sync sends up to so much of log, or as much as the base has, without waiting for a rewrite.
 REWRITE_BYTES: Final = 64 << 20
 # How long the tail is kept for a foreign replica that is to come back for the rest.
@@ -263,6 +264,6 @@ def _address(word: bytes) -> str:
     if len(word) > _MAX_ADDRESS_BYTES:
         raise CommandError(f"ERR REPLCONF ip-address provided by replica instance is too long: {len(word)} bytes")
     address = word.decode(errors="surrogateescape")
-    if address and not is_host(address):
+    if address and not (is_host(address) and _NOT_IN_ADDRESSES.isdisjoint(address)):
         raise CommandError("ERR Invalid ip-address")
     return address

@@ -51,6 +51,10 @@ LIVE_BYTES: Final = 1 << 20
 SEARCH_BATCHES: Final = 1000
 
 
+class AckError(Exception):
+    """A replica says that it has what was never written."""
+
+
 class State(enum.Enum):
     """States of a replica, in the words of INFO."""
 
@@ -311,6 +315,10 @@ class Sender:
         if self._prefix_id:
             if self._base_tail is None and offset >= self._prefix_end:
                 self._base_acknowledged()
+            return
+        end = self._engine.log.end.offset
+        if max(offset, synced_offset or 0) > end:
+            self.give_up(AckError(f"it says that it has offset {offset}, and the log ends at {end}"))
             return
         self.acked_offset = max(self.acked_offset, offset)
         if synced_offset is not None:

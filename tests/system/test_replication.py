@@ -405,6 +405,41 @@ def test_an_entry_above_the_output_limit_of_replicas_reaches_a_redis(
     assert info(primary, "stats")["client_output_buffer_limit_disconnections"] == "0"
 
 
+def test_a_replica_is_not_believed_to_have_what_was_never_written(start_riverbed: StartRiverbed) -> None:
+    primary = start_riverbed()
+    with primary.client() as client, primary.client() as replica:
+        client.ask("XADD", "s", "*", "f", "v")
+        replica.send("PSYNC", "?", -1)
+        until(lambda: info(primary)["connected_slaves"] == "1", "a replica")
+        replica.send("REPLCONF", "ACK", 1 << 62)
+        client.ask("XADD", "s", "*", "f", "v")
+        assert client.ask("WAIT", 1, 500) == b":0\r\n"
+        until(lambda: info(primary)["connected_slaves"] == "0", "the end of its link")
+    assert f"it says that it has offset {1 << 62}, and the log ends at" in primary.log_tail()
+
+
+@pytest.mark.parametrize("words", [("XADD", "s", "1-1", "f", "v"), ("XLEN", "s")])
+def test_a_replica_may_not_use_keys(start_riverbed: StartRiverbed, words: tuple[str, ...]) -> None:
+    primary = start_riverbed()
+    with primary.client() as client, primary.client() as replica:
+        replica.send("PSYNC", "?", -1)
+        until(lambda: info(primary)["connected_slaves"] == "1", "a replica")
+        replica.send(*words)
+        refused = b"cmdstat_%b:calls=0,usec=0,usec_per_call=0.00,rejected_calls=1" % words[0].lower().encode()
+        until(lambda: refused in client.ask("INFO", "commandstats"), "a refused command")
+        assert client.ask("EXISTS", "s") == b":0\r\n"
+
+
+def test_a_replica_cannot_add_fields_to_its_line_in_info(start_riverbed: StartRiverbed) -> None:
+    primary = start_riverbed()
+    with primary.client() as replica:
+        for port in ("9" * 30, "0" * 20 + "99999", "65536"):
+            assert replica.ask("REPLCONF", "listening-port", port).startswith(b"-ERR value is not an integer")
+        for address in ("x,port=1,state=online", "a=b", "a b", "a\r\nrole:master"):
+            assert replica.ask("REPLCONF", "ip-address", address) == b"-ERR Invalid ip-address\r\n"
+        assert replica.ask("REPLCONF", "ip-address", "replica-1.example.org") == b"+OK\r\n"
+
+
 def deleted(server: Server, key: str) -> bytes:
     with server.client() as client:
         shown = client.tree("XINFO", "STREAM", key).pairs()
