@@ -126,7 +126,8 @@ class _StreamRewrite:
         count = head = b""
         commands: list[bytes] = []
         size = 0
-        for entry in StreamEntries(self._reader, row).counted_values():
+        entries = StreamEntries(self._reader, row)
+        for entry in entries.values():
             star = entry.find(b"*")  # no ID has one
             if not entry.startswith(count, star) or not count:
                 end = entry.index(b"\r\n", star) + 2
@@ -140,6 +141,7 @@ class _StreamRewrite:
                 yield out.take()
                 commands.clear()
                 size = 0
+        entries.require_counted()
         out.adds(commands, size)
 
     def _counters(self, entries_added: int) -> None:

@@ -34,22 +34,22 @@ class StreamEntries:
         self._cursor = reader.cursor("entries")
 
     def values(self) -> Iterator[bytes]:
-        """All of them, as rows without keys: as many as the stream counts, if the table has so many."""
-        row, cursor = self._row, self._cursor
-        if row.length and cursor.set_range(entry_key(row.stream_no, row.first_id)):
-            yield from islice(cursor.iternext(keys=False), row.length)
+        """All of them, as rows without keys: as many as the stream counts, if the table has so many.
 
-    def counted_values(self) -> Iterator[bytes]:
-        """As `values`.  Raises CorruptionError when the stream counts others."""
+        Not a generator, which would take a tenth of the time of a rewrite.
+        """
         row, cursor = self._row, self._cursor
-        if not row.length:
-            return
-        first, last = entry_key(row.stream_no, row.first_id), entry_key(row.stream_no, row.last_live_id)
-        if not cursor.set_range(first) or cursor.key() != first:
-            raise self._wrong("its first entry is not there")
-        yield from islice(cursor.iternext(keys=False), row.length)
-        if cursor.key() != last:
+        if not row.length or not cursor.set_range(entry_key(row.stream_no, row.first_id)):
+            return iter(())
+        return islice(cursor.iternext(keys=False), row.length)
+
+    def require_counted(self) -> None:
+        """Raise CorruptionError unless `values`, read to its end, has given the entries that the stream counts."""
+        row, cursor = self._row, self._cursor
+        if row.length and cursor.key() != self._prefix + self._last:
             raise self._wrong(f"it has not {row.length} entries up to {id_text(row.last_live_id).decode()}")
+        if row.length and not self.has(self._first):
+            raise self._wrong("its first entry is not there")
 
     def rows(self, first: StreamID = MIN_ID, last: StreamID = MAX_ID) -> Iterator[Row]:
         """Those with first <= id <= last, as (key, value)."""
