@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from riverbed.server.commands.channels import PubSub
 from riverbed.server.limits.accounts import Accounts
+from riverbed.server.limits.guesses import WrongPasswords
 from riverbed.server.stats.rewrite_status import RewriteStatus
 from riverbed.server.stats.stats import Stats
 
@@ -31,6 +32,7 @@ class Core:
         self.clock = clock
         self.stats = Stats()
         self.accounts = Accounts()
+        self.wrong_passwords = WrongPasswords()
         self.rewrite = RewriteStatus()
         self.pubsub = PubSub()
         self.sessions: dict[int, Session] = {}

@@ -80,6 +80,7 @@ class Session:
         "congested",
         "created_ms",
         "db",
+        "failed_auths",
         "held_push_bytes",
         "held_pushes",
         "id",
@@ -119,6 +120,7 @@ class Session:
         self.transaction = Transaction(account)
         self.subscriptions = Subscriptions()
         self.authenticated = False
+        self.failed_auths = 0  # wrong passwords since the last right one
         self.created_ms = now_ms
         self.last_interaction_ms = now_ms
         self.last_command = b""
@@ -174,6 +176,7 @@ class Session:
     def authenticate(self, on: bool) -> None:
         """Allow the client everything from now on, or only what is allowed before AUTH."""
         self.authenticated = on
+        self.failed_auths = 0
         self.input.authenticated = on
         self.account.trust(on)
         self.peer.read_small_pieces(self.account.pool.is_pressed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 from typing import TYPE_CHECKING, Final
 
@@ -103,6 +104,12 @@ def _is_local(address: str) -> bool:
     if host.startswith("/"):
         return True
     try:
-        return ipaddress.ip_address(host.strip("[]").partition("%")[0]).is_loopback
+        return is_loopback(host.strip("[]"))
     except ValueError:
         return False
+
+
+@functools.lru_cache(maxsize=1024)
+def is_loopback(host: str) -> bool:
+    """Whether an IP address is one of this machine's own.  Raises ValueError when it is no address."""
+    return ipaddress.ip_address(host.partition("%")[0]).is_loopback

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-import ipaddress
 import logging
 import os
 import signal
@@ -17,6 +15,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from riverbed.server.assembly import Server, open_server
+from riverbed.server.execution.admission import is_loopback
 from riverbed.server.network.addresses import Addresses
 from riverbed.server.network.connection import Connection, peer_host
 from riverbed.server.version import VERSION
@@ -52,12 +51,8 @@ class Listener:
         for sock in sockets:
             self._servers.append(await loop.create_server(self._accept, sock=sock, backlog=config.tcp_backlog))
         if config.unixsocket:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(config.unixsocket)
-            unix = await loop.create_unix_server(self._accept, config.unixsocket, backlog=config.tcp_backlog)
-            if config.unixsocketperm:
-                os.chmod(config.unixsocket, config.unixsocketperm)
-            self._servers.append(unix)
+            sock = make_unix_socket(config)
+            self._servers.append(await loop.create_unix_server(self._accept, sock=sock, backlog=config.tcp_backlog))
 
     def _accept(self) -> asyncio.Protocol:
         return _GuardedConnection(self.server)
@@ -66,6 +61,22 @@ class Listener:
         """Accept no more."""
         for server in self._servers:
             server.close()
+
+
+def make_unix_socket(config: Config) -> socket.socket:
+    """Make the Unix socket; nobody can connect to it before it has its permissions and listens.  Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(config.unixsocket)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        sock.bind(config.unixsocket)
+        if config.unixsocketperm:
+            os.chmod(config.unixsocket, config.unixsocketperm)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 class _GuardedConnection(Connection):
@@ -98,14 +109,9 @@ class _GuardedConnection(Connection):
         if len(executor.context.sessions) >= config.maxclients:
             executor.stats.connections_rejected += 1
             return TOO_MANY_CLIENTS
-        if config.protected_mode and not config.requirepass and host is not None and not _is_local(host):
+        if config.protected_mode and not config.requirepass and host is not None and not is_loopback(host):
             return PROTECTED
         return None
-
-
-@functools.lru_cache(maxsize=1024)
-def _is_local(host: str) -> bool:
-    return ipaddress.ip_address(host.partition("%")[0]).is_loopback
 
 
 def _keep_alive(sock: socket.socket, seconds: int) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import socket
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from http import HTTPStatus
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 # Makes the body of a page.
 Page = Callable[[], Coroutine[Any, Any, bytes]]
 
-# Connections at once; one more is cut off, because descriptors are for clients.
+# Connections at once, because descriptors are for clients.  One more takes the place of the oldest that has asked for
+# nothing yet, and is cut off when all have.
 MAX_CONNECTIONS: Final = 8
 MAX_HEAD_BYTES: Final = 8192
 MAX_IGNORED_BYTES: Final = 1 << 16
@@ -40,7 +42,13 @@ class MetricsHttp:
         self._pages = pages
         self._tasks = tasks
         self.connections: set[asyncio.Task[None]] = set()
+        self._silent: dict[asyncio.StreamReader, asyncio.Task[None]] = {}  # have asked for nothing yet, oldest first
         self._servers: list[asyncio.Server] = []
+
+    @property
+    def silent_count(self) -> int:
+        """How many connections have asked for nothing yet."""
+        return len(self._silent)
 
     async def listen(self, sockets: Iterable[socket.socket]) -> None:
         """Answer at `sockets`, which are bound.  Raises OSError."""
@@ -56,10 +64,16 @@ class MetricsHttp:
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self.connections) >= MAX_CONNECTIONS:
-            return writer.transport.abort()
+            if not self._silent:
+                return writer.transport.abort()
+            oldest = self._silent.pop(next(iter(self._silent)))
+            self.connections.discard(oldest)
+            oldest.cancel()
         task = self._tasks.start("a connection of the metrics port", self._serve(reader, writer))
         self.connections.add(task)
+        self._silent[reader] = task
         task.add_done_callback(self.connections.discard)
+        task.add_done_callback(lambda _: self._silent.pop(reader, None))
         task.add_done_callback(lambda _: writer.transport.abort())
         return None
 
@@ -71,6 +85,9 @@ class MetricsHttp:
             return await _answer(reader, writer, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         except (TimeoutError, asyncio.IncompleteReadError, ConnectionError):
             return None
+        self._silent.pop(reader, None)
+        if not _may_be_asked(writer, head):
+            return await _answer(reader, writer, HTTPStatus.FORBIDDEN)
         status, page = self._find(head)
         if page is None:
             return await _answer(reader, writer, status)
@@ -93,6 +110,31 @@ class MetricsHttp:
         if page is None:
             return HTTPStatus.NOT_FOUND, None
         return (HTTPStatus.OK, page) if method == b"GET" else (HTTPStatus.METHOD_NOT_ALLOWED, None)
+
+
+def _may_be_asked(writer: asyncio.StreamWriter, head: bytes) -> bool:
+    """Whether a request that came over the loopback interface names this machine.
+
+    A page in a browser of this machine can send requests to 127.0.0.1 under a name of its own (DNS rebinding).
+    """
+    if not ipaddress.ip_address(writer.get_extra_info("sockname")[0].partition("%")[0]).is_loopback:
+        return True
+    headers = [line.partition(b":") for line in head.split(b"\r\n")[1:]]
+    return all(_is_this_machine(value.strip()) for name, _, value in headers if name.strip().lower() == b"host")
+
+
+def _is_this_machine(host: bytes) -> bool:
+    """Whether the Host of a request is an address or `localhost`, with or without a port."""
+    name, _, port = host.rpartition(b":")
+    if not name or not port.isdigit():
+        name = host
+    if name.lower() == b"localhost":
+        return True
+    try:
+        ipaddress.ip_address(name.strip(b"[]").decode("ascii"))
+    except ValueError:
+        return False
+    return True
 
 
 async def _answer(

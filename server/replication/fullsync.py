@@ -25,6 +25,7 @@ import lmdb
 from riverbed.server.background.worker import Worker, WorkerError
 from riverbed.server.replication import worker as replication_worker
 from riverbed.store.disk.durable_file import write_all
+from riverbed.store.disk.real_files import DIRECTORY_MODE
 from riverbed.store.errors import StoreError
 from riverbed.store.log.append_log import Log
 from riverbed.store.log.manifest import LogFile
@@ -107,7 +108,7 @@ class FullSync:
         base = None
         if head.base_bytes:
             base = LogFile.base(seq, head.base_bytes, head.command_bytes)
-        self._directory.mkdir()
+        self._directory.mkdir(DIRECTORY_MODE)
         return Log.begin(
             self._directory,
             engine.files,

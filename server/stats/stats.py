@@ -298,10 +298,10 @@ class Stats:
         self.keyspace_hits = 0
         self.keyspace_misses = 0
         self.expired_keys = 0
-        self.auth_failures = 0
         self.output_limit_disconnections = 0
         self.query_limit_disconnections = 0
         self.evicted_clients = 0
+        self.auth_failures = 0
         self.error_replies = 0
         self.errors: dict[bytes, int] = {}
         self.syncs_full = 0  # of replicas: everything was sent, or only what they lacked, or the latter was refused

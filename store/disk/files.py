@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Protocol
 
-from riverbed.store.disk.real_files import open_file
+from riverbed.store.disk.real_files import DIRECTORY_MODE, open_file
 
 
 class Files(Protocol):
@@ -134,7 +134,7 @@ class OsFiles:
         return os.listdir(directory)
 
     def make_directory(self, path: Path, /) -> None:
-        os.makedirs(path, exist_ok=True)
+        os.makedirs(path, DIRECTORY_MODE, exist_ok=True)
 
     def remove_directory(self, path: Path, /) -> None:
         os.rmdir(path)

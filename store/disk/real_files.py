@@ -19,6 +19,10 @@ from typing import Final
 
 from riverbed.store.errors import UnsafeFileError
 
+# What a server and the tools make in a data directory is for the user that runs them alone.
+FILE_MODE: Final = 0o600
+DIRECTORY_MODE: Final = 0o700
+
 _KINDS: Final = {
     stat.S_IFLNK: "a symbolic link, which is never followed here; a directory may be a mount point instead",
     stat.S_IFDIR: "a directory",
@@ -52,7 +56,7 @@ def require_file(path: Path, *, may_be_link: bool = False) -> None:
     _is_there(path, stat.S_IFREG, follow=may_be_link)
 
 
-def open_file(path: Path, flags: int, mode: int = 0o644) -> int:
+def open_file(path: Path, flags: int, mode: int = FILE_MODE) -> int:
     """`os.open` for a file: follows no link, does not wait for the other end of a pipe, and is not inherited.
 
     Raises UnsafeFileError for anything but a file, OSError.

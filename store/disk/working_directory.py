@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from riverbed.store.disk.flock import hold_directory
+from riverbed.store.disk.real_files import DIRECTORY_MODE
 
 
 @contextlib.contextmanager
@@ -34,7 +35,7 @@ def working_directory(folder: Path, prefix: str) -> Iterator[Path]:
 def _make(folder: Path, prefix: str) -> tuple[Path, int]:
     while True:
         path = name_for(folder, prefix)
-        path.mkdir()
+        path.mkdir(DIRECTORY_MODE)
         fd = _lock(path)
         # A process that deletes leftovers may have seen the directory before it was locked.
         if fd is not None and path.exists():

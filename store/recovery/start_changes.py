@@ -32,7 +32,7 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from riverbed.store.disk.files import Files
-from riverbed.store.disk.real_files import open_file, read_file
+from riverbed.store.disk.real_files import DIRECTORY_MODE, open_file, read_file
 from riverbed.store.layout import DATA_NAME, LOCK_NAME
 from riverbed.store.swap import KilledCompaction
 from riverbed.store.tables import power_loss as powercut
@@ -181,7 +181,7 @@ def made_directory(directory: Path) -> Iterator[None]:
     """
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
         yield
     except Exception:
         with contextlib.suppress(OSError):

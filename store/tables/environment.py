@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 import lmdb
 from lmdb import verify
 
-from riverbed.store.disk.real_files import open_file, require_file, require_plain
+from riverbed.store.disk.real_files import DIRECTORY_MODE, FILE_MODE, open_file, require_file, require_plain
 from riverbed.store.disk.serving import hold_instead_of_registering
 from riverbed.store.errors import CorruptionError, StoreError, VersionError
 from riverbed.store.format.meta import META_VERSION, pack_version, read_version
@@ -100,7 +100,7 @@ class Tables:
         else:
             require_plain(path)
         if not readonly:
-            path.mkdir(parents=True, exist_ok=True)
+            path.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
         self.path = path
         try:
             str(path).encode()
@@ -277,6 +277,7 @@ def _open(path: Path, map_bytes: int, *, readonly: bool, is_locked: bool, syncs_
         sync=not syncs_later,
         readonly=readonly,
         create=not readonly,
+        mode=FILE_MODE,
         lock=is_locked,
         meminit=False,
         # The server looks for single rows, and 4 kB around each are enough; tools read in order.

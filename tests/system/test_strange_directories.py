@@ -476,12 +476,14 @@ def test_readers_write_nothing_but_their_place_in_the_lock_file(sound: Place) ->
 
 
 @pytest.mark.needs_root
-def test_another_user_reads_what_nobody_serves(sound: Place) -> None:
+def test_another_user_with_the_rights_reads_what_nobody_serves(sound: Place) -> None:
     assert start(sound) == ""
     with tempfile.TemporaryDirectory(dir="/tmp") as name:  # those of the tests are for one user alone
         Path(name).chmod(0o755)
         directory = Path(name, "store")
         shutil.copytree(sound.directory, directory)
+        for path in (directory, *directory.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
         for words in (["stat", str(directory)], ["check", str(directory)], ["dump", str(directory), "s"]):
             CliRunner().invoke(main, words, catch_exceptions=False)  # what is imported late, others may not read
             before = tree(directory)

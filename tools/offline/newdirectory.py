@@ -18,6 +18,7 @@ from typing import Final
 
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.disk.ownership import give
+from riverbed.store.disk.real_files import DIRECTORY_MODE
 from riverbed.tools.console.console import Failure
 
 _MARK: Final = ".partial-"
@@ -34,7 +35,7 @@ def new_directory(target: Path) -> Iterator[Path]:
     refuse_existing(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f"{target.name}{_MARK}{secrets.token_hex(4)}")
-    partial.mkdir()
+    partial.mkdir(DIRECTORY_MODE)
     try:
         yield partial
         _take_over_owner(target, partial)

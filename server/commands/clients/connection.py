@@ -16,7 +16,7 @@ from riverbed.server.commands.slices import in_slices
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.encode import bulk
-from riverbed.server.protocol.replies import OK, SETTLED_OK, Settled, settled_constant
+from riverbed.server.protocol.replies import OK, SETTLED_OK, Block, Settled, settled_constant
 from riverbed.server.version import REDIS_VERSION
 
 if TYPE_CHECKING:
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 DEFAULT_USER: Final = b"default"
 # Words of HELLO in a slice; about a millisecond.
 _WORDS_A_SLICE: Final = 500
+
+# The answer to a wrong password takes so long, times the number of wrong ones in a row.
+_DELAY_MS: Final = 100
+_MAX_DELAY_MS: Final = 2000
 
 WRONGPASS: Final = "WRONGPASS invalid username-password pair or user is disabled."
 NO_PASSWORD_SET: Final = (
@@ -72,7 +76,8 @@ def auth(request: Request) -> Reply:
     if len(words) == 1 and not request.context.config.requirepass:
         raise CommandError(NO_PASSWORD_SET)
     user = words[0] if len(words) == 2 else DEFAULT_USER
-    _check_password(request, user, words[-1])
+    if not _fits(request, user, words[-1]):
+        return _refuse_password(request)
     request.session.authenticate(True)
     return OK
 
@@ -125,7 +130,8 @@ def _greet(request: Request) -> Work:
         option = args.take()
         if option.upper() == b"AUTH" and len(args) >= 2:
             user, password = args.take(), args.take()
-            _check_password(request, user, password)
+            if not _fits(request, user, password):
+                return _refuse_password(request)
             authenticated = True
         elif option.upper() == b"SETNAME" and args:
             name = args.take()
@@ -160,13 +166,24 @@ def is_printable(text: bytes) -> bool:
     return not text.translate(None, _PRINTABLE)  # in C: a name may be long
 
 
-def _check_password(request: Request, user: bytes, password: bytes) -> None:
-    """Raise CommandError unless both fit.  Without requirepass any password fits, for the one user."""
+def _fits(request: Request, user: bytes, password: bytes) -> bool:
+    """Whether both fit.  Without requirepass any password fits, for the one user."""
     expected = request.context.config.requirepass
     # the time of the comparison does not depend on how much of the password is right
-    fits = not expected or hmac.compare_digest(expected, password)
-    if user != DEFAULT_USER or not fits:
-        raise CommandError(WRONGPASS)
+    return user == DEFAULT_USER and (not expected or hmac.compare_digest(expected, password))
+
+
+def _refuse_password(request: Request) -> Reply:
+    """Refuse a wrong password, later with each one, so that a connection cannot guess thousands a second."""
+    session, context = request.session, request.context
+    session.failed_auths += 1
+    context.stats.auth_failures += 1
+    context.wrong_passwords.note(session.peer.address, context.clock.monotonic())
+    refusal = CommandError(WRONGPASS)
+    if not request.may_block:
+        raise refusal
+    deadline_ms = request.now_ms + min(session.failed_auths * _DELAY_MS, _MAX_DELAY_MS)
+    return Block((), deadline_ms, request.argv, is_for_work=True, on_timeout=lambda: refusal)
 
 
 # -- leaving and starting over -----------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import resource
 import socket
 import struct
@@ -14,6 +16,8 @@ from typing import Any, cast
 
 import pytest
 
+from riverbed.server.config.config import Config
+from riverbed.server.network import listener
 from riverbed.server.network.connection import Connection
 from riverbed.server.network.listener import TOO_MANY_CLIENTS
 from tests.conftest import StartRiverbed
@@ -120,6 +124,23 @@ def test_clients_of_a_unix_socket_come_and_go(start_riverbed: StartRiverbed, tmp
                 peer.connect(str(path))
         until(lambda: descriptors(server) == before, "that no descriptor is left")
         assert b" addr=%b:0 " % str(path).encode() in client.tree("CLIENT", "LIST").text
+
+
+def test_a_unix_socket_has_its_permissions_before_it_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = []
+
+    def looked_at(path: str, mode: int) -> None:
+        with socket.socket(socket.AF_UNIX) as early:
+            refused.append(early.connect_ex(path))
+        real(path, mode)
+
+    real = os.chmod
+    monkeypatch.setattr(os, "chmod", looked_at)
+    config = Config.load(["--unixsocket", str(tmp_path / "s"), "--unixsocketperm", "700"])
+    sock = listener.make_unix_socket(config)
+    assert refused == [errno.ECONNREFUSED]
+    assert (tmp_path / "s").stat().st_mode & 0o777 == 0o700
+    sock.close()
 
 
 # -- descriptors are scarce ----------------------------------------------------------------------------------------

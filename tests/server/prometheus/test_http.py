@@ -69,7 +69,7 @@ async def exchange(port: int, *pieces: bytes, end: bool = False) -> bytes:
 @pytest.mark.parametrize(
     ("request_head", "status"),
     [
-        (b"GET /page HTTP/1.1\r\nHost: x\r\n\r\n", b"200 OK"),
+        (b"GET /page HTTP/1.1\r\nHost: localhost\r\n\r\n", b"200 OK"),
         (b"GET /page HTTP/1.0\r\n\r\n", b"200 OK"),
         (b"GET /page?name[]=up HTTP/1.1\r\n\r\n", b"200 OK"),
         (b"GET /page HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello", b"200 OK"),
@@ -107,7 +107,7 @@ def test_every_request_has_one_answer_and_the_connection_ends(request_head: byte
 
 def test_a_head_may_come_byte_by_byte() -> None:
     async def test(port: int, http: MetricsHttp) -> None:
-        request_head = b"GET /page HTTP/1.1\r\nHost: x\r\n\r\n"
+        request_head = b"GET /page HTTP/1.1\r\nHost: localhost\r\n\r\n"
         answer = await exchange(port, *(request_head[at : at + 1] for at in range(len(request_head))))
         assert answer.endswith(b"\r\n\r\npage\n")
 
@@ -164,14 +164,53 @@ def test_who_does_not_close_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_connection_too_many_is_cut_off_and_the_others_go_on() -> None:
+    may_answer = asyncio.Event()
+
+    async def late_page() -> bytes:
+        await may_answer.wait()
+        return b"page\n"
+
+    async def test(port: int, http: MetricsHttp) -> None:
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS)]
+        for _, writer in held:
+            writer.write(b"GET /page HTTP/1.1\r\n\r\n")
+        await comes_true(lambda: len(http.connections) == MAX_CONNECTIONS and not http.silent_count)
+        assert await exchange(port) == b""
+        may_answer.set()
+        for reader, writer in held:
+            assert (await reader.read()).endswith(b"page\n")
+            writer.close()
+
+    served(test, late_page)
+
+
+def test_silent_connections_give_way_to_one_that_asks_the_oldest_first() -> None:
     async def test(port: int, http: MetricsHttp) -> None:
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS)]
         await comes_true(lambda: len(http.connections) == MAX_CONNECTIONS)
-        assert await exchange(port) == b""
-        for reader, writer in held:
+        assert (await exchange(port, b"GET /page HTTP/1.1\r\n\r\n")).endswith(b"page\n")
+        assert await held[0][0].read() == b""
+        held[0][1].close()
+        for reader, writer in held[1:]:
             writer.write(b"GET /page HTTP/1.1\r\n\r\n")
             assert (await reader.read()).endswith(b"page\n")
             writer.close()
+
+    served(test)
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        *((b"Host: 127.0.0.1:9121", 200), (b"host:localhost", 200), (b"Host: [::1]:80", 200), (b"Host: [::1]", 200)),
+        *((b"Host: evil.example:9121", 403), (b"HOST : evil.example", 403), (b"Host:", 403), (b"Other: x", 200)),
+        (b"Host: localhost\r\nHost: evil.example", 403),
+    ],
+)
+def test_a_request_to_this_machine_must_name_it(host: bytes, status: int) -> None:
+    async def test(port: int, _: MetricsHttp) -> None:
+        answer = await exchange(port, b"GET /page HTTP/1.1\r\n" + host + b"\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 %d " % status)
 
     served(test)
 

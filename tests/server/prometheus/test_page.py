@@ -22,7 +22,7 @@ from tests.support.waiting import until, until_blocked
 StartRiverbed = Callable[..., RiverbedServer]
 
 
-def ask(port: int, request: bytes = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n") -> tuple[bytes, bytes]:
+def ask(port: int, request: bytes = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n") -> tuple[bytes, bytes]:
     """Head and body of the answer."""
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(request)

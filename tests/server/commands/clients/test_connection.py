@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import redis
@@ -14,6 +15,7 @@ from tests.support.pair import Pair
 from tests.support.raw import RawClient, encode
 from tests.support.rows import assert_same_row
 from tests.support.servers import RedisServer, RiverbedServer
+from tests.support.ticks import Ticks, in_loop
 
 PASSWORD = b"sesame open"
 NO_PASSWORD = (
@@ -247,3 +249,51 @@ def test_redis_py_gives_a_password(server: RiverbedServer, locked: Pair) -> None
 def test_flags_and_arity_are_those_of_redis(pair: Pair) -> None:
     for name in ("PING", "ECHO", "AUTH", "HELLO", "QUIT", "RESET", "SELECT"):
         assert_same_row(pair, name)
+
+
+# -- guessing passwords ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["AUTH wrong", "HELLO 3 AUTH default wrong"])
+def test_a_wrong_password_is_answered_late_and_counted_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, command: str
+) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, requirepass="right")
+        guesser, other = ticks.connect(), ticks.connect()
+        guesser.send(*[command] * 3, "AUTH right", command, "PING")
+        await ticks.settle()
+        for number in range(1, 4):
+            for passed_ms, answers in ((100 * number, 0), (1, 1)):
+                ticks.clock.now_ms += passed_ms
+                ticks.executor.blocking.deadline_passed()
+                await ticks.settle()
+                replies = guesser.replies()
+                assert [reply[:10] for reply in replies[:1]] == [b"-WRONGPASS"] * answers
+        assert replies[1:] == [b"+OK\r\n"]
+        ticks.clock.now_ms += 101  # the count begins again
+        ticks.executor.blocking.deadline_passed()
+        await ticks.settle()
+        assert len(guesser.replies()) == 2
+        assert await ticks.ask(other, "AUTH right") == [b"+OK\r\n"]
+        (stats,) = await ticks.ask(other, "INFO stats")
+        assert b"acl_access_denied_auth:4\r\n" in stats
+        assert [record.getMessage() for record in caplog.records] == [
+            "1 wrong passwords since the last such line; the last one from test"
+        ]
+        ticks.clock.now_ms += 60_000
+        await ticks.ask(guesser, command)
+        assert "4 wrong passwords" in caplog.text
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_transaction_answers_a_wrong_password_at_once(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, requirepass="right")
+        replies = await ticks.ask(ticks.connect(), "AUTH right", "MULTI", "AUTH wrong", "EXEC")
+        assert replies[-1].startswith(b"*1\r\n-WRONGPASS")
+        ticks.close()
+
+    in_loop(body())
