@@ -71,6 +71,14 @@ class Run:
     def last(self) -> bytes:
         return self.packed[-ID_BYTES:]
 
+    def is_like(self, other: Run) -> bool:
+        """Whether the two have one owner, time and count."""
+        return (
+            self.consumer_no == other.consumer_no != UNOWNED
+            and self.time_ms == other.time_ms
+            and self.delivery_count == other.delivery_count
+        )
+
     def ids(self) -> list[bytes]:
         packed = self.packed
         return [packed[at : at + ID_BYTES] for at in range(0, len(packed), ID_BYTES)]

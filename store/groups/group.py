@@ -17,7 +17,8 @@ from riverbed.store.format.pending import UNOWNED, PelRow, Run
 from riverbed.store.format.resp import bulk, decode_entry, encode_words, id_bulk, id_bulks
 from riverbed.store.format.streams import packed_ids_of
 from riverbed.store.groups.consumers import Consumer, Members
-from riverbed.store.groups.pending import Delivery, Pel
+from riverbed.store.groups.pending import Pel
+from riverbed.store.groups.young import Delivery
 from riverbed.store.ids import ID_BYTES, MAX_ID, MIN_ID, StreamID, id_text, pack_id, unpack_id
 from riverbed.store.model import Change
 from riverbed.store.wire import show_pending
@@ -279,7 +280,7 @@ class Group(Members):
             is_past_all = self._pel_end is not None and before >= self._pel_end
             if self.pel_count and not is_past_all and self.pel.holds_any_from(StreamID(before + 1)):
                 # the position was set back: some entries may be pending already, and their counts start again at 1
-                self._assign(dict.fromkeys(packed_ids, (now_ms, 1)), consumer)
+                self._assign(dict.fromkeys(packed_ids, (consumer.consumer_no, now_ms, 1)), consumer)
             else:
                 self.pel.add_new(packed_ids, consumer.consumer_no, now_ms)
                 self.pel_count += len(rows)
@@ -333,10 +334,27 @@ class Group(Members):
         Logs one XCLAIM for each distinct count.
         """
         if counts:
-            self._assign({packed: (time_ms, count) for packed, count in counts.items()}, consumer)
+            no = consumer.consumer_no
+            self._assign({packed: (no, time_ms, count) for packed, count in counts.items()}, consumer)
             consumer.active_ms = now_ms
             self.touch(consumer)
             self._log_claims(consumer, _by_count(counts), time_ms)
+
+    def standing(self, packed: bytes) -> PendingEntry | None:
+        """As `find`, without writing what has changed hands since the checkpoint; for `claim_one`."""
+        found = self.pel.standing(packed)
+        return None if found is None else self._entry_of(PelRow(unpack_id(packed), *found))
+
+    def claim_one(self, consumer: Consumer, entry: PendingEntry, now_ms: int) -> None:
+        """`claim` an entry that `standing` has found with an owner; its delivery count stays."""
+        assert entry.owner is not None, "an entry that was released"
+        delivery = (consumer.consumer_no, now_ms, entry.delivery_count)
+        self.pel.move_one(pack_id(entry.entry_id), delivery)
+        self._move_count(entry.owner, -1)
+        consumer.pel_count += 1
+        consumer.active_ms = now_ms
+        self._mark(consumer)
+        self._log_claims(consumer, {entry.delivery_count: (1, id_bulk(entry.entry_id))}, now_ms)
 
     def load_claim(
         self, name: bytes, packed_ids: list[bytes], time_ms: int, count: int, last_id: StreamID = MIN_ID
@@ -351,7 +369,7 @@ class Group(Members):
             consumer.pel_count += len(packed_ids)
             self._pel_end = unpack_id(packed_ids[-1])
         else:
-            self._assign(dict.fromkeys(packed_ids, (time_ms, count)), consumer)
+            self._assign(dict.fromkeys(packed_ids, (consumer.consumer_no, time_ms, count)), consumer)
         consumer.active_ms = time_ms
         self.touch(consumer)
         self._logged_position = (self.last_id, self.entries_read)
@@ -366,7 +384,8 @@ class Group(Members):
         """Deliver entries again to their owner: each count rises by one; `active_ms` stays.  Logs XCLAIM."""
         counts = _once_more(entries)
         if counts:
-            self._assign({packed: (now_ms, count) for packed, count in counts.items()}, consumer)
+            no = consumer.consumer_no
+            self._assign({packed: (no, now_ms, count) for packed, count in counts.items()}, consumer)
             self.touch(consumer)
             self._log_claims(consumer, _by_count(counts), now_ms)
 
@@ -442,7 +461,8 @@ class Group(Members):
         first_no = self._next_release_no
         self._next_release_no += len(counts)
         # if an entry occurs twice, its last release counts
-        self._assign({pack_id(entry_id): (no, count) for no, (entry_id, count) in enumerate(counts, first_no)}, None)
+        numbered = enumerate(counts, first_no)
+        self._assign({pack_id(entry_id): (UNOWNED, no, count) for no, (entry_id, count) in numbered}, None)
         self.touch()
         txn = self.stream.txn
         for count, entry_ids in _runs(counts):
@@ -452,9 +472,9 @@ class Group(Members):
         txn.notify_interest(Change.RELEASED, self.stream.namespace, self.stream.key)
 
     def _assign(self, wanted: dict[bytes, Delivery], owner: Consumer | None) -> None:
-        """Make `owner` the owner of entries, by packed ID, whether or not they had another owner before."""
+        """Give entries, by packed ID, to `owner`, whose number `wanted` has; they may have had another one or none."""
         self._pel_end = None
-        former = self.pel.assign(wanted, UNOWNED if owner is None else owner.consumer_no)
+        former = self.pel.assign(wanted)
         total = 0
         for consumer_no, count in former.items():
             total += count

@@ -16,8 +16,8 @@ Runs do not overlap, so the only run that may hold an ID is the first one whose 
 delivery of a hundred entries costs three rows, and so does their acknowledgement: 250 us together, against 460 with a
 row for each entry.  Acknowledging entries one by one rewrites their run each time: 2 us instead of 1.
 
-Deliveries since the last checkpoint are not in the tables, but in `young.py`: XACK takes them out there, and any other
-question or change writes them into the tables first.
+Deliveries and claims of one entry since the last checkpoint are not in the tables, but in `young.py`: XACK takes such
+deliveries out there, and nearly any other question or change writes all into the tables first.
 
 Only the run names its owner.  DELCONSUMER of a consumer with a million pending entries only deletes the consumer's
 number.  A run under a number that no consumer has is dead: every reader skips it, and it waits for the purge
@@ -46,7 +46,7 @@ from riverbed.store.format.pending import (
     owner_prefix,
     time_key,
 )
-from riverbed.store.groups.young import MAX_IN_RUN
+from riverbed.store.groups.young import MAX_IN_RUN, Delivery
 from riverbed.store.ids import ID_BYTES, StreamID, pack_id, unpack_id
 
 if TYPE_CHECKING:
@@ -60,9 +60,6 @@ if TYPE_CHECKING:
 _CHUNK: Final = 16
 # After more than this many dead runs in a row, the next living run is looked up in the consumers' own lists.
 _MAX_DEAD: Final = 64
-
-# (delivery time, delivery count); without an owner (release number, delivery count).
-Delivery = tuple[int, int]
 
 
 class Pel:
@@ -87,7 +84,8 @@ class Pel:
 
     def _rows(self, table: str) -> lmdb.Cursor[bytes]:
         """The cursor over a table that has all pending entries, the young ones too."""
-        if self._young is not None and self._young.batches:
+        young = self._young
+        if young is not None and (young.batches or young.moved):
             self.write_young()
         return self._txn.cursor(table)
 
@@ -116,6 +114,20 @@ class Pel:
         if run.find(packed) < 0:
             return None
         return PelRow(entry_id, run.consumer_no, run.time_ms, run.delivery_count)
+
+    def standing(self, packed: bytes) -> Delivery | None:
+        """As `get`, for an entry that may have changed hands since the checkpoint; writes young deliveries only."""
+        young = self._young
+        assert young is not None, "a view does not change"
+        moved = young.moved.get(packed)
+        if moved is not None:
+            return moved
+        if young.batches and not young.is_above([packed]):
+            self.write_young()
+        run = self._run_in(self._txn.cursor("pel"), packed)
+        if run is None or run.find(packed) < 0 or not self._lives(run.consumer_no):
+            return None
+        return run.consumer_no, run.time_ms, run.delivery_count
 
     def forget_recent(self) -> None:
         """Forget the run that `get` found last: a consumer was deleted, and its runs are dead."""
@@ -332,14 +344,25 @@ class Pel:
 
     def write_young(self) -> None:
         """Put the young deliveries into the tables: at a checkpoint, and before any use of the tables."""
-        if self._young is not None:
-            for run in self._young.drain():
+        young = self._young
+        if young is not None:
+            for run in young.drain():
                 self._put(run)
+            if young.moved:
+                self.assign(young.drain_moved())
 
     def forget_young(self) -> None:
         """Forget the young deliveries: the group was destroyed."""
         if self._young is not None:
             self._young.drain()
+            self._young.drain_moved()
+
+    def move_one(self, packed: bytes, delivery: Delivery) -> None:
+        """Assign an entry that `standing` has found; its former owner must be alive until it is written."""
+        assert self._young is not None, "a view does not change"
+        self._recent = None
+        if not self._young.move(packed, delivery):
+            self.write_young()
 
     def remove(self, packed_ids: list[bytes]) -> tuple[list[bytes], dict[int, int]]:
         """Remove entries; -> the IDs that were pending and alive, and how many of them each owner had."""
@@ -350,8 +373,8 @@ class Pel:
             for consumer_no, size in young.take(packed_ids):
                 by_owner[consumer_no] = by_owner.get(consumer_no, 0) + size
                 at += size
-            if at < total and not young.is_above(packed_ids[at:]):
-                self.write_young()
+        if young is not None and at < total and (young.moved or not young.is_above(packed_ids[at:])):
+            self.write_young()
         removed = packed_ids[:at]
         while at < total:
             # entries that are acknowledged together were mostly delivered together
@@ -391,13 +414,15 @@ class Pel:
             self._delete(Run(run.consumer_no, run.time_ms, run.delivery_count, last))
             self._put(run)
 
-    def assign(self, wanted: Mapping[bytes, Delivery], consumer_no: int) -> dict[int | None, int]:
-        """Assign entries to one owner, each with its time and count, by packed ID; -> how many each former owner had.
+    def assign(self, wanted: Mapping[bytes, Delivery]) -> dict[int | None, int]:
+        """Give entries other owners, times and counts, by packed ID; -> how many each former owner had.
 
-        The former owner is None for entries that were not pending.  A run is cut if only a part of it is assigned.
+        The former owner is None for entries that were not pending.  A run is cut if only a part of it is assigned, and
+        pieces that differ in their IDs only become one run.
         """
         order = sorted(wanted)
         former: dict[int | None, int] = {}
+        held: Run | None = None  # the last piece, which the next one may join
         at = 0
         while at < len(order):
             run = self._run_for(order[at])
@@ -413,32 +438,28 @@ class Pel:
                 if len(asked) > had:
                     former[None] = former.get(None, 0) + len(asked) - had
                 ids = old_ids if had == len(asked) else sorted({*old_ids, *asked})
-                self._put_pieces(ids, wanted, consumer_no, run)
             else:
                 at = len(order) if run is None else bisect_left(order, run.first, at)
                 former[None] = former.get(None, 0) + at - begin
-                self._put_pieces(order[begin:at], wanted, consumer_no, None)
+                ids, run = order[begin:at], None
+            for piece in _pieces(ids, wanted, run):
+                if held is None or not self._joins(held, piece):
+                    if held is not None:
+                        self._put(held)
+                    held = piece
+        if held is not None:
+            self._put(held)
         return former
 
-    def _put_pieces(
-        self, ids: list[bytes], wanted: Mapping[bytes, Delivery], consumer_no: int, old: Run | None
-    ) -> None:
-        """Store `ids` as runs: IDs in `wanted` for the new owner, the others as they were in `old`."""
-        deliveries = [wanted.get(packed) for packed in ids]
-        begin = 0
-        while begin < len(ids):
-            delivery = deliveries[begin]
-            end = begin + 1
-            most = min(len(ids), begin + MAX_IN_RUN)
-            while end < most and deliveries[end] == delivery:
-                end += 1
-            packed = b"".join(ids[begin:end])
-            if delivery is not None:
-                self._put(Run(consumer_no, *delivery, packed))
-            else:
-                assert old is not None, "an ID that is neither new nor old"
-                self._put(Run(old.consumer_no, old.time_ms, old.delivery_count, packed))
-            begin = end
+    def _joins(self, held: Run, piece: Run) -> bool:
+        """Add `piece` to `held`, which is not in the tables yet, if both can be one run; -> whether it was."""
+        if not held.is_like(piece) or len(held) + len(piece) > MAX_IN_RUN:
+            return False
+        between = self._run_in(self._txn.cursor("pel"), held.last + b"\0")
+        if between is not None and between.first < piece.first:
+            return False
+        held.packed += piece.packed
+        return True
 
     def copy_from(self, other: Pel) -> None:
         """Copy the living runs of another group, with equal consumer numbers, to this group, which has no runs yet."""
@@ -465,3 +486,22 @@ class Pel:
             # 0.36 us; a delete without a cursor takes 0.5
             if cursor(table).set_key(key):
                 cursor(table).delete()
+
+
+def _pieces(ids: list[bytes], wanted: Mapping[bytes, Delivery], old: Run | None) -> Iterator[Run]:
+    """`ids` as runs: IDs in `wanted` as it says, the others as they were in `old`."""
+    deliveries = [wanted.get(packed) for packed in ids]
+    begin = 0
+    while begin < len(ids):
+        delivery = deliveries[begin]
+        end = begin + 1
+        most = min(len(ids), begin + MAX_IN_RUN)
+        while end < most and deliveries[end] == delivery:
+            end += 1
+        packed = b"".join(ids[begin:end])
+        if delivery is not None:
+            yield Run(*delivery, packed)
+        else:
+            assert old is not None, "an ID that is neither new nor old"
+            yield Run(old.consumer_no, old.time_ms, old.delivery_count, packed)
+        begin = end

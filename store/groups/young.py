@@ -1,4 +1,4 @@
-"""The deliveries of one group since the last checkpoint, which no table has yet.
+"""What has been pending in one group since the last checkpoint, or has changed hands, and no table has yet.
 
 Most entries are acknowledged within milliseconds, so most deliveries need never reach a table: three rows put and three
 deleted, half of what a read of one entry and its acknowledgement cost.  Here they wait in memory, in the order of their
@@ -6,6 +6,9 @@ IDs, which are all above the IDs in the tables:
 
     tables    [1-0 2-0 3-0] [4-0] [6-0 7-0]        young    8-0   9-0 10-0 11-0   12-0
                                                             Bob   Alice           Bob
+
+Entries that are claimed one by one wait here as well: in the tables, a claim of one cuts a run in three.  Written
+together, neighbours that went to one owner become one run again.
 
 The checkpoint writes those that are left, so the tables are exact whenever they are durable; after a crash, or a tick
 that is undone, the log brings them back.  What an acknowledgement does not find here as it was delivered, and every
@@ -28,6 +31,8 @@ MAX_IN_RUN: Final = 100
 # The most IDs in memory for all groups together: 250 bytes each if they were delivered one by one.
 MAX_YOUNG: Final = 16_384
 
+# (owner, delivery time, delivery count); without an owner (UNOWNED, release number, delivery count).
+Delivery = tuple[int, int, int]
 # Owner, delivery time, delivery count, packed IDs: what a run is made of.
 Batch = tuple[int, int, int, bytes]
 
@@ -35,11 +40,13 @@ Batch = tuple[int, int, int, bytes]
 class Young:
     """The young deliveries of one group.  Their number is counted in its transaction, together with those of others."""
 
-    __slots__ = ("_txn", "batches")
+    __slots__ = ("_txn", "batches", "moved")
 
     def __init__(self, txn: Transaction) -> None:
         self._txn = txn
         self.batches: dict[bytes, Batch] = {}  # by the first ID of each, ascending
+        # What tables have of these IDs is no longer true.  In the order of the claims.
+        self.moved: dict[bytes, Delivery] = {}
 
     def add(self, packed_ids: list[bytes], consumer_no: int, time_ms: int, delivery_count: int) -> bool:
         """Add ascending IDs that are above all others of the group; -> whether there is room for more."""
@@ -56,6 +63,20 @@ class Young:
         txn = self._txn
         txn.young_ids += 1
         return txn.young_ids <= MAX_YOUNG
+
+    def move(self, packed: bytes, delivery: Delivery) -> bool:
+        """Note that a pending entry has changed hands; -> whether there is room for more."""
+        txn = self._txn
+        if packed not in self.moved:
+            txn.young_ids += 1
+        self.moved[packed] = delivery
+        return txn.young_ids <= MAX_YOUNG
+
+    def drain_moved(self) -> dict[bytes, Delivery]:
+        """Forget what has changed hands; -> that."""
+        moved, self.moved = self.moved, {}
+        self._txn.young_ids -= len(moved)
+        return moved
 
     def take_one(self, packed: bytes) -> int | None:
         """Remove the batch of this ID alone; -> its owner, None when there is no such batch."""
@@ -90,16 +111,12 @@ class Young:
     def drain(self) -> list[Run]:
         """Forget all; -> them as runs.  Neighbours that differ in their IDs only become one."""
         runs: list[Run] = []
-        for consumer_no, time_ms, delivery_count, packed in self.batches.values():
-            self._txn.young_ids -= len(packed) // ID_BYTES
-            last = runs[-1] if runs else None
-            if (
-                last is not None
-                and (last.consumer_no, last.time_ms, last.delivery_count) == (consumer_no, time_ms, delivery_count)
-                and len(last.packed) + len(packed) <= MAX_IN_RUN * ID_BYTES
-            ):
-                last.packed += packed
+        for batch in self.batches.values():
+            run = Run(*batch)
+            self._txn.young_ids -= len(run)
+            if runs and runs[-1].is_like(run) and len(runs[-1]) + len(run) <= MAX_IN_RUN:
+                runs[-1].packed += run.packed
             else:
-                runs.append(Run(consumer_no, time_ms, delivery_count, packed))
+                runs.append(run)
         self.batches.clear()
         return runs

@@ -19,10 +19,11 @@ from riverbed.server.commands.streams.entries import entry_wire, id_wire
 from riverbed.server.commands.streams.options import parse_range_start
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
-from riverbed.store.format.resp import array_head, id_bulk
+from riverbed.store.format.resp import array_head, bulk, id_bulk
 from riverbed.store.groups.group import MAX_COUNT, PendingEntry
 from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id, parse_id, unpack_id
 from riverbed.store.tables.transaction import UNBOUNDED_ROW
+from riverbed.store.wire import packed_id
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -254,7 +255,27 @@ def _take_claim_options(words: list[bytes]) -> Generator[None, None, _ClaimOptio
 def xclaim(request: Request) -> Reply:
     """XCLAIM key group consumer min-idle-time id ... [options] -> the entries claimed, or their IDs with JUSTID."""
     words = len(request.argv)
+    if words == 7 and request.argv[6] == b"JUSTID" and not request.from_log:
+        reply = _claim_id(request)
+        if reply is not None:
+            return reply
     return in_slices(request, _claim, is_short=words <= _SLICE_IDS, entries=words)
+
+
+def _claim_id(request: Request) -> Reply:
+    """XCLAIM of one ID with JUSTID, for which `_claim` takes three times as long; None when it is no plain case."""
+    argv = request.argv
+    stream, group = need_group(request, argv[1], argv[2])
+    min_idle_ms = parse_int(argv[4], BAD_MIN_IDLE.format("XCLAIM"))
+    packed = packed_id(argv[5])
+    entry = None if packed is None else group.standing(packed)
+    if entry is None or entry.owner is None or not stream.has(entry.entry_id):
+        return None
+    now_ms = request.now_ms
+    if min_idle_ms > 0 and now_ms - entry.delivery_time_ms < min_idle_ms:
+        return None
+    group.claim_one(group.get_or_create(argv[3], now_ms), entry, now_ms)
+    return (b"*1\r\n%b" % bulk(argv[5]),)
 
 
 def _claim(request: Request) -> Work:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from riverbed.server.commands.replay import Replayer
 from riverbed.store.check import DeepCheck, check
 from riverbed.store.databases.database import DATABASE_COUNT
 from riverbed.store.format.log_lines import encode_command
+from riverbed.store.groups import young
 from riverbed.store.groups.young import MAX_IN_RUN, MAX_YOUNG
 from riverbed.store.tables.view import OpenView
 from tests.support.in_process import HandClock, Product, answer
@@ -51,6 +53,9 @@ BETWEEN = [
     "XNACK s g FAIL IDS 2 3-0 8-0",
     "XCLAIM s g Carol 0 3-0 8-0",
     "XCLAIM s g Carol 0 3-0 JUSTID",
+    "XCLAIM s g Carol 0 1-0 JUSTID",
+    "XCLAIM s g Alice 0 2-0 JUSTID",
+    "XCLAIM s g Carol 5000 2-0 JUSTID",
     "XCLAIM s g Carol 0 12-0 FORCE",
     "XAUTOCLAIM s g Carol 500 0",
     "XAUTOCLAIM s g Carol 0 7-0 COUNT 2 JUSTID",
@@ -133,13 +138,14 @@ class Twin:
         return found
 
 
-@pytest.mark.parametrize("second", ["", *BETWEEN[::5]])
+@pytest.mark.parametrize("claim", ["", "XCLAIM s g Bob 0 2-0 JUSTID"])
+@pytest.mark.parametrize("second", ["", *BETWEEN[::10]])
 @pytest.mark.parametrize("first", BETWEEN)
 def test_what_comes_before_the_checkpoint_finds_what_it_would_find_behind_it(
-    tmp_path: Path, first: str, second: str
+    tmp_path: Path, claim: str, first: str, second: str
 ) -> None:
     late, eager = (Twin(tmp_path / name, is_eager=name == "eager") for name in ("late", "eager"))
-    for line in [*DELIVERIES, first, *filter(None, [second]), *AFTER]:
+    for line in [*DELIVERIES, *filter(None, [claim, first, second]), *AFTER]:
         assert late.run(line) == eager.run(line), line
     late.product.kill()
     assert late.looks() == eager.looks()
@@ -192,6 +198,51 @@ def test_a_checkpoint_writes_neighbours_of_one_owner_and_time_as_one_run(store: 
     assert store.count("pel") == 5  # the dump has written them: 100 of Alice, 1 of hers, Bob's 2, 2, 99
     store.crash()
     assert store.dump() == before
+
+
+def test_entries_claimed_one_by_one_become_one_run_again(store: Store) -> None:
+    store.fill(b"s", 2 * MAX_IN_RUN + 10)
+    store.deliver(b"s", MAX_IN_RUN)
+    store.deliver(b"s", MAX_IN_RUN, consumer="Bob")
+    store.checkpoint()
+    for number in range(50, 151):
+        store.run("XCLAIM", "s", "g", "Carol", 0, f"{number}-0", "JUSTID")
+    assert (store.txn.young_ids, store.count("pel")) == (101, 2)
+    store.checkpoint()
+    assert (store.txn.young_ids, store.count("pel")) == (0, 4)  # 49 of Alice, 100 and 1 of Carol, 50 of Bob
+    before = store.dump()
+    store.rebuild()
+    assert store.dump() == before
+
+
+def test_entries_claimed_one_by_one_at_random_are_where_they_belong(tmp_path: Path) -> None:
+    for seed in range(10):
+        chance = random.Random(seed)
+        late, eager = (Twin(tmp_path / f"{name}{seed}", is_eager=name == "eager") for name in ("late", "eager"))
+        script = [f"XADD s {number}-0 f v" for number in range(1, 41)] + ["XGROUP CREATE s g 0"]
+        script += [READ.format("g", f"c{n}", 7, "s") for n in range(5)] + ["XNACK s g FAIL IDS 2 9-0 20-0"]
+        for _ in range(120):
+            number = chance.randint(1, 36)
+            script += [f"XCLAIM s g c{chance.randrange(3)} 0 {number}-0 JUSTID"] * (chance.random() < 0.9)
+            script += ["CHECKPOINT"] * (chance.random() < 0.05) + ["PASS 1"] * (chance.random() < 0.05)
+            script += [f"XACK s g {number}-0"] * (chance.random() < 0.02)
+        for line in script:
+            assert late.run(line) == eager.run(line), (seed, line)
+        assert late.looks() == eager.looks(), seed
+        late.product.replay()
+        assert late.looks() == eager.looks(), seed
+        for twin in (late, eager):
+            twin.product.close()
+            assert [str(one) for one in check(twin.product.directory)] == []
+
+
+def test_what_has_changed_hands_is_bounded_too(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(young, "MAX_YOUNG", 10)
+    store.fill(b"s", 100)
+    store.deliver(b"s", 100)
+    for number in range(1, 51):
+        store.run("XCLAIM", "s", "g", "Bob", 0, f"{number}-0", "JUSTID")
+        assert store.txn.young_ids <= 10
 
 
 def test_what_is_young_is_bounded_for_all_groups_together(store: Store) -> None:
