@@ -1,8 +1,11 @@
-"""How fast do consumers of a group process a stream: read, acknowledge, take over?
+"""How fast do consumers of a group process a stream: read, acknowledge, take over, look?
 
 A round is what a consumer repeats: XREADGROUP of 1 or of 100 entries and an XACK of all of them, or an
 XCLAIM of 100 that another consumer has pending.  One consumer waits for each reply before it goes on; many keep the
 server busy, and send the acknowledgement and the next read in one piece, as pipelining clients do.
+
+Short commands are measured pipelined as well, 200 to a piece, where the sockets cost nearly nothing: reads of one entry
+with their acknowledgements, by one name or by many, XRANGE of one, XPENDING, and XCLAIM of one with JUSTID.
 """
 
 from __future__ import annotations
@@ -10,17 +13,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from benchmarks.consumers import Consumer, drive
+from benchmarks.consumers import ASK_DONE, ENDS_DONE, Consumer, drive, exchange
 from benchmarks.report import Answer, Budget, Measurement, at_least
 from benchmarks.rig import Contender, Rig, samples_of
 from benchmarks.traffic import FIRST_MS, fields, load, read_for
-from tests.support.raw import encode
+from tests.support.raw import Word, encode
 from tests.support.servers import Server
 
 KEY: Final = "events"
 MANY: Final = 16
+PLACE: Final = b"__place__"
 _ID_BYTES: Final = len(b"%d-0" % FIRST_MS)
+PIPELINE: Final = 200
+_CLAIMED: Final = 10_000  # one by one, before XPENDING is measured again
+_STRIDE: Final = 7919  # from one place of the stream to the next; prime
 _BUDGET: Final = at_least(1.0)
+_PAIR_BUDGET: Final = at_least(0.9)
+_SHORT_BUDGET: Final = at_least(0.8)
 
 
 def bulk(word: bytes) -> bytes:
@@ -110,6 +119,28 @@ class Claimer:
         return self.first() if self.rounds < len(self._batches) else None
 
 
+class Pipeliner:
+    """Sends pieces of requests, made beforehand; each reply is awaited whole.  A round is one request, or one pair."""
+
+    def __init__(self, pieces: Sequence[bytes], rounds_a_piece: int) -> None:
+        self.rounds = 0
+        self._pieces = pieces
+        self._rounds_a_piece = rounds_a_piece
+        self._sent = 0
+
+    def first(self) -> tuple[bytes, int]:
+        return self._pieces[0] + ASK_DONE, ENDS_DONE
+
+    def next(self, reply: memoryview) -> tuple[bytes, int] | None:
+        self.rounds += self._rounds_a_piece
+        self._sent += 1
+        return None if self._sent == len(self._pieces) else (self._pieces[self._sent] + ASK_DONE, ENDS_DONE)
+
+
+def pieces(requests: Sequence[bytes], size: int) -> list[bytes]:
+    return [b"".join(requests[at : at + size]) for at in range(0, len(requests), size)]
+
+
 def answer(rig: Rig) -> Answer:
     entries = rig.sizes.group_entries // (100 * MANY) * 100 * MANY
     batches = [ids(first, 100) for first in range(0, entries, 100)]
@@ -133,7 +164,8 @@ def answer(rig: Rig) -> Answer:
                 _check(server, contender)
     return Answer(
         f"Consumers of a group: a stream of {entries:,} entries of 66 bytes",
-        "XREADGROUP GROUP g c COUNT n STREAMS events >, XACK events g id ...; XCLAIM events g c 0 id ...",
+        "XREADGROUP GROUP g c COUNT n STREAMS events >, XACK events g id ...; XCLAIM events g c 0 id ...; "
+        "XPENDING events g id + 100; XRANGE events id + COUNT 1",
         [measurement for pair in rates.values() for measurement in pair],
         (f"Many are {MANY} consumers that pipeline; one waits for each reply.",),
     )
@@ -167,7 +199,45 @@ def _runs(entries: int, batches: Sequence[bytes]) -> list[Run]:
 
         return make
 
+    def pairs(names: int) -> Callable[[Server], list[Consumer]]:
+        def make(server: Server) -> list[Consumer]:
+            group = f"pairs-{names}"
+            with server.client() as client:
+                client.ask("XGROUP", "CREATE", KEY, group, 0)
+            requests = [
+                encode(("XREADGROUP", "GROUP", group, f"c{number % names}", "COUNT", 1, "STREAMS", KEY, ">"))
+                + encode(("XACK", KEY, group, entry_id(number)))
+                for number in range(singles)
+            ]
+            return [Pipeliner(pieces(requests, PIPELINE // 2), PIPELINE // 2)]
+
+        return make
+
+    def short(*words: Word, count: int = singles) -> Callable[[Server], list[Consumer]]:
+        """Pipelined requests; PLACE among the words stands for IDs from all over the stream."""
+
+        def make(server: Server) -> list[Consumer]:
+            below = entries - 100
+            places = (entry_id(number * _STRIDE % below) for number in range(count))
+            requests = [encode([place if word == PLACE else word for word in words]) for place in places]
+            return [Pipeliner(pieces(requests, PIPELINE), PIPELINE)]
+
+        return make
+
+    def after_claims(make: Callable[[Server], list[Consumer]]) -> Callable[[Server], list[Consumer]]:
+        def make_after(server: Server) -> list[Consumer]:
+            claims = [encode(("XCLAIM", KEY, "claims", "d", 0, entry_id(n), "JUSTID")) for n in range(_CLAIMED)]
+            for piece in pieces(claims, PIPELINE):
+                exchange(server.port, piece)
+            return make(server)
+
+        return make_after
+
+    hundred = ("XPENDING", KEY, "claims", PLACE, "+", 100)
     return [
+        (f"COUNT 1 and XACK, one, pipelined by {PIPELINE}", _PAIR_BUDGET, pairs(1)),
+        (f"COUNT 1 and XACK, {MANY} names, pipelined by {PIPELINE}", _PAIR_BUDGET, pairs(MANY)),
+        (f"XRANGE COUNT 1, pipelined by {PIPELINE}", _BUDGET, short("XRANGE", KEY, PLACE, "+", "COUNT", 1)),
         ("COUNT 1 and XACK, one", None, readers("one-1", 1, singles // 4, 1)),
         (f"COUNT 1 and XACK, {MANY}", None, readers("many-1", 1, singles, MANY)),
         ("COUNT 100 and XACK, one", _BUDGET, readers("one-100", 100, entries, 1)),
@@ -175,13 +245,25 @@ def _runs(entries: int, batches: Sequence[bytes]) -> list[Run]:
         ("XCLAIM of 100, one", None, claimers("claims", 1, just_id=False)),
         (f"XCLAIM of 100, {MANY}", None, claimers("claims", MANY, just_id=False)),
         (f"XCLAIM of 100 JUSTID, {MANY}", None, claimers("claims", MANY, just_id=True)),
+        (f"XPENDING, summary, pipelined by {PIPELINE}", _SHORT_BUDGET, short("XPENDING", KEY, "claims")),
+        (f"XPENDING of 100, pipelined by {PIPELINE}", _SHORT_BUDGET, short(*hundred, count=singles // 5)),
+        (
+            f"XPENDING of 100 after {_CLAIMED:,} claims of one, pipelined by {PIPELINE}",
+            _SHORT_BUDGET,
+            after_claims(short(*hundred, count=singles // 5)),
+        ),
+        (
+            f"XCLAIM of 1 JUSTID, pipelined by {PIPELINE}",
+            _SHORT_BUDGET,
+            short("XCLAIM", KEY, "claims", "e", 0, PLACE, "JUSTID"),
+        ),
     ]
 
 
 def _check(server: Server, contender: Contender) -> None:
     """Check that acknowledged entries are no longer pending: otherwise the measurement is void."""
     with server.client() as client:
-        for group in ("one-1", "many-1", "one-100", "many-100"):
+        for group in ("one-1", "many-1", "one-100", "many-100", "pairs-1", f"pairs-{MANY}"):
             summary = client.ask("XPENDING", KEY, group)
             if not summary.startswith(b"*4\r\n:0\r\n"):
                 raise AssertionError(f"{contender.value}, {group}: {summary[:60]!r}")
