@@ -15,6 +15,7 @@ from riverbed.store.format.streams import StreamRow, entry_key, id_in_key, strea
 from riverbed.store.ids import ID_BYTES, MAX_ID, MIN_ID, StreamID, id_text, pack_id
 from riverbed.store.tables import ranges
 from riverbed.store.tables.reader import TableReader
+from riverbed.store.tables.streams import nodes_of
 
 if TYPE_CHECKING:
     from riverbed.store.model import Row
@@ -24,6 +25,7 @@ class StreamEntries:
     """The entries of the stream with this row, oldest first."""
 
     def __init__(self, reader: TableReader, row: StreamRow) -> None:
+        self._reader = reader
         self._path = reader.path
         self._row = row
         self._prefix = stream_prefix(row.stream_no)
@@ -62,6 +64,17 @@ class StreamEntries:
         low, high = self._edges(first, last)
         if low <= high and self._cursor.set_range(low):
             yield from map(id_in_key, takewhile(high.__ge__, self._cursor.iternext(values=False)))
+
+    def count_after(self, entry_id: StreamID) -> int:
+        """The number of entries with larger IDs.  Nodes behind the one of `entry_id` are counted by their rows."""
+        if entry_id == MAX_ID:
+            return 0
+        total, last = 0, MAX_ID
+        for node_id, node in nodes_of(self._reader, self._row):
+            if node_id > entry_id:
+                last = min(last, StreamID(node_id - 1))
+                total += node.live
+        return total + sum(1 for _ in self.ids(StreamID(entry_id + 1), last))
 
     def get(self, entry_id: StreamID) -> bytes | None:
         """The row of one entry, None when there is no such entry."""

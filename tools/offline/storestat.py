@@ -12,8 +12,10 @@ import lmdb
 
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import CorruptionError
+from riverbed.store.format.groups import GroupRow
 from riverbed.store.format.pending import UNOWNED
 from riverbed.store.format.rows import DECODE_ERRORS
+from riverbed.store.format.streams import StreamRow, key_key
 from riverbed.store.groups.lag import lag
 from riverbed.store.ids import id_text
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, MANIFEST_NAME, STATE_DIRECTORY
@@ -21,9 +23,11 @@ from riverbed.store.log.takeover import refuse_redis
 from riverbed.store.progress import Progress, ignore
 from riverbed.store.snapshot.reader import StreamSummary, open_snapshot
 from riverbed.store.snapshot.stream_walk import StreamWalk
+from riverbed.store.tables.entries import StreamEntries
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.groups import LiveGroup, live_groups
 from riverbed.store.tables.reader import TableReader
+from riverbed.store.tables.streams import keyspaces
 from riverbed.tools.console.console import Failure
 from riverbed.tools.stream_stat import READING, GroupStat, StreamStat
 
@@ -100,10 +104,19 @@ def _groups(reader: TableReader, stream: StreamSummary, now_ms: int) -> Iterator
             row.pel_count,
             oldest_ms,
             tries,
-            lag(stream, row.last_id, row.entries_read),
+            _lag(reader, stream, row),
             id_text(row.last_id).decode(),
             row.entries_read,
         )
+
+
+def _lag(reader: TableReader, stream: StreamSummary, group: GroupRow) -> int | None:
+    """The lag of a group, counted where its counters do not give it, as after XGROUP CREATE with an ID."""
+    known = lag(stream, group.last_id, group.entries_read)
+    if known is not None:
+        return known
+    row = reader.get("keys", key_key(keyspaces(reader)[stream.db], stream.key))
+    return None if row is None else StreamEntries(reader, StreamRow.unpack(row)).count_after(group.last_id)
 
 
 def _longest_pending(reader: TableReader, group: LiveGroup, now_ms: int) -> tuple[int | None, int]:

@@ -60,9 +60,10 @@ def stat(target: str, pattern: str | None, order: str, limit: int, by_group: boo
     the file that RIVERBED_PASSWORD_FILE names.
 
     "oldest" is the time since the last delivery of the pending entry that has waited longest. "tries" is how often the
-    most delivered of the pending entries was delivered. "lag" is the number of entries not yet delivered to the group,
-    ? if it is not known. Of a server's groups, "tries" is of the 100 pending entries with the smallest IDs and of those
-    idle longest; of a Redis's, "oldest" and "tries" are of the first 100.
+    most delivered of the pending entries was delivered. "lag" is the number of entries not yet delivered to the group.
+    On the disk it is always known; a server does not always know it, and then shows ?. Of a server's groups, "tries" is
+    of the 100 pending entries with the smallest IDs and of those idle longest. Of a Redis's groups, "oldest" and
+    "tries" are of the first 100.
 
     \b
     Examples

@@ -58,6 +58,15 @@ def test_dead_rows_and_other_streams_are_not_seen(filled: Store, reader: TableRe
     assert entries.get(sid("1998-0")) == filled.stream(b"b").entry(sid("1998-0"))
 
 
+@pytest.mark.parametrize("key", [b"a", b"b", EMPTY])
+def test_the_entries_behind_an_id_are_counted(filled: Store, reader: TableReader, key: bytes) -> None:
+    entries = StreamEntries(reader, row_of(filled, key))
+    numbers = [entry_id >> 64 for entry_id in entries.ids()]
+    for ms in (0, 1, 99, 100, 101, 150, 1500, 1994, 1997, 1999, 2000, 2001):
+        assert entries.count_after(sid(f"{ms}-0")) == sum(number > ms for number in numbers), ms
+    assert entries.count_after(MAX_ID) == 0
+
+
 def test_the_youngest_entry_up_to_an_id_is_found(filled: Store, reader: TableReader) -> None:
     entries = StreamEntries(reader, row_of(filled))
     found = {text: entries.last_id(sid(text)) for text in ("1993-9", "1994-0", "1997-0", "1999-7")}

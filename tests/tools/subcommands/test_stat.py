@@ -164,6 +164,9 @@ def test_a_group_of_unknown_lag_does_not_hide_that_of_others(riverbed: RiverbedS
     found = told(target, "--groups", "--sort", "lag")
     assert [each["key"] for each in found] == ["behind", "long"]
     assert [group["lag"] for group in found[0]["groups"]] == [1000, None]
+    riverbed.stop()
+    found = told(riverbed.directory, "--groups", "--sort", "lag")
+    assert [group["lag"] for group in found[0]["groups"]] == [1000, 500]
 
 
 def test_all_databases_are_told_or_the_one_asked_for(riverbed: RiverbedServer) -> None:
