@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _WORD_BYTES: Final = 48
 _LIST_BYTES: Final = 80
 # Memory of an entry of a run, besides the bytes of its request.
-_RUN_ENTRY_BYTES: Final = 32
+_RUN_ENTRY_BYTES: Final = 112
 
 
 def request_bytes(argv: list[bytes]) -> int:

@@ -7,12 +7,12 @@ request passes anyway.  Most requests take it, so work that is the same for many
 from __future__ import annotations
 
 from operator import length_hint
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from riverbed.server.commands.dispatch import FastCommand, fast_commands
 from riverbed.server.commands.request import Context, Request
 from riverbed.server.commands.slices import SlicedCommand
-from riverbed.server.commands.streams.streams import OneByOneError
+from riverbed.server.commands.streams.streams import AppendedPart
 from riverbed.server.commands.table import Flag
 from riverbed.server.errors import CommandError
 from riverbed.server.execution.slow_path import SlowPath, Turn
@@ -186,8 +186,7 @@ class FastPath:
                     raise
                 except Exception as error:
                     if isinstance(argv, Run):
-                        if not isinstance(error, OneByOneError):
-                            self._failures.roll_back(mark)  # the request that cannot be executed fails again
+                        self._failures.roll_back(mark)  # the request that cannot be executed fails again
                         run_count -= 1
                         run_of = run_of if run_count else None
                         count += _take_one_by_one(session, argv, requests, waiting)
@@ -196,6 +195,13 @@ class FastPath:
                 session.last_command = entry.name
                 if reply.__class__ is tuple:
                     wire = reply[0]
+                elif reply.__class__ is AppendedPart:
+                    count += _take_next_alone(session, cast("Run", argv), reply.done, requests, waiting)
+                    run_count += reply.done - 1
+                    if not reply.done:
+                        run_of = run_of if run_count else None
+                        continue
+                    wire = reply.ids
                 elif reply.__class__ in _WAITS:
                     self._calls.end_command(mark)
                     if reply.__class__ is Block:
@@ -213,9 +219,10 @@ class FastPath:
                 out.append(wire)
                 if entry.is_compound:
                     if isinstance(argv, Run):
-                        run_count += len(argv) - 1
-                        count += len(argv) - 1
-                        session.commands_processed += len(argv) - 1
+                        if reply.__class__ is tuple:
+                            run_count += len(argv) - 1
+                            count += len(argv) - 1
+                            session.commands_processed += len(argv) - 1
                     else:
                         if txn.unlogged is not None:
                             txn.end_command()
@@ -257,3 +264,18 @@ def _take_one_by_one(session: Session, run: Run, requests: Requests, waiting: It
     requests[at:at] = run.requests()
     session.commands_processed += len(run) - 1
     return len(run) - 1
+
+
+def _take_next_alone(session: Session, run: Run, done: int, requests: Requests, waiting: Iterator[WireRequest]) -> int:
+    """Put the request behind the first `done` of a run, and what is left of the run, before those in `waiting`.
+
+    -> how many more requests these are, with those that are done.
+    """
+    left: Requests = [run.request(done)]
+    if done + 1 < len(run):
+        left.append(run.rest(done + 1))
+    at = len(requests) - length_hint(waiting)
+    requests[at:at] = left
+    more = done + len(left) - 1
+    session.commands_processed += more
+    return more

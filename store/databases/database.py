@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from riverbed.store.databases.lent import LentStreams
 from riverbed.store.format import streams
 from riverbed.store.groups.groups import Groups
 from riverbed.store.model import Change
@@ -22,6 +23,7 @@ from riverbed.store.tables.namespace import Namespace
 if TYPE_CHECKING:
     from riverbed.store.groups.recent_deliveries import RecentDeliveries
     from riverbed.store.tables.transaction import Transaction
+    from riverbed.store.wire import Run
 
 DATABASE_COUNT: Final = 16
 
@@ -33,6 +35,7 @@ class Database(Namespace):
         super().__init__(number)
         self.txn = txn
         self.cached: dict[bytes, Stream] = {}
+        self._lent = LentStreams()
         self._groups: dict[Stream, Groups] = {}  # of cached streams
         self._recent_deliveries = recent_deliveries
 
@@ -40,12 +43,13 @@ class Database(Namespace):
         """Empty the caches of streams and groups; the caller has written changes back, or wants to lose them."""
         self.cached.clear()
         self._groups.clear()
+        self._lent.forget()
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
     def stream(self, key: bytes, now_ms: int) -> Stream | None:
         """The stream at `key`, or None.  Deletes the key, and logs that, if its deadline has passed."""
-        stream = self.cached.get(key)
+        stream = self.cached.get(key) or self.take_back(key)
         if stream is None:
             row = self.txn.lmdb.get(streams.key_key(self.keyspace_no, key), db=self.txn.handles["keys"])
             if row is None:
@@ -114,6 +118,56 @@ class Database(Namespace):
             if self.stream(key, now_ms) is not None:
                 return key
         return None
+
+    # -- runs of XADD --------------------------------------------------------------------------------------------------
+
+    def append_run(self, run: Run, now_ms: int) -> tuple[int, bytes]:
+        """Append the entries of a run that a client sent, up to the first one that is not simple.
+
+        -> (how many, their IDs as bulk strings).  Simple are entries of streams that exist, do not expire and have no
+        client that waits for them or watches them, if their options and IDs are in order and trim nothing.
+        Logs `XADD key id f v ...` for each entry.  An exception leaves some of them.
+        """
+        lent = self._lent
+        count, log, ids = lent.append(run, 0, self.interest, now_ms)
+        done = self._log_run(count, log)
+        while done < len(run) and self._lend(*run.entry(done)):
+            count, log, more = lent.append(run, done, self.interest, now_ms)
+            if not count:
+                break
+            done += self._log_run(count, log)
+            ids += more
+        if lent.is_full:
+            for key in lent.oldest():
+                self.take_back(key)
+        return done, ids
+
+    def _log_run(self, count: int, log: bytes) -> int:
+        if count:
+            if self.txn.log_db != self.number:
+                self.txn.log_select(self.number)
+            self.txn.log.append(log)
+        return count
+
+    def _lend(self, key: bytes, size: int) -> bool:
+        """Lend the stream at `key` for an entry with `size` bytes of fields, if it is a simple one."""
+        stream = None if key in self.interest else self.stream(key, 0)
+        if stream is None or stream.expire_ms:
+            return False
+        del self.cached[key]
+        self._lent.lend(stream, size)
+        return True
+
+    def take_back(self, key: bytes) -> Stream | None:
+        """Enter what was appended to a stream that is lent; -> the stream, None when it is not lent."""
+        stream = self._lent.take_back(key)
+        if stream is not None:
+            self.cached[key] = stream
+        return stream
+
+    def take_all_back(self) -> None:
+        for key in self._lent.all_keys():
+            self.take_back(key)
 
     # -- mutators ------------------------------------------------------------------------------------------------------
 

@@ -33,6 +33,18 @@ class WriteTxn(Transaction):
         super().reload()
         self._forget_cached()
 
+    def write_back(self) -> None:
+        self._take_all_back()
+        super().write_back()
+
+    def configure_nodes(self, max_entries: int, max_bytes: int) -> None:
+        self._take_all_back()  # they were lent with the limits before
+        super().configure_nodes(max_entries, max_bytes)
+
+    def _take_all_back(self) -> None:
+        for db in self.databases:
+            db.take_all_back()
+
     def commit(self, position: LogPosition, *, synced: LogPosition | None = None, is_synced: bool = True) -> None:
         super().commit(position, synced=synced, is_synced=is_synced)
         if sum(len(db.cached) for db in self.databases) > CACHED_STREAMS:

@@ -1,15 +1,17 @@
-"""Appends whole runs of XADD to a stream, with the same rows as appending their entries one by one.
+"""Appends runs of XADD to streams, with the same rows as appending their entries one by one.
 
-`store/wire` copies the bytes.  This module decides the ID and the node of each entry.
+`store/wire` appends to a `Tail`, as far as this module allows it for a stream: it *lends* the stream, and takes it back
+before anything else looks at the stream.  So Python runs once for a node, not once for an entry.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from riverbed.store.ids import ID_BYTES, StreamID, pack_id, unpack_id
+from riverbed.store.format.streams import NodeRow
+from riverbed.store.ids import ID_BYTES, MIN_ID, StreamID, pack_id, unpack_id
 from riverbed.store.tables.transaction import UNBOUNDED_ROW
-from riverbed.store.wire import Run, expand, expand_one, load_xadds
+from riverbed.store.wire import Run, Tail, expand_one, load_xadds, open_tail
 
 if TYPE_CHECKING:
     from riverbed.store.streams.stream import Stream
@@ -21,45 +23,59 @@ MAX_ROOM: Final = 1 << 62
 _PREFIX_BYTES: Final = 8
 
 
-def append_run(stream: Stream, run: Run, first_id: StreamID, at: int = 0, end: int | None = None) -> bytes:
-    """Append entries `at` to `end` of a run that a client sent, the first with `first_id`; -> the IDs as bulk strings.
+def lend(stream: Stream, size: int) -> Tail:
+    """What may be appended to the stream natively, from an entry of `size` bytes of fields on, until `take_back`.
 
-    The caller has made sure that `first_id` is above `last_id`, that all IDs fit into its millisecond, and that no
-    client waits for or watches the key.  Logs `XADD key id f v ...` for each entry.  An exception leaves some of them.
+    The caller has made sure that the stream does not expire.
     """
     txn = stream.txn
-    head = _log_head(stream, run)
-    rows: Rows = []
-    pieces = []
-    if end is None:
-        end = len(run)
-    while at < end:
-        key = stream.prefix + first_id.to_bytes(ID_BYTES, "big")
-        most = txn.node_max_entries - stream.tail_total
-        room = txn.node_max_bytes - stream.tail_bytes
-        made = 0
-        if stream.tail_total and most > 0 and room > 0:
-            made, size, log, ids = expand(run, at, min(most, end - at), room, key, head, rows)
-        if not made:
-            most = min(txn.node_max_entries, end - at)
-            made, size, log, ids = expand(run, at, most, txn.node_max_bytes, key, head, rows)
-            if not made:
-                made, size, log, ids = expand(run, at, 1, MAX_ROOM, key, head, rows)
-                txn.largest_row = UNBOUNDED_ROW
-            stream.open_node(first_id)
-        if not stream.length:
-            stream.first_id = first_id
-        _count_in(stream, made, size, StreamID(first_id + made - 1))
-        txn.log.append(log)
-        pieces.append(ids)
-        at += made
-        first_id = StreamID(first_id + made)
-    txn.appender.putmulti(rows)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    total = stream.tail_total
+    opens_node = total == 0 or total >= txn.node_max_entries or stream.tail_bytes + size >= txn.node_max_bytes
+    if not opens_node:
+        most, room = txn.node_max_entries - total, txn.node_max_bytes - stream.tail_bytes
+    elif size < txn.node_max_bytes:
+        most, room = txn.node_max_entries, txn.node_max_bytes
+    else:
+        most, room = 1, size + 1
+        txn.largest_row = UNBOUNDED_ROW
+    oldest, node_end, node_live = _front(stream)
+    last_key = stream.prefix + pack_id(stream.last_id)
+    return open_tail(last_key, pack_id(oldest), pack_id(node_end), stream.length, node_live, most, room, opens_node)
+
+
+def _front(stream: Stream) -> tuple[StreamID, StreamID, int]:
+    """-> up to which IDs an exact and an approximate trim remove nothing, and how many entries the latter would."""
+    if not stream.length:
+        return MIN_ID, MIN_ID, 0
+    if stream.node_count:
+        nodes = stream.txn.nodes
+        found = nodes.set_range(stream.prefix + pack_id(stream.floor_id))
+        assert found and nodes.key().startswith(stream.prefix), "a count of nodes without a node"
+        node = NodeRow.unpack(nodes.value())
+        return min(stream.first_id, node.last_id), node.last_id, node.live
+    # the tail becomes the first node, if a node is opened; no approximate trim removes a part of it before
+    return stream.first_id, stream.tail_last_id, stream.tail_total - stream.tail_dead
+
+
+def take_back(stream: Stream, tail: Tail) -> None:
+    """Enter what was appended natively into the stream and its table.  The lines of the log were logged before."""
+    if not tail.count:
+        return
+    first_id = unpack_id(tail.first_id)
+    if tail.opens_node:
+        stream.open_node(first_id)
+    if not stream.length:
+        stream.first_id = first_id
+    stream.txn.appender.putmulti(tail.rows)
+    _count_in(stream, tail.count, tail.size, unpack_id(tail.last_id))
 
 
 def append_one(stream: Stream, run: Run, entry_id: StreamID) -> bytes:
-    """As `append_run`, for a run of one entry, without a list.  Clients that wait for each reply send such runs."""
+    """Append the first entry of a run with `entry_id`; -> the ID as a bulk string.
+
+    Clients that wait for each reply send such runs.  The caller has made sure that `entry_id` is above `last_id`, and
+    that no client waits for or watches the key.  Logs `XADD key id f v ...`.
+    """
     txn = stream.txn
     key = stream.prefix + entry_id.to_bytes(ID_BYTES, "big")
     row, size, log, reply = expand_one(run, key, _log_head(stream, run))

@@ -14,11 +14,9 @@ from riverbed.store.format.resp import encode_words
 from riverbed.store.format.streams import NodeRow, decode_live_counts, id_in_key
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, pack_id
 from riverbed.store.model import NOT_TRIMMED, Change, References, Strategy, Trim, Trimmed
-from riverbed.store.streams.runs import append_run
 
 if TYPE_CHECKING:
     from riverbed.store.streams.stream import Stream
-    from riverbed.store.wire import Run
 
 # Trims that remove at most this many rows delete them at once; larger trims leave them to the purge.
 INLINE_DELETES: Final = 256
@@ -35,30 +33,6 @@ def append_and_trim(stream: Stream, entry_id: StreamID, words: list[bytes], trim
     if any(trimmed):
         _add_to_last_line(stream, exact_words(stream, trim, trimmed), len(words))
     return bulk
-
-
-def append_run_and_trim(stream: Stream, run: Run, first_id: StreamID, trim: Trim) -> bytes:
-    """As `append_run`, with an approximate trim by length after each entry."""
-    at, ids = 0, []
-    while at < len(run):
-        count = min(_entries_before_trim(stream, trim), len(run) - at)
-        ids.append(append_run(stream, run, StreamID(first_id + at), at, at + max(count, 1)))
-        if not count:
-            trimmed = trim_front(stream, trim)
-            if any(trimmed):
-                _add_to_last_line(stream, exact_words(stream, trim, trimmed), run.word_count)
-        at += max(count, 1)
-    return b"".join(ids)
-
-
-def _entries_before_trim(stream: Stream, trim: Trim) -> int:
-    """How many entries may be appended before an approximate trim by length removes any; 0 when it is not known."""
-    if stream.length < trim.threshold:
-        return trim.threshold - stream.length
-    _, first = next(closed_nodes(stream), (MIN_ID, None))
-    if first is None or not first.live:
-        return 0
-    return max(trim.threshold + first.live - stream.length - 1, 0)
 
 
 def _add_to_last_line(stream: Stream, trim_words: list[bytes], word_count: int) -> None:

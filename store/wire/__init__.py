@@ -1,14 +1,15 @@
-"""Requests and runs of XADD, cut out of their own bytes; a run is then expanded into rows, log lines and replies.
+"""Requests and runs of XADD, cut out of their own bytes; a run then becomes rows, log lines and replies.
 
-    parse, parse_front    bytes -> requests: lists of words, and runs in the place of neighbours that are alike
-    expand, expand_one    a run, and the ID of its first entry -> rows, what the log is given, replies
+    parse, parse_front    bytes -> requests: lists of words, and runs in the place of neighbouring XADDs
+    append, open_tail     a run of any keys, and what each stream takes -> rows, what the log is given, replies
+    expand_one            the same for a single entry
     load_xadds            a run out of a log -> rows
     packed_id             an ID as text -> its bytes in keys
     show_pending          rows of pending entries -> what XPENDING answers
 
 They exist twice: `reference.py` says in Python what each function does, `native.c` does the same fast.  The native
 module is used where it was built from this source, and RIVERBED_NATIVE=0 in the environment asks for the reference.
-Knows no ID rule, no node rule, no limit, no time, no file, and nothing of those who use it.  Read `reference.py` first.
+Knows no node rule, no limit, no time, no file, and nothing of those who use it.  Read `reference.py` first.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ __all__ = [
     "Request",
     "Requests",
     "Run",
+    "Tail",
+    "append",
     "count_of",
-    "expand",
     "expand_one",
     "load_xadds",
+    "open_tail",
     "packed_id",
     "parse",
     "parse_front",
@@ -53,9 +56,11 @@ IS_NATIVE: Final = _has_native()
 if TYPE_CHECKING or IS_NATIVE:
     from riverbed.store.wire.native import (
         Run,
-        expand,
+        Tail,
+        append,
         expand_one,
         load_xadds,
+        open_tail,
         packed_id,
         parse,
         parse_front,
@@ -64,9 +69,11 @@ if TYPE_CHECKING or IS_NATIVE:
 else:
     from riverbed.store.wire.reference import (
         Run,
-        expand,
+        Tail,
+        append,
         expand_one,
         load_xadds,
+        open_tail,
         packed_id,
         parse,
         parse_front,

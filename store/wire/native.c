@@ -1,10 +1,11 @@
 /* Requests and runs of XADD, cut out of their own bytes.
 
    What each function does, byte for byte, is said by `reference.py`; this is the same in C.  It takes lengths apart,
-   copies and formats.  It knows no ID rule, no node rule, no limit of a client, no time and no file.
+   copies and formats.  It knows no node rule, no limit of a client, no time and no file; of IDs it knows that they
+   ascend, and of trims when they remove nothing.
 
-   Why C, and not Cython: there are seven functions that hold two or three objects each, so that Cython would save
-   little counting of references, and its output is 10,000 lines that need Cython where they are built.  This needs a C
+   Why C, and not Cython: there are six functions that hold a few objects each, so that Cython would save little
+   counting of references, and its output is 10,000 lines that need Cython where they are built.  This needs a C
    compiler alone, and only what Python has promised to keep (the limited API of 3.11), so that one build serves every
    Python from 3.11 on.
 
@@ -24,11 +25,10 @@
 #include <string.h>
 #include <structmember.h>
 
-#define INTERFACE 4             /* raise it, here and in `reference.py`, when a function takes or returns others */
+#define INTERFACE 5             /* raise it, here and in `reference.py`, when a function takes or returns others */
 #define MAX_DIGITS 9           /* of a length */
 #define MIN_WORD_BYTES 6      /* "$0\r\n\r\n" */
 #define MIN_XADD_WORDS 5      /* XADD key id field value */
-#define MAXLEN_WORDS 3          /* MAXLEN ~ n */
 #define RUN_ENTRIES 256         /* as many make one run at most; they are noted on the stack first */
 #define HALF_DIGITS 20          /* of 64 bits */
 #define ID_TEXT_BYTES (2 * HALF_DIGITS + 1)
@@ -41,24 +41,46 @@
 #define RUN_HEAD_BYTES 20       /* then the IDs */
 
 /* What may become a run. */
-enum { NO_RUNS, APPENDED, LOGGED };     /* `XADD key [MAXLEN ~ n] * ...`, from clients; `XADD key id ...`, out of a log */
+enum { NO_RUNS, APPENDED, LOGGED };     /* `XADD key [options] *|id ...`, from clients; `XADD key id ...`, out of a log */
 
-/* Where one XADD stands in its chunk: its head, its ID, its first field, and the byte behind its last value. */
+/* What an XADD trims by. */
+enum { NO_TRIM, MAXLEN, MINID };
+
 typedef struct {
-    Py_ssize_t start, id, fields, end;
+    uint64_t ms, seq;
+} ID;
+
+/* One XADD: where its head, key, ID, first field and the byte behind its last value stand in the chunk; its options. */
+typedef struct {
+    Py_ssize_t start, key, key_length, id, fields, end;
+    Py_ssize_t word_count;      /* fields and values */
+    ID wanted;                  /* unless `is_auto` */
+    ID threshold;               /* of the trim; MAXLEN's is `seq` */
+    char is_auto, trim, is_approximate;
 } Entry;
 
 typedef struct {
     PyObject_VAR_HEAD           /* the size is the number of entries */
     PyObject *chunk;
-    PyObject *key;
-    Py_ssize_t word_count;      /* fields and values of each entry */
-    Py_ssize_t maxlen;          /* of MAXLEN ~; -1 without */
     Entry entries[1];
 } Run;
 
+/* What may be appended to the open node of a stream, and what was: `reference.py` says more. */
 typedef struct {
-    PyTypeObject *run_type;
+    PyObject_HEAD
+    PyObject *rows;
+    char prefix[PREFIX_BYTES];
+    ID last, first;             /* of the stream; of what was appended */
+    ID oldest, node_end;        /* an exact trim by MINID, and an approximate one, removes nothing up to here */
+    Py_ssize_t length;          /* of the stream */
+    Py_ssize_t node_live;       /* entries that an approximate trim by MAXLEN removes at least */
+    Py_ssize_t most, room;      /* entries and bytes that the node takes */
+    Py_ssize_t count, size;     /* entries and bytes that it has taken */
+    char opens_node;
+} Tail;
+
+typedef struct {
+    PyTypeObject *run_type, *tail_type;
 } State;
 
 /* -- reading ------------------------------------------------------------------------------------------------------ */
@@ -129,92 +151,121 @@ parse_half(const char *data, Py_ssize_t start, Py_ssize_t end, uint64_t *half)
     return 0;
 }
 
-/* `ms-seq`, both of them canonical.  -> 0, or -1. */
+/* `ms-seq`, both of them canonical, or, if `may_be_short`, `ms` for `ms-0`.  -> 0, or -1. */
 static int
-parse_id(const char *data, Py_ssize_t start, Py_ssize_t length, uint64_t *ms, uint64_t *seq)
+parse_id(const char *data, Py_ssize_t start, Py_ssize_t length, int may_be_short, ID *id)
 {
     const char *dash = length > 0 ? memchr(data + start, '-', (size_t)length) : NULL;
-    if (dash == NULL)
-        return -1;
-    Py_ssize_t middle = dash - data;
-    return parse_half(data, start, middle, ms) || parse_half(data, middle + 1, start + length, seq) ? -1 : 0;
-}
-
-/* The ID of an entry of a run, which was looked at when the run was made. */
-static int
-entry_id(const char *data, const Entry *entry, uint64_t *ms, uint64_t *seq)
-{
-    Py_ssize_t start, length;
-    if (take_closed_word(data, entry->id, entry->fields, &start, &length) < 0)
-        return -1;
-    return parse_id(data, start, length, ms, seq);
-}
-
-typedef struct {
-    Entry entry;
-    Py_ssize_t key, key_length, word_count, maxlen;
-} Xadd;
-
-/* `MAXLEN ~ n` with a canonical n.  -> the byte behind it; -1 for anything else. */
-static Py_ssize_t
-take_maxlen(const char *data, Py_ssize_t at, Py_ssize_t end, Py_ssize_t *maxlen)
-{
-    Py_ssize_t word, length, value = 0;
-    if (end - at < 19 || (memcmp(data + at, "$6\r\nMAXLEN\r\n$1\r\n~\r\n", 19) &&
-                          memcmp(data + at, "$6\r\nmaxlen\r\n$1\r\n~\r\n", 19)))
-        return -1;
-    at = take_closed_word(data, at + 19, end, &word, &length);
-    if (at < 0 || length == 0 || length > MAX_DIGITS || (data[word] == '0' && length > 1))
-        return -1;
-    for (Py_ssize_t i = word; i < word + length; i++) {
-        if (data[i] < '0' || data[i] > '9')
-            return -1;
-        value = 10 * value + (data[i] - '0');
+    if (dash == NULL) {
+        id->seq = 0;
+        return may_be_short ? parse_half(data, start, start + length, &id->ms) : -1;
     }
-    *maxlen = value;
-    return at;
+    Py_ssize_t middle = dash - data;
+    return parse_half(data, start, middle, &id->ms) || parse_half(data, middle + 1, start + length, &id->seq) ? -1 : 0;
+}
+
+static int
+is_above(ID id, ID other)
+{
+    return id.ms != other.ms ? id.ms > other.ms : id.seq > other.seq;
+}
+
+/* Whether a word is `name`, which is in upper case, in upper or lower case. */
+static int
+is_option(const char *word, Py_ssize_t length, const char *name)
+{
+    for (Py_ssize_t i = 0; i < length; i++)
+        if (name[i] == '\0' || (word[i] & ~0x20) != name[i])
+            return 0;
+    return name[length] == '\0';
+}
+
+/* The threshold of a trim, and what may stand before it: `[= | ~] n | id`.  -> the byte behind it; -1 for anything
+   else. */
+static Py_ssize_t
+take_threshold(const char *data, Py_ssize_t at, Py_ssize_t end, Entry *entry, Py_ssize_t *count)
+{
+    Py_ssize_t word, length;
+    at = take_closed_word(data, at, end, &word, &length);
+    if (at >= 0 && length == 1 && (data[word] == '~' || data[word] == '=')) {
+        entry->is_approximate = data[word] == '~';
+        at = take_closed_word(data, at, end, &word, &length);
+        --*count;
+    }
+    --*count;
+    if (at < 0)
+        return -1;
+    if (entry->trim == MINID)
+        return parse_id(data, word, length, 1, &entry->threshold) ? -1 : at;
+    return length > MAX_DIGITS || parse_half(data, word, word + length, &entry->threshold.seq) ? -1 : at;
+}
+
+/* The ID that a client asks for, and the options before it.  -> the byte behind them; -1 for anything else. */
+static Py_ssize_t
+take_options(const char *data, Py_ssize_t at, Py_ssize_t end, Entry *entry, Py_ssize_t *count)
+{
+    Py_ssize_t word, length;
+    for (;;) {
+        entry->id = at;
+        at = take_closed_word(data, at, end, &word, &length);
+        --*count;
+        if (at < 0)
+            return -1;
+        if (length == 1 && data[word] == '*') {
+            entry->is_auto = 1;
+            return at;
+        }
+        if (is_option(data + word, length, "NOMKSTREAM"))
+            continue;
+        if (entry->trim != NO_TRIM)
+            return parse_id(data, word, length, 1, &entry->wanted) ? -1 : at;
+        if (is_option(data + word, length, "MAXLEN"))
+            entry->trim = MAXLEN;
+        else if (is_option(data + word, length, "MINID"))
+            entry->trim = MINID;
+        else
+            return parse_id(data, word, length, 1, &entry->wanted) ? -1 : at;
+        at = take_threshold(data, at, end, entry, count);
+        if (at < 0)
+            return -1;
+    }
 }
 
 /* An XADD that may be of a run, from its head on.  -> the byte behind it; -1 for anything else. */
 static Py_ssize_t
-take_xadd(const char *data, Py_ssize_t start, Py_ssize_t end, int runs, Xadd *xadd)
+take_xadd(const char *data, Py_ssize_t start, Py_ssize_t end, int runs, Entry *entry)
 {
     Py_ssize_t count, word, length;
     Py_ssize_t at = take_head(data, start, end, &count);
-    if (at < 0 || end - at < 10)
+    if (at < 0 || count < MIN_XADD_WORDS || end - at < 10)
         return -1;
     if (memcmp(data + at, "$4\r\nXADD\r\n", 10) && (runs == LOGGED || memcmp(data + at, "$4\r\nxadd\r\n", 10)))
         return -1;
-    at = take_closed_word(data, at + 10, end, &xadd->key, &xadd->key_length);
-    xadd->maxlen = -1;
-    if (at >= 0 && runs == APPENDED && count % 2 == 0) {
-        at = take_maxlen(data, at, end, &xadd->maxlen);
-        count -= MAXLEN_WORDS;
-    }
-    if (at < 0 || count < MIN_XADD_WORDS || count % 2 == 0)
-        return -1;
-    xadd->entry.id = at;
-    at = take_closed_word(data, at, end, &word, &length);
+    memset(entry, 0, sizeof(*entry));
+    at = take_closed_word(data, at + 10, end, &entry->key, &entry->key_length);
     if (at < 0)
         return -1;
-    if (runs == APPENDED) {
-        if (length != 1 || data[word] != '*')
-            return -1;
-    }
+    count -= 2;
+    if (runs == APPENDED)
+        at = take_options(data, at, end, entry, &count);
     else {
-        uint64_t ms, seq;
-        if (parse_id(data, word, length, &ms, &seq))
+        entry->id = at;
+        at = take_closed_word(data, at, end, &word, &length);
+        count--;
+        if (at >= 0 && parse_id(data, word, length, 0, &entry->wanted))
             return -1;
     }
-    xadd->entry.start = start;
-    xadd->entry.fields = at;
-    xadd->word_count = count - 3;
-    for (count -= 3; count > 0; count--) {
+    if (at < 0 || count < 2 || count % 2)
+        return -1;
+    entry->start = start;
+    entry->fields = at;
+    entry->word_count = count;
+    for (; count > 0; count--) {
         at = take_closed_word(data, at, end, &word, &length);
         if (at < 0)
             return -1;
     }
-    xadd->entry.end = at;
+    entry->end = at;
     return at;
 }
 
@@ -248,39 +299,30 @@ take_words(const char *data, Py_ssize_t start, Py_ssize_t end, int runs, PyObjec
     return at;
 }
 
-/* The XADD at `start` and its neighbours of the same name, key and number of words, as a run.  -> as `take_words`. */
+/* The XADD at `start` and its neighbours, as a run; out of a log, those of the same key and number of words.
+   -> as `take_words`. */
 static Py_ssize_t
 take_run(State *state, PyObject *chunk, Py_ssize_t start, Py_ssize_t end, int runs, PyObject **run)
 {
     const char *data = PyBytes_AsString(chunk);
     Entry entries[RUN_ENTRIES];
-    Xadd first, next;
-    Py_ssize_t at = take_xadd(data, start, end, runs, &first);
+    Py_ssize_t at = take_xadd(data, start, end, runs, &entries[0]);
     if (at < 0)
         return -1;
     Py_ssize_t count = 1, found;
-    /* Neighbours begin with the same bytes up to the ID. */
-    Py_ssize_t shared = first.entry.id - first.entry.start;
-    entries[0] = first.entry;
+    /* Neighbours in a log begin with the same bytes up to the ID. */
+    Py_ssize_t shared = runs == LOGGED ? entries[0].id - start : 0;
     while (count < RUN_ENTRIES && end - at > shared && !memcmp(data + at, data + start, (size_t)shared)) {
-        found = take_xadd(data, at, end, runs, &next);
+        found = take_xadd(data, at, end, runs, &entries[count]);
         if (found < 0)
             break;
-        entries[count++] = next.entry;
+        count++;
         at = found;
     }
-    PyObject *key = PyBytes_FromStringAndSize(data + first.key, first.key_length);
-    if (key == NULL)
-        return -1;
     Run *made = (Run *)PyType_GenericAlloc(state->run_type, count);
-    if (made == NULL) {
-        Py_DECREF(key);
+    if (made == NULL)
         return -1;
-    }
     made->chunk = Py_NewRef(chunk);
-    made->key = key;
-    made->word_count = first.word_count;
-    made->maxlen = first.maxlen;
     memcpy(made->entries, entries, (size_t)count * sizeof(Entry));
     *run = (PyObject *)made;
     return at;
@@ -352,25 +394,25 @@ format_head(char *to, Py_ssize_t count)
     return at - to;
 }
 
-/* An ID as a bulk string, and `ms-`, which all IDs of a run begin with. */
+/* The last ID that was formatted: the next one most likely has the same millisecond. */
 typedef struct {
-    char head[HALF_DIGITS + 1];
+    uint64_t ms;
+    char head[HALF_DIGITS + 1];         /* `ms-` */
     Py_ssize_t head_size;
 } Millisecond;
 
-static void
-format_millisecond(Millisecond *to, uint64_t ms)
-{
-    char *at = put_number(to->head, ms);
-    *at++ = '-';
-    to->head_size = at - to->head;
-}
-
+/* An ID as a bulk string.  `ms` is zero at first.  -> its length. */
 static Py_ssize_t
-format_id(char *to, const Millisecond *ms, uint64_t seq)
+format_id(char *to, Millisecond *ms, ID id)
 {
+    if (ms->head_size == 0 || ms->ms != id.ms) {
+        char *end = put_number(ms->head, id.ms);
+        *end++ = '-';
+        ms->head_size = end - ms->head;
+        ms->ms = id.ms;
+    }
     char digits[HALF_DIGITS];
-    Py_ssize_t seq_size = put_number(digits, seq) - digits;
+    Py_ssize_t seq_size = put_number(digits, id.seq) - digits;
     char *at = to;
     *at++ = '$';
     at = put_number(at, (uint64_t)(ms->head_size + seq_size));
@@ -390,11 +432,32 @@ get_big_endian(const char *from)
     return number;
 }
 
+static ID
+get_id(const char *from)
+{
+    return (ID){get_big_endian(from), get_big_endian(from + HALF_BYTES)};
+}
+
+static char *
+put_id(char *to, ID id)
+{
+    return put_big_endian(put_big_endian(to, id.ms), id.seq);
+}
+
+static PyObject *
+id_bytes(ID id)
+{
+    char bytes[2 * HALF_BYTES];
+    put_id(bytes, id);
+    return PyBytes_FromStringAndSize(bytes, sizeof(bytes));
+}
+
 /* The row of an entry: its ID, the head of its fields, and these as they were sent. */
 static PyObject *
-make_row(const char *id, Py_ssize_t id_size, const char *head, Py_ssize_t head_size, const char *data,
-         const Entry *entry)
+make_row(const char *id, Py_ssize_t id_size, const char *data, const Entry *entry)
 {
+    char head[HEAD_BYTES];
+    Py_ssize_t head_size = format_head(head, entry->word_count);
     Py_ssize_t size = entry->end - entry->fields;
     PyObject *row = PyBytes_FromStringAndSize(NULL, id_size + head_size + size);
     if (row != NULL) {
@@ -568,71 +631,182 @@ entries_argument(PyObject *const *args, const Run *run, Py_ssize_t *at, Py_ssize
     return *room >= 0;
 }
 
-PyDoc_STRVAR(expand_doc,
-"expand(run, at, most, room, key, log_head, rows) -> (count, size, log, replies)\n\n"
-"Give the entries of `run` from `at` on the IDs from that in `key` on.");
+/* Whether the trim of an entry removes nothing from the stream, with this entry in it. */
+static int
+removes_nothing(const Tail *tail, const Entry *entry)
+{
+    if (entry->trim == NO_TRIM)
+        return 1;
+    if (entry->trim == MINID)
+        return !is_above(entry->threshold, entry->is_approximate ? tail->node_end : tail->oldest);
+    Py_ssize_t length = tail->length + 1, threshold = (Py_ssize_t)entry->threshold.seq;
+    return length <= threshold || (entry->is_approximate && threshold > 0 && length - threshold < tail->node_live);
+}
+
+/* Whether the tail takes an entry as it is, and with which ID. */
+static int
+takes(const Tail *tail, const Entry *entry, ID now, ID *id)
+{
+    if (tail->count >= tail->most || entry->end - entry->fields >= tail->room - tail->size)
+        return 0;
+    *id = entry->is_auto ? now : entry->wanted;
+    if (!is_above(*id, tail->last)) {
+        *id = tail->last;
+        if (!entry->is_auto || (++id->seq == 0 && ++id->ms == 0))
+            return 0;
+    }
+    return removes_nothing(tail, entry);
+}
+
+/* Add an entry to its tail.  -> 0, or -1 with an exception set. */
+static int
+add_entry(Tail *tail, const Entry *entry, const char *data, ID id, const char *bulk, Py_ssize_t bulk_size)
+{
+    char key[KEY_BYTES];
+    memcpy(key, tail->prefix, PREFIX_BYTES);
+    put_id(key + PREFIX_BYTES, id);
+    PyObject *row = make_row(bulk, bulk_size, data, entry);
+    if (add_row(tail->rows, PyBytes_FromStringAndSize(key, KEY_BYTES), row))
+        return -1;
+    if (tail->count == 0)
+        tail->first = id;
+    tail->last = id;
+    tail->count++;
+    tail->length++;
+    tail->size += entry->end - entry->fields;
+    return 0;
+}
+
+/* The line of the log up to the ID: `*n XADD key`. */
+static char *
+put_log_head(char *to, const char *data, const Entry *entry)
+{
+    Py_ssize_t key_at = entry->key - 1;
+    while (data[key_at] != '$')
+        key_at--;
+    to += format_head(to, entry->word_count + 3);
+    to = put_bytes(to, "$4\r\nXADD\r\n", 10);
+    return put_bytes(to, data + key_at, entry->key + entry->key_length + 2 - key_at);
+}
+
+/* The tail of an entry's stream, which is that of the entry before if they have the same key.  -> borrowed; NULL when
+   there is none, or with an exception set. */
+static Tail *
+find_tail(State *state, const char *data, const Entry *entry, const Entry *before, Tail *found, PyObject *const *dicts)
+{
+    if (before != NULL && before->key_length == entry->key_length &&
+        !memcmp(data + before->key, data + entry->key, (size_t)entry->key_length))
+        return found;
+    PyObject *key = PyBytes_FromStringAndSize(data + entry->key, entry->key_length), *tail = NULL;
+    if (key == NULL)
+        return NULL;
+    if (PyDict_Size(dicts[1]) == 0 || PyDict_GetItemWithError(dicts[1], key) == NULL)
+        tail = PyErr_Occurred() ? NULL : PyDict_GetItemWithError(dicts[0], key);
+    Py_DECREF(key);
+    if (tail == NULL || Py_IS_TYPE(tail, state->tail_type))
+        return (Tail *)tail;
+    PyErr_SetString(PyExc_TypeError, "tails are needed");
+    return NULL;
+}
+
+PyDoc_STRVAR(append_doc,
+"append(run, at, tails, watched, now_ms) -> (count, size, log, replies)\n\n"
+"Append the entries of `run` from `at` on to the tails of their keys, up to the first one that is not so simple.");
 
 static PyObject *
-expand(PyObject *module, PyObject *const *args, Py_ssize_t count)
+append(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
-    Py_ssize_t at, most, room;
-    if (!has_count("expand", count, 7))
+    if (!has_count("append", count, 5))
         return NULL;
     const Run *run = run_argument(module, args[0]);
-    if (run == NULL || !entries_argument(args + 1, run, &at, &most, &room))
+    Py_ssize_t first = run == NULL ? -1 : position_argument(args[1], run->ob_base.ob_size);
+    Py_ssize_t now_ms = first < 0 ? -1 : position_argument(args[4], PY_SSIZE_T_MAX);
+    if (now_ms < 0)
         return NULL;
-    const char *first_key = bytes_argument(args[4], KEY_BYTES);
-    const char *log_head = first_key == NULL ? NULL : bytes_argument(args[5], -1);
-    if (log_head == NULL || !list_argument(args[6]))
+    if (!PyDict_Check(args[2]) || !PyDict_Check(args[3])) {
+        PyErr_SetString(PyExc_TypeError, "dicts are needed");
         return NULL;
-
+    }
     const char *data = PyBytes_AsString(run->chunk);
-    uint64_t seq = get_big_endian(first_key + PREFIX_BYTES + HALF_BYTES);
-    Py_ssize_t log_head_size = PyBytes_Size(args[5]), size;
-    Py_ssize_t made = count_fitting(run, at, most, room, &size);
-    if (made > 0 && (uint64_t)(made - 1) > UINT64_MAX - seq) {
-        PyErr_SetString(PyExc_OverflowError, "the IDs do not fit");
-        return NULL;
-    }
-    char head[HEAD_BYTES], id[ID_BULK_BYTES], key[KEY_BYTES];
-    Py_ssize_t head_size = format_head(head, run->word_count);
-    Millisecond ms;
-    format_millisecond(&ms, get_big_endian(first_key + PREFIX_BYTES));
-    Py_ssize_t replies_size = 0;
-    for (Py_ssize_t i = 0; i < made; i++)
-        replies_size += format_id(id, &ms, seq + (uint64_t)i);
-
-    if (made > 0 && log_head_size > (PY_SSIZE_T_MAX - size - replies_size) / made)
+    Py_ssize_t end = run->ob_base.ob_size, at = first, size = 0;
+    if (first == end)
+        return Py_BuildValue("nny#y#", (Py_ssize_t)0, (Py_ssize_t)0, "", (Py_ssize_t)0, "", (Py_ssize_t)0);
+    /* No line of the log is longer than the request and an ID. */
+    Py_ssize_t most_replies = (end - first) * ID_BULK_BYTES;
+    Py_ssize_t most_log = run->entries[end - 1].end - run->entries[first].start + most_replies;
+    char *log = PyMem_Malloc((size_t)(most_log + most_replies));
+    if (log == NULL)
         return PyErr_NoMemory();
-    PyObject *log = PyBytes_FromStringAndSize(NULL, made * log_head_size + replies_size + size);
-    PyObject *replies = PyBytes_FromStringAndSize(NULL, replies_size);
-    if (log == NULL || replies == NULL)
-        goto failed;
-    char *log_to = PyBytes_AsString(log), *reply_to = PyBytes_AsString(replies);
-    memcpy(key, first_key, KEY_BYTES);
-    for (Py_ssize_t i = 0; i < made; i++, seq++) {
-        const Entry *entry = &run->entries[at + i];
-        Py_ssize_t id_size = format_id(id, &ms, seq);
-        put_big_endian(key + PREFIX_BYTES + HALF_BYTES, seq);
-        PyObject *row = make_row(id, id_size, head, head_size, data, entry);
-        if (add_row(args[6], PyBytes_FromStringAndSize(key, KEY_BYTES), row))
-            goto failed;
-        reply_to = put_bytes(reply_to, id, id_size);
-        log_to = put_bytes(log_to, log_head, log_head_size);
-        log_to = put_bytes(log_to, id, id_size);
+    char *replies = log + most_log, *log_to = log, *reply_to = replies;
+    Millisecond ms = {0};
+    ID now = {(uint64_t)now_ms, 0}, id;
+    Tail *tail = NULL;
+    for (; at < end; at++) {
+        const Entry *entry = &run->entries[at];
+        tail = find_tail(PyModule_GetState(module), data, entry, at > first ? entry - 1 : NULL, tail, args + 2);
+        if (tail == NULL || !takes(tail, entry, now, &id))
+            break;
+        Py_ssize_t id_size = format_id(reply_to, &ms, id);
+        if (add_entry(tail, entry, data, id, reply_to, id_size))
+            break;
+        log_to = put_log_head(log_to, data, entry);
+        log_to = put_bytes(log_to, reply_to, id_size);
         log_to = put_bytes(log_to, data + entry->fields, entry->end - entry->fields);
+        reply_to += id_size;
+        size += entry->end - entry->fields;
     }
-    return Py_BuildValue("nnNN", made, size, log, replies);
+    PyObject *result = NULL;
+    if (!PyErr_Occurred())
+        result = Py_BuildValue("nny#y#", at - first, size, log, log_to - log, replies, reply_to - replies);
+    PyMem_Free(log);
+    return result;
+}
 
-failed:
-    Py_XDECREF(log);
-    Py_XDECREF(replies);
-    return NULL;
+PyDoc_STRVAR(open_tail_doc,
+"open_tail(last_key, oldest, node_end, length, node_live, most, room, opens_node) -> Tail\n\n"
+"What may be appended to a node, as `reference.py` says.");
+
+static PyObject *
+open_tail(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (!has_count("open_tail", count, 8))
+        return NULL;
+    const char *last = bytes_argument(args[0], KEY_BYTES);
+    const char *oldest = last == NULL ? NULL : bytes_argument(args[1], 2 * HALF_BYTES);
+    const char *node_end = oldest == NULL ? NULL : bytes_argument(args[2], 2 * HALF_BYTES);
+    if (node_end == NULL)
+        return NULL;
+    Py_ssize_t numbers[4];
+    for (int i = 0; i < 4; i++) {
+        numbers[i] = position_argument(args[3 + i], PY_SSIZE_T_MAX / 2);
+        if (numbers[i] < 0)
+            return NULL;
+    }
+    int opens_node = PyObject_IsTrue(args[7]);
+    if (opens_node < 0)
+        return NULL;
+    State *state = PyModule_GetState(module);
+    Tail *tail = (Tail *)PyType_GenericAlloc(state->tail_type, 0);
+    if (tail == NULL)
+        return NULL;
+    memcpy(tail->prefix, last, PREFIX_BYTES);
+    tail->last = get_id(last + PREFIX_BYTES);
+    tail->oldest = get_id(oldest);
+    tail->node_end = get_id(node_end);
+    tail->length = numbers[0];
+    tail->node_live = numbers[1];
+    tail->most = numbers[2];
+    tail->room = numbers[3];
+    tail->opens_node = (char)opens_node;
+    tail->rows = PyList_New(0);
+    if (tail->rows == NULL)
+        Py_CLEAR(tail);
+    return (PyObject *)tail;
 }
 
 PyDoc_STRVAR(expand_one_doc,
 "expand_one(run, key, log_head) -> (row, size, log, reply)\n\n"
-"As `expand`, of the first entry alone, without lists.");
+"The first entry of `run` with the ID in `key`, whatever it asks for.");
 
 static PyObject *
 expand_one(PyObject *module, PyObject *const *args, Py_ssize_t count)
@@ -648,16 +822,14 @@ expand_one(PyObject *module, PyObject *const *args, Py_ssize_t count)
     const char *data = PyBytes_AsString(run->chunk);
     const Entry *entry = &run->entries[0];
     Py_ssize_t log_head_size = PyBytes_Size(args[2]), size = entry->end - entry->fields;
-    char head[HEAD_BYTES], id[ID_BULK_BYTES];
-    Py_ssize_t head_size = format_head(head, run->word_count);
-    Millisecond ms;
-    format_millisecond(&ms, get_big_endian(key + PREFIX_BYTES));
-    Py_ssize_t id_size = format_id(id, &ms, get_big_endian(key + PREFIX_BYTES + HALF_BYTES));
+    char id[ID_BULK_BYTES];
+    Millisecond ms = {0};
+    Py_ssize_t id_size = format_id(id, &ms, get_id(key + PREFIX_BYTES));
     if (log_head_size > PY_SSIZE_T_MAX - id_size - size)
         return PyErr_NoMemory();
     PyObject *log = PyBytes_FromStringAndSize(NULL, log_head_size + id_size + size);
     PyObject *reply = PyBytes_FromStringAndSize(id, id_size);
-    PyObject *row = make_row(id, id_size, head, head_size, data, entry);
+    PyObject *row = make_row(id, id_size, data, entry);
     if (log == NULL || reply == NULL || row == NULL) {
         Py_XDECREF(log);
         Py_XDECREF(reply);
@@ -671,7 +843,7 @@ expand_one(PyObject *module, PyObject *const *args, Py_ssize_t count)
 
 PyDoc_STRVAR(load_xadds_doc,
 "load_xadds(run, at, most, room, last_key, rows) -> (count, size, last_key)\n\n"
-"As `expand`, of a run out of a log, with the IDs that stand there, as long as they ascend.");
+"The rows of a run out of a log, with the IDs that stand there, as long as they ascend.");
 
 static PyObject *
 load_xadds(PyObject *module, PyObject *const *args, Py_ssize_t count)
@@ -687,20 +859,16 @@ load_xadds(PyObject *module, PyObject *const *args, Py_ssize_t count)
         return NULL;
 
     const char *data = PyBytes_AsString(run->chunk);
-    char head[HEAD_BYTES], last[KEY_BYTES], key[KEY_BYTES];
-    Py_ssize_t head_size = format_head(head, run->word_count);
+    char last[KEY_BYTES], key[KEY_BYTES];
     Py_ssize_t size, made = 0, loaded = 0, fitting = count_fitting(run, at, most, room, &size);
     memcpy(last, before, KEY_BYTES);
     memcpy(key, before, KEY_BYTES);
     for (; made < fitting; made++) {
         const Entry *entry = &run->entries[at + made];
-        uint64_t ms, seq;
-        if (entry_id(data, entry, &ms, &seq))
-            break;
-        put_big_endian(put_big_endian(key + PREFIX_BYTES, ms), seq);
+        put_id(key + PREFIX_BYTES, entry->wanted);
         if (memcmp(key, last, KEY_BYTES) <= 0)
             break;
-        PyObject *row = make_row(data + entry->id, entry->fields - entry->id, head, head_size, data, entry);
+        PyObject *row = make_row(data + entry->id, entry->fields - entry->id, data, entry);
         if (add_row(args[5], PyBytes_FromStringAndSize(key, KEY_BYTES), row))
             return NULL;
         memcpy(last, key, KEY_BYTES);
@@ -719,12 +887,8 @@ packed_id(PyObject *Py_UNUSED(module), PyObject *text)
     const char *data = bytes_argument(text, -1);
     if (data == NULL)
         return NULL;
-    uint64_t ms, seq;
-    if (parse_id(data, 0, PyBytes_Size(text), &ms, &seq))
-        return Py_NewRef(Py_None);
-    char packed[2 * HALF_BYTES];
-    put_big_endian(put_big_endian(packed, ms), seq);
-    return PyBytes_FromStringAndSize(packed, sizeof packed);
+    ID id;
+    return parse_id(data, 0, PyBytes_Size(text), 0, &id) ? Py_NewRef(Py_None) : id_bytes(id);
 }
 
 /* -- pending entries ---------------------------------------------------------------------------------------------- */
@@ -768,16 +932,15 @@ show_run(Buffer *buffer, const char *row, Py_ssize_t size, const char *first, co
     end = put_bytes(end, "\r\n", 2);
     const char *name = PyBytes_AsString(owner);
     Py_ssize_t name_size = PyBytes_Size(owner), shown = 0;
+    Millisecond ms = {0};
     for (const char *id = row + RUN_HEAD_BYTES; id < row + size && shown < most; id += 2 * HALF_BYTES) {
         if (memcmp(id, first, 2 * HALF_BYTES) < 0 || memcmp(id, last, 2 * HALF_BYTES) > 0)
             continue;
         char *start = make_room(buffer, (size_t)(4 + ID_BULK_BYTES + name_size + (end - tail))), *at = start;
         if (start == NULL)
             return -1;
-        Millisecond ms;
-        format_millisecond(&ms, get_big_endian(id));
         at = put_bytes(at, "*4\r\n", 4);
-        at += format_id(at, &ms, get_big_endian(id + HALF_BYTES));
+        at += format_id(at, &ms, get_id(id));
         at = put_bytes(at, name, name_size);
         at = put_bytes(at, tail, end - tail);
         buffer->size += (size_t)(at - start);
@@ -859,7 +1022,7 @@ show_pending(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t coun
     return found;
 }
 
-/* -- the type ----------------------------------------------------------------------------------------------------- */
+/* -- the types ---------------------------------------------------------------------------------------------------- */
 
 PyDoc_STRVAR(requests_doc, "requests() -> the requests one by one, as lists of words");
 
@@ -878,6 +1041,35 @@ run_requests(PyObject *self, PyObject *Py_UNUSED(ignored))
     return requests;
 }
 
+PyDoc_STRVAR(request_doc, "request(at) -> the request of entry `at`, which there is, as a list of words");
+
+static PyObject *
+run_request(PyObject *self, PyObject *argument)
+{
+    const Run *run = (const Run *)self;
+    Py_ssize_t at = position_argument(argument, run->ob_base.ob_size - 1);
+    PyObject *words = NULL;
+    if (at < 0)
+        return NULL;
+    const Entry *entry = &run->entries[at];
+    at = take_words(PyBytes_AsString(run->chunk), entry->start, entry->end, NO_RUNS, &words);
+    return at < 0 ? NULL : words;
+}
+
+PyDoc_STRVAR(entry_doc, "entry(at) -> (key, bytes of fields) of entry `at`, which there is");
+
+static PyObject *
+run_entry(PyObject *self, PyObject *argument)
+{
+    const Run *run = (const Run *)self;
+    Py_ssize_t at = position_argument(argument, run->ob_base.ob_size - 1);
+    if (at < 0)
+        return NULL;
+    const Entry *entry = &run->entries[at];
+    return Py_BuildValue("y#n", PyBytes_AsString(run->chunk) + entry->key, entry->key_length,
+                         entry->end - entry->fields);
+}
+
 PyDoc_STRVAR(rest_doc, "rest(at) -> the run from entry `at` on, which there is");
 
 static PyObject *
@@ -892,9 +1084,6 @@ run_rest(PyObject *self, PyObject *argument)
     if (rest == NULL)
         return NULL;
     rest->chunk = Py_NewRef(run->chunk);
-    rest->key = Py_NewRef(run->key);
-    rest->word_count = run->word_count;
-    rest->maxlen = run->maxlen;
     memcpy(rest->entries, run->entries + at, (size_t)count * sizeof(Entry));
     return (PyObject *)rest;
 }
@@ -926,7 +1115,6 @@ run_dealloc(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     Py_XDECREF(((Run *)self)->chunk);
-    Py_XDECREF(((Run *)self)->key);
     freefunc release = PyType_GetSlot(type, Py_tp_free);
     release(self);
     Py_DECREF(type);
@@ -934,27 +1122,44 @@ run_dealloc(PyObject *self)
 
 static PyMethodDef run_methods[] = {
     {"requests", run_requests, METH_NOARGS, requests_doc},
+    {"request", run_request, METH_O, request_doc},
+    {"entry", run_entry, METH_O, entry_doc},
     {"rest", run_rest, METH_O, rest_doc},
     {NULL, NULL, 0, NULL},
 };
 
-static PyMemberDef run_members[] = {
-    {"key", T_OBJECT_EX, offsetof(Run, key), READONLY, "of the stream"},
-    {"word_count", T_PYSSIZET, offsetof(Run, word_count), READONLY, "fields and values of each entry"},
-    {"maxlen", T_PYSSIZET, offsetof(Run, maxlen), READONLY, "of MAXLEN ~; -1 without"},
-    {NULL, 0, 0, 0, NULL},
-};
+static PyObject *
+run_key(PyObject *self, void *Py_UNUSED(closure))
+{
+    const Run *run = (const Run *)self;
+    return PyBytes_FromStringAndSize(PyBytes_AsString(run->chunk) + run->entries[0].key, run->entries[0].key_length);
+}
+
+static PyObject *
+run_word_count(PyObject *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromSsize_t(((const Run *)self)->entries[0].word_count);
+}
+
+static PyObject *
+run_is_plain(PyObject *self, void *Py_UNUSED(closure))
+{
+    const Entry *entry = &((const Run *)self)->entries[0];
+    return PyBool_FromLong(entry->is_auto && entry->trim == NO_TRIM);
+}
 
 static PyGetSetDef run_getters[] = {
+    {"key", run_key, NULL, "of the first entry", NULL},
+    {"word_count", run_word_count, NULL, "fields and values of the first entry", NULL},
+    {"is_plain", run_is_plain, NULL, "whether the first entry has the ID `*` and no trim", NULL},
     {"size", run_size, NULL, "bytes of the requests", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyType_Slot run_slots[] = {
-    {Py_tp_doc, "XADDs of one key and as many words each, neighbours in a chunk."},
+    {Py_tp_doc, "XADDs that are neighbours in a chunk."},
     {Py_tp_dealloc, run_dealloc},
     {Py_tp_methods, run_methods},
-    {Py_tp_members, run_members},
     {Py_tp_getset, run_getters},
     {Py_sq_length, run_length},
     {Py_sq_item, run_item},
@@ -969,6 +1174,57 @@ static PyType_Spec run_spec = {
     .slots = run_slots,
 };
 
+static PyObject *
+tail_first(PyObject *self, void *Py_UNUSED(closure))
+{
+    return id_bytes(((const Tail *)self)->first);
+}
+
+static PyObject *
+tail_last(PyObject *self, void *Py_UNUSED(closure))
+{
+    return id_bytes(((const Tail *)self)->last);
+}
+
+static void
+tail_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    Py_XDECREF(((Tail *)self)->rows);
+    freefunc release = PyType_GetSlot(type, Py_tp_free);
+    release(self);
+    Py_DECREF(type);
+}
+
+static PyMemberDef tail_members[] = {
+    {"rows", T_OBJECT_EX, offsetof(Tail, rows), READONLY, "of the table of entries, appended and in no table yet"},
+    {"count", T_PYSSIZET, offsetof(Tail, count), READONLY, "of entries that were appended"},
+    {"size", T_PYSSIZET, offsetof(Tail, size), READONLY, "bytes of their fields"},
+    {"opens_node", T_BOOL, offsetof(Tail, opens_node), READONLY, "whether the first of them begins a node"},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef tail_getters[] = {
+    {"first_id", tail_first, NULL, "the packed ID of the first entry that was appended", NULL},
+    {"last_id", tail_last, NULL, "the packed last ID of the stream", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot tail_slots[] = {
+    {Py_tp_doc, "What may be appended to the open node of a stream, and what was."},
+    {Py_tp_dealloc, tail_dealloc},
+    {Py_tp_members, tail_members},
+    {Py_tp_getset, tail_getters},
+    {0, NULL},
+};
+
+static PyType_Spec tail_spec = {
+    .name = "riverbed.store.wire.native.Tail",
+    .basicsize = sizeof(Tail),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = tail_slots,
+};
+
 /* -- the module --------------------------------------------------------------------------------------------------- */
 
 static int
@@ -978,6 +1234,9 @@ fill_module(PyObject *module)
     state->run_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &run_spec, NULL);
     if (state->run_type == NULL || PyModule_AddType(module, state->run_type) < 0)
         return -1;
+    state->tail_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &tail_spec, NULL);
+    if (state->tail_type == NULL || PyModule_AddType(module, state->tail_type) < 0)
+        return -1;
     return PyModule_AddIntConstant(module, "INTERFACE", INTERFACE);
 }
 
@@ -986,6 +1245,7 @@ traverse_module(PyObject *module, visitproc visit, void *arg)
 {
     State *state = PyModule_GetState(module);
     Py_VISIT(state->run_type);
+    Py_VISIT(state->tail_type);
     return 0;
 }
 
@@ -994,13 +1254,15 @@ clear_module(PyObject *module)
 {
     State *state = PyModule_GetState(module);
     Py_CLEAR(state->run_type);
+    Py_CLEAR(state->tail_type);
     return 0;
 }
 
 static PyMethodDef functions[] = {
     {"parse", (PyCFunction)(void (*)(void))parse, METH_FASTCALL, parse_doc},
     {"parse_front", (PyCFunction)(void (*)(void))parse_front, METH_FASTCALL, parse_front_doc},
-    {"expand", (PyCFunction)(void (*)(void))expand, METH_FASTCALL, expand_doc},
+    {"append", (PyCFunction)(void (*)(void))append, METH_FASTCALL, append_doc},
+    {"open_tail", (PyCFunction)(void (*)(void))open_tail, METH_FASTCALL, open_tail_doc},
     {"expand_one", (PyCFunction)(void (*)(void))expand_one, METH_FASTCALL, expand_one_doc},
     {"load_xadds", (PyCFunction)(void (*)(void))load_xadds, METH_FASTCALL, load_xadds_doc},
     {"packed_id", packed_id, METH_O, packed_id_doc},

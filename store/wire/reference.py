@@ -4,14 +4,18 @@ A request is plain when it is an array of bulk strings with canonical lengths of
 two bytes behind a word may be any, as in Redis; in a log they are CR LF.  What is anything else, also an empty array,
 is left to another reader.
 
-Neighbours may become a `Run`, with which nothing is done but to copy pieces of the chunk: XADDs of one key and as many
-words each, the name spelled alike, every word closed by CR LF, and where others have options
+Neighbours may become a `Run`, with which nothing is done but to copy pieces of the chunk: XADDs with every word closed
+by CR LF, all numbers canonical and of 64 bits, lengths of nine digits at most
 
-    XADD key [MAXLEN ~ n] * field value ...     with APPENDED, as clients send it, the words also in lower case
-    XADD key ms-seq field value ...             with LOGGED, both halves canonical and of 64 bits
+    XADD key [NOMKSTREAM] [MAXLEN | MINID [= | ~] threshold] * | ms-seq | ms field value ...
+                                            with APPENDED, of any keys, as clients send it, also in lower case
+    XADD key ms-seq field value ...         with LOGGED, of one key and as many words each
 
     *7\r\n$4\r\nXADD\r\n$1\r\ns\r\n$1\r\n*\r\n$1\r\nf\r\n$1\r\nv\r\n ...
     ^ start                        ^ id      ^ fields                ^ end
+
+What a client sends is appended to a `Tail`, which says what the open node of a stream takes.  An entry that is not so
+simple, because its options act or the node is full, ends the appending and is left to others.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ import re
 from typing import Final, NamedTuple
 
 # Of which interface this is: a native module of another one was built from an older source, and is not used.
-INTERFACE: Final = 4
+INTERFACE: Final = 5
 
 NO_RUNS: Final = 0
 APPENDED: Final = 1
@@ -29,47 +33,63 @@ LOGGED: Final = 2
 _MIN_WORD_BYTES: Final = len(b"$0\r\n\r\n")
 _MIN_XADD_WORDS: Final = 5
 _RUN_ENTRIES: Final = 256
-_HALF_BYTES: Final = 8
 _KEY_BYTES: Final = 24
-_MAX_ID_BYTES: Final = 41
+_ID_BYTES: Final = 16
 _RUN_HEAD: Final = 20  # consumer_no:u32 delivery_time_ms:u64 delivery_count:u64, then the IDs
 _MAX_HALF: Final = (1 << 64) - 1
+_MAX_ID: Final = (1 << 128) - 1
+_MAX_NUMBER: Final = 9  # digits of a length
 _ARRAY = re.compile(rb"\*([1-9][0-9]{0,8})\r\n")
 _BULK = re.compile(rb"\$(0|[1-9][0-9]{0,8})\r\n")
-_MAXLEN = re.compile(rb"(?:MAXLEN|maxlen) ~ (0|[1-9][0-9]{0,8})")
-_ID = re.compile(rb"(0|[1-9][0-9]{0,19})-(0|[1-9][0-9]{0,19})")
+_NUMBER = re.compile(rb"0|[1-9][0-9]*")
 
 Rows = list[tuple[bytes, bytes]]
 
 
+class Trim(NamedTuple):
+    """The trim of an XADD by length or by ID, approximate or exact."""
+
+    by_id: bool
+    is_approximate: bool
+    threshold: int
+
+
 class Entry(NamedTuple):
-    """Where one XADD stands in its chunk: its head, its ID, its first field, and the byte behind its last value."""
+    """One XADD: where its head, ID, first field and the byte behind its last value stand in its chunk; its words.
+
+    `wanted` is the ID that it asks for, None for `*`; `word_count` are its fields and values.
+    """
 
     start: int
     id: int
     fields: int
     end: int
+    key: bytes
+    word_count: int
+    wanted: int | None
+    trim: Trim | None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the fields."""
+        return self.end - self.fields
 
 
 class Run:
-    """XADDs of one key and as many words each, neighbours in a chunk.
+    """XADDs that are neighbours in a chunk.
 
     Among requests it passes for one, so that those of other kinds need not be asked what they are: its length is the
     number of entries, and what stands in the place of the name is the class, which no client can send.
     """
 
-    __slots__ = ("_chunk", "_entries", "key", "maxlen", "word_count")
+    __slots__ = ("_chunk", "entries")
 
-    def __init__(self, chunk: bytes, key: bytes, word_count: int, maxlen: int, entries: list[Entry]) -> None:
-        """`word_count` are the fields and values of each entry, `maxlen` is that of MAXLEN ~, -1 without."""
+    def __init__(self, chunk: bytes, entries: list[Entry]) -> None:
         self._chunk = chunk
-        self.key = key
-        self.word_count = word_count
-        self.maxlen = maxlen
-        self._entries = entries
+        self.entries = entries
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
 
     def __getitem__(self, index: int) -> type[Run]:
         if index:
@@ -77,30 +97,58 @@ class Run:
         return type(self)
 
     @property
+    def key(self) -> bytes:
+        """The first entry's."""
+        return self.entries[0].key
+
+    @property
+    def word_count(self) -> int:
+        """The first entry's fields and values."""
+        return self.entries[0].word_count
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the first entry has the ID `*` and no trim."""
+        return self.entries[0].wanted is None and self.entries[0].trim is None
+
+    @property
     def size(self) -> int:
         """Bytes of the requests."""
-        return self._entries[-1].end - self._entries[0].start
+        return self.entries[-1].end - self.entries[0].start
 
     def requests(self) -> list[list[bytes]]:
         """The requests one by one, as lists of words."""
+        return [self.request(at) for at in range(len(self))]
+
+    def request(self, at: int) -> list[bytes]:
+        """The request of entry `at` as a list of words.  ValueError when there is no such entry."""
+        self._check(at)
         requests: list[list[bytes] | Run] = []
-        for entry in self._entries:
-            _take_words(self._chunk, entry.start, entry.end, requests)
-        return [request for request in requests if isinstance(request, list)]
+        _take_words(self._chunk, self.entries[at].start, self.entries[at].end, requests)
+        [words] = [request for request in requests if isinstance(request, list)]
+        return words
+
+    def entry(self, at: int) -> tuple[bytes, int]:
+        """-> (key, bytes of fields) of entry `at`.  ValueError when there is no such entry."""
+        self._check(at)
+        return self.entries[at].key, self.entries[at].size
 
     def rest(self, at: int) -> Run:
         """The run from entry `at` on.  ValueError when there is no such entry."""
+        self._check(at)
+        return Run(self._chunk, self.entries[at:])
+
+    def _check(self, at: int) -> None:
         if not 0 <= at < len(self):
             raise ValueError(f"{at} is not from 0 to {len(self) - 1}")
-        return Run(self._chunk, self.key, self.word_count, self.maxlen, self._entries[at:])
 
     def fitting(self, at: int, most: int, room: int) -> list[Entry]:
         """The entries from `at` on, `most` of them, whose fields have less than `room` bytes together."""
         if not 0 <= at <= len(self) or most < 0 or room < 0:
             raise ValueError("not a place in the run, or a negative bound")
         entries = []
-        for entry in self._entries[at : at + most]:
-            room -= entry.end - entry.fields
+        for entry in self.entries[at : at + most]:
+            room -= entry.size
             if room <= 0:
                 break
             entries.append(entry)
@@ -188,115 +236,254 @@ def _take_run(chunk: bytes, start: int, end: int, runs: int, requests: list[list
     first = _take_xadd(chunk, start, end, runs)
     if first is None:
         return None
-    key, word_count, maxlen, entry = first
-    shared = chunk[start : entry.id]
-    entries = [entry]
+    shared = chunk[start : first.id] if runs == LOGGED else b""
+    entries = [first]
     while len(entries) < _RUN_ENTRIES and chunk.startswith(shared, entries[-1].end, end):
         found = _take_xadd(chunk, entries[-1].end, end, runs)
         if found is None:
             break
-        entries.append(found[3])
-    requests.append(Run(chunk, key, word_count, maxlen, entries))
+        entries.append(found)
+    requests.append(Run(chunk, entries))
     return entries[-1].end
 
 
-def _take_xadd(chunk: bytes, start: int, end: int, runs: int) -> tuple[bytes, int, int, Entry] | None:
-    """-> key, how many fields and values, that of MAXLEN ~ or -1, and where it stands."""
+def _take_xadd(chunk: bytes, start: int, end: int, runs: int) -> Entry | None:
     requests: list[list[bytes] | Run] = []
     after = _take_words(chunk, start, end, requests)
-    if after is None or not isinstance(words := requests[0], list):
-        return None
-    id_no, maxlen = 2, -1
-    if runs == APPENDED and not len(words) % 2:
-        found = _MAXLEN.fullmatch(b" ".join(words[2:5]))
-        if found is None:
-            return None
-        id_no, maxlen = 5, int(found[1])
-    count = len(words) - id_no - 1
-    if count < 2 or count % 2:
+    if after is None or not isinstance(words := requests[0], list) or len(words) < _MIN_XADD_WORDS:
         return None
     if words[0] != b"XADD" and (words[0] != b"xadd" or runs == LOGGED):
         return None
-    if not (words[id_no] == b"*" if runs == APPENDED else _is_id(words[id_no])):
+    options = _take_options(words) if runs == APPENDED else (2, None)
+    if options is None:
         return None
+    id_no, trim = options
+    count = len(words) - id_no - 1
+    if count < 2 or count % 2:
+        return None
+    wanted = None
+    if words[id_no] != b"*" or runs == LOGGED:
+        wanted = _parse_id(words[id_no], may_be_short=runs == APPENDED)
+        if wanted is None:
+            return None
     wire = [b"*%d\r\n" % len(words), *(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)]
     if b"".join(wire) != chunk[start:after]:  # a word is not closed by CR LF
         return None
     id_at = start + sum(map(len, wire[: id_no + 1]))
-    return words[1], count, maxlen, Entry(start, id_at, id_at + len(wire[id_no + 1]), after)
+    return Entry(start, id_at, id_at + len(wire[id_no + 1]), after, words[1], count, wanted, trim)
 
 
-def _is_id(text: bytes) -> bool:
-    found = _ID.fullmatch(text)
-    return found is not None and max(int(found[1]), int(found[2])) <= _MAX_HALF
+def _take_options(words: list[bytes]) -> tuple[int, Trim | None] | None:
+    """-> where the ID stands among the words of an XADD, and the trim before it."""
+    at, trim = 2, None
+    while at < len(words):
+        option = _option(words[at])
+        if option == b"NOMKSTREAM":
+            at += 1
+        elif option in (b"MAXLEN", b"MINID") and trim is None:
+            how = words[at + 1 : at + 2]
+            at += 2 if how in ([b"~"], [b"="]) else 1
+            if at >= len(words):
+                return None
+            by_id = option == b"MINID"
+            threshold = _parse_id(words[at], may_be_short=True) if by_id else _parse_number(words[at])
+            if threshold is None or (not by_id and len(words[at]) > _MAX_NUMBER):
+                return None
+            trim = Trim(by_id, how == [b"~"], threshold)
+            at += 1
+        else:
+            return at, trim
+    return None
+
+
+def _option(word: bytes) -> bytes:
+    """The word in upper case, if each of its letters is a letter."""
+    return word.upper() if word.isalpha() else b""
+
+
+def _parse_number(text: bytes) -> int | None:
+    """A canonical number of 64 bits."""
+    if not _NUMBER.fullmatch(text) or len(text) > len(str(_MAX_HALF)) or int(text) > _MAX_HALF:
+        return None
+    return int(text)
+
+
+def _parse_id(text: bytes, *, may_be_short: bool) -> int | None:
+    """`ms-seq`, both of them canonical, or `ms` for `ms-0`."""
+    ms_text, dash, seq_text = text.partition(b"-")
+    if not dash and not may_be_short:
+        return None
+    ms, seq = _parse_number(ms_text), _parse_number(seq_text if dash else b"0")
+    return None if ms is None or seq is None else ms << 64 | seq
 
 
 # -- formatting --------------------------------------------------------------------------------------------------------
 
 
-def expand(
-    run: Run, at: int, most: int, room: int, key: bytes, log_head: bytes, rows: Rows
-) -> tuple[int, int, bytes, bytes]:
-    """Give the entries of `run` from `at` on the IDs from that in `key` on; -> (count, bytes of fields, log, replies).
+class Tail:
+    """What may be appended to the open node of a stream, and what was.
 
-    As many as there are, at most `most`, and those whose fields have less than `room` bytes together.  Their rows of
-    the table of entries are appended to `rows`; `key` is the first one's.  Each line of the log is `log_head`, the ID
-    and the fields.  OverflowError when the IDs are of more than one millisecond, and then nothing is appended.
+    Whoever opens it answers for the rest: that no client waits for the stream, that it does not expire, and that
+    nothing else looks at it or changes it in the meantime.
     """
-    prefix, ms, seq = _unpacked(key)
-    entries = run.fitting(at, most, room)
-    if entries and seq + len(entries) - 1 > _MAX_HALF:
-        raise OverflowError("the IDs do not fit")
-    log, replies, size = [], [], 0
-    for number, entry in enumerate(entries, seq):
-        fields = run.fields(entry)
-        text = b"%d-%d" % (ms, number)
+
+    __slots__ = (
+        "_last_id",
+        "_length",
+        "_most",
+        "_node_end",
+        "_node_live",
+        "_oldest",
+        "_prefix",
+        "_room",
+        "count",
+        "first_id",
+        "opens_node",
+        "rows",
+        "size",
+    )
+
+    def __init__(
+        self,
+        last_key: bytes,
+        oldest: bytes,
+        node_end: bytes,
+        length: int,
+        node_live: int,
+        most: int,
+        room: int,
+        opens_node: bool,
+    ) -> None:
+        self._prefix, self._last_id = _unpacked(last_key)
+        self._oldest = int.from_bytes(oldest, "big")
+        self._node_end = int.from_bytes(node_end, "big")
+        if not len(oldest) == len(node_end) == _ID_BYTES or min(length, node_live, most, room) < 0:
+            raise ValueError("not two packed IDs, or a negative number")
+        self._length = length
+        self._node_live = node_live
+        self._most = most
+        self._room = room
+        self.opens_node = bool(opens_node)
+        self.rows: Rows = []
+        self.count = 0
+        self.size = 0
+        self.first_id = bytes(_ID_BYTES)
+
+    @property
+    def last_id(self) -> bytes:
+        return self._last_id.to_bytes(_ID_BYTES, "big")
+
+    def takes(self, entry: Entry, now: int) -> int | None:
+        """The ID that the entry gets; None when the tail does not take it as it is."""
+        if self.count >= self._most or entry.size >= self._room - self.size:
+            return None
+        wanted = max(now, self._last_id + 1) if entry.wanted is None else entry.wanted
+        if not self._last_id < wanted <= _MAX_ID or not self._removes_nothing(entry.trim):
+            return None
+        return wanted
+
+    def _removes_nothing(self, trim: Trim | None) -> bool:
+        """Whether a trim removes nothing when the entry has been appended."""
+        if trim is None:
+            return True
+        if trim.by_id:
+            return trim.threshold <= (self._node_end if trim.is_approximate else self._oldest)
+        excess = self._length + 1 - trim.threshold
+        return excess <= 0 or (trim.is_approximate and trim.threshold > 0 and excess < self._node_live)
+
+    def add(self, run: Run, entry: Entry, entry_id: int) -> bytes:
+        """Append the entry; -> its ID as a bulk string."""
+        text = b"%d-%d" % (entry_id >> 64, entry_id & _MAX_HALF)
         bulk = b"$%d\r\n%b\r\n" % (len(text), text)
-        rows.append((_packed(prefix, ms, number), b"%b*%d\r\n%b" % (bulk, run.word_count, fields)))
-        log += [log_head, bulk, fields]
+        packed = entry_id.to_bytes(_ID_BYTES, "big")
+        self.rows.append((self._prefix + packed, b"%b*%d\r\n%b" % (bulk, entry.word_count, run.fields(entry))))
+        if not self.count:
+            self.first_id = packed
+        self._last_id = entry_id
+        self.count += 1
+        self._length += 1
+        self.size += entry.size
+        return bulk
+
+
+def open_tail(
+    last_key: bytes,
+    oldest: bytes,
+    node_end: bytes,
+    length: int,
+    node_live: int,
+    most: int,
+    room: int,
+    opens_node: bool,
+) -> Tail:
+    """A tail that takes at most `most` entries, whose fields have less than `room` bytes together.
+
+    `last_key` has the prefix of the stream's rows and its last ID; `length` is the stream's.  An approximate trim by
+    length removes `node_live` entries at least, none with a threshold of 0; an approximate trim by ID removes nothing
+    up to `node_end`, an exact one up to `oldest`.  ValueError when a number is negative, or the bytes are too many.
+    """
+    return Tail(last_key, oldest, node_end, length, node_live, most, room, opens_node)
+
+
+def append(
+    run: Run, at: int, tails: dict[bytes, Tail], watched: dict[bytes, int], now_ms: int
+) -> tuple[int, int, bytes, bytes]:
+    """Append the entries of `run` from `at` on to the tails of their keys; -> (count, bytes of fields, log, replies).
+
+    Ends before the first entry whose key has no tail or is `watched`, or that its tail does not take.
+    """
+    if not 0 <= at <= len(run) or now_ms < 0:
+        raise ValueError("not a place in the run, or a negative time")
+    log, replies, size = [], [], 0
+    for entry in run.entries[at:]:
+        tail = None if entry.key in watched else tails.get(entry.key)
+        entry_id = None if tail is None else tail.takes(entry, now_ms << 64)
+        if tail is None or entry_id is None:
+            break
+        bulk = tail.add(run, entry, entry_id)
+        head = b"*%d\r\n$4\r\nXADD\r\n$%d\r\n%b\r\n" % (entry.word_count + 3, len(entry.key), entry.key)
+        log += [head, bulk, run.fields(entry)]
         replies.append(bulk)
-        size += len(fields)
-    return len(entries), size, b"".join(log), b"".join(replies)
+        size += entry.size
+    return len(replies), size, b"".join(log), b"".join(replies)
 
 
 def expand_one(run: Run, key: bytes, log_head: bytes) -> tuple[bytes, int, bytes, bytes]:
-    """As `expand`, of the first entry alone; -> (row, bytes of fields, log, reply)."""
-    rows: Rows = []
-    _, size, log, reply = expand(run, 0, 1, 1 << 62, key, log_head, rows)
-    return rows[0][1], size, log, reply
+    """The first entry of `run` with the ID in `key`, whatever it asks for; -> (row, bytes of fields, log, reply).
+
+    The line of the log is `log_head`, the ID and the fields.
+    """
+    _, entry_id = _unpacked(key)
+    text = b"%d-%d" % (entry_id >> 64, entry_id & _MAX_HALF)
+    bulk = b"$%d\r\n%b\r\n" % (len(text), text)
+    entry = run.entries[0]
+    fields = run.fields(entry)
+    return b"%b*%d\r\n%b" % (bulk, entry.word_count, fields), entry.size, b"".join((log_head, bulk, fields)), bulk
 
 
 def load_xadds(run: Run, at: int, most: int, room: int, last_key: bytes, rows: Rows) -> tuple[int, int, bytes]:
-    """As `expand`, of a run out of a log, with the IDs that stand there; -> (count, bytes of fields, last key).
+    """The rows of a run out of a log are appended to `rows`; -> (count, bytes of fields, last key).
 
-    `last_key` is that of the row before.  The first entry whose ID is not above the last one ends it.
+    As many as there are, at most `most`, and those whose fields have less than `room` bytes together.  `last_key` is
+    that of the row before.  The first entry whose ID is not above the last one ends it.
     """
-    prefix, _, _ = _unpacked(last_key)
+    prefix, _ = _unpacked(last_key)
     count = size = 0
     for entry in run.fitting(at, most, room):
-        bulk, fields = run.id_bulk(entry), run.fields(entry)
-        found = _ID.search(bulk, bulk.index(b"\n"))
-        if found is None:  # as a client sent it, so this is no log
-            break
-        key = _packed(prefix, int(found[1]), int(found[2]))
+        key = prefix + (entry.wanted or 0).to_bytes(_ID_BYTES, "big")
         if key <= last_key:
             break
-        rows.append((key, b"%b*%d\r\n%b" % (bulk, run.word_count, fields)))
+        rows.append((key, b"%b*%d\r\n%b" % (run.id_bulk(entry), entry.word_count, run.fields(entry))))
         count += 1
-        size += len(fields)
+        size += entry.size
         last_key = key
     return count, size, last_key
 
 
 def packed_id(text: bytes) -> bytes | None:
     """The 16 bytes of an entry's ID in keys; None when `text` is not `ms-seq`, both canonical and of 64 bits."""
-    ms, _, seq = text.partition(b"-")
-    if len(text) > _MAX_ID_BYTES or not (ms.isdigit() and seq.isdigit()):
-        return None
-    if (ms[:1] == b"0" and ms != b"0") or (seq[:1] == b"0" and seq != b"0"):
-        return None
-    high, low = int(ms), int(seq)
-    return None if high > _MAX_HALF or low > _MAX_HALF else (high << 64 | low).to_bytes(2 * _HALF_BYTES, "big")
+    found = _parse_id(text, may_be_short=False)
+    return None if found is None else found.to_bytes(_ID_BYTES, "big")
 
 
 # -- pending entries ---------------------------------------------------------------------------------------------------
@@ -311,33 +498,28 @@ def show_pending(
     delivered by `until_ms` or without an owner, which is number 0.  Of these the IDs from `first` to `last`, `most` of
     them.  ValueError when a row is no run.
     """
-    if len(first) != 2 * _HALF_BYTES or len(last) != 2 * _HALF_BYTES or most < 0:
+    if len(first) != _ID_BYTES or len(last) != _ID_BYTES or most < 0:
         raise ValueError("not two packed IDs, or a negative number of entries")
     shown: list[bytes] = []
     for row in rows:
         if len(shown) == most:
             break
-        if len(row) < _RUN_HEAD or (len(row) - _RUN_HEAD) % (2 * _HALF_BYTES):
+        if len(row) < _RUN_HEAD or (len(row) - _RUN_HEAD) % (_ID_BYTES):
             raise ValueError("this is no run")
         number, time_ms, deliveries = (int.from_bytes(row[a:b], "big") for a, b in ((0, 4), (4, 12), (12, 20)))
         owner = owners.get(number)
         if owner is None or (number and time_ms > until_ms):
             continue
         idle_ms = max(now_ms - time_ms, 0) if number else -1
-        ids = [row[at : at + 2 * _HALF_BYTES] for at in range(_RUN_HEAD, len(row), 2 * _HALF_BYTES)]
+        ids = [row[at : at + _ID_BYTES] for at in range(_RUN_HEAD, len(row), _ID_BYTES)]
         for packed in [packed for packed in ids if first <= packed <= last][: most - len(shown)]:
             text = b"%d-%d" % (int.from_bytes(packed[:8], "big"), int.from_bytes(packed[8:], "big"))
             shown.append(b"*4\r\n$%d\r\n%b\r\n%b:%d\r\n:%d\r\n" % (len(text), text, owner, idle_ms, deliveries))
     return b"".join(shown), len(shown)
 
 
-def _packed(prefix: bytes, ms: int, seq: int) -> bytes:
-    return b"".join((prefix, ms.to_bytes(_HALF_BYTES, "big"), seq.to_bytes(_HALF_BYTES, "big")))
-
-
-def _unpacked(key: bytes) -> tuple[bytes, int, int]:
-    """-> what the keys of all rows of the stream begin with, and both halves of the ID."""
+def _unpacked(key: bytes) -> tuple[bytes, int]:
+    """-> what the keys of all rows of the stream begin with, and the ID."""
     if len(key) != _KEY_BYTES:
         raise ValueError(f"{_KEY_BYTES} bytes are needed")
-    prefix, ms, seq = key[:-16], key[-16:-8], key[-8:]
-    return prefix, int.from_bytes(ms, "big"), int.from_bytes(seq, "big")
+    return key[:-_ID_BYTES], int.from_bytes(key[-_ID_BYTES:], "big")

@@ -20,6 +20,7 @@ from riverbed.store.wire.reference import APPENDED, LOGGED, NO_RUNS
 KINDS: Final = (NO_RUNS, APPENDED, LOGGED)
 MAX_HALF: Final = (1 << 64) - 1
 PREFIX: Final = b"\0\1\2\3\4\5\6\xff"
+KEYS: Final = (b"k", b"k", b"key", b"", b"t")
 KEY: Final = PREFIX + bytes(range(16))
 LOG_HEAD: Final = b"*5\r\n$4\r\nXADD\r\n$1\r\nk\r\n"
 ODD: Final = (
@@ -50,7 +51,10 @@ IDS: Final = (
     b"1-1-1",
 )  # fmt: skip
 
-MAXLENS: Final = (b"0", b"1", b"1000", b"999999999", b"1000000000", b"01", b"-1", b"", b"x", b"99999999999999999999")
+THRESHOLDS: Final = (
+    *(b"0", b"1", b"3", b"1000", b"999999999", b"1000000000", b"01", b"-1", b"", b"x", b"99999999999999999999"),
+    *(b"0-0", b"1-1", b"2-5", b"1700000000000-0", b"~", b"="),
+)
 
 
 def wire(words: list[bytes], end: bytes = b"\r\n") -> bytes:
@@ -64,18 +68,19 @@ def random_request(rng: random.Random) -> bytes:
     if rng.random() < 0.2:
         return wire([rng.choice([b"PING", b"XACK", b"MULTI", b""])] * rng.randint(1, 9), end)
     name = rng.choice([b"XADD"] * 6 + [b"xadd"] * 2 + [b"Xadd"])
-    wanted = rng.choice([b"*"] * 4 + [b"%d-%d" % (rng.randint(0, 3), rng.randint(0, 99))] * 3 + [rng.choice(IDS)])
+    ids = [b"%d-%d" % (rng.randint(0, 3), rng.randint(0, 99))] * 3 + [b"%d" % rng.randint(0, 9), rng.choice(IDS)]
+    wanted = rng.choice([b"*"] * 4 + ids)
     words = [rng.randbytes(rng.choice([0, 1, 2, 9, 10, 120])) for _ in range(rng.choice([2, 2, 2, 4, 4, 3, 1, 10]))]
     options: list[bytes] = []
-    if rng.random() < 0.3:
+    if rng.random() < 0.4:
         options = [
-            rng.choice([b"MAXLEN", b"MAXLEN", b"maxlen", b"MINID"]),
-            rng.choice([b"~", b"~", b"~", b"="]),
-            rng.choice(MAXLENS),
-        ]
-    return wire(
-        [name, rng.choice([b"k", b"k", b"key", b""]), *options[: rng.choice([3, 3, 3, 3, 2])], wanted, *words], end
-    )
+            rng.choice([b"MAXLEN", b"MAXLEN", b"maxlen", b"MINID", b"minId", b"MINI\x64", b"MAXLE\x6d", b"LIMIT"]),
+            *rng.choice([[b"~"], [b"~"], [b"~"], [b"="], []]),
+            rng.choice(THRESHOLDS),
+        ][: rng.choice([3, 3, 3, 3, 2])]
+    for _ in range(rng.choice([0, 0, 0, 1, 2])):
+        options.insert(rng.choice([0, len(options)]), rng.choice([b"NOMKSTREAM", b"nomkstream", b"NOMKSTREAMS"]))
+    return wire([name, rng.choice(KEYS), *options, wanted, *words], end)
 
 
 def random_chunk(rng: random.Random) -> bytes:
@@ -95,10 +100,16 @@ def shown(requests: list[Any] | None) -> list[Any] | None:
     """What the two modules' runs have in common, in a form that can be compared."""
     if requests is None:
         return None
-    return [
-        one if isinstance(one, list) else (one.key, len(one), one.word_count, one.maxlen, one.size, one.requests())
-        for one in requests
-    ]
+    return [one if isinstance(one, list) else shown_run(one) for one in requests]
+
+
+def shown_run(run: Any) -> Any:
+    entries = [(run.entry(at), run.request(at)) for at in range(len(run))]
+    return run.key, len(run), run.word_count, run.is_plain, run.size, run.requests(), entries
+
+
+def shown_tail(tail: Any) -> Any:
+    return tail.rows, tail.count, tail.size, tail.opens_node, tail.count and tail.first_id, tail.last_id
 
 
 def outcome(function: Any, *arguments: Any) -> Any:
@@ -132,15 +143,11 @@ def compare_runs(native: ModuleType, run: Any, expected: Any, rng: random.Random
         run, expected = run.rest(at), expected.rest(at)
         assert shown([run]) == shown([expected])
         at = rng.randint(0, len(run))
+    compare_appending(native, run, expected, at, rng)
     most, room = rng.choice([0, 1, 3, 1000]), rng.choice([0, 1, 20, 100, 4096, 1 << 62])
-    ms = rng.choice([0, 1, 1_700_000_000_000, MAX_HALF])
-    seq = rng.choice([0, 8, 9, 98, 999, MAX_HALF - 1, MAX_HALF, MAX_HALF - len(run)])
-    key = PREFIX + ms.to_bytes(8, "big") + seq.to_bytes(8, "big")
+    key = PREFIX + random_id(rng)
     rows: list[Any] = []
     expected_rows: list[Any] = []
-    found = outcome(native.expand, run, at, most, room, key, LOG_HEAD, rows)
-    wanted = outcome(reference.expand, expected, at, most, room, key, LOG_HEAD, expected_rows)
-    assert found == wanted, (found, wanted)
     assert native.expand_one(run, key, LOG_HEAD) == reference.expand_one(expected, key, LOG_HEAD)
     last = PREFIX + rng.choice([bytes(16), bytes(15) + b"\1", b"\xff" * 16])
     found = native.load_xadds(run, at, most, room, last, rows)
@@ -184,29 +191,62 @@ def compare_pending(native: ModuleType, rng: random.Random) -> None:
     assert found == expected, (arguments, found, expected)
 
 
+def random_id(rng: random.Random) -> bytes:
+    ms = rng.choice([0, 0, 1, 2, 1_700_000_000_000, MAX_HALF])
+    seq = rng.choice([0, 0, 8, 9, 98, 999, MAX_HALF - 3, MAX_HALF - 1, MAX_HALF])
+    return ms.to_bytes(8, "big") + seq.to_bytes(8, "big")
+
+
+def random_tail(rng: random.Random) -> tuple[Any, ...]:
+    """The arguments of `open_tail`."""
+    most, room = rng.choice([0, 1, 3, 1000, 1000]), rng.choice([0, 1, 20, 100, 4096, 1 << 61])
+    length, live = rng.choice([0, 1, 5, 999, 1000]), rng.choice([0, 1, 5, 100, 1 << 61])
+    return PREFIX + random_id(rng), random_id(rng), random_id(rng), length, live, most, room, rng.random() < 0.5
+
+
+def compare_appending(native: ModuleType, run: Any, expected: Any, at: int, rng: random.Random) -> None:
+    """The same for runs that are appended to tails, twice to the same ones."""
+    opened = {key: random_tail(rng) for key in KEYS if rng.random() < 0.8}
+    tails = {key: native.open_tail(*arguments) for key, arguments in opened.items()}
+    expected_tails = {key: reference.open_tail(*arguments) for key, arguments in opened.items()}
+    watched = {rng.choice(KEYS): 1} if rng.random() < 0.1 else {}
+    for _ in range(2):
+        now_ms = rng.choice([0, 1, 2, 1_700_000_000_000])
+        found = native.append(run, at, tails, watched, now_ms)
+        wanted = reference.append(expected, at, expected_tails, watched, now_ms)
+        assert found == wanted, (found, wanted)
+        for key, tail in tails.items():
+            assert shown_tail(tail) == shown_tail(expected_tails[key]), (key, opened[key])
+
+
 def run_out_of_memory(native: ModuleType) -> None:
     """Have each allocation of each function fail in turn: MemoryError, or what is returned without any memory."""
     from _testcapi import remove_mem_hooks, set_nomemory
 
-    client = b"".join(wire([b"XADD", b"k", b"*", b"f", b"v"]) for _ in range(3)) + wire([b"PING", b"a"])
+    client = b"".join(wire([b"XADD", b"key", b"*", b"f", b"v"]) for _ in range(3)) + wire([b"PING", b"a"])
     log = b"".join(wire([b"XADD", b"k", b"1-%d" % seq, b"f", b"v"]) for seq in range(1, 4))
     [run, _] = native.parse(APPENDED, client)
+    plenty = (PREFIX + bytes(16), bytes(16), bytes(16), 0, 0, 9, 1 << 40, True)
     [logged] = native.parse(LOGGED, log)
     calls = [
         lambda: native.parse(APPENDED, client),
         lambda: native.parse_front(NO_RUNS, client, []),
-        lambda: native.expand(run, 0, 9, 1 << 40, KEY, LOG_HEAD, []),
+        lambda: native.append(run, 0, {b"key": tail}, {b"x": 1}, 1),
+        lambda: native.open_tail(*plenty),
         lambda: native.expand_one(run, KEY, LOG_HEAD),
         lambda: native.load_xadds(logged, 0, 9, 1 << 40, PREFIX + bytes(16), []),
         lambda: native.show_pending([bytes(3) + b"\1" + bytes(48)], bytes(16), b"\xff" * 16, {1: b""}, 0, 0, 9),
         lambda: native.packed_id(b"1-1"),
         run.requests,
+        lambda: run.request(0),
+        lambda: run.entry(0),
         lambda: run.rest(1),
     ]
     for call in calls:
         was_refused = False
         for number in range(40):
             refused = False
+            tail = native.open_tail(*plenty)
             set_nomemory(number, number + 1)
             try:
                 call()

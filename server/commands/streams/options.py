@@ -119,11 +119,6 @@ class TrimParser:
         return Trim(self.strategy, self.threshold, self.approximate, limit, self.references or References.KEEPREF)
 
 
-def approximate_length(maxlen: int, node_max_entries: int) -> Trim:
-    """The trim `MAXLEN ~ maxlen` of a client."""
-    return Trim(Strategy.MAXLEN, maxlen, approximate=True, limit=_default_limit(node_max_entries))
-
-
 def _default_limit(node_max_entries: int) -> int:
     limit = 100 * node_max_entries
     return min(limit, _DEFAULT_LIMIT_MOST) if limit > 0 else _DEFAULT_LIMIT_UNBOUNDED_NODES

@@ -6,7 +6,7 @@ Decides; `store.streams.stream` applies.  Source: the public command pages and `
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from riverbed.server import errors
 from riverbed.server.commands.arguments import Args
@@ -14,7 +14,6 @@ from riverbed.server.commands.slices import SLICE_IDS, first_ids, in_slices, par
 from riverbed.server.commands.streams.options import (
     AutoSeq,
     Producer,
-    approximate_length,
     auto_id,
     parse_append,
     parse_trim,
@@ -23,10 +22,10 @@ from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError, wrong_arity
 from riverbed.server.protocol.replies import OK
 from riverbed.store.groups.reference_trim import ReferenceTrim, respects_groups, trim_with_references
-from riverbed.store.ids import MAX_HALF, MAX_ID, MIN_ID, SEQ_BITS, StreamID, id_text, parse_id, unpack_id
+from riverbed.store.ids import MAX_ID, MIN_ID, SEQ_BITS, StreamID, id_text, parse_id, unpack_id
 from riverbed.store.streams import trimming
 from riverbed.store.streams.idempotence import Idempotence, content_iid
-from riverbed.store.streams.runs import append_one, append_run
+from riverbed.store.streams.runs import append_one
 from riverbed.store.streams.stream import Stream
 
 if TYPE_CHECKING:
@@ -80,35 +79,30 @@ def xadd(request: Request) -> Reply:
     return (stream.append_entry(StreamID(entry_id), argv[3:]),)
 
 
-class OneByOneError(Exception):
-    """The requests of a run have to be executed one by one.  Nothing was done."""
+class AppendedPart(NamedTuple):
+    """The reply to the first `done` requests of a run.  The next one is to be executed by itself."""
+
+    ids: bytes
+    done: int
 
 
-def xadd_run(request: Request) -> tuple[bytes]:
-    """Append a run of `XADD key [MAXLEN ~ n] * field value ...`, in place of a request's words; -> the entries' IDs.
-
-    Raises OneByOneError when clients wait for the key, or there may be too few IDs.
-    """
+def xadd_run(request: Request) -> tuple[bytes] | AppendedPart:
+    """Append a run of XADDs, in place of a request's words; -> the entries' IDs as bulk strings."""
     run = request.run
     assert run is not None
-    key = run.key
     db = request.db
-    if key in db.interest:
-        raise OneByOneError
-    stream = db.cached.get(key)
-    if stream is None or stream.expire_ms:
-        stream = db.stream(key, request.now_ms) or db.create(key)
-    entry_id = request.now_ms << SEQ_BITS
-    last_id = stream.last_id
-    if entry_id <= last_id:
-        if MAX_HALF - (last_id & MAX_HALF) < len(run):
-            raise OneByOneError
-        entry_id = last_id + 1
-    if run.maxlen >= 0:
-        trim = approximate_length(run.maxlen, request.txn.node_max_entries)
-        return (trimming.append_run_and_trim(stream, run, StreamID(entry_id), trim),)
-    append = append_one if len(run) == 1 else append_run
-    return (append(stream, run, StreamID(entry_id)),)
+    if len(run) == 1 and run.is_plain:
+        # a client that waits for each reply: lending the stream would cost more than the entry
+        key = run.key
+        stream = db.cached.get(key)
+        if stream is not None and not stream.expire_ms and key not in db.interest:
+            entry_id = request.now_ms << SEQ_BITS
+            if entry_id > stream.last_id:
+                return (append_one(stream, run, StreamID(entry_id)),)
+            if stream.last_id < MAX_ID:
+                return (append_one(stream, run, StreamID(stream.last_id + 1)),)
+    done, ids = db.append_run(run, request.now_ms)
+    return (ids,) if done == len(run) else AppendedPart(ids, done)
 
 
 def _xadd_logged(request: Request) -> Reply:

@@ -17,8 +17,8 @@ from riverbed.server.execution.fast_path import MAX_REQUESTS_A_TICK
 from riverbed.server.protocol import request_reader
 from riverbed.server.protocol.fast_reader import PlainReader
 from riverbed.server.protocol.native_reader import NativeReader
+from riverbed.store.databases import lent
 from riverbed.store.ids import StreamID
-from riverbed.store.streams import runs
 from riverbed.store.streams.stream import Stream
 from riverbed.store.tables.environment import TABLES
 from riverbed.store.wire import Run
@@ -84,19 +84,21 @@ def asked(*lines: str) -> Scenario:
 
 
 def test_a_run_is_executed_as_one_and_answers_each_request(tmp_path: Path) -> None:
-    with patch.object(runs, "expand", wraps=runs.expand) as expand, patch.object(Stream, "append_entry") as words:
-        found = outcome(tmp_path, NativeReader, asked(*["XADD s * f v"] * 5))
-    assert found[0] == bulks(*(f"{MS}-{seq}" for seq in range(5)))
-    assert found[1] == {b"xadd": (5, 0, 0)}
-    assert found[2] == 5
-    assert expand.call_count <= 2
-    assert not words.called
+    with patch.object(lent, "append", wraps=lent.append) as append:
+        found = outcome(tmp_path, NativeReader, asked(*["XADD s * f v", "XADD t * f v"] * 50))
+    assert found[0] == bulks(*(f"{MS}-{number // 2}" for number in range(100)))
+    assert found[1] == {b"xadd": (100, 0, 0)}
+    assert found[2] == 100
+    assert append.call_count <= 6  # the first entry of each stream is appended by itself
 
 
 LINES = [
     *["XADD a * f v", "XADD a * f v", "XADD b * f v", "xadd a * f v", "XADD a * f v g w"] * 3,
     "XADD c * f " + "x" * 90,
     *["XADD a MAXLEN ~ 60 * f v", "xadd b maxlen ~ 10 * f v g w", "XADD d MAXLEN ~ 100 * f v"] * 2,
+    *("XADD d MAXLEN = 100 * f v", "XADD b MAXLEN 20 * f v", "XADD a MINID ~ {now}-2 * f v"),
+    *("XADD b MINID {now} * f v", "XADD a NOMKSTREAM * f v", "XADD f 1-1 f v", "XADD e MINID ~ 1 5-5 f v"),
+    *["XADD a {now} f v", "XADD a {now}-5 f v", "XADD e {now}-* f v", "XADD e NOMKSTREAM MAXLEN ~ 5 * f v"],
     *("XADD a MAXLEN ~ 0 * f v", "XADD a MAXLEN ~ x * f v", "XADD d MAXLEN ~ 999999999 * f v"),
     *("XADD a MAXLEN ~ 3 * f v", "XADD a MAXLEN 4 * f v", "XADD a 5 f v", "XADD a NOMKSTREAM * f v", "XADD a * f"),
     *("XLEN a", "PING", "XDEL a {now}-1", "DEL a", "DEL b", "XTRIM a MAXLEN 2", "RENAME a b"),
@@ -112,6 +114,9 @@ LINES = [
 ]  # fmt: skip
 
 
+APPENDS = [line for line in LINES if line.lower().startswith("xadd")]
+
+
 async def random_scenario(ticks: Ticks, rng: random.Random) -> list[list[bytes]]:
     clients = [ticks.connect() for _ in range(4)]
     replies: list[list[bytes]] = [[] for _ in clients]
@@ -119,10 +124,15 @@ async def random_scenario(ticks: Ticks, rng: random.Random) -> list[list[bytes]]
         for _ in range(rng.randint(1, 4)):
             client = rng.choice(clients)
             lines: list[str] = []
+            if rng.random() < 0.4:  # many streams in one run, and others between them
+                chosen = rng.sample(APPENDS, rng.choice([2, 5, len(APPENDS)])) + rng.sample(
+                    LINES, rng.choice([0, 0, 1])
+                )
+                lines += rng.choices(chosen, k=rng.choice([3, 20, 100]))
             for _ in range(rng.randint(1, 6)):
-                line = rng.choice(LINES).replace("{now}", str(ticks.clock.now_ms))
+                line = rng.choice(LINES)
                 lines += [line] * (rng.choice([1, 1, 2, 5, 70]) if line.lower().startswith("xadd") else 1)
-            client.send(*lines)
+            client.send(*(line.replace("{now}", str(ticks.clock.now_ms)) for line in lines))
         await ticks.settle()
         for client, found in zip(clients, replies, strict=True):
             found += client.replies()
@@ -162,6 +172,77 @@ def test_a_reader_that_waits_is_served_between_two_entries_of_a_run(tmp_path: Pa
     assert b"".join(read).count(b"$1\r\nv") == 1
 
 
+def test_consumers_that_wait_get_an_entry_each_and_the_rest_stays_in_the_stream(tmp_path: Path) -> None:
+    async def scenario(ticks: Ticks) -> list[list[bytes]]:
+        writer, *consumers = [ticks.connect() for _ in range(4)]
+        await ticks.ask(writer, "XGROUP CREATE s g 0 MKSTREAM", *["XADD t * f v"] * 5)
+        for number, consumer in enumerate(consumers):
+            consumer.send(f"XREADGROUP GROUP g c{number} COUNT 10 BLOCK 0 STREAMS s >")
+        await ticks.settle()
+        writer.send(*["XADD t * f v", "XADD s * f v", "XADD s * f w"] * 10, "XREADGROUP GROUP g d STREAMS s >")
+        await ticks.settle()
+        return [one.replies() for one in (writer, *consumers)]
+
+    written, *read = same(tmp_path, scenario)
+    assert [b"".join(one).count(b"$1\r\nf") for one in read] == [1, 1, 1]
+    assert written[-1].count(b"$1\r\nf") == 17
+
+
+def test_a_watch_is_broken_by_a_run(tmp_path: Path) -> None:
+    async def scenario(ticks: Ticks) -> list[bytes]:
+        writer, watcher = ticks.connect(), ticks.connect()
+        await ticks.ask(writer, *["XADD s * f v", "XADD t * f v"] * 3)
+        await ticks.ask(watcher, "WATCH s", "MULTI", "PING")
+        await ticks.ask(writer, *["XADD t * f v", "XADD s * f v"] * 3)
+        return await ticks.ask(watcher, "EXEC", "WATCH s", "MULTI", "PING", "EXEC")
+
+    replies = same(tmp_path, scenario)
+    assert replies[0] == b"*-1\r\n"
+    assert replies[-1] == b"*1\r\n+PONG\r\n"
+
+
+def test_a_stream_that_has_expired_begins_again_with_the_next_run(tmp_path: Path) -> None:
+    async def scenario(ticks: Ticks) -> list[bytes]:
+        client = ticks.connect()
+        await ticks.ask(client, *["XADD s * f v", "XADD t * f v"] * 3, "PEXPIRE s 1000")
+        await ticks.ask(client, *["XADD s * f v", "XADD t * f v"] * 3)
+        ticks.clock.now_ms += 2000
+        await ticks.ask(client, *["XADD s * f v", "XADD t * f v"] * 3)
+        return await ticks.ask(client, "XLEN s", "XLEN t", "TTL s")
+
+    assert same(tmp_path, scenario) == [b":3\r\n", b":9\r\n", b":-1\r\n"]
+
+
+def test_what_was_appended_is_seen_by_whoever_looks_at_the_stream(tmp_path: Path) -> None:
+    looks = [
+        *("XLEN s", "XRANGE s - +", "XINFO STREAM s", "XREAD STREAMS s 0", "XDEL s {now}-3", "XTRIM s MAXLEN 2"),
+        *(
+            "RENAME s z",
+            "COPY s z",
+            "MOVE s 1",
+            "DEL s",
+            "FLUSHDB",
+            "SWAPDB 0 1",
+            "XSETID s 99999999999999",
+            "XADD s 1 f v",
+        ),
+        *("XGROUP CREATE s g $", "EXISTS s", "TYPE s", "DBSIZE", "SCAN 0", "OBJECT ENCODING s", "MEMORY USAGE s"),
+        *("CONFIG SET stream-node-max-entries 2", "DEBUG RELOAD", "BGREWRITEAOF", "SAVE", "DUMP s", "TOUCH s"),
+    ]
+    for number, look in enumerate(looks):
+        line = look.replace("{now}", str(MS))
+        run = ["XADD s * f v", "XADD t * f v"] * 5
+        same(tmp_path / str(number), asked(*run, *run, line, *run, "XRANGE s - +", "XRANGE z - +", "XINFO STREAM t"))
+
+
+def test_more_streams_than_are_lent_at_once(tmp_path: Path) -> None:
+    with patch.object(lent, "_MOST_STREAMS", 3), patch.object(lent, "_BATCH", 2):
+        lines = [f"XADD k{number % 7} * f v{number}" for number in range(200)]
+        assert len(same(tmp_path, asked(*lines, *lines, "XRANGE k0 - +"))) == 401
+    with patch.object(lent, "_MOST_BYTES", 300):
+        assert len(same(tmp_path / "bytes", asked(*lines, *lines, "XRANGE k0 - +"))) == 401
+
+
 def test_a_stream_without_further_ids_refuses_those_that_have_none(tmp_path: Path) -> None:
     last = "18446744073709551615-18446744073709551615"
     setup = "XADD s 18446744073709551615-18446744073709551612 f v"
@@ -191,7 +272,7 @@ def test_many_keys_in_one_chunk(tmp_path: Path) -> None:
 
 
 def test_a_run_that_fails_is_executed_one_by_one(tmp_path: Path) -> None:
-    with patch.object(runs, "expand", side_effect=RuntimeError("planted")):
+    with patch.object(lent, "append", side_effect=RuntimeError("planted")):
         found = outcome(tmp_path, NativeReader, asked("XADD s 1-1 f v", *["XADD s * f v"] * 4))
     assert found[0] == bulks("1-1", *(f"{MS}-{seq}" for seq in range(4)))
     assert found[1] == {b"xadd": (5, 0, 0)}
@@ -206,15 +287,12 @@ def test_only_the_entry_that_cannot_be_added_is_answered_with_an_error(tmp_path:
             raise RuntimeError("planted")
         return append_entry(self, entry_id, words)
 
-    real, asked_again = runs.expand, count()
-
-    def half(*arguments: Any) -> Any:
-        """The first node is made, and the second fails: what was done of the run has to be taken back."""
-        if next(asked_again) == 1:
+    def broken(stream: Stream, tail: Any) -> None:
+        """Some entries were appended and logged, and are lost with this error: they have to be taken back."""
+        if tail.count:
             raise RuntimeError("planted")
-        return real(*arguments)
 
-    with patch.object(runs, "expand", half), patch.object(Stream, "append_entry", failing):
+    with patch.object(lent, "take_back", broken), patch.object(Stream, "append_entry", failing):
         found = outcome(tmp_path, NativeReader, asked(*["XADD s * f v"] * 5, "XLEN s"), stream_node_max_entries=3)
     replies = found[0]
     assert replies[2] == b"-ERR internal error: xadd was undone (RuntimeError)\r\n"

@@ -152,11 +152,11 @@ def test_nothing_is_left_behind(native: ModuleType) -> None:
                 native.parse(kind, chunk)
 
     work()
-    counts = list(map(sys.getrefcount, [*chunks, PREFIX, LOG_HEAD, native.Run]))
+    counts = list(map(sys.getrefcount, [*chunks, PREFIX, LOG_HEAD, native.Run, native.Tail]))
     blocks = sys.getallocatedblocks()
     for _ in range(20):
         work()
-    assert list(map(sys.getrefcount, [*chunks, PREFIX, LOG_HEAD, native.Run])) == counts
+    assert list(map(sys.getrefcount, [*chunks, PREFIX, LOG_HEAD, native.Run, native.Tail])) == counts
     assert sys.getallocatedblocks() - blocks < 100  # of 20 rounds with some 4,000 objects each
 
 
@@ -183,15 +183,19 @@ def test_a_run_keeps_its_chunk(native: ModuleType) -> None:
         ("parse", (0, XADD, 0, 1 << 80), OverflowError),
         ("parse", (0, XADD, 0, "1"), TypeError),
         ("parse_front", (0, XADD, ()), TypeError),
-        ("expand", (None, 0, 1, 1, KEY, LOG_HEAD, []), TypeError),
-        ("expand", ("run", -1, 1, 1, KEY, LOG_HEAD, []), ValueError),
-        ("expand", ("run", 3, 1, 1, KEY, LOG_HEAD, []), ValueError),
-        ("expand", ("run", 0, -1, 1, KEY, LOG_HEAD, []), ValueError),
-        ("expand", ("run", 0, 1, -1, KEY, LOG_HEAD, []), ValueError),
-        ("expand", ("run", 0, 1, 1, KEY[1:], LOG_HEAD, []), ValueError),
-        ("expand", ("run", 0, 9, 99, PREFIX + b"\xff" * 16, LOG_HEAD, []), OverflowError),
-        ("expand", ("run", 0, 1, 1, KEY, "head", []), TypeError),
-        ("expand", ("run", 0, 1, 1, KEY, LOG_HEAD, ()), TypeError),
+        ("append", (None, 0, {}, {}, 1), TypeError),
+        ("append", ("run", -1, {}, {}, 1), ValueError),
+        ("append", ("run", 3, {}, {}, 1), ValueError),
+        ("append", ("run", 0, [], {}, 1), TypeError),
+        ("append", ("run", 0, {}, None, 1), TypeError),
+        ("append", ("run", 0, {b"s": 1}, {}, 1), TypeError),
+        ("append", ("run", 0, {}, {}, -1), ValueError),
+        ("open_tail", (KEY, KEY[:16], KEY[:16], 0, 0, 1, 1), TypeError),
+        ("open_tail", (KEY[1:], KEY[:16], KEY[:16], 0, 0, 1, 1, True), ValueError),
+        ("open_tail", (KEY, KEY[:15], KEY[:16], 0, 0, 1, 1, True), ValueError),
+        ("open_tail", (KEY, KEY[:16], KEY[:17], 0, 0, 1, 1, True), ValueError),
+        ("open_tail", (KEY, KEY[:16], KEY[:16], 0, 0, 1, -1, True), ValueError),
+        ("open_tail", (KEY, KEY[:16], None, 0, 0, 1, 1, True), TypeError),
         ("expand_one", ("run", KEY, None), TypeError),
         ("load_xadds", ("run", 0, 1, 1, KEY[1:], []), ValueError),
         ("load_xadds", ("run", 0, 1, 1, KEY, None), TypeError),
@@ -206,16 +210,18 @@ def test_wrong_arguments_are_refused(
 
 
 def test_a_run_is_made_by_parsing_alone(native: ModuleType) -> None:
-    with pytest.raises(TypeError):
-        native.Run()
+    for made in (native.Run, native.Tail):
+        with pytest.raises(TypeError):
+            made()
     [run] = native.parse(APPENDED, XADD * 2)
-    for at in (-1, 2):
-        with pytest.raises(ValueError, match="is not from 0 to 1"):
-            run.rest(at)
+    for look in (run.rest, run.entry, run.request):
+        for at in (-1, 2):
+            with pytest.raises(ValueError, match="is not from 0 to 1"):
+                look(at)
 
 
 def test_the_native_module_and_the_reference_offer_the_same(native: ModuleType) -> None:
-    for name in ("Run", "expand", "expand_one", "load_xadds", "parse", "parse_front"):
+    for name in ("Run", "Tail", "append", "expand_one", "load_xadds", "open_tail", "parse", "parse_front"):
         assert hasattr(native, name)
         assert hasattr(reference, name)
     assert shown(native.parse(LOGGED, PING)) == [[b"PING"]]

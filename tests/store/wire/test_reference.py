@@ -12,9 +12,11 @@ from riverbed.store.wire.reference import (
     LOGGED,
     NO_RUNS,
     Run,
-    expand,
+    Tail,
+    append,
     expand_one,
     load_xadds,
+    open_tail,
     parse,
     parse_front,
 )
@@ -64,43 +66,79 @@ def test_what_is_odd_or_not_whole_is_left(odd: bytes) -> None:
         assert parse(runs, PING + odd) is None
 
 
-def test_neighbours_of_one_key_and_as_many_words_become_a_run() -> None:
-    commands = [xadd(b"a"), xadd(b"bb"), [b"PING"], xadd(b"a"), xadd(b"a", key=b"t"), xadd(b"a", b"b", key=b"t")]
-    assert told(read(commands, APPENDED)) == [(b"s", 2), b"PING", (b"s", 1), (b"t", 1), (b"t", 1)]
-    assert told(read([xadd(b"a"), xadd(b"a", name=b"xadd")], APPENDED)) == [(b"s", 1), (b"s", 1)]
+def test_neighbours_become_a_run() -> None:
+    commands = [xadd(b"a"), xadd(b"bb"), [b"PING"], xadd(b"a"), xadd(b"a", key=b"t"), xadd(b"a", b"b", name=b"xadd")]
+    assert told(read(commands, APPENDED)) == [(b"s", 2), b"PING", (b"s", 3)]
     assert told(read([xadd(b"a")] * 600, APPENDED)) == [(b"s", 256), (b"s", 256), (b"s", 88)]
-    run = one_run(commands[:2])
-    assert run.requests() == commands[:2]
+    run = one_run(commands[3:])
+    assert run.requests() == commands[3:]
+    assert [run.entry(at) for at in range(3)] == [(b"s", 14), (b"t", 14), (b"s", 28)]
     assert run.word_count == 2
-    assert run.rest(1).requests() == commands[1:2]
-    assert run.maxlen == -1
+    rest = run.rest(1)
+    assert (rest.key, rest.requests()) == (b"t", commands[4:])
+    assert rest.request(1) == commands[5]
 
 
-def test_requests_with_an_approximate_length_become_a_run_of_their_own() -> None:
-    def trimmed(*options: bytes) -> list[bytes]:
-        return [*xadd(b"a")[:2], *options, *xadd(b"a")[2:]]
+def test_neighbours_in_a_log_become_a_run_if_their_keys_and_numbers_of_words_are_equal() -> None:
+    values = [(b"s", b"1-1", b"a"), (b"s", b"1-2", b"b"), (b"t", b"1-3", b"c")]
+    commands = [xadd(value, key=key, wanted=entry_id) for key, entry_id, value in values]
+    more = xadd(b"a", b"b", key=b"t", wanted=b"1-4")
+    assert told(read([*commands, more], LOGGED)) == [(b"s", 2), (b"t", 1), (b"t", 1)]
 
-    run = one_run([trimmed(b"MAXLEN", b"~", b"1000")] * 3)
-    assert (len(run), run.word_count, run.maxlen) == (3, 2, 1000)
-    assert run.rest(1).maxlen == 1000
-    assert one_run([trimmed(b"maxlen", b"~", b"0")]).maxlen == 0
-    for other in ((b"MAXLEN", b"=", b"5"), (b"MINID", b"~", b"5"), (b"MAXLEN", b"~", b"05"), (b"MAXLEN", b"~", b"-1")):
-        assert read([trimmed(*other)], APPENDED) == [trimmed(*other)]
-    assert read([trimmed(b"MAXLEN", b"~", b"5")], LOGGED) == [trimmed(b"MAXLEN", b"~", b"5")]
+
+def with_options(*options: bytes, wanted: bytes = b"*") -> list[bytes]:
+    return [*xadd(b"a")[:2], *options, *xadd(b"a", wanted=wanted)[2:]]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_plain"),
+    [
+        ("MAXLEN ~ 1000 *", False),
+        ("maxlen = 0 *", False),
+        ("Maxlen 999999999 *", False),
+        ("MINID ~ 5 *", False),
+        ("MINID 5-1 *", False),
+        ("NOMKSTREAM *", True),
+        ("nomkstream minid = 5-0 NOMKSTREAM *", False),
+        ("1-1", False),
+        ("0-0", False),
+        ("18446744073709551615", False),
+        ("MINID ~ 5 1-1", False),
+    ],
+)
+def test_requests_with_options_and_ids_become_a_run(text: str, is_plain: bool) -> None:
+    *options, wanted = text.encode().split()
+    request = with_options(*options, wanted=wanted)
+    run = one_run([request] * 3)
+    assert (len(run), run.word_count, run.is_plain) == (3, 2, is_plain)
+    assert run.requests() == [request] * 3
+    assert told(read([request], LOGGED)) in ([b"XADD"], [(b"s", 1)])
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        xadd(b"a", wanted=b"1-1"),
+        xadd(b"a", wanted=b"1-*"),
+        xadd(b"a", wanted=b"01-1"),
+        xadd(b"a", wanted=b"1-18446744073709551616"),
         xadd(b"a", wanted=b"MAXLEN"),
         xadd(b"a", name=b"Xadd"),
         xadd(),
         [*xadd(b"a"), b"x"],
         [b"XADD"],
+        with_options(b"MAXLEN", b"~"),
+        with_options(b"MAXLEN", b"~", b"05"),
+        with_options(b"MAXLEN", b"~", b"-1"),
+        with_options(b"MAXLEN", b"1000000000"),
+        with_options(b"MINID", b"~", b"+"),
+        with_options(b"MAXLEN", b"5", b"MINID", b"5"),
+        with_options(b"MAXLEN", b"~", b"5", b"LIMIT", b"5"),
+        with_options(b"MAXLEN", b"~", b"5", b"ACKED"),
+        with_options(b"IDMP", b"p", b"i"),
+        with_options(b"MAXLE\x6d"[:5] + b"\x2e", b"~", b"5"),
     ],
 )
-def test_what_is_no_append_of_the_common_form_stays_words(words: list[bytes]) -> None:
+def test_what_is_no_append_of_a_common_form_stays_words(words: list[bytes]) -> None:
     assert read([words], APPENDED) == [words]
 
 
@@ -122,35 +160,106 @@ def test_a_log_has_ids_that_are_spelled_as_we_spell_them() -> None:
         assert told(found) == ([(b"s", 1)] if text in canonical else [b"XADD"])
 
 
-def test_a_run_is_expanded_into_rows_log_and_replies() -> None:
-    commands = [xadd(b"a"), xadd(b"x" * 2000), xadd(b"")]
-    run = one_run(commands)
-    rows: list[tuple[bytes, bytes]] = []
-    head = b"*5\r\n$4\r\nXADD\r\n$1\r\ns\r\n"
-    count, size, log, replies = expand(run, 0, 9, 1 << 30, PREFIX + pack_id(make_id(MS, 9)), head, rows)
-    ids = [make_id(MS, 9 + number) for number in range(3)]
-    assert rows == [
-        (PREFIX + pack_id(entry_id), encode_entry(entry_id, words[3:]))
-        for entry_id, words in zip(ids, commands, strict=True)
-    ]
-    texts = [b"%d-%d" % (MS, 9 + number) for number in range(3)]
-    assert log == b"".join(wire([b"XADD", b"s", text, *words[3:]]) for text, words in zip(texts, commands, strict=True))
+def tail_of(
+    last: int,
+    *,
+    oldest: int = 0,
+    node_end: int = 0,
+    length: int = 0,
+    node_live: int = 0,
+    most: int = 100,
+    room: int = 4096,
+    prefix: bytes = PREFIX,
+) -> Tail:
+    return open_tail(
+        prefix + pack_id(make_id(MS, last)),
+        pack_id(make_id(MS, oldest)),
+        pack_id(make_id(MS, node_end)),
+        length,
+        node_live,
+        most,
+        room,
+        False,
+    )
+
+
+def test_a_run_is_appended_as_rows_log_and_replies_to_the_tails_of_its_keys() -> None:
+    commands = [xadd(b"a"), xadd(b"x" * 2000, key=b"t"), xadd(b"", b"b")]
+    other = stream_prefix(9)
+    tails = {b"s": tail_of(8), b"t": tail_of(99, prefix=other)}
+    count, size, log, replies = append(one_run(commands), 0, tails, {}, MS)
+    ids = [make_id(MS, 9), make_id(MS, 100), make_id(MS, 10)]
+    values = [encode_entry(entry_id, words[3:]) for entry_id, words in zip(ids, commands, strict=True)]
+    assert tails[b"s"].rows == [(PREFIX + pack_id(ids[0]), values[0]), (PREFIX + pack_id(ids[2]), values[2])]
+    assert tails[b"t"].rows == [(other + pack_id(ids[1]), values[1])]
+    texts = [b"%d-9" % MS, b"%d-100" % MS, b"%d-10" % MS]
+    lines = [wire([b"XADD", words[1], text, *words[3:]]) for text, words in zip(texts, commands, strict=True)]
+    assert log == b"".join(lines)
     assert replies == b"".join(map(bulk, texts))
     assert (count, size) == (3, sum(len(encode_words(words[3:])) for words in commands))
-    one = expand_one(run.rest(2), rows[2][0], head)
-    line = wire([b"XADD", b"s", texts[2], b"f", b""])
-    assert one == (rows[2][1], len(encode_words([b"f", b""])), line, bulk(texts[2]))
+    found = tails[b"s"]
+    assert (found.count, found.first_id, found.last_id) == (2, pack_id(ids[0]), pack_id(ids[2]))
+    assert tails[b"t"].size == len(encode_words(commands[1][3:]))
+    assert append(one_run([xadd(b"a")]), 0, tails, {}, MS + 1)[3] == bulk(b"%d-0" % (MS + 1))
 
 
-def test_a_run_is_expanded_as_far_as_there_is_room() -> None:
-    run = one_run([xadd(b"a")] * 5)
+def test_appending_ends_before_an_entry_that_is_not_simple() -> None:
+    run = one_run([xadd(b"a"), xadd(b"a", key=b"t"), xadd(b"a")])
+    assert append(run, 0, {}, {}, MS) == (0, 0, b"", b"")
+    assert append(run, 0, {b"s": tail_of(1)}, {}, MS)[0] == 1
+    assert append(run, 0, {b"s": tail_of(1), b"t": tail_of(1)}, {b"t": 1}, MS)[0] == 1
+    assert append(run, 2, {b"s": tail_of(1), b"t": tail_of(1)}, {b"t": 1}, MS)[0] == 1
     size = len(encode_words([b"f", b"a"]))
-    for most, room, wanted in ((2, 1 << 30, 2), (9, 1 << 30, 4), (9, 2 * size, 1), (9, 2 * size + 1, 2), (9, 0, 0)):
-        rows: list[tuple[bytes, bytes]] = []
-        found = expand(run, 1, most, room, PREFIX + bytes(16), b"", rows)
-        assert (found[0], found[1], len(rows)) == (wanted, wanted * size, wanted)
-    with pytest.raises(OverflowError):
-        expand(run, 0, 5, 1 << 30, PREFIX + pack_id(make_id(1, (1 << 64) - 4)), b"", [])
+    five = one_run([xadd(b"a")] * 5)
+    for most, room, made in ((2, 1 << 30, 2), (9, 1 << 30, 5), (9, 2 * size, 1), (9, 2 * size + 1, 2), (9, 0, 0)):
+        assert append(five, 0, {b"s": tail_of(1, most=most, room=room)}, {}, MS)[:2] == (made, made * size)
+
+
+@pytest.mark.parametrize(
+    ("options", "is_simple"),
+    [
+        ("MAXLEN ~ 51 *", True),
+        ("MAXLEN = 51 *", True),
+        ("MAXLEN = 50 *", False),
+        ("MAXLEN ~ 42 *", True),
+        ("MAXLEN ~ 41 *", False),
+        ("MAXLEN ~ 0 *", False),
+        (f"MINID ~ {MS}-20 *", True),
+        (f"MINID ~ {MS}-21 *", False),
+        (f"MINID {MS}-10 *", True),
+        (f"MINID {MS}-11 *", False),
+        (f"NOMKSTREAM {MS}-31", True),
+        (f"{MS}-30", False),
+        (f"{MS + 1}", True),
+        (f"{MS}", False),
+    ],
+)
+def test_an_entry_is_simple_if_its_id_is_above_the_last_and_its_trim_removes_nothing(
+    options: str, is_simple: bool
+) -> None:
+    *before, wanted = options.encode().split()
+    run = one_run([with_options(*before, wanted=wanted)])
+    tail = tail_of(30, oldest=10, node_end=20, length=50, node_live=10)
+    count, _, log, _ = append(run, 0, {b"s": tail}, {}, MS)
+    assert count == is_simple
+    assert log.startswith(b"*5\r\n$4\r\nXADD\r\n$1\r\ns\r\n") == is_simple
+
+
+def test_ids_go_on_in_the_next_millisecond_up_to_the_last_of_all() -> None:
+    run = one_run([xadd(b"a")] * 2)
+    tail = open_tail(PREFIX + pack_id(make_id(MS, (1 << 64) - 2)), bytes(16), bytes(16), 0, 0, 9, 999, True)
+    assert append(run, 0, {b"s": tail}, {}, 5)[3] == bulk(b"%d-18446744073709551615" % MS) + bulk(b"%d-0" % (MS + 1))
+    tail = open_tail(PREFIX + b"\xff" * 15 + b"\xfe", bytes(16), bytes(16), 0, 0, 9, 999, True)
+    assert append(run, 0, {b"s": tail}, {}, 5)[0] == 1
+
+
+def test_a_single_entry_is_expanded_with_the_head_of_its_line_in_the_log() -> None:
+    key = PREFIX + pack_id(make_id(MS, 11))
+    row, size, line, reply = expand_one(one_run([xadd(b"a")]), key, b"head")
+    assert row == encode_entry(make_id(MS, 11), [b"f", b"a"])
+    fields = encode_words([b"f", b"a"])
+    assert (size, reply) == (len(fields), bulk(b"%d-11" % MS))
+    assert line == b"head" + reply + fields
 
 
 def test_a_run_of_a_log_keeps_its_ids_and_ends_where_they_do_not_ascend() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from riverbed.store.databases.consumer_ttl import sweep
+from riverbed.store.format.resp import encode_command
 from riverbed.store.groups.group import Found, Group
 from riverbed.store.ids import MIN_ID, pack_id
 from riverbed.store.model import Strategy, Trim
 from riverbed.store.streams import trimming
 from riverbed.store.streams.idempotence import Idempotence
+from riverbed.store.wire import APPENDED, Run, parse
 from tests.support.store.stores import Store, sid
 
 Case = Callable[[Store], object]
@@ -34,6 +36,23 @@ def append_with_trims(store: Store) -> None:
     ]
     for number in range(60):
         trimming.append_and_trim(stream, sid(f"{number + 1}-0"), [b"f", b"%d" % number], trims[number // 10])
+
+
+def append_runs(store: Store) -> None:
+    for number in range(3):
+        store.add(b"k%d" % number, "1-0", words=(b"f", b"v"))
+    requests = [
+        [
+            b"XADD",
+            b"k%d" % (number % 3),
+            *(b"NOMKSTREAM MAXLEN ~ 100 *".split() if number % 4 else [b"*"]),
+            b"f",
+            b"v" * 80,
+        ]
+        for number in range(200)
+    ]
+    [run] = [one for one in parse(APPENDED, b"".join(map(encode_command, requests))) or [] if isinstance(one, Run)]
+    assert store.db.append_run(run, NOW_MS)[0] == len(run) == len(requests)
 
 
 def delete_entries(store: Store) -> None:
@@ -228,6 +247,7 @@ def policies(store: Store) -> None:
 
 CASES: list[Case] = [
     append,
+    append_runs,
     append_with_trims,
     delete_entries,
     trim,
