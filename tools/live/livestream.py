@@ -147,6 +147,11 @@ class LivePending:
         """`consumer` is an index of `consumers`, or UNOWNED."""
         self._numbers.extend((id_ms(entry_id), id_seq(entry_id), consumer + 1, time_ms, count))
 
+    @property
+    def last_id(self) -> StreamID:
+        """The highest ID, 0-0 when nothing is pending."""
+        return make_id(*self._numbers[-5:-3]) if self._numbers else MIN_ID
+
     def ids(self) -> Iterator[StreamID]:
         numbers = self._numbers
         for at in range(0, len(numbers), 5):
@@ -160,13 +165,13 @@ class LivePending:
             yield make_id(ms, seq), consumer - 1, time_ms, count
 
 
-def read_pending(client: RedisClient, key: bytes, group: bytes) -> LivePending:
-    """All pending entries of `group`.  Delivery times are exact if each page was read within one millisecond."""
+def read_pending(client: RedisClient, key: bytes, group: bytes, end: StreamID = MAX_ID) -> LivePending:
+    """The pending entries of `group` up to `end`; delivery times are exact if a page took less than a millisecond."""
     pending = LivePending()
     places: dict[bytes, int] = {}
     start = MIN_ID
     while True:
-        now_ms, page = _pending_page(client, key, group, start)
+        now_ms, page = _pending_page(client, key, group, start, end)
         for entry_id, consumer, idle_ms, count in page:
             start = _id(entry_id)
             if idle_ms == _RELEASED_IDLE:
@@ -177,13 +182,15 @@ def read_pending(client: RedisClient, key: bytes, group: bytes) -> LivePending:
                 place = places[consumer] = len(pending.consumers)
                 pending.consumers.append(consumer)
             pending.add(start, place, max(now_ms - idle_ms, 0), count)
-        if len(page) < _PENDING_PAGE or start == MAX_ID:
+        if len(page) < _PENDING_PAGE or start >= end:
             return pending
         start = StreamID(start + 1)
 
 
-def _pending_page(client: RedisClient, key: bytes, group: bytes, start: StreamID) -> tuple[int, list[Any]]:
-    request = ("XPENDING", key, group, id_text(start), "+", _PENDING_PAGE)
+def _pending_page(
+    client: RedisClient, key: bytes, group: bytes, start: StreamID, end: StreamID
+) -> tuple[int, list[Any]]:
+    request = ("XPENDING", key, group, id_text(start), id_text(end), _PENDING_PAGE)
     for _ in range(_CLOCK_TRIES):
         before, page, after = client.call_all([("TIME",), request, ("TIME",)])
         if _milliseconds(before) == _milliseconds(after):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final
 
@@ -99,11 +99,13 @@ class _Copy:
     def run(self) -> Copied:
         key, live, sink = self._key, self._live, self._sink
         # Read pending entries first: an entry that is deleted after that is still pending, and gets a placeholder.
+        # Entries that were appended since are left out, and so are their deliveries.
         pending = [
-            read_pending(self._client, key, group.name) if group.pending else LivePending() for group in live.groups
+            read_pending(self._client, key, group.name, max(live.last_id, group.last_id)) for group in live.groups
         ]
+        groups = [_covering(group, its_pending) for group, its_pending in zip(live.groups, pending, strict=True)]
         entries = self._add_entries(pending)
-        for group, its_pending in zip(live.groups, pending, strict=True):
+        for group, its_pending in zip(groups, pending, strict=True):
             sink.run([b"XGROUP", b"CREATE", key, group.name, id_text(group.last_id)])
             self._add_members(group, its_pending)
         self._remove_placeholders()
@@ -113,7 +115,7 @@ class _Copy:
         if top != live.last_id:
             # Redis before 8 accepts an XSETID below MAXDELETEDID, but not in the same command
             sink.run([b"XSETID", key, id_text(live.last_id)])
-        for group in live.groups:
+        for group in groups:
             if group.entries_read is not None:
                 place = [id_text(group.last_id), b"ENTRIESREAD", b"%d" % group.entries_read]
                 sink.run([b"XGROUP", b"SETID", key, group.name, *place])
@@ -179,6 +181,16 @@ class _Copy:
             for consumer in group.consumers:
                 times = [b"%d" % consumer.seen_ms, b"%d" % consumer.active_ms]
                 sink.run([b"XSEEN", key, group.name, consumer.name, *times])
+
+
+def _covering(group: LiveGroup, pending: LivePending) -> LiveGroup:
+    """The group with a last ID that covers what is pending, or it would be delivered again.
+
+    Entries may have been delivered since the group was described; how many it has read is unknown then.
+    """
+    if pending.last_id <= group.last_id:
+        return group
+    return replace(group, last_id=pending.last_id, entries_read=None)
 
 
 def _distinct(ids: Iterator[StreamID]) -> Iterator[StreamID]:

@@ -301,6 +301,36 @@ def test_a_stream_that_keeps_changing_is_named(start_redis: StartRedis, tmp_path
     assert broken_invariants(tmp_path / "new") == []
 
 
+@pytest.mark.parametrize("to", ["directory", "server"])
+def test_what_is_delivered_while_a_group_is_copied_is_not_delivered_again(
+    start_redis: StartRedis, start_riverbed: StartRiverbed, tmp_path: Path, to: str
+) -> None:
+    redis, target = start_redis(), tmp_path / "new"
+    with redis.client() as client:
+        client.pipeline([("XADD", "s", "*", "f", n) for n in range(100)])
+        client.ask("XGROUP", "CREATE", "s", "g", "0")
+        client.ask("XGROUP", "CREATE", "s", "idle", "0")
+    running = start_riverbed() if to == "server" else None
+
+    def delivered(*arguments: Any) -> Any:
+        """As in a busy stream: something is appended and delivered between one look at the group and the next."""
+        with redis.client() as client:
+            client.ask("XADD", "s", "*", "f", "v")
+            client.ask("XREADGROUP", "GROUP", "g", "c", "COUNT", 5, "STREAMS", "s", ">")
+        return livestream.read_pending(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("riverbed.tools.loading.copystream.read_pending", delivered)
+        report = imported(url(redis), target if running is None else url(running), status=1)
+    assert report["moved"] == ["s"]
+    server = start_riverbed(target) if running is None else running
+    with server.client() as client:
+        pending = [row.children[0].text for row in client.tree("XPENDING", "s", "g", "-", "+", 1000).children or ()]
+        assert len(pending) >= 25
+        again = client.tree("XREADGROUP", "GROUP", "g", "c", "COUNT", 1, "STREAMS", "s", ">").children[0].children[1]
+        assert again.children[0].children[0].text not in pending
+
+
 # -- what goes wrong ---------------------------------------------------------------------------------------------------
 
 
