@@ -28,6 +28,9 @@ CONNECT_TIMEOUT_S: Final = 10.0
 _READ_BYTES: Final = 1 << 18
 _USER_PART = re.compile("//.*@", re.DOTALL)
 
+# Raised when a reply is another than the code expects, by the code that takes it apart.
+_ERRORS_OF_FORM: Final = (TypeError, ValueError, LookupError, AttributeError)
+
 Word = bytes | str | int
 
 
@@ -98,6 +101,7 @@ class RedisClient:
         self._reader = hiredis.Reader()
         self._announced = Announced()
         self._owed = 0  # replies
+        self._last = ""  # the name of the last request
         try:
             self._socket = socket.create_connection((address.host, address.port), CONNECT_TIMEOUT_S)
         except OSError as error:
@@ -153,8 +157,14 @@ class RedisClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self.close()
+        self.judge(error)
+
+    def judge(self, error: BaseException | None) -> None:
+        """Raise Failure for an error of code that takes replies apart: the server may have sent anything."""
+        if isinstance(error, _ERRORS_OF_FORM):
+            raise Failure(f"{self.address} replies to {self._last} in no known form: {error!r}") from error
 
     @functools.cached_property
     def is_riverbed(self) -> bool:
@@ -186,6 +196,7 @@ class RedisClient:
             for words in commands
         )
         self._owed += len(commands)
+        self._last = str(commands[-1][0]) if commands else self._last
         try:
             self._socket.sendall(data)
         except OSError as error:
@@ -224,6 +235,13 @@ class RedisClient:
 def fields(reply: Any) -> dict[bytes, Any]:
     """A reply of names and values in turn, as a dictionary."""
     return dict(zip(reply[::2], reply[1::2], strict=True))
+
+
+def number(value: Any) -> int:
+    """A number in a reply.  Raises TypeError for anything else."""
+    if not isinstance(value, int):
+        raise TypeError(f"{value!r} where a number is expected")
+    return value
 
 
 def _raise_error(reply: Any) -> None:

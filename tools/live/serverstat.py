@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from riverbed.store.progress import Progress
-from riverbed.tools.live.redisclient import RedisClient, ReplyError, Word, fields
+from riverbed.tools.live.redisclient import RedisClient, ReplyError, Word, fields, number
 from riverbed.tools.stream_stat import READING, GroupStat, StreamStat
 
 PAGE: Final = 500
@@ -75,7 +75,8 @@ def describe(client: RedisClient, db: int, keys: Sequence[bytes]) -> Iterator[St
             found = sorted(map(fields, groups.get(key) or []), key=lambda group: bytes(group[b"name"]))
             stats = tuple(_group(group, waiting.get((key, group[b"name"]))) for group in found)
             facts = fields(stream)
-            yield StreamStat(db, key, facts[b"length"], facts.get(b"entries-added"), size, stats)
+            length, added = number(facts[b"length"]), _number_or_none(facts.get(b"entries-added"))
+            yield StreamStat(db, key, length, added, _number_or_none(size), stats)
 
 
 @dataclass(slots=True)
@@ -89,7 +90,7 @@ class _Waiting:
     def look_at(self, page: Any) -> None:
         """Take entries of XPENDING into account; None when the group is gone."""
         for _, _, idle_ms, deliveries in page or ():
-            self.idle_ms, self.tries = max(self.idle_ms, idle_ms), max(self.tries, deliveries)
+            self.idle_ms, self.tries = max(self.idle_ms, number(idle_ms)), max(self.tries, number(deliveries))
 
 
 def _longest_waiting(client: RedisClient, places: Sequence[_Place]) -> dict[_Place, _Waiting]:
@@ -129,15 +130,19 @@ def _next_idle_ms(waiting: _Waiting) -> int | None:
 def _group(group: dict[bytes, Any], waiting: _Waiting | None) -> GroupStat:
     idle_ms = waiting.idle_ms if waiting else -1
     return GroupStat(
-        name=group[b"name"],
-        consumers=group[b"consumers"],
-        pending=group[b"pending"],
+        name=bytes(group[b"name"]),
+        consumers=number(group[b"consumers"]),
+        pending=number(group[b"pending"]),
         oldest_ms=idle_ms if idle_ms >= 0 else None,
         tries=waiting.tries if waiting else 0,
-        lag=group.get(b"lag"),
+        lag=_number_or_none(group.get(b"lag")),
         last_id=group[b"last-delivered-id"].decode(),
-        entries_read=group.get(b"entries-read"),
+        entries_read=_number_or_none(group.get(b"entries-read")),
     )
+
+
+def _number_or_none(value: Any) -> int | None:
+    return None if value is None else number(value)
 
 
 def ask_all(client: RedisClient, commands: Sequence[Sequence[Word]]) -> list[Any]:

@@ -140,6 +140,15 @@ class _Watch:
             self._client.close()
             self._client = None
 
+    def _take(self) -> Sample:
+        """Raises Failure, ReplyError."""
+        client = self.connect()
+        try:
+            return self._sampler.take(client)
+        except Exception as error:
+            client.judge(error)
+            raise
+
     def run(self, interval: float, count: int, show: Show) -> None:
         """Take samples until q is pressed, or until `count` of them if it is not 0.
 
@@ -153,7 +162,7 @@ class _Watch:
                 begun = time.monotonic()
                 trouble = ""
                 try:
-                    sample = self._sampler.take(self.connect())
+                    sample = self._take()
                 except (Failure, ReplyError) as error:
                     self._disconnect()
                     if last is None:

@@ -14,7 +14,7 @@ from heapq import nlargest
 from typing import Final
 
 from riverbed.tools.console.keytext import shown
-from riverbed.tools.live.redisclient import RedisClient
+from riverbed.tools.live.redisclient import RedisClient, number
 from riverbed.tools.live.serverstat import PAGE, ask_all, databases, describe
 from riverbed.tools.stream_stat import StreamStat
 
@@ -91,7 +91,9 @@ class Sampler:
             cursor, keys = client.call("SCAN", cursor, "COUNT", PAGE, "TYPE", "stream")
             new = [key for key in dict.fromkeys(keys) if self._is_wanted(key)]
             lengths = ask_all(client, [("XLEN", key) for key in new])
-            self._found |= {(db, key): length for key, length in zip(new, lengths, strict=True) if length is not None}
+            self._found |= {
+                (db, key): number(length) for key, length in zip(new, lengths, strict=True) if length is not None
+            }
             self._found = _longest(self._found, self._most)
             self._place = (db + 1, b"0") if cursor == b"0" else (db, cursor)
             left -= max(len(keys), _MIN_A_PAGE)
