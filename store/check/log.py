@@ -25,6 +25,7 @@ from riverbed.store.log.reader import Batch, LogPart, LogReader, TornTail, list_
 from riverbed.store.log.takeover import refuse_orphans
 from riverbed.store.position import LogPosition
 from riverbed.store.progress import Progress
+from riverbed.store.wire import Run
 
 CHECKING_LOG: Final = "checking the log"
 
@@ -144,8 +145,8 @@ class LogCheck:
         for batch in reader.batches(None, position):
             needs_select = batch.time_ms is not None and (needs_select or batch.file != file)
             file = batch.file
-            for words in batch.commands if needs_select else ():
-                name = words[0].upper()
+            for words in batch.requests if needs_select else ():
+                name = b"XADD" if isinstance(words, Run) else words[0].upper()
                 if name not in _WITHOUT_DATABASE:
                     needs_select = False
                     if name != b"SELECT":
@@ -168,7 +169,7 @@ class LogCheck:
 
 def _selected(batch: Batch, log_db: int) -> int:
     """The database that is selected after `batch`."""
-    for words in batch.commands:
-        if words[0] == b"SELECT" and len(words) == 2 and words[1].isdigit():
+    for words in batch.requests:
+        if isinstance(words, list) and words[0] == b"SELECT" and len(words) == 2 and words[1].isdigit():
             log_db = int(words[1])
     return log_db

@@ -1,26 +1,23 @@
 """The part of the check that walks one stream: its counters, entries and nodes side by side, groups and records.
 
-Most rows of a store are entries, so the loop over entries takes most of the time: 1.5 us each.
+Most rows of a store are entries, so the loop over entries takes most of the time.
 """
 
 from __future__ import annotations
 
-import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Final
-
-import hiredis
 
 from riverbed.store.check.findings import Pass, View, show, show_id
 from riverbed.store.check.groups import check_groups
 from riverbed.store.check.records import check_stream_records
-from riverbed.store.format.resp import array_head, decode_entry, encode_command, id_bulk
+from riverbed.store.format.resp import decode_entry
 from riverbed.store.format.streams import ENTRY_KEY_BYTES, NodeRow, StreamRow, id_in_key, stream_prefix
 from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id
 from riverbed.store.tables.ranges import seek_below
+from riverbed.store.wire import measure_entries
 
-# A list of a hundred words, or text that looks like the head of one.
-_find_long_list: Final = re.compile(rb"[*>~%|][0-9]{3}").search
 _ENTRY_TABLES: Final = ("entries", "nodes")
 # Rows between two yields.
 _ROWS_A_LOOK: Final = 256
@@ -75,7 +72,9 @@ def _place(stream_no: int, entry_id: StreamID) -> str:
 class _NodeCount:
     """One node, and the entries found in it."""
 
-    def __init__(self, first_id: StreamID, live: int, total: int, size: int, last_id: StreamID) -> None:
+    def __init__(self, prefix: bytes, first_id: StreamID, live: int, total: int, size: int, last_id: StreamID) -> None:
+        self.first_key = prefix + pack_id(first_id)
+        self.last_key = prefix + pack_id(last_id)
         self.first_id = first_id
         self.live = live
         self.total = total
@@ -88,38 +87,30 @@ class _NodeCount:
 def _check_entries(view: View, key: str, stream: StreamRow) -> Pass:
     """Check entries and nodes side by side, from the floor on."""
     stream_no = stream.stream_no
-    prefix = stream_prefix(stream_no)
     nodes = _nodes(view, stream)
     node: _NodeCount | None = None
     coming = next(nodes, None)
-    coming_id = MIN_ID if coming is None else coming.first_id
     count = node_count = 0
     first_id = last_id = MIN_ID
-    measure = EntrySizes().measure
-    for packed, row in view.rows("entries", prefix, prefix + pack_id(stream.floor_id)):
-        if not count % _ROWS_A_LOOK:
-            yield
-        if len(packed) != ENTRY_KEY_BYTES:
-            view.add("entries", show(packed), "is not the key of an entry")
-            continue
-        entry_id = id_in_key(packed)
-        count += 1
-        first_id = first_id if count > 1 else entry_id
-        last_id = entry_id
-        while coming is not None and coming_id <= entry_id:
-            _finish_node(view, stream, node, coming)
-            node, coming = coming, next(nodes, None)
-            coming_id = MIN_ID if coming is None else coming.first_id
-            node_count += 1
-        size = measure(entry_id, row)
-        if size is None:
-            view.decode("entries", _place(stream_no, entry_id), _measure_exactly, entry_id, row)
-            size = 0
-        if node is None or entry_id > node.last_id:
-            view.add("entries", _place(stream_no, entry_id), "is in no node")
-        else:
-            node.found += 1
-            node.found_bytes += size
+    for keys, sizes in _measured(view, stream):
+        yield
+        first_id = first_id if count else id_in_key(keys[0])
+        last_id = id_in_key(keys[-1])
+        count += len(keys)
+        at = 0
+        while at < len(keys):
+            while coming is not None and coming.first_key <= keys[at]:
+                _finish_node(view, stream, node, coming)
+                node, coming = coming, next(nodes, None)
+                node_count += 1
+            before = len(keys) if coming is None else bisect_left(keys, coming.first_key, at)
+            end = at if node is None else bisect_right(keys, node.last_key, at, before)
+            if node is not None:
+                node.found += end - at
+                node.found_bytes += sum(sizes[at:end])
+            for packed in keys[end:before]:
+                view.add("entries", _place(stream_no, id_in_key(packed)), "is in no node")
+            at = before
     while node is not None or coming is not None:
         yield
         _finish_node(view, stream, node, coming)
@@ -139,46 +130,29 @@ def _check_entries(view: View, key: str, stream: StreamRow) -> Pass:
         view.add("keys", key, f"{stream.node_count} closed nodes counted, {node_count} found with the last one")
 
 
-class EntrySizes:
-    """Measures entries: parses a row with the C parser and encodes the result, which must equal the row."""
-
-    def __init__(self) -> None:
-        self._parser = hiredis.Reader()
-
-    def measure(self, entry_id: StreamID, row: bytes) -> int | None:
-        """-> the bytes that a node counts for the row; None when the store would not have written this row."""
-        words = self._words_slow_path(row) if _find_long_list(row) else self._words(row)
-        if type(words) is list and words and not len(words) % 2:
-            head = id_bulk(entry_id)
-            try:
-                if row == head + encode_command(words):
-                    return len(row) - len(head) - len(array_head(len(words)))
-            except TypeError:  # a word that is not bytes
-                pass
-        return None
-
-    def _words(self, row: bytes) -> object:
-        parser = self._parser
-        try:
-            parser.feed(row)
-            parser.gets()  # the ID
-            words = parser.gets()
-        except hiredis.ProtocolError:
-            words = None
-        if words is None or words is False or parser.has_data():
-            self._parser = hiredis.Reader()
-            return None
-        return words
-
-    def _words_slow_path(self, row: bytes) -> list[bytes] | None:
-        """As `_words`, for a row for which the C parser might allocate far more memory than the row takes.
-
-        The C parser allocates a list as long as its head says before it reads the first word.
-        """
-        try:
-            return decode_entry(row)[1]
-        except ValueError:
-            return None
+def _measured(view: View, stream: StreamRow) -> Iterator[tuple[list[bytes], list[int]]]:
+    """The keys of the entries from the floor on, and the bytes that a node counts for each, some hundreds at a time."""
+    prefix = stream_prefix(stream.stream_no)
+    cursor = view.cursor("entries")
+    if not cursor.set_range(prefix + pack_id(stream.floor_id)):
+        return
+    rows = iter(cursor.iternext())
+    is_over = False
+    while not is_over:
+        keys, sizes, odd = measure_entries(rows, prefix, _ROWS_A_LOOK)
+        is_over = len(keys) < _ROWS_A_LOOK
+        view.walked += len(keys)
+        for packed, row in odd:
+            if len(packed) != ENTRY_KEY_BYTES:
+                view.add("entries", show(packed), "is not the key of an entry")
+            else:
+                entry_id = id_in_key(packed)
+                view.decode("entries", _place(stream.stream_no, entry_id), _measure_exactly, entry_id, row)
+        if odd:
+            sound = [pair for pair in zip(keys, sizes, strict=True) if len(pair[0]) == ENTRY_KEY_BYTES]
+            keys, sizes = [key for key, _ in sound], [max(size, 0) for _, size in sound]
+        if keys:
+            yield keys, sizes
 
 
 def _measure_exactly(entry_id: StreamID, row: bytes) -> None:
@@ -198,10 +172,10 @@ def _nodes(view: View, stream: StreamRow) -> Iterator[_NodeCount]:
         first_id = id_in_key(packed)
         values = view.decode("nodes", _place(stream.stream_no, first_id), NodeRow.unpack, row)
         if values is not None:
-            yield _NodeCount(first_id, *values)
+            yield _NodeCount(prefix, first_id, *values)
     if stream.tail_total:
         live = stream.tail_total - stream.tail_dead
-        yield _NodeCount(stream.tail_first_id, live, stream.tail_total, stream.tail_bytes, stream.tail_last_id)
+        yield _NodeCount(prefix, stream.tail_first_id, live, stream.tail_total, stream.tail_bytes, stream.tail_last_id)
 
 
 def _finish_node(view: View, stream: StreamRow, node: _NodeCount | None, following: _NodeCount | None) -> None:

@@ -52,11 +52,10 @@ class Composer:
         self._parts.append(command)
         self.size += len(command)
 
-    def adds(self, commands: list[bytes], size: int) -> None:
-        """Add XADDs that are encoded already, `size` bytes together."""
-        self._parts += commands
-        self.size += size
-        self._entries += len(commands)
+    def adds(self, commands: bytes, count: int) -> None:
+        """Add `count` XADDs that are encoded already."""
+        self.wire(commands)
+        self._entries += count
 
     def extension(self, *words: bytes) -> None:
         """Add a command that Redis 7 does not know."""

@@ -28,7 +28,7 @@ from riverbed.store.errors import CorruptionError
 from riverbed.store.format import streams
 from riverbed.store.format.idempotence import PRODUCER_KEY_BYTES, RECORD_KEY_BYTES, ProducerRow, RecordRow
 from riverbed.store.format.meta import read_databases
-from riverbed.store.format.resp import array_head, bulk
+from riverbed.store.format.resp import bulk
 from riverbed.store.ids import id_text
 from riverbed.store.log.commands import PIECE_BYTES, Composer, Piece
 from riverbed.store.model import IdempotenceSettings
@@ -36,6 +36,7 @@ from riverbed.store.rewrite.groups import GroupsRewrite
 from riverbed.store.tables.entries import StreamEntries
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.reader import TableReader
+from riverbed.store.wire import log_entries
 
 __all__ = ["Piece", "pieces", "stream_pieces"]
 
@@ -121,28 +122,20 @@ class _StreamRewrite:
 
     def _entries(self) -> Iterator[Piece]:
         """XADD of every entry.  Its row, except for the place of the ID, is the end of the command already."""
-        out, row = self._out, self._row
-        begin = b"$4\r\nXADD\r\n" + bulk(self._key)
-        count = head = b""
-        commands: list[bytes] = []
-        size = 0
-        entries = StreamEntries(self._reader, row)
-        for entry in entries.values():
-            star = entry.find(b"*")  # no ID has one
-            if not entry.startswith(count, star) or not count:
-                end = entry.index(b"\r\n", star) + 2
-                count = entry[star:end]
-                head = array_head(int(count[1:]) + 3) + begin
-            command = head + entry[:star] + entry[star + len(count) :]
-            commands.append(command)
-            size += len(command)
-            if size >= PIECE_BYTES:
-                out.adds(commands, size)
-                yield out.take()
-                commands.clear()
-                size = 0
+        out = self._out
+        entries = StreamEntries(self._reader, self._row)
+        values = entries.values()
+        head = b"$4\r\nXADD\r\n" + bulk(self._key)
+        while True:
+            try:
+                data, count = log_entries(values, head, PIECE_BYTES)
+            except ValueError as error:
+                raise self._wrong(str(error)) from error
+            out.adds(data, count)
+            if len(data) < PIECE_BYTES:
+                break
+            yield out.take()
         entries.require_counted()
-        out.adds(commands, size)
 
     def _counters(self, entries_added: int) -> None:
         row = self._row

@@ -4,6 +4,8 @@
     append, open_tail     a run of any keys, and what each stream takes -> rows, what the log is given, replies
     expand_one            the same for a single entry
     load_xadds            a run out of a log -> rows
+    log_entries           rows -> XADDs
+    measure_entries       rows -> their sizes, and those that we would not have written
     packed_id             an ID as text -> its bytes in keys
     show_pending          rows of pending entries -> what XPENDING answers
 
@@ -32,6 +34,8 @@ __all__ = [
     "count_of",
     "expand_one",
     "load_xadds",
+    "log_entries",
+    "measure_entries",
     "open_tail",
     "packed_id",
     "parse",
@@ -60,6 +64,8 @@ if TYPE_CHECKING or IS_NATIVE:
         append,
         expand_one,
         load_xadds,
+        log_entries,
+        measure_entries,
         open_tail,
         packed_id,
         parse,
@@ -73,6 +79,8 @@ else:
         append,
         expand_one,
         load_xadds,
+        log_entries,
+        measure_entries,
         open_tail,
         packed_id,
         parse,

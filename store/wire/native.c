@@ -25,7 +25,7 @@
 #include <string.h>
 #include <structmember.h>
 
-#define INTERFACE 5             /* raise it, here and in `reference.py`, when a function takes or returns others */
+#define INTERFACE 6             /* raise it, here and in `reference.py`, when a function takes or returns others */
 #define MAX_DIGITS 9           /* of a length */
 #define MIN_WORD_BYTES 6      /* "$0\r\n\r\n" */
 #define MIN_XADD_WORDS 5      /* XADD key id field value */
@@ -1022,6 +1022,163 @@ show_pending(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t coun
     return found;
 }
 
+/* -- rows of entries ---------------------------------------------------------------------------------------------- */
+
+/* Where the parts of an entry's row end: its ID, and the number of its words. */
+typedef struct {
+    Py_ssize_t id_end, fields, count;
+} Parts;
+
+/* Take the row of an entry apart.  -> 0; -1 when we would not have written it so. */
+static int
+take_row(const char *data, Py_ssize_t size, Parts *parts)
+{
+    Py_ssize_t word, length;
+    parts->id_end = take_closed_word(data, 0, size, &word, &length);
+    if (parts->id_end < 0)
+        return -1;
+    Py_ssize_t at = parts->fields = take_head(data, parts->id_end, size, &parts->count);
+    if (at < 0 || parts->count % 2)
+        return -1;
+    for (Py_ssize_t i = 0; i < parts->count; i++) {
+        at = take_closed_word(data, at, size, &word, &length);
+        if (at < 0)
+            return -1;
+    }
+    return at == size ? 0 : -1;
+}
+
+/* The bytes of the fields of a row under its key; -1 when we would not have written the two so. */
+static Py_ssize_t
+measure_row(const char *key, Py_ssize_t key_size, const char *row, Py_ssize_t row_size)
+{
+    char id[ID_BULK_BYTES];
+    Millisecond ms = {0};
+    Parts parts;
+    if (key_size != KEY_BYTES || take_row(row, row_size, &parts))
+        return -1;
+    ID of_key = get_id(key + PREFIX_BYTES);
+    Py_ssize_t id_size = format_id(id, &ms, of_key);
+    if (id_size != parts.id_end || memcmp(id, row, (size_t)id_size))
+        return -1;
+    return row_size - parts.fields;
+}
+
+/* Append an object, which may be NULL with an exception set, and forget it.  -> 0, or -1. */
+static int
+append_new(PyObject *list, PyObject *item)
+{
+    int failed = item == NULL ? -1 : PyList_Append(list, item);
+    Py_XDECREF(item);
+    return failed;
+}
+
+PyDoc_STRVAR(measure_entries_doc,
+"measure_entries(rows, prefix, most) -> (keys, sizes, odd rows)\n\n"
+"Take at most `most` rows of entries out of an iterator, whose keys begin with `prefix`.");
+
+static PyObject *
+measure_entries(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    if (!has_count("measure_entries", count, 3))
+        return NULL;
+    const char *prefix = bytes_argument(args[1], PREFIX_BYTES);
+    Py_ssize_t most = prefix == NULL ? -1 : position_argument(args[2], PY_SSIZE_T_MAX);
+    if (most < 0)
+        return NULL;
+    PyObject *keys = PyList_New(0), *sizes = PyList_New(0), *odd = PyList_New(0), *item = NULL;
+    if (keys == NULL || sizes == NULL || odd == NULL)
+        goto failed;
+    for (; most > 0 && (item = PyIter_Next(args[0])) != NULL; most--) {
+        char *key, *row;
+        Py_ssize_t key_size, row_size;
+        if (!PyTuple_Check(item) || PyTuple_Size(item) != 2) {
+            PyErr_SetString(PyExc_TypeError, "pairs are needed");
+            goto failed;
+        }
+        if (PyBytes_AsStringAndSize(PyTuple_GetItem(item, 0), &key, &key_size) ||
+            PyBytes_AsStringAndSize(PyTuple_GetItem(item, 1), &row, &row_size))
+            goto failed;
+        if (key_size < PREFIX_BYTES || memcmp(key, prefix, PREFIX_BYTES)) {
+            Py_CLEAR(item);
+            break;
+        }
+        Py_ssize_t size = measure_row(key, key_size, row, row_size);
+        if ((size < 0 && PyList_Append(odd, item)) || PyList_Append(keys, PyTuple_GetItem(item, 0)) ||
+            append_new(sizes, PyLong_FromSsize_t(size)))
+            goto failed;
+        Py_CLEAR(item);
+    }
+    if (!PyErr_Occurred())
+        return Py_BuildValue("NNN", keys, sizes, odd);
+
+failed:
+    Py_XDECREF(item);
+    Py_XDECREF(keys);
+    Py_XDECREF(sizes);
+    Py_XDECREF(odd);
+    return NULL;
+}
+
+PyDoc_STRVAR(log_entries_doc,
+"log_entries(rows, head, room) -> (XADDs, count)\n\n"
+"Make XADDs of the rows of entries that an iterator gives, until they have `room` bytes.");
+
+static PyObject *
+log_entries(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    if (!has_count("log_entries", count, 3))
+        return NULL;
+    const char *head = bytes_argument(args[1], -1);
+    Py_ssize_t room = head == NULL ? -1 : position_argument(args[2], PY_SSIZE_T_MAX);
+    if (room < 0)
+        return NULL;
+    Py_ssize_t head_size = PyBytes_Size(args[1]), size = 0, held = 0, made = 0;
+    char *log = NULL;
+    PyObject *item = NULL;
+    while (size < room && (item = PyIter_Next(args[0])) != NULL) {
+        char *row;
+        Py_ssize_t row_size;
+        Parts parts;
+        if (PyBytes_AsStringAndSize(item, &row, &row_size))
+            goto failed;
+        if (take_row(row, row_size, &parts)) {
+            PyErr_SetString(PyExc_ValueError, "this is not the row of an entry");
+            goto failed;
+        }
+        if (head_size > PY_SSIZE_T_MAX / 4 - HEAD_BYTES - row_size - size) {
+            PyErr_NoMemory();
+            goto failed;
+        }
+        Py_ssize_t needed = size + HEAD_BYTES + head_size + row_size;
+        if (needed > held) {
+            char *grown = PyMem_Realloc(log, (size_t)(2 * needed));
+            if (grown == NULL) {
+                PyErr_NoMemory();
+                goto failed;
+            }
+            log = grown;
+            held = 2 * needed;
+        }
+        char *at = log + size;
+        at += format_head(at, parts.count + 3);
+        at = put_bytes(at, head, head_size);
+        at = put_bytes(at, row, parts.id_end);
+        at = put_bytes(at, row + parts.fields, row_size - parts.fields);
+        size = at - log;
+        made++;
+        Py_CLEAR(item);
+    }
+    PyObject *result = PyErr_Occurred() ? NULL : Py_BuildValue("y#n", log == NULL ? "" : log, size, made);
+    PyMem_Free(log);
+    return result;
+
+failed:
+    Py_XDECREF(item);
+    PyMem_Free(log);
+    return NULL;
+}
+
 /* -- the types ---------------------------------------------------------------------------------------------------- */
 
 PyDoc_STRVAR(requests_doc, "requests() -> the requests one by one, as lists of words");
@@ -1265,6 +1422,8 @@ static PyMethodDef functions[] = {
     {"open_tail", (PyCFunction)(void (*)(void))open_tail, METH_FASTCALL, open_tail_doc},
     {"expand_one", (PyCFunction)(void (*)(void))expand_one, METH_FASTCALL, expand_one_doc},
     {"load_xadds", (PyCFunction)(void (*)(void))load_xadds, METH_FASTCALL, load_xadds_doc},
+    {"measure_entries", (PyCFunction)(void (*)(void))measure_entries, METH_FASTCALL, measure_entries_doc},
+    {"log_entries", (PyCFunction)(void (*)(void))log_entries, METH_FASTCALL, log_entries_doc},
     {"packed_id", packed_id, METH_O, packed_id_doc},
     {"show_pending", (PyCFunction)(void (*)(void))show_pending, METH_FASTCALL, show_pending_doc},
     {NULL, NULL, 0, NULL},

@@ -1,5 +1,7 @@
 """What `native.c` offers: the functions of `reference.py`, whose docstrings say what they do."""
 
+from collections.abc import Iterator
+
 INTERFACE: int
 
 class Run:
@@ -52,6 +54,10 @@ def expand_one(run: Run, key: bytes, log_head: bytes, /) -> tuple[bytes, int, by
 def load_xadds(
     run: Run, at: int, most: int, room: int, last_key: bytes, rows: list[tuple[bytes, bytes]], /
 ) -> tuple[int, int, bytes]: ...
+def measure_entries(
+    rows: Iterator[tuple[bytes, bytes]], prefix: bytes, most: int, /
+) -> tuple[list[bytes], list[int], list[tuple[bytes, bytes]]]: ...
+def log_entries(rows: Iterator[bytes], head: bytes, room: int, /) -> tuple[bytes, int]: ...
 def packed_id(text: bytes, /) -> bytes | None: ...
 def show_pending(
     rows: list[bytes], first: bytes, last: bytes, owners: dict[int, bytes], now_ms: int, until_ms: int, most: int, /

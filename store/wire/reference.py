@@ -21,10 +21,11 @@ simple, because its options act or the node is full, ends the appending and is l
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 # Of which interface this is: a native module of another one was built from an older source, and is not used.
-INTERFACE: Final = 5
+INTERFACE: Final = 6
 
 NO_RUNS: Final = 0
 APPENDED: Final = 1
@@ -484,6 +485,85 @@ def packed_id(text: bytes) -> bytes | None:
     """The 16 bytes of an entry's ID in keys; None when `text` is not `ms-seq`, both canonical and of 64 bits."""
     found = _parse_id(text, may_be_short=False)
     return None if found is None else found.to_bytes(_ID_BYTES, "big")
+
+
+# -- rows of entries ---------------------------------------------------------------------------------------------------
+
+
+def measure_entries(
+    rows: Iterator[tuple[bytes, bytes]], prefix: bytes, most: int
+) -> tuple[list[bytes], list[int], Rows]:
+    """Take at most `most` rows of entries out of an iterator; -> (keys, sizes, odd rows).
+
+    Ends at the first key that does not begin with `prefix`, which is lost.  A size is the bytes of the fields; -1 when
+    we would not have written the row so, or not under this key, and then the row is among the odd ones too.
+    """
+    if len(prefix) != _KEY_BYTES - _ID_BYTES or most < 0:
+        raise ValueError("not the number of a stream, or a negative number of rows")
+    keys: list[bytes] = []
+    sizes: list[int] = []
+    odd: Rows = []
+    while len(keys) < most and (item := next(rows, None)) is not None:
+        key, row = item
+        if not key.startswith(prefix):
+            break
+        parts = _take_row(row)
+        if parts is None or len(key) != _KEY_BYTES or row[: parts[0]] != _id_bulk(key):
+            odd.append(item)
+            sizes.append(-1)
+        else:
+            sizes.append(len(row) - parts[1])
+        keys.append(key)
+    return keys, sizes, odd
+
+
+def log_entries(rows: Iterator[bytes], head: bytes, room: int) -> tuple[bytes, int]:
+    """Make XADDs of the rows of entries that an iterator gives, until they have `room` bytes; -> (XADDs, count).
+
+    `head` are the name and the key as bulk strings.  ValueError when we would not have written a row so.
+    """
+    if room < 0:
+        raise ValueError("a negative bound")
+    log: list[bytes] = []
+    size = count = 0
+    while size < room and (row := next(rows, None)) is not None:
+        parts = _take_row(row)
+        if parts is None:
+            raise ValueError("this is not the row of an entry")
+        id_end, fields, word_count = parts
+        line = b"*%d\r\n%b%b%b" % (word_count + 3, head, row[:id_end], row[fields:])
+        log.append(line)
+        size += len(line)
+        count += 1
+    return b"".join(log), count
+
+
+def _take_row(row: bytes) -> tuple[int, int, int] | None:
+    """-> where the ID ends and where the fields begin, and how many words these are."""
+    match, size = _BULK.match, len(row)
+    found = match(row)
+    if found is None:
+        return None
+    id_end = found.end() + int(found[1]) + 2
+    head = _take_head(row, id_end, size) if row[id_end - 2 : id_end] == b"\r\n" else None
+    if head is None or head[0] % 2:
+        return None
+    count, at = head
+    fields = at
+    for _ in range(count):
+        found = match(row, at)
+        if found is None:
+            return None
+        at = found.end() + int(found[1]) + 2
+        if row[at - 2 : at] != b"\r\n":
+            return None
+    return (id_end, fields, count) if at == size else None
+
+
+def _id_bulk(key: bytes) -> bytes:
+    _, entry_id = _unpacked(key)
+    text = b"%d-%d" % (entry_id >> 64, entry_id & _MAX_HALF)
+    return b"$%d\r\n%b\r\n" % (len(text), text)
 
 
 # -- pending entries ---------------------------------------------------------------------------------------------------

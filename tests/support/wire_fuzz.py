@@ -22,6 +22,7 @@ MAX_HALF: Final = (1 << 64) - 1
 PREFIX: Final = b"\0\1\2\3\4\5\6\xff"
 KEYS: Final = (b"k", b"k", b"key", b"", b"t")
 KEY: Final = PREFIX + bytes(range(16))
+ROW: Final = b"$3\r\n0-0\r\n*2\r\n$1\r\nf\r\n$1\r\nv\r\n"
 LOG_HEAD: Final = b"*5\r\n$4\r\nXADD\r\n$1\r\nk\r\n"
 ODD: Final = (
     b"*0\r\n",
@@ -164,6 +165,34 @@ def compare_ids(native: ModuleType, rng: random.Random) -> None:
     assert native.packed_id(text) == reference.packed_id(text), text
 
 
+def compare_rows(native: ModuleType, rng: random.Random) -> None:
+    """The same for rows of entries, mostly those that we would write."""
+    rows = []
+    for _ in range(rng.randrange(6)):
+        ms, seq = rng.choice([0, 1, 1_700_000_000_000, MAX_HALF]), rng.choice([*range(20), MAX_HALF])
+        text = b"%d-%d" % (ms, seq)
+        words = [
+            rng.choice([b"", b"f", b"v" * 9, b"v" * 10, b"v" * 1000, b"*2\r\n"])
+            for _ in range(rng.choice([2, 2, 4, 24, 3]))
+        ]
+        row = b"$%d\r\n%b\r\n%b" % (len(text), text, wire(words))
+        if rng.random() < 0.2:
+            at = rng.randrange(len(row))
+            row = row[:at] + bytes([rng.choice(b"0129-*$\r\n\0")]) * rng.randrange(3) + row[at + rng.randrange(2) :]
+        key = PREFIX + ms.to_bytes(8, "big") + seq.to_bytes(8, "big")
+        rows.append((key[: rng.choice([24] * 30 + [23, 8, 7])] + b"x" * (rng.random() < 0.02), row))
+    if rng.random() < 0.2:
+        rows.append((bytes(24), b""))
+    most, head = rng.choice([0, 1, 3, 1000, -1]), rng.choice([b"", LOG_HEAD, b"h" * 5000])
+    found = outcome(native.measure_entries, iter(rows), PREFIX, most)
+    expected = outcome(reference.measure_entries, iter(rows), PREFIX, most)
+    assert found == expected, (rows, most, found, expected)
+    values, room = [row for _, row in rows], rng.choice([-1, 0, 1, 100, 10_000])
+    found = outcome(native.log_entries, iter(values), head, room)
+    expected = outcome(reference.log_entries, iter(values), head, room)
+    assert found == expected, (values, room, found, expected)
+
+
 def compare_pending(native: ModuleType, rng: random.Random) -> None:
     """The same for pending entries, mostly of rows that are runs."""
 
@@ -237,6 +266,8 @@ def run_out_of_memory(native: ModuleType) -> None:
         lambda: native.load_xadds(logged, 0, 9, 1 << 40, PREFIX + bytes(16), []),
         lambda: native.show_pending([bytes(3) + b"\1" + bytes(48)], bytes(16), b"\xff" * 16, {1: b""}, 0, 0, 9),
         lambda: native.packed_id(b"1-1"),
+        lambda: native.measure_entries(iter([(PREFIX + bytes(16), ROW)] * 3), PREFIX, 9),
+        lambda: native.log_entries(iter([ROW] * 3), LOG_HEAD, 1000),
         run.requests,
         lambda: run.request(0),
         lambda: run.entry(0),
@@ -275,6 +306,7 @@ def main(path: str, rounds: int) -> None:
         compare(native, random_chunk(rng), rng)
         compare_pending(native, rng)
         compare_ids(native, rng)
+        compare_rows(native, rng)
     run_out_of_memory(native)
 
 

@@ -402,19 +402,25 @@ def test_a_store_can_be_checked_while_it_is_being_written(tmp_path: Path) -> Non
 
 MEMORY = """
 import resource
-from riverbed.store.check.streams import EntrySizes
 from riverbed.store.format.resp import id_bulk
 from riverbed.store.ids import StreamID
+from riverbed.store.wire import log_entries, measure_entries
 
 limit = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + (48 << 20)
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-sizes = EntrySizes()
 head = id_bulk(StreamID(5))
+key = bytes(23) + b"\\5"
 for kind in b"*>~%|":
     for more in (b"%c300000000\\r\\n" % kind, b"*2\\r\\n%c300000000\\r\\n" % kind, b"*999999999\\r\\n$-7\\r\\n"):
-        assert sizes.measure(StreamID(5), head + more) is None
+        row = key, head + more
+        assert measure_entries(iter([row]), bytes(8), 9) == ([key], [-1], [row])
+        try:
+            log_entries(iter([head + more]), b"", 1)
+        except ValueError:
+            continue
+        raise AssertionError(row)
 text = head + b"*2\\r\\n$1\\r\\nf\\r\\n$12\\r\\n*300000000\\r\\n\\r\\n"
-assert sizes.measure(StreamID(5), text) == len(text) - len(head) - 4
+assert measure_entries(iter([(key, text)]), bytes(8), 9) == ([key], [len(text) - len(head) - 4], [])
 print("held")
 """
 

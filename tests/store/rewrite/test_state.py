@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format.log_lines import CommandCollector, parse_frame
-from riverbed.store.format.streams import StreamRow, key_key
+from riverbed.store.format.streams import StreamRow, entry_key, key_key
 from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.commands import PIECE_BYTES, Piece
@@ -304,3 +304,16 @@ def test_tables_that_contradict_themselves_are_not_rewritten(store: Store, chang
     with pytest.raises(CorruptionError, match="riverbed check"):
         list(pieces(tables, store.txn.lmdb))
     store.txn.lmdb.put(key, original, db=tables.handles["keys"])
+
+
+@pytest.mark.parametrize(
+    "row", [b"", b"$3\r\n2-0\r\n*2\r\n$1\r\nf\r\n$1\r\nvxx", b"$3\r\n2-0\r\n*4\r\n$1\r\nf\r\n$1\r\nv\r\n"]
+)
+def test_a_row_that_is_damaged_does_not_enter_the_base(store: Store, row: bytes) -> None:
+    store.fill(b"s", 5)
+    store.checkpoint()
+    tables = store.engine.tables
+    key = entry_key(store.stream().stream_no, sid("2-0"))
+    assert store.txn.lmdb.replace(key, row, db=tables.handles["entries"]) is not None
+    with pytest.raises(CorruptionError, match="row of an entry"):
+        list(pieces(tables, store.txn.lmdb))

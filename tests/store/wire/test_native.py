@@ -31,6 +31,7 @@ from tests.support.wire_fuzz import (
     compare,
     compare_ids,
     compare_pending,
+    compare_rows,
     compare_runs,
     random_chunk,
     shown,
@@ -65,6 +66,7 @@ def test_ids_are_packed_alike(native: ModuleType) -> None:
     rng = random.Random(13)
     for _ in range(20_000):
         compare_ids(native, rng)
+        compare_rows(native, rng)
 
 
 def test_pending_entries_are_shown_alike(native: ModuleType) -> None:
@@ -150,6 +152,7 @@ def test_nothing_is_left_behind(native: ModuleType) -> None:
                     if not isinstance(run, list):
                         compare_runs(native, run, same, again)
                 native.parse(kind, chunk)
+            compare_rows(native, again)
 
     work()
     counts = list(map(sys.getrefcount, [*chunks, PREFIX, LOG_HEAD, native.Run, native.Tail]))
@@ -182,6 +185,11 @@ def test_a_run_keeps_its_chunk(native: ModuleType) -> None:
         ("parse", (3, XADD), ValueError),
         ("parse", (0, XADD, 0, 1 << 80), OverflowError),
         ("parse", (0, XADD, 0, "1"), TypeError),
+        ("measure_entries", (iter(()), bytes(7), 1), ValueError),
+        ("measure_entries", (iter([b"ab"]), bytes(8), 1), TypeError),
+        ("measure_entries", (iter([("", b"")]), bytes(8), 1), TypeError),
+        ("log_entries", (iter([""]), b"", 1), TypeError),
+        ("log_entries", (iter([]), b"", -1), ValueError),
         ("parse_front", (0, XADD, ()), TypeError),
         ("append", (None, 0, {}, {}, 1), TypeError),
         ("append", ("run", -1, {}, {}, 1), ValueError),
