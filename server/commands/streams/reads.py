@@ -37,6 +37,8 @@ _STREAMS_A_SLICE: Final = 50
 SIZED_ENTRIES: Final = 1000
 # No row of an entry is shorter.
 _MIN_ROW_BYTES: Final = 24
+_NO_ENTRY: Final = b"*0\r\n"
+_ONE_ENTRY: Final = b"*1\r\n*2\r\n"
 # What MAXSIZE charges an entry with besides its row: the heads of an array of one, and of the pair that it is.
 _ENTRY_HEADS: Final = len(b"*1\r\n*2\r\n")
 
@@ -85,7 +87,11 @@ def _range(request: Request, start: StreamID, end: StreamID, *, reverse: bool) -
         return []
     if count == 0:
         return NULL_ARRAY
-    rows = stream.entries_within(start, end, count, request.room, reverse=reverse)
+    room = request.room
+    if count == 1 and not reverse and (room is None or request.txn.largest_row <= room):
+        row = stream.first_entry(start, end)
+        return (_NO_ENTRY if row is None else _ONE_ENTRY + row,)
+    rows = stream.entries_within(start, end, count, room, reverse=reverse)
     if rows is None:
         return in_slices(request, partial(_long_range, start, end, count, reverse))
     return (entries_wire(rows),)

@@ -554,3 +554,16 @@ def test_the_estimate_of_size_grows_with_the_entries(store: Store) -> None:
     large = store.add(b"t", *(f"{number}-0" for number in range(1, 101)), words=(b"f", b"x" * 1000)).byte_size()
     assert 1_000 < small < 20_000
     assert 100_000 < large < 200_000
+
+
+def test_the_first_entry_of_a_range_is_the_first_of_its_rows(store: Store) -> None:
+    store.add(b"r", "3-0")
+    stream = store.fill(b"s", 12)
+    store.add(b"t", "1-0", "20-0")
+    stream.delete_entries([sid("4-0"), sid("12-0")])
+    trimming.trim(stream, Trim(Strategy.MINID, sid("3-0")))
+    for start in range(14):
+        for end in range(14):
+            rows = stream.rows(sid(f"{start}-0"), sid(f"{end}-0"), 1)
+            assert stream.first_entry(sid(f"{start}-0"), sid(f"{end}-0")) == (rows[0][1] if rows else None)
+    assert store.stream(b"empty").first_entry(MIN_ID, MAX_ID) is None
