@@ -47,7 +47,8 @@ class Groups:
         """The IDs of the ascending `packed_ids` that some group has not read yet, or has pending."""
         referenced: set[bytes] = set()
         for group in self._by_name.values():
-            referenced.update(packed_ids[bisect_right(packed_ids, pack_id(group.last_id)) :])
+            unread = bisect_right(packed_ids, pack_id(group.last_id))
+            referenced.update(packed_ids[unread:])
             referenced.update(group.find_many(packed_ids))
         return referenced
 

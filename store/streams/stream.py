@@ -280,7 +280,8 @@ class Stream:
         rows = self.rows(unpack_id(packed_ids[0]), unpack_id(packed_ids[-1]), many)
         found = streams.by_packed_id(rows)
         if len(rows) == many:
-            for packed in packed_ids[bisect_right(packed_ids, streams.packed_id_in(rows[-1][0])) :]:
+            left = bisect_right(packed_ids, streams.packed_id_in(rows[-1][0]))
+            for packed in packed_ids[left:]:
                 row = self.txn.get_entry(self.prefix + packed)
                 if row is not None:
                     found[packed] = row

@@ -36,7 +36,8 @@ def read(cursor: lmdb.Cursor[bytes], low: bytes, high: bytes, count: int | None,
     if count is not None and count <= _FIRST_CHUNK:
         rows = list(islice(iterator, count))
         if rows and rows[-1][0] > high:
-            rows = rows[: _first_past(rows, high)]
+            end = _first_past(rows, high)
+            rows = rows[:end]
         return rows
     rows = []
     left = _UNLIMITED if count is None else count
@@ -45,7 +46,8 @@ def read(cursor: lmdb.Cursor[bytes], low: bytes, high: bytes, count: int | None,
         wanted = min(left, size)
         chunk = list(islice(iterator, wanted))
         if chunk and chunk[-1][0] > high:
-            rows += chunk[: _first_past(chunk, high)]
+            end = _first_past(chunk, high)
+            rows += chunk[:end]
             break
         rows += chunk
         left -= len(chunk)

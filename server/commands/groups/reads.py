@@ -302,7 +302,8 @@ class _StreamRead:
             rows = [(key, id_bulk(id_in_key(key)) + b"*") for key in keys]
             sizes = showing.sizes(packed_ids_in(keys)) if self._budget.measures else [0] * len(keys)
         read = len(rows)
-        rows = rows[: self._cut(sizes)]
+        fitting = self._cut(sizes)
+        rows = rows[:fitting]
         if rows:
             group.deliver(consumer, rows, request.now_ms, to_pel=not self._options.noack)
             if showing is not None:

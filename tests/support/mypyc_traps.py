@@ -1,0 +1,100 @@
+"""What mypyc compiles into something else than Python means, found in the source of modules without compiling them.
+
+Seen with mypyc 2.4.1.  What it refuses to compile or to import is not looked for here: bases that are kinds of bytes,
+changed class attributes, bases that are interpreted.  A build or an import says so at once.
+
+    rest[f() :]                       calls `f` twice where `rest` is a memoryview or a Sequence
+    raise X from error                leaves `__cause__` None
+    copy.copy(instance)               fails for instances of compiled classes
+    class Own(Compiled)               fails in an interpreted module, also in a test
+    # type: ignore                    types are checked when the program runs: a list that is something else fails
+    if __name__ == "__main__"         no compiled module can be run by `python -m`
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.support.servers import ROOT
+
+# Calling these twice changes nothing.
+_PURE = {"len", "min", "max", "bisect_left", "bisect_right", "index"}
+# Not compiled into classes of their own: these may be inherited from.
+_OPEN_BASES = {"Exception", "ValueError", "Protocol", "NamedTuple", "Enum"}
+
+
+def compiled_modules() -> dict[str, Path]:
+    """The modules that `pyproject.toml` lists for mypyc, and their files."""
+    names = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["riverbed"]["compiled"]
+    return {name: ROOT.joinpath(*name.split(".")[1:]).with_suffix(".py") for name in names}
+
+
+def traps_in_compiled(source: str) -> Iterator[str]:
+    """What a module must not have that is compiled, with its line."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Subscript(slice=ast.Slice() as bounds, ctx=ast.Load()):
+                calls = (part for part in ast.walk(bounds) if isinstance(part, ast.Call))
+                if any(_name(call.func) not in _PURE for call in calls):
+                    yield f"{node.lineno}: a call inside a slice"
+            case ast.Raise(cause=ast.expr() as cause) if not isinstance(cause, ast.Constant):
+                yield f"{node.lineno}: raise ... from"
+            case ast.Compare(left=ast.Name(id="__name__")):
+                yield f"{node.lineno}: __name__ is asked for"
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT and "type: ignore" in token.string:
+            yield f"{token.start[0]}: type: ignore"
+
+
+def traps_in_users(source: str, closed: dict[str, set[str]]) -> Iterator[str]:
+    """What an interpreted module must not do with `closed`, the classes of compiled modules by the modules' names."""
+    tree = ast.parse(source)
+    named: dict[str, str] = {}  # what an imported name leads to
+    for node in ast.walk(tree):
+        match node:
+            case ast.ImportFrom(module=str() as module):
+                named |= {one.asname or one.name: f"{module}.{one.name}" for one in node.names}
+            case ast.Import():
+                named |= {one.asname: one.name for one in node.names if one.asname}
+    for node in ast.walk(tree):
+        match node:
+            case ast.ClassDef():
+                for base in node.bases:
+                    module, _, name = _path(base, named).rpartition(".")
+                    if name in closed.get(module, ()):
+                        yield f"{node.lineno}: {node.name} inherits from {name}, which is compiled"
+            case ast.Call() if _path(node.func, named) in ("copy.copy", "copy.deepcopy", "copy.replace"):
+                yield f"{node.lineno}: {ast.unparse(node.func)}"
+
+
+def closed_classes(source: str) -> set[str]:
+    """The classes of a module that, compiled, cannot be inherited from by interpreted ones."""
+    classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+    return {one.name for one in classes if not {_name(base) for base in one.bases} & _OPEN_BASES}
+
+
+def _name(node: ast.expr) -> str:
+    """The last name of `a.b.c` and `a.b.c[d]`; "" of anything else."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case ast.Subscript(value=value):
+            return _name(value)
+    return ""
+
+
+def _path(node: ast.expr, named: dict[str, str]) -> str:
+    """`a.b.c`, as its first name was imported."""
+    match node:
+        case ast.Name(id=name):
+            return named.get(name, name)
+        case ast.Attribute(value=value, attr=attr):
+            return f"{_path(value, named)}.{attr}"
+        case ast.Subscript(value=value):
+            return _path(value, named)
+    return ""

@@ -1,0 +1,78 @@
+"""No compiled module, and no user of one, has what mypyc changes the meaning of."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.mypyc_traps import closed_classes, compiled_modules, traps_in_compiled, traps_in_users
+from tests.support.servers import ROOT
+
+COMPILED = compiled_modules()
+USERS = [
+    path
+    for folder in ("server", "store", "tools", "tests", "benchmarks")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+    if path not in COMPILED.values()
+]
+# The oracle copies the streams of its own model.
+COPIES_ITS_OWN = {"tests/support/oracle/oracle.py"}
+CLOSED = {name: closed_classes(path.read_text()) for name, path in COMPILED.items()}
+
+
+def test_the_list_is_in_order_and_names_modules_that_are_there() -> None:
+    assert list(COMPILED) == sorted(set(COMPILED))
+    assert [name for name, path in COMPILED.items() if not path.is_file()] == []
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_a_compiled_module_means_what_python_means(name: str) -> None:
+    assert list(traps_in_compiled(COMPILED[name].read_text())) == []
+
+
+def test_no_interpreted_class_inherits_from_a_compiled_one_and_no_instance_is_copied() -> None:
+    wrong = [f"{path.relative_to(ROOT)}:{trap}" for path in USERS for trap in traps_in_users(path.read_text(), CLOSED)]
+    assert [one for one in wrong if one.partition(":")[0] not in COPIES_ITS_OWN] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("rest = rest[one() :]", ["1: a call inside a slice"]),
+        ("rest = rest[: self.count() + 1]", ["1: a call inside a slice"]),
+        ("start = one()\nrest = rest[start:]", []),
+        ("rest = rest[len(head) :]", []),
+        ("del rows[one() :]", []),
+        ("raise LogError() from error", ["1: raise ... from"]),
+        ("raise LogError() from None", []),
+        ("if __name__ == '__main__':\n    main()", ["1: __name__ is asked for"]),
+        ("request.argv = run  # type: ignore[assignment]", ["1: type: ignore"]),
+    ],
+)
+def test_a_planted_trap_is_found_in_a_compiled_module(source: str, found: list[str]) -> None:
+    assert list(traps_in_compiled(source)) == found
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        (
+            "from riverbed.store.ids import Own\nclass Double(Own): ...",
+            ["2: Double inherits from Own, which is compiled"],
+        ),
+        ("from riverbed.store import ids\nclass D(ids.Own): ...", ["2: D inherits from Own, which is compiled"]),
+        (
+            "from riverbed.store.ids import Own as O\nclass D(O[int]): ...",
+            ["2: D inherits from Own, which is compiled"],
+        ),
+        ("from riverbed.store.ids import Open\nclass Double(Open): ...", []),
+        ("import copy\ncopy.copy(request)", ["2: copy.copy"]),
+        ("from copy import copy as again\nagain(request)", ["2: again"]),
+    ],
+)
+def test_a_planted_trap_is_found_in_a_user(source: str, found: list[str]) -> None:
+    assert list(traps_in_users(source, {"riverbed.store.ids": {"Own"}})) == found
+
+
+def test_classes_that_stay_open_are_told_from_closed_ones() -> None:
+    source = "class A: ...\nclass B(Protocol): ...\nclass C(enum.Enum): ...\nclass D(Generic[T]): ...\nclass E(A): ..."
+    assert closed_classes(source) == {"A", "D", "E"}
