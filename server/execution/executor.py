@@ -342,6 +342,7 @@ class Executor:
             offset = self.engine.log.end.offset
             for session in self.ran:
                 session.written_offset = offset
+        self.txn.bound_caches()
         for report in self.events.tick_over:
             report()
         ran, self.ran = self.ran, []

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from riverbed.store.wire import Run
 
 DATABASE_COUNT: Final = 16
+# What a cached stream takes, and how often it keeps its key: the key itself, and in the heads of its log lines.
+_STREAM_BYTES: Final = 1000
+_KEY_COPIES: Final = 3
 
 
 class Database(Namespace):
@@ -55,6 +58,7 @@ class Database(Namespace):
             if row is None:
                 return None
             stream = self.cached[key] = Stream.decode(self.txn, self, key, row)
+            self.txn.cached_bytes += _STREAM_BYTES + _KEY_COPIES * len(key)
         if stream.expire_ms and stream.expire_ms <= now_ms and not self.txn.keep_expired:
             if not self.txn.follows:
                 self.expire(stream)
@@ -278,6 +282,7 @@ class Database(Namespace):
         txn = self.txn
         txn.cursor("names").put(streams.name_key(self.keyspace_no, stream.stream_no), stream.key)
         self.cached[stream.key] = stream
+        self.txn.cached_bytes += _STREAM_BYTES + _KEY_COPIES * len(stream.key)
         self.size += 1
         self._link_deadline(stream)
         stream.touch()

@@ -19,6 +19,8 @@ from riverbed.store.tables.transaction import Transaction
 
 # If more streams are cached, a commit empties the caches.  Reading a stream's row again takes about 3 us.
 CACHED_STREAMS: Final = 4096
+# Beyond this the next tick empties them, as keys may be long and reads alone fill the caches.
+CACHED_BYTES: Final = 32 << 20
 
 
 class WriteTxn(Transaction):
@@ -50,7 +52,14 @@ class WriteTxn(Transaction):
         if sum(len(db.cached) for db in self.databases) > CACHED_STREAMS:
             self._forget_cached()
 
+    def bound_caches(self) -> None:
+        """Empty the caches if the streams in them take too much memory; between ticks."""
+        if self.cached_bytes > CACHED_BYTES:
+            self.write_back()
+            self._forget_cached()
+
     def _forget_cached(self) -> None:
+        self.cached_bytes = 0
         for db in self.databases:
             db.forget_cached()
 

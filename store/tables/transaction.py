@@ -73,6 +73,7 @@ class Transaction:
         self.follows = False  # a replica hides expired keys, and waits for its primary to delete them
         self.is_short_of_space = False  # add only data that clients ask for; the server sets it
         self.expired_keys = 0
+        self.cached_bytes = 0  # about what the cached streams take, without their groups; deleted ones count too
         self.node_max_entries = 100
         self.node_max_bytes = 4096
         self.idmp_duration_s = 100

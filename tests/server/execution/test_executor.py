@@ -328,6 +328,44 @@ def test_a_reader_that_a_failed_tick_had_served_learns_that_it_failed(tmp_path: 
     in_loop(body())
 
 
+def test_what_is_pending_outlives_the_caches(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        await ticks.ask(client, "XADD s 1-1 f v", "XGROUP CREATE s g 0", "XREADGROUP GROUP g Alice STREAMS s >")
+        (before,) = await ticks.ask(client, "XPENDING s g")
+        ticks.engine.txn.cached_bytes = 1 << 40
+        assert await ticks.ask(client, "PING") == [b"+PONG\r\n"]
+        assert not ticks.engine.txn.databases[0].cached
+        assert await ticks.ask(client, "XPENDING s g", "XACK s g 1-1") == [before, b":1\r\n"]
+        ticks.close()
+
+    in_loop(body())
+
+
+@pytest.mark.parametrize("command", ["XADD # 1-1 f v", "XLEN #", "XRANGE # - +", "EXISTS #"])
+def test_long_keys_that_are_used_do_not_stay_in_memory(tmp_path: Path, command: str) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        keys = [b"%d" % number + b"k" * 1_000_000 for number in range(30)]
+        for key in keys:
+            client.send_words("XGROUP", "CREATE", key, "g", "0", "MKSTREAM")
+            await ticks.settle()
+        ticks.engine.checkpoint()
+        for key in keys:
+            client.send_words(*[word.encode().replace(b"#", key) for word in command.split()])
+            await ticks.settle()
+            assert sum(len(key) for db in ticks.engine.txn.databases for key in db.cached) < 12_000_000
+        assert len(client.replies()) == 60
+        client.send_words("XINFO", "GROUPS", keys[0])
+        await ticks.settle()
+        assert b"$1\r\ng\r\n" in client.replies()[0]
+        ticks.close()
+
+    in_loop(body())
+
+
 # -- a bug in a mutator ------------------------------------------------------------------------------------------------
 
 
