@@ -1,8 +1,8 @@
 """How many entries a second can be appended, one at a time and pipelined, under either fsync policy?
 
 Fifty clients append to one stream, then entries of other shapes: to a thousand streams, with five fields of mixed
-sizes, and with an approximate length.  A client of redis-py sends pipelines in which XADD and XACK alternate; it is slower
-than both servers, so that their CPU is the figure to look at.
+sizes, and with an approximate length.  A client of redis-py sends pipelines in which XADD and XACK alternate; it is
+slower than both servers, so that their CPU is the figure to look at.
 """
 
 from __future__ import annotations
