@@ -97,6 +97,8 @@ class Group(Members):
     _pel_end: StreamID | None = None  # no entry above this ID is pending; None when that is not known
     _claim_place = b""  # where the last CLAIM stopped, empty for the beginning
     _ack_head: tuple[bytes, bytes] | None = None  # (key, the first words of XACK)
+    # (time, delivery count and position; what follows the ID in the line of a claim of one)
+    _claim_tail: tuple[tuple[int, int, int], bytes] = ((-1, 0, 0), b"")
     _delivery_tail: tuple[int, bytes] = (-1, b"")  # (time, what follows the ID in the line of a delivery)
 
     # -- questions -----------------------------------------------------------------------------------------------------
@@ -340,21 +342,27 @@ class Group(Members):
             self.touch(consumer)
             self._log_claims(consumer, _by_count(counts), time_ms)
 
-    def standing(self, packed: bytes) -> PendingEntry | None:
-        """As `find`, without writing what has changed hands since the checkpoint; for `claim_one`."""
-        found = self.pel.standing(packed)
-        return None if found is None else self._entry_of(PelRow(unpack_id(packed), *found))
+    def claim_one(self, consumer: Consumer, packed: bytes, text: bytes, standing: Delivery, now_ms: int) -> None:
+        """`claim` an entry that has an owner; its delivery count stays.
 
-    def claim_one(self, consumer: Consumer, entry: PendingEntry, now_ms: int) -> None:
-        """`claim` an entry that `standing` has found with an owner; its delivery count stays."""
-        assert entry.owner is not None, "an entry that was released"
-        delivery = (consumer.consumer_no, now_ms, entry.delivery_count)
-        self.pel.move_one(pack_id(entry.entry_id), delivery)
-        self._move_count(entry.owner, -1)
+        `text` is its canonical ID, `standing` what `pel.standing` has found.  Logs XCLAIM.
+        """
+        owner_no, _, count = standing
+        self.pel.move_one(packed, (consumer.consumer_no, now_ms, count))
+        self._move_count(self._by_no[owner_no], -1)
         consumer.pel_count += 1
         consumer.active_ms = now_ms
         self._mark(consumer)
-        self._log_claims(consumer, {entry.delivery_count: (1, id_bulk(entry.entry_id))}, now_ms)
+        how = (now_ms, count, self.last_id)
+        if self._claim_tail[0] != how:
+            time_text, last_id = b"%d" % now_ms, id_text(self.last_id)
+            tail = _CLAIM_END % (len(time_text), time_text, bulk(b"%d" % count), len(last_id), last_id)
+            self._claim_tail = (how, tail)
+        pieces = (self._claim_head(consumer), len(text), text, self._claim_tail[1])
+        self._log_wire(b"*14\r\n%b$%d\r\n%b\r\n%b" % pieces)
+        self._logged_position = (max(self.last_id, self._logged_position[0]), self._logged_position[1])
+        consumer.is_logged = True
+        consumer.logged_times = (now_ms, now_ms)
 
     def load_claim(
         self, name: bytes, packed_ids: list[bytes], time_ms: int, count: int, last_id: StreamID = MIN_ID

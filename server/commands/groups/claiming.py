@@ -19,7 +19,8 @@ from riverbed.server.commands.streams.entries import entry_wire, id_wire
 from riverbed.server.commands.streams.options import parse_range_start
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
-from riverbed.store.format.resp import array_head, bulk, id_bulk
+from riverbed.store.format.pending import UNOWNED
+from riverbed.store.format.resp import array_head, id_bulk
 from riverbed.store.groups.group import MAX_COUNT, PendingEntry
 from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id, parse_id, unpack_id
 from riverbed.store.tables.transaction import UNBOUNDED_ROW
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from riverbed.store.streams.stream import Stream
 
 BAD_MIN_IDLE: Final = "ERR Invalid min-idle-time argument for {}"
+_BAD_MIN_IDLE: Final = BAD_MIN_IDLE.format("XCLAIM")
 BAD_CLAIM_OPTION: Final = "ERR Invalid {} option argument for XCLAIM"
 COUNT_NOT_POSITIVE: Final = "ERR COUNT must be > 0"
 
@@ -266,23 +268,23 @@ def _claim_id(request: Request) -> Reply:
     """XCLAIM of one ID with JUSTID, for which `_claim` takes three times as long; None when it is no plain case."""
     argv = request.argv
     stream, group = need_group(request, argv[1], argv[2])
-    min_idle_ms = parse_int(argv[4], BAD_MIN_IDLE.format("XCLAIM"))
+    min_idle_ms = parse_int(argv[4], _BAD_MIN_IDLE)
     packed = packed_id(argv[5])
-    entry = None if packed is None else group.standing(packed)
-    if entry is None or entry.owner is None or not stream.has(entry.entry_id):
+    standing = None if packed is None else group.pel.standing(packed)
+    if packed is None or standing is None or standing[0] == UNOWNED or not stream.has(unpack_id(packed)):
         return None
     now_ms = request.now_ms
-    if min_idle_ms > 0 and now_ms - entry.delivery_time_ms < min_idle_ms:
+    if min_idle_ms > 0 and now_ms - standing[1] < min_idle_ms:
         return None
-    group.claim_one(group.get_or_create(argv[3], now_ms), entry, now_ms)
-    return (b"*1\r\n%b" % bulk(argv[5]),)
+    group.claim_one(group.get_or_create(argv[3], now_ms), packed, argv[5], standing, now_ms)
+    return (b"*1\r\n$%d\r\n%b\r\n" % (len(argv[5]), argv[5]),)
 
 
 def _claim(request: Request) -> Work:
     room = Room(request)
     argv = request.argv
     need_group(request, argv[1], argv[2])
-    min_idle_ms = parse_int(argv[4], BAD_MIN_IDLE.format("XCLAIM"))
+    min_idle_ms = parse_int(argv[4], _BAD_MIN_IDLE)
     options = yield from _take_claim_options(argv[5:])
     count = at = 0
     parts: list[Part] = []
