@@ -72,7 +72,6 @@ SIZES = (
     "groups.reads._SLICE_KEYS",
     "groups.pending.SLICE_IDS",
     "groups.pending._SLICE_ACKS",
-    "groups.pending._SLICE_COST",
     "streams.streams.SLICE_IDS",
 )
 
@@ -134,6 +133,8 @@ def ticks_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str],
     for name in SIZES:
         monkeypatch.setattr(f"riverbed.server.commands.{name}", 20)
     monkeypatch.setattr("riverbed.server.commands.groups.pending._FEW_IDLE", 3)
+    monkeypatch.setattr("riverbed.store.groups.group._SHOW_COST", 20)
+    monkeypatch.setattr("riverbed.store.groups.group._SHOW_ROWS", 3)
     monkeypatch.setattr("riverbed.store.groups.reference_trim._SLICE", 150)
     return lambda name: Ticks(tmp_path / name)
 
