@@ -43,6 +43,8 @@ TEMPORARY_PREFIX: Final = ".temp-"
 
 _MAX_MANIFEST_BYTES: Final = 1 << 20
 _MAX_NUMBER: Final = (1 << 64) - 1
+# A row of an entry takes more than this: a length beyond is a forgery, and a reader that plans by it would never end.
+_MIN_ENTRY_BYTES: Final = 16
 _MAX_LINE: Final = 64 << 20
 _READ_BYTES: Final = 1 << 20
 _GUARD = re.compile(rb',\n "crc32c": "([0-9a-f]{8})"\n}\n')
@@ -147,11 +149,15 @@ class Snapshot:
         path = self.path / STREAMS_NAME
         self.check_streams()
         count = 0
+        most_entries = self.manifest.data_file.size // _MIN_ENTRY_BYTES
         with path.open("rb") as lines:
             while line := lines.readline(_MAX_LINE):
                 count += 1
                 try:
-                    yield decode_stream_line(line)
+                    stream = decode_stream_line(line)
+                    if stream.length > most_entries or sum(part.entries for part in stream.parts) != stream.length:
+                        raise ValueError(f"{stream.length} entries, which the tables cannot hold in these parts")
+                    yield stream
                 except (ValueError, TypeError, KeyError) as error:
                     raise CorruptionError(str(path), None, f"line {count}: {error!r}") from error
         if count != self.manifest.streams:

@@ -10,6 +10,8 @@ from typing import Final
 
 import lmdb
 
+from riverbed.store.check.pages import check_pages
+from riverbed.store.check.state import CHECKING_PAGES
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format.groups import GroupRow
@@ -21,7 +23,7 @@ from riverbed.store.ids import id_text
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, MANIFEST_NAME, STATE_DIRECTORY
 from riverbed.store.log.takeover import refuse_redis
 from riverbed.store.progress import Progress, ignore
-from riverbed.store.snapshot.reader import StreamSummary, open_snapshot
+from riverbed.store.snapshot.reader import Snapshot, StreamSummary, open_snapshot
 from riverbed.store.snapshot.stream_walk import StreamWalk
 from riverbed.store.tables.entries import StreamEntries
 from riverbed.store.tables.environment import Tables
@@ -57,6 +59,7 @@ def tables_at_rest(path: Path, progress: Progress = ignore, *, verify: bool = Tr
         snapshot = open_snapshot(path)
         if verify:
             snapshot.verify(lambda done: progress(VERIFYING, done, snapshot.size_bytes))
+            refuse_broken_pages(snapshot, progress)
         tables, now_ms = snapshot.open_tables(), snapshot.manifest.time_ms
     elif path.is_dir():
         raise Failure(f"{path} is empty: neither a data directory nor a snapshot")
@@ -71,6 +74,16 @@ def tables_at_rest(path: Path, progress: Progress = ignore, *, verify: bool = Tr
         yield tables, now_ms
     finally:
         tables.close()
+
+
+def refuse_broken_pages(snapshot: Snapshot, progress: Progress) -> None:
+    """Raise CorruptionError when LMDB may crash on a page of a snapshot.
+
+    Checksums find damage.  They do not find what was forged together with the manifest.
+    """
+    data = snapshot.path / DATA_NAME
+    for found in check_pages(data, lambda: True, lambda: progress(CHECKING_PAGES, 0, 0)):
+        raise CorruptionError(str(data), found.offset, f"a page is damaged: {found.reason}")
 
 
 def store_stats(path: Path, is_wanted: Callable[[bytes], bool], progress: Progress) -> Iterator[StreamStat]:

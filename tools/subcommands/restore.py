@@ -13,6 +13,7 @@ from riverbed.store.snapshot.restore import WRITING_LOG, restore_snapshot
 from riverbed.tools.console.console import failures_explained, print_facts, results, seconds_text, size_text
 from riverbed.tools.console.steps import StepProgress
 from riverbed.tools.offline.newdirectory import new_directory, refuse_existing
+from riverbed.tools.offline.storestat import refuse_broken_pages
 
 
 @click.command()
@@ -40,6 +41,7 @@ def restore(source: Path, directory: Path, as_json: bool) -> None:
         refuse_existing(directory)
         snapshot = open_snapshot(source)
         with StepProgress({WRITING_LOG: "entries"}) as steps, new_directory(directory) as partial:
+            refuse_broken_pages(snapshot, steps.show)
             restore_snapshot(snapshot, partial, steps=steps.show)
     if as_json:
         manifest = snapshot.manifest

@@ -2,12 +2,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from crc32c import crc32c
 
-from riverbed.store.layout import DATA_NAME, MANIFEST_NAME
+from riverbed.store.errors import CorruptionError
+from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, STREAMS_NAME
+from riverbed.store.snapshot.reader import FileDigest, encode_manifest, open_snapshot
 from riverbed.tools.cli import main
 from tests.support.raw import RawClient
 from tests.support.servers import RiverbedServer
@@ -55,6 +59,39 @@ def test_a_server_starts_on_it_and_tells_the_same(
     with server.client() as client:
         assert told(client) == before
         assert client.ask("XADD", "s", "*", "f", "v").startswith(b"$")
+
+
+def forge(snapshot: Path) -> None:
+    """Break a branch or leaf page, and write a manifest whose checksums fit."""
+    data = bytearray((snapshot / DATA_NAME).read_bytes())
+    page = max(at for at in range(8192, len(data), 4096) if data[at + 10] & 2)  # a leaf
+    data[page + 12 : page + 14] = b"\xff\xff"  # where its free space begins
+    (snapshot / DATA_NAME).write_bytes(data)
+    known = open_snapshot(snapshot).manifest
+    fitting = replace(known, data_file=FileDigest(len(data), crc32c(bytes(data))))
+    (snapshot / MANIFEST_NAME).write_bytes(encode_manifest(fitting, ""))
+
+
+@pytest.mark.parametrize("command", ["restore", "stat", "dump"])
+def test_forged_pages_never_reach_lmdb(taken: tuple[Path, list[bytes]], tmp_path: Path, command: str) -> None:
+    snapshot, _ = taken
+    forge(snapshot)
+    words = {"restore": [snapshot, tmp_path / "new"], "stat": [snapshot], "dump": [snapshot, "s"]}[command]
+    result = CliRunner().invoke(main, [command, *map(str, words)], catch_exceptions=False)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "a page is damaged: " in " ".join(result.stderr.split())
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_stream_that_the_tables_cannot_hold_is_refused(taken: tuple[Path, list[bytes]]) -> None:
+    snapshot, _ = taken
+    manifest = open_snapshot(snapshot).manifest
+    lines = (snapshot / STREAMS_NAME).read_bytes().replace(b'"length":297', b'"length":%d' % (1 << 60))
+    (snapshot / STREAMS_NAME).write_bytes(lines)
+    forged = replace(manifest, streams_file=FileDigest(len(lines), crc32c(lines)))
+    (snapshot / MANIFEST_NAME).write_bytes(encode_manifest(forged, ""))
+    with pytest.raises(CorruptionError, match="which the tables cannot hold in these parts"):
+        list(open_snapshot(snapshot).streams())
 
 
 @pytest.mark.parametrize("database", [0, 3])
