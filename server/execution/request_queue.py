@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 # More requests, or more lines, than these are a pipeline.
 _FEW: Final = 4
 _FEW_LINES: Final = 64
+_LOOKED_AT: Final = 2048  # bytes: a long pipeline has so many lines in these already
 # Requests that may go before the left-over ones: a fraction of a millisecond.
 MAX_FIRST: Final = 64
 # At most so much is parsed before it runs; the tick may end before more of it has run.
@@ -197,7 +198,7 @@ class RequestQueue:
 def _count_few(reader: RequestReader) -> int:
     """About how many requests have arrived; 0 if they may be many."""
     data = reader.only_chunk
-    if not data:
+    if not data or data.count(b"\n", 0, _LOOKED_AT) > _FEW_LINES:
         return 0
     count = data.count(b"\n*") + 1
     return count if count <= _FEW and data.count(b"\n") <= _FEW_LINES else 0

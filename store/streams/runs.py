@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 # More bytes than any run can have.
 MAX_ROOM: Final = 1 << 62
 _PREFIX_BYTES: Final = 8
+# New nodes that are filled until Python looks at the stream again: to write them takes less than a millisecond.
+_NODES: Final = 16
 
 
 def lend(stream: Stream, size: int) -> Tail:
@@ -29,18 +31,27 @@ def lend(stream: Stream, size: int) -> Tail:
     The caller has made sure that the stream does not expire.
     """
     txn = stream.txn
-    total = stream.tail_total
-    opens_node = total == 0 or total >= txn.node_max_entries or stream.tail_bytes + size >= txn.node_max_bytes
-    if not opens_node:
-        most, room = txn.node_max_entries - total, txn.node_max_bytes - stream.tail_bytes
-    elif size < txn.node_max_bytes:
-        most, room = txn.node_max_entries, txn.node_max_bytes
-    else:
-        most, room = 1, size + 1
+    most = room = 0
+    if stream.tail_total:
+        most = max(txn.node_max_entries - stream.tail_total, 0)
+        room = max(txn.node_max_bytes - stream.tail_bytes, 0)
+    max_entries, max_bytes, nodes = txn.node_max_entries, txn.node_max_bytes, _NODES
+    if size >= max_bytes:  # it has a node of its own
+        most, max_entries, max_bytes, nodes = 0, 1, size + 1, 1
         txn.largest_row = UNBOUNDED_ROW
     oldest, node_end, node_live = _front(stream)
-    last_key = stream.prefix + pack_id(stream.last_id)
-    return open_tail(last_key, pack_id(oldest), pack_id(node_end), stream.length, node_live, most, room, opens_node)
+    return open_tail(
+        stream.prefix + pack_id(stream.last_id),
+        pack_id(oldest),
+        pack_id(node_end),
+        stream.length,
+        node_live,
+        most,
+        room,
+        max_entries,
+        max_bytes,
+        nodes,
+    )
 
 
 def _front(stream: Stream) -> tuple[StreamID, StreamID, int]:
@@ -58,16 +69,24 @@ def _front(stream: Stream) -> tuple[StreamID, StreamID, int]:
 
 
 def take_back(stream: Stream, tail: Tail) -> None:
-    """Enter what was appended natively into the stream and its table.  The lines of the log were logged before."""
-    if not tail.count:
+    """Enter what was appended natively into the stream and its tables.  The lines of the log were logged before."""
+    rows = tail.rows
+    if not rows:
         return
-    first_id = unpack_id(tail.first_id)
-    if tail.opens_node:
-        stream.open_node(first_id)
     if not stream.length:
-        stream.first_id = first_id
-    stream.txn.appender.putmulti(tail.rows)
-    _count_in(stream, tail.count, tail.size, unpack_id(tail.last_id))
+        stream.first_id = _id_of(rows[0])
+    at = 0
+    for number, (count, size) in enumerate(tail.nodes()):
+        if number:
+            stream.open_node(_id_of(rows[at]))
+        if count:
+            at += count
+            _count_in(stream, count, size, _id_of(rows[at - 1]))
+    stream.txn.appender.putmulti(rows)
+
+
+def _id_of(row: tuple[bytes, bytes]) -> StreamID:
+    return unpack_id(row[0][_PREFIX_BYTES:])
 
 
 def append_one(stream: Stream, run: Run, entry_id: StreamID) -> bytes:

@@ -65,18 +65,20 @@ typedef struct {
     Entry entries[1];
 } Run;
 
-/* What may be appended to the open node of a stream, and what was: `reference.py` says more. */
+/* What may be appended to a stream, and what was: `reference.py` says more. */
 typedef struct {
     PyObject_HEAD
     PyObject *rows;
     char prefix[PREFIX_BYTES];
-    ID last, first;             /* of the stream; of what was appended */
+    ID last;                    /* of the stream */
     ID oldest, node_end;        /* an exact trim by MINID, and an approximate one, removes nothing up to here */
     Py_ssize_t length;          /* of the stream */
     Py_ssize_t node_live;       /* entries that an approximate trim by MAXLEN removes at least */
-    Py_ssize_t most, room;      /* entries and bytes that the node takes */
-    Py_ssize_t count, size;     /* entries and bytes that it has taken */
-    char opens_node;
+    Py_ssize_t most, room;      /* entries and bytes that the open node takes */
+    Py_ssize_t max_entries, max_bytes, nodes_left;      /* of further nodes */
+    Py_ssize_t count, size;     /* entries and bytes that the open node has taken */
+    Py_ssize_t total_size;
+    PyObject *closed;           /* (count, size) of the nodes before */
 } Tail;
 
 typedef struct {
@@ -643,11 +645,19 @@ removes_nothing(const Tail *tail, const Entry *entry)
     return length <= threshold || (entry->is_approximate && threshold > 0 && length - threshold < tail->node_live);
 }
 
+/* Whether the open node takes an entry of `size` bytes. */
+static int
+has_room(const Tail *tail, Py_ssize_t size)
+{
+    return tail->count < tail->most && size < tail->room - tail->size;
+}
+
 /* Whether the tail takes an entry as it is, and with which ID. */
 static int
 takes(const Tail *tail, const Entry *entry, ID now, ID *id)
 {
-    if (tail->count >= tail->most || entry->end - entry->fields >= tail->room - tail->size)
+    Py_ssize_t size = entry->end - entry->fields;
+    if (!has_room(tail, size) && (tail->nodes_left == 0 || size >= tail->max_bytes))
         return 0;
     *id = entry->is_auto ? now : entry->wanted;
     if (!is_above(*id, tail->last)) {
@@ -658,22 +668,40 @@ takes(const Tail *tail, const Entry *entry, ID now, ID *id)
     return removes_nothing(tail, entry);
 }
 
+/* Close the open node, and open another.  -> 0, or -1 with an exception set. */
+static int
+open_node(Tail *tail)
+{
+    PyObject *node = Py_BuildValue("nn", tail->count, tail->size);
+    int failed = node == NULL || PyList_Append(tail->closed, node) < 0;
+    Py_XDECREF(node);
+    if (failed)
+        return -1;
+    tail->most = tail->max_entries;
+    tail->room = tail->max_bytes;
+    tail->nodes_left--;
+    tail->count = tail->size = 0;
+    return 0;
+}
+
 /* Add an entry to its tail.  -> 0, or -1 with an exception set. */
 static int
 add_entry(Tail *tail, const Entry *entry, const char *data, ID id, const char *bulk, Py_ssize_t bulk_size)
 {
+    Py_ssize_t size = entry->end - entry->fields;
     char key[KEY_BYTES];
+    if (!has_room(tail, size) && open_node(tail))
+        return -1;
     memcpy(key, tail->prefix, PREFIX_BYTES);
     put_id(key + PREFIX_BYTES, id);
     PyObject *row = make_row(bulk, bulk_size, data, entry);
     if (add_row(tail->rows, PyBytes_FromStringAndSize(key, KEY_BYTES), row))
         return -1;
-    if (tail->count == 0)
-        tail->first = id;
     tail->last = id;
     tail->count++;
     tail->length++;
-    tail->size += entry->end - entry->fields;
+    tail->size += size;
+    tail->total_size += size;
     return 0;
 }
 
@@ -763,28 +791,25 @@ append(PyObject *module, PyObject *const *args, Py_ssize_t count)
 }
 
 PyDoc_STRVAR(open_tail_doc,
-"open_tail(last_key, oldest, node_end, length, node_live, most, room, opens_node) -> Tail\n\n"
-"What may be appended to a node, as `reference.py` says.");
+"open_tail(last_key, oldest, node_end, length, node_live, most, room, max_entries, max_bytes, nodes) -> Tail\n\n"
+"What may be appended to a stream, as `reference.py` says.");
 
 static PyObject *
 open_tail(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
-    if (!has_count("open_tail", count, 8))
+    if (!has_count("open_tail", count, 10))
         return NULL;
     const char *last = bytes_argument(args[0], KEY_BYTES);
     const char *oldest = last == NULL ? NULL : bytes_argument(args[1], 2 * HALF_BYTES);
     const char *node_end = oldest == NULL ? NULL : bytes_argument(args[2], 2 * HALF_BYTES);
     if (node_end == NULL)
         return NULL;
-    Py_ssize_t numbers[4];
-    for (int i = 0; i < 4; i++) {
-        numbers[i] = position_argument(args[3 + i], PY_SSIZE_T_MAX / 2);
+    Py_ssize_t numbers[7];
+    for (int i = 0; i < 7; i++) {
+        numbers[i] = position_argument(args[3 + i], PY_SSIZE_T_MAX / (i == 0 ? 2 : 1));
         if (numbers[i] < 0)
             return NULL;
     }
-    int opens_node = PyObject_IsTrue(args[7]);
-    if (opens_node < 0)
-        return NULL;
     State *state = PyModule_GetState(module);
     Tail *tail = (Tail *)PyType_GenericAlloc(state->tail_type, 0);
     if (tail == NULL)
@@ -797,9 +822,12 @@ open_tail(PyObject *module, PyObject *const *args, Py_ssize_t count)
     tail->node_live = numbers[1];
     tail->most = numbers[2];
     tail->room = numbers[3];
-    tail->opens_node = (char)opens_node;
+    tail->max_entries = numbers[4];
+    tail->max_bytes = numbers[5];
+    tail->nodes_left = numbers[6];
     tail->rows = PyList_New(0);
-    if (tail->rows == NULL)
+    tail->closed = PyList_New(0);
+    if (tail->rows == NULL || tail->closed == NULL)
         Py_CLEAR(tail);
     return (PyObject *)tail;
 }
@@ -1331,10 +1359,18 @@ static PyType_Spec run_spec = {
     .slots = run_slots,
 };
 
+PyDoc_STRVAR(nodes_doc, "nodes() -> [(count, size), ...], the node that was open at first in front");
+
 static PyObject *
-tail_first(PyObject *self, void *Py_UNUSED(closure))
+tail_nodes(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    return id_bytes(((const Tail *)self)->first);
+    const Tail *tail = (const Tail *)self;
+    PyObject *nodes = PyList_GetSlice(tail->closed, 0, PY_SSIZE_T_MAX);
+    PyObject *node = nodes == NULL ? NULL : Py_BuildValue("nn", tail->count, tail->size);
+    if (node == NULL || PyList_Append(nodes, node) < 0)
+        Py_CLEAR(nodes);
+    Py_XDECREF(node);
+    return nodes;
 }
 
 static PyObject *
@@ -1348,6 +1384,7 @@ tail_dealloc(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     Py_XDECREF(((Tail *)self)->rows);
+    Py_XDECREF(((Tail *)self)->closed);
     freefunc release = PyType_GetSlot(type, Py_tp_free);
     release(self);
     Py_DECREF(type);
@@ -1355,21 +1392,24 @@ tail_dealloc(PyObject *self)
 
 static PyMemberDef tail_members[] = {
     {"rows", T_OBJECT_EX, offsetof(Tail, rows), READONLY, "of the table of entries, appended and in no table yet"},
-    {"count", T_PYSSIZET, offsetof(Tail, count), READONLY, "of entries that were appended"},
-    {"size", T_PYSSIZET, offsetof(Tail, size), READONLY, "bytes of their fields"},
-    {"opens_node", T_BOOL, offsetof(Tail, opens_node), READONLY, "whether the first of them begins a node"},
+    {"size", T_PYSSIZET, offsetof(Tail, total_size), READONLY, "bytes of their fields"},
     {NULL, 0, 0, 0, NULL},
 };
 
+static PyMethodDef tail_methods[] = {
+    {"nodes", tail_nodes, METH_NOARGS, nodes_doc},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyGetSetDef tail_getters[] = {
-    {"first_id", tail_first, NULL, "the packed ID of the first entry that was appended", NULL},
     {"last_id", tail_last, NULL, "the packed last ID of the stream", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyType_Slot tail_slots[] = {
-    {Py_tp_doc, "What may be appended to the open node of a stream, and what was."},
+    {Py_tp_doc, "What may be appended to a stream, and what was."},
     {Py_tp_dealloc, tail_dealloc},
+    {Py_tp_methods, tail_methods},
     {Py_tp_members, tail_members},
     {Py_tp_getset, tail_getters},
     {0, NULL},

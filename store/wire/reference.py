@@ -322,7 +322,7 @@ def _parse_id(text: bytes, *, may_be_short: bool) -> int | None:
 
 
 class Tail:
-    """What may be appended to the open node of a stream, and what was.
+    """What may be appended to a stream, and what was.
 
     Whoever opens it answers for the rest: that no client waits for the stream, that it does not expire, and that
     nothing else looks at it or changes it in the meantime.
@@ -332,14 +332,14 @@ class Tail:
         "_last_id",
         "_length",
         "_most",
+        "_new_node",
         "_node_end",
         "_node_live",
+        "_nodes",
+        "_nodes_left",
         "_oldest",
         "_prefix",
         "_room",
-        "count",
-        "first_id",
-        "opens_node",
         "rows",
         "size",
     )
@@ -353,35 +353,46 @@ class Tail:
         node_live: int,
         most: int,
         room: int,
-        opens_node: bool,
+        max_entries: int,
+        max_bytes: int,
+        nodes: int,
     ) -> None:
         self._prefix, self._last_id = _unpacked(last_key)
         self._oldest = int.from_bytes(oldest, "big")
         self._node_end = int.from_bytes(node_end, "big")
-        if not len(oldest) == len(node_end) == _ID_BYTES or min(length, node_live, most, room) < 0:
+        numbers = (length, node_live, most, room, max_entries, max_bytes, nodes)
+        if not len(oldest) == len(node_end) == _ID_BYTES or min(numbers) < 0:
             raise ValueError("not two packed IDs, or a negative number")
         self._length = length
         self._node_live = node_live
         self._most = most
         self._room = room
-        self.opens_node = bool(opens_node)
+        self._new_node = max_entries, max_bytes
+        self._nodes_left = nodes
+        self._nodes = [(0, 0)]
         self.rows: Rows = []
-        self.count = 0
         self.size = 0
-        self.first_id = bytes(_ID_BYTES)
 
     @property
     def last_id(self) -> bytes:
         return self._last_id.to_bytes(_ID_BYTES, "big")
 
+    def nodes(self) -> list[tuple[int, int]]:
+        """How many entries, of how many bytes, each node was given; in front that which was open at first."""
+        return list(self._nodes)
+
     def takes(self, entry: Entry, now: int) -> int | None:
         """The ID that the entry gets; None when the tail does not take it as it is."""
-        if self.count >= self._most or entry.size >= self._room - self.size:
+        if not self._has_room(entry.size) and (not self._nodes_left or entry.size >= self._new_node[1]):
             return None
         wanted = max(now, self._last_id + 1) if entry.wanted is None else entry.wanted
         if not self._last_id < wanted <= _MAX_ID or not self._removes_nothing(entry.trim):
             return None
         return wanted
+
+    def _has_room(self, size: int) -> bool:
+        count, used = self._nodes[-1]
+        return count < self._most and size < self._room - used
 
     def _removes_nothing(self, trim: Trim | None) -> bool:
         """Whether a trim removes nothing when the entry has been appended."""
@@ -394,14 +405,17 @@ class Tail:
 
     def add(self, run: Run, entry: Entry, entry_id: int) -> bytes:
         """Append the entry; -> its ID as a bulk string."""
+        if not self._has_room(entry.size):
+            self._most, self._room = self._new_node
+            self._nodes_left -= 1
+            self._nodes.append((0, 0))
         text = b"%d-%d" % (entry_id >> 64, entry_id & _MAX_HALF)
         bulk = b"$%d\r\n%b\r\n" % (len(text), text)
         packed = entry_id.to_bytes(_ID_BYTES, "big")
         self.rows.append((self._prefix + packed, b"%b*%d\r\n%b" % (bulk, entry.word_count, run.fields(entry))))
-        if not self.count:
-            self.first_id = packed
+        count, size = self._nodes[-1]
+        self._nodes[-1] = count + 1, size + entry.size
         self._last_id = entry_id
-        self.count += 1
         self._length += 1
         self.size += entry.size
         return bulk
@@ -415,15 +429,18 @@ def open_tail(
     node_live: int,
     most: int,
     room: int,
-    opens_node: bool,
+    max_entries: int,
+    max_bytes: int,
+    nodes: int,
 ) -> Tail:
-    """A tail that takes at most `most` entries, whose fields have less than `room` bytes together.
+    """A tail that takes at most `most` entries, whose fields have less than `room` bytes together, into the open node.
 
-    `last_key` has the prefix of the stream's rows and its last ID; `length` is the stream's.  An approximate trim by
-    length removes `node_live` entries at least, none with a threshold of 0; an approximate trim by ID removes nothing
-    up to `node_end`, an exact one up to `oldest`.  ValueError when a number is negative, or the bytes are too many.
+    Further ones go into at most `nodes` new nodes of `max_entries` and less than `max_bytes`.  `last_key` has the
+    prefix of the stream's rows and its last ID; `length` is the stream's.  An approximate trim by length removes
+    `node_live` entries at least, none with a threshold of 0; an approximate trim by ID removes nothing up to
+    `node_end`, an exact one up to `oldest`.  ValueError when a number is negative, or the bytes are too many.
     """
-    return Tail(last_key, oldest, node_end, length, node_live, most, room, opens_node)
+    return Tail(last_key, oldest, node_end, length, node_live, most, room, max_entries, max_bytes, nodes)
 
 
 def append(

@@ -110,7 +110,7 @@ def shown_run(run: Any) -> Any:
 
 
 def shown_tail(tail: Any) -> Any:
-    return tail.rows, tail.count, tail.size, tail.opens_node, tail.count and tail.first_id, tail.last_id
+    return tail.rows, tail.size, tail.last_id, tail.nodes()
 
 
 def outcome(function: Any, *arguments: Any) -> Any:
@@ -228,9 +228,10 @@ def random_id(rng: random.Random) -> bytes:
 
 def random_tail(rng: random.Random) -> tuple[Any, ...]:
     """The arguments of `open_tail`."""
-    most, room = rng.choice([0, 1, 3, 1000, 1000]), rng.choice([0, 1, 20, 100, 4096, 1 << 61])
+    most, room = rng.choice([0, 1, 3, 1000, 1000]), rng.choice([0, 1, 20, 100, 4096, 1 << 62])
     length, live = rng.choice([0, 1, 5, 999, 1000]), rng.choice([0, 1, 5, 100, 1 << 61])
-    return PREFIX + random_id(rng), random_id(rng), random_id(rng), length, live, most, room, rng.random() < 0.5
+    node = rng.choice([1, 2, 5, 1 << 62]), rng.choice([0, 20, 60, 400, 1 << 62]), rng.choice([0, 0, 1, 2, 9])
+    return PREFIX + random_id(rng), random_id(rng), random_id(rng), length, live, most, room, *node
 
 
 def compare_appending(native: ModuleType, run: Any, expected: Any, at: int, rng: random.Random) -> None:
@@ -255,13 +256,14 @@ def run_out_of_memory(native: ModuleType) -> None:
     client = b"".join(wire([b"XADD", b"key", b"*", b"f", b"v"]) for _ in range(3)) + wire([b"PING", b"a"])
     log = b"".join(wire([b"XADD", b"k", b"1-%d" % seq, b"f", b"v"]) for seq in range(1, 4))
     [run, _] = native.parse(APPENDED, client)
-    plenty = (PREFIX + bytes(16), bytes(16), bytes(16), 0, 0, 9, 1 << 40, True)
+    plenty = (PREFIX + bytes(16), bytes(16), bytes(16), 0, 0, 1, 1 << 40, 9, 1 << 40, 3)
     [logged] = native.parse(LOGGED, log)
     calls = [
         lambda: native.parse(APPENDED, client),
         lambda: native.parse_front(NO_RUNS, client, []),
         lambda: native.append(run, 0, {b"key": tail}, {b"x": 1}, 1),
         lambda: native.open_tail(*plenty),
+        lambda: list(tail.nodes()),
         lambda: native.expand_one(run, KEY, LOG_HEAD),
         lambda: native.load_xadds(logged, 0, 9, 1 << 40, PREFIX + bytes(16), []),
         lambda: native.show_pending([bytes(3) + b"\1" + bytes(48)], bytes(16), b"\xff" * 16, {1: b""}, 0, 0, 9),

@@ -169,6 +169,7 @@ def tail_of(
     node_live: int = 0,
     most: int = 100,
     room: int = 4096,
+    new_node: tuple[int, int, int] = (0, 0, 0),
     prefix: bytes = PREFIX,
 ) -> Tail:
     return open_tail(
@@ -179,7 +180,7 @@ def tail_of(
         node_live,
         most,
         room,
-        False,
+        *new_node,
     )
 
 
@@ -198,7 +199,7 @@ def test_a_run_is_appended_as_rows_log_and_replies_to_the_tails_of_its_keys() ->
     assert replies == b"".join(map(bulk, texts))
     assert (count, size) == (3, sum(len(encode_words(words[3:])) for words in commands))
     found = tails[b"s"]
-    assert (found.count, found.first_id, found.last_id) == (2, pack_id(ids[0]), pack_id(ids[2]))
+    assert (found.nodes(), found.last_id) == ([(2, found.size)], pack_id(ids[2]))
     assert tails[b"t"].size == len(encode_words(commands[1][3:]))
     assert append(one_run([xadd(b"a")]), 0, tails, {}, MS + 1)[3] == bulk(b"%d-0" % (MS + 1))
 
@@ -213,6 +214,20 @@ def test_appending_ends_before_an_entry_that_is_not_simple() -> None:
     five = one_run([xadd(b"a")] * 5)
     for most, room, made in ((2, 1 << 30, 2), (9, 1 << 30, 5), (9, 2 * size, 1), (9, 2 * size + 1, 2), (9, 0, 0)):
         assert append(five, 0, {b"s": tail_of(1, most=most, room=room)}, {}, MS)[:2] == (made, made * size)
+
+
+def test_what_the_open_node_does_not_take_goes_into_new_ones() -> None:
+    size = len(encode_words([b"f", b"a"]))
+    large = len(encode_words([b"f", b"x" * 50]))
+    run = one_run([xadd(b"a")] * 6 + [xadd(b"x" * 50)] + [xadd(b"a")] * 3)
+    tail = tail_of(1, most=2, new_node=(3, 99, 3))
+    assert append(run, 0, {b"s": tail}, {}, MS)[0] == 10
+    assert tail.nodes() == [(2, 2 * size), (3, 3 * size), (3, 2 * size + large), (2, 2 * size)]
+    tail = tail_of(1, most=0, new_node=(100, 2 * size + 1, 2))
+    assert append(run, 0, {b"s": tail}, {}, MS)[0] == 4
+    assert tail.nodes() == [(0, 0), (2, 2 * size), (2, 2 * size)]
+    assert tail.size == 4 * size
+    assert len(tail.rows) == 4
 
 
 @pytest.mark.parametrize(
@@ -247,9 +262,9 @@ def test_an_entry_is_simple_if_its_id_is_above_the_last_and_its_trim_removes_not
 
 def test_ids_go_on_in_the_next_millisecond_up_to_the_last_of_all() -> None:
     run = one_run([xadd(b"a")] * 2)
-    tail = open_tail(PREFIX + pack_id(make_id(MS, (1 << 64) - 2)), bytes(16), bytes(16), 0, 0, 9, 999, True)
+    tail = open_tail(PREFIX + pack_id(make_id(MS, (1 << 64) - 2)), bytes(16), bytes(16), 0, 0, 9, 999, 0, 0, 0)
     assert append(run, 0, {b"s": tail}, {}, 5)[3] == bulk(b"%d-18446744073709551615" % MS) + bulk(b"%d-0" % (MS + 1))
-    tail = open_tail(PREFIX + b"\xff" * 15 + b"\xfe", bytes(16), bytes(16), 0, 0, 9, 999, True)
+    tail = open_tail(PREFIX + b"\xff" * 15 + b"\xfe", bytes(16), bytes(16), 0, 0, 9, 999, 0, 0, 0)
     assert append(run, 0, {b"s": tail}, {}, 5)[0] == 1
 
 
