@@ -1,7 +1,7 @@
 """Copy one stream of a live server as canonical commands: the shortest list that makes the stream again elsewhere.
 
     XADD ...          each entry, and a placeholder for each deleted entry that is still pending, in order
-    XGROUP CREATE     each group, XCLAIM and XNACK for its pending entries, XSEEN for when its consumers were seen
+    XGROUP CREATE     each group, XCLAIM and XNACK for its pending entries, XGROUP SEEN for its consumers
     XDEL              the placeholders
     XSETID            the last ID and the counters, then each group's position, and its policy between Riverbeds
     PEXPIREAT         the deadline
@@ -177,10 +177,10 @@ class _Copy:
                 continue
             how = [b"TIME", b"%d" % time_ms, b"RETRYCOUNT", b"%d" % count, b"JUSTID", b"FORCE"]
             sink.run([b"XCLAIM", key, group.name, pending.consumers[consumer_no], b"0", *map(id_text, ids), *how])
-        if sink.knows_log_commands:
+        if sink.keeps_times:
             for consumer in group.consumers:
                 times = [b"%d" % consumer.seen_ms, b"%d" % consumer.active_ms]
-                sink.run([b"XSEEN", key, group.name, consumer.name, *times])
+                sink.run([b"XGROUP", b"SEEN", key, group.name, consumer.name, *times])
 
 
 def _covering(group: LiveGroup, pending: LivePending) -> LiveGroup:

@@ -25,7 +25,7 @@ class Sink(Protocol):
     `loaded` is the number of added entries that are in their streams for good.
     """
 
-    knows_log_commands: bool  # commands that only our log may hold
+    keeps_times: bool  # XGROUP SEEN sets when a consumer was seen
     is_riverbed: bool
     loaded: int
 
@@ -54,7 +54,7 @@ class Sink(Protocol):
 class DirectorySink:
     """Writes to a data directory that no server uses; always close it.  Raises LockedError when a server uses it."""
 
-    knows_log_commands = is_riverbed = True
+    keeps_times = is_riverbed = True
 
     def __init__(self, directory: Path, database: int = 0) -> None:
         if directory.is_file():
@@ -123,12 +123,11 @@ class ServerSink:
     IDs are checked before anything is sent: if the server refuses an entry of a batch, it still takes the later ones.
     """
 
-    knows_log_commands = False
-
     def __init__(self, client: RedisClient) -> None:
         self.loaded = 0
         self._client = client
         self.is_riverbed = client.is_riverbed
+        self.keeps_times = self.is_riverbed and client.call("COMMAND", "INFO", "xgroup|seen") != [None]
         self._waiting: list[tuple[Words, int]] = []  # with the line of an entry
         self._waiting_bytes = 0
         self._last_ids: dict[bytes, StreamID] = {}  # of streams to which entries are added

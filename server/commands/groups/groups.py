@@ -9,6 +9,7 @@ from riverbed.server.commands.arguments import parse_entry_id, parse_int
 from riverbed.server.commands.table import Flag, command, container, declare_help
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import OK
+from riverbed.store.groups.consumers import NEVER
 from riverbed.store.groups.group import Group
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID
 
@@ -21,6 +22,7 @@ KEY_REQUIRED: Final = (
     "ERR The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use the MKSTREAM "
     "option to create an empty stream automatically."
 )
+BAD_TIME: Final = "ERR a time is in unix milliseconds, and -1 is never for the active time"
 GROUP_EXISTS: Final = "BUSYGROUP Consumer Group name already exists"
 ENTRIES_READ_NEGATIVE: Final = "ERR value for ENTRIESREAD must be positive or -1"
 
@@ -195,6 +197,30 @@ def xgroup_delconsumer(request: Request) -> int:
     return 0 if consumer is None else group.delete_consumer(consumer)
 
 
+@command(
+    "XGROUP SEEN key group consumer seen-time active-time",
+    Flag.WRITE | Flag.DENYOOM,
+    since="8.8.0",
+    summary="Sets when a consumer was last seen and last active, for copies of streams; Riverbed's own.",
+)
+def xgroup_seen(request: Request) -> int:
+    """XGROUP SEEN key group consumer seen active, unix milliseconds, active -1 for never -> 1, or 0 without consumer.
+
+    A time in the future counts as now: the clock of the server that it comes from may be ahead.
+    """
+    _, group = named_group(request)
+    seen_ms, active_ms = (parse_int(word, BAD_TIME) for word in request.argv[5:])
+    if seen_ms < 0 or active_ms < NEVER:
+        raise CommandError(BAD_TIME)
+    consumer = group.consumers.get(request.argv[4])
+    if consumer is None:
+        return 0
+    if not request.from_log:
+        seen_ms, active_ms = min(seen_ms, request.now_ms), min(active_ms, request.now_ms)
+    group.set_times(consumer, seen_ms, active_ms)
+    return 1
+
+
 declare_help(
     "XGROUP",
     "CREATE <key> <groupname> <id|$> [option]",
@@ -219,5 +245,7 @@ declare_help(
     "      The dead-letter stream, in the same database.",
     "    * CONSUMERTTL milliseconds",
     "      How long a consumer with nothing pending may stay away before it is deleted; 0 or OFF: for ever.",
+    "SEEN <key> <groupname> <consumer> <seen-time> <active-time>",
+    "    Set when the consumer was last seen and active, in unix milliseconds (Riverbed only).",
     since="5.0.0",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import re
 import socket
 import threading
 import time
@@ -158,6 +159,29 @@ def test_running_servers_take_an_import(start_redis: StartRedis, start_riverbed:
     assert shown_by(ours, times) == expected
     imported(url(ours), url(other))
     assert shown_by(other, times) == expected
+
+
+def test_a_running_riverbed_is_told_when_consumers_were_seen(
+    start_redis: StartRedis, start_riverbed: StartRiverbed
+) -> None:
+    redis, first, second = start_redis(), start_riverbed(), start_riverbed()
+    with redis.client() as client:
+        client.ask("XADD", "s", "1-1", "f", "v")
+        client.ask("XGROUP", "CREATE", "s", "g", "0")
+        client.ask("XGROUP", "CREATECONSUMER", "s", "g", "idle")
+        client.ask("XREADGROUP", "GROUP", "g", "busy", "STREAMS", "s", ">")
+    imported(url(redis), url(first))
+    expected = shown_by(first)
+    assert seen_times(first) == seen_times(redis) != []
+    imported(url(first), url(second))
+    assert shown_by(second) == expected
+    second.restart()
+    assert shown_by(second) == expected
+
+
+def seen_times(server: Server) -> list[bytes]:
+    with server.client() as client:
+        return re.findall(rb"seen-time\r\n:(\d+)", client.ask("XINFO", "STREAM", "s", "FULL"))
 
 
 def test_policies_of_groups_come_along(start_riverbed: StartRiverbed, start_redis: StartRedis, tmp_path: Path) -> None:

@@ -232,6 +232,7 @@ DIFFERS: dict[str, dict[str, str]] = {
 # Commands of Redis 7.2 to 8.8, and our own.
 NEWER_THAN_THE_ORACLE = {
     "xgroup|policy",
+    "xgroup|seen",
     *("riverbed", "riverbed|help", "riverbed|snapshot", "riverbed|snapshots"),
     *("client|no-touch", "client|setinfo", "waitaof"),
     *("xackdel", "xcfgset", "xdelex", "xidmprecord", "xnack"),

@@ -512,3 +512,21 @@ def test_redis_that_loads_the_log_ends_in_the_same_state(
     ours.kill()
     shutil.copytree(ours.directory / "appendonlydir", tmp_path / "copy" / "appendonlydir")
     assert state_of(start_redis(tmp_path / "copy")) == expected
+
+
+# -- XGROUP SEEN -------------------------------------------------------------------------------------------------------
+
+
+def test_the_times_of_a_consumer_can_be_set_but_not_to_the_future(client: RawClient) -> None:
+    client.ask("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
+    client.ask("XGROUP", "CREATECONSUMER", "s", "g", "c")
+    assert client.ask("XGROUP", "SEEN", "s", "g", "other", 1000, -1) == b":0\r\n"
+    assert client.ask("XGROUP", "SEEN", "s", "g", "c", 1000, 900) == b":1\r\n"
+    assert b"seen-time\r\n:1000\r\n$11\r\nactive-time\r\n:900\r\n" in client.ask("XINFO", "STREAM", "s", "FULL")
+    future = 1 << 62
+    assert client.ask("XGROUP", "SEEN", "s", "g", "c", future, -1) == b":1\r\n"
+    shown = client.ask("XINFO", "STREAM", "s", "FULL")
+    assert str(future).encode() not in shown
+    assert b"active-time\r\n:-1\r\n" in shown
+    for times in ((-1, -1), (0, -2), ("x", 0), (1 << 63, 0)):
+        assert client.ask("XGROUP", "SEEN", "s", "g", "c", *times).startswith(b"-ERR a time is in unix milliseconds")
