@@ -6,15 +6,17 @@ DATA ?= data
 ARGS ?=
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+WHEELS ?= dist
 
 BIN := .venv/bin
 
-.PHONY: help run wheels test quick lint bench lock clean
+.PHONY: help run wheels test test-compiled quick lint bench lock clean
 
 help:
 	@echo "make run     start riverbed-server on port $(PORT) with its data in $(DATA)/ (PORT=, DATA=, ARGS='--appendfsync everysec')"
 	@echo "make wheels  a wheel in dist/ with compiled modules, for this system and this version of Python"
 	@echo "make test    linters, types, import contracts and every test (PYTEST_ARGS='-k xadd')"
+	@echo "make test-compiled  every test with the wheel of compiled modules in the place of the sources"
 	@echo "make quick   the same without the slow tests and those of Spark"
 	@echo "make lint    linters, types and import contracts alone"
 	@echo "make bench   Riverbed beside redis-server (BENCH_ARGS=)"
@@ -27,12 +29,20 @@ run: .venv/installed
 # Not isolated, because mypyc has mypy look into what Riverbed depends on.
 wheels: .venv/installed-test
 	rm -rf build/compiled
-	RIVERBED_COMPILE=1 $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+	RIVERBED_COMPILE=1 $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir $(WHEELS) .
 
 # pytest comes last, so that its summary is the last thing printed.  PYTEST_ARGS='-n 0' runs one test at a time.
 test: lint
 	@sh .ci/install-test-tools
 	$(BIN)/pytest -n auto $(PYTEST_ARGS)
+
+# .venv-compiled has the wheel, and finds in .venv all that is not Riverbed.
+test-compiled: .venv/installed-test
+	@sh .ci/install-test-tools
+	$(MAKE) wheels WHEELS=build/compiled/dist
+	rm -rf .venv-compiled
+	$(BIN)/python -m tests.support.installation build/compiled/dist/*.whl .venv-compiled
+	RIVERBED_FORM=compiled .venv-compiled/bin/python -m pytest -n auto $(PYTEST_ARGS)
 
 quick: lint
 	@sh .ci/install-test-tools
@@ -49,7 +59,7 @@ bench: .venv/installed-test
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 clean:
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-compiled build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	rm -f store/wire/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -55,6 +55,11 @@ NEEDS_ROOT = "tests that mount file systems (power loss, full disk) did not run:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    from riverbed.server.version import IS_COMPILED
+
+    form = "compiled" if IS_COMPILED else "interpreted"
+    if form != (wanted := os.environ.get("RIVERBED_FORM", "interpreted")):
+        raise pytest.UsageError(f"Riverbed is {form} here, and the tests are to be of the {wanted} form")
     config.addinivalue_line("markers", "needs_root: mounts a file system; left out, with a notice, for anybody else")
     config.addinivalue_line("markers", "slow: takes more than about a second; every test of tests/system has it")
     config.addinivalue_line("markers", "spark: starts Java; every test of tests/tools/spark has it")

@@ -17,7 +17,7 @@ from riverbed.server.config.config import Config
 from riverbed.server.config.settings import SETTINGS
 from riverbed.server.main import _allow_descriptors
 from riverbed.server.version import IS_COMPILED, VERSION
-from tests.support.servers import ROOT, RiverbedServer, free_port
+from tests.support.servers import IMPORTED_FROM, ROOT, RiverbedServer, free_port
 from tests.support.trees import tree
 
 StartRiverbed = Callable[..., RiverbedServer]
@@ -244,7 +244,7 @@ def test_a_signal_while_the_store_is_opened_ends_with_status_0(tmp_path: Path, n
         "sys.exit(main.main())\n"
     )
     command = [sys.executable, str(program), "--port", str(free_port()), "--dir", str(tmp_path / "data")]
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    environment = os.environ | {"PYTHONPATH": str(IMPORTED_FROM)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.endswith(b"Received shutdown signal during loading, exiting now.\n")

@@ -99,3 +99,7 @@ def clean_environment() -> dict[str, str]:
 def _run(command: list[str], directory: Path | None = None, **variables: str) -> None:
     environment = clean_environment() | variables
     subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=900, check=True)
+
+
+if __name__ == "__main__":
+    install(Path(sys.argv[1]), Path(sys.argv[2]).resolve())

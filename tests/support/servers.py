@@ -21,9 +21,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import riverbed
 from tests.support.raw import RawClient, parse
 
 ROOT = Path(__file__).resolve().parents[2]
+# Where Riverbed is imported from: the sources, or where a wheel was installed.  For PYTHONPATH.
+IMPORTED_FROM = Path(riverbed.__file__).parents[1]
 REDIS_MISSING = (
     "redis-server is not installed and these tests compare with it; run: sudo apt-get install -y redis-server"
 )

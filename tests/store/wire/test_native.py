@@ -22,7 +22,7 @@ from riverbed.store import wire as wire_module
 from riverbed.store.wire import reference
 from riverbed.store.wire.reference import APPENDED, LOGGED, NO_RUNS
 from tests.support.installation import NATIVE_SOURCE
-from tests.support.servers import ROOT
+from tests.support.servers import IMPORTED_FROM, ROOT
 from tests.support.wire_fuzz import (
     KEY,
     KINDS,
@@ -264,7 +264,7 @@ def test_sanitizers_find_nothing(tmp_path: Path) -> None:
         "LD_PRELOAD": asan.strip(),
         "ASAN_OPTIONS": "detect_leaks=0",  # Python keeps much to its end
         "PYTHONMALLOC": "malloc",  # so that the sanitizer sees where each object ends
-        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+        "PYTHONPATH": f"{IMPORTED_FROM}:{ROOT}",
     }
     command = [sys.executable, "-P", "-m", "tests.support.wire_fuzz", str(built), "400"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)

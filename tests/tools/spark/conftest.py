@@ -4,13 +4,11 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-ROOT = Path(__file__).parents[3]
-
+from tests.support.servers import IMPORTED_FROM, ROOT
 
 # Of the package, which is the folder: tests that follow in the same process must not find these settings.
 
@@ -30,7 +28,7 @@ def spark(temporary: None) -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         patch.setenv("PYSPARK_PYTHON", sys.executable)
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "src")]))
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(IMPORTED_FROM)]))
         session = start_spark()
         yield session
         session.stop()

@@ -23,7 +23,7 @@ from riverbed.tools.console.console import Failure
 from riverbed.tools.spark.jobs.command import explain_spark
 from riverbed.tools.spark.jobs.launch import require_java, says_more_than_it_raises
 from riverbed.tools.spark.jobs.outdir import new_reports
-from tests.support.servers import ROOT, RiverbedServer
+from tests.support.servers import IMPORTED_FROM, ROOT, RiverbedServer
 from tests.tools.spark.jobruns import run
 
 
@@ -174,7 +174,7 @@ def test_of_an_error_of_spark_the_line_that_matters_is_told() -> None:
 
 def test_spark_submit_runs_a_job_and_prints_nothing_else(spark: SparkSession, snapshot: Path, tmp_path: Path) -> None:
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYSPARK_PYTHON": sys.executable}
+    environment = {**os.environ, "PYTHONPATH": str(IMPORTED_FROM), "PYSPARK_PYTHON": sys.executable}
     job = ROOT / "tools" / "spark" / "jobs" / "export" / "export.py"
     quick = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
