@@ -72,7 +72,8 @@ class Engine:
         self.refusal: Refusal | None = None
         self.checkpoints = Checkpoints(clock)
         self.space = Space(directory, options, files)
-        self.commands_since_checkpoint = 0  # in the log
+        self._pieces = 0  # of the log, since the start; a run of XADD is one
+        self._commands_at_checkpoint = 0
         # Called with the seconds that each sync of the log took.
         self.on_sync: Callable[[float], None] = ignore
         self.known_offsets = KnownOffsets()
@@ -88,7 +89,7 @@ class Engine:
                 if not opened.is_saved:
                     self._tables_failed(Refusal.DISK_FULL)
                     self.space.uncommitted_bytes = self.recovery.uncommitted_bytes
-                    self.commands_since_checkpoint = self.recovery.commands
+                    self._pieces = self.recovery.commands
                 self.has_settled = opened.killed is not None and clear_away(self.log, opened.killed)
                 self._begin_replids()
                 self._begin_file_if_needed()
@@ -168,10 +169,9 @@ class Engine:
         except LogWriteError as error:
             self._undo_batch(error, was_appended=appended)
             raise
+        self._pieces += len(txn.log)
         txn.log.clear()
         txn.extension_bytes = 0
-        # a run of XADD is one piece; a value that holds these bytes does no harm
-        self.commands_since_checkpoint += commands.count(b"\r\n*") + 1
         if self.on_batches is not None:
             self.on_batches((StreamedBatch(data, len(commands), command_bytes, (), self.log.end.offset),))
         self._prepare_next(len(commands))
@@ -271,7 +271,7 @@ class Engine:
             raise ReplayError(f"{type(error).__name__} when executing a command of the primary: {error}") from error
         finally:
             txn.keep_expired = keep_expired
-        self.commands_since_checkpoint += sum(len(batch.commands) for batch in batches)
+        self._pieces += sum(len(batch.commands) for batch in batches)
         if self.on_batches is not None:
             self.on_batches(batches)
         self._prepare_next(len(data))
@@ -370,6 +370,11 @@ class Engine:
         return bool(self.txn.log) or self.needs_checkpoint
 
     @property
+    def commands_since_checkpoint(self) -> int:
+        """How many commands were logged since the last checkpoint."""
+        return self._pieces + self.txn.joined_commands - self._commands_at_checkpoint
+
+    @property
     def dirty_bytes(self) -> int:
         """The log bytes since the last checkpoint: about the size of LMDB's changes in memory."""
         return self.space.uncommitted_bytes
@@ -401,7 +406,7 @@ class Engine:
             self._restore()
             raise
         self.space.uncommitted_bytes = 0
-        self.commands_since_checkpoint = 0
+        self._commands_at_checkpoint = self._pieces + self.txn.joined_commands
         self.txn.swept = False
         self.checkpoints.begun(durability)
         return durability

@@ -151,6 +151,7 @@ class Database(Namespace):
             if self.txn.log_db != self.number:
                 self.txn.log_select(self.number)
             self.txn.log.append(log)
+            self.txn.joined_commands += count - 1
         return count
 
     def _lend(self, key: bytes, size: int) -> bool:

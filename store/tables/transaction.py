@@ -64,6 +64,7 @@ class Transaction:
         self.handles = tables.handles
         self.log: list[bytes] = []
         self.extension_bytes = 0
+        self.joined_commands = 0  # how many more commands than pieces were logged since the start
         self.unlogged: Unlogged | None = None
         self.log_db = NO_DATABASE
         self.dirty: list[Dirty] = []
