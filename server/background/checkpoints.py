@@ -30,8 +30,11 @@ log = logging.getLogger("riverbed")
 
 RETRY_S: Final = 1.0
 EVERYSEC_S: Final = 1.0
-# A checkpoint is due when this much was logged since the last, whatever the interval.
+# A checkpoint is due when this much was logged since the last, whatever the interval.  It writes the row of each stream
+# that has changed; if these are many it waits for a few times as much, or the rows would cost more than the entries.
 CHECKPOINT_BYTES: Final = 1 << 20
+STREAMS_A_CHECKPOINT: Final = 256
+_MOST_TIMES: Final = 4
 # So many times CHECKPOINT_BYTES may wait in memory for a slow disk; then clients wait for it, too.
 MAX_DIRTY: Final = 32
 
@@ -69,10 +72,15 @@ class Checkpoints:
 
     def committed(self) -> None:
         """Have what was committed in a checkpoint soon, at once if it is much."""
-        if self._engine.dirty_bytes >= CHECKPOINT_BYTES:
+        if self._engine.dirty_bytes >= CHECKPOINT_BYTES and self._is_worth_it():
             self._checkpoint()
         elif self._timer is None:
             self.arm()
+
+    def _is_worth_it(self) -> bool:
+        """Whether enough was logged for the number of streams that have changed."""
+        times = min(1 + self._engine.txn.changed_streams // STREAMS_A_CHECKPOINT, _MOST_TIMES)
+        return self._engine.dirty_bytes >= times * CHECKPOINT_BYTES
 
     def arm(self) -> None:
         """Have a checkpoint soon."""

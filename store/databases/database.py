@@ -170,6 +170,11 @@ class Database(Namespace):
             self.cached[key] = stream
         return stream
 
+    @property
+    def lent_count(self) -> int:
+        """How many streams are lent."""
+        return len(self._lent)
+
     def take_all_back(self) -> None:
         for key in self._lent.all_keys():
             self.take_back(key)

@@ -33,8 +33,8 @@ class LentStreams:
         self._streams: dict[bytes, Stream] = {}
         self._size = 0  # bytes of the entries that were appended
 
-    def __bool__(self) -> bool:
-        return bool(self._tails)
+    def __len__(self) -> int:
+        return len(self._tails)
 
     def lend(self, stream: Stream, size: int) -> None:
         """Lend a stream that does not expire, for an entry with `size` bytes of fields and those after it."""

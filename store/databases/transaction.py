@@ -43,6 +43,11 @@ class WriteTxn(Transaction):
         self._take_all_back()  # they were lent with the limits before
         super().configure_nodes(max_entries, max_bytes)
 
+    @property
+    def changed_streams(self) -> int:
+        """About how many rows of streams the next checkpoint writes."""
+        return len(self.dirty) + sum(db.lent_count for db in self.databases)
+
     def _take_all_back(self) -> None:
         for db in self.databases:
             db.take_all_back()

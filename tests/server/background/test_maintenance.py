@@ -170,6 +170,25 @@ def test_much_that_was_written_is_a_checkpoint_at_once(tmp_path: Path) -> None:
     in_loop(body())
 
 
+def test_a_checkpoint_waits_for_more_when_many_streams_have_changed(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000)
+        client = ticks.connect()
+        keys = [f"k{number}" for number in range(checkpoints.STREAMS_A_CHECKPOINT)]
+        for _ in range(2):  # the second time most of them are lent
+            before = ticks.engine.checkpoints.count
+            await ticks.ask(client, *(f"XADD {key} * f v" for key in keys for _ in range(2)))
+            client.send_words("XADD", "s", "*", "f", b"x" * (checkpoints.CHECKPOINT_BYTES + 1000))
+            await ticks.settle()
+            assert ticks.engine.dirty_bytes > checkpoints.CHECKPOINT_BYTES
+            assert ticks.engine.checkpoints.count == before
+            client.send_words("XADD", "s", "*", "f", b"x" * checkpoints.CHECKPOINT_BYTES)
+            await until(lambda before=before: ticks.engine.checkpoints.count == before + 1)
+        ticks.close()
+
+    in_loop(body())
+
+
 @pytest.mark.parametrize(("policy", "syncs"), [("everysec", True), ("no", False)])
 def test_everysec_syncs_once_a_second_however_seldom_checkpoints_are(tmp_path: Path, policy: str, syncs: bool) -> None:
     async def body() -> None:
