@@ -8,7 +8,6 @@ destroyed, and every consumer gets an error.
 from __future__ import annotations
 
 import contextlib
-import resource
 import select
 import socket
 import time
@@ -17,6 +16,7 @@ from statistics import median
 from typing import Final
 
 from benchmarks.consumers import connect
+from benchmarks.files import allow_files
 from benchmarks.probe import Probe
 from benchmarks.report import Answer, Measurement, below
 from benchmarks.rig import Contender, Rig, samples_of
@@ -71,7 +71,7 @@ class Crowd:
 
 
 def answer(rig: Rig) -> Answer:
-    _allow_files(WAITING + 500)
+    allow_files(WAITING + 500)
     usual = Measurement("one at a time: XADD to delivery, median", "ms")
     worst = Measurement("one at a time: XADD to delivery, worst", "ms")
     cpu = Measurement(f"one at a time: server's CPU for {ADDED:,} XADD, delivered", "ms")
@@ -137,12 +137,3 @@ def _deliver_one(crowd: Crowd, writer: socket.socket) -> float:
     writer.recv(100)
     crowd.wait_again(number)
     return seconds
-
-
-def _allow_files(count: int) -> None:
-    """Raise the limit of open files, for this process and the servers it starts."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < count:
-        resource.setrlimit(
-            resource.RLIMIT_NOFILE, (count if hard == resource.RLIM_INFINITY else min(count, hard), hard)
-        )

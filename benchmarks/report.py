@@ -28,6 +28,11 @@ def at_least(ratio: float) -> Budget:
     return Budget(f"ratio >= {ratio}", lambda ours, measured: measured >= ratio)
 
 
+def at_most(ratio: float) -> Budget:
+    """At most `ratio` times the value of Redis."""
+    return Budget(f"ratio <= {ratio:g}", lambda ours, measured: measured <= ratio)
+
+
 def below(limit: float, unit: str) -> Budget:
     return Budget(f"< {limit:g} {unit}", lambda ours, measured: ours < limit)
 

@@ -48,6 +48,8 @@ class Sizes:
     pending_requests: int
     unread: int  # entries that one XREADGROUP without COUNT takes
     hostile_entries: int  # of 100 kB, in a stream that many clients ask for and do not read
+    connections: int  # one after the other
+    latency_entries: int  # in the streams of a server whose latency is measured
 
 
 FULL = Sizes(
@@ -63,6 +65,8 @@ FULL = Sizes(
     pending_requests=20_000,
     unread=100_000,
     hostile_entries=5_000,
+    connections=5_000,
+    latency_entries=2_000_000,
 )
 QUICK = Sizes(
     1,
@@ -77,6 +81,8 @@ QUICK = Sizes(
     pending_requests=2_000,
     unread=20_000,
     hostile_entries=500,
+    connections=1_000,
+    latency_entries=200_000,
 )
 
 
