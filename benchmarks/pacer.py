@@ -3,7 +3,8 @@
     python -m benchmarks.pacer PORT RATE SECONDS
 
 RATE is in pipelines a second, each of 16 XADD, in turns over 50 connections; 0 sends the next one on each reply, to
-find the rate that the server bears.  At the end it prints one line of JSON: count, rate, p50, p99, p99.9 and longest in ms.
+find the rate that the server bears.  At the end it prints one line of JSON: count, rate, p50, p99, p99.9 and longest
+in ms.
 
 A pipeline's time runs from the moment at which it was due.  A pipeline that is sent late, because the server or this
 process was busy, has waited since then, so that a stall counts for all that came during it.
