@@ -116,11 +116,16 @@ class _GuardedConnection(Connection):
 
 def _keep_alive(sock: socket.socket, seconds: int) -> None:
     """Probe a silent peer after `seconds`, then three times at a third of it, as Redis does."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", seconds), ("TCP_KEEPINTVL", max(seconds // 3, 1)), ("TCP_KEEPCNT", 3)):
-        option = getattr(socket, name, None)  # macOS has another name for the first one
-        if option is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+    # uvloop's stand-in for a socket makes a socket for every option; this one serves for all, and closes nothing
+    own = socket.socket(sock.family, sock.type, sock.proto, sock.fileno())
+    try:
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in (("TCP_KEEPIDLE", seconds), ("TCP_KEEPINTVL", max(seconds // 3, 1)), ("TCP_KEEPCNT", 3)):
+            option = getattr(socket, name, None)  # macOS has another name for the first one
+            if option is not None:
+                own.setsockopt(socket.IPPROTO_TCP, option, value)
+    finally:
+        own.detach()
 
 
 async def serve(config: Config) -> int:

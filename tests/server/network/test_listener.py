@@ -254,3 +254,14 @@ def test_a_connection_that_cannot_begin_is_aborted_and_has_no_session(ask: Calla
     connection.connection_made(transport)
     assert transport.is_aborted
     connection.connection_lost(None)  # asks nothing of the executor
+
+
+def test_keep_alive_is_set_and_the_socket_stays_open() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        accepted, _ = server.accept()
+        with accepted:
+            listener._keep_alive(accepted, 300)
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == 100
+            client.sendall(b"still open")
+            assert accepted.recv(100) == b"still open"
