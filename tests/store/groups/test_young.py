@@ -13,9 +13,10 @@ from riverbed.store.databases.database import DATABASE_COUNT
 from riverbed.store.format.log_lines import encode_command
 from riverbed.store.groups import young
 from riverbed.store.groups.young import MAX_IN_RUN, MAX_YOUNG
+from riverbed.store.ids import MAX_ID
 from riverbed.store.tables.view import OpenView
 from tests.support.in_process import HandClock, Product, answer
-from tests.support.store.stores import Store, rewrite
+from tests.support.store.stores import Store, rewrite, sid
 
 READ = "XREADGROUP GROUP {} {} COUNT {} STREAMS {} >"
 # Every kind of entry in the list of `g`: read one by one and together, by two consumers, in one millisecond and later.
@@ -70,6 +71,7 @@ BETWEEN = [
     "XREADGROUP GROUP g Carol CLAIM 500 COUNT 3 STREAMS s >",
     "XGROUP SETID s g 0",
     "XGROUP SETID s g 5-0",
+    "XGROUP SETID s g 5-0 ENTRIESREAD 5",
     "XGROUP SETID s g $",
     "XGROUP DELCONSUMER s g Bob",
     "XGROUP DELCONSUMER s g Alice",
@@ -93,6 +95,7 @@ BETWEEN = [
     "PURGE",
 ]
 AFTER = [
+    READ.format("g", "Bob", 1, "s"),
     READ.format("g", "Bob", 2, "s"),
     "XACK s g 3-0 4-0 12-0 13-0",
     "XGROUP CREATE s g 5-0 MKSTREAM",
@@ -236,6 +239,36 @@ def test_entries_claimed_one_by_one_at_random_are_where_they_belong(tmp_path: Pa
             assert [str(one) for one in check(twin.product.directory)] == []
 
 
+def test_an_entry_that_was_just_looked_at_has_its_new_owner(store: Store) -> None:
+    store.fill(b"s", 4)
+    store.deliver(b"s", 4)
+    store.checkpoint()
+    group = store.groups().get(b"g")
+    assert group is not None
+    for consumer in (b"Alice", b"Bob"):
+        store.run("XCLAIM", "s", "g", consumer, 0, "2-0", "JUSTID")
+        found = group.find(sid("2-0"))
+        assert found is not None and found.owner is not None and found.owner.name == consumer
+    store.run("XCLAIM", "s", "g", "Carol", 0, "3-0", "JUSTID")
+    found = group.find(sid("3-0"))
+    assert found is not None and found.owner is not None and found.owner.name == b"Carol"
+
+
+def test_a_delivery_in_a_transaction_has_no_transaction_of_its_own_in_the_log(store: Store) -> None:
+    store.fill(b"s", 4)
+    store.deliver(b"s", 1)
+    store.commit()
+    group = store.groups().get(b"g")
+    assert group is not None
+    for number, in_transaction in ((2, True), (3, False)):
+        ((key, row),) = store.stream().rows(sid(f"{number}-0"), MAX_ID, 1)
+        consumer = group.get_or_create(b"Alice", store.clock.now_ms)
+        group.deliver_one(consumer, key, row, store.clock.now_ms, in_transaction=in_transaction)
+        store.txn.end_command()
+        assert (b"MULTI" in b"".join(store.txn.log)) is not in_transaction
+        store.commit()
+
+
 def test_what_has_changed_hands_is_bounded_too(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(young, "MAX_YOUNG", 10)
     store.fill(b"s", 100)
@@ -285,6 +318,9 @@ def test_a_tick_undone_behind_young_deliveries_brings_them_back_from_the_log(sto
 @pytest.mark.parametrize("words", [("XGROUP", "DESTROY", "s", "g"), ("DEL", "s"), ("FLUSHALL",)])
 def test_young_deliveries_of_what_is_gone_leave_no_rows(store: Store, words: tuple[str, ...]) -> None:
     store.fill(b"s", 10)
+    store.deliver(b"s", 2)
+    store.checkpoint()
+    store.run("XCLAIM", "s", "g", "Bob", 0, "1-0", "JUSTID")
     store.deliver(b"s", 2)
     store.run(*words)
     assert store.txn.young_ids == 0
