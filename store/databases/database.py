@@ -141,10 +141,28 @@ class Database(Namespace):
                 break
             done += self._log_run(count, log)
             ids += more
-        if lent.is_full:
-            for key in lent.oldest():
-                self.take_back(key)
+        self._take_some_back()
         return done, ids
+
+    def load_run(self, run: Run) -> int:
+        """Append the entries of a run of a log, up to the first one that is not simple; -> how many.  Logs nothing.
+
+        Simple are entries as for `append_run`.
+        """
+        lent = self._lent
+        done = lent.append(run, 0, self.interest, 0)[0]
+        while done < len(run) and self._lend(*run.entry(done)):
+            count = lent.append(run, done, self.interest, 0)[0]
+            if not count:
+                break
+            done += count
+        self._take_some_back()
+        return done
+
+    def _take_some_back(self) -> None:
+        if self._lent.is_full:
+            for key in self._lent.oldest():
+                self.take_back(key)
 
     def _log_run(self, count: int, log: bytes) -> int:
         if count:

@@ -71,24 +71,39 @@ def _append_runs(db: Database, commands: list[Request], at: int) -> int:
     for run in islice(commands, at, None):
         if not isinstance(run, Run):
             break
-        stream = db.stream(run.key, 0)
-        if stream is None:
-            if run.requests()[0][2] == b"0-0":
-                break
-            stream = db.create(run.key)
-        loaded = load_into(stream, run, rows)
-        if loaded:
-            db.txn.notify_interest(Change.APPENDED, db, run.key)
-        if loaded < len(run):
-            if loaded:
-                commands[at] = run.rest(loaded)
-            break
+        while (loaded := _append_run(db, run, rows)) < len(run):
+            if not loaded:
+                put(rows)
+                return at
+            run = commands[at] = run.rest(loaded)
         at += 1
         if len(rows) >= _MAX_ROWS:
             put(rows)
             rows.clear()
     put(rows)
     return at
+
+
+def _append_run(db: Database, run: Run, rows: list[tuple[bytes, bytes]]) -> int:
+    """Append the entries at the front of `run`; -> how many, 0 when the first one is left to the handler.
+
+    Their rows are appended to `rows`, or reach the table with the streams that `db` has lent.
+    """
+    key = run.key
+    last = len(run) - 1
+    if last and not key == run.entry(1)[0] == run.entry(last)[0]:
+        loaded = db.load_run(run)
+        if loaded:
+            return loaded
+    stream = db.stream(key, 0)
+    if stream is None:
+        if run.requests()[0][2] == b"0-0":
+            return 0
+        stream = db.create(key)
+    loaded = load_into(stream, run, rows)
+    if loaded:
+        db.txn.notify_interest(Change.APPENDED, db, key)
+    return loaded
 
 
 def _append_words(db: Database, commands: Sequence[Request], at: int) -> int:

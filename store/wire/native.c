@@ -25,7 +25,7 @@
 #include <string.h>
 #include <structmember.h>
 
-#define INTERFACE 6             /* raise it, here and in `reference.py`, when a function takes or returns others */
+#define INTERFACE 7             /* raise it, here and in `reference.py`, when a function takes or returns others */
 #define MAX_DIGITS 9           /* of a length */
 #define MIN_WORD_BYTES 6      /* "$0\r\n\r\n" */
 #define MIN_XADD_WORDS 5      /* XADD key id field value */
@@ -312,8 +312,10 @@ take_run(State *state, PyObject *chunk, Py_ssize_t start, Py_ssize_t end, int ru
     if (at < 0)
         return -1;
     Py_ssize_t count = 1, found;
-    /* Neighbours in a log begin with the same bytes up to the ID. */
+    /* In a log, neighbours that begin with the same bytes up to the ID are a run of one key, without others. */
     Py_ssize_t shared = runs == LOGGED ? entries[0].id - start : 0;
+    if (end - at <= shared || memcmp(data + at, data + start, (size_t)shared))
+        shared = 0;
     while (count < RUN_ENTRIES && end - at > shared && !memcmp(data + at, data + start, (size_t)shared)) {
         found = take_xadd(data, at, end, runs, &entries[count]);
         if (found < 0)
@@ -894,7 +896,8 @@ load_xadds(PyObject *module, PyObject *const *args, Py_ssize_t count)
     for (; made < fitting; made++) {
         const Entry *entry = &run->entries[at + made];
         put_id(key + PREFIX_BYTES, entry->wanted);
-        if (memcmp(key, last, KEY_BYTES) <= 0)
+        if (memcmp(key, last, KEY_BYTES) <= 0 || entry->key_length != run->entries[0].key_length ||
+            memcmp(data + entry->key, data + run->entries[0].key, (size_t)entry->key_length))
             break;
         PyObject *row = make_row(data + entry->id, entry->fields - entry->id, data, entry);
         if (add_row(args[5], PyBytes_FromStringAndSize(key, KEY_BYTES), row))

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 # Of which interface this is: a native module of another one was built from an older source, and is not used.
-INTERFACE: Final = 6
+INTERFACE: Final = 7
 
 NO_RUNS: Final = 0
 APPENDED: Final = 1
@@ -238,6 +238,8 @@ def _take_run(chunk: bytes, start: int, end: int, runs: int, requests: list[list
     if first is None:
         return None
     shared = chunk[start : first.id] if runs == LOGGED else b""
+    if not chunk.startswith(shared, first.end, end):
+        shared = b""
     entries = [first]
     while len(entries) < _RUN_ENTRIES and chunk.startswith(shared, entries[-1].end, end):
         found = _take_xadd(chunk, entries[-1].end, end, runs)
@@ -483,13 +485,13 @@ def load_xadds(run: Run, at: int, most: int, room: int, last_key: bytes, rows: R
     """The rows of a run out of a log are appended to `rows`; -> (count, bytes of fields, last key).
 
     As many as there are, at most `most`, and those whose fields have less than `room` bytes together.  `last_key` is
-    that of the row before.  The first entry whose ID is not above the last one ends it.
+    that of the row before.  The first entry that has another key, or whose ID is not above the last one, ends it.
     """
     prefix, _ = _unpacked(last_key)
     count = size = 0
     for entry in run.fitting(at, most, room):
         key = prefix + (entry.wanted or 0).to_bytes(_ID_BYTES, "big")
-        if key <= last_key:
+        if key <= last_key or entry.key != run.key:
             break
         rows.append((key, b"%b*%d\r\n%b" % (run.id_bulk(entry), entry.word_count, run.fields(entry))))
         count += 1

@@ -42,13 +42,13 @@ SEED = (
 class Replica:
     """A store that follows, whose clients wait for some keys."""
 
-    def __init__(self, directory: Path, *, by_words: bool) -> None:
+    def __init__(self, directory: Path, *, by_words: bool, waited: tuple[bytes, ...] = (b"a", b"s")) -> None:
         self._by_words = by_words
         self.store = Store(directory, is_replica=True, node_max_entries=5, segment_bytes=20_000)
         self.store.txn.follows = True
         self.told: dict[tuple[Change, int, bytes], None] = {}
         for db in self.store.txn.databases:
-            db.interest.update(dict.fromkeys((b"a", b"s"), 1))
+            db.interest.update(dict.fromkeys(waited, 1))
         self.store.txn.notify = self._note
 
     def _note(self, change: Change, namespace: Namespace, key: bytes) -> None:
@@ -67,9 +67,12 @@ class Replica:
 
 
 @contextmanager
-def replicas() -> Iterator[tuple[Replica, Replica]]:
+def replicas(*waited: bytes) -> Iterator[tuple[Replica, Replica]]:
     with tempfile.TemporaryDirectory(prefix="riverbed-apply-") as home:
-        pair = Replica(Path(home) / "raw", by_words=False), Replica(Path(home) / "words", by_words=True)
+        pair = (
+            Replica(Path(home) / "raw", by_words=False, waited=waited),
+            Replica(Path(home) / "words", by_words=True, waited=waited),
+        )
         yield pair
         for replica in pair:
             replica.store.engine.abandon()
@@ -138,10 +141,31 @@ def test_random_batches_in_random_pieces(round_: int) -> None:
     batches = [[[b"SELECT", b"0"]]]
     batches += [random_batch(chance, last, db) for _ in range(40)]
     sizes = iter(lambda: chance.choice((1, 30, 700, 20_000, 70_000, 300_000)), None)
-    with replicas() as (raw, words):
+    waited = ((), (b"a", b"s"), (b"b",))[round_ % 3]
+    with replicas(*waited) as (raw, words):
         send(log_bytes(batches), sizes, raw, words)
         assert raw.state() == words.state()
-        assert raw.told
+        assert {key for _, _, key in raw.told} == set(waited)
+
+
+def test_entries_of_many_streams_and_clients_that_expire_them() -> None:
+    chance = random.Random(SEED)
+    keys = [b"%d" % number for number in range(40)]
+    batches: list[list[Words]] = [[[b"SELECT", b"0"]]]
+    for number in range(1, 3000):
+        key = chance.choice(keys)
+        if chance.random() < 0.01:
+            batches.append([[chance.choice((b"DEL", b"PERSIST")), key]])
+        elif chance.random() < 0.01:
+            batches.append([[b"PEXPIREAT", key, b"%d" % (4 << 40)]])
+        entry = [b"XADD", key, b"%d-0" % number, b"f", b"v" * chance.choice((1, 1, 1, 2000, 5000))]
+        if chance.random() < 0.01:
+            batches.append([])
+        batches[-1].append(entry)
+    batches = [batch for batch in batches if batch]
+    with replicas(b"7") as (raw, words):
+        send(log_bytes(batches), iter(lambda: chance.choice((100, 10_000, 200_000)), None), raw, words)
+        assert raw.state() == words.state()
 
 
 def test_one_long_batch() -> None:
@@ -152,7 +176,7 @@ def test_one_long_batch() -> None:
     commands = [[b"SELECT", b"0"]]
     while len(commands) < 1500:
         commands += random_batch(chance, last, db)
-    with replicas() as (raw, words):
+    with replicas(b"s") as (raw, words):
         send(log_bytes([commands]), iter(lambda: 50_000, None), raw, words)
         assert raw.state() == words.state()
 

@@ -79,11 +79,18 @@ def test_neighbours_become_a_run() -> None:
     assert rest.request(1) == commands[5]
 
 
-def test_neighbours_in_a_log_become_a_run_if_their_keys_and_numbers_of_words_are_equal() -> None:
-    values = [(b"s", b"1-1", b"a"), (b"s", b"1-2", b"b"), (b"t", b"1-3", b"c")]
-    commands = [xadd(value, key=key, wanted=entry_id) for key, entry_id, value in values]
-    more = xadd(b"a", b"b", key=b"t", wanted=b"1-4")
-    assert told(read([*commands, more], LOGGED)) == [(b"s", 2), (b"t", 1), (b"t", 1)]
+def test_neighbours_of_one_key_in_a_log_become_a_run_and_so_do_those_of_different_keys() -> None:
+    keys = [b"s", b"s", b"t", b"s", b"t", b"t"]
+    commands = [xadd(b"a" * at, key=key, wanted=b"1-%d" % at) for at, key in enumerate(keys, 1)]
+    more = xadd(b"a", b"b", key=b"t", wanted=b"1-9")
+    assert told(read([*commands, more], LOGGED)) == [(b"s", 2), (b"t", 5)]
+    assert told(read([*commands[3:], commands[3]], LOGGED)) == [(b"s", 4)]
+    [_, mixed] = read(commands, LOGGED)
+    assert isinstance(mixed, Run)
+    rows: list[tuple[bytes, bytes]] = []
+    assert load_xadds(mixed, 0, 9, 1 << 30, PREFIX + bytes(16), rows)[0] == 1  # of the first key
+    assert load_xadds(mixed.rest(2), 0, 9, 1 << 30, PREFIX + bytes(16), rows)[0] == 2
+    assert [key[-1] for key, _ in rows] == [3, 5, 6]
 
 
 def with_options(*options: bytes, wanted: bytes = b"*") -> list[bytes]:
