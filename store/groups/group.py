@@ -425,7 +425,7 @@ class Group(Members):
         return len(removed)
 
     def ack_one(self, packed: bytes, text: bytes) -> int:
-        """`ack` one entry, whose canonical ID is `text`."""
+        """`ack` one entry, whose canonical ID is `text`.  Logs XACK."""
         consumer_no = self.pel.take_one(packed)
         if consumer_no is None:
             return self.ack([packed], [text])

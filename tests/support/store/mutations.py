@@ -7,7 +7,7 @@ from collections.abc import Callable
 from riverbed.store.databases.consumer_ttl import sweep
 from riverbed.store.format.resp import encode_command
 from riverbed.store.groups.group import Found, Group
-from riverbed.store.ids import MIN_ID, pack_id
+from riverbed.store.ids import MAX_ID, MIN_ID, pack_id
 from riverbed.store.model import Strategy, Trim
 from riverbed.store.streams import trimming
 from riverbed.store.streams.idempotence import Idempotence
@@ -199,6 +199,24 @@ def deliveries(store: Store) -> None:
     store.run("XGROUP", "DELCONSUMER", "s", "g", "Bob")
 
 
+def single_entries(store: Store) -> None:
+    """One entry delivered, acknowledged and claimed at a time."""
+    store.fill(b"s", 6)
+    store.run("XGROUP", "CREATE", "s", "g", "0")
+    group = group_of(store, b"g")
+    for number in range(1, 5):
+        ((key, row),) = store.stream().rows(sid(f"{number}-0"), MAX_ID, 1)
+        alice = group.get_or_create(b"Alice", store.clock.now_ms)
+        group.deliver_one(alice, key, row, store.clock.now_ms, in_transaction=False)
+        store.txn.end_command()
+        store.clock.now_ms += 1
+    assert group.ack_one(pack_id(sid("2-0")), b"2-0") == 1
+    packed = pack_id(sid("3-0"))
+    standing = group.pel.standing(packed)
+    assert standing is not None
+    group.claim_one(group.get_or_create(b"Bob", store.clock.now_ms), packed, b"3-0", standing, store.clock.now_ms)
+
+
 def claims(store: Store) -> None:
     store.fill(b"s", 12)
     store.deliver(b"s", 8)
@@ -259,6 +277,7 @@ CASES: list[Case] = [
     groups,
     meetings,
     deliveries,
+    single_entries,
     claims,
     removals_by_reference,
     policies,
