@@ -47,6 +47,7 @@ from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.space import Space
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.purge import purge
+from riverbed.store.wire import count_of
 
 _PING: Final = encode_command([b"PING"])
 
@@ -271,7 +272,7 @@ class Engine:
             raise ReplayError(f"{type(error).__name__} when executing a command of the primary: {error}") from error
         finally:
             txn.keep_expired = keep_expired
-        self._pieces += sum(len(batch.commands) for batch in batches)
+        self._pieces += sum(count_of(batch.requests) for batch in batches)
         if self.on_batches is not None:
             self.on_batches(batches)
         self._prepare_next(len(data))

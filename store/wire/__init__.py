@@ -17,6 +17,7 @@ Knows no node rule, no limit, no time, no file, and nothing of those who use it.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from riverbed.store.wire.reference import APPENDED, INTERFACE, LOGGED, NO_RUNS
@@ -92,7 +93,7 @@ Request = list[bytes] | Run
 Requests = list[Request]
 
 
-def count_of(requests: Requests) -> int:
+def count_of(requests: Sequence[Request]) -> int:
     """How many requests these are, those of runs among them."""
     return sum([len(one) if isinstance(one, Run) else 1 for one in requests])
 
