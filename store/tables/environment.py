@@ -21,6 +21,7 @@ import contextlib
 import errno
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -57,6 +58,9 @@ TABLES: Final = (
 MAX_READERS: Final = 1024
 LOCK_HEAD_BYTES: Final = 128
 READER_BYTES: Final = 64
+# Walks over pages, if the walk before has found damage, and the time between two.
+_WALKS: Final = 4
+_WALK_AGAIN_S: Final = 0.05
 _LOCK_FILE_BYTES: Final = LOCK_HEAD_BYTES + READER_BYTES * MAX_READERS
 
 
@@ -169,21 +173,28 @@ class Tables:
         Only a walk over all pages shows whether these pages are in use, or were allocated and not needed.  The walk
         takes a second for a million entries, so it is skipped if the file has room for every page.
         """
-        data = self.path / DATA_NAME
-        needed = (self.env.info()["last_pgno"] + 1) * self.env.stat()["psize"]
-        size = data.stat().st_size
-        if size >= needed:
+        if self._lacking() is None:
             return
-        try:
-            damage = next(iter(verify.verify(str(data))), None)
-        except (verify.VerifyError, RecursionError) as error:
-            damage = error
-        if damage is not None:
-            raise CorruptionError(
-                str(data),
-                size,
-                f"it has {size} bytes, and its meta page counts {needed}: it is cut off, or damaged ({damage})",
-            )
+        # A server may be writing the file: while a reader is open, it uses no page again that the walk may reach, but
+        # the walk may meet a file that is about to grow, or half of a new meta page.
+        with self.env.begin():
+            for tries_left in reversed(range(_WALKS)):
+                damage = _walk(self.path / DATA_NAME)
+                if damage is None:
+                    return
+                if tries_left:
+                    time.sleep(_WALK_AGAIN_S)
+        lacking = self._lacking()
+        if lacking is not None:
+            size, needed = lacking
+            reason = f"it has {size} bytes, and its meta page counts {needed}: it is cut off, or damaged ({damage})"
+            raise CorruptionError(str(self.path / DATA_NAME), size, reason)
+
+    def _lacking(self) -> tuple[int, int] | None:
+        """-> the file's length, and the longer one that its pages need; None when it has room for every page."""
+        needed = (self.env.info()["last_pgno"] + 1) * self.env.stat()["psize"]
+        size = (self.path / DATA_NAME).stat().st_size
+        return None if size >= needed else (size, needed)
 
     def _check_version(self, readonly: bool, frozen: bool) -> bool:
         """Check the format version; -> whether the tables are new, or never reached a first checkpoint."""
@@ -263,6 +274,14 @@ class Tables:
             os.close(self._lock_file)
             self._lock_file = None
         self._release_reader_lock()
+
+
+def _walk(data: Path) -> object | None:
+    """-> the first damage of the pages that are in use, None when there is none."""
+    try:
+        return next(iter(verify.verify(str(data))), None)
+    except (verify.VerifyError, RecursionError) as error:
+        return error
 
 
 def _open(path: Path, map_bytes: int, *, readonly: bool, is_locked: bool, syncs_later: bool) -> lmdb.Environment:

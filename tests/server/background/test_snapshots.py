@@ -282,7 +282,7 @@ def write_without_end(server: RiverbedServer, stop: threading.Event, number: int
 
 
 def test_a_snapshot_under_load_is_the_log_up_to_its_offset(start_riverbed: StartRiverbed, tmp_path: Path) -> None:
-    server = start_riverbed()
+    server = start_riverbed(options={"auto-aof-rewrite-percentage": 0})  # the log is cut below, and has to be one file
     fill(server, 20_000)
     stop = threading.Event()
     writers = [threading.Thread(target=write_without_end, args=(server, stop, number)) for number in range(3)]
