@@ -41,6 +41,7 @@ class CheckReport:
         self._found: list[Violation] = []  # since the last repair
         self._count = 0
         self._is_cut_short = False
+        self._is_log_damaged = False  # a torn tail is no damage
         self._mended: list[dict[str, Any]] = []
         self._actions: list[Action] = []
         self._refusal: str | None = None
@@ -58,6 +59,7 @@ class CheckReport:
         """Report each violation; end early at the limit."""
         for violation in violations:
             self._add(violation)
+            self._is_log_damaged |= violation.table == "log"
             if self._limit and self._count >= self._limit and not self.is_exhaustive:
                 self._is_cut_short = True
                 return
@@ -76,6 +78,7 @@ class CheckReport:
     def note(self, check: Check) -> None:
         """Take the totals of a finished check of a data directory, and its torn tail as a violation."""
         self.contents = asdict(check.contents)
+        self._is_log_damaged &= not check.log.is_missing  # tables make a new log
         self.is_in_use = check.was_in_use or check.is_in_use()
         self.log_bytes, self.log_files = check.log.size_bytes, len(check.log.parts)
         self.offset = None if check.log.end is None else check.log.end.offset
@@ -148,7 +151,12 @@ class CheckReport:
         if self.is_in_use:
             lines["server"] = "running: of the tables this is its last checkpoint"
         if self._count and self.kind == "store" and not self.is_exhaustive:
-            lines["to mend"] = f"stop the server; riverbed check --repair {escape(str(self.path))}"
+            command = f"riverbed check --repair {escape(str(self.path))}"
+            lines["to mend"] = (
+                f"--repair changes no damaged log; {command} says what can be done"
+                if self._is_log_damaged
+                else f"stop the server; {command}"
+            )
         return lines
 
     def _values(self, seconds: float) -> dict[str, Any]:

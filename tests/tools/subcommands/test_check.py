@@ -234,11 +234,15 @@ def test_what_cannot_be_mended_says_what_a_person_can_do(directory: Path) -> Non
     data = bytearray(log.read_bytes())
     data[1000] ^= 4
     log.write_bytes(data)
+    result = run("check", directory)
+    assert "--repair changes no damaged log" in result.stderr
+    assert "stop the server" not in result.stderr
     result = run("check", directory, "--repair")
     assert result.exit_code == 1
     assert "not repaired: the log is broken" in result.stderr
     assert log.read_bytes() == data
     shutil.move(directory / LOG_DIRECTORY, directory / "damaged-log")
+    assert f"stop the server; riverbed check --repair {directory}" in run("check", directory).stderr
     result = run("check", directory, "--repair")
     assert result.exit_code == 0
     assert "made a new log out of the tables: 305 entries" in result.stderr
