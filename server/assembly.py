@@ -19,6 +19,7 @@ from riverbed.server.commands.request import Context
 from riverbed.server.config_changes import apply_settings
 from riverbed.server.execution.executor import Executor
 from riverbed.server.limits.eviction import Evictor
+from riverbed.server.loading import LoadingLog
 from riverbed.server.replication.replacement import Replacement
 from riverbed.server.replication.role import Replication
 from riverbed.server.stopping import Stopping
@@ -56,7 +57,8 @@ def open_server(config: Config, directory: Path, clock: Clock | None = None) -> 
         is_replica=config.replicaof is not None,
     )
     replayer = Replayer(int(clock.time() * 1000))
-    engine = Engine.open(directory, execute=replayer.execute, clock=clock, options=options)
+    loading = LoadingLog(clock.monotonic)
+    engine = Engine.open(directory, execute=replayer.execute, clock=clock, options=options, progress=loading.note)
     return Server(config, engine, clock)
 
 

@@ -39,7 +39,7 @@ from riverbed.store.log.tail import KnownOffsets
 from riverbed.store.opening import clear_away, find_log, open_parts
 from riverbed.store.options import Clock, Fsync, Options
 from riverbed.store.position import LogPosition
-from riverbed.store.progress import ignore
+from riverbed.store.progress import Progress, ignore
 from riverbed.store.recovery import replay as recovery
 from riverbed.store.recovery.replay import Execute
 from riverbed.store.recovery.start_changes import made_directory
@@ -63,7 +63,15 @@ def _reason(error: lmdb.Error) -> Refusal:
 class Engine:
     """An open store.  Only one thread may use it."""
 
-    def __init__(self, directory: Path, options: Options, execute: Execute, clock: Clock, files: Files) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        options: Options,
+        execute: Execute,
+        clock: Clock,
+        files: Files,
+        progress: Progress = ignore,
+    ) -> None:
         """Lock, open and recover `directory`; see `open`."""
         self.directory = directory
         self.options = options
@@ -83,7 +91,7 @@ class Engine:
         with contextlib.ExitStack() as lock:
             lock.enter_context(lock_directory(directory))
             with contextlib.ExitStack() as undo:
-                opened = open_parts(undo, directory, options, execute, files)
+                opened = open_parts(undo, directory, options, execute, files, progress)
                 undo.callback(self._end_quietly)
                 self.log, self.tables, self.txn, self.recovery = opened[:4]
                 self.checkpoints.count += opened.is_saved and self.recovery.commands > 0
@@ -107,14 +115,15 @@ class Engine:
         clock: Clock,
         options: Options | None = None,
         files: Files | None = None,
+        progress: Progress = ignore,
     ) -> Engine:
         """Open `directory`, creating it if necessary, and bring its state up to the end of the log.
 
-        `execute(txn, db, words)` runs one logged command.  Raises LockedError, ForeignLogError, UnsafeFileError,
-        VersionError, CorruptionError, ReplayError, OSError.
+        `execute(txn, db, words)` runs one logged command.  `progress` is called after each batch.  Raises LockedError,
+        ForeignLogError, UnsafeFileError, VersionError, CorruptionError, ReplayError, OSError.
         """
         with made_directory(directory):
-            return cls(directory, options or Options(), execute, clock, files or OsFiles())
+            return cls(directory, options or Options(), execute, clock, files or OsFiles(), progress)
 
     def _begin_replids(self) -> None:
         """Set the replication ids of this start.

@@ -23,6 +23,7 @@ from riverbed.store.errors import LogWriteError, NoLogError
 from riverbed.store.log.append_log import Log
 from riverbed.store.log.takeover import require_ours
 from riverbed.store.options import Options
+from riverbed.store.progress import Progress
 from riverbed.store.recovery import replay as recovery
 from riverbed.store.recovery.replay import Execute, RecoveryReport
 from riverbed.store.recovery.start_changes import StartChanges
@@ -42,7 +43,14 @@ class Opened(NamedTuple):
     killed: KilledCompaction | None  # a compaction that is moved in but not cleared away yet
 
 
-def open_parts(undo: contextlib.ExitStack, directory: Path, options: Options, execute: Execute, files: Files) -> Opened:
+def open_parts(
+    undo: contextlib.ExitStack,
+    directory: Path,
+    options: Options,
+    execute: Execute,
+    files: Files,
+    progress: Progress,
+) -> Opened:
     """Open and recover `directory`, which is locked; `undo` gets the steps that a later failure must undo.
 
     Raises ForeignLogError, UnsafeFileError, VersionError, CorruptionError, ReplayError, OSError.
@@ -63,7 +71,7 @@ def open_parts(undo: contextlib.ExitStack, directory: Path, options: Options, ex
     undo.callback(txn.abort)
     powercut.prepare_use(places.state)
     txn.configure_nodes(options.node_max_entries, options.node_max_bytes)
-    report = _recover(directory, log, txn, execute, changes)
+    report = _recover(directory, log, txn, execute, changes, progress)
 
     def take_back_log(_: object, error: BaseException | None, traceback: TracebackType | None) -> None:
         if isinstance(error, Exception):
@@ -87,16 +95,18 @@ def find_log(directory: Path, options: Options, files: Files) -> Log:
     return Log.find(directory, files, segment_bytes=options.segment_bytes, load_truncated=options.load_truncated)
 
 
-def _recover(directory: Path, log: Log, txn: WriteTxn, execute: Execute, changes: StartChanges) -> RecoveryReport:
+def _recover(
+    directory: Path, log: Log, txn: WriteTxn, execute: Execute, changes: StartChanges, progress: Progress
+) -> RecoveryReport:
     """Replay the log beyond the tables; create the log of a new store.
 
     Raises StoreError, OSError; then nothing has changed but what `StartChanges` undoes.
     """
     if not log.is_missing:
         if txn.tables.is_new or txn.replids is None:  # no start with them was completed
-            return recovery.recover(log, txn, execute)
+            return recovery.recover(log, txn, execute, progress=progress)
         with changes.uncommitted(txn.tables):
-            return recovery.recover(log, txn, execute, commits=False)
+            return recovery.recover(log, txn, execute, commits=False, progress=progress)
     if txn.position is not None or powercut.is_marked(txn.tables.path):  # the log is created before the mark
         raise NoLogError(
             f"there is no log in {log.home.path}, and the tables hold the state of one: "

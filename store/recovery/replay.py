@@ -8,7 +8,7 @@ and the store knows no server.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,8 +18,11 @@ from riverbed.store.errors import ReplayError
 from riverbed.store.log.append_log import Log
 from riverbed.store.log.reader import Batch, TornTail
 from riverbed.store.position import LogPosition
+from riverbed.store.progress import Progress, ignore
 from riverbed.store.recovery.bulk_load import load_run
 from riverbed.store.wire import Request, Run, count_of
+
+EXECUTING: Final = "executing the log"
 
 # A start from nothing commits this often, so that dirty pages do not pile up in memory; see `start_changes.py`.
 _BYTES_A_CHECKPOINT: Final = 16 << 20
@@ -42,9 +45,17 @@ class RecoveryReport:
 
 
 def recover(
-    log: Log, txn: WriteTxn, execute: Execute, *, commits: bool = True, durable: LogPosition | None = None
+    log: Log,
+    txn: WriteTxn,
+    execute: Execute,
+    *,
+    commits: bool = True,
+    durable: LogPosition | None = None,
+    progress: Progress = ignore,
 ) -> RecoveryReport:
     """Execute what `log` holds beyond `txn.position`; `commits` says whether `txn` may commit on the way.
+
+    `progress` is called after each batch with the bytes of the log that are executed, and all that are to be.
 
     The log is known to be durable up to `durable`, by default what the tables say; the first pass makes the rest
     durable.  A torn tail is cut from the file.  Raises CorruptionError, ReplayError.
@@ -55,10 +66,20 @@ def recover(
     if commits and not txn.tables.is_new and log.home.bytes_from(start) >= _BYTES_A_CHECKPOINT:
         log.verify(start)  # damage must be found before the first of several commits; it takes a quarter of the time
     batches = log.read(start, durable=durable or txn.synced)
+    if progress is not ignore:
+        batches = _watched(batches, progress, log.home.bytes_from(start))
     replay(batches, txn, execute, report, commits=commits, is_durable=True)
     report.torn_tail = log.cut_tail()
     report.seconds = time.monotonic() - begun
     return report
+
+
+def _watched(batches: Iterable[Batch], progress: Progress, total: int) -> Iterator[Batch]:
+    done = 0
+    for batch in batches:
+        yield batch
+        done += batch.end.position - batch.start
+        progress(EXECUTING, done, total)
 
 
 def replay(

@@ -21,6 +21,7 @@ from riverbed.store.groups.groups import Groups
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, parse_id, unpack_id
 from riverbed.store.log.commands import Piece
 from riverbed.store.options import Fsync, Options
+from riverbed.store.progress import Progress, ignore
 from riverbed.store.rewrite.state import pieces
 from riverbed.store.streams.idempotence import Idempotence
 from riverbed.store.streams.stream import Stream
@@ -55,13 +56,14 @@ class Store:
         self.options = Options(**(defaults | options))
         self.open()
 
-    def open(self) -> None:
+    def open(self, progress: Progress = ignore) -> None:
         self.engine = Engine.open(
             self.directory,
             execute=Replayer().execute,
             clock=self.clock,
             options=self.options,
             files=self.files,
+            progress=progress,
         )
 
     @property
