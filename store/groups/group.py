@@ -280,7 +280,8 @@ class Group(Members):
         if to_pel:
             packed_ids = packed_ids_of(rows)
             is_past_all = self._pel_end is not None and before >= self._pel_end
-            if self.pel_count and not is_past_all and self.pel.holds_any_from(StreamID(before + 1)):
+            # a group without pending entries may have dead runs, whose keys a new run must not take
+            if not is_past_all and self.pel.holds_any_from(StreamID(before + 1)):
                 # the position was set back: some entries may be pending already, and their counts start again at 1
                 self._assign(dict.fromkeys(packed_ids, (consumer.consumer_no, now_ms, 1)), consumer)
             else:
@@ -371,7 +372,7 @@ class Group(Members):
         consumer = self.get_or_create(name, time_ms)
         self.raise_position(last_id)
         is_past_all = self._pel_end is not None and packed_ids[0] > pack_id(self._pel_end)
-        if is_past_all or not self.pel_count or not self.pel.holds_any_from(unpack_id(packed_ids[0])):
+        if is_past_all or not self.pel.holds_any_from(unpack_id(packed_ids[0])):
             self.pel.add_new(packed_ids, consumer.consumer_no, time_ms, count)
             self.pel_count += len(packed_ids)
             consumer.pel_count += len(packed_ids)

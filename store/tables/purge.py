@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.store.format import dead_rows
 from riverbed.store.format.groups import decode_group_no, group_key
-from riverbed.store.format.pending import Run, group_prefix, last_in_key, owner_prefix, time_key
+from riverbed.store.format.pending import Run, group_prefix, last_in_key, owner_of_run, owner_prefix, time_key
 from riverbed.store.format.streams import StreamRow, decode_name_key, entry_key, key_key, name_key, stream_prefix
 from riverbed.store.progress import ignore
 
@@ -127,9 +127,12 @@ class _Purge:
         found = cursor.set_range(prefix)
         while found and cursor.key().startswith(prefix):
             for _ in range(_ROWS_A_LOOK):
-                run = txn.lmdb.pop(group_prefix(group_no) + last_in_key(cursor.key()), db=pel)
-                assert run is not None, "a consumer's list holds an ID that the group's list does not"
-                txn.lmdb.delete(time_key(group_no, Run.unpack(run)), db=by_time)
+                key = group_prefix(group_no) + last_in_key(cursor.key())
+                run = txn.lmdb.get(key, db=pel)
+                # earlier versions may have put a run of another consumer into its place
+                if run is not None and owner_of_run(run) == consumer_no:
+                    txn.lmdb.delete(key, db=pel)
+                    txn.lmdb.delete(time_key(group_no, Run.unpack(run)), db=by_time)
                 cursor.delete()
                 self._dead_rows.rows_purged += 1
                 if not cursor.key().startswith(prefix):
