@@ -289,6 +289,25 @@ def test_a_wrong_password_is_answered_late_and_counted_and_logged(
     in_loop(body())
 
 
+def test_a_reset_makes_the_next_guess_no_faster(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, requirepass="right")
+        guesser = ticks.connect()
+        guesser.send("AUTH wrong", "RESET", "AUTH wrong")
+        await ticks.settle()
+        replies: list[list[bytes]] = []
+        for passed_ms in (101, 101, 100):
+            ticks.clock.now_ms += passed_ms
+            ticks.executor.blocking.deadline_passed()
+            await ticks.settle()
+            replies.append(guesser.replies())
+        starts = [[reply[:6] for reply in each] for each in replies]
+        assert starts == [[b"-WRONG", b"+RESET"], [], [b"-WRONG"]]
+        ticks.close()
+
+    in_loop(body())
+
+
 def test_a_transaction_answers_a_wrong_password_at_once(tmp_path: Path) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path, requirepass="right")
