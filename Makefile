@@ -54,7 +54,7 @@ lint: .venv/installed-test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: .venv/installed-test
+bench: .venv/installed-bench
 	@sh .ci/install-test-tools
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
@@ -77,6 +77,10 @@ NATIVE := setup.py store/wire/native.c
 	$(PIP_INSTALL) --no-build-isolation --require-hashes --requirement requirements/test.txt
 	@touch $@
 
+.venv/installed-bench: .venv/installed-test requirements/bench.txt
+	$(PIP_INSTALL) --no-build-isolation --require-hashes --requirement requirements/bench.txt
+	@touch $@
+
 # Renews all versions; `make test` says whether they serve.  uv writes the hashes of every platform and Python.
 UV_COMPILE := .venv-lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-annotate --custom-compile-command "make lock"
@@ -87,6 +91,8 @@ lock:
 	$(UV_COMPILE) --extra build --output-file requirements/run.txt pyproject.toml
 	$(UV_COMPILE) --extra build --extra test --extra spark --constraint requirements/run.txt \
 		--output-file requirements/test.txt pyproject.toml
+	$(UV_COMPILE) --extra build --extra test --extra spark --extra bench --constraint requirements/test.txt \
+		--output-file requirements/bench.txt pyproject.toml
 	rm -rf .venv-lock
 
 .venv/created: .ci/make-venv

@@ -35,6 +35,7 @@ from benchmarks import (
     starting,
     words,
 )
+from benchmarks.growth import question as growth
 from benchmarks.report import Answer, machine, record, terminal_table, versions
 from benchmarks.rig import FULL, QUICK, Rig
 from tests.support.servers import REDIS_MISSING
@@ -58,6 +59,7 @@ QUESTIONS: dict[str, Callable[[Rig], Answer]] = {
     "blocked": blocked.answer,
     "connect": connecting.answer,
     "latency": latency.answer,
+    "growth": growth.answer,
     "hostile": hostile.answer,
     "words": words.answer,
     "spark": spark.answer,
@@ -116,7 +118,7 @@ def main(
             if not console.is_terminal:
                 console.print(f"... {text}")
 
-        with Rig(sizes, directory, say) as rig:
+        with Rig(sizes, directory, say, is_recorded=is_recorded) as rig:
             for question in chosen:
                 answer = QUESTIONS[question](rig)
                 answers.append(answer)

@@ -30,7 +30,7 @@ def answer(rig: Rig) -> Answer:
         rate = Measurement(f"log of {writer.value}", "entries/s")
         cpu = Measurement(f"log of {writer.value}: CPU", "us/entry")
         for contender in rig.turns(f"replaying a log of {writer.value}"):
-            run = _replay if contender is Contender.RIVERBED else _load
+            run = replay_log if contender is Contender.RIVERBED else load_log
             seconds, busy_seconds = run(rig, source)
             samples_of(rate, contender).append(entries / seconds)
             samples_of(cpu, contender).append(busy_seconds / entries * 1e6)
@@ -50,7 +50,7 @@ def answer(rig: Rig) -> Answer:
     )
 
 
-def _replay(rig: Rig, source: Path) -> tuple[float, float]:
+def replay_log(rig: Rig, source: Path) -> tuple[float, float]:
     return _run_tool(rig, "replay", str(source))
 
 
@@ -67,7 +67,7 @@ def _run_tool(rig: Rig, tool: str, source: str) -> tuple[float, float]:
     return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def _load(rig: Rig, source: Path) -> tuple[float, float]:
+def load_log(rig: Rig, source: Path) -> tuple[float, float]:
     """The same, of a redis-server until it answers."""
     target = rig.new_directory()
     shutil.copytree(source, target / LOG)

@@ -50,6 +50,11 @@ class Sizes:
     hostile_entries: int  # of 100 kB, in a stream that many clients ask for and do not read
     connections: int  # one after the other
     latency_entries: int  # in the streams of a server whose latency is measured
+    growth_entries: tuple[int, ...]  # the sizes at which growth is measured, the smallest first
+    growth_streams: tuple[int, ...]
+    growth_groups: tuple[int, ...]
+    growth_connections: tuple[int, ...]
+    growth_bytes: tuple[int, ...]  # of an entry
 
 
 FULL = Sizes(
@@ -67,6 +72,11 @@ FULL = Sizes(
     hostile_entries=5_000,
     connections=5_000,
     latency_entries=2_000_000,
+    growth_entries=(100_000, 1_000_000, 10_000_000),
+    growth_streams=(1, 10, 100, 1_000, 10_000, 100_000),
+    growth_groups=(1, 10, 100, 1_000),
+    growth_connections=(1, 10, 100, 1_000, 9_000),
+    growth_bytes=(10, 100, 1_000, 10_000, 100_000, 1_000_000),
 )
 QUICK = Sizes(
     1,
@@ -83,6 +93,11 @@ QUICK = Sizes(
     hostile_entries=500,
     connections=1_000,
     latency_entries=200_000,
+    growth_entries=(20_000, 200_000),
+    growth_streams=(1, 100, 10_000),
+    growth_groups=(1, 100),
+    growth_connections=(1, 1_000),
+    growth_bytes=(10, 1_000, 100_000),
 )
 
 
@@ -98,8 +113,12 @@ class Dataset:
 class Rig:
     """One run of the benchmarks.  A context manager: it owns a temporary directory."""
 
-    def __init__(self, sizes: Sizes, parent: Path | None, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, sizes: Sizes, parent: Path | None, say: Callable[[str], None], *, is_recorded: bool = False
+    ) -> None:
+        """`is_recorded`: the answers are kept, so that files which belong to them are written."""
         self.sizes = sizes
+        self.is_recorded = is_recorded
         self.say = say
         self.directory = Path(tempfile.mkdtemp(prefix="riverbed-bench-", dir=parent))
         self._datasets: dict[tuple[Contender, int], Dataset] = {}

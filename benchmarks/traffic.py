@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import csv
-import os
 import re
 import socket
 import subprocess
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
@@ -26,6 +24,8 @@ _CHUNK: Final = 1000
 # Servers are asked for this many chunks ahead, so that they never wait for the loader.
 _AHEAD: Final = 4
 _BATCH: Final = 100  # of the steady writer
+# What clock_getcpuclockid(3) adds to the complement of a pid.
+_CPU_CLOCK_OF_PROCESS: Final = 2
 _TURN: Final = 100  # entries a consumer is given at a time
 
 
@@ -39,12 +39,12 @@ def fields(number: int) -> list[bytes]:
     ]  # fmt: skip
 
 
-def load(port: int, key: str, entries: int, *, explicit_ids: bool = False) -> float:
-    """XADD `entries` entries over one pipelined connection; -> seconds."""
+def load(port: int, key: str, entries: int, *, explicit_ids: bool = False, have: int = 0) -> float:
+    """XADD over one pipelined connection until a stream of `have` entries has `entries`; -> seconds."""
     begun = time.perf_counter()
     with socket.create_connection(("127.0.0.1", port), timeout=120) as connection:
         expected = 0
-        for first in range(0, entries, _CHUNK):
+        for first in range(have, entries, _CHUNK):
             numbers = range(first, min(first + _CHUNK, entries))
             ids = [b"%d" % (FIRST_MS + number) + b"-0" if explicit_ids else b"*" for number in numbers]
             # the same thousand entries over and over: what the loader would spend on others, the servers would wait
@@ -112,22 +112,25 @@ class Rate:
     cpu_us: float  # user and system time for each request
 
 
-def measure(server: Server, requests: int, *words: str, depth: int = 1, random_below: int = 0) -> Rate:
+def measure(
+    server: Server, requests: int, *words: str, depth: int = 1, random_below: int = 0, clients: int = CLIENTS
+) -> Rate:
     """Run redis-benchmark.  The CPU time says what the rate would be if the two did not share their cores."""
     before = cpu_seconds(server)
-    a_second = redis_benchmark(server.port, requests, *words, depth=depth, random_below=random_below)
+    a_second = redis_benchmark(server.port, requests, *words, depth=depth, random_below=random_below, clients=clients)
     return Rate(a_second, (cpu_seconds(server) - before) / requests * 1e6)
 
 
 def cpu_seconds(server: Server) -> float:
-    """Of the server's process so far.  Linux only."""
-    fields_after_name = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, fields_after_name[11:13])) / os.sysconf("SC_CLK_TCK")
+    """Of all threads of the server's process so far, to the nanosecond: /proc counts hundredths.  Linux only."""
+    return time.clock_gettime(~server.pid << 3 | _CPU_CLOCK_OF_PROCESS)
 
 
-def redis_benchmark(port: int, requests: int, *words: str, depth: int = 1, random_below: int = 0) -> float:
+def redis_benchmark(
+    port: int, requests: int, *words: str, depth: int = 1, random_below: int = 0, clients: int = CLIENTS
+) -> float:
     """Requests a second of one command, as redis-benchmark counts them."""
-    command = benchmark_command(port, requests, *words, depth=depth, random_below=random_below)
+    command = benchmark_command(port, requests, *words, depth=depth, random_below=random_below, clients=clients)
     output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=TIMEOUT_S).stdout
     rows = list(csv.DictReader(line for line in output.splitlines() if line.startswith('"')))
     if not rows:
@@ -135,8 +138,10 @@ def redis_benchmark(port: int, requests: int, *words: str, depth: int = 1, rando
     return float(rows[-1]["rps"])
 
 
-def benchmark_command(port: int, requests: int, *words: str, depth: int = 1, random_below: int = 0) -> list[str]:
-    options = ["-p", str(port), "-c", str(CLIENTS), "-n", str(requests), "-P", str(depth), "--csv"]
+def benchmark_command(
+    port: int, requests: int, *words: str, depth: int = 1, random_below: int = 0, clients: int = CLIENTS
+) -> list[str]:
+    options = ["-p", str(port), "-c", str(clients), "-n", str(requests), "-P", str(depth), "--csv"]
     if random_below:
         options += ["-r", str(random_below)]
     return ["redis-benchmark", *options, *words]

@@ -12,10 +12,14 @@ from packaging.utils import canonicalize_name
 from tests.support.servers import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-LOCKED_BY = {
-    "run": [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["build"]],
-    "test": [line for lines in (PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()) for line in lines],
-}
+EXTRAS = PROJECT["optional-dependencies"]
+RUN = [*PROJECT["dependencies"], *EXTRAS["build"]]
+TEST = [*RUN, *EXTRAS["test"], *EXTRAS["spark"]]
+LOCKED_BY = {"run": RUN, "test": TEST, "bench": [*TEST, *EXTRAS["bench"]]}
+
+
+def test_every_extra_is_locked() -> None:
+    assert set(EXTRAS) == {"build", "test", "spark", "bench"}
 
 
 def blocks(name: str) -> list[str]:
@@ -47,9 +51,10 @@ def test_every_dependency_is_locked_to_a_version_that_pyproject_allows(name: str
         assert wanted.specifier.contains(pin.version), line
 
 
-def test_both_files_lock_the_same_versions() -> None:
-    run, test = locked("run"), locked("test")
-    assert {name: test[name].specifier for name in run} == {name: one.specifier for name, one in run.items()}
+@pytest.mark.parametrize(("narrow", "wide"), [("run", "test"), ("test", "bench")])
+def test_the_wider_file_locks_the_same_versions(narrow: str, wide: str) -> None:
+    few, many = locked(narrow), locked(wide)
+    assert {name: many[name].specifier for name in few} == {name: one.specifier for name, one in few.items()}
 
 
 def test_the_tests_run_with_the_locked_versions() -> None:

@@ -1,0 +1,1 @@
+"""How does a cost grow with the work: entries, streams, groups, connections, bytes?  One plot a question."""

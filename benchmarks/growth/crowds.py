@@ -1,0 +1,112 @@
+"""What costs more when there are more streams, more groups, more connections, or more bytes in an entry?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from benchmarks.consumers import exchange
+from benchmarks.files import allow_files
+from benchmarks.growth.curves import Curve, constant, linear, linear_from
+from benchmarks.rig import LOAD_TIMEOUT_S, Contender, Rig
+from benchmarks.traffic import cpu_seconds, measure
+from tests.support.raw import encode
+from tests.support.servers import Server
+
+_DEPTH: Final = 16
+_REQUESTS: Final = 200_000
+_ENTRIES: Final = 2_000  # of the stream that has many groups
+_LOOKS: Final = 1_000  # at all groups
+_SENT_BYTES: Final = 64_000_000  # by size of entry
+_ENTRY_LEAST: Final = 4_000  # bytes, below which an entry costs what a request costs
+
+
+def streams(rig: Rig) -> Iterator[Curve]:
+    append = Curve("streams-append", "Appending to one of many streams", "streams", "us of CPU an entry", constant)
+    read = Curve("streams-read", "XRANGE COUNT 10 of one of many streams", "streams", "us of CPU a read", constant)
+    start = Curve("streams-start", "Starting after kill -9 with many streams", "streams", "s", constant)
+    for contender in Contender:
+        for count in rig.sizes.growth_streams:
+            rig.say(f"growth, {count:,} streams: {contender.value}")
+            with rig.server(contender, "everysec") as server:
+                add = ("XADD", "stream:__rand_int__", "*", "f1", "v1", "f2", "v2")
+                measure(server, 3 * count, *add, depth=_DEPTH, random_below=count)  # nearly all exist now
+                rate = measure(server, _REQUESTS, *add, depth=_DEPTH, random_below=count)
+                append.note(contender, count, rate.cpu_us)
+                words = ("XRANGE", "stream:__rand_int__", "-", "+", "COUNT", "10")
+                rate = measure(server, _REQUESTS // 5, *words, depth=_DEPTH, random_below=count)
+                read.note(contender, count, rate.cpu_us)
+                server.kill()
+                begun = time.perf_counter()
+                server.spawn()
+                server.wait_ready(LOAD_TIMEOUT_S)
+                start.note(contender, count, time.perf_counter() - begun)
+    yield from (append, read, start)
+
+
+def groups(rig: Rig) -> Iterator[Curve]:
+    append = Curve("groups-append", "Appending to a stream of many groups", "groups", "us of CPU an entry", constant)
+    deliver = Curve("groups-deliver", "Delivering a stream to all its groups", "groups", "us of CPU", linear)
+    look = Curve("groups-look", "XINFO GROUPS", "groups", "us of CPU", linear_from(10))
+    for contender in Contender:
+        for count in rig.sizes.growth_groups:
+            rig.say(f"growth, {count:,} groups: {contender.value}")
+            with rig.server(contender, "everysec") as server:
+                with server.client() as client:
+                    client.pipeline([("XGROUP", "CREATE", "events", f"g{n}", "0", "MKSTREAM") for n in range(count)])
+                words = ("XADD", "events", "*", "f1", "v1", "f2", "v2")
+                append.note(contender, count, measure(server, _REQUESTS, *words, depth=_DEPTH).cpu_us)
+                deliver.note(contender, count, _deliver(server, count))
+                look.note(contender, count, measure(server, _LOOKS, "XINFO", "GROUPS", "events", depth=1).cpu_us)
+    yield from (append, deliver, look)
+
+
+def _deliver(server: Server, count: int) -> float:
+    """Twenty hundreds of entries to every group; -> microseconds of CPU for each hundred entries of the stream."""
+    turns = _ENTRIES // 100
+    request = b"".join(
+        encode(("XREADGROUP", "GROUP", f"g{n}", "reader", "COUNT", 100, "NOACK", "STREAMS", "events", ">"))
+        for n in range(count)
+    )
+    before = cpu_seconds(server)
+    for _ in range(turns):
+        exchange(server.port, request)
+    return (cpu_seconds(server) - before) / turns * 1e6
+
+
+def connections(rig: Rig) -> Iterator[Curve]:
+    allow_files(max(rig.sizes.growth_connections) + 500)
+    append = Curve("connections-append", "Appending by many clients", "connections", "us of CPU an entry", constant)
+    for contender in Contender:
+        with rig.server(contender, "everysec") as server:
+            for count in rig.sizes.growth_connections:
+                rig.say(f"growth, {count:,} connections: {contender.value}")
+                words = ("XADD", "events", "*", "f1", "v1", "f2", "v2")
+                append.note(contender, count, measure(server, _REQUESTS, *words, clients=count).cpu_us)
+    yield append
+
+
+def sizes(rig: Rig) -> Iterator[Curve]:
+    append = Curve("bytes-append", "Appending an entry", "bytes", "us of CPU an entry", linear_from(_ENTRY_LEAST))
+    read = Curve("bytes-read", "Reading an entry by XRANGE", "bytes", "us of CPU an entry", linear_from(_ENTRY_LEAST))
+    for contender in Contender:
+        for size in rig.sizes.growth_bytes:
+            rig.say(f"growth, entries of {size:,} bytes: {contender.value}")
+            with rig.server(contender, "everysec") as server:
+                count = max(min(_SENT_BYTES // size, _REQUESTS), 20)
+                add = encode(("XADD", "events", "*", "f", b"x" * size))
+                append.note(contender, size, _cost(server, add, count))
+                with server.client() as client:
+                    first = client.tree("XRANGE", "events", "-", "+", "COUNT", 1).children[0].children[0].text
+                read.note(contender, size, _cost(server, encode(("XRANGE", "events", first, first)), count))
+    yield from (append, read)
+
+
+def _cost(server: Server, request: bytes, count: int) -> float:
+    """-> microseconds of CPU for each of `count` requests, sent in pieces of a megabyte."""
+    together = max(min(1_000_000 // len(request), count), 1)
+    before = cpu_seconds(server)
+    for _ in range(count // together):
+        exchange(server.port, request * together)
+    return (cpu_seconds(server) - before) / (count // together * together) * 1e6

@@ -1,0 +1,78 @@
+"""A cost at several sizes, and what theory says of it: the numbers behind a plot."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from benchmarks.report import Measurement, below
+from benchmarks.rig import Contender, samples_of
+
+PLOTS: Final = Path(__file__).parent / "plots"
+# A B-tree gets deeper, caches get too small: a cost that theory calls constant may double over three powers of ten.
+_MOST: Final = 2.0
+
+Theory = Callable[[int], float]
+
+
+def constant(_size: int) -> float:
+    return 1.0
+
+
+def linear(size: int) -> float:
+    return float(size)
+
+
+def linear_from(least: int) -> Theory:
+    """Constant below `least`, where what each request costs outweighs what each unit does."""
+    return lambda size: float(max(size, least))
+
+
+@dataclass
+class Curve:
+    """One plot: the samples of both servers by size."""
+
+    name: str  # of the file, without its ending
+    title: str
+    grows: str  # what the horizontal axis counts
+    unit: str
+    theory: Theory
+    samples: dict[Contender, dict[int, list[float]]] = field(default_factory=lambda: {each: {} for each in Contender})
+
+    def note(self, contender: Contender, size: int, value: float) -> None:
+        self.samples[contender].setdefault(size, []).append(value)
+
+    def points(self, contender: Contender) -> list[tuple[int, float]]:
+        """Medians by size, the smallest size first."""
+        return [(size, median(values)) for size, values in sorted(self.samples[contender].items())]
+
+    def growth(self, contender: Contender) -> float:
+        """From the smallest size to the largest, divided by the growth that theory allows."""
+        points = self.points(contender)
+        (first, before), (last, after) = points[0], points[-1]
+        return (after / before) / (self.theory(last) / self.theory(first))
+
+    def measurement(self) -> Measurement:
+        first, last = self.points(Contender.RIVERBED)[0][0], self.points(Contender.RIVERBED)[-1][0]
+        row = Measurement(f"{self.title}, {first:,} to {last:,} {self.grows}", "x theory", below(_MOST, "x"))
+        for contender in Contender:
+            if self.samples[contender]:
+                samples_of(row, contender).append(self.growth(contender))
+        return row
+
+
+def write_costs(curves: Iterable[Curve], path: Path) -> None:
+    """The points of all curves as CSV: plot, unit, what grows, size, the cost of each server."""
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(("plot", "unit", "grows", "size", *(contender.value for contender in Contender)))
+        for curve in curves:
+            costs = {contender: dict(curve.points(contender)) for contender in Contender}
+            for size in sorted(set().union(*costs.values())):
+                cells = (f"{costs[contender][size]:.4g}" if size in costs[contender] else "" for contender in Contender)
+                rows.writerow((curve.name, curve.unit, curve.grows, size, *cells))
