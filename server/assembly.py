@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import lmdb
 
@@ -19,7 +20,6 @@ from riverbed.server.commands.request import Context
 from riverbed.server.config_changes import apply_settings
 from riverbed.server.execution.executor import Executor
 from riverbed.server.limits.eviction import Evictor
-from riverbed.server.loading import LoadingLog
 from riverbed.server.replication.replacement import Replacement
 from riverbed.server.replication.role import Replication
 from riverbed.server.stopping import Stopping
@@ -28,12 +28,17 @@ from riverbed.store.errors import LogWriteError
 from riverbed.store.options import Fsync, Options
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from riverbed.server.config.config import Config
     from riverbed.store.options import Clock
 
 log = logging.getLogger("riverbed")
+
+# Clients find no server during a shorter load, as they always did; during a longer one they are told of it.
+_LONG_LOAD_S: Final = 0.5
+_LOAD_SLICE_S: Final = 0.005
 
 
 class SystemClock:
@@ -44,7 +49,7 @@ class SystemClock:
 
 
 def open_server(config: Config, directory: Path, clock: Clock | None = None) -> Server:
-    """Open the store at `directory`; -> its server.  Raises what `Engine.open` raises."""
+    """Open the store at `directory`; -> its server, which is to `load` the store.  Raises what `Engine.open` raises."""
     clock = clock or SystemClock()
     options = Options(
         fsync=Fsync(config.appendfsync),
@@ -57,9 +62,7 @@ def open_server(config: Config, directory: Path, clock: Clock | None = None) -> 
         is_replica=config.replicaof is not None,
     )
     replayer = Replayer(int(clock.time() * 1000))
-    loading = LoadingLog(clock.monotonic)
-    engine = Engine.open(directory, execute=replayer.execute, clock=clock, options=options, progress=loading.note)
-    return Server(config, engine, clock)
+    return Server(config, Engine(directory, options, replayer.execute, clock), clock)
 
 
 class Server:
@@ -135,6 +138,31 @@ class Server:
         self.checkpoints.committed()
         self.maintenance.purge_soon()
         self.executor.blocking.serve_soon()
+
+    async def load(self, listen: Callable[[], Awaitable[None]]) -> None:
+        """Load the store in slices.  When that takes long, `listen` is called, and clients are answered in between.
+
+        Raises what `Engine.load` and `listen` raise.
+        """
+        monotonic = self.context.clock.monotonic
+        loading = self.context.loading
+        assert loading is not None
+        end_s = monotonic() + _LONG_LOAD_S
+        listens = False
+        with contextlib.closing(self.engine.load(loading.note)) as steps:
+            for _ in steps:
+                if monotonic() < end_s:
+                    continue
+                if not listens:
+                    listens = True
+                    await listen()
+                await asyncio.sleep(0)
+                end_s = monotonic() + _LOAD_SLICE_S
+        self.context.loading = None
+        for session in self.context.sessions.values():
+            if session.transaction.watched:  # the load reports no changes
+                session.transaction.watch_broken = True
+        self.executor.gate.loaded()
 
     def start(self) -> None:
         """Start the background work."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
+import signal
 from typing import TYPE_CHECKING, Final
 
 from riverbed.server.errors import CommandError
@@ -118,6 +119,8 @@ class Stopping:
         """Begin to stop.  A stop that is under way already keeps its own options."""
         if self._state is not State.SERVING:
             return
+        if self._core.loading is not None:
+            signal.raise_signal(signal.SIGTERM)  # `main` ends the process at once, see there
         log.warning("User requested shutdown...")
         self._state = State.WAITING
         self._save, self._force = save, force

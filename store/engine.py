@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -36,7 +36,7 @@ from riverbed.store.format.meta import NO_DATABASE
 from riverbed.store.log.resync import EVERYTHING
 from riverbed.store.log.stream_reader import StreamedBatch
 from riverbed.store.log.tail import KnownOffsets
-from riverbed.store.opening import clear_away, find_log, open_parts
+from riverbed.store.opening import Opening, clear_away, find_log
 from riverbed.store.options import Clock, Fsync, Options
 from riverbed.store.position import LogPosition
 from riverbed.store.progress import Progress, ignore
@@ -64,19 +64,13 @@ class Engine:
     """An open store.  Only one thread may use it."""
 
     def __init__(
-        self,
-        directory: Path,
-        options: Options,
-        execute: Execute,
-        clock: Clock,
-        files: Files,
-        progress: Progress = ignore,
+        self, directory: Path, options: Options, execute: Execute, clock: Clock, files: Files | None = None
     ) -> None:
-        """Lock, open and recover `directory`; see `open`."""
+        """Lock `directory` and open what is in it, for `load`; raises what `open` raises."""
         self.directory = directory
         self.options = options
         self.clock = clock
-        self.files = files
+        self.files = files = files or OsFiles()
         self._execute = execute
         self.refusal: Refusal | None = None
         self.checkpoints = Checkpoints(clock)
@@ -88,23 +82,15 @@ class Engine:
         self.known_offsets = KnownOffsets()
         # Called with batches once they are in the log, and durable if the policy says so.
         self.on_batches: Callable[[Sequence[StreamedBatch]], None] | None = None
-        with contextlib.ExitStack() as lock:
-            lock.enter_context(lock_directory(directory))
-            with contextlib.ExitStack() as undo:
-                opened = open_parts(undo, directory, options, execute, files, progress)
-                undo.callback(self._end_quietly)
-                self.log, self.tables, self.txn, self.recovery = opened[:4]
-                self.checkpoints.count += opened.is_saved and self.recovery.commands > 0
-                if not opened.is_saved:
-                    self._tables_failed(Refusal.DISK_FULL)
-                    self.space.uncommitted_bytes = self.recovery.uncommitted_bytes
-                    self._pieces = self.recovery.commands
-                self.has_settled = opened.killed is not None and clear_away(self.log, opened.killed)
-                self._begin_replids()
-                self._begin_file_if_needed()
-                self.check_space()
-                undo.pop_all()
-            self._lock = lock.pop_all()
+        self.is_loaded = False
+        self.has_settled = False
+        with contextlib.ExitStack() as undo:
+            undo.enter_context(made_directory(directory))
+            self._lock = undo.enter_context(contextlib.ExitStack())
+            self._lock.enter_context(lock_directory(directory))
+            self._opening = opening = Opening(undo, directory, options, execute, files)
+            self.log, self.tables, self.txn, self.recovery = opening.log, opening.tables, opening.txn, opening.report
+            self._undo = undo.pop_all()
 
     @classmethod
     def open(
@@ -119,11 +105,41 @@ class Engine:
     ) -> Engine:
         """Open `directory`, creating it if necessary, and bring its state up to the end of the log.
 
-        `execute(txn, db, words)` runs one logged command.  `progress` is called after each batch.  Raises LockedError,
+        `execute(txn, db, words)` runs one logged command.  `progress` is called now and then.  Raises LockedError,
         ForeignLogError, UnsafeFileError, VersionError, CorruptionError, ReplayError, OSError.
         """
-        with made_directory(directory):
-            return cls(directory, options or Options(), execute, clock, files or OsFiles(), progress)
+        engine = cls(directory, options or Options(), execute, clock, files)
+        for _ in engine.load(progress):
+            pass
+        return engine
+
+    def load(self, progress: Progress = ignore) -> Generator[None, None, None]:
+        """Bring the state up to the end of the log, in steps; raises what `open` raises, and the directory is released.
+
+        Between two steps commands may read the tables, and nothing may change them.  Closing the iterator ends the
+        start as a kill does.
+        """
+        with self._undo as undo:
+            opening = self._opening
+            yield from opening.load(undo, progress)
+            undo.callback(self._end_quietly)
+            self.tables = opening.tables
+            self.checkpoints.count += opening.is_saved and self.recovery.commands > 0
+            if not opening.is_saved:
+                self._tables_failed(Refusal.DISK_FULL)
+                self.space.uncommitted_bytes = self.recovery.uncommitted_bytes
+                self._pieces = self.recovery.commands
+            self.has_settled = opening.killed is not None and clear_away(self.log, opening.killed)
+            self._begin_replids()
+            self._begin_file_if_needed()
+            self.check_space()
+            undo.pop_all()
+        self.is_loaded = True
+
+    @property
+    def offset(self) -> int:
+        """The replication offset of the end of the log; 0 until the log was read to its end."""
+        return self.log.end.offset if self.is_loaded else 0
 
     def _begin_replids(self) -> None:
         """Set the replication ids of this start.
@@ -162,6 +178,8 @@ class Engine:
         `UnknownOutcomeError`, the next start may still find the batch, so clients must get neither success nor error.
         """
         txn = self.txn
+        if not self.is_loaded:
+            return False
         txn.end_command()
         if not txn.log:
             return False

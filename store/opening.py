@@ -11,9 +11,9 @@ This module knows no tick, and no checkpoint but this one; `engine.py` continues
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
 
 import lmdb
 
@@ -32,101 +32,98 @@ from riverbed.store.tables import power_loss as powercut
 from riverbed.store.tables.environment import Tables
 
 
-class Opened(NamedTuple):
-    """The parts of a store after a start."""
+class Opening:
+    """A start of a store: `log`, `tables` and `txn` are there at once, their contents after `load`."""
 
-    log: Log
-    tables: Tables
-    txn: WriteTxn
-    recovery: RecoveryReport
-    is_saved: bool  # the tables hold the recovered state; else the disk was full, and the tables are behind the log
-    killed: KilledCompaction | None  # a compaction that is moved in but not cleared away yet
+    def __init__(
+        self, undo: contextlib.ExitStack, directory: Path, options: Options, execute: Execute, files: Files
+    ) -> None:
+        """Open the parts in `directory`, which is locked; `undo` gets the steps that a later failure must undo.
 
+        Raises ForeignLogError, UnsafeFileError, VersionError, CorruptionError, OSError.
+        """
+        places = Places(directory)
+        places.require_plain()
+        require_ours(directory, files)
+        self._directory = directory
+        self._options = options
+        self._execute = execute
+        self.log = find_log(directory, options, files)
+        undo.callback(self.log.close)
+        # a compaction that is moved in but not cleared away yet
+        self.killed = KilledCompaction.find(places, files)
+        self._changes = undo.enter_context(StartChanges(places.state, files))
+        self._changes.resolve_doubt()
+        if self.killed is not None:
+            self._changes.move_in(self.killed)
+        self.tables = Tables(directory, options.map_bytes, commits_later=True)
+        undo.callback(self.tables.close)
+        self.txn = WriteTxn(self.tables)
+        undo.callback(self.txn.abort)
+        powercut.prepare_use(places.state)
+        self.txn.configure_nodes(options.node_max_entries, options.node_max_bytes)
+        self.report = RecoveryReport()
+        self.is_saved = True  # the tables hold the recovered state; else the disk is full, and they are behind the log
 
-def open_parts(
-    undo: contextlib.ExitStack,
-    directory: Path,
-    options: Options,
-    execute: Execute,
-    files: Files,
-    progress: Progress,
-) -> Opened:
-    """Open and recover `directory`, which is locked; `undo` gets the steps that a later failure must undo.
+    def load(self, undo: contextlib.ExitStack, progress: Progress) -> Iterator[None]:
+        """Bring the tables up to the log, in the steps of `recovering`; `tables` are others then.
 
-    Raises ForeignLogError, UnsafeFileError, VersionError, CorruptionError, ReplayError, OSError.
-    """
-    places = Places(directory)
-    places.require_plain()
-    require_ours(directory, files)
-    log = find_log(directory, options, files)
-    undo.callback(log.close)
-    killed = KilledCompaction.find(places, files)
-    changes = undo.enter_context(StartChanges(places.state, files))
-    changes.resolve_doubt()
-    if killed is not None:
-        changes.move_in(killed)
-    tables = Tables(directory, options.map_bytes, commits_later=True)
-    undo.callback(tables.close)
-    txn = WriteTxn(tables)
-    undo.callback(txn.abort)
-    powercut.prepare_use(places.state)
-    txn.configure_nodes(options.node_max_entries, options.node_max_bytes)
-    report = _recover(directory, log, txn, execute, changes, progress)
+        Raises CorruptionError, ReplayError, OSError.
+        """
+        txn = self.txn
+        yield from self._recover(progress)
 
-    def take_back_log(_: object, error: BaseException | None, traceback: TracebackType | None) -> None:
-        if isinstance(error, Exception):
-            log.take_back()
+        def take_back_log(_: object, error: BaseException | None, traceback: TracebackType | None) -> None:
+            if isinstance(error, Exception):
+                self.log.take_back()
 
-    undo.push(take_back_log)
-    is_saved = _save(log, txn, report)
-    txn.abort()
-    tables.close()
-    tables = Tables(directory, options.map_bytes, syncs_later=True)
-    undo.callback(tables.close)
-    undo.callback(txn.abort)
-    txn.change_tables(tables)
-    if not is_saved:
-        recovery.recover(log, txn, execute, commits=False)
-    return Opened(log, tables, txn, report, is_saved, killed)
+        undo.push(take_back_log)
+        self._save()
+        txn.abort()
+        self.tables.close()
+        self.tables = Tables(self._directory, self._options.map_bytes, syncs_later=True)
+        undo.callback(self.tables.close)
+        undo.callback(txn.abort)
+        txn.change_tables(self.tables)
+        if not self.is_saved:
+            again = RecoveryReport()
+            yield from recovery.recovering(self.log, txn, self._execute, again, commits=False, progress=progress)
+
+    def _recover(self, progress: Progress) -> Iterator[None]:
+        """Replay the log beyond the tables; create the log of a new store.
+
+        Raises StoreError, OSError; then nothing has changed but what `StartChanges` undoes.
+        """
+        log, txn = self.log, self.txn
+        if not log.is_missing:
+            # without replication ids, no start with these tables was completed
+            commits = txn.tables.is_new or txn.replids is None
+            steps = recovery.recovering(log, txn, self._execute, self.report, commits=commits, progress=progress)
+            with contextlib.nullcontext() if commits else self._changes.uncommitted(txn.tables):
+                yield from steps
+            return
+        if txn.position is not None or powercut.is_marked(txn.tables.path):  # the log is created before the mark
+            raise NoLogError(
+                f"there is no log in {log.home.path}, and the tables hold the state of one: "
+                f"`riverbed check {self._directory} --repair` makes a new log of them"
+            )
+        log.create()
+
+    def _save(self) -> None:
+        """Commit the recovered state, durably.
+
+        On a full disk the tables stay behind the log: the server answers reads and refuses writes.
+        """
+        if self.report.commands:
+            try:
+                self.txn.commit(self.log.end, synced=self.log.synced)
+            except lmdb.Error:
+                self.is_saved = False
 
 
 def find_log(directory: Path, options: Options, files: Files) -> Log:
     """The log in `directory`, which may not exist yet.  Raises CorruptionError, OSError."""
     return Log.find(directory, files, segment_bytes=options.segment_bytes, load_truncated=options.load_truncated)
-
-
-def _recover(
-    directory: Path, log: Log, txn: WriteTxn, execute: Execute, changes: StartChanges, progress: Progress
-) -> RecoveryReport:
-    """Replay the log beyond the tables; create the log of a new store.
-
-    Raises StoreError, OSError; then nothing has changed but what `StartChanges` undoes.
-    """
-    if not log.is_missing:
-        if txn.tables.is_new or txn.replids is None:  # no start with them was completed
-            return recovery.recover(log, txn, execute, progress=progress)
-        with changes.uncommitted(txn.tables):
-            return recovery.recover(log, txn, execute, commits=False, progress=progress)
-    if txn.position is not None or powercut.is_marked(txn.tables.path):  # the log is created before the mark
-        raise NoLogError(
-            f"there is no log in {log.home.path}, and the tables hold the state of one: "
-            f"`riverbed check {directory} --repair` makes a new log of them"
-        )
-    log.create()
-    return RecoveryReport()
-
-
-def _save(log: Log, txn: WriteTxn, report: RecoveryReport) -> bool:
-    """Commit the recovered state, durably; -> whether that worked.
-
-    On a full disk the tables stay behind the log: the server answers reads and refuses writes.
-    """
-    if report.commands:
-        try:
-            txn.commit(log.end, synced=log.synced)
-        except lmdb.Error:
-            return False
-    return True
 
 
 def clear_away(log: Log, killed: KilledCompaction) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from riverbed.server.commands.channels import PubSub
 from riverbed.server.limits.accounts import Accounts
 from riverbed.server.limits.guesses import WrongPasswords
+from riverbed.server.loading import Loading
 from riverbed.server.stats.rewrite_status import RewriteStatus
 from riverbed.server.stats.stats import Stats
 
@@ -37,6 +38,7 @@ class Core:
         self.pubsub = PubSub()
         self.sessions: dict[int, Session] = {}
         self.started_ms = self.now_ms()
+        self.loading = None if engine.is_loaded else Loading(clock)  # None once the store is loaded
         self.run_id = secrets.token_hex(20)
 
     def now_ms(self) -> int:

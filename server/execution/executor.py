@@ -285,6 +285,12 @@ class Executor:
         Nothing runs from now on: no blocked command, no sliced command, no checkpoint.
         """
         log.error("%s; stopping", error)
+        self.cut_all_off()
+        for report in self.events.gave_up:
+            report()
+
+    def cut_all_off(self) -> None:
+        """Cut all clients off without replies, and run nothing from now on."""
         self.gave_up = True
         for session in list(self.context.sessions.values()):
             session.begin_closing()
@@ -295,8 +301,6 @@ class Executor:
             session.peer.abort()
         self._queue.clear()
         self.ran.clear()
-        for report in self.events.gave_up:
-            report()
 
     def let_go(self) -> None:
         """Commit what has run, answer it, and close every connection; requests that have not run are dropped.

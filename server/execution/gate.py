@@ -2,6 +2,7 @@
 
     replication         a replica takes no writes, one without a link no reads; a primary may lack replicas
     the store           a disk that is nearly full, a log or tables that could not be written
+    the start           what needs the state is refused until the log is loaded
     pauses, monitors    refuse nothing, but every command is checked for them
 
 Each of these sets its own part, and calls `refresh`.  `admission.py` checks what a single client may not do.
@@ -36,12 +37,16 @@ MISCONF: Final = {
 }
 
 
+LOADING: Final = "LOADING Redis is loading the dataset in memory"
+
+
 class Gate:
     """The gate of one server."""
 
     def __init__(self, engine: Engine) -> None:
         self.no_writes = ""  # replication's error for writes, empty while writes are taken
         self.no_reads = ""  # replication's error for everything that needs the state
+        self.is_loading = not engine.is_loaded
         self.is_monitored = False  # every command is shown to a client
         self.is_paused = False  # commands wait, or only writes
         self.holds_writes = False  # writes wait, in a pause that no client can end
@@ -55,6 +60,11 @@ class Gate:
         self.no_writes, self.no_reads = no_writes, no_reads
         self.refresh()
 
+    def loaded(self) -> None:
+        """The state is complete."""
+        self.is_loading = False
+        self.refresh()
+
     def refresh(self) -> None:
         """Apply a reason that may have changed."""
         self._txn.is_short_of_space = self._engine.refusal is not None
@@ -63,16 +73,17 @@ class Gate:
     @property
     def closes_fast_path(self) -> bool:
         """Whether even reads need every check."""
-        return self.is_monitored or self.is_paused or bool(self.no_reads) or self._engine.refusal is not None
+        is_refusing = self.is_loading or bool(self.no_reads) or self._engine.refusal is not None
+        return is_refusing or self.is_monitored or self.is_paused
 
     @property
     def refuses_writes(self) -> bool:
-        return bool(self.no_writes) or self._engine.refusal is not None
+        return self.is_loading or bool(self.no_writes) or self._engine.refusal is not None
 
     def check(self, flags: Flag) -> None:
         """Raise CommandError when a command with these flags is refused."""
         refusal = self._engine.refusal
-        if refusal is None and not self.no_writes and not self.no_reads:
+        if refusal is None and not self.no_writes and not self.no_reads and not self.is_loading:
             return
         is_write = bool(flags & Flag.WRITE)
         if refusal is not None and is_write and (flags & Flag.DENYOOM or refusal in UNTIL_A_RESTART):
@@ -81,3 +92,6 @@ class Gate:
             raise CommandError(self.no_writes)
         if self.no_reads and not flags & Flag.STALE:
             raise CommandError(self.no_reads)
+        # DEBUG may read, or replace, what is being loaded
+        if self.is_loading and (not flags & Flag.LOADING or flags & Flag.GUARDED):
+            raise CommandError(LOADING)

@@ -1,11 +1,11 @@
 """The addresses that the settings name, taken before the store is opened.
 
     bind       the port is ours, and connections to it are refused
-    ...        the store is opened and recovered
+    ...        the store is opened, and loaded for up to half a second
     listen     `listener.py`: connections are accepted
 
 So a start that fails because it cannot have an address has not touched the store.  A Unix socket is a file in a folder.
-Here we only check that it can be made; it is made when the store is open, as it takes the place of an older one.
+Here we only check that it can be made; it is made when the server listens, as it takes the place of an older one.
 """
 
 from __future__ import annotations

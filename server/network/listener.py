@@ -1,4 +1,4 @@
-"""Sockets and signals: bind, open the store (recovery included), accept, serve until the server stops.
+"""Sockets and signals: bind, open the store, load it, accept, serve until the server stops.
 
 `server/stopping.py` stops it.
 """
@@ -11,7 +11,6 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from riverbed.server.assembly import Server, open_server
@@ -34,21 +33,26 @@ PROTECTED = (
 
 
 class Listener:
-    """The open sockets of one server."""
+    """The open sockets of one server; `metrics` is the page for Prometheus, if it is asked for."""
 
-    def __init__(self, config: Config, server: Server) -> None:
+    def __init__(self, config: Config, server: Server, addresses: Addresses) -> None:
         self.config = config
         self.server = server
+        self.metrics: Metrics | None = None
+        self._addresses = addresses
         self._servers: list[asyncio.Server] = []
 
-    async def listen(self, sockets: Iterable[socket.socket]) -> None:
-        """Accept connections to `sockets`, which are bound, and to the Unix socket if there is to be one.
+    async def listen(self) -> None:
+        """Accept connections to the bound addresses, and to the Unix socket if there is to be one, from now on.
 
-        Raises OSError.
+        A second call does nothing.  Raises OSError.
         """
+        if self._servers:
+            return
+        self.metrics = await _open_metrics(self.server, self._addresses)  # before clients may think that all is ready
         loop = asyncio.get_running_loop()
         config = self.config
-        for sock in sockets:
+        for sock in self._addresses.clients:
             self._servers.append(await loop.create_server(self._accept, sock=sock, backlog=config.tcp_backlog))
         if config.unixsocket:
             sock = make_unix_socket(config)
@@ -131,25 +135,19 @@ def _keep_alive(sock: socket.socket, seconds: int) -> None:
 async def serve(config: Config) -> int:
     """Open, serve, stop; -> the process's exit status.  Raises what opening and binding raise."""
     addresses = Addresses(config)
+    loop = asyncio.get_running_loop()
     try:
         server = open_server(config, config.dir)
+        loop.set_exception_handler(server.tasks.noticed)
+        listener = Listener(config, server, addresses)
+        server.stopping.close_listeners = listener.close
+        await _load(server, listener)
     except BaseException:
         addresses.close()
         raise
-    engine = server.engine
-    listener = Listener(config, server)
-    stopping = server.stopping
-    stopping.close_listeners = listener.close
-    loop = asyncio.get_running_loop()
-    loop.set_exception_handler(server.tasks.noticed)
+    engine, stopping, metrics = server.engine, server.stopping, listener.metrics
     loop.add_signal_handler(signal.SIGTERM, stopping.terminate)
     loop.add_signal_handler(signal.SIGINT, stopping.interrupt)
-    try:
-        metrics = await _open_metrics(server, addresses)  # before clients may think that all is ready
-        await listener.listen(addresses.clients)
-    except BaseException:
-        engine.close()
-        raise
     if metrics is not None:
         log.info("metrics on port %d", config.metrics_port)
     report = engine.recovery
@@ -170,6 +168,22 @@ async def serve(config: Config) -> int:
     if metrics is not None:
         metrics.close()
     return await server.finish()
+
+
+async def _load(server: Server, listener: Listener) -> None:
+    """Load the store, and listen.  When that fails, clients that have come meanwhile are cut off.
+
+    Raises what opening and binding raise.
+    """
+    try:
+        await server.load(listener.listen)
+        await listener.listen()
+    except BaseException:
+        listener.close()
+        server.executor.cut_all_off()
+        if server.engine.is_loaded:
+            server.engine.close()
+        raise
 
 
 async def _open_metrics(server: Server, addresses: Addresses) -> Metrics | None:

@@ -43,7 +43,10 @@ class Figure(NamedTuple):
 
 
 def figures(core: Core, control: Control, replication: Replication, watched: Sample) -> Iterator[Figure]:
-    """All figures; each is read when the iterator reaches it."""
+    """All figures; each is read when the iterator reaches it.  During a load only those of the load."""
+    yield from _loading(core)
+    if core.loading is not None:
+        return
     yield from _server(core)
     yield from _clients(core, control, len(replication.primary.senders))
     yield from _commands(core)
@@ -54,6 +57,14 @@ def figures(core: Core, control: Control, replication: Replication, watched: Sam
     yield from _replication(core, replication)
     yield from _streams(watched)
     yield from _groups(watched)
+
+
+def _loading(core: Core) -> Iterator[Figure]:
+    loading = core.loading
+    yield _gauge("loading", "1 while a start loads the log; there are no other figures then.", loading is not None)
+    if loading is not None:
+        yield _gauge("loading_loaded_bytes", "Bytes of the log that are loaded.", loading.loaded_bytes)
+        yield _gauge("loading_total_bytes", "Bytes of the log that are to be loaded.", loading.total_bytes)
 
 
 # -- kinds of metrics --------------------------------------------------------------------------------------------------

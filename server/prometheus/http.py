@@ -35,6 +35,10 @@ _TEXT: Final = "text/plain; charset=utf-8"
 _HEAD_END: Final = b"\r\n\r\n"
 
 
+class UnavailableError(Exception):
+    """There is no such page just now; the text says why."""
+
+
 class MetricsHttp:
     """The listening sockets; `pages` by path, each with its content type."""
 
@@ -94,7 +98,9 @@ class MetricsHttp:
         content_type, make = page
         try:
             async with asyncio.timeout(ANSWER_S) as limit:
-                body = await self._tasks.start("a page of the metrics port", make())
+                body = await self._tasks.start("a page of the metrics port", make(), expected=(UnavailableError,))
+        except UnavailableError as error:
+            return await _answer(reader, writer, HTTPStatus.SERVICE_UNAVAILABLE, body=f"{error}\n".encode())
         except Exception:  # the tasks have reported it
             return None if limit.expired() else await _answer(reader, writer, HTTPStatus.INTERNAL_SERVER_ERROR)
         return await _answer(reader, writer, status, content_type, body)

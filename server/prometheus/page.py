@@ -2,6 +2,7 @@
 
     GET /metrics  ->  sampling of streams and groups, then every figure      slices of 2 ms with pauses of 8 ms
     GET /healthz  ->  ok                                                   while the loop turns
+                      503, and how far it is                               while a start loads the log
 
 A page of a hundred streams and two hundred groups is 2,000 lines and 20 ms of work.  It is made on the loop, where
 nothing changes during a slice; and in slices, so that clients wait for none of them longer than for another client's
@@ -25,7 +26,7 @@ from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from riverbed.server.prometheus.figures import Figure, figures
-from riverbed.server.prometheus.http import MetricsHttp
+from riverbed.server.prometheus.http import MetricsHttp, UnavailableError
 from riverbed.store.databases.sampling import Sample
 
 if TYPE_CHECKING:
@@ -69,6 +70,9 @@ class Metrics:
             self._under_way.cancel()
 
     async def _health(self) -> bytes:
+        loading = self._core.loading
+        if loading is not None:
+            raise UnavailableError(f"loading, {loading.step}: {loading.percent:.1f} %")
         return b"ok\n"
 
     async def page(self) -> bytes:
@@ -96,8 +100,9 @@ class Metrics:
 
     def _pieces(self) -> Iterator[bytes]:
         """The page in pieces, each less than a millisecond of work."""
-        for _ in self._survey.look(self._core.now_ms()):
-            yield b""
+        if self._core.loading is None:
+            for _ in self._survey.look(self._core.now_ms()):
+                yield b""
         for figure in figures(self._core, self._control, self._replication, self._survey):
             yield from render(figure)
 

@@ -403,12 +403,12 @@ class Follower:
     # -- what INFO and ROLE report -------------------------------------------------------------------------------------
 
     def role(self) -> Reply:
-        offset = self._engine.log.end.offset if self.is_connected else -1
+        offset = self._engine.offset if self.is_connected else -1
         return [b"slave", self.host.encode(), self.port, self.state.value.encode(), offset]
 
     def fields(self) -> Iterator[tuple[str, object]]:
         now_s = self._clock.monotonic()
-        offset = self._engine.log.end.offset
+        offset = self._engine.offset
         link, sync = self._link, self._full_sync
         yield "master_host", self.host
         yield "master_port", self.port

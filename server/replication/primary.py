@@ -256,7 +256,7 @@ class Primary:
             for sender in self.senders.values()
             if sender.state is State.ONLINE
         ]
-        return [b"master", self._engine.log.end.offset, replicas]
+        return [b"master", self._engine.offset, replicas]
 
 
 def _address(word: bytes) -> str:

@@ -12,6 +12,7 @@ from riverbed.server.replication.failover import Failover
 from riverbed.server.replication.follower import Follower, Needs
 from riverbed.server.replication.fullsync import remove_leftovers
 from riverbed.server.replication.primary import Primary
+from riverbed.store.replication_id import NO_ID, ReplicationIds
 
 if TYPE_CHECKING:
     from riverbed.server.background.log_rewrite import Rewriting
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("riverbed")
 
 CYCLE_S: Final = 1.0
+_NO_IDS: Final = ReplicationIds(NO_ID)  # until the store is loaded
 NO_LINK: Final = "NOMASTERLINK Can't SYNC while not connected with my master"
 READONLY: Final = "READONLY You can't write against a read only replica."
 NO_LINK_IN_FAILOVER: Final = "NOMASTERLINK Can't SYNC while failing over"
@@ -58,7 +60,6 @@ class Replication:
         """`applied` is called when something that came from a primary is in our log."""
         self.primary = Primary(core, ticks, tasks, gate, rewriting)
         self.primary.on_count = self._refuse
-        self.follower: Follower | None = None
         self.on_progress: Callable[[], None] = lambda: None  # a replica has acknowledged something, or left
         self.failover = Failover(core, ticks, pauses, self.primary, self._hand_over_to, self._promote)
         self._core = core
@@ -71,10 +72,12 @@ class Replication:
         self.needs = Needs(core, ticks, tasks, replacement, changed=self._refuse, applied=applied)
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        primary = self._config.replicaof
+        self.follower = None if primary is None else Follower(self.needs, self.primary, *primary)
         for name in ("min-replicas-to-write", "min-replicas-max-lag"):
             self._config.observe(name, self.primary.count_good)
         self._config.observe("replica-serve-stale-data", self._refuse)
-        core.txn.follows = self._config.replicaof is not None
+        core.txn.follows = self.is_replica
         self._refuse()
 
     @property
@@ -86,8 +89,8 @@ class Replication:
     def start(self) -> None:
         """Follow the primary that the settings name, and look after replicas, from now on."""
         remove_leftovers(self._engine.directory, self._tasks)
-        if self._config.replicaof is not None:
-            self._begin_following(*self._config.replicaof)
+        if self.follower is not None:
+            self.follower.start()
         self._cycle()
 
     async def stop(self) -> None:
@@ -245,7 +248,8 @@ class Replication:
 
     def fields(self) -> Iterator[tuple[str, object]]:
         engine = self._engine
-        replids, end = engine.log.replids, engine.log.end
+        manifest = engine.log.home.manifest
+        replids = manifest.replids or _NO_IDS
         yield "role", "master" if self.follower is None else "slave"
         if self.follower is not None:
             yield from self.follower.fields()
@@ -254,11 +258,11 @@ class Replication:
         yield "master_replid", replids.replication_id
         yield "master_replid2", replids.previous_id
         yield "riverbed_store_id", replids.store_id
-        yield "master_repl_offset", end.offset
+        yield "master_repl_offset", engine.offset
         yield "second_repl_offset", replids.branch_offset + 1 if replids.branch_offset >= 0 else -1
         # Redis keeps this backlog in memory; here it is the log, from the first of its files that has an offset
-        first = engine.log.home.manifest.streamed[0].start_offset or 0
+        first = (manifest.streamed[0].start_offset or 0) if engine.is_loaded else 0
         yield "repl_backlog_active", 1
         yield "repl_backlog_size", engine.log.size_bytes
         yield "repl_backlog_first_byte_offset", first + 1
-        yield "repl_backlog_histlen", end.offset - first
+        yield "repl_backlog_histlen", engine.offset - first

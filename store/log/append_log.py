@@ -247,9 +247,10 @@ class Log:
         if is_first and reader.end is not None:
             self._continue_at(parts[-1], reader.end, reader.torn_tail)
 
-    def verify(self, start: LogPosition | None) -> None:
-        """Read everything from `start` on, and change nothing.  Raises CorruptionError, OSError."""
-        self.home.verify(start, load_truncated=self._load_truncated)
+    def read_only(self, start: LogPosition | None) -> Iterator[Batch]:
+        """Yield every batch from `start` on, and change nothing.  Raises CorruptionError, OSError."""
+        reader = LogReader(self.home.parts(), self._files, load_truncated=self._load_truncated)
+        return reader.batches(start, start)
 
     def _continue_at(self, last: LogPart, end: LogPosition, torn_tail: TornTail | None) -> None:
         self._seq, self._position, self._offset = end

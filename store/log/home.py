@@ -16,7 +16,7 @@ from riverbed.store.disk.files import Files
 from riverbed.store.layout import LOG_MANIFEST, incr_name
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.manifest import LogFile, Manifest, ReplacedError
-from riverbed.store.log.reader import LogPart, LogReader, list_parts
+from riverbed.store.log.reader import LogPart, list_parts
 from riverbed.store.log.takeover import refuse_orphans
 from riverbed.store.position import LogPosition
 
@@ -111,11 +111,6 @@ class LogHome:
             return None
         start_offset = (incrs[0].start_offset or 0) if incrs else 0
         return Base(self.path / file.name, file.seq, size, file.command_bytes, start_offset)
-
-    def verify(self, start: LogPosition | None, *, load_truncated: bool) -> None:
-        """Read everything from `start` on, and change nothing.  Raises CorruptionError, OSError."""
-        for _ in LogReader(self.parts(), self._files, load_truncated=load_truncated).batches(start, start):
-            pass
 
     def bytes_from(self, start: LogPosition | None) -> int:
         """How many bytes of the files lie behind `start`.  Raises CorruptionError, OSError."""

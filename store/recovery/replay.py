@@ -23,6 +23,10 @@ from riverbed.store.recovery.bulk_load import load_run
 from riverbed.store.wire import Request, Run, count_of
 
 EXECUTING: Final = "executing the log"
+VERIFYING: Final = "verifying the log"
+
+# A step takes up to some milliseconds, unless one batch alone is longer.
+STEP_BYTES: Final = 32 << 10
 
 # A start from nothing commits this often, so that dirty pages do not pile up in memory; see `start_changes.py`.
 _BYTES_A_CHECKPOINT: Final = 16 << 20
@@ -45,44 +49,67 @@ class RecoveryReport:
 
 
 def recover(
-    log: Log,
-    txn: WriteTxn,
-    execute: Execute,
-    *,
-    commits: bool = True,
-    durable: LogPosition | None = None,
-    progress: Progress = ignore,
+    log: Log, txn: WriteTxn, execute: Execute, *, commits: bool = True, durable: LogPosition | None = None
 ) -> RecoveryReport:
     """Execute what `log` holds beyond `txn.position`; `commits` says whether `txn` may commit on the way.
-
-    `progress` is called after each batch with the bytes of the log that are executed, and all that are to be.
 
     The log is known to be durable up to `durable`, by default what the tables say; the first pass makes the rest
     durable.  A torn tail is cut from the file.  Raises CorruptionError, ReplayError.
     """
-    begun = time.monotonic()
     report = RecoveryReport()
-    start = txn.position
-    if commits and not txn.tables.is_new and log.home.bytes_from(start) >= _BYTES_A_CHECKPOINT:
-        log.verify(start)  # damage must be found before the first of several commits; it takes a quarter of the time
-    batches = log.read(start, durable=durable or txn.synced)
-    if progress is not ignore:
-        batches = _watched(batches, progress, log.home.bytes_from(start))
-    replay(batches, txn, execute, report, commits=commits, is_durable=True)
-    report.torn_tail = log.cut_tail()
-    report.seconds = time.monotonic() - begun
+    for _ in recovering(log, txn, execute, report, commits=commits, durable=durable):
+        pass
     return report
 
 
-def _watched(batches: Iterable[Batch], progress: Progress, total: int) -> Iterator[Batch]:
-    done = 0
-    for batch in batches:
-        yield batch
-        done += batch.end.position - batch.start
+def recovering(
+    log: Log,
+    txn: WriteTxn,
+    execute: Execute,
+    report: RecoveryReport,
+    *,
+    commits: bool = True,
+    durable: LogPosition | None = None,
+    progress: Progress = ignore,
+) -> Iterator[None]:
+    """As `recover`, in steps of about `STEP_BYTES` of the log: between two steps commands may read the tables.
+
+    `progress` is called after each step with the bytes of the log that are verified or executed, and all of them.
+    """
+    begun = time.monotonic()
+    start = txn.position
+    total = log.home.bytes_from(start)
+    if commits and not txn.tables.is_new and total >= _BYTES_A_CHECKPOINT:
+        # damage must be found before the first of several commits; it takes a quarter of the time
+        for done in _in_steps(log.read_only(start)):
+            progress(VERIFYING, done, total)
+            yield
+    batches = log.read(start, durable=durable or txn.synced)
+    for done in replaying(batches, txn, execute, report, commits=commits, is_durable=True):
         progress(EXECUTING, done, total)
+        yield
+    report.torn_tail = log.cut_tail()
+    report.seconds = time.monotonic() - begun
 
 
-def replay(
+def _in_steps(batches: Iterable[Batch]) -> Iterator[int]:
+    """Read `batches`, and yield how many bytes were read so far, now and then."""
+    done = 0
+    step = STEP_BYTES
+    for batch in batches:
+        done += batch.size
+        if done >= step:
+            step = done + STEP_BYTES
+            yield done
+
+
+def replay(batches: Iterable[Batch], txn: WriteTxn, execute: Execute, report: RecoveryReport) -> None:
+    """Execute `batches` on `txn`, commit now and then, and count in `report`.  Raises ReplayError."""
+    for _ in replaying(batches, txn, execute, report):
+        pass
+
+
+def replaying(
     batches: Iterable[Batch],
     txn: WriteTxn,
     execute: Execute,
@@ -90,14 +117,15 @@ def replay(
     *,
     commits: bool = True,
     is_durable: bool = False,
-) -> None:
-    """Execute `batches` on `txn` and count in `report`; if `commits`, commit now and then.
+) -> Iterator[int]:
+    """As `replay`, in steps of about `STEP_BYTES`; yields how many bytes are executed so far.
 
-    `is_durable` says that the disk has the batches; the commits note that.  Raises ReplayError.
+    With `commits` it commits now and then.  `is_durable` says that the disk has the batches; the commits note that.
     """
     keep_expired, txn.keep_expired = txn.keep_expired, True  # the log says itself when a key expired
     notify, txn.notify = txn.notify, lambda change, db, key: None
-    uncommitted = 0
+    done = uncommitted = 0
+    step = STEP_BYTES
     try:
         for batch in batches:
             report.commands += count_of(batch.requests)
@@ -108,14 +136,20 @@ def replay(
                 raise ReplayError(f"{batch.file} at byte {batch.start}: {error}") from error
             txn.log.clear()
             txn.extension_bytes = 0
-            uncommitted += batch.end.position - batch.start
+            size = batch.end.position - batch.start
+            done += size
+            uncommitted += size
             if commits and uncommitted >= _BYTES_A_CHECKPOINT:
                 txn.commit(batch.end, synced=batch.end if is_durable else None)
                 uncommitted = 0
+            if done >= step:
+                step = done + STEP_BYTES
+                yield done
     finally:
         txn.keep_expired = keep_expired
         txn.notify = notify
     report.uncommitted_bytes = uncommitted
+    yield done
 
 
 def execute_requests(txn: WriteTxn, execute: Execute, requests: Sequence[Request], *, is_foreign: bool = False) -> int:

@@ -14,12 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from riverbed.server.config.config import Config
 from riverbed.server.limits.accounts import MAX_WAITING_BYTES
+from riverbed.server.network.addresses import Addresses
 from riverbed.server.network.listener import Listener
 from tests.conftest import StartRedis, StartRiverbed
 from tests.support.raw import RawClient, encode
 from tests.support.replicas import follow, info, until_level
-from tests.support.servers import RiverbedServer, Server
+from tests.support.servers import RiverbedServer, Server, free_port
 from tests.support.ticks import Client, Ticks, in_loop
 from tests.support.waiting import until
 
@@ -337,13 +339,12 @@ def test_a_client_that_comes_as_the_listener_closes_is_not_served(tmp_path: Path
 
     async def body() -> None:
         ticks = Ticks(tmp_path)
-        listener = Listener(ticks.config, ticks.server)
-        server = socket.create_server(("127.0.0.1", 0))
-        address = server.getsockname()
-        await listener.listen([server])
+        config = Config.load(["--port", str(free_port()), "--bind", "127.0.0.1"])
+        listener = Listener(config, ticks.server, Addresses(config))
+        await listener.listen()
         ticks.server.stopping.begin(now=True)  # nobody has told it of the listener
         await ticks.server.stopping.begun_to_end.wait()
-        with socket.create_connection(address) as client, contextlib.suppress(OSError):
+        with socket.create_connection(("127.0.0.1", config.port)) as client, contextlib.suppress(OSError):
             client.sendall(b"XADD s 1-1 f v\r\n")
             client.settimeout(5)
             await asyncio.to_thread(client.recv, 100)

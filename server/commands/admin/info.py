@@ -24,6 +24,7 @@ from riverbed.store.format.text import key_text
 if TYPE_CHECKING:
     from riverbed.server.commands.request import Context, Request
     from riverbed.server.commands.session import Session
+    from riverbed.server.loading import Loading
     from riverbed.server.stats.stats import SnapshotStatus
 
 DAY_SECONDS: Final = 86_400
@@ -172,7 +173,8 @@ def _persistence(request: Request) -> Fields:
     """The fields that Redis has for RDB saves describe checkpoints."""
     context = request.context
     engine, log = context.engine, context.engine.log
-    yield "loading", 0
+    loading = context.loading
+    yield "loading", int(loading is not None)
     yield "async_loading", 0
     yield "current_cow_peak", 0
     yield "current_cow_size", 0
@@ -202,8 +204,20 @@ def _persistence(request: Request) -> Fields:
     yield "aof_buffer_length", sum(map(len, request.txn.log))
     yield "aof_pending_bio_fsync", int(log.unsynced_bytes > 0)
     yield "aof_delayed_fsync", 0
+    if loading is not None:
+        yield from _loading(loading)
     yield from _snapshots(context.stats.snapshot)
     yield from _own_persistence(request)
+
+
+def _loading(loading: Loading) -> Fields:
+    yield "loading_start_time", loading.begun_s
+    yield "loading_total_bytes", loading.total_bytes
+    yield "loading_rdb_used_mem", 0
+    yield "loading_loaded_bytes", loading.loaded_bytes
+    yield "loading_loaded_perc", f"{loading.percent:.2f}"
+    yield "loading_eta_seconds", loading.eta_s
+    yield "riverbed_loading_step", loading.step
 
 
 def _rewrites(context: Context) -> Fields:
@@ -235,7 +249,7 @@ def _own_persistence(request: Request) -> Fields:
     """Fields that Redis does not have: offsets, checkpoints, tables, the running rewrite."""
     engine, stats, rewrite = request.context.engine, request.context.stats, request.context.rewrite
     log = engine.log
-    yield "riverbed_log_offset", log.end.offset
+    yield "riverbed_log_offset", engine.offset
     yield "riverbed_log_synced_offset", log.synced_offset
     yield "riverbed_log_unsynced_bytes", log.unsynced_bytes
     yield "riverbed_log_files", log.incr_count

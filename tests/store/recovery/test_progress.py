@@ -5,14 +5,14 @@ import shutil
 import pytest
 
 from riverbed.store.layout import STATE_DIRECTORY
-from riverbed.store.recovery.replay import EXECUTING
+from riverbed.store.recovery.replay import EXECUTING, STEP_BYTES
 from tests.support.store.stores import Store
 
 
 @pytest.mark.parametrize("lose_tables", [False, True])
-def test_a_start_reports_each_batch_of_the_log(store: Store, lose_tables: bool) -> None:
+def test_a_start_reports_each_step_of_the_log(store: Store, lose_tables: bool) -> None:
     for number in range(1, 6):
-        store.add(b"s", f"{number}-0")
+        store.add(b"s", f"{number}-0", words=(b"f", bytes(STEP_BYTES)))
         store.commit()
     told: list[tuple[str, int, int]] = []
     store.kill()
