@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from riverbed.store.streams.stream import Stream
     from riverbed.store.wire import Run, Tail
 
-# More lent streams, or bytes of entries that are in no table, make the next checkpoint long.
-_MOST_STREAMS: Final = 2048
-_MOST_BYTES: Final = 4 << 20
+# More lent streams, or bytes of rows that are in no table, make the next checkpoint longer than some 12 ms.
+_MOST_STREAMS: Final = 1024
+_MOST_BYTES: Final = 5 << 19
+_ROW_BYTES: Final = 100  # beside the fields: the key, the objects
 # Streams that are taken back at once when there are too many: less than a millisecond.
 _BATCH: Final = 16
 
@@ -31,7 +32,7 @@ class LentStreams:
     def __init__(self) -> None:
         self._tails: dict[bytes, Tail] = {}
         self._streams: dict[bytes, Stream] = {}
-        self._size = 0  # bytes of the entries that were appended
+        self._size = 0  # bytes of the rows that were appended
 
     def __len__(self) -> int:
         return len(self._tails)
@@ -44,7 +45,7 @@ class LentStreams:
     def append(self, run: Run, at: int, watched: dict[bytes, int], now_ms: int) -> tuple[int, bytes, bytes]:
         """Append entries of `run` from `at` on to the streams that are lent; -> (count, log, IDs as bulk strings)."""
         count, size, log, ids = append(run, at, self._tails, watched, now_ms)
-        self._size += size
+        self._size += size + count * _ROW_BYTES
         return count, log, ids
 
     @property
@@ -64,7 +65,7 @@ class LentStreams:
         if tail is None:
             return None
         stream = self._streams.pop(key)
-        self._size -= tail.size
+        self._size -= tail.size + len(tail.rows) * _ROW_BYTES
         take_back(stream, tail)
         return stream
 

@@ -17,10 +17,10 @@ from riverbed.store.position import LogPosition
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.transaction import Transaction
 
-# If more streams are cached, a commit empties the caches.  Reading a stream's row again takes about 3 us.
-CACHED_STREAMS: Final = 4096
-# Beyond this the next tick empties them, as keys may be long and reads alone fill the caches.
-CACHED_BYTES: Final = 32 << 20
+# Beyond this the next tick empties the caches, in some 10 ms.  Reading a stream's row again takes about 3 us.
+CACHED_BYTES: Final = 16 << 20
+# Changed rows that a checkpoint may have to write at once, in some 5 ms; those beyond are written after each tick.
+MOST_CHANGED: Final = 2048
 
 
 class WriteTxn(Transaction):
@@ -54,11 +54,12 @@ class WriteTxn(Transaction):
 
     def commit(self, position: LogPosition, *, synced: LogPosition | None = None, is_synced: bool = True) -> None:
         super().commit(position, synced=synced, is_synced=is_synced)
-        if sum(len(db.cached) for db in self.databases) > CACHED_STREAMS:
-            self._forget_cached()
+        self.bound_caches()  # a replay has no ticks
 
     def bound_caches(self) -> None:
-        """Empty the caches if the streams in them take too much memory; between ticks."""
+        """Keep the next checkpoint short, and the streams in memory few; between ticks."""
+        if len(self.dirty) > MOST_CHANGED:
+            self.write_oldest_back(len(self.dirty) - MOST_CHANGED)
         if self.cached_bytes > CACHED_BYTES:
             self.write_back()
             self._forget_cached()

@@ -10,20 +10,20 @@ from __future__ import annotations
 from struct import Struct, error
 from typing import Final
 
-from riverbed.store.ids import SEQ_BITS, StreamID, pack_id
+from riverbed.store.ids import ID_BYTES, StreamID
 
 FORMAT_VERSION: Final = 2
 
 # What decoding raises when the bytes are not what was encoded.
 DECODE_ERRORS: Final = (error, ValueError, TypeError, IndexError)
 
-_ID: Final = Struct(">QQ")  # ms:u64 seq:u64
+_ID: Final = Struct(f"{ID_BYTES}s")
 
 
 def pack_ids(*ids: StreamID) -> bytes:
-    return b"".join([pack_id(entry_id) for entry_id in ids])
+    return b"".join([entry_id.to_bytes(ID_BYTES, "big") for entry_id in ids])
 
 
 def unpack_ids(packed: bytes) -> list[StreamID]:
     """Raises one of DECODE_ERRORS when these are not whole IDs."""
-    return [StreamID(ms << SEQ_BITS | seq) for ms, seq in _ID.iter_unpack(packed)]
+    return [StreamID(int.from_bytes(one, "big")) for (one,) in _ID.iter_unpack(packed)]

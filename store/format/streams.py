@@ -82,11 +82,8 @@ class StreamRow(NamedTuple):
         return NodeRow(self.tail_total - self.tail_dead, self.tail_total, self.tail_bytes, self.tail_last_id)
 
     def pack(self) -> bytes:
-        stream_no, long_key, length, entries_added, expire_ms = self[:5]
-        ids = pack_ids(*self[5:12])
-        group_count, *nodes, settings = self[12:]
-        idempotence = None if settings is None else astuple(settings)
-        return pack_row([stream_no, long_key, length, entries_added, expire_ms, ids, group_count, nodes, idempotence])
+        idempotence = None if self.idempotence is None else astuple(self.idempotence)
+        return pack_row([*self[:5], pack_ids(*self[5:12]), self.group_count, self[13:17], idempotence])
 
     @classmethod
     def unpack(cls, row: bytes) -> StreamRow:

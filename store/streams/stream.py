@@ -121,22 +121,26 @@ class Stream:
     def decode(cls, txn: Transaction, namespace: Namespace, key: bytes, row: bytes) -> Stream:
         values = streams.StreamRow.unpack(row)
         stream = cls(txn, namespace, key, values.stream_no)
-        stream.length = values.length
-        stream.entries_added = values.entries_added
-        stream.expire_ms = values.expire_ms
-        stream.first_id = values.first_id
-        stream.last_id = values.last_id
-        stream.last_live_id = values.last_live_id
-        stream.max_deleted_id = values.max_deleted_id
-        stream.floor_id = values.floor_id
-        stream.tail_first_id = values.tail_first_id
-        stream.tail_last_id = values.tail_last_id
-        stream.group_count = values.group_count
-        stream.node_count = values.node_count
-        stream.tail_total = values.tail_total
-        stream.tail_dead = values.tail_dead
-        stream.tail_bytes = values.tail_bytes
-        stream.idempotence = values.idempotence
+        (
+            stream.stream_no,
+            _,
+            stream.length,
+            stream.entries_added,
+            stream.expire_ms,
+            stream.first_id,
+            stream.last_id,
+            stream.last_live_id,
+            stream.max_deleted_id,
+            stream.floor_id,
+            stream.tail_first_id,
+            stream.tail_last_id,
+            stream.group_count,
+            stream.node_count,
+            stream.tail_total,
+            stream.tail_dead,
+            stream.tail_bytes,
+            stream.idempotence,
+        ) = values
         return stream
 
     def touch(self) -> None:

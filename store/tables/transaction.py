@@ -182,9 +182,13 @@ class Transaction:
 
     def write_back(self) -> None:
         """Put the changed cached rows into their tables."""
-        for thing in self.dirty:
+        self.write_oldest_back(len(self.dirty))
+
+    def write_oldest_back(self, count: int) -> None:
+        """Put the `count` cached rows that have been changed for longest into their tables."""
+        for thing in self.dirty[:count]:
             thing.write_back()
-        self.dirty.clear()
+        del self.dirty[:count]
 
     # -- meta ----------------------------------------------------------------------------------------------------------
 

@@ -243,6 +243,25 @@ def test_more_streams_than_are_lent_at_once(tmp_path: Path) -> None:
         assert len(same(tmp_path / "bytes", asked(*lines, *lines, "XRANGE k0 - +"))) == 401
 
 
+def test_small_entries_that_are_in_no_table_are_few(tmp_path: Path) -> None:
+    """A checkpoint has to write their rows at once, so that what counts is their number, not their bytes alone."""
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000)
+        client = ticks.connect()
+        keys = [f"k{number}" for number in range(20)]
+        await ticks.ask(client, *(f"XADD {key} * f v" for key in keys))
+        txn = ticks.engine.txn
+        for number in range(1, 21):
+            await ticks.ask(client, *(f"XADD {key} * f v" for _ in range(50) for key in keys))
+            missing = 20 + 1000 * number - txn.lmdb.stat(txn.handles["entries"])["entries"]
+            assert missing <= 1000 + 1000  # and what the last request appended
+        ticks.close()
+
+    with patch.object(lent, "_MOST_BYTES", 100_000):
+        in_loop(body())
+
+
 def test_a_stream_without_further_ids_refuses_those_that_have_none(tmp_path: Path) -> None:
     last = "18446744073709551615-18446744073709551615"
     setup = "XADD s 18446744073709551615-18446744073709551612 f v"

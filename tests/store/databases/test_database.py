@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from riverbed.store.databases.database import Database
-from riverbed.store.databases.transaction import CACHED_STREAMS
+from riverbed.store.databases.transaction import CACHED_BYTES, MOST_CHANGED
 from riverbed.store.ids import MAX_ID, MIN_ID
 from riverbed.store.model import Change, Strategy, Trim
 from riverbed.store.streams import trimming
@@ -316,15 +316,35 @@ def test_nothing_expires_while_the_log_says_itself_what_does(store: Store) -> No
 
 
 def test_more_streams_than_are_kept_in_memory_are_all_there(store: Store) -> None:
-    for number in range(CACHED_STREAMS + 50):
-        store.add(b"%d" % number, "1-0")
+    keys = [b"%d" % number * 10_000 for number in range(1000)]
+    assert sum(map(len, keys)) > CACHED_BYTES
+    for key in keys:
+        store.add(key, "1-0")
     store.checkpoint()
     assert len(store.db.cached) == 0
-    for number in range(CACHED_STREAMS + 50):
-        store.add(b"%d" % number, "2-0")
+    for key in keys:
+        store.add(key, "2-0")
     store.restart()
-    assert store.db.size == CACHED_STREAMS + 50
-    assert ids_of(store, b"7") == ids_of(store, b"%d" % (CACHED_STREAMS + 49)) == ["1-0", "2-0"]
+    assert store.db.size == len(keys)
+    assert ids_of(store, keys[7]) == ids_of(store, keys[-1]) == ["1-0", "2-0"]
+
+
+def test_a_checkpoint_has_few_rows_to_write_however_many_streams_changed(store: Store) -> None:
+    """Rows are written after each tick, those first that changed first."""
+    keys = [b"%d" % number for number in range(MOST_CHANGED + 100)]
+    for key in keys:
+        store.add(key, "1-0")
+    store.txn.bound_caches()
+    assert store.txn.changed_streams == MOST_CHANGED
+    assert not store.db.cached[keys[99]].dirty
+    assert store.db.cached[keys[100]].dirty
+    store.add(keys[0], "2-0")
+    store.checkpoint()
+    assert store.txn.changed_streams == 0
+    store.restart()
+    assert store.db.size == len(keys)
+    assert ids_of(store, keys[0]) == ["1-0", "2-0"]
+    assert ids_of(store, keys[-1]) == ["1-0"]
 
 
 def test_who_waits_for_a_key_hears_what_happens_to_it_and_nothing_else(store: Store) -> None:
