@@ -38,7 +38,7 @@ class Database(Namespace):
         super().__init__(number)
         self.txn = txn
         self.cached: dict[bytes, Stream] = {}
-        self._lent = LentStreams()
+        self._lent = LentStreams(txn)
         self._groups: dict[Stream, Groups] = {}  # of cached streams
         self._recent_deliveries = recent_deliveries
 
@@ -141,7 +141,7 @@ class Database(Namespace):
                 break
             done += self._log_run(count, log)
             ids += more
-        self._take_some_back()
+        self._settle_lent()
         return done, ids
 
     def load_run(self, run: Run) -> int:
@@ -150,19 +150,20 @@ class Database(Namespace):
         Simple are entries as for `append_run`.
         """
         lent = self._lent
-        done = lent.append(run, 0, self.interest, 0)[0]
+        done = lent.load(run, 0, self.interest)
         while done < len(run) and self._lend(*run.entry(done)):
-            count = lent.append(run, done, self.interest, 0)[0]
+            count = lent.load(run, done, self.interest)
             if not count:
                 break
             done += count
-        self._take_some_back()
+        self._settle_lent()
         return done
 
-    def _take_some_back(self) -> None:
-        if self._lent.is_full:
-            for key in self._lent.oldest():
-                self.take_back(key)
+    def _settle_lent(self) -> None:
+        """Keep within the bounds of what is lent, and of the rows that wait."""
+        for key in self._lent.too_many():
+            self.take_back(key)
+        self._lent.put_some_rows()
 
     def _log_run(self, count: int, log: bytes) -> int:
         if count:

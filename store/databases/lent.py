@@ -1,38 +1,41 @@
 """The streams of a database that are lent to the native module, which appends to them without asking for each entry.
 
 A lent stream is not among the cached ones: whoever looks it up has it taken back first, with all that was appended.
-Until then its object is out of date, and the appended rows are in no table.  Many entries of one stream then reach the
+Until then its object is out of date.  The appended rows wait in memory, so that many entries of one stream reach the
 table together, which takes LMDB a third of the time.
 """
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from riverbed.store.streams.runs import lend, take_back
-from riverbed.store.wire import append
+from riverbed.store.streams.runs import lend, put_rows, take_back
+from riverbed.store.wire import append, load
 
 if TYPE_CHECKING:
     from riverbed.store.streams.stream import Stream
+    from riverbed.store.tables.transaction import Transaction
     from riverbed.store.wire import Run, Tail
 
 # More lent streams, or bytes of rows that are in no table, make the next checkpoint longer than some 12 ms.
 _MOST_STREAMS: Final = 1024
-_MOST_BYTES: Final = 5 << 19
-_ROW_BYTES: Final = 100  # beside the fields: the key, the objects
-# Streams that are taken back at once when there are too many: less than a millisecond.
+_MOST_BYTES: Final = 1 << 20  # they fit into the processor's cache
+# Streams that are taken back at once, or whose rows are put into the table at once: less than a millisecond.
 _BATCH: Final = 16
 
 
 class LentStreams:
     """The lent streams of one database, those that were lent first in front."""
 
-    __slots__ = ("_size", "_streams", "_tails")
+    __slots__ = ("_size", "_streams", "_tails", "_turns", "_txn")
 
-    def __init__(self) -> None:
+    def __init__(self, txn: Transaction) -> None:
+        self._txn = txn
         self._tails: dict[bytes, Tail] = {}
         self._streams: dict[bytes, Stream] = {}
-        self._size = 0  # bytes of the rows that were appended
+        self._size = 0  # bytes of the rows that wait
+        self._turns: list[bytes] = []  # keys whose rows are put into the table next, the last one first
 
     def __len__(self) -> int:
         return len(self._tails)
@@ -45,16 +48,29 @@ class LentStreams:
     def append(self, run: Run, at: int, watched: dict[bytes, int], now_ms: int) -> tuple[int, bytes, bytes]:
         """Append entries of `run` from `at` on to the streams that are lent; -> (count, log, IDs as bulk strings)."""
         count, size, log, ids = append(run, at, self._tails, watched, now_ms)
-        self._size += size + count * _ROW_BYTES
+        self._size += size
         return count, log, ids
 
-    @property
-    def is_full(self) -> bool:
-        return self._size > _MOST_BYTES or len(self._tails) > _MOST_STREAMS
+    def load(self, run: Run, at: int, watched: dict[bytes, int]) -> int:
+        """Append entries of `run`, which is from a log, from `at` on to the streams that are lent; -> how many."""
+        count, size = load(run, at, self._tails, watched)
+        self._size += size
+        return count
 
-    def oldest(self) -> list[bytes]:
-        """The keys of the streams to take back when it is full."""
-        return [key for key, _ in zip(self._tails, range(_BATCH), strict=False)]
+    def put_some_rows(self) -> None:
+        """Put rows into the table if too many wait.  The streams stay lent."""
+        while self._size > _MOST_BYTES and self._tails:
+            turns = self._turns = self._turns or list(self._tails)
+            for key in turns[-_BATCH:]:
+                tail = self._tails.get(key)
+                if tail is not None:
+                    self._size -= tail.size
+                    put_rows(self._txn, tail)
+            del turns[-_BATCH:]
+
+    def too_many(self) -> list[bytes]:
+        """The keys of the streams to take back because too many are lent."""
+        return list(islice(self._tails, _BATCH)) if len(self._tails) > _MOST_STREAMS else []
 
     def all_keys(self) -> list[bytes]:
         return list(self._tails)
@@ -65,7 +81,7 @@ class LentStreams:
         if tail is None:
             return None
         stream = self._streams.pop(key)
-        self._size -= tail.size + len(tail.rows) * _ROW_BYTES
+        self._size -= tail.size
         take_back(stream, tail)
         return stream
 
@@ -73,4 +89,5 @@ class LentStreams:
         """Lose what was appended."""
         self._tails.clear()
         self._streams.clear()
+        self._turns.clear()
         self._size = 0

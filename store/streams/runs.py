@@ -15,6 +15,7 @@ from riverbed.store.wire import Run, Tail, expand_one, load_xadds, open_tail
 
 if TYPE_CHECKING:
     from riverbed.store.streams.stream import Stream
+    from riverbed.store.tables.transaction import Transaction
 
     Rows = list[tuple[bytes, bytes]]
 
@@ -70,23 +71,20 @@ def _front(stream: Stream) -> tuple[StreamID, StreamID, int]:
 
 def take_back(stream: Stream, tail: Tail) -> None:
     """Enter what was appended natively into the stream and its tables.  The lines of the log were logged before."""
-    rows = tail.rows
-    if not rows:
-        return
-    if not stream.length:
-        stream.first_id = _id_of(rows[0])
-    at = 0
-    for number, (count, size) in enumerate(tail.nodes()):
+    put_rows(stream.txn, tail)
+    for number, (count, size, first, last) in enumerate(tail.nodes()):
         if number:
-            stream.open_node(_id_of(rows[at]))
+            stream.open_node(unpack_id(first))
         if count:
-            at += count
-            _count_in(stream, count, size, _id_of(rows[at - 1]))
-    stream.txn.appender.putmulti(rows)
+            if not stream.length:
+                stream.first_id = unpack_id(first)
+            _count_in(stream, count, size, unpack_id(last))
 
 
-def _id_of(row: tuple[bytes, bytes]) -> StreamID:
-    return unpack_id(row[0][_PREFIX_BYTES:])
+def put_rows(txn: Transaction, tail: Tail) -> None:
+    """Put the rows that wait in `tail` into their table."""
+    if tail.size:
+        txn.appender.putmulti(tail.take_rows())
 
 
 def append_one(stream: Stream, run: Run, entry_id: StreamID) -> bytes:

@@ -2,6 +2,7 @@
 
     parse, parse_front    bytes -> requests: lists of words, and runs in the place of neighbouring XADDs
     append, open_tail     a run of any keys, and what each stream takes -> rows, what the log is given, replies
+    load                  the same for a run out of a log -> rows
     expand_one            the same for a single entry
     load_xadds            a run out of a log -> rows
     log_entries           rows -> XADDs
@@ -34,6 +35,7 @@ __all__ = [
     "append",
     "count_of",
     "expand_one",
+    "load",
     "load_xadds",
     "log_entries",
     "measure_entries",
@@ -64,6 +66,7 @@ if TYPE_CHECKING or IS_NATIVE:
         Tail,
         append,
         expand_one,
+        load,
         load_xadds,
         log_entries,
         measure_entries,
@@ -79,6 +82,7 @@ else:
         Tail,
         append,
         expand_one,
+        load,
         load_xadds,
         log_entries,
         measure_entries,

@@ -25,7 +25,7 @@
 #include <string.h>
 #include <structmember.h>
 
-#define INTERFACE 7             /* raise it, here and in `reference.py`, when a function takes or returns others */
+#define INTERFACE 8             /* raise it, here and in `reference.py`, when a function takes or returns others */
 #define MAX_DIGITS 9           /* of a length */
 #define MIN_WORD_BYTES 6      /* "$0\r\n\r\n" */
 #define MIN_XADD_WORDS 5      /* XADD key id field value */
@@ -37,6 +37,7 @@
 #define PREFIX_BYTES 8          /* of the key of a row: the stream's number, then both halves of the ID */
 #define HALF_BYTES 8
 #define KEY_BYTES (PREFIX_BYTES + 2 * HALF_BYTES)
+#define MIN_ROOM 512            /* of a buffer */
 #define RUN_COUNT_AT 12         /* a run of pending entries: consumer_no:u32 delivery_time_ms:u64 delivery_count:u64 */
 #define RUN_HEAD_BYTES 20       /* then the IDs */
 
@@ -65,11 +66,33 @@ typedef struct {
     Entry entries[1];
 } Run;
 
+/* Bytes that are appended to; they grow as needed. */
+typedef struct {
+    char *data;
+    size_t size, room;
+} Buffer;
+
+/* A row of the table of entries in a buffer; the bytes of the row follow.  As Python objects rows would take three times
+   the memory, until they are in the table, and it is cold then. */
+typedef struct {
+    ID id;
+    Py_ssize_t size;
+} RowHead;
+
+/* Rows that leave a buffer one by one. */
+typedef struct {
+    PyObject_HEAD
+    Buffer rows;
+    size_t at;
+    char prefix[PREFIX_BYTES];
+} Rows;
+
 /* What may be appended to a stream, and what was: `reference.py` says more. */
 typedef struct {
     PyObject_HEAD
-    PyObject *rows;
+    Buffer rows;                /* that were not taken */
     char prefix[PREFIX_BYTES];
+    ID first;                   /* of the open node */
     ID last;                    /* of the stream */
     ID oldest, node_end;        /* an exact trim by MINID, and an approximate one, removes nothing up to here */
     Py_ssize_t length;          /* of the stream */
@@ -77,12 +100,12 @@ typedef struct {
     Py_ssize_t most, room;      /* entries and bytes that the open node takes */
     Py_ssize_t max_entries, max_bytes, nodes_left;      /* of further nodes */
     Py_ssize_t count, size;     /* entries and bytes that the open node has taken */
-    Py_ssize_t total_size;
-    PyObject *closed;           /* (count, size) of the nodes before */
+    Py_ssize_t rows_size;       /* bytes of the rows that were not taken, with their keys */
+    PyObject *closed;           /* (count, size, first ID, last ID) of the nodes before */
 } Tail;
 
 typedef struct {
-    PyTypeObject *run_type, *tail_type;
+    PyTypeObject *run_type, *tail_type, *rows_type;
 } State;
 
 /* -- reading ------------------------------------------------------------------------------------------------------ */
@@ -456,6 +479,15 @@ id_bytes(ID id)
     return PyBytes_FromStringAndSize(bytes, sizeof(bytes));
 }
 
+static char *
+put_row(char *to, const char *id, Py_ssize_t id_size, const char *head, Py_ssize_t head_size, const char *data,
+        const Entry *entry)
+{
+    to = put_bytes(to, id, id_size);
+    to = put_bytes(to, head, head_size);
+    return put_bytes(to, data + entry->fields, entry->end - entry->fields);
+}
+
 /* The row of an entry: its ID, the head of its fields, and these as they were sent. */
 static PyObject *
 make_row(const char *id, Py_ssize_t id_size, const char *data, const Entry *entry)
@@ -464,30 +496,28 @@ make_row(const char *id, Py_ssize_t id_size, const char *data, const Entry *entr
     Py_ssize_t head_size = format_head(head, entry->word_count);
     Py_ssize_t size = entry->end - entry->fields;
     PyObject *row = PyBytes_FromStringAndSize(NULL, id_size + head_size + size);
-    if (row != NULL) {
-        char *at = PyBytes_AsString(row);
-        at = put_bytes(at, id, id_size);
-        at = put_bytes(at, head, head_size);
-        put_bytes(at, data + entry->fields, size);
-    }
+    if (row != NULL)
+        put_row(PyBytes_AsString(row), id, id_size, head, head_size, data, entry);
     return row;
 }
 
-/* Append (key, row) to `rows`; takes both, which may be NULL.  -> 0, or -1 with an exception set. */
+/* Append an object, which may be NULL with an exception set, and forget it.  -> 0, or -1. */
 static int
-add_row(PyObject *rows, PyObject *key, PyObject *row)
+append_new(PyObject *list, PyObject *item)
 {
-    int failed = -1;
-    if (key != NULL && row != NULL) {
-        PyObject *pair = PyTuple_Pack(2, key, row);
-        if (pair != NULL) {
-            failed = PyList_Append(rows, pair);
-            Py_DECREF(pair);
-        }
-    }
+    int failed = item == NULL ? -1 : PyList_Append(list, item);
+    Py_XDECREF(item);
+    return failed;
+}
+
+/* (key, row); takes both, which may be NULL.  -> NULL with an exception set. */
+static PyObject *
+make_pair(PyObject *key, PyObject *row)
+{
+    PyObject *pair = key == NULL || row == NULL ? NULL : PyTuple_Pack(2, key, row);
     Py_XDECREF(key);
     Py_XDECREF(row);
-    return failed;
+    return pair;
 }
 
 /* How many entries of `run` from `at` on, `most` of them, have less than `room` bytes of fields together. */
@@ -505,6 +535,25 @@ count_fitting(const Run *run, Py_ssize_t at, Py_ssize_t most, Py_ssize_t room, P
         *size += body;
     }
     return made;
+}
+
+/* -- buffers ------------------------------------------------------------------------------------------------------- */
+
+/* Room for `more` bytes.  -> where they begin; NULL with an exception set. */
+static char *
+make_room(Buffer *buffer, size_t more)
+{
+    if (more > buffer->room - buffer->size) {
+        size_t room = 2 * buffer->room + more + MIN_ROOM;
+        char *data = PyMem_Realloc(buffer->data, room);
+        if (data == NULL) {
+            PyErr_NoMemory();
+            return NULL;
+        }
+        buffer->data = data;
+        buffer->room = room;
+    }
+    return buffer->data + buffer->size;
 }
 
 /* -- arguments ---------------------------------------------------------------------------------------------------- */
@@ -670,11 +719,22 @@ takes(const Tail *tail, const Entry *entry, ID now, ID *id)
     return removes_nothing(tail, entry);
 }
 
+/* (count, size, first ID, last ID) of the open node. */
+static PyObject *
+show_node(const Tail *tail)
+{
+    char first[2 * HALF_BYTES], last[2 * HALF_BYTES];
+    put_id(first, tail->first);
+    put_id(last, tail->count ? tail->last : tail->first);
+    return Py_BuildValue("nny#y#", tail->count, tail->size, first, (Py_ssize_t)sizeof(first), last,
+                         (Py_ssize_t)sizeof(last));
+}
+
 /* Close the open node, and open another.  -> 0, or -1 with an exception set. */
 static int
 open_node(Tail *tail)
 {
-    PyObject *node = Py_BuildValue("nn", tail->count, tail->size);
+    PyObject *node = show_node(tail);
     int failed = node == NULL || PyList_Append(tail->closed, node) < 0;
     Py_XDECREF(node);
     if (failed)
@@ -691,19 +751,24 @@ static int
 add_entry(Tail *tail, const Entry *entry, const char *data, ID id, const char *bulk, Py_ssize_t bulk_size)
 {
     Py_ssize_t size = entry->end - entry->fields;
-    char key[KEY_BYTES];
     if (!has_room(tail, size) && open_node(tail))
         return -1;
-    memcpy(key, tail->prefix, PREFIX_BYTES);
-    put_id(key + PREFIX_BYTES, id);
-    PyObject *row = make_row(bulk, bulk_size, data, entry);
-    if (add_row(tail->rows, PyBytes_FromStringAndSize(key, KEY_BYTES), row))
+    char head[HEAD_BYTES];
+    Py_ssize_t head_size = format_head(head, entry->word_count);
+    RowHead row = {id, bulk_size + head_size + size};
+    char *to = make_room(&tail->rows, sizeof(row) + (size_t)row.size);
+    if (to == NULL)
         return -1;
+    to = put_bytes(to, (const char *)&row, sizeof(row));
+    to = put_row(to, bulk, bulk_size, head, head_size, data, entry);
+    tail->rows.size = (size_t)(to - tail->rows.data);
+    tail->rows_size += KEY_BYTES + row.size;
+    if (tail->count == 0)
+        tail->first = id;
     tail->last = id;
     tail->count++;
     tail->length++;
     tail->size += size;
-    tail->total_size += size;
     return 0;
 }
 
@@ -739,6 +804,52 @@ find_tail(State *state, const char *data, const Entry *entry, const Entry *befor
     return NULL;
 }
 
+/* Append entries of a run from `first` on to their tails, until one of them is not so simple.  What the log is given,
+   and the replies, are put where `log` and `replies` point; these may be NULL for a run of a log, whose entries keep
+   their IDs as they stand there.  -> behind the last one; an exception may be set. */
+static Py_ssize_t
+append_entries(State *state, const Run *run, Py_ssize_t first, PyObject *const *dicts, ID now, char **log,
+               char **replies, Py_ssize_t *size)
+{
+    const char *data = PyBytes_AsString(run->chunk);
+    Py_ssize_t at = first;
+    Millisecond ms = {0};
+    ID id;
+    Tail *tail = NULL;
+    for (; at < run->ob_base.ob_size; at++) {
+        const Entry *entry = &run->entries[at];
+        tail = find_tail(state, data, entry, at > first ? entry - 1 : NULL, tail, dicts);
+        if (tail == NULL || !takes(tail, entry, now, &id))
+            break;
+        const char *bulk = log == NULL ? data + entry->id : *replies;
+        Py_ssize_t bulk_size = log == NULL ? entry->fields - entry->id : format_id(*replies, &ms, id);
+        Py_ssize_t before = tail->rows_size;
+        if (add_entry(tail, entry, data, id, bulk, bulk_size))
+            break;
+        *size += tail->rows_size - before;
+        if (log != NULL) {
+            *log = put_log_head(*log, data, entry);
+            *log = put_bytes(*log, bulk, bulk_size);
+            *log = put_bytes(*log, data + entry->fields, entry->end - entry->fields);
+            *replies += bulk_size;
+        }
+    }
+    return at;
+}
+
+/* The arguments that say from which entry on a run is appended, and to what. */
+static int
+tails_argument(PyObject *const *args, const Run *run, Py_ssize_t *first)
+{
+    *first = run == NULL ? -1 : position_argument(args[0], run->ob_base.ob_size);
+    if (*first < 0)
+        return 0;
+    if (PyDict_Check(args[1]) && PyDict_Check(args[2]))
+        return 1;
+    PyErr_SetString(PyExc_TypeError, "dicts are needed");
+    return 0;
+}
+
 PyDoc_STRVAR(append_doc,
 "append(run, at, tails, watched, now_ms) -> (count, size, log, replies)\n\n"
 "Append the entries of `run` from `at` on to the tails of their keys, up to the first one that is not so simple.");
@@ -749,47 +860,44 @@ append(PyObject *module, PyObject *const *args, Py_ssize_t count)
     if (!has_count("append", count, 5))
         return NULL;
     const Run *run = run_argument(module, args[0]);
-    Py_ssize_t first = run == NULL ? -1 : position_argument(args[1], run->ob_base.ob_size);
-    Py_ssize_t now_ms = first < 0 ? -1 : position_argument(args[4], PY_SSIZE_T_MAX);
+    Py_ssize_t first, size = 0;
+    Py_ssize_t now_ms = tails_argument(args + 1, run, &first) ? position_argument(args[4], PY_SSIZE_T_MAX) : -1;
     if (now_ms < 0)
         return NULL;
-    if (!PyDict_Check(args[2]) || !PyDict_Check(args[3])) {
-        PyErr_SetString(PyExc_TypeError, "dicts are needed");
-        return NULL;
-    }
-    const char *data = PyBytes_AsString(run->chunk);
-    Py_ssize_t end = run->ob_base.ob_size, at = first, size = 0;
-    if (first == end)
-        return Py_BuildValue("nny#y#", (Py_ssize_t)0, (Py_ssize_t)0, "", (Py_ssize_t)0, "", (Py_ssize_t)0);
+    Py_ssize_t left = run->ob_base.ob_size - first;
+    if (left == 0)
+        return Py_BuildValue("nny#y#", left, size, "", (Py_ssize_t)0, "", (Py_ssize_t)0);
     /* No line of the log is longer than the request and an ID. */
-    Py_ssize_t most_replies = (end - first) * ID_BULK_BYTES;
-    Py_ssize_t most_log = run->entries[end - 1].end - run->entries[first].start + most_replies;
-    char *log = PyMem_Malloc((size_t)(most_log + most_replies));
+    char replies[RUN_ENTRIES * ID_BULK_BYTES], *reply_to = replies;
+    Py_ssize_t most_log = run->entries[first + left - 1].end - run->entries[first].start + left * ID_BULK_BYTES;
+    char *log = PyMem_Malloc((size_t)most_log), *log_to = log;
     if (log == NULL)
         return PyErr_NoMemory();
-    char *replies = log + most_log, *log_to = log, *reply_to = replies;
-    Millisecond ms = {0};
-    ID now = {(uint64_t)now_ms, 0}, id;
-    Tail *tail = NULL;
-    for (; at < end; at++) {
-        const Entry *entry = &run->entries[at];
-        tail = find_tail(PyModule_GetState(module), data, entry, at > first ? entry - 1 : NULL, tail, args + 2);
-        if (tail == NULL || !takes(tail, entry, now, &id))
-            break;
-        Py_ssize_t id_size = format_id(reply_to, &ms, id);
-        if (add_entry(tail, entry, data, id, reply_to, id_size))
-            break;
-        log_to = put_log_head(log_to, data, entry);
-        log_to = put_bytes(log_to, reply_to, id_size);
-        log_to = put_bytes(log_to, data + entry->fields, entry->end - entry->fields);
-        reply_to += id_size;
-        size += entry->end - entry->fields;
-    }
+    ID now = {(uint64_t)now_ms, 0};
+    Py_ssize_t at = append_entries(PyModule_GetState(module), run, first, args + 2, now, &log_to, &reply_to, &size);
     PyObject *result = NULL;
     if (!PyErr_Occurred())
         result = Py_BuildValue("nny#y#", at - first, size, log, log_to - log, replies, reply_to - replies);
     PyMem_Free(log);
     return result;
+}
+
+PyDoc_STRVAR(load_doc,
+"load(run, at, tails, watched) -> (count, size)\n\n"
+"As `append`, for a run out of a log.");
+
+static PyObject *
+load(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (!has_count("load", count, 4))
+        return NULL;
+    const Run *run = run_argument(module, args[0]);
+    Py_ssize_t first, size = 0;
+    if (!tails_argument(args + 1, run, &first))
+        return NULL;
+    ID now = {0, 0};
+    Py_ssize_t at = append_entries(PyModule_GetState(module), run, first, args + 2, now, NULL, NULL, &size);
+    return PyErr_Occurred() ? NULL : Py_BuildValue("nn", at - first, size);
 }
 
 PyDoc_STRVAR(open_tail_doc,
@@ -827,9 +935,8 @@ open_tail(PyObject *module, PyObject *const *args, Py_ssize_t count)
     tail->max_entries = numbers[4];
     tail->max_bytes = numbers[5];
     tail->nodes_left = numbers[6];
-    tail->rows = PyList_New(0);
     tail->closed = PyList_New(0);
-    if (tail->rows == NULL || tail->closed == NULL)
+    if (tail->closed == NULL)
         Py_CLEAR(tail);
     return (PyObject *)tail;
 }
@@ -900,7 +1007,7 @@ load_xadds(PyObject *module, PyObject *const *args, Py_ssize_t count)
             memcmp(data + entry->key, data + run->entries[0].key, (size_t)entry->key_length))
             break;
         PyObject *row = make_row(data + entry->id, entry->fields - entry->id, data, entry);
-        if (add_row(args[5], PyBytes_FromStringAndSize(key, KEY_BYTES), row))
+        if (append_new(args[5], make_pair(PyBytes_FromStringAndSize(key, KEY_BYTES), row)))
             return NULL;
         memcpy(last, key, KEY_BYTES);
         loaded += entry->end - entry->fields;
@@ -923,29 +1030,6 @@ packed_id(PyObject *Py_UNUSED(module), PyObject *text)
 }
 
 /* -- pending entries ---------------------------------------------------------------------------------------------- */
-
-/* Bytes that are appended to; they grow as needed. */
-typedef struct {
-    char *data;
-    size_t size, room;
-} Buffer;
-
-/* Room for `more` bytes.  -> where they begin; NULL with an exception set. */
-static char *
-make_room(Buffer *buffer, size_t more)
-{
-    if (more > buffer->room - buffer->size) {
-        size_t room = 2 * buffer->room + more;
-        char *data = PyMem_Realloc(buffer->data, room);
-        if (data == NULL) {
-            PyErr_NoMemory();
-            return NULL;
-        }
-        buffer->data = data;
-        buffer->room = room;
-    }
-    return buffer->data + buffer->size;
-}
 
 /* Append the IDs of one run, `most` of them, that are between `first` and `last`.  -> how many; -1 with an exception. */
 static Py_ssize_t
@@ -1093,15 +1177,6 @@ measure_row(const char *key, Py_ssize_t key_size, const char *row, Py_ssize_t ro
     if (id_size != parts.id_end || memcmp(id, row, (size_t)id_size))
         return -1;
     return row_size - parts.fields;
-}
-
-/* Append an object, which may be NULL with an exception set, and forget it.  -> 0, or -1. */
-static int
-append_new(PyObject *list, PyObject *item)
-{
-    int failed = item == NULL ? -1 : PyList_Append(list, item);
-    Py_XDECREF(item);
-    return failed;
 }
 
 PyDoc_STRVAR(measure_entries_doc,
@@ -1362,14 +1437,76 @@ static PyType_Spec run_spec = {
     .slots = run_slots,
 };
 
-PyDoc_STRVAR(nodes_doc, "nodes() -> [(count, size), ...], the node that was open at first in front");
+static PyObject *
+rows_next(PyObject *self)
+{
+    Rows *rows = (Rows *)self;
+    RowHead row;
+    char key[KEY_BYTES];
+    if (rows->at == rows->rows.size)
+        return NULL;
+    const char *from = rows->rows.data + rows->at;
+    memcpy(&row, from, sizeof(row));
+    memcpy(key, rows->prefix, PREFIX_BYTES);
+    put_id(key + PREFIX_BYTES, row.id);
+    rows->at += sizeof(row) + (size_t)row.size;
+    return make_pair(PyBytes_FromStringAndSize(key, KEY_BYTES),
+                     PyBytes_FromStringAndSize(from + sizeof(row), row.size));
+}
+
+static void
+rows_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyMem_Free(((Rows *)self)->rows.data);
+    freefunc release = PyType_GetSlot(type, Py_tp_free);
+    release(self);
+    Py_DECREF(type);
+}
+
+static PyType_Slot rows_slots[] = {
+    {Py_tp_doc, "Rows of the table of entries, which were taken from a tail."},
+    {Py_tp_dealloc, rows_dealloc},
+    {Py_tp_iter, PyObject_SelfIter},
+    {Py_tp_iternext, rows_next},
+    {0, NULL},
+};
+
+static PyType_Spec rows_spec = {
+    .name = "riverbed.store.wire.native.Rows",
+    .basicsize = sizeof(Rows),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = rows_slots,
+};
+
+PyDoc_STRVAR(take_rows_doc, "take_rows() -> an iterator of the rows that were appended since the last call");
+
+static PyObject *
+tail_take_rows(PyObject *self, PyTypeObject *type, PyObject *const *Py_UNUSED(args), Py_ssize_t count,
+               PyObject *Py_UNUSED(names))
+{
+    Tail *tail = (Tail *)self;
+    State *state = PyType_GetModuleState(type);
+    if (state == NULL || !has_count("take_rows", count, 0))
+        return NULL;
+    Rows *rows = (Rows *)PyType_GenericAlloc(state->rows_type, 0);
+    if (rows == NULL)
+        return NULL;
+    memcpy(rows->prefix, tail->prefix, PREFIX_BYTES);
+    rows->rows = tail->rows;
+    tail->rows = (Buffer){NULL, 0, 0};
+    tail->rows_size = 0;
+    return (PyObject *)rows;
+}
+
+PyDoc_STRVAR(nodes_doc, "nodes() -> [(count, size, first ID, last ID), ...], the node that was open at first in front");
 
 static PyObject *
 tail_nodes(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     const Tail *tail = (const Tail *)self;
     PyObject *nodes = PyList_GetSlice(tail->closed, 0, PY_SSIZE_T_MAX);
-    PyObject *node = nodes == NULL ? NULL : Py_BuildValue("nn", tail->count, tail->size);
+    PyObject *node = nodes == NULL ? NULL : show_node(tail);
     if (node == NULL || PyList_Append(nodes, node) < 0)
         Py_CLEAR(nodes);
     Py_XDECREF(node);
@@ -1386,7 +1523,7 @@ static void
 tail_dealloc(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
-    Py_XDECREF(((Tail *)self)->rows);
+    PyMem_Free(((Tail *)self)->rows.data);
     Py_XDECREF(((Tail *)self)->closed);
     freefunc release = PyType_GetSlot(type, Py_tp_free);
     release(self);
@@ -1394,13 +1531,13 @@ tail_dealloc(PyObject *self)
 }
 
 static PyMemberDef tail_members[] = {
-    {"rows", T_OBJECT_EX, offsetof(Tail, rows), READONLY, "of the table of entries, appended and in no table yet"},
-    {"size", T_PYSSIZET, offsetof(Tail, total_size), READONLY, "bytes of their fields"},
+    {"size", T_PYSSIZET, offsetof(Tail, rows_size), READONLY, "bytes of the rows that were not taken"},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyMethodDef tail_methods[] = {
     {"nodes", tail_nodes, METH_NOARGS, nodes_doc},
+    {"take_rows", (PyCFunction)(void (*)(void))tail_take_rows, METH_METHOD | METH_FASTCALL | METH_KEYWORDS, take_rows_doc},
     {NULL, NULL, 0, NULL},
 };
 
@@ -1437,6 +1574,9 @@ fill_module(PyObject *module)
     state->tail_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &tail_spec, NULL);
     if (state->tail_type == NULL || PyModule_AddType(module, state->tail_type) < 0)
         return -1;
+    state->rows_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &rows_spec, NULL);
+    if (state->rows_type == NULL)
+        return -1;
     return PyModule_AddIntConstant(module, "INTERFACE", INTERFACE);
 }
 
@@ -1446,6 +1586,7 @@ traverse_module(PyObject *module, visitproc visit, void *arg)
     State *state = PyModule_GetState(module);
     Py_VISIT(state->run_type);
     Py_VISIT(state->tail_type);
+    Py_VISIT(state->rows_type);
     return 0;
 }
 
@@ -1455,6 +1596,7 @@ clear_module(PyObject *module)
     State *state = PyModule_GetState(module);
     Py_CLEAR(state->run_type);
     Py_CLEAR(state->tail_type);
+    Py_CLEAR(state->rows_type);
     return 0;
 }
 
@@ -1462,6 +1604,7 @@ static PyMethodDef functions[] = {
     {"parse", (PyCFunction)(void (*)(void))parse, METH_FASTCALL, parse_doc},
     {"parse_front", (PyCFunction)(void (*)(void))parse_front, METH_FASTCALL, parse_front_doc},
     {"append", (PyCFunction)(void (*)(void))append, METH_FASTCALL, append_doc},
+    {"load", (PyCFunction)(void (*)(void))load, METH_FASTCALL, load_doc},
     {"open_tail", (PyCFunction)(void (*)(void))open_tail, METH_FASTCALL, open_tail_doc},
     {"expand_one", (PyCFunction)(void (*)(void))expand_one, METH_FASTCALL, expand_one_doc},
     {"load_xadds", (PyCFunction)(void (*)(void))load_xadds, METH_FASTCALL, load_xadds_doc},

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 # Of which interface this is: a native module of another one was built from an older source, and is not used.
-INTERFACE: Final = 7
+INTERFACE: Final = 8
 
 NO_RUNS: Final = 0
 APPENDED: Final = 1
@@ -43,6 +43,8 @@ _MAX_NUMBER: Final = 9  # digits of a length
 _ARRAY = re.compile(rb"\*([1-9][0-9]{0,8})\r\n")
 _BULK = re.compile(rb"\$(0|[1-9][0-9]{0,8})\r\n")
 _NUMBER = re.compile(rb"0|[1-9][0-9]*")
+
+_NO_ID: Final = bytes(_ID_BYTES)
 
 Rows = list[tuple[bytes, bytes]]
 
@@ -74,6 +76,15 @@ class Entry(NamedTuple):
     def size(self) -> int:
         """Bytes of the fields."""
         return self.end - self.fields
+
+
+class Node(NamedTuple):
+    """What a node was given: how many entries, the bytes of their fields, the first and the last packed ID."""
+
+    count: int
+    size: int
+    first: bytes
+    last: bytes
 
 
 class Run:
@@ -342,7 +353,7 @@ class Tail:
         "_oldest",
         "_prefix",
         "_room",
-        "rows",
+        "_rows",
         "size",
     )
 
@@ -371,17 +382,22 @@ class Tail:
         self._room = room
         self._new_node = max_entries, max_bytes
         self._nodes_left = nodes
-        self._nodes = [(0, 0)]
-        self.rows: Rows = []
-        self.size = 0
+        self._nodes = [Node(0, 0, _NO_ID, _NO_ID)]
+        self._rows: Rows = []
+        self.size = 0  # bytes of these rows and their keys
 
     @property
     def last_id(self) -> bytes:
         return self._last_id.to_bytes(_ID_BYTES, "big")
 
-    def nodes(self) -> list[tuple[int, int]]:
-        """How many entries, of how many bytes, each node was given; in front that which was open at first."""
+    def nodes(self) -> list[Node]:
+        """What each node was given; in front that which was open at first."""
         return list(self._nodes)
+
+    def take_rows(self) -> Iterator[tuple[bytes, bytes]]:
+        """The rows of the table of entries that were appended since the last call."""
+        rows, self._rows, self.size = self._rows, [], 0
+        return iter(rows)
 
     def takes(self, entry: Entry, now: int) -> int | None:
         """The ID that the entry gets; None when the tail does not take it as it is."""
@@ -393,7 +409,7 @@ class Tail:
         return wanted
 
     def _has_room(self, size: int) -> bool:
-        count, used = self._nodes[-1]
+        count, used, _, _ = self._nodes[-1]
         return count < self._most and size < self._room - used
 
     def _removes_nothing(self, trim: Trim | None) -> bool:
@@ -405,22 +421,21 @@ class Tail:
         excess = self._length + 1 - trim.threshold
         return excess <= 0 or (trim.is_approximate and trim.threshold > 0 and excess < self._node_live)
 
-    def add(self, run: Run, entry: Entry, entry_id: int) -> bytes:
-        """Append the entry; -> its ID as a bulk string."""
+    def add(self, run: Run, entry: Entry, entry_id: int, bulk: bytes) -> int:
+        """Append the entry, whose ID is `bulk` as a bulk string; -> the bytes of its row and the key."""
         if not self._has_room(entry.size):
             self._most, self._room = self._new_node
             self._nodes_left -= 1
-            self._nodes.append((0, 0))
-        text = b"%d-%d" % (entry_id >> 64, entry_id & _MAX_HALF)
-        bulk = b"$%d\r\n%b\r\n" % (len(text), text)
+            self._nodes.append(Node(0, 0, _NO_ID, _NO_ID))
         packed = entry_id.to_bytes(_ID_BYTES, "big")
-        self.rows.append((self._prefix + packed, b"%b*%d\r\n%b" % (bulk, entry.word_count, run.fields(entry))))
-        count, size = self._nodes[-1]
-        self._nodes[-1] = count + 1, size + entry.size
+        row = b"%b*%d\r\n%b" % (bulk, entry.word_count, run.fields(entry))
+        self._rows.append((self._prefix + packed, row))
+        count, size, first, _ = self._nodes[-1]
+        self._nodes[-1] = Node(count + 1, size + entry.size, first if count else packed, packed)
         self._last_id = entry_id
         self._length += 1
-        self.size += entry.size
-        return bulk
+        self.size += _KEY_BYTES + len(row)
+        return _KEY_BYTES + len(row)
 
 
 def open_tail(
@@ -448,24 +463,44 @@ def open_tail(
 def append(
     run: Run, at: int, tails: dict[bytes, Tail], watched: dict[bytes, int], now_ms: int
 ) -> tuple[int, int, bytes, bytes]:
-    """Append the entries of `run` from `at` on to the tails of their keys; -> (count, bytes of fields, log, replies).
+    """Append the entries of `run` from `at` on to the tails of their keys; -> (count, bytes of rows, log, replies).
 
     Ends before the first entry whose key has no tail or is `watched`, or that its tail does not take.
     """
     if not 0 <= at <= len(run) or now_ms < 0:
         raise ValueError("not a place in the run, or a negative time")
     log, replies, size = [], [], 0
-    for entry in run.entries[at:]:
-        tail = None if entry.key in watched else tails.get(entry.key)
-        entry_id = None if tail is None else tail.takes(entry, now_ms << 64)
-        if tail is None or entry_id is None:
-            break
-        bulk = tail.add(run, entry, entry_id)
+    for entry, tail, entry_id in _taken(run, at, tails, watched, now_ms << 64):
+        text = b"%d-%d" % (entry_id >> 64, entry_id & _MAX_HALF)
+        bulk = b"$%d\r\n%b\r\n" % (len(text), text)
+        size += tail.add(run, entry, entry_id, bulk)
         head = b"*%d\r\n$4\r\nXADD\r\n$%d\r\n%b\r\n" % (entry.word_count + 3, len(entry.key), entry.key)
         log += [head, bulk, run.fields(entry)]
         replies.append(bulk)
-        size += entry.size
     return len(replies), size, b"".join(log), b"".join(replies)
+
+
+def load(run: Run, at: int, tails: dict[bytes, Tail], watched: dict[bytes, int]) -> tuple[int, int]:
+    """As `append`, for a run out of a log, which has the IDs of its entries; -> (count, bytes of rows)."""
+    if not 0 <= at <= len(run):
+        raise ValueError("not a place in the run")
+    count = size = 0
+    for entry, tail, entry_id in _taken(run, at, tails, watched, 0):
+        size += tail.add(run, entry, entry_id, run.id_bulk(entry))
+        count += 1
+    return count, size
+
+
+def _taken(
+    run: Run, at: int, tails: dict[bytes, Tail], watched: dict[bytes, int], now: int
+) -> Iterator[tuple[Entry, Tail, int]]:
+    """The entries of `run` from `at` on, with their tails and IDs; each is added before the next one is asked for."""
+    for entry in run.entries[at:]:
+        tail = None if entry.key in watched else tails.get(entry.key)
+        entry_id = None if tail is None else tail.takes(entry, now)
+        if tail is None or entry_id is None:
+            return
+        yield entry, tail, entry_id
 
 
 def expand_one(run: Run, key: bytes, log_head: bytes) -> tuple[bytes, int, bytes, bytes]:

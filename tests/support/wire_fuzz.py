@@ -110,7 +110,7 @@ def shown_run(run: Any) -> Any:
 
 
 def shown_tail(tail: Any) -> Any:
-    return tail.rows, tail.size, tail.last_id, tail.nodes()
+    return tail.size, tail.last_id, tail.nodes()
 
 
 def outcome(function: Any, *arguments: Any) -> Any:
@@ -245,8 +245,16 @@ def compare_appending(native: ModuleType, run: Any, expected: Any, at: int, rng:
         found = native.append(run, at, tails, watched, now_ms)
         wanted = reference.append(expected, at, expected_tails, watched, now_ms)
         assert found == wanted, (found, wanted)
+        if rng.random() < 0.5:
+            found = native.load(run, at, tails, watched)
+            assert found == reference.load(expected, at, expected_tails, watched), found
         for key, tail in tails.items():
             assert shown_tail(tail) == shown_tail(expected_tails[key]), (key, opened[key])
+            if rng.random() < 0.5:
+                assert list(tail.take_rows()) == list(expected_tails[key].take_rows()), (key, opened[key])
+    for key, tail in tails.items():
+        assert list(tail.take_rows()) == list(expected_tails[key].take_rows()), (key, opened[key])
+        assert tail.size == 0
 
 
 def run_out_of_memory(native: ModuleType) -> None:
@@ -264,6 +272,8 @@ def run_out_of_memory(native: ModuleType) -> None:
         lambda: native.append(run, 0, {b"key": tail}, {b"x": 1}, 1),
         lambda: native.open_tail(*plenty),
         lambda: list(tail.nodes()),
+        lambda: native.load(logged, 0, {b"k": tail}, {b"x": 1}),
+        lambda: list(filled.take_rows()),
         lambda: native.expand_one(run, KEY, LOG_HEAD),
         lambda: native.load_xadds(logged, 0, 9, 1 << 40, PREFIX + bytes(16), []),
         lambda: native.show_pending([bytes(3) + b"\1" + bytes(48)], bytes(16), b"\xff" * 16, {1: b""}, 0, 0, 9),
@@ -279,7 +289,8 @@ def run_out_of_memory(native: ModuleType) -> None:
         was_refused = False
         for number in range(40):
             refused = False
-            tail = native.open_tail(*plenty)
+            tail, filled = native.open_tail(*plenty), native.open_tail(*plenty)
+            native.load(logged, 0, {b"k": filled}, {})
             set_nomemory(number, number + 1)
             try:
                 call()

@@ -198,6 +198,10 @@ def test_a_run_keeps_its_chunk(native: ModuleType) -> None:
         ("append", ("run", 0, {}, None, 1), TypeError),
         ("append", ("run", 0, {b"s": 1}, {}, 1), TypeError),
         ("append", ("run", 0, {}, {}, -1), ValueError),
+        ("load", (None, 0, {}, {}), TypeError),
+        ("load", ("run", 3, {}, {}), ValueError),
+        ("load", ("run", 0, [], {}), TypeError),
+        ("load", ("run", 0, {b"s": 1}, {}), TypeError),
         ("open_tail", (KEY, KEY[:16], KEY[:16], 0, 0, 1, 1, 1, 1), TypeError),
         ("open_tail", (KEY[1:], KEY[:16], KEY[:16], 0, 0, 1, 1, 1, 1, 1), ValueError),
         ("open_tail", (KEY, KEY[:15], KEY[:16], 0, 0, 1, 1, 1, 1, 1), ValueError),
@@ -229,7 +233,7 @@ def test_a_run_is_made_by_parsing_alone(native: ModuleType) -> None:
 
 
 def test_the_native_module_and_the_reference_offer_the_same(native: ModuleType) -> None:
-    for name in ("Run", "Tail", "append", "expand_one", "load_xadds", "open_tail", "parse", "parse_front"):
+    for name in ("Run", "Tail", "append", "expand_one", "load", "load_xadds", "open_tail", "parse", "parse_front"):
         assert hasattr(native, name)
         assert hasattr(reference, name)
     assert shown(native.parse(LOGGED, PING)) == [[b"PING"]]

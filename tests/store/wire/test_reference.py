@@ -15,6 +15,7 @@ from riverbed.store.wire.reference import (
     Tail,
     append,
     expand_one,
+    load,
     load_xadds,
     open_tail,
     parse,
@@ -198,17 +199,37 @@ def test_a_run_is_appended_as_rows_log_and_replies_to_the_tails_of_its_keys() ->
     count, size, log, replies = append(one_run(commands), 0, tails, {}, MS)
     ids = [make_id(MS, 9), make_id(MS, 100), make_id(MS, 10)]
     values = [encode_entry(entry_id, words[3:]) for entry_id, words in zip(ids, commands, strict=True)]
-    assert tails[b"s"].rows == [(PREFIX + pack_id(ids[0]), values[0]), (PREFIX + pack_id(ids[2]), values[2])]
-    assert tails[b"t"].rows == [(other + pack_id(ids[1]), values[1])]
+    rows = {
+        b"s": [(PREFIX + pack_id(ids[0]), values[0]), (PREFIX + pack_id(ids[2]), values[2])],
+        b"t": [(other + pack_id(ids[1]), values[1])],
+    }
+    assert {key: tail.size for key, tail in tails.items()} == {key: bytes_of(some) for key, some in rows.items()}
+    assert {key: list(tail.take_rows()) for key, tail in tails.items()} == rows
+    assert [(tail.size, list(tail.take_rows())) for tail in tails.values()] == [(0, []), (0, [])]
     texts = [b"%d-9" % MS, b"%d-100" % MS, b"%d-10" % MS]
     lines = [wire([b"XADD", words[1], text, *words[3:]]) for text, words in zip(texts, commands, strict=True)]
     assert log == b"".join(lines)
     assert replies == b"".join(map(bulk, texts))
-    assert (count, size) == (3, sum(len(encode_words(words[3:])) for words in commands))
+    assert (count, size) == (3, bytes_of([*rows[b"s"], *rows[b"t"]]))
     found = tails[b"s"]
-    assert (found.nodes(), found.last_id) == ([(2, found.size)], pack_id(ids[2]))
-    assert tails[b"t"].size == len(encode_words(commands[1][3:]))
+    fields = len(encode_words(commands[0][3:])) + len(encode_words(commands[2][3:]))
+    assert (found.nodes(), found.last_id) == ([(2, fields, pack_id(ids[0]), pack_id(ids[2]))], pack_id(ids[2]))
     assert append(one_run([xadd(b"a")]), 0, tails, {}, MS + 1)[3] == bulk(b"%d-0" % (MS + 1))
+
+
+def bytes_of(rows: list[tuple[bytes, bytes]]) -> int:
+    return sum(len(key) + len(row) for key, row in rows)
+
+
+def test_a_run_of_a_log_is_loaded_into_the_tails_of_its_keys_with_the_ids_it_has() -> None:
+    commands = [xadd(b"a", wanted=b"%d-9" % MS), xadd(b"b", key=b"t", wanted=b"1-1"), xadd(b"c", wanted=b"%d-7" % MS)]
+    tails = {b"s": tail_of(8), b"t": tail_of(0, prefix=stream_prefix(9))}
+    run = one_run(commands, LOGGED)
+    assert load(run, 0, tails, {}) == (1, tails[b"s"].size)  # the ID for `t` is not above its last one
+    assert load(run, 2, tails, {}) == (0, 0)
+    assert load(run, 0, tails, {b"s": 1}) == (0, 0)
+    entry_id = make_id(MS, 9)
+    assert list(tails[b"s"].take_rows()) == [(PREFIX + pack_id(entry_id), encode_entry(entry_id, [b"f", b"a"]))]
 
 
 def test_appending_ends_before_an_entry_that_is_not_simple() -> None:
@@ -220,7 +241,10 @@ def test_appending_ends_before_an_entry_that_is_not_simple() -> None:
     size = len(encode_words([b"f", b"a"]))
     five = one_run([xadd(b"a")] * 5)
     for most, room, made in ((2, 1 << 30, 2), (9, 1 << 30, 5), (9, 2 * size, 1), (9, 2 * size + 1, 2), (9, 0, 0)):
-        assert append(five, 0, {b"s": tail_of(1, most=most, room=room)}, {}, MS)[:2] == (made, made * size)
+        tail = tail_of(1, most=most, room=room)
+        assert append(five, 0, {b"s": tail}, {}, MS)[0] == made
+        [(count, used, _, _)] = tail.nodes()
+        assert (count, used) == (made, made * size)
 
 
 def test_what_the_open_node_does_not_take_goes_into_new_ones() -> None:
@@ -229,12 +253,15 @@ def test_what_the_open_node_does_not_take_goes_into_new_ones() -> None:
     run = one_run([xadd(b"a")] * 6 + [xadd(b"x" * 50)] + [xadd(b"a")] * 3)
     tail = tail_of(1, most=2, new_node=(3, 99, 3))
     assert append(run, 0, {b"s": tail}, {}, MS)[0] == 10
-    assert tail.nodes() == [(2, 2 * size), (3, 3 * size), (3, 2 * size + large), (2, 2 * size)]
+    assert [node[:2] for node in tail.nodes()] == [(2, 2 * size), (3, 3 * size), (3, 2 * size + large), (2, 2 * size)]
+    edges = [
+        (pack_id(make_id(MS, first)), pack_id(make_id(MS, last))) for first, last in ((2, 3), (4, 6), (7, 9), (10, 11))
+    ]
+    assert [node[2:] for node in tail.nodes()] == edges
     tail = tail_of(1, most=0, new_node=(100, 2 * size + 1, 2))
     assert append(run, 0, {b"s": tail}, {}, MS)[0] == 4
-    assert tail.nodes() == [(0, 0), (2, 2 * size), (2, 2 * size)]
-    assert tail.size == 4 * size
-    assert len(tail.rows) == 4
+    assert [node[:2] for node in tail.nodes()] == [(0, 0), (2, 2 * size), (2, 2 * size)]
+    assert tail.size == bytes_of(list(tail.take_rows()))
 
 
 @pytest.mark.parametrize(
