@@ -171,7 +171,7 @@ class Outbox:
         if piece is None:
             session.end_long_reply()
             session.release_pushes()
-        else:
+        elif piece:  # else the reply has only ended a turn
             reply.note_piece(len(piece), self._monotonic())
             session.bytes_out += len(piece)
             self._stats.bytes_out += len(piece)

@@ -10,14 +10,13 @@ The group's own row, its consumers and its position are in `consumers.py`.  Sour
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from riverbed.store.format.pending import UNOWNED, PelRow, Run
 from riverbed.store.format.resp import bulk, decode_entry, encode_words, id_bulk, id_bulks
 from riverbed.store.format.streams import packed_ids_of
 from riverbed.store.groups.consumers import Consumer, Members
-from riverbed.store.groups.pending import Pel
 from riverbed.store.groups.young import Delivery
 from riverbed.store.ids import ID_BYTES, MAX_ID, MIN_ID, StreamID, id_text, pack_id, unpack_id
 from riverbed.store.model import Change
@@ -26,7 +25,6 @@ from riverbed.store.wire import show_pending
 if TYPE_CHECKING:
     from riverbed.store.model import Row
     from riverbed.store.streams.stream import Stream
-    from riverbed.store.tables.view import View
 
 MAX_COUNT: Final = (1 << 63) - 1
 ANY_TIME: Final = (1 << 63) - 1  # later than any delivery
@@ -151,24 +149,6 @@ class Group(Members):
             return []
         found = self.pel.oldest(until_ms, most)
         return None if found is None else list(map(self._run_of, found))
-
-    def frozen(self, view: View) -> Callable[[Consumer | None], Iterator[PendingRun]]:
-        """-> `pending_runs(consumer)`, None for all, that always shows the state of `view`, which was just made."""
-        self.pel.write_young()  # for a view of the open transaction; a checkpoint has none left
-        by_no = dict(self._by_no)
-        owner_nos = list(self._owner_nos())
-        pel = Pel(view, self.group_no, by_no.__contains__)
-
-        def pending_runs(consumer: Consumer | None) -> Iterator[PendingRun]:
-            if consumer is None:
-                runs = pel.runs(MIN_ID, MAX_ID, owner_nos)
-            else:
-                runs = pel.owned(consumer.consumer_no, MIN_ID, MAX_ID)
-            for run in runs:
-                owner = by_no.get(run.consumer_no)
-                yield PendingRun(run.ids(), owner, 0 if owner is None else run.time_ms, run.delivery_count)
-
-        return pending_runs
 
     def _run_of(self, run: Run) -> PendingRun:
         if run.consumer_no == UNOWNED:

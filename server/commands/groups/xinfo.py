@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from riverbed.server import errors
 from riverbed.server.commands.arguments import parse_int
 from riverbed.server.commands.groups.groups import no_group_of_key
-from riverbed.server.commands.slices import in_pieces, in_slices, wait_for_view
+from riverbed.server.commands.slices import in_slices, wait_for_view
 from riverbed.server.commands.streams.entries import PAIR, entries_wire, entry_wire
 from riverbed.server.commands.table import Flag, command, container, declare_help
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.encode import encode
 from riverbed.server.protocol.replies import LongReply
+from riverbed.store.format.pending import UNOWNED
 from riverbed.store.format.resp import array_head, bulk, id_bulk
+from riverbed.store.format.streams import StreamRow
 from riverbed.store.groups.consumers import NEVER, Consumer
+from riverbed.store.groups.lag import lag
+from riverbed.store.groups.view import GroupsView, Names
 from riverbed.store.ids import MAX_ID, MIN_ID, id_text, unpack_id
 from riverbed.store.streams.idempotence import Idempotence
-from riverbed.store.streams.view import StreamView
+from riverbed.store.streams.view import PIECE_BYTES, StreamView
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -27,16 +31,19 @@ if TYPE_CHECKING:
     from riverbed.server.commands.request import Request
     from riverbed.server.commands.slices import Work
     from riverbed.server.protocol.replies import Reply
-    from riverbed.store.groups.group import Group, PendingRun
-    from riverbed.store.groups.groups import Groups
+    from riverbed.store.format.groups import ConsumerRow, GroupRow
+    from riverbed.store.format.pending import Run
+    from riverbed.store.groups.group import Group
     from riverbed.store.streams.stream import Stream
     from riverbed.store.tables.view import View
 
 _DEFAULT_COUNT: Final = 10
 _UNLIMITED: Final = 1 << 63
-# Pending entries in a reply that is made at once, and in a piece of a longer reply.
+# Pending entries, and groups or consumers, in a reply that is made at once.
 _MANY_PENDING: Final = 20_000
-_PIECE_PENDING: Final = 2000
+_MANY_ROWS: Final = 500
+# Parts in a piece of a longer reply: 3 ms.
+_PIECE_ROWS: Final = 250
 
 
 def _need_stream(request: Request) -> Stream:
@@ -68,8 +75,7 @@ def xinfo_stream(request: Request) -> Reply:
         if count < 0:
             count = _DEFAULT_COUNT
         count = count or None  # 0 is unlimited
-    most = _UNLIMITED if count is None else count
-    if request.room is not None and _has_long_lists(request.db.groups(stream), most):
+    if _is_long(request, stream, _UNLIMITED if count is None else count):
         return in_slices(request, partial(_describe_fully, count))
     entries = stream.entries_within(MIN_ID, MAX_ID, count, request.room)
     if entries is None:
@@ -80,68 +86,128 @@ def xinfo_stream(request: Request) -> Reply:
     }
 
 
-def _has_long_lists(groups: Groups, most: int) -> bool:
-    """Whether more pending entries are to be shown, each twice, than one turn has time for."""
+def _is_long(request: Request, stream: Stream, most: int) -> bool:
+    """Whether more groups, consumers or pending entries are to be shown than one turn has time for."""
+    if stream.group_count > _MANY_ROWS:
+        return True
+    groups = list(request.db.groups(stream))
+    if sum(group.consumer_count for group in groups) > _MANY_ROWS:
+        return True
+    # each pending entry is shown twice
     return 2 * sum(min(group.pel_count, most) for group in groups) > _MANY_PENDING
 
 
 def _describe_fully(count: int | None, request: Request) -> Work:
     """XINFO STREAM FULL, too long for memory: everything as of the view."""
     view = yield from wait_for_view()
-    groups = request.db.groups(_need_stream(request))
-    pieces = _in_pieces(groups, view, _UNLIMITED if count is None else count, request.session.resp)
-    return LongReply(pieces, view.hold())
+    shown = _ShownGroups(view, _need_stream(request), request.session.resp)
+    return LongReply(shown.stream_fully(_UNLIMITED if count is None else count), view.hold())
 
 
-def _in_pieces(groups: Groups, view: View, most: int, resp: int) -> Generator[bytes, None, None]:
-    """XINFO STREAM FULL in pieces, as everything is now; `view` was made just now."""
-    stream = groups.stream
-    facts = _describe(stream)
-    count = min(stream.length, most)
-    entries = StreamView(view, stream).pieces(MIN_ID, MAX_ID, count, PAIR)
-    shown = [
-        (
-            _group_facts(group),
-            [(consumer, _consumer_facts(consumer)) for consumer in group.sorted_consumers()],
-            group.frozen(view),
-        )
-        for group in groups
-    ]
+class _ShownGroups:
+    """What XINFO shows of a stream with many groups or consumers, in pieces, as of a view that was made just now.
 
-    def pieces() -> Generator[bytes, None, None]:
-        yield _map_head(len(facts) + 2, resp) + _items(facts, resp) + bulk(b"entries") + array_head(count)
-        yield from entries
-        yield bulk(b"groups") + array_head(len(shown))
-        for group_facts, consumers, pending_runs in shown:
-            yield _map_head(len(group_facts) + 2, resp) + _items(group_facts, resp) + bulk(b"pending")
-            count_shown = min(group_facts[b"pel-count"], most)
-            yield from _pending_pieces(pending_runs(None), count_shown, with_owner=True)
-            yield bulk(b"consumers") + array_head(len(consumers))
-            for consumer, consumer_facts in consumers:
-                yield _map_head(len(consumer_facts) + 1, resp) + _items(consumer_facts, resp) + bulk(b"pending")
-                count_shown = min(consumer_facts[b"pel-count"], most)
-                yield from _pending_pieces(pending_runs(consumer), count_shown, with_owner=False)
+    A piece without bytes ends a turn.
+    """
 
-    return pieces()
+    def __init__(self, view: View, stream: Stream, resp: int) -> None:
+        self._groups = GroupsView(view, stream)
+        self._entries = StreamView(view, stream)
+        self._facts = _describe(stream)
+        self._counters = StreamRow.unpack(stream.encode())
+        self._resp = resp
 
+    def groups(self) -> Generator[bytes, None, None]:
+        """XINFO GROUPS."""
+        names = yield from _in_turns(self._groups.groups())
+        rows = (self._groups.group(group_no) for _, group_no in names)
+        yield array_head(names.count)
+        yield from self._maps(_group_summary(row, self._lag(row)) for row in rows)
 
-def _pending_pieces(runs: Iterator[PendingRun], count: int, *, with_owner: bool) -> Iterator[bytes]:
-    """The array of the first `count` pending entries."""
-    yield array_head(count)
-    lines: list[bytes] = []
-    for run in runs:
-        head, owner = b"*3\r\n", b""
-        if with_owner:
-            head, owner = b"*4\r\n", bulk(b"" if run.owner is None else run.owner.name)
-        tail = owner + b":%d\r\n:%d\r\n" % (run.delivery_time_ms, run.delivery_count)
-        lines += [head + id_bulk(unpack_id(packed)) + tail for packed in run.packed_ids[:count]]
-        count -= min(len(run.packed_ids), count)
-        if len(lines) >= _PIECE_PENDING or not count:
-            yield b"".join(lines)
-            lines.clear()
+    def consumers(self, group_no: int, now_ms: int) -> Generator[bytes, None, None]:
+        """XINFO CONSUMERS."""
+        names = yield from _in_turns(self._groups.consumers(group_no))
+        yield array_head(names.count)
+        rows = (self._groups.consumer(group_no, consumer_no) for _, consumer_no in names)
+        yield from self._maps(_consumer_summary(row, now_ms) for row in rows)
+
+    def _maps(self, facts: Iterator[dict[bytes, Reply]]) -> Generator[bytes, None, None]:
+        while piece := [encode(each, self._resp) for each in islice(facts, _PIECE_ROWS)]:
+            yield b"".join(piece)
+
+    def _lag(self, row: GroupRow) -> int | None:
+        return lag(self._counters, row.last_id, row.entries_read)
+
+    def stream_fully(self, most: int) -> Generator[bytes, None, None]:
+        """XINFO STREAM FULL, with up to `most` entries, and pending entries of each group and of each consumer."""
+        groups = yield from _in_turns(self._groups.groups())
+        facts = self._facts
+        count = min(self._entries.length, most)
+        head = _map_head(len(facts) + 2, self._resp) + _items(facts, self._resp)
+        yield head + bulk(b"entries") + array_head(count)
+        yield from self._entries.pieces(MIN_ID, MAX_ID, count, PAIR)
+        yield bulk(b"groups") + array_head(groups.count)
+        yield from _joined(self._groups_fully(groups, most))
+
+    def _groups_fully(self, groups: Names, most: int) -> Iterator[bytes]:
+        """Each group in parts, of which few take long."""
+        for _, group_no in groups:
+            consumers = yield from _in_turns(self._groups.consumers(group_no))
+            row = self._groups.group(group_no)
+            facts = _group_facts(row, self._lag(row))
+            yield _map_head(len(facts) + 2, self._resp) + _items(facts, self._resp) + bulk(b"pending")
+            runs = self._groups.pending_runs(group_no, None, consumers.owners)
+            yield from self._pending(runs, min(row.pel_count, most), owners_of=group_no)
+            yield bulk(b"consumers") + array_head(consumers.count)
+            for _, consumer_no in consumers:
+                consumer = self._groups.consumer(group_no, consumer_no)
+                facts = _consumer_facts(consumer)
+                yield _map_head(len(facts) + 1, self._resp) + _items(facts, self._resp) + bulk(b"pending")
+                runs = self._groups.pending_runs(group_no, consumer_no, consumers.owners)
+                yield from self._pending(runs, min(consumer.pel_count, most), owners_of=None)
+
+    def _pending(self, runs: Iterator[Run], count: int, *, owners_of: int | None) -> Iterator[bytes]:
+        """The array of the first `count` pending entries, with their owners' names if a group is given."""
+        yield array_head(count)
         if not count:
             return
-    assert not count, "fewer pending entries than were counted"
+        for run in runs:
+            is_released = run.consumer_no == UNOWNED
+            head, owner = b"*3\r\n", b""
+            if owners_of is not None:
+                name = b"" if is_released else self._groups.consumer(owners_of, run.consumer_no).name
+                head, owner = b"*4\r\n", bulk(name)
+            tail = owner + b":%d\r\n:%d\r\n" % (0 if is_released else run.time_ms, run.delivery_count)
+            ids = run.ids()[:count]
+            yield b"".join([head + id_bulk(unpack_id(packed)) + tail for packed in ids])
+            count -= len(ids)
+            if not count:
+                return
+        assert not count, "fewer pending entries than were counted"
+
+
+def _in_turns(names: Generator[None, None, Names]) -> Generator[bytes, None, Names]:
+    """Gather names; each slice ends a turn."""
+    while True:
+        try:
+            next(names)
+        except StopIteration as gathered:
+            return cast("Names", gathered.value)
+        yield b""
+
+
+def _joined(parts: Iterator[bytes]) -> Generator[bytes, None, None]:
+    """`parts` as pieces of bounded size and time; an empty part ends a turn."""
+    piece: list[bytes] = []
+    size = 0
+    for part in parts:
+        piece.append(part)
+        size += len(part)
+        if not part or len(piece) >= _PIECE_ROWS or size >= PIECE_BYTES:
+            yield b"".join(piece)
+            piece.clear()
+            size = 0
+    yield b"".join(piece)
 
 
 def _map_head(count: int, resp: int) -> bytes:
@@ -188,7 +254,7 @@ def _ends(stream: Stream) -> dict[bytes, Reply]:
 
 def _describe_group(group: Group, count: int | None) -> dict[bytes, Reply]:
     """A group in XINFO STREAM FULL; times are unix milliseconds."""
-    return _group_facts(group) | {
+    return _group_facts(group, group.lag()) | {
         b"pending": [
             [
                 id_text(entry.entry_id),
@@ -202,13 +268,13 @@ def _describe_group(group: Group, count: int | None) -> dict[bytes, Reply]:
     }
 
 
-def _group_facts(group: Group) -> dict[bytes, Reply]:
+def _group_facts(group: Group | GroupRow, behind: int | None) -> dict[bytes, Reply]:
     """The facts that a group's description begins with."""
     return {
         b"name": group.name,
         b"last-delivered-id": id_text(group.last_id),
         b"entries-read": group.entries_read,
-        b"lag": group.lag(),
+        b"lag": behind,
         b"pel-count": group.pel_count,
         b"nacked-count": group.released_count,
     }
@@ -223,7 +289,7 @@ def _describe_consumer(group: Group, consumer: Consumer, count: int | None) -> d
     }
 
 
-def _consumer_facts(consumer: Consumer) -> dict[bytes, Reply]:
+def _consumer_facts(consumer: Consumer | ConsumerRow) -> dict[bytes, Reply]:
     return {
         b"name": consumer.name,
         b"seen-time": consumer.seen_ms,
@@ -238,18 +304,27 @@ def _consumer_facts(consumer: Consumer) -> dict[bytes, Reply]:
 @command("XINFO GROUPS key", Flag.READONLY, since="5.0.0", summary="Lists the consumer groups of a stream.")
 def xinfo_groups(request: Request) -> Reply:
     """XINFO GROUPS key -> a map for each group, in byte order of their names."""
-    facts = (
-        {
-            b"name": group.name,
-            b"consumers": group.consumer_count,
-            b"pending": group.pel_count,
-            b"last-delivered-id": id_text(group.last_id),
-            b"entries-read": group.entries_read,
-            b"lag": group.lag(),
-        }
-        for group in request.db.groups(_need_stream(request))
-    )
-    return _maps(request, facts)
+    stream = _need_stream(request)
+    if stream.group_count > _MANY_ROWS:
+        return in_slices(request, _list_many_groups)
+    return [_group_summary(group, group.lag()) for group in request.db.groups(stream)]
+
+
+def _list_many_groups(request: Request) -> Work:
+    view = yield from wait_for_view()
+    shown = _ShownGroups(view, _need_stream(request), request.session.resp)
+    return LongReply(shown.groups(), view.hold())
+
+
+def _group_summary(group: Group | GroupRow, behind: int | None) -> dict[bytes, Reply]:
+    return {
+        b"name": group.name,
+        b"consumers": group.consumer_count,
+        b"pending": group.pel_count,
+        b"last-delivered-id": id_text(group.last_id),
+        b"entries-read": group.entries_read,
+        b"lag": behind,
+    }
 
 
 @command(
@@ -261,28 +336,34 @@ def xinfo_groups(request: Request) -> Reply:
 )
 def xinfo_consumers(request: Request) -> Reply:
     """XINFO CONSUMERS key group -> a map for each consumer, in byte order of their names; times are in milliseconds."""
+    _, group = _need_group(request)
+    if group.consumer_count > _MANY_ROWS:
+        return in_slices(request, _list_many_consumers)
+    return [_consumer_summary(consumer, request.now_ms) for consumer in group.sorted_consumers()]
+
+
+def _need_group(request: Request) -> tuple[Stream, Group]:
     stream = _need_stream(request)
     group = request.db.groups(stream).get(request.argv[3])
     if group is None:
         raise no_group_of_key(request.argv[2], request.argv[3])
-    now_ms = request.now_ms
-    facts: Iterator[dict[bytes, Reply]] = (
-        {
-            b"name": consumer.name,
-            b"pending": consumer.pel_count,
-            b"idle": max(now_ms - consumer.seen_ms, 0),
-            b"inactive": NEVER if consumer.active_ms == NEVER else max(now_ms - consumer.active_ms, 0),
-        }
-        for consumer in group.sorted_consumers()
-    )
-    return _maps(request, facts)
+    return stream, group
 
 
-def _maps(request: Request, facts: Iterator[dict[bytes, Reply]]) -> Reply:
-    """The array of these maps.  Each is encoded at once: as a map it takes ten times its bytes."""
-    resp = request.session.resp
-    parts = [encode(each, resp) for each in facts]
-    return in_pieces(request, [array_head(len(parts)), *parts])
+def _list_many_consumers(request: Request) -> Work:
+    view = yield from wait_for_view()
+    stream, group = _need_group(request)
+    shown = _ShownGroups(view, stream, request.session.resp)
+    return LongReply(shown.consumers(group.group_no, request.now_ms), view.hold())
+
+
+def _consumer_summary(consumer: Consumer | ConsumerRow, now_ms: int) -> dict[bytes, Reply]:
+    return {
+        b"name": consumer.name,
+        b"pending": consumer.pel_count,
+        b"idle": max(now_ms - consumer.seen_ms, 0),
+        b"inactive": NEVER if consumer.active_ms == NEVER else max(now_ms - consumer.active_ms, 0),
+    }
 
 
 declare_help(

@@ -1,0 +1,110 @@
+"""The groups and consumers of one stream as a view shows them: sorted by name, and read in slices.
+
+Memory holds names and numbers; a row is read from the view when it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from heapq import merge
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from riverbed.store.errors import CorruptionError
+from riverbed.store.format.groups import (
+    ConsumerRow,
+    GroupRow,
+    consumer_key,
+    decode_consumer_no,
+    group_key,
+)
+from riverbed.store.groups.pending import Pel
+from riverbed.store.ids import MAX_ID, MIN_ID
+from riverbed.store.tables.groups import group_rows
+from riverbed.store.tables.view import OpenView
+
+if TYPE_CHECKING:
+    from riverbed.store.format.pending import Run
+    from riverbed.store.streams.stream import Stream
+    from riverbed.store.tables.view import View
+
+# Rows to a slice: two milliseconds.
+_SLICE_ROWS: Final = 500
+
+
+class Names:
+    """Names with their numbers, gathered in slices: no slice has time to sort very many."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.owners: list[int] = []  # the numbers of consumers that have pending entries
+        self._parts: list[list[tuple[bytes, int]]] = []
+
+    def gather(self, named: Iterator[tuple[bytes, int, int]]) -> Generator[None, None, None]:
+        """Add all of `named`: (name, number, pending entries) each."""
+        while part := list(islice(named, _SLICE_ROWS)):
+            self.count += len(part)
+            self.owners += [number for _, number, pending in part if pending]
+            self._parts.append(sorted([(name, number) for name, number, _ in part]))
+            yield
+
+    def __iter__(self) -> Iterator[tuple[bytes, int]]:
+        """(name, number), in byte order of the names."""
+        return merge(*self._parts)
+
+
+class GroupsView:
+    """The groups of `stream` in `view`, which has just been made."""
+
+    def __init__(self, view: View, stream: Stream) -> None:
+        if isinstance(view, OpenView):
+            stream.txn.write_back()  # no checkpoint has
+        self._view = view
+        self._stream_no = stream.stream_no
+        self._rows = view.new_cursor("groups")
+
+    def groups(self) -> Generator[None, None, Names]:
+        """The names and numbers of the groups."""
+        names = Names()
+        rows = group_rows(self._view.new_cursor("groups"), self._stream_no)
+        yield from names.gather((row.name, group_no, 0) for group_no, row in rows)
+        return names
+
+    def consumers(self, group_no: int) -> Generator[None, None, Names]:
+        """The names and numbers of the consumers of a group."""
+        names = Names()
+        yield from names.gather(self._consumers(group_no))
+        return names
+
+    def _consumers(self, group_no: int) -> Iterator[tuple[bytes, int, int]]:
+        cursor = self._view.new_cursor("groups")
+        prefix = group_key(self._stream_no, group_no)
+        if cursor.set_range(prefix + b"\0"):
+            for key, packed in cursor.iternext():
+                if not key.startswith(prefix):
+                    return
+                row = ConsumerRow.unpack(packed)
+                yield row.name, decode_consumer_no(key), row.pel_count
+
+    def group(self, group_no: int) -> GroupRow:
+        return GroupRow.unpack(self._row(group_key(self._stream_no, group_no)))
+
+    def consumer(self, group_no: int, consumer_no: int) -> ConsumerRow:
+        return ConsumerRow.unpack(self._row(consumer_key(self._stream_no, group_no, consumer_no)))
+
+    def _row(self, key: bytes) -> bytes:
+        row = self._rows.get(key)
+        if row is None:
+            raise CorruptionError(f"{self._view.tables.path}: table groups", None, f"the row {key.hex()} is missing")
+        return row
+
+    def pending_runs(self, group_no: int, consumer_no: int | None, owners: list[int]) -> Iterator[Run]:
+        """The runs of pending entries in ID order, of one consumer or, with None, of all; `owners` as of `Names`."""
+
+        def is_alive(number: int) -> bool:
+            return self._rows.set_key(consumer_key(self._stream_no, group_no, number))
+
+        pel = Pel(self._view, group_no, is_alive)
+        if consumer_no is not None:
+            return pel.owned(consumer_no, MIN_ID, MAX_ID)
+        return pel.runs(MIN_ID, MAX_ID, owners)
