@@ -407,13 +407,17 @@ class Group(Members):
 
     def ack_one(self, packed: bytes, text: bytes) -> int:
         """`ack` one entry, whose canonical ID is `text`.  Logs XACK."""
-        consumer_no = self.pel.take_one(packed)
-        if consumer_no is None:
-            return self.ack([packed], [text])
-        consumer = self._by_no[consumer_no]
-        consumer.pel_count -= 1
+        owner_no = self.pel.take_one(packed) if self.pel_count else None
+        if owner_no is None:
+            return 0
         self.pel_count -= 1
-        self._mark(consumer)
+        if owner_no == UNOWNED:
+            self.released_count -= 1
+            self.touch()
+        else:
+            consumer = self._by_no[owner_no]
+            consumer.pel_count -= 1
+            self._mark(consumer)
         key = self.stream.key
         if self._ack_head is None or self._ack_head[0] != key:
             self._ack_head = (key, encode_words([b"XACK", key, self.name]))

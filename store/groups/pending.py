@@ -16,8 +16,8 @@ Runs do not overlap, so the only run that may hold an ID is the first one whose 
 delivery of a hundred entries costs three rows, and so does their acknowledgement: 250 us together, against 460 with a
 row for each entry.  Acknowledging entries one by one rewrites their run each time: 2 us instead of 1.
 
-Deliveries and claims of one entry since the last checkpoint are not in the tables, but in `young.py`: XACK takes such
-deliveries out there, and nearly any other question or change writes all into the tables first.
+Deliveries since the last checkpoint, acknowledgements and claims of one entry are not in the tables, but in `young.py`.
+XACK and such claims look there and into the tables; nearly any other question or change writes all of it first.
 
 Only the run names its owner.  DELCONSUMER of a consumer with a million pending entries only deletes the consumer's
 number.  A run under a number that no consumer has is dead: every reader skips it, and it waits for the purge
@@ -77,7 +77,7 @@ class Pel:
         self._group_no = group_no
         self._prefix = group_prefix(group_no)
         self._is_alive = is_alive
-        self._recent: Run | None = None  # the living run that `get` found last; None after a change
+        self._recent: Run | None = None  # the living run of the tables that `standing` found last; None after a change
 
     def _lives(self, consumer_no: int) -> bool:
         return consumer_no == UNOWNED or self._is_alive(consumer_no)
@@ -85,7 +85,7 @@ class Pel:
     def _rows(self, table: str) -> lmdb.Cursor[bytes]:
         """The cursor over a table that has all pending entries, the young ones too."""
         young = self._young
-        if young is not None and (young.batches or young.moved):
+        if young is not None and (young.batches or young.changed):
             self.write_young()
         return self._txn.cursor(table)
 
@@ -104,33 +104,29 @@ class Pel:
 
     def get(self, entry_id: StreamID) -> PelRow | None:
         """One pending entry; None when it is not pending, or dead."""
-        packed = pack_id(entry_id)
+        delivery = self.standing(pack_id(entry_id))
+        return None if delivery is None else PelRow(entry_id, *delivery)
+
+    def standing(self, packed: bytes) -> Delivery | None:
+        """As `get`; leaves what has changed unwritten, and writes young deliveries if the ID may be one of theirs."""
+        young = self._young
+        assert young is not None, "a view does not change"
+        if packed in young.changed:
+            return young.changed[packed]
+        if young.batches and not young.is_above([packed]):
+            self.write_young()
         run = self._recent
         if run is None or not run.first <= packed <= run.last:
-            run = self._run_for(packed)
+            run = self._run_in(self._txn.cursor("pel"), packed)
             if run is None or not self._lives(run.consumer_no):
                 return None
             self._recent = run
         if run.find(packed) < 0:
             return None
-        return PelRow(entry_id, run.consumer_no, run.time_ms, run.delivery_count)
-
-    def standing(self, packed: bytes) -> Delivery | None:
-        """As `get`, for an entry that may have changed hands since the checkpoint; writes young deliveries only."""
-        young = self._young
-        assert young is not None, "a view does not change"
-        moved = young.moved.get(packed)
-        if moved is not None:
-            return moved
-        if young.batches and not young.is_above([packed]):
-            self.write_young()
-        run = self._run_in(self._txn.cursor("pel"), packed)
-        if run is None or run.find(packed) < 0 or not self._lives(run.consumer_no):
-            return None
         return run.consumer_no, run.time_ms, run.delivery_count
 
     def forget_recent(self) -> None:
-        """Forget the run that `get` found last: a consumer was deleted, and its runs are dead."""
+        """Forget the run that `standing` found last: a consumer was deleted, and its runs are dead."""
         self._recent = None
 
     def holding(self, order: list[bytes]) -> Iterator[tuple[Run, list[bytes]]]:
@@ -338,62 +334,83 @@ class Pel:
             self.write_young()
 
     def take_one(self, packed: bytes) -> int | None:
-        """Remove a young delivery of this entry alone; -> its owner's number, None when there is none."""
+        """Remove an entry; -> its owner's number, None when it is not pending."""
+        young = self._young
+        assert young is not None, "a view does not change"
+        owner_no = young.take_one(packed)
+        if owner_no is None and (standing := self.standing(packed)) is not None:
+            owner_no = standing[0]
+            self._change(packed, None)
+        return owner_no
+
+    def move_one(self, packed: bytes, delivery: Delivery) -> None:
+        """Assign an entry that `standing` has found; its former owner must be alive until it is written."""
+        self._change(packed, delivery)
+
+    def _change(self, packed: bytes, delivery: Delivery | None) -> None:
         assert self._young is not None, "a view does not change"
-        return self._young.take_one(packed)
+        if not self._young.change(packed, delivery):
+            self.write_young()
 
     def write_young(self) -> None:
-        """Put the young deliveries into the tables: at a checkpoint, and before any use of the tables."""
+        """Put what is young into the tables: at a checkpoint, and before nearly any use of the tables."""
         young = self._young
         if young is not None:
             for run in young.drain():
                 self._put(run)
-            if young.moved:
-                self.assign(young.drain_moved())
+            if young.changed:
+                gone, changed = young.drain_changed()
+                for run, held in self._holding_in_tables(gone):
+                    self._take_out(run, held)
+                self.assign(changed)
 
     def forget_young(self) -> None:
-        """Forget the young deliveries: the group was destroyed."""
+        """Forget what is young: the group was destroyed."""
         if self._young is not None:
             self._young.drain()
-            self._young.drain_moved()
-
-    def move_one(self, packed: bytes, delivery: Delivery) -> None:
-        """Assign an entry that `standing` has found; its former owner must be alive until it is written."""
-        assert self._young is not None, "a view does not change"
-        self._recent = None
-        if not self._young.move(packed, delivery):
-            self.write_young()
+            self._young.drain_changed()
 
     def remove(self, packed_ids: list[bytes]) -> tuple[list[bytes], dict[int, int]]:
         """Remove entries; -> the IDs that were pending and alive, and how many of them each owner had."""
-        by_owner: dict[int, int] = {}
-        at, total = 0, len(packed_ids)
         young = self._young
-        if young is not None and young.batches:
-            for consumer_no, size in young.take(packed_ids):
-                by_owner[consumer_no] = by_owner.get(consumer_no, 0) + size
+        assert young is not None, "a view does not change"
+        by_owner: dict[int, int] = {}
+        at = 0
+        if young.batches:
+            for owner_no, size in young.take(packed_ids):
+                by_owner[owner_no] = by_owner.get(owner_no, 0) + size
                 at += size
-        if young is not None and at < total and (young.moved or not young.is_above(packed_ids[at:])):
-            self.write_young()
+        for run in self._take_whole(packed_ids[at:]) if at < len(packed_ids) else ():
+            by_owner[run.consumer_no] = by_owner.get(run.consumer_no, 0) + len(run)
+            at += len(run)
         removed = packed_ids[:at]
+        for packed in packed_ids[at:]:
+            standing = self.standing(packed)
+            if standing is not None:
+                self._change(packed, None)
+                removed.append(packed)
+                by_owner[standing[0]] = by_owner.get(standing[0], 0) + 1
+        return removed, by_owner
+
+    def _take_whole(self, packed_ids: list[bytes]) -> Iterator[Run]:
+        """Remove the runs that `packed_ids` begins with, whole: entries acknowledged together mostly came together."""
+        young = self._young
+        assert young is not None, "a view does not change"
+        if not young.changed.keys().isdisjoint(packed_ids):
+            return
+        if not young.is_above(packed_ids):
+            self.write_young()
+        at, total = 0, len(packed_ids)
         while at < total:
-            # entries that are acknowledged together were mostly delivered together
             run = self._run_in(self._txn.cursor("pel"), packed_ids[at])
             if run is None or not self._lives(run.consumer_no):
-                break
+                return
             size = len(run)
             if size > total - at or b"".join(packed_ids[at : at + size]) != run.packed:
-                break
-            removed += packed_ids[at : at + size]
+                return
             at += size
             self._delete(run)
-            by_owner[run.consumer_no] = by_owner.get(run.consumer_no, 0) + size
-        if at < total:
-            for run, held in self._holding_in_tables(sorted(set(packed_ids[at:]))):
-                removed += held
-                by_owner[run.consumer_no] = by_owner.get(run.consumer_no, 0) + len(held)
-                self._take_out(run, held)
-        return removed, by_owner
+            yield run
 
     def _take_out(self, run: Run, held: list[bytes]) -> None:
         """Remove these ascending IDs from their run."""

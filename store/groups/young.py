@@ -7,8 +7,9 @@ IDs, which are all above the IDs in the tables:
     tables    [1-0 2-0 3-0] [4-0] [6-0 7-0]        young    8-0   9-0 10-0 11-0   12-0
                                                             Bob   Alice           Bob
 
-Entries that are claimed one by one wait here as well: in the tables, a claim of one cuts a run in three.  Written
-together, neighbours that went to one owner become one run again.
+What happens to a few entries of the tables waits here as well, by ID: acknowledgements, and claims of one.  In the
+tables, the one writes a run again without an ID, the other cuts it in three.  Written together, a run that was
+acknowledged entry by entry is deleted once, and neighbours that went to one owner become one run again.
 
 The checkpoint writes those that are left, so the tables are exact whenever they are durable; after a crash, or a tick
 that is undone, the log brings them back.  What an acknowledgement does not find here as it was delivered, and every
@@ -40,13 +41,13 @@ Batch = tuple[int, int, int, bytes]
 class Young:
     """The young deliveries of one group.  Their number is counted in its transaction, together with those of others."""
 
-    __slots__ = ("_txn", "batches", "moved")
+    __slots__ = ("_txn", "batches", "changed")
 
     def __init__(self, txn: Transaction) -> None:
         self._txn = txn
         self.batches: dict[bytes, Batch] = {}  # by the first ID of each, ascending
-        # What tables have of these IDs is no longer true.  In the order of the claims.
-        self.moved: dict[bytes, Delivery] = {}
+        # What the tables have of these IDs is no longer true.  None: acknowledged.
+        self.changed: dict[bytes, Delivery | None] = {}
 
     def add(self, packed_ids: list[bytes], consumer_no: int, time_ms: int, delivery_count: int) -> bool:
         """Add ascending IDs that are above all others of the group; -> whether there is room for more."""
@@ -64,19 +65,20 @@ class Young:
         txn.young_ids += 1
         return txn.young_ids <= MAX_YOUNG
 
-    def move(self, packed: bytes, delivery: Delivery) -> bool:
-        """Note that a pending entry has changed hands; -> whether there is room for more."""
+    def change(self, packed: bytes, delivery: Delivery | None) -> bool:
+        """Note the new state of a pending entry of the tables, None when it is none now; -> whether there is room."""
         txn = self._txn
-        if packed not in self.moved:
+        if packed not in self.changed:
             txn.young_ids += 1
-        self.moved[packed] = delivery
+        self.changed[packed] = delivery
         return txn.young_ids <= MAX_YOUNG
 
-    def drain_moved(self) -> dict[bytes, Delivery]:
-        """Forget what has changed hands; -> that."""
-        moved, self.moved = self.moved, {}
-        self._txn.young_ids -= len(moved)
-        return moved
+    def drain_changed(self) -> tuple[list[bytes], dict[bytes, Delivery]]:
+        """Forget the changes; -> the IDs that are no longer pending, ascending, and the new states of the others."""
+        changed, self.changed = self.changed, {}
+        self._txn.young_ids -= len(changed)
+        gone = sorted([packed for packed, delivery in changed.items() if delivery is None])
+        return gone, {packed: delivery for packed, delivery in changed.items() if delivery is not None}
 
     def take_one(self, packed: bytes) -> int | None:
         """Remove the batch of this ID alone; -> its owner, None when there is no such batch."""

@@ -12,6 +12,7 @@ from riverbed.store.check import DeepCheck, check
 from riverbed.store.databases.database import DATABASE_COUNT
 from riverbed.store.format.log_lines import encode_command
 from riverbed.store.groups import young
+from riverbed.store.groups.view import GroupsView
 from riverbed.store.groups.young import MAX_IN_RUN, MAX_YOUNG
 from riverbed.store.ids import MAX_ID
 from riverbed.store.tables.view import OpenView
@@ -141,14 +142,14 @@ class Twin:
         return found
 
 
-@pytest.mark.parametrize("claim", ["", "XCLAIM s g Bob 0 2-0 JUSTID"])
+@pytest.mark.parametrize("changes", [[], ["XCLAIM s g Bob 0 2-0 JUSTID", "XACK s g 1-0"]])
 @pytest.mark.parametrize("second", ["", *BETWEEN[::10]])
 @pytest.mark.parametrize("first", BETWEEN)
 def test_what_comes_before_the_checkpoint_finds_what_it_would_find_behind_it(
-    tmp_path: Path, claim: str, first: str, second: str
+    tmp_path: Path, changes: list[str], first: str, second: str
 ) -> None:
     late, eager = (Twin(tmp_path / name, is_eager=name == "eager") for name in ("late", "eager"))
-    for line in [*DELIVERIES, *filter(None, [claim, first, second]), *AFTER]:
+    for line in [*DELIVERIES, *changes, first, *filter(None, [second]), *AFTER]:
         assert late.run(line) == eager.run(line), line
     late.product.kill()
     assert late.looks() == eager.looks()
@@ -187,7 +188,60 @@ def test_an_older_entry_is_acknowledged_without_writing_the_younger_ones(store: 
     read_one_by_one(store, 2)
     assert store.run("XACK", "s", "g", "3-0") == 1
     assert store.run("XACK", "s", "g", "1-0", "2-0") == 2
-    assert (store.txn.young_ids, store.count("pel")) == (2, 1)
+    assert (store.txn.young_ids, store.count("pel")) == (5, 1)  # the acknowledgements wait too
+    assert store.run("XACK", "s", "g", "3-0", "1-0") == store.run("XACK", "s", "g", "2-0") == 0
+    store.checkpoint()
+    assert (store.txn.young_ids, store.count("pel")) == (0, 2)
+    assert pending(store) == [4, 5, 6]
+
+
+def pending(store: Store) -> list[int]:
+    """The numbers of the entries in the list of the first group of `s`, as the tables have them."""
+    return [entry_id >> 64 for entry_id, *_ in store.dump()[0][b"s"]["groups"][0]["pending"]]
+
+
+def test_a_run_acknowledged_one_by_one_is_written_once(store: Store) -> None:
+    store.fill(b"s", 2 * MAX_IN_RUN)
+    store.deliver(b"s", 2 * MAX_IN_RUN)
+    store.checkpoint()
+    for number in range(1, MAX_IN_RUN + 50):
+        assert store.run("XACK", "s", "g", f"{number}-0") == 1
+    assert (store.txn.young_ids, store.count("pel")) == (MAX_IN_RUN + 49, 2)
+    store.checkpoint()
+    assert (store.txn.young_ids, store.count("pel")) == (0, 1)
+    assert pending(store) == list(range(MAX_IN_RUN + 50, 2 * MAX_IN_RUN + 1))
+
+
+def test_the_last_entry_of_a_run_can_be_acknowledged_first(store: Store) -> None:
+    store.fill(b"s", 9)
+    store.deliver(b"s", 9)
+    store.checkpoint()
+    assert store.run("XACK", "s", "g", "9-0", "2-0") == 2
+    store.checkpoint()
+    assert pending(store) == [1, 3, 4, 5, 6, 7, 8]
+
+
+def test_what_is_acknowledged_without_a_checkpoint_is_gone_after_a_crash(store: Store) -> None:
+    store.fill(b"s", 9)
+    store.deliver(b"s", 9)
+    store.checkpoint()
+    assert store.run("XACK", "s", "g", "3-0") == store.run("XACK", "s", "g", "5-0") == 1
+    store.commit()
+    store.crash()
+    assert pending(store) == [1, 2, 4, 6, 7, 8, 9]
+
+
+def test_a_released_entry_is_acknowledged_in_memory(store: Store) -> None:
+    store.fill(b"s", 3)
+    store.deliver(b"s", 3)
+    store.run("XNACK", "s", "g", "FAIL", "IDS", "1", "2-0")
+    store.checkpoint()
+    assert store.run("XACK", "s", "g", "2-0") == 1
+    group = store.groups().get(b"g")
+    assert group is not None and (group.pel_count, group.released_count) == (2, 0)
+    store.checkpoint()
+    assert pending(store) == [1, 3]
+    assert store.count("pel_by_time") == store.count("pel_by_consumer") == store.count("pel") == 2
 
 
 def test_a_checkpoint_writes_neighbours_of_one_owner_and_time_as_one_run(store: Store) -> None:
@@ -218,7 +272,7 @@ def test_entries_claimed_one_by_one_become_one_run_again(store: Store) -> None:
     assert store.dump() == before
 
 
-def test_entries_claimed_one_by_one_at_random_are_where_they_belong(tmp_path: Path) -> None:
+def test_entries_claimed_and_acknowledged_at_random_are_where_they_belong(tmp_path: Path) -> None:
     for seed in range(10):
         chance = random.Random(seed)
         late, eager = (Twin(tmp_path / f"{name}{seed}", is_eager=name == "eager") for name in ("late", "eager"))
@@ -226,9 +280,13 @@ def test_entries_claimed_one_by_one_at_random_are_where_they_belong(tmp_path: Pa
         script += [READ.format("g", f"c{n}", 7, "s") for n in range(5)] + ["XNACK s g FAIL IDS 2 9-0 20-0"]
         for _ in range(120):
             number = chance.randint(1, 36)
-            script += [f"XCLAIM s g c{chance.randrange(3)} 0 {number}-0 JUSTID"] * (chance.random() < 0.9)
+            script += [f"XCLAIM s g c{chance.randrange(3)} 0 {number}-0 JUSTID"] * (chance.random() < 0.6)
+            script += [f"XCLAIM s g c{chance.randrange(3)} 1 {number}-0"] * (chance.random() < 0.3)
             script += ["CHECKPOINT"] * (chance.random() < 0.05) + ["PASS 1"] * (chance.random() < 0.05)
-            script += [f"XACK s g {number}-0"] * (chance.random() < 0.02)
+            script += [f"XACK s g {number}-0"] * (chance.random() < 0.1)
+            script += [f"XACK s g {number + 1}-0 {number}-0 {number + 2}-0"] * (chance.random() < 0.03)
+            script += ["XREADGROUP GROUP g c1 COUNT 1 STREAMS s >"] * (chance.random() < 0.03)
+            script += ["XGROUP DELCONSUMER s g c3"] * (chance.random() < 0.01)
         for line in script:
             assert late.run(line) == eager.run(line), (seed, line)
         assert late.looks() == eager.looks(), seed
@@ -312,7 +370,7 @@ def test_a_tick_undone_behind_young_deliveries_brings_them_back_from_the_log(sto
     store.run("XACK", "s", "g", "2-0", "4-0")
     store.engine.rollback(0, store.clock.now_ms)
     assert store.txn.young_ids == 3
-    assert [text for text, *_ in store.dump()[0][b"s"]["groups"][0]["pending"]] == [1 << 64, 2 << 64, 3 << 64]
+    assert pending(store) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("words", [("XGROUP", "DESTROY", "s", "g"), ("DEL", "s"), ("FLUSHALL",)])
@@ -330,13 +388,16 @@ def test_young_deliveries_of_what_is_gone_leave_no_rows(store: Store, words: tup
     assert store.count("pel") == store.count("pel_by_time") == store.count("pel_by_consumer") == 0
 
 
-def test_a_view_of_the_open_transaction_shows_the_young_deliveries(store: Store) -> None:
+def test_a_view_of_the_open_transaction_shows_what_is_young(store: Store) -> None:
     store.fill(b"s", 10)
+    store.deliver(b"s", 3)
+    store.checkpoint()
     read_one_by_one(store, 3)
-    group = store.groups().get(b"g")
-    assert group is not None
+    store.run("XACK", "s", "g", "2-0")
+    store.run("XCLAIM", "s", "g", "Bob", 0, "3-0", "JUSTID")
     view = OpenView(store.engine.tables, store.txn.lmdb)
-    assert [len(run.packed_ids) for run in group.frozen(view)(None)] == [3]
+    shown = GroupsView(view, store.stream()).pending_runs(1, None, [1, 2])
+    assert [(run.consumer_no, len(run)) for run in shown] == [(1, 1), (2, 1), (1, 3)]
     view.release()
 
 
